@@ -5,9 +5,23 @@ from __future__ import annotations
 import hashlib
 import hmac
 import secrets
-from typing import Literal
+from collections.abc import Iterable
+from typing import Literal, get_args
 
-Scope = Literal["read", "submit", "admin"]
+Scope = Literal["read", "submit", "admin", "operator"]
+"""What a token may do; each scope includes those before it. `operator` is valid in all tenants."""
+
+SCOPES: tuple[Scope, ...] = get_args(Scope)
+
+
+def highest_scope(scopes: Iterable[str]) -> Scope | None:
+    """Return the highest of some stored scopes; those of a newer version grant nothing."""
+    return max((scope for scope in SCOPES if scope in set(scopes)), key=SCOPES.index, default=None)
+
+
+def includes(held: Scope | None, needed: Scope) -> bool:
+    """Whether one scope includes another one."""
+    return held is not None and SCOPES.index(held) >= SCOPES.index(needed)
 
 
 def new_token() -> tuple[str, str]:

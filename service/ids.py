@@ -12,10 +12,10 @@ from typing import Literal
 
 from uuid_utils import uuid7
 
-Prefix = Literal["job", "ds", "ckpt", "tok", "eval", "aud"]
+Prefix = Literal["job", "ds", "ckpt", "tok", "usr", "eval", "aud"]
 
 _ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
-_PATTERN = re.compile(rf"(job|ds|ckpt|tok|eval|aud)_([{_ALPHABET}]{{26}})")
+_PATTERN = re.compile(rf"(job|ds|ckpt|tok|usr|eval|aud)_([{_ALPHABET}]{{26}})")
 _NUMBER = r"[1-9][0-9]{0,9}"
 _NUMBER_PATTERN = re.compile(_NUMBER)
 # Runs of version 0.1 have no random part.

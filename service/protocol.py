@@ -77,9 +77,16 @@ class WorkerAnswer(BaseModel):
 
 
 class Heartbeat(WorkerRequest):
-    """A heartbeat; rank 0's has its progress."""
+    """A heartbeat; rank 0's has its progress, and an ingest's has `IngestProgress`."""
 
     progress: Values = {}
+
+
+class IngestProgress(WorkerRequest):
+    """Progress of an ingest: images that were looked at, of those found so far."""
+
+    images_read: Size
+    images_total: Size
 
 
 class HeartbeatAnswer(WorkerAnswer):
@@ -306,6 +313,7 @@ class IngestStart(WorkerAnswer):
     artifacts_uri: str
     dataset_roots: list[str]
     excluded_folders: list[str] = []
+    heartbeat_seconds: float = 2.0
 
 
 class IngestReport(WorkerRequest):

@@ -6,12 +6,14 @@ import os
 import re
 from pathlib import Path
 from typing import Annotated, Literal, NamedTuple, Self
+from urllib.parse import urlsplit
 
 from pydantic import Field, SecretStr, ValidationError, field_validator, model_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 from sqlalchemy import make_url
 
 from dasl_core.spec.locations import ReadableFolders
+from service.credentials import SCOPES, Scope
 from service.log_records import LogFormat
 
 
@@ -70,7 +72,7 @@ class Settings(BaseSettings):
     start_seconds: Annotated[float, Field(gt=0)] = 900.0
     """If the driver of an attempt has not reported after this long, the attempt is ended and retried."""
     hang_seconds: Annotated[float, Field(gt=0)] = 1800.0
-    """If rank 0 reports no progress for this long, the attempt is killed and restarted."""
+    """If rank 0, or an ingest, reports no progress for this long, the run is killed and restarted."""
     cancel_grace_seconds: Annotated[float, Field(gt=0)] = 30.0
     """How long a cancelled or paused attempt may show no progress before its processes are killed."""
     cancel_max_seconds: Annotated[float, Field(gt=0)] = 900.0
@@ -83,6 +85,24 @@ class Settings(BaseSettings):
     """Format of the log records of all processes: lines of text or of JSON."""
     metrics_token: SecretStr | None = None
     """Bearer token that `/metrics` requires; unset: `/metrics` needs no token."""
+    oidc_issuer: str = ""
+    """Issuer of the OpenID Connect provider where people log in; empty: there is no login."""
+    oidc_client_id: str = ""
+    oidc_client_secret: SecretStr | None = None
+    """Secret of a confidential client; unset: a public client, which PKCE protects."""
+    oidc_scopes: str = "openid profile email"
+    oidc_tenant: Annotated[str, Field(min_length=1, max_length=100)] = "default"
+    """Tenant of the people who log in, unless a claim names it."""
+    oidc_tenant_claim: str = ""
+    """Claim of the ID token with the name of the tenant."""
+    oidc_role: Scope | Literal[""] = "submit"
+    """Role of people whom `oidc_roles` gives none; empty: they are refused."""
+    oidc_role_claim: str = ""
+    """Claim of the ID token with the groups of a person, a string or a list."""
+    oidc_roles: Annotated[dict[str, Scope], NoDecode] = {}
+    """Roles of groups: `GROUP=ROLE`, separated by `;`; of several, the highest counts."""
+    oidc_token_hours: Annotated[float, Field(gt=0, le=24 * 365)] = 12.0
+    """How long the token of a login is valid."""
     max_body_bytes: Annotated[int, Field(gt=0)] = 4 * 1024 * 1024
     statement_seconds: Annotated[float, Field(gt=0, le=3600)] = 30.0
     """Time limit of a database statement that reads for an API request."""
@@ -141,6 +161,34 @@ class Settings(BaseSettings):
             )
         return roots
 
+    @field_validator("oidc_roles", mode="before")
+    @classmethod
+    def _split_roles(cls, text: object) -> object:
+        if not isinstance(text, str):
+            return text
+        if not text.strip():  # a compose file passes an empty value on
+            return {}
+        # Names of groups may contain "=", as those of LDAP do.
+        pairs = [pair.rpartition("=")[::2] for pair in text.split(";")]
+        roles = {group.strip(): role.strip() for group, role in pairs}
+        if not all(group and role in SCOPES for group, role in roles.items()):
+            raise ValueError(f"must be GROUP=ROLE;GROUP=ROLE with the roles {', '.join(SCOPES)}")
+        return roles
+
+    @model_validator(mode="after")
+    def _check_login(self) -> Self:
+        issuer = urlsplit(self.oidc_issuer)
+        is_local = issuer.scheme == "http" and issuer.hostname in {"127.0.0.1", "::1"}
+        if self.oidc_issuer and not (issuer.hostname and (issuer.scheme == "https" or is_local)):
+            raise ValueError("DASL_OIDC_ISSUER must be an https address")
+        if self.oidc_issuer and not self.oidc_client_id:
+            raise ValueError("DASL_OIDC_ISSUER needs DASL_OIDC_CLIENT_ID, the id of this client")
+        if self.oidc_roles and not self.oidc_role_claim:
+            raise ValueError("DASL_OIDC_ROLES has no effect without DASL_OIDC_ROLE_CLAIM")
+        if "openid" not in self.oidc_scopes.split():
+            raise ValueError("DASL_OIDC_SCOPES must contain 'openid'")
+        return self
+
     @model_validator(mode="after")
     def _derive(self) -> Self:
         home = self.home.expanduser().absolute()
@@ -193,7 +241,7 @@ class Settings(BaseSettings):
     @property
     def secrets(self) -> tuple[str, ...]:
         """Values that must never appear in a log."""
-        tokens = [self.ray_auth_token, self.metrics_token]
+        tokens = [self.ray_auth_token, self.metrics_token, self.oidc_client_secret]
         values = [token.get_secret_value() for token in tokens if token is not None]
         return (*values, make_url(self.database_url).password or "")
 

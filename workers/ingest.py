@@ -5,15 +5,18 @@ It reads every image once and reports which are usable. Environment and token ar
 
 import argparse
 import logging
+import math
 import os
 import sys
 import tempfile
+import threading
 import uuid
 from pathlib import Path
+from typing import Self
 
 from dasl_core.data.ingest import ingest_folder
 from dasl_core.spec.locations import ReadableFolders, local_path
-from service.client import StaleAttempt
+from service.client import ApiError, ConnectionFailed, StaleAttempt
 from service.client.attempt_token import read_attempt_token
 from service.client.worker import WorkerClient
 from workers.artifacts import upload
@@ -24,6 +27,54 @@ from workers.settings import PATIENCE_SECONDS
 logger = logging.getLogger("workers.ingest")
 
 INDEX = "index.json.gz"
+
+
+class ProgressReports:
+    """Sends the progress of an ingest with its heartbeats, from a thread of its own.
+
+    Args:
+        interval: seconds between two of them.
+    """
+
+    def __init__(self, client: WorkerClient, interval: float) -> None:
+        self._client, self._interval = client, interval
+        self._decoded = self._total = 0
+        self._stale: StaleAttempt | None = None
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._send_all, name="heartbeats", daemon=True)
+
+    def __call__(self, decoded: int, total: int) -> None:
+        """Note the progress for the next heartbeat.
+
+        Raises:
+            StaleAttempt: the API refused a heartbeat because the run was superseded.
+        """
+        if self._stale is not None:
+            raise self._stale
+        self._decoded, self._total = decoded, total
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        self._thread.join()
+
+    def _send_all(self) -> None:
+        while not self._ended.wait(min(self._interval, threading.TIMEOUT_MAX)):
+            progress = {"images_read": self._decoded, "images_total": self._total}
+            try:
+                self._client.heartbeat(progress, patience=0)
+            except StaleAttempt as error:
+                self._stale = error
+                return
+            except ConnectionFailed as error:
+                logger.info("a heartbeat was not delivered: %s", error)
+            except ApiError as error:
+                logger.warning("a heartbeat was refused: %s", error)
+                if error.status == 422:  # the API of version 0.1 accepts no progress
+                    return
 
 
 def main() -> int:
@@ -39,8 +90,11 @@ def main() -> int:
     try:
         start = client.dataset_start(dataset)
         readable = ReadableFolders(start.dataset_roots, start.excluded_folders)
+        # The API of version 0.1 has no heartbeats of ingests, whose runs have no id there.
+        interval = start.heartbeat_seconds if arguments.run else math.inf
         try:
-            index = ingest_folder(local_path(start.uri), allowed=readable)
+            with ProgressReports(client, interval) as report:
+                index = ingest_folder(local_path(start.uri), allowed=readable, on_progress=report)
         except ValueError as error:  # the folder is missing or has no usable images
             client.dataset_finish(dataset, state="failed", error=storable(str(error)))
             return 0

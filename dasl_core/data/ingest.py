@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,6 +40,13 @@ FILLERS = frozenset({
     "set", "split", "data", "dataset", "folder", "jpg", "jpeg", "png",
 })
 # fmt: on
+
+
+OnProgress = Callable[[int, int], None]
+"""Called with the number of images that were decoded, and of those that were found so far."""
+
+
+def _no_progress(decoded: int, total: int) -> None: ...
 
 
 # Width and height of an image, and the values that one of more than 8 bits uses.
@@ -86,6 +93,7 @@ def ingest_folder(
     workers: int | None = None,
     *,
     allowed: ReadableFolders = EVERY_FOLDER,
+    on_progress: OnProgress = _no_progress,
 ) -> DatasetIndex:
     """Find, check and label the images under a folder.
 
@@ -102,17 +110,22 @@ def ingest_folder(
         root: the folder.
         workers: decoding threads (Pillow decodes outside Python's lock); None: one per usable core.
         allowed: folders that may be read, in which `root` must lie with all that is inside.
+        on_progress: called in this thread after each file that is found or decoded.
 
     Raises:
         ValueError: `root` is missing, not a folder, not readable, not an allowed folder,
             holds no usable image, or is divided into splits ("train", "test", ...): these are data
             sets of their own.
     """
-    return ingest_listing(list_folder(root, allowed=allowed), workers)
+    listing = list_folder(root, allowed=allowed, on_progress=on_progress)
+    return ingest_listing(listing, workers, on_progress=on_progress)
 
 
 def list_folder(
-    root: str | os.PathLike[str], *, allowed: ReadableFolders = EVERY_FOLDER
+    root: str | os.PathLike[str],
+    *,
+    allowed: ReadableFolders = EVERY_FOLDER,
+    on_progress: OnProgress = _no_progress,
 ) -> Listing:
     """List the files of a folder for `ingest_listing`; see `ingest_folder`.
 
@@ -130,13 +143,16 @@ def list_folder(
             skipped.append(Skipped(_printable(path), reason))
         elif os.path.splitext(path)[1][1:].lower() in EXTENSIONS:
             paths.append(path)
+            on_progress(0, len(paths))
         else:
             num_ignored += 1
     skipped.sort(key=lambda entry: entry.path)
     return Listing(folder, sorted(paths), skipped, num_ignored)
 
 
-def ingest_listing(listing: Listing, workers: int | None = None) -> DatasetIndex:
+def ingest_listing(
+    listing: Listing, workers: int | None = None, *, on_progress: OnProgress = _no_progress
+) -> DatasetIndex:
     """Decode, check and label the images of a listing; see `ingest_folder`.
 
     Raises:
@@ -148,7 +164,8 @@ def ingest_listing(listing: Listing, workers: int | None = None) -> DatasetIndex
     ranges: list[ValueRange] = []
     skipped = [*listing.skipped]
     outcomes = _decode_all(folder, listing.paths, workers)
-    for path, outcome in zip(listing.paths, outcomes, strict=True):
+    for number, (path, outcome) in enumerate(zip(listing.paths, outcomes, strict=True), start=1):
+        on_progress(number, len(listing.paths))
         if isinstance(outcome, str):
             skipped.append(Skipped(path, outcome))
         else:

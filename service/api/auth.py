@@ -1,37 +1,45 @@
-"""Bearer tokens. Only a hash is stored; a token has 256 random bits, so a plain hash is enough."""
+"""Bearer tokens. Only a hash is stored; a token has 256 random bits, so a plain hash is enough.
+
+An operator may name a tenant in the header `DASL-Tenant` of any request, and then acts as an administrator of
+it. A header leaves paths, bodies and the links of lists the same for all tenants.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Annotated
+from urllib.parse import unquote
 
-from fastapi import Depends, Request
+from fastapi import BackgroundTasks, Depends, Request
 from fastapi.security import HTTPBearer
 
-from service.api import audit_log, repository
+from service.api import audit_log, last_use, repository
 from service.api.auth_rate_limit import too_many
-from service.api.problems import Problem
-from service.api.transaction import WithContext
-from service.credentials import Scope, hash_token, token_matches
+from service.api.problems import Problem, not_found
+from service.api.transaction import Context, WithContext
+from service.credentials import Scope, hash_token, includes, token_matches
 
-# Each scope includes those before it.
-_RANK: dict[str, int] = {"read": 0, "submit": 1, "admin": 2}
+TENANT_HEADER = "DASL-Tenant"
 
 
 @dataclass(frozen=True)
 class Caller:
-    """The token of a request, with its tenant and scopes."""
+    """The token of a request, with its scope and the tenant for which it acts."""
 
     token_id: str
     tenant: str
-    scopes: tuple[str, ...]
+    """The tenant of the token, or the one that an operator names."""
+    token_tenant: str
+    scope: Scope | None
+    """The highest scope; `None` if the token has none that this version knows."""
     has_queue_limit: bool
     """Whether the number of its queued jobs is limited, so that its submissions are serialized."""
 
     def may(self, scope: Scope) -> bool:
-        """Whether the caller's scopes include this one."""
-        return any(_RANK[held] >= _RANK[scope] for held in self.scopes)
+        """Whether the caller's scope includes this one."""
+        return includes(self.scope, scope)
 
 
 def bearer_token(request: Request) -> str:
@@ -64,38 +72,67 @@ _documented_worker = HTTPBearer(
 
 def _require(scope: Scope) -> Callable[..., Caller]:
     def authenticate(
-        request: Request, context: WithContext, _: Annotated[object, Depends(_documented)]
+        request: Request,
+        context: WithContext,
+        after_response: BackgroundTasks,
+        _: Annotated[object, Depends(_documented)],
     ) -> Caller:
         token = bearer_token(request)
+        now = datetime.now(UTC)
         # A separate session, as the endpoint's transaction has not begun and may be a writing one.
         with context.database.autocommit() as session:
-            row = repository.token_by_hash(session, hash_token(token))
-            valid = row is not None and token_matches(token, row.hash) and row.revoked_at is None
-            if row is None or not valid:
+            credential = repository.credential_by_hash(session, hash_token(token))
+            if credential is None or not token_matches(token, credential.token.hash):
                 raise unauthenticated("The token is unknown or was revoked")
-            caller = Caller(row.id, row.tenant, tuple(row.scopes), row.max_queued_jobs is not None)
+            if (reason := credential.refusal(now)) is not None:
+                raise unauthenticated(reason)
+            row = credential.token
+            named = _named_tenant(request)
+            tenant = row.tenant if named is None else named
+            caller = Caller(
+                row.id, tenant, row.tenant, credential.scope, row.max_queued_jobs is not None
+            )
+            foreign = tenant != row.tenant
+            is_operator = caller.may("operator")
+            is_known = not (foreign and is_operator) or repository.tenant_exists(session, tenant)
+        if context.last_use.is_due(row.id, row.last_used_at, now):
+            after_response.add_task(last_use.record, context.database, row.id)
+        needed = "operator" if foreign and not is_operator else scope
+        if not caller.may(needed):
+            raise _forbidden(request, context, caller, needed)
+        if not is_known:
+            raise not_found("tenant", tenant)
         request.state.caller = caller
-        if not caller.may(scope):
-            # A 403 writes an audit row, so it is rate-limited.
-            wait = context.forbidden.count(caller.token_id)
-            if wait is not None:
-                raise too_many(
-                    f"This needs the scope {scope!r}. Too many requests with this token were refused for a missing scope; retry later",
-                    wait,
-                )
-            with context.database.write() as session:
-                audit_log.record(session, request, caller.tenant, caller.token_id, 403)
-            scopes = ", ".join(caller.scopes) or "none"
-            detail = f"This needs the scope {scope!r}; the token has: {scopes}"
-            raise Problem(403, "forbidden", detail)
         return caller
 
     return authenticate
 
 
+def _named_tenant(request: Request) -> str | None:
+    """Return the tenant of the header, which is percent-encoded UTF-8."""
+    named = request.headers.get(TENANT_HEADER)
+    return None if named is None else unquote(named)
+
+
+def _forbidden(request: Request, context: Context, caller: Caller, needed: Scope) -> Problem:
+    # A 403 writes an audit row, so it is rate-limited.
+    wait = context.forbidden.count(caller.token_id)
+    if wait is not None:
+        return too_many(
+            f"This needs the scope {needed!r}. Too many requests with this token were refused for a missing scope; retry later",
+            wait,
+        )
+    with context.database.write() as session:
+        audit_log.record(session, request, caller.token_tenant, caller.token_id, 403)
+    cause = f"The header {TENANT_HEADER}" if caller.tenant != caller.token_tenant else "This"
+    detail = f"{cause} needs the scope {needed!r}; the token has: {caller.scope or 'none'}"
+    return Problem(403, "forbidden", detail)
+
+
 Reader = Annotated[Caller, Depends(_require("read"))]
 Submitter = Annotated[Caller, Depends(_require("submit"))]
 Admin = Annotated[Caller, Depends(_require("admin"))]
+Operator = Annotated[Caller, Depends(_require("operator"))]
 
 
 async def _worker_token(request: Request, _: Annotated[object, Depends(_documented_worker)]) -> str:

@@ -7,17 +7,17 @@ import logging
 from collections.abc import Sequence
 from contextvars import ContextVar
 from http import HTTPStatus
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 from urllib.parse import quote
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic_core import ErrorDetails
 from starlette.exceptions import HTTPException
 
-from dasl_core.spec import FieldProblem, SpecError
+from dasl_core.spec import FieldProblem, SpecError, field_problems
 from dasl_core.spec.errors import translate
 from dasl_core.spec.versions import UnreadableSpec
 from dasl_core.text import cut
@@ -29,6 +29,7 @@ REQUEST_ID = "X-Request-ID"
 request_id: ContextVar[str | None] = ContextVar("request_id", default=None)
 """The id of the current request, which its log records have too."""
 logger = logging.getLogger(__name__)
+Model = TypeVar("Model", bound=BaseModel)
 
 
 class FieldError(BaseModel):
@@ -123,8 +124,26 @@ def spec_problem(problems: Sequence[FieldProblem]) -> Problem:
     return Problem(422, "validation", detail, errors=problems)
 
 
+def validated(document: dict[str, Any], model: type[Model]) -> Model:
+    """Validate a document whose model depends on the state of the service.
+
+    Raises:
+        Problem: 422.
+    """
+    try:
+        return model.model_validate(document)
+    except ValidationError as error:
+        raise spec_problem(field_problems(error, model, whole="body")) from error
+
+
 # Commands that list the objects of a kind.
-_LISTED_BY = {"data set": "dasl datasets list", "job": "dasl jobs", "token": "dasl tokens list"}
+_LISTED_BY = {
+    "data set": "dasl datasets list",
+    "job": "dasl jobs",
+    "tenant": "dasl tenants list",
+    "token": "dasl tokens list",
+    "user": "dasl users list",
+}
 
 
 def not_found(kind: str, name: str) -> Problem:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 
 import anyio
 from fastapi import Request
@@ -41,7 +42,7 @@ def wants_stream(request: Request) -> bool:
 
 
 def stream(context: Context, caller: Caller, poll: Callable[[], PollResult]) -> EventSourceResponse:
-    """Stream what `poll` returns until it reports the end, or the token is revoked.
+    """Stream what `poll` returns until it reports the end, or the token is no longer valid.
 
     Raises:
         Problem: 429, the token has too many open streams.
@@ -75,16 +76,16 @@ async def _messages(
 ) -> AsyncIterator[bytes]:
     settings = context.settings
 
-    def revoked() -> bool:
+    def refused() -> bool:
         with context.database.autocommit() as session:
-            return repository.is_revoked(session, caller.token_id)
+            return repository.is_refused(session, caller.token_id, datetime.now(UTC))
 
     # Sent at once: a client knows that it is connected before the first event.
     yield format_sse_event(retry=2000)
     sent_at = checked_at = time.monotonic()
     while not context.closing.is_set():
         if time.monotonic() - checked_at >= settings.stream_heartbeat_seconds:
-            if await run_in_threadpool(revoked):
+            if await run_in_threadpool(refused):
                 return
             checked_at = time.monotonic()
         result = await run_in_threadpool(poll)

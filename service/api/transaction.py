@@ -22,6 +22,7 @@ from sqlalchemy.orm import Session
 from service.api import audit_log
 from service.api.auth_rate_limit import Failures
 from service.api.json_body import StrictRoute
+from service.api.last_use import LastUse
 from service.api.threads import HeavyThreads, WorkerThreads
 from service.artifacts.storage import Storage
 from service.db.session import Database
@@ -38,12 +39,15 @@ class Context:
     storage: Storage
     forbidden: Failures
     """Counts the requests answered with 403, by token."""
+    logins: Failures
+    """Counts the logins that were started, by address."""
     streams: Counter[str] = field(default_factory=Counter)
     """Number of open live streams, by token."""
     decisions: DecisionCache = field(default_factory=DecisionCache)
     """Decisions on the queue that all requests share."""
     worker_threads: WorkerThreads = field(default_factory=WorkerThreads)
     heavy_threads: HeavyThreads = field(default_factory=HeavyThreads)
+    last_use: LastUse = field(default_factory=LastUse)
     closing: threading.Event = field(default_factory=threading.Event)
     """Set at shutdown, to end the live streams."""
 

@@ -16,11 +16,14 @@ from service.cli import (
     export,
     files,
     jobs,
+    login,
     prepare,
     server,
     show,
+    tenants,
     tokens,
     train,
+    users,
 )
 from service.cli.output import note
 from service.client.errors import DaslError
@@ -73,6 +76,9 @@ jobs.register(app)
 show.register(app)
 files.register(app)
 cluster.register(app)
+login.register(app)
+tenants.register(app)
+users.register(app)
 tokens.register(app)
 audit.register(app)
 doctor.register(app)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -28,6 +29,7 @@ DatasetId = Annotated[
 ]
 
 _MAX_SKIPPED_SHOWN = 10
+_SECONDS_BETWEEN_NOTES = 10.0
 
 
 def register(app: typer.Typer) -> None:
@@ -65,7 +67,9 @@ def add(
             if not as_json:
                 note(f"Reading the images of {dataset.name} ({dataset.id}) ...")
             try:
-                dataset = dataset.wait()
+                dataset = client.datasets.wait(
+                    dataset.id, on_poll=(lambda _: None) if as_json else _Progress()
+                )
             except DatasetFailed as failed:
                 dataset = failed.dataset
     _print(dataset, as_json)
@@ -110,6 +114,26 @@ def rm(dataset: DatasetId, as_json: AsJson = False) -> None:
     )
 
 
+class _Progress:
+    """Notes the progress of an ingest every ten seconds."""
+
+    def __init__(self) -> None:
+        self._shown_at = time.monotonic()
+
+    def __call__(self, dataset: Dataset) -> None:
+        now, progress = time.monotonic(), _progress(dataset)
+        if progress is not None and now - self._shown_at >= _SECONDS_BETWEEN_NOTES:
+            note(f"  {progress}")
+            self._shown_at = now
+
+
+def _progress(dataset: Dataset) -> str | None:
+    progress = dataset.progress
+    if progress is None or progress.images_total is None:
+        return None
+    return f"{progress.images_read or 0:,} of {progress.images_total:,} images read"
+
+
 def _print(dataset: Dataset, as_json: bool) -> None:
     if as_json:
         print_json(plain(dataset))
@@ -121,6 +145,7 @@ def _print(dataset: Dataset, as_json: bool) -> None:
             ("name", dataset.name),
             ("where", dataset.uri),
             ("state", dataset.state),
+            ("progress", _progress(dataset)),
             ("images", facts.get("num_images")),
             ("classes", facts.get("num_classes")),
             ("median size", f"{facts['median_size']} pixels" if "median_size" in facts else None),

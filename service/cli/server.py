@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import Annotated, Literal, NoReturn
 
 import typer
 
@@ -110,6 +110,10 @@ def admin_token(
             help="Tenant whose jobs and data sets the token sees. Created if it does not exist.",
         ),
     ] = "default",
+    operator: Annotated[
+        bool,
+        typer.Option("--operator", help="Create an operator's token, which manages all tenants."),
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Create an admin token and print it once. It is stored in the database of DASL_DATABASE_URL.
@@ -125,7 +129,8 @@ def admin_token(
         from service.db.session import Database, first_line
         from service.embedded.bootstrap_token import new_admin_token
         from service.settings import read_settings
-        from service.tokens.schemas import TenantName, TokenName
+        from service.tenants.schemas import TenantName
+        from service.tokens.schemas import TokenName
     except ModuleNotFoundError as error:
         _missing_extra(error)
     for kind, value in ((TokenName, name), (TenantName, tenant)):
@@ -135,11 +140,14 @@ def admin_token(
             (problem,) = field_problems(error)
             raise typer.BadParameter(f"{value!r}: expected {problem.expected}") from None
     try:
-        token = new_admin_token(Database(read_settings().database_url), name, tenant)
+        database = Database(read_settings().database_url)
+        scope: Literal["admin", "operator"] = "operator" if operator else "admin"
+        token = new_admin_token(database, name, tenant, scope=scope)
     except (ValueError, SQLAlchemyError) as error:
         raise fail(f"{first_line(error)}. Create the tables with: dasl db upgrade") from error
+    scopes = ["admin", "operator"] if operator else ["admin"]
     if as_json:
-        print_json({"name": name, "tenant": tenant, "scopes": ["admin"], "token": token})
+        print_json({"name": name, "tenant": tenant, "scopes": scopes, "token": token})
     else:
         print_line(token)
         note("Save it: it is not shown again. Manage tokens with: dasl tokens")

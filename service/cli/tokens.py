@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from service.cli.inputs import connect, id_or_name
+from service.cli.limits import (
+    ExpiresInDays,
+    MaxGpus,
+    MaxPendingDatasets,
+    MaxQueuedJobs,
+    MaxRunningJobs,
+    number,
+    whole,
+)
 from service.cli.output import (
     AsJson,
     note,
@@ -19,40 +27,13 @@ from service.cli.output import (
 )
 
 if TYPE_CHECKING:
-    from service.client.access import Quotas
+    from service.client.access import TokenChanges
     from service.client.models import Token
 
 
-def _quota(value: str | None) -> str | None:
-    """Check the value of a quota option.
-
-    Raises:
-        typer.BadParameter: it is neither a whole number nor `none`.
-    """
-    if value is not None and value != "none" and not re.fullmatch("[0-9]{1,9}", value):
-        raise typer.BadParameter(
-            f"{value!r} is not a limit; expected a whole number, or none for no limit"
-        )
-    return value
-
-
-MaxQueuedJobs = Annotated[
-    str | None,
-    typer.Option(
-        metavar="N|none",
-        callback=_quota,
-        help="Maximum number of queued jobs; 1000 for a new token by default.",
-    ),
+Scopes = Annotated[
+    list[str], typer.Option(help="Scope: read, submit, admin or operator. Can be repeated.")
 ]
-MaxRunningJobs = Annotated[
-    str | None,
-    typer.Option(metavar="N|none", callback=_quota, help="Maximum number of running jobs."),
-]
-MaxGpus = Annotated[
-    str | None,
-    typer.Option(metavar="N|none", callback=_quota, help="Maximum number of GPUs in use."),
-]
-Scopes = Annotated[list[str], typer.Option(help="Scope: read, submit or admin. Can be repeated.")]
 TokenId = Annotated[
     str, typer.Argument(metavar="TOKEN_ID", callback=id_or_name, help="Id of the token.")
 ]
@@ -76,12 +57,23 @@ def create(
     max_queued_jobs: MaxQueuedJobs = None,
     max_running_jobs: MaxRunningJobs = None,
     max_gpus: MaxGpus = None,
+    max_pending_datasets: MaxPendingDatasets = None,
+    expires_in_days: ExpiresInDays = None,
+    user: Annotated[
+        str | None,
+        typer.Option(metavar="USER_ID", help="Id of the user to whom the token belongs."),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Create a token and print its secret once."""
-    quotas = _quotas(max_queued_jobs, max_running_jobs, max_gpus)
+    """Create a token and print its secret once.
+
+    By default it may have 1000 queued jobs and 100 data sets whose images are not all read, and does not expire.
+    """
+    changes = _changes(
+        max_queued_jobs, max_running_jobs, max_gpus, max_pending_datasets, expires_in_days
+    )
     with connect() as client:
-        token = client.tokens.create(name, scope, **quotas)
+        token = client.tokens.create(name, scope, user_id=user, **changes)
     if as_json:
         print_json(plain(token))
         return
@@ -101,6 +93,8 @@ def list_tokens(as_json: AsJson = False) -> None:
             "SCOPES": lambda token: ",".join(token.scopes),
             "LIMITS": _limits,
             "CREATED": lambda token: token.created_at,
+            "LAST USED": lambda token: token.last_used_at,
+            "EXPIRES": lambda token: token.expires_at,
             "REVOKED": lambda token: token.revoked_at,
         },
         as_json,
@@ -112,16 +106,23 @@ def set_quotas(
     max_queued_jobs: MaxQueuedJobs = None,
     max_running_jobs: MaxRunningJobs = None,
     max_gpus: MaxGpus = None,
+    max_pending_datasets: MaxPendingDatasets = None,
+    expires_in_days: ExpiresInDays = None,
     as_json: AsJson = False,
 ) -> None:
-    """Change the quotas of a token."""
-    quotas = _quotas(max_queued_jobs, max_running_jobs, max_gpus)
-    if not quotas:
+    """Change the quotas and the expiry of a token."""
+    changes = _changes(
+        max_queued_jobs, max_running_jobs, max_gpus, max_pending_datasets, expires_in_days
+    )
+    if not changes:
         raise typer.BadParameter("expected at least one quota, such as --max-running-jobs 2")
     with connect() as client:
-        record = client.tokens.set(token, **quotas)
+        record = client.tokens.set(token, **changes)
     limits = _limits(record) or "none"
-    print_result(record, f"Limits of token {record.name or record.id}: {limits}.", as_json)
+    text = f"Limits of token {record.name or record.id}: {limits}."
+    if record.expires_at is not None:
+        text += f" It expires on {record.expires_at.astimezone():%Y-%m-%d at %H:%M}."
+    print_result(record, text, as_json)
 
 
 def revoke(token: TokenId, as_json: AsJson = False) -> None:
@@ -131,20 +132,26 @@ def revoke(token: TokenId, as_json: AsJson = False) -> None:
     print_result({"revoked": token}, f"Revoked token {token}.", as_json)
 
 
-def _quotas(queued: str | None, running: str | None, gpus: str | None) -> Quotas:
-    """Convert the quota options that were set."""
-    quotas: Quotas = {}
+def _changes(
+    queued: str | None,
+    running: str | None,
+    gpus: str | None,
+    pending_datasets: str | None,
+    expires_in_days: str | None,
+) -> TokenChanges:
+    """Convert the options that were set."""
+    changes: TokenChanges = {}
     if queued is not None:
-        quotas["max_queued_jobs"] = _limit(queued)
+        changes["max_queued_jobs"] = whole(queued)
     if running is not None:
-        quotas["max_running_jobs"] = _limit(running)
+        changes["max_running_jobs"] = whole(running)
     if gpus is not None:
-        quotas["max_gpus"] = _limit(gpus)
-    return quotas
-
-
-def _limit(value: str) -> int | None:
-    return None if value == "none" else int(value)
+        changes["max_gpus"] = whole(gpus)
+    if pending_datasets is not None:
+        changes["max_pending_datasets"] = whole(pending_datasets)
+    if expires_in_days is not None:
+        changes["expires_in_days"] = number(expires_in_days)
+    return changes
 
 
 def _limits(token: Token) -> str | None:
@@ -155,6 +162,7 @@ def _limits(token: Token) -> str | None:
             (token.max_queued_jobs, "queued jobs"),
             (token.max_running_jobs, "running jobs"),
             (token.max_gpus, "GPUs"),
+            (token.max_pending_datasets, "pending data sets"),
         )
         if limit is not None
     ]

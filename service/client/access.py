@@ -1,20 +1,119 @@
-"""Access tokens and the audit log."""
+"""Tenants, users, access tokens and the audit log."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from typing import TypedDict, Unpack
 
-from service.client.models import AuditEntry, Token
+from service.client.models import AuditEntry, StartedLogin, Tenant, Token, User
 from service.client.transport import Transport, path_to
 
 
 class Quotas(TypedDict, total=False):
-    """Limits of the jobs submitted with a token; None means no limit."""
+    """Limits of the jobs and data sets of a token; None means no limit."""
 
     max_queued_jobs: int | None
     max_running_jobs: int | None
     max_gpus: int | None
+    max_pending_datasets: int | None
+
+
+class TokenChanges(Quotas, total=False):
+    """Quotas and expiry of a token; None means no limit, or no expiry."""
+
+    expires_at: str | None
+    expires_in_days: float | None
+
+
+class TenantLimits(TypedDict, total=False):
+    """Share and limits of a tenant; None means no limit."""
+
+    weight: float
+    max_queued_jobs: int | None
+    max_running_jobs: int | None
+    max_gpus: int | None
+    max_priority: int | None
+    max_hours: float | None
+
+
+class UserChanges(TypedDict, total=False):
+    """Changes of a user. `role` is the highest scope of its tokens."""
+
+    name: str
+    email: str | None
+    role: str
+    disabled: bool
+
+
+class Tenants:
+    """`client.tenants`. Changes need a token with scope `operator`; others see their own tenant."""
+
+    def __init__(self, transport: Transport) -> None:
+        self._transport = transport
+
+    def create(self, name: str, **limits: Unpack[TenantLimits]) -> Tenant:
+        """Create a tenant."""
+        body = {"name": name, **limits}
+        return Tenant.model_validate(self._transport.json("POST", path_to("tenants"), body=body))
+
+    def get(self, name: str) -> Tenant:
+        """Return a tenant."""
+        return Tenant.model_validate(self._transport.json("GET", path_to("tenants", name)))
+
+    def list(self, *, page_size: int = 100) -> Iterator[Tenant]:
+        """Iterate over the tenants by name."""
+        for item in self._transport.pages(path_to("tenants"), {"limit": page_size}):
+            yield Tenant.model_validate(item)
+
+    def set(self, name: str, **limits: Unpack[TenantLimits]) -> Tenant:
+        """Change weight and limits of a tenant. Those that are not passed stay as they are."""
+        return self._change(name, dict(limits))
+
+    def disable(self, name: str) -> Tenant:
+        """Refuse the tokens of a tenant from now on. Its jobs continue."""
+        return self._change(name, {"disabled": True})
+
+    def enable(self, name: str) -> Tenant:
+        """Accept the tokens of a disabled tenant again."""
+        return self._change(name, {"disabled": False})
+
+    def delete(self, name: str) -> None:
+        """Delete an empty tenant.
+
+        Raises:
+            ApiError: 409, something is left in it.
+        """
+        self._transport.json("DELETE", path_to("tenants", name))
+
+    def _change(self, name: str, changes: dict[str, object]) -> Tenant:
+        path = path_to("tenants", name)
+        return Tenant.model_validate(self._transport.json("PATCH", path, body=changes))
+
+
+class Users:
+    """`client.users`. Needs a token with scope `admin`."""
+
+    def __init__(self, transport: Transport) -> None:
+        self._transport = transport
+
+    def create(self, name: str, *, email: str | None = None, role: str = "submit") -> User:
+        """Create a user."""
+        body = {"name": name, "email": email, "role": role}
+        return User.model_validate(self._transport.json("POST", path_to("users"), body=body))
+
+    def get(self, user_id: str) -> User:
+        """Return a user."""
+        return User.model_validate(self._transport.json("GET", path_to("users", user_id)))
+
+    def list(self, *, page_size: int = 100) -> Iterator[User]:
+        """Iterate over the users of the tenant, newest first."""
+        for item in self._transport.pages(path_to("users"), {"limit": page_size}):
+            yield User.model_validate(item)
+
+    def set(self, user_id: str, **changes: Unpack[UserChanges]) -> User:
+        """Change a user. A disabled user's tokens are refused at once."""
+        path = path_to("users", user_id)
+        return User.model_validate(self._transport.json("PATCH", path, body=changes))
 
 
 class Tokens:
@@ -24,10 +123,17 @@ class Tokens:
         self._transport = transport
 
     def create(
-        self, name: str, scopes: Sequence[str] = ("read", "submit"), **quotas: Unpack[Quotas]
+        self,
+        name: str,
+        scopes: Sequence[str] = ("read", "submit"),
+        *,
+        user_id: str | None = None,
+        **settings: Unpack[TokenChanges],
     ) -> Token:
-        """Create a token. Its secret is returned once, in `.token`."""
-        body = {"name": name, "scopes": list(scopes), **quotas}
+        """Create a token, of a user or of none. Its secret is returned once, in `.token`."""
+        body = {"name": name, "scopes": list(scopes), **settings}
+        if user_id is not None:
+            body["user_id"] = user_id
         return Token.model_validate(self._transport.json("POST", path_to("tokens"), body=body))
 
     def current(self) -> Token:
@@ -39,14 +145,36 @@ class Tokens:
         for item in self._transport.pages(path_to("tokens"), {"limit": page_size}):
             yield Token.model_validate(item)
 
-    def set(self, token_id: str, **quotas: Unpack[Quotas]) -> Token:
-        """Change quotas of a token. Quotas that are not passed stay as they are."""
+    def set(self, token_id: str, **changes: Unpack[TokenChanges]) -> Token:
+        """Change quotas and expiry of a token. What is not passed stays as it is."""
         path = path_to("tokens", token_id)
-        return Token.model_validate(self._transport.json("PATCH", path, body=quotas))
+        return Token.model_validate(self._transport.json("PATCH", path, body=changes))
 
     def revoke(self, token_id: str) -> None:
         """Revoke a token, effective immediately."""
         self._transport.json("DELETE", path_to("tokens", token_id))
+
+
+class Login:
+    """`client.login`. Needs no token; the server must have a login provider."""
+
+    def __init__(self, transport: Transport) -> None:
+        self._transport = transport
+
+    def start(self, redirect_uri: str) -> StartedLogin:
+        """Start a login.
+
+        Args:
+            redirect_uri: `http://127.0.0.1:PORT/callback`, where the browser brings `state` and `code`.
+        """
+        answer = self._transport.json("POST", path_to("login"), body={"redirect_uri": redirect_uri})
+        return StartedLogin.model_validate(answer)
+
+    def finish(self, login: StartedLogin, code: str) -> Token:
+        """Finish a login with the code that the browser brought. The token's secret is in `.token`."""
+        body = {"state": login.state, "secret": login.secret, "code": code}
+        answer = self._transport.json("POST", path_to("login", "finish"), body=body)
+        return Token.model_validate(answer)
 
 
 class Audit:

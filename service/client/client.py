@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from types import TracebackType
 from typing import Self
 
-from service.client.access import Audit, Tokens
+from service.client.access import Audit, Login, Tenants, Tokens, Users
 from service.client.checkpoints import Checkpoints
 from service.client.config import resolve_connection
 from service.client.datasets import Datasets
@@ -19,7 +20,8 @@ class Client:
 
     Address and token come from the arguments, else from DASL_URL and DASL_TOKEN, else from the file
     that `dasl serve` writes. No request is sent before the first call. Idempotent calls are retried for
-    `patience` seconds if the server does not answer.
+    `patience` seconds if the server does not answer. An operator's token acts for `tenant` (else DASL_TENANT, else
+    its own tenant).
 
         client = Client()
         job = client.jobs.submit("spec.yaml").wait()
@@ -32,12 +34,24 @@ class Client:
     """
 
     def __init__(
-        self, url: str | None = None, token: str | None = None, *, patience: float = 5.0
+        self,
+        url: str | None = None,
+        token: str | None = None,
+        *,
+        tenant: str | None = None,
+        patience: float = 5.0,
     ) -> None:
-        self._transport = Transport(resolve_connection(url, token), patience=patience)
+        self._transport = Transport(
+            resolve_connection(url, token),
+            patience=patience,
+            tenant=tenant or os.environ.get("DASL_TENANT"),
+        )
         self.jobs = Jobs(self._transport)
         self.datasets = Datasets(self._transport)
         self.checkpoints = Checkpoints(self._transport)
+        self.login = Login(self._transport)
+        self.tenants = Tenants(self._transport)
+        self.users = Users(self._transport)
         self.tokens = Tokens(self._transport)
         self.audit = Audit(self._transport)
 

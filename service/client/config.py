@@ -1,11 +1,12 @@
 """Address of the server and the token to send.
 
-Precedence: arguments, then DASL_URL and DASL_TOKEN, then the file that `dasl serve` writes:
+Precedence: arguments, then DASL_URL and DASL_TOKEN, then the file that `dasl serve` and `dasl login` write:
 `~/.config/dasl/config.toml` (or below XDG_CONFIG_HOME) with the keys `url` and `token`.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import tomllib
 from dataclasses import dataclass, field
@@ -53,6 +54,33 @@ def resolve_connection(url: str | None = None, token: str | None = None) -> Conn
         ):
             token = stored.get("token")
     return Connection(_checked_url(address or DEFAULT_URL, str(source)), _checked_token(token))
+
+
+def stored_url() -> str | None:
+    """Return the address in the configuration file; None if there is no file.
+
+    Raises:
+        ConfigError: the file cannot be read.
+    """
+    path = config_path()
+    return _read(path).get("url", DEFAULT_URL).rstrip("/") if path.exists() else None
+
+
+def write_config(path: Path, url: str, token: str, *, author: str) -> None:
+    """Write a configuration file, readable by its owner only.
+
+    Args:
+        author: the command that writes it.
+    """
+    # JSON strings are valid TOML strings.
+    text = f"# Written by `{author}`.\nurl = {json.dumps(url)}\ntoken = {json.dumps(token)}\n"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = path.with_name(f".{path.name}.{os.getpid()}")
+    unfinished.unlink(missing_ok=True)
+    descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+        file.write(text)
+    unfinished.replace(path)
 
 
 def _read(path: Path) -> dict[str, str]:

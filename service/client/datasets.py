@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from service.client.errors import DatasetFailed
@@ -59,16 +59,31 @@ class Datasets:
         """
         self._transport.json("DELETE", path_to("datasets", dataset_id))
 
-    def wait(self, dataset_id: str, *, timeout: float | None = None, poll: float = 0.5) -> Dataset:
+    def wait(
+        self,
+        dataset_id: str,
+        *,
+        timeout: float | None = None,
+        poll: float = 0.5,
+        on_poll: Callable[[Dataset], None] = lambda dataset: None,
+    ) -> Dataset:
         """Wait until the data set is ready.
+
+        Args:
+            on_poll: called with each state of the data set, such as to show its progress.
 
         Raises:
             DatasetFailed: ingest failed.
             WaitTimeout: ingest has not ended after `timeout` seconds.
         """
+
+        def seen_done(dataset: Dataset) -> bool:
+            on_poll(dataset)
+            return dataset.done
+
         dataset = wait_until(
             lambda: self._get(dataset_id, patience=OUTAGE_SECONDS),
-            lambda dataset: dataset.done,
+            seen_done,
             timeout=timeout,
             poll=poll,
             name=f"Ingest of {dataset_id}",

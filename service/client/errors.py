@@ -15,6 +15,7 @@ STALE_ATTEMPT = "stale-attempt"
 """Last part of the problem `type` with which the worker API refuses a superseded attempt."""
 
 UNAUTHENTICATED = "unauthenticated"
+LOGIN_FAILED = "login-failed"
 """Problem `type` of a request whose token the server does not accept."""
 
 SPEC_UNREADABLE = "spec-unreadable"
@@ -94,7 +95,7 @@ class ApiError(DaslError):
         else:
             head = f"{len(self.errors)} fields are invalid:" if redundant else self.detail
             lines = [head or self.title, *(f"  {error}" for error in self.errors)]
-        if self.status == 401:
+        if self.status == 401 and self.type != LOGIN_FAILED:
             lines.append("  Set DASL_TOKEN to a token of this server; `dasl serve` prints a token.")
         return "\n".join(lines)
 

@@ -45,9 +45,10 @@ class Problem(Record):
 
 
 class Progress(Record):
-    """Progress of a job; None means not known yet. `eta_seconds` is the estimated time left.
+    """Progress of a job or an ingest; None means not known yet. `eta_seconds` is the estimated time left.
 
-    `images_read` of `images_total` are in the image cache while that is built, before the first step.
+    `images_read` of `images_total` are in the image cache while that is built, before the first step. Of an ingest,
+    they are the images looked at and those found so far.
     """
 
     step: int | None = None
@@ -258,6 +259,7 @@ class Dataset(Record):
     state: str
     facts: dict[str, Any] | None = None
     report: IngestReport | None = None
+    progress: Progress | None = None
     error: Problem | str | None = None
     created_at: datetime | None = None
 
@@ -284,14 +286,56 @@ class Token(Record):
     """An access token. Its secret, `token`, is set only in the answer that creates it."""
 
     id: str
+    tenant: str = ""
     name: str = ""
+    user_id: str | None = None
     scopes: list[str] = Field(default_factory=list)
     max_queued_jobs: int | None = None
     max_running_jobs: int | None = None
     max_gpus: int | None = None
+    max_pending_datasets: int | None = None
     created_at: datetime | None = None
+    expires_at: datetime | None = None
     revoked_at: datetime | None = None
+    last_used_at: datetime | None = None
     token: str | None = None
+
+
+class Tenant(Record):
+    """A tenant: its share of the cluster and its limits; None means no limit."""
+
+    name: str
+    weight: float = 1.0
+    max_queued_jobs: int | None = None
+    max_running_jobs: int | None = None
+    max_gpus: int | None = None
+    max_priority: int | None = None
+    max_hours: float | None = None
+    created_at: datetime | None = None
+    disabled_at: datetime | None = None
+
+
+class User(Record):
+    """A user of a tenant. `role` is the highest scope of its tokens."""
+
+    id: str
+    name: str = ""
+    email: str | None = None
+    role: str = ""
+    issuer: str | None = None
+    subject: str | None = None
+    created_at: datetime | None = None
+    last_login_at: datetime | None = None
+    disabled_at: datetime | None = None
+
+
+class StartedLogin(Record):
+    """A login that was started: the page to open, and what finishes it."""
+
+    authorization_url: str
+    state: str = Field(repr=False)
+    secret: str = Field(repr=False)
+    expires_at: datetime | None = None
 
 
 class AuditEntry(Record):

@@ -28,15 +28,25 @@ class Transport:
             504, in seconds; calls may override it. A request is repeatable if it is a GET, has an
             Idempotency-Key, or the caller declares it.
         timeout: seconds to wait for an answer.
+        tenant: the tenant for which an operator's token acts; `None`: its own.
     """
 
-    def __init__(self, connection: Connection, *, patience: float, timeout: float = 30.0) -> None:
+    def __init__(
+        self,
+        connection: Connection,
+        *,
+        patience: float,
+        timeout: float = 30.0,
+        tenant: str | None = None,
+    ) -> None:
         self.url = connection.url
         self._patience = patience
         self._timeout = timeout
         headers = {"User-Agent": "dasl-client", "Accept": "application/json"}
         if connection.token:
             headers["Authorization"] = f"Bearer {connection.token}"
+        if tenant:
+            headers["DASL-Tenant"] = quote(tenant, safe="")
         self._http = httpx.Client(
             base_url=connection.url,
             headers=headers,

@@ -40,9 +40,9 @@ def register_dataset(
     context: WithContext,
     session: WriteSession,
 ) -> DatasetView:
-    """Register a folder of images by its path; it is ingested in the background."""
+    """Register a folder of images by its path; it is ingested in the background, tenants taking turns."""
     service.check_folder(request.uri, caller.tenant, context.settings)
-    dataset = service.register(session, caller.tenant, request)
+    dataset = service.register(session, caller, request)
     response.headers["Location"] = f"/v1/datasets/{dataset.id}"
     return DatasetView.model_validate(dataset)
 

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from sqlalchemy import bindparam, func, or_, select, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
-from service.db.models import Dataset, IngestRun, Job
+from service.db.models import Dataset, IngestRun, Job, Token
 from service.runs import repository as runs
 from service.runs.repository import RunView
 from service.states import LIVE_ATTEMPT, TERMINAL, AttemptState, DatasetState
 
 _REMOVED = "removed"
 """State of a deleted data set whose ingest run and files are gone, too."""
+
+# Before and after all times at which ingests began.
+_NEVER, _NOW = (time.replace(tzinfo=UTC) for time in (datetime.min, datetime.max))
 
 # Each submission runs this query: building it once halves its time.
 _FIND = select(Dataset).where(
@@ -94,24 +100,89 @@ def unfinished_jobs(session: Session, dataset_id: str, limit: int = 5) -> Sequen
     ).all()
 
 
+def lock_pending_limit(session: Session, token_id: str) -> int | None:
+    """Return how many of a token's data sets may be pending or ingesting; `None`: no limit.
+
+    If there is a limit, the row stays locked until the transaction ends: concurrent registrations with the
+    token are serialized, so two of them cannot both take the last place.
+    """
+    return session.scalar(
+        select(Token.max_pending_datasets)
+        .where(Token.id == token_id, Token.max_pending_datasets.is_not(None))
+        .with_for_update()
+    )
+
+
+def count_pending(session: Session, token_id: str) -> int:
+    """How many of a token's data sets are pending or ingesting."""
+    query = select(func.count()).where(
+        Dataset.token_id == token_id,
+        Dataset.state.in_([DatasetState.PENDING, DatasetState.INGESTING]),
+        Dataset.deleted_at.is_(None),
+    )
+    return session.execute(query).scalar_one()
+
+
 def awaiting_ingest(session: Session, max_concurrent: int) -> Sequence[str]:
-    """Return the ids of the data sets to ingest next, oldest first.
+    """Return the ids of the data sets to ingest next.
+
+    The tenant with the fewest running ingests is next; of several, the one whose last ingest began first. Of
+    a tenant, the oldest data set is next.
 
     Args:
         max_concurrent: limit of running ingests; those of deleted data sets count until they are stopped.
     """
-    busy = session.scalars(
-        select(func.count()).where(Dataset.state == DatasetState.INGESTING)
-    ).one()
-    return session.scalars(
-        select(Dataset.id)
+    running = Counter(
+        session.scalars(select(Dataset.tenant).where(Dataset.state == DatasetState.INGESTING))
+    )
+    free = max_concurrent - running.total()
+    if free <= 0:
+        return []
+    position = func.row_number().over(partition_by=Dataset.tenant, order_by=Dataset.id)
+    pending = (
+        select(Dataset.tenant, Dataset.id, position.label("position"))
         .where(Dataset.state == DatasetState.PENDING, Dataset.deleted_at.is_(None))
-        .order_by(Dataset.id)
-        .limit(max(0, max_concurrent - busy))
-    ).all()
+        .subquery()
+    )
+    waiting: dict[str, list[str]] = {}
+    for tenant, dataset_id, _ in session.execute(
+        select(pending).where(pending.c.position <= free).order_by(pending.c.id)
+    ):
+        waiting.setdefault(tenant, []).append(dataset_id)
+    began = _last_ingests(session, waiting) if len(waiting) > 1 else {}
+    due: list[str] = []
+    while waiting and len(due) < free:
+        tenant = min(
+            waiting, key=lambda name: (running[name], began.get(name, _NEVER), waiting[name][0])
+        )
+        due.append(waiting[tenant].pop(0))
+        if not waiting[tenant]:
+            del waiting[tenant]
+        running[tenant] += 1
+        began[tenant] = _NOW
+    return due
 
 
-def ingesting(session: Session) -> list[RunView]:
+def _last_ingests(session: Session, tenants: Collection[str]) -> dict[str, datetime]:
+    """Return when the last ingest of each tenant began, if it has had one."""
+    rows = session.execute(
+        select(Dataset.tenant, func.max(IngestRun.created_at))
+        .join(IngestRun, IngestRun.owner == Dataset.id)
+        .where(Dataset.tenant.in_(tenants))
+        .group_by(Dataset.tenant)
+    )
+    return {row[0]: row[1] for row in rows}
+
+
+@dataclass(frozen=True)
+class IngestView(RunView):
+    """A live ingest run."""
+
+    standstill: timedelta
+    """How long it has reported without progress, as of its last report."""
+
+
+def ingesting(session: Session) -> list[IngestView]:
     """Return the ingest runs that have not reported their end."""
     rows = session.scalars(
         select(IngestRun)
@@ -123,7 +194,14 @@ def ingesting(session: Session) -> list[RunView]:
         )
         .order_by(IngestRun.owner)
     )
-    return [RunView.of(row) for row in rows]
+    return [IngestView(**vars(RunView.of(row)), standstill=_standstill(row)) for row in rows]
+
+
+def _standstill(run: IngestRun) -> timedelta:
+    # The workers of version 0.1 report no progress.
+    if run.progress_reported_at is None or run.progressed_at is None:
+        return timedelta()
+    return run.progress_reported_at - run.progressed_at
 
 
 def without_ingest_run(session: Session) -> Sequence[str]:
@@ -183,7 +261,7 @@ def begin_ingest(session: Session, dataset_id: str, token_hash: str) -> IngestRu
             Dataset.state == DatasetState.PENDING,
             Dataset.deleted_at.is_(None),
         )
-        .values(state=DatasetState.INGESTING)
+        .values(state=DatasetState.INGESTING, progress=None)
         .returning(Dataset.id)
         .execution_options(synchronize_session=False)
     ).scalar()
@@ -215,7 +293,7 @@ def end_ingest(session: Session, dataset_id: str, number: int, state: str, **col
             Dataset.deleted_at.is_(None),
             run.exists(),
         )
-        .values(state=state, **columns)
+        .values(state=state, progress=None, **columns)
         .returning(Dataset.id)
         .execution_options(synchronize_session=False)
     ).scalar()

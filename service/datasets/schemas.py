@@ -55,7 +55,10 @@ class DatasetRequest(BaseModel):
 
 
 class DatasetView(BaseModel):
-    """A data set: pending, ingesting, ready or failed; `report` says what was skipped and why."""
+    """A data set: pending, ingesting, ready or failed; `report` says what was skipped and why.
+
+    While it is ingested, `progress` has `images_read` of the `images_total` that were found so far.
+    """
 
     model_config = ConfigDict(from_attributes=True)
 
@@ -66,4 +69,5 @@ class DatasetView(BaseModel):
     facts: dict[str, Any] | None
     report: dict[str, Any] | None
     error: dict[str, Any] | None
+    progress: dict[str, Any] | None
     created_at: datetime

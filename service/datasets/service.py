@@ -9,6 +9,7 @@ from sqlalchemy.orm import Session
 
 from dasl_core.spec.locations import CONTAINS_PRIVATE, OUTSIDE
 from service import ids
+from service.api.auth import Caller
 from service.api.problems import Problem, field_problem, not_found
 from service.datasets import repository
 from service.datasets.schemas import DatasetRequest
@@ -43,18 +44,21 @@ def check_folder(uri: str, tenant: str, settings: Settings) -> None:
         raise field_problem("uri", "is not a folder", uri, "a folder of images")
 
 
-def register(session: Session, tenant: str, request: DatasetRequest) -> Dataset:
+def register(session: Session, caller: Caller, request: DatasetRequest) -> Dataset:
     """Add a data set, pending until it is ingested.
 
     Raises:
-        Problem: 409, the tenant already has a data set of this name.
+        Problem: 409, the tenant already has a data set of this name; 429, the token's quota is exhausted.
     """
+    tenant = caller.tenant
+    limit = repository.lock_pending_limit(session, caller.token_id)
     dataset = Dataset(
         id=ids.new_id("ds"),
         tenant=tenant,
         name=request.name,
         uri=request.uri,
         state=DatasetState.PENDING,
+        token_id=caller.token_id,
         attempt=0,
         created_at=datetime.now(UTC),
     )
@@ -77,7 +81,24 @@ def register(session: Session, tenant: str, request: DatasetRequest) -> Dataset:
             detail,
             extra={"dataset": {"id": existing.id, "uri": existing.uri}},
         )
+    # A name that is taken is reported first, because waiting would not help.
+    _check_quota(session, caller.token_id, limit)
     return dataset
+
+
+def _check_quota(session: Session, token_id: str, limit: int | None) -> None:
+    """Check that a token has no more pending data sets than it may, the new one included."""
+    if limit is None:
+        return
+    used = repository.count_pending(session, token_id) - 1
+    if used >= limit:
+        raise Problem(
+            429,
+            "quota-exceeded",
+            f"max_pending_datasets of this token is {limit}, and {used} of its data sets wait for their ingest "
+            "or are being read; register again when one is ready",
+            extra={"quota": "max_pending_datasets", "limit": limit, "used": used},
+        )
 
 
 def get(session: Session, tenant: str, dataset_id: str) -> Dataset:

@@ -89,6 +89,7 @@ class Dataset(Base):
             postgresql_where=text("deleted_at IS NULL"),
         ),
         Index(None, "state"),
+        Index(None, "token_id", "state"),
     )
 
     id: Mapped[str] = mapped_column(String(40), primary_key=True)
@@ -100,6 +101,10 @@ class Dataset(Base):
     report: Mapped[Object | None]
     index_uri: Mapped[str | None] = mapped_column(Text)
     error: Mapped[Object | None]
+    # Of the running ingest (`service.protocol.IngestProgress`).
+    progress: Mapped[Object | None]
+    # The token that registered the data set and whose quota its ingest uses.
+    token_id: Mapped[str | None] = mapped_column(String(40))
     # Only for processes of version 0.1, which use them during an upgrade. Reading one is an error.
     attempt: Mapped[int] = mapped_column(default=0, deferred=True, deferred_raiseload=True)
     token_hash: Mapped[str | None] = mapped_column(
@@ -375,12 +380,56 @@ class Token(Base):
     name: Mapped[str] = mapped_column(String(200))
     hash: Mapped[str] = mapped_column(String(64), unique=True)
     scopes: Mapped[list[str]]
-    # Quotas of the jobs submitted with this token; None: no limit.
+    # The person it belongs to, whose role limits its scopes.
+    user_id: Mapped[str | None] = mapped_column(String(40), index=True)
+    # Quotas of the jobs submitted and the data sets registered with this token; None: no limit.
     max_queued_jobs: Mapped[int | None]
     max_running_jobs: Mapped[int | None]
     max_gpus: Mapped[int | None]
+    max_pending_datasets: Mapped[int | None]
     created_at: Mapped[datetime]
+    expires_at: Mapped[datetime | None]
     revoked_at: Mapped[datetime | None]
+    # To the minute: see `service.api.last_use`.
+    last_used_at: Mapped[datetime | None]
+
+
+class User(Base):
+    """A person of a tenant; the identity at a login provider is optional."""
+
+    __tablename__ = "users"
+    __table_args__ = (
+        Index(None, "tenant", "id"),
+        UniqueConstraint("tenant", "issuer", "subject"),
+    )
+
+    id: Mapped[str] = mapped_column(String(40), primary_key=True)
+    tenant: Mapped[str] = mapped_column(String(100))
+    name: Mapped[str] = mapped_column(String(200))
+    email: Mapped[str | None] = mapped_column(String(320))
+    # The highest scope that its tokens can have.
+    role: Mapped[str] = mapped_column(String(20))
+    # Who the user is at the login provider (OpenID Connect).
+    issuer: Mapped[str | None] = mapped_column(String(500))
+    subject: Mapped[str | None] = mapped_column(String(255))
+    created_at: Mapped[datetime]
+    last_login_at: Mapped[datetime | None]
+    # Its tokens are refused.
+    disabled_at: Mapped[datetime | None]
+
+
+class Login(Base):
+    """A login that was started and not finished; it is removed when it is used, or has expired."""
+
+    __tablename__ = "logins"
+
+    # Only hashes of what the client must present: the `state`, and the secret that only it knows.
+    state_hash: Mapped[str] = mapped_column(String(64), primary_key=True)
+    secret_hash: Mapped[str] = mapped_column(String(64))
+    nonce: Mapped[str] = mapped_column(String(64))
+    code_verifier: Mapped[str] = mapped_column(String(128))
+    redirect_uri: Mapped[str] = mapped_column(String(200))
+    expires_at: Mapped[datetime] = mapped_column(index=True)
 
 
 class Tenant(Base):

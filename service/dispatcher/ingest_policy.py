@@ -12,6 +12,7 @@ from datetime import datetime, timedelta
 from sqlalchemy.orm import Session
 
 from service.datasets import repository as datasets
+from service.datasets.repository import IngestView
 from service.db.models import IngestRun
 from service.dispatcher.context import DispatcherContext
 from service.dispatcher.driver_errors import driver_ended
@@ -28,7 +29,7 @@ _MAX_CONCURRENT = 2
 _TIME_LIMIT = timedelta(hours=24)
 
 
-class IngestPolicy(RunPolicy[RunView]):
+class IngestPolicy(RunPolicy[IngestView]):
     """Rules for ingest runs of data sets."""
 
     noun = "ingest"
@@ -50,7 +51,7 @@ class IngestPolicy(RunPolicy[RunView]):
             with self._context.write() as session:
                 datasets.ingest_again(session, dataset_id)
 
-    def live(self, session: Session) -> Sequence[RunView]:
+    def live(self, session: Session) -> Sequence[IngestView]:
         return datasets.ingesting(session)
 
     def create(self, session: Session, owner: str, token_hash: str) -> IngestRun | None:
@@ -59,18 +60,22 @@ class IngestPolicy(RunPolicy[RunView]):
     def command(self, run: RunView) -> str:
         return self._context.entrypoints.ingest.format(run=run.submission_id, dataset=run.owner)
 
-    def on_missing(self, run: RunView) -> Ending | MissingAction:
+    def on_missing(self, run: IngestView) -> Ending | MissingAction:
         return MissingAction.SUBMIT
 
-    def on_driver_ended(self, run: RunView, submission: Submission) -> Ending:
+    def on_driver_ended(self, run: IngestView, submission: Submission) -> Ending:
         lines = last_lines(self._context.executor, run.submission_id)
         return Ending("failed", driver_ended("ingest", submission, lines))
 
-    def enforce(self, run: RunView) -> Ending | None:
-        """Return the ending of an ingest that takes too long: it must not block other ingests.
+    def enforce(self, run: IngestView) -> Ending | None:
+        """Return the ending of an ingest that hangs or takes too long: it must not block other ingests.
 
-        The time is measured from this dispatcher's first check of the run.
+        Its whole time is measured from this dispatcher's first check of the run.
         """
+        allowed = self._context.settings.hang_seconds
+        if run.standstill >= timedelta(seconds=allowed):
+            message = f"The ingest has read no image for {allowed:g} s (DASL_HANG_SECONDS). Check that the disk with the images responds"
+            return Ending("failed", {"type": "hang", "message": message})
         now = self._context.clock()
         # Drop the entries of ended runs, which are not checked again.
         self._first_checked_at = {

@@ -6,16 +6,15 @@
 
 from __future__ import annotations
 
-import json
-import os
 import tomllib
+from datetime import UTC, datetime
 from pathlib import Path
 
 from sqlalchemy.orm import Session
 
 from service.api import repository
 from service.client.config import DEFAULT_URL
-from service.credentials import hash_token
+from service.credentials import Scope, hash_token, includes
 from service.db.session import Database
 from service.tokens import service
 
@@ -44,37 +43,29 @@ def admin_token(database: Database, config: Path) -> str:
     token = (_read(config) or {}).get("token")
     with database.write() as session:
         return (
-            token if token and _is_valid(session, token) else _new(session, _TENANT, "dasl serve")
+            # A user of one machine has access to its database, and so is an operator anyway.
+            token
+            if token and _is_valid(session, token)
+            else _new(session, _TENANT, "dasl serve", "operator")
         )
 
 
-def new_admin_token(database: Database, name: str, tenant: str) -> str:
-    """Create an admin token of a tenant, for an operator with access to the database."""
+def new_admin_token(database: Database, name: str, tenant: str, *, scope: Scope = "admin") -> str:
+    """Create a token of a tenant, for an operator with access to the database."""
     with database.write() as session:
-        return _new(session, tenant, name)
+        return _new(session, tenant, name, scope)
 
 
-def write_config(config: Path, url: str, token: str) -> None:
-    """Write the client's configuration, readable by its owner only."""
-    # JSON strings are valid TOML strings.
-    text = f"# Written by `dasl serve`.\nurl = {json.dumps(url)}\ntoken = {json.dumps(token)}\n"
-    config.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = config.with_name(f".{config.name}.{os.getpid()}")
-    unfinished.unlink(missing_ok=True)
-    descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-        file.write(text)
-    unfinished.replace(config)
-
-
-def _new(session: Session, tenant: str, name: str) -> str:
-    _, token = service.create(session, tenant=tenant, name=name, scopes=["admin"])
+def _new(session: Session, tenant: str, name: str, scope: Scope) -> str:
+    _, token = service.create(session, tenant=tenant, name=name, scopes=[scope])
     return token
 
 
 def _is_valid(session: Session, token: str | None) -> bool:
-    row = repository.token_by_hash(session, hash_token(token)) if token else None
-    return row is not None and row.revoked_at is None and "admin" in row.scopes
+    credential = repository.credential_by_hash(session, hash_token(token)) if token else None
+    if credential is None or credential.refusal(datetime.now(UTC)) is not None:
+        return False
+    return includes(credential.scope, "admin")
 
 
 def _read(config: Path) -> dict[str, str] | None:

@@ -85,11 +85,11 @@ def _serve(
 ) -> None:
     # Imported late, as it takes a second: an error in the settings is reported sooner.
     from service.artifacts.storage import Storage
-    from service.client.config import config_path
+    from service.client.config import config_path, write_config
     from service.db.migrate import upgrade
     from service.db.session import Database
     from service.dispatcher.train_policy import Restarted
-    from service.embedded.bootstrap_token import admin_token, choose_config, write_config
+    from service.embedded.bootstrap_token import admin_token, choose_config
     from service.embedded.dispatcher_thread import DispatcherThread
     from service.server.thread import ApiThread
     from service.server.tuning import freeze_garbage_collection
@@ -104,7 +104,7 @@ def _serve(
     private = settings.home / "client.toml"
     config = choose_config(database, settings.api_url, config_path(), private)
     token = admin_token(database, config)
-    write_config(config, settings.api_url, token)
+    write_config(config, settings.api_url, token, author="dasl serve")
     _print_address(settings.api_url, token, config, config_path())
     dispatcher = DispatcherThread(settings, database, ray, restarted="service")
     dispatcher.start()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
 
 from fastapi import APIRouter, FastAPI
 from fastapi.openapi.utils import get_openapi
@@ -27,10 +28,14 @@ from service.jobs.checkpoint_endpoints import router as job_checkpoints
 from service.jobs.endpoints import router as jobs
 from service.jobs.history_endpoints import heavy as heavy_history
 from service.jobs.history_endpoints import router as history
+from service.login.endpoints import router as login
+from service.login.provider import Provider
 from service.observability.endpoints import router as probes
 from service.observability.observer import Observer
 from service.settings import Settings
+from service.tenants.endpoints import router as tenants
 from service.tokens.endpoints import router as tokens
+from service.users.endpoints import router as users
 from service.worker_api.endpoints import routers as workers
 
 # All apps of a process share these routes: FastAPI takes 60 ms to build them, at the first requests.
@@ -44,6 +49,9 @@ for _part in (
     checkpoints,
     cluster,
     catalog,
+    login,
+    tenants,
+    users,
     tokens,
     audit,
     *workers,
@@ -64,13 +72,18 @@ def create_app(settings: Settings, database: Database | None = None) -> FastAPI:
     owned = database is None
     database = database or Database(settings.database_url)
     failures = settings.auth_failures_per_minute
-    context = Context(settings, database, Storage(settings.artifacts_uri), Failures(failures))
+    context = Context(
+        settings, database, Storage(settings.artifacts_uri), Failures(failures), Failures(failures)
+    )
+    provider = _login_provider(settings)
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         size_general_pool()
         yield
         context.closing.set()
+        if provider is not None:
+            provider.close()
         if owned:
             database.dispose()
 
@@ -83,6 +96,7 @@ def create_app(settings: Settings, database: Database | None = None) -> FastAPI:
         routes=_router.routes,
     )
     app.state.context = context
+    app.state.login_provider = provider
     observer = app.state.observer = Observer(app.version, settings, database)
     app.add_middleware(BodyLimit, limit=settings.max_body_bytes)
     app.add_middleware(FailedAuthLimit, failures=Failures(failures))
@@ -92,6 +106,19 @@ def create_app(settings: Settings, database: Database | None = None) -> FastAPI:
     problems.install(app)
     _document_problems(app)
     return app
+
+
+def _login_provider(settings: Settings) -> Provider | None:
+    """Return the login provider of the settings, if there is one.
+
+    Raises:
+        ValueError: its extra is not installed.
+    """
+    if not settings.oidc_issuer:
+        return None
+    if find_spec("jwt") is None:
+        raise ValueError('DASL_OIDC_ISSUER: needs the extra oidc: pip install "dasl[server,oidc]"')
+    return Provider(settings)
 
 
 def _document_problems(app: FastAPI) -> None:

@@ -10,7 +10,7 @@ from service.api.auth import Admin, Reader
 from service.api.pagination import After, Limit, Page, page, position
 from service.api.transaction import ReadSession, Route, WriteSession
 from service.tokens import repository, service
-from service.tokens.schemas import NewToken, Quotas, TokenRequest, TokenView
+from service.tokens.schemas import NewToken, TokenChanges, TokenRequest, TokenView
 
 router = APIRouter(prefix="/v1/tokens", tags=["tokens"], route_class=Route)
 
@@ -18,9 +18,7 @@ router = APIRouter(prefix="/v1/tokens", tags=["tokens"], route_class=Route)
 @router.post("", status_code=201)
 def create_token(request: TokenRequest, caller: Admin, session: WriteSession) -> NewToken:
     """Create a token; its text is in this answer only."""
-    token, text = service.create(
-        session, tenant=caller.tenant, name=request.name, scopes=request.scopes, quotas=request
-    )
+    token, text = service.create_for(session, caller, request)
     return NewToken(**TokenView.model_validate(token).model_dump(), token=text)
 
 
@@ -39,13 +37,15 @@ def list_tokens(
 @router.get("/current")
 def show_current_token(caller: Reader, session: ReadSession) -> TokenView:
     """Show the token of this request."""
-    return TokenView.model_validate(repository.get(session, caller.tenant, caller.token_id))
+    return TokenView.model_validate(repository.get(session, caller.token_tenant, caller.token_id))
 
 
 @router.patch("/{token_id}")
-def change_token(token_id: str, quotas: Quotas, caller: Admin, session: WriteSession) -> TokenView:
-    """Change the quotas that the request names; null: no limit."""
-    return TokenView.model_validate(service.change(session, caller.tenant, token_id, quotas))
+def change_token(
+    token_id: str, changes: TokenChanges, caller: Admin, session: WriteSession
+) -> TokenView:
+    """Change the quotas and the expiry that the request names; null: no limit, no expiry."""
+    return TokenView.model_validate(service.change(session, caller, token_id, changes))
 
 
 @router.delete("/{token_id}", status_code=204, response_class=Response)

@@ -2,43 +2,82 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints
 
+from dasl_core.spec.base import problem
 from dasl_core.spec.errors import LINE_PATTERN
+from service.api.problems import field_problem
 from service.credentials import Scope
+from service.tenants.schemas import Quota
 
-TenantName = Annotated[str, StringConstraints(min_length=1, max_length=100, pattern=LINE_PATTERN)]
 TokenName = Annotated[str, StringConstraints(min_length=1, max_length=200, pattern=LINE_PATTERN)]
 
-Quota = Annotated[int | None, Field(ge=0, le=1_000_000)]
+
+def _in_future(at: datetime) -> datetime:
+    try:
+        at = at.replace(tzinfo=UTC) if at.tzinfo is None else at.astimezone(UTC)
+    except OverflowError as error:
+        raise problem("is out of range", at, "a date and time") from error
+    if at <= datetime.now(UTC):
+        raise problem("is in the past", at, "a later time; revoke a token to end it now")
+    return at
 
 
 class Quotas(BaseModel):
-    """Limits on the jobs submitted with a token, at any one time; null: no limit."""
+    """Limits on the jobs and data sets of a token, at any one time; null: no limit."""
 
     model_config = ConfigDict(extra="forbid")
 
     max_queued_jobs: Quota = None
     max_running_jobs: Quota = None
     max_gpus: Quota = None
+    max_pending_datasets: Quota = None
 
 
-DEFAULT_MAX_QUEUED_JOBS = 1000
-"""Limit of a new token, so that a script in a loop cannot fill the queue."""
+class DefaultQuotas(Quotas):
+    """Limits of a new token, so that a script in a loop cannot fill the queues."""
+
+    max_queued_jobs: Quota = 1000
+    max_pending_datasets: Quota = 100
 
 
-class TokenRequest(Quotas):
-    """A token to create."""
+class Expiry(BaseModel):
+    """End of a token's validity, as a time (UTC, unless it has an offset) or in days from now."""
 
-    max_queued_jobs: Quota = DEFAULT_MAX_QUEUED_JOBS
+    expires_at: Annotated[datetime, AfterValidator(_in_future)] | None = None
+    expires_in_days: Annotated[float | None, Field(gt=0, le=3650)] = None
+
+    def expiry(self) -> datetime | None:
+        """Return the end; `None`: the token does not expire.
+
+        Raises:
+            Problem: 422, it is given twice.
+        """
+        if self.expires_in_days is None:
+            return self.expires_at
+        if self.expires_at is not None:
+            raise field_problem(
+                "expires_in_days", "has no effect with expires_at; remove one of them"
+            )
+        return datetime.now(UTC) + timedelta(days=self.expires_in_days)
+
+
+class TokenRequest(Expiry, DefaultQuotas):
+    """A token to create; `user_id` is the user it belongs to."""
+
     name: TokenName
-    scopes: Annotated[list[Scope], Field(min_length=1, max_length=3, fail_fast=True)] = [
+    scopes: Annotated[list[Scope], Field(min_length=1, max_length=4, fail_fast=True)] = [
         "read",
         "submit",
     ]
+    user_id: str | None = None
+
+
+class TokenChanges(Expiry, Quotas):
+    """Changes of a token: what the request names."""
 
 
 class TokenView(BaseModel):
@@ -47,13 +86,18 @@ class TokenView(BaseModel):
     model_config = ConfigDict(from_attributes=True)
 
     id: str
+    tenant: str
     name: str
+    user_id: str | None
     scopes: list[str]
     max_queued_jobs: int | None
     max_running_jobs: int | None
     max_gpus: int | None
+    max_pending_datasets: int | None
     created_at: datetime
+    expires_at: datetime | None
     revoked_at: datetime | None
+    last_used_at: datetime | None
 
 
 class NewToken(TokenView):

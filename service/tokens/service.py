@@ -8,10 +8,40 @@ from datetime import UTC, datetime
 from sqlalchemy.orm import Session
 
 from service import credentials, ids
-from service.api.problems import Problem, not_found
+from service.api.auth import Caller
+from service.api.problems import Problem, field_problem, not_found
 from service.db.models import Token
+from service.tenants import service as tenants
 from service.tokens import repository
-from service.tokens.schemas import DEFAULT_MAX_QUEUED_JOBS, Quotas
+from service.tokens.schemas import DefaultQuotas, Quotas, TokenChanges, TokenRequest
+from service.users import service as users
+
+
+def create_for(session: Session, caller: Caller, request: TokenRequest) -> tuple[Token, str]:
+    """Create the token that a caller requests; returns its row and its text.
+
+    Raises:
+        Problem: 404, no such user; 409, the user is disabled; 422, a scope exceeds the caller's or the user's.
+    """
+    highest = credentials.highest_scope(request.scopes)
+    users.check_grant(caller, "scopes", str(highest))
+    if request.user_id is not None:
+        user = users.get(session, caller.tenant, request.user_id)
+        users.check_enabled(user)
+        role = credentials.highest_scope([user.role])
+        if highest is not None and not credentials.includes(role, highest):
+            raise field_problem(
+                "scopes", f"exceed the role {user.role!r} of the user", highest, f"at most {role}"
+            )
+    return create(
+        session,
+        tenant=caller.tenant,
+        name=request.name,
+        scopes=request.scopes,
+        quotas=request,
+        user_id=request.user_id,
+        expires_at=request.expiry(),
+    )
 
 
 def create(
@@ -21,16 +51,24 @@ def create(
     name: str,
     scopes: Sequence[credentials.Scope],
     quotas: Quotas | None = None,
+    user_id: str | None = None,
+    expires_at: datetime | None = None,
 ) -> tuple[Token, str]:
-    """Create a token; returns its row and its text, which is not stored."""
+    """Create a token, and the row of its tenant; returns its row and its text, which is not stored."""
+    tenants.ensure(session, tenant)
     text, hashed = credentials.new_token()
-    quotas = quotas or Quotas(max_queued_jobs=DEFAULT_MAX_QUEUED_JOBS)
+    quotas = quotas or DefaultQuotas()
+    if "operator" in scopes:
+        # Version 0.1 fails on a scope that it does not know, unless one before it is enough.
+        scopes = ["admin", *scopes]
     token = Token(
         id=ids.new_id("tok"),
         tenant=tenant,
         name=name,
         hash=hashed,
         scopes=sorted(set(scopes)),
+        user_id=user_id,
+        expires_at=expires_at,
         **{quota: getattr(quotas, quota) for quota in Quotas.model_fields},
         created_at=datetime.now(UTC),
     )
@@ -38,15 +76,19 @@ def create(
     return token, text
 
 
-def change(session: Session, tenant: str, token_id: str, quotas: Quotas) -> Token:
-    """Set the quotas that the request names. Running jobs continue even above the new limit.
+def change(session: Session, caller: Caller, token_id: str, changes: TokenChanges) -> Token:
+    """Set the quotas and the expiry that the request names. Running jobs continue even above a new limit.
 
     Raises:
-        Problem: 404, the tenant has no such token.
+        Problem: 404, the tenant has no such token; 422, the caller may not extend an operator's token.
     """
-    token = _find(session, tenant, token_id)
-    for quota in quotas.model_fields_set:
-        setattr(token, quota, getattr(quotas, quota))
+    token = _find(session, caller.tenant, token_id)
+    named = changes.model_fields_set
+    for quota in named & Quotas.model_fields.keys():
+        setattr(token, quota, getattr(changes, quota))
+    if named & {"expires_at", "expires_in_days"}:
+        users.check_grant(caller, "expires_at", str(credentials.highest_scope(token.scopes)))
+        token.expires_at = changes.expiry()
     session.flush()
     return token
 

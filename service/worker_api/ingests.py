@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 from sqlalchemy.orm import Session
 
 from dasl_core.vocabulary import Desired
 from service import credentials
-from service.api.problems import field_problem
+from service.api.problems import validated
 from service.artifacts.storage import Storage
 from service.datasets import repository as datasets
 from service.db.models import IngestRun
-from service.protocol import ErrorReport, IngestReport, IngestStart
+from service.protocol import ErrorReport, IngestProgress, IngestReport, IngestStart
 from service.runs import liveness
 from service.runs import repository as runs
 from service.settings import Settings
@@ -50,16 +50,25 @@ class IngestSession:
             artifacts_uri=storage.dataset_uri(dataset_id),
             dataset_roots=[str(root) for root in readable.roots],
             excluded_folders=[str(folder) for folder in readable.excluded],
+            heartbeat_seconds=settings.heartbeat_seconds,
         )
 
     def heartbeat(self, progress: dict[str, object]) -> Desired:
-        """Record a heartbeat and return "run": the API never requests that an ingest stops."""
+        """Record a heartbeat and its progress; return "run": the API never requests that an ingest stops."""
         self._check_not_over()
+        now = datetime.now(UTC)
+        last_report = self.run.progress_reported_at or self.run.heartbeat_at
+        liveness.record_heartbeat(self.run, now)
         if progress:
-            raise field_problem(
-                "progress", "is not accepted from an ingest; leave it out", progress
+            reported = validated(progress, IngestProgress).model_dump()
+            # Without reports nothing is known about progress, so a long silence is not a standstill.
+            silent = (
+                last_report is None or not timedelta() <= now - last_report < liveness.MAX_SILENCE
             )
-        liveness.record_heartbeat(self.run, datetime.now(UTC))
+            if silent or reported != self.dataset.progress:
+                self.run.progressed_at = now
+            self.run.progress_reported_at = now
+            self.dataset.progress = reported
         return "run"
 
     def finish(self, report: IngestReport, storage: Storage) -> None:

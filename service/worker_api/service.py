@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
-from pydantic import ValidationError
 from sqlalchemy.orm import Session
 
-from dasl_core.spec.errors import field_problems
 from service import credentials, ids
 from service.api import auth
-from service.api.problems import Problem, spec_problem
+from service.api.problems import Problem, validated
 from service.artifacts.storage import Storage
 from service.db.models import Attempt, IngestRun, Run
-from service.protocol import FinishReport, IngestReport, WorkerRequest
+from service.protocol import FinishReport, IngestReport
 from service.runs import repository as runs
 from service.worker_api import attempts, repository
 from service.worker_api.attempts import AttemptSession
 from service.worker_api.ingests import IngestSession
-
-M = TypeVar("M", bound=WorkerRequest)
 
 
 @dataclass(frozen=True)
@@ -77,9 +73,9 @@ class RunRequest:
             StaleAttempt: the run had ended in another way, or was superseded.
         """
         if self.run.kind is IngestRun:
-            self.finish_ingest(_validated(body, IngestReport), storage)
+            self.finish_ingest(validated(body, IngestReport), storage)
         else:
-            self.finish_attempt(_validated(body, FinishReport))
+            self.finish_attempt(validated(body, FinishReport))
 
     def finish_attempt(self, report: FinishReport) -> None:
         """Record how an attempt ended; see `finish`."""
@@ -132,10 +128,3 @@ def check_ingest_token(session: Session, token: str, dataset_id: str) -> RunKey:
             "The token does not belong to the newest ingest run of the data set"
         )
     return RunKey(IngestRun, dataset_id, run.number)
-
-
-def _validated(body: dict[str, Any], model: type[M]) -> M:
-    try:
-        return model.model_validate(body)
-    except ValidationError as error:
-        raise spec_problem(field_problems(error, model, whole="body")) from error

@@ -433,3 +433,13 @@ def test_damaged_index_is_refused(tmp_path: Path, content: bytes) -> None:
         file.write_bytes(data)
         with pytest.raises(ValueError, match="is not a data set index"):
             DatasetIndex.load(file)
+
+
+def test_ingest_counts_the_images_found_and_decoded(tmp_path: Path) -> None:
+    for name in ("a.png", "b.png"):
+        picture(tmp_path / name)
+    (tmp_path / "broken.png").write_bytes(b"no image")
+    (tmp_path / "notes.txt").write_text("ignored")
+    calls: list[tuple[int, int]] = []
+    ingest_folder(tmp_path, on_progress=lambda decoded, total: calls.append((decoded, total)))
+    assert calls == [(0, 1), (0, 2), (0, 3), (1, 3), (2, 3), (3, 3)]

@@ -10,10 +10,10 @@ from typer.testing import CliRunner
 
 from service.api import repository
 from service.cli.app import app
-from service.client.config import Connection, resolve_connection
+from service.client.config import Connection, resolve_connection, write_config
 from service.credentials import hash_token
 from service.db.session import Database
-from service.embedded.bootstrap_token import admin_token, choose_config, write_config
+from service.embedded.bootstrap_token import admin_token, choose_config
 from service.tokens import service
 from tests.support.api_under_test import Api, refused
 
@@ -23,13 +23,15 @@ URL = "http://127.0.0.1:8000"
 def test_bootstrap_token_is_reused_after_restart(database: Database, tmp_path: Path) -> None:
     config = tmp_path / "dasl" / "config.toml"
     token = admin_token(database, config)
-    write_config(config, URL, token)
+    write_config(config, URL, token, author="dasl serve")
     assert config.stat().st_mode & 0o777 == 0o600
     assert admin_token(database, config) == token
     with database.read() as session:
-        row = repository.token_by_hash(session, hash_token(token))
-    assert row is not None
-    assert row.scopes == ["admin"]
+        credential = repository.credential_by_hash(session, hash_token(token))
+    assert credential is not None
+    # A dispatcher or API of version 0.1 takes it for an admin token.
+    assert credential.token.scopes == ["admin", "operator"]
+    assert credential.scope == "operator"
 
 
 def test_bootstrap_token_is_read_by_the_client(
@@ -40,7 +42,7 @@ def test_bootstrap_token_is_read_by_the_client(
     monkeypatch.delenv("DASL_TOKEN", raising=False)
     config = tmp_path / "dasl" / "config.toml"
     token = admin_token(database, config)
-    write_config(config, URL, token)
+    write_config(config, URL, token, author="dasl serve")
     assert resolve_connection() == Connection(URL, token)
 
 
@@ -48,9 +50,9 @@ def test_unusable_bootstrap_token_is_replaced(database: Database, tmp_path: Path
     config = tmp_path / "config.toml"
     revoked = admin_token(database, config)
     with database.write() as session:
-        row = repository.token_by_hash(session, hash_token(revoked))
-        assert row is not None
-        service.revoke(session, row.tenant, row.id)
+        credential = repository.credential_by_hash(session, hash_token(revoked))
+        assert credential is not None
+        service.revoke(session, credential.token.tenant, credential.token.id)
     for content in (f'token = "{revoked}"', 'token = "of another server"', "= nonsense", "token=1"):
         config.write_text(content)
         token = admin_token(database, config)
@@ -59,11 +61,11 @@ def test_unusable_bootstrap_token_is_replaced(database: Database, tmp_path: Path
 
 def test_config_of_another_server_is_kept(database: Database, tmp_path: Path) -> None:
     shared, private = tmp_path / "config.toml", tmp_path / "home" / "client.toml"
-    write_config(shared, "https://dasl.example.org", "its token")
+    write_config(shared, "https://dasl.example.org", "its token", author="dasl serve")
     before = shared.read_bytes()
     assert choose_config(database, URL, shared, private) == private
     token = admin_token(database, private)
-    write_config(private, URL, token)
+    write_config(private, URL, token, author="dasl serve")
     # The next start reads the same token.
     assert choose_config(database, URL, shared, private) == private
     assert admin_token(database, private) == token
@@ -73,11 +75,13 @@ def test_config_of_another_server_is_kept(database: Database, tmp_path: Path) ->
 def test_config_of_same_server_is_updated_in_place(database: Database, tmp_path: Path) -> None:
     shared, private = tmp_path / "config.toml", tmp_path / "client.toml"
     assert choose_config(database, URL, shared, private) == shared
-    write_config(shared, "http://127.0.0.1:45678", admin_token(database, shared))
+    write_config(
+        shared, "http://127.0.0.1:45678", admin_token(database, shared), author="dasl serve"
+    )
     # The same server, started on another port.
     assert choose_config(database, URL, shared, private) == shared
     # A new database at the same address.
-    write_config(shared, f"{URL}/", "a token of the old one")
+    write_config(shared, f"{URL}/", "a token of the old one", author="dasl serve")
     assert choose_config(database, URL, shared, private) == shared
     shared.write_text("= nonsense")
     assert choose_config(database, URL, shared, private) == shared

@@ -25,7 +25,11 @@ BODIES: dict[str, Any] = {
     "POST /v1/jobs/validate": {"dataset": "emoji"},
     "POST /v1/datasets": {"name": "new", "uri": "/"},
     "POST /v1/tokens": {"name": "new", "scopes": ["read"]},
+    "POST /v1/tenants": {"name": "new"},
+    "POST /v1/users": {"name": "new"},
     "PATCH /v1/checkpoints/{checkpoint_id}": {"pinned": True},
+    "POST /v1/login": {"redirect_uri": "http://127.0.0.1:1/callback"},
+    "POST /v1/login/finish": {"state": "x", "secret": "x", "code": "x"},
     "POST {attempt}/metrics": {"points": []},
     "POST {attempt}/evaluations": {"step": 1, "epoch": 1, "subject": "raw", "metrics": {}},
     "POST {attempt}/events": {"type": "note"},
@@ -54,8 +58,9 @@ def operations() -> list[str]:
 
 
 OPERATIONS = operations()
-PUBLIC = {"GET /livez", "GET /readyz", "GET /metrics"}
-USER_OPERATIONS = [operation for operation in OPERATIONS if " /v1/" in operation]
+LOGIN_OPERATIONS = {"POST /v1/login", "POST /v1/login/finish"}
+PUBLIC = {"GET /livez", "GET /readyz", "GET /metrics"} | LOGIN_OPERATIONS
+USER_OPERATIONS = [op for op in OPERATIONS if " /v1/" in op and op not in PUBLIC]
 WORKER_OPERATIONS = [operation for operation in OPERATIONS if " /worker/" in operation]
 
 
@@ -104,6 +109,7 @@ def world(api: Api) -> Iterator[World]:
         token = api.client.post(
             "/v1/tokens", json={"name": "token of the other tenant"}, headers=api.token("admin")
         )
+        user = api.client.post("/v1/users", json={"name": "Ada"}, headers=api.token("admin"))
         ids = {
             "dataset_id": dataset,
             "job_id": worker.job_id,
@@ -112,6 +118,8 @@ def world(api: Api) -> Iterator[World]:
             "checkpoint_id": checkpoint.json()["id"],
             "name": "model.json",
             "token_id": token.json()["id"],
+            "user_id": user.json()["id"],
+            "tenant": "default",
         }
         snapshot(api, cpus=4)
         del api.client.headers["authorization"]
@@ -167,10 +175,22 @@ def test_worker_endpoints_reject_every_other_token(world: World) -> None:
 
 def test_other_tenants_resources_look_nonexistent(world: World) -> None:
     theirs = world.api.token("admin", tenant="other")
-    kinds = {"job_id": "job", "dataset_id": "ds", "checkpoint_id": "ckpt", "token_id": "tok"}
-    nonexistent = {name: f"{kind}_{'0' * 26}" for name, kind in kinds.items()}
+    kinds = {
+        "job_id": "job",
+        "dataset_id": "ds",
+        "checkpoint_id": "ckpt",
+        "token_id": "tok",
+        "user_id": "usr",
+    }
+    nonexistent = {name: f"{kind}_{'0' * 26}" for name, kind in kinds.items()} | {"tenant": "none"}
     for operation in USER_OPERATIONS:
-        if "{" in operation:
+        if operation in OPERATOR_OPERATIONS:
+            problems = [
+                refused(world.send(operation, theirs, **ids), 403, None, "forbidden")
+                for ids in ({}, nonexistent)
+            ]
+            assert problems[0]["detail"] == problems[1]["detail"], operation
+        elif "{" in operation:
             problem = refused(world.send(operation, theirs), 404, None, "not-found")
             same = refused(world.send(operation, theirs, **nonexistent), 404, None, "not-found")
             assert problem.pop("request_id") != same.pop("request_id")
@@ -198,11 +218,13 @@ def documented_scopes() -> list[tuple[str, str]]:
 
 
 def test_endpoints_require_the_documented_scope(world: World) -> None:
-    scopes: tuple[credentials.Scope, ...] = ("read", "submit", "admin")
+    scopes = credentials.SCOPES
     headers = {scope: world.api.token(scope) for scope in scopes}
     for operation, needed in documented_scopes():
         if needed == "none":
-            assert world.send(operation, None).status_code in (200, 503), operation
+            # Without settings there is no login.
+            statuses = (404,) if operation in LOGIN_OPERATIONS else (200, 503)
+            assert world.send(operation, None).status_code in statuses, operation
             continue
         lowest = [str(scope) for scope in scopes].index(needed)
         for scope in scopes[:lowest]:
@@ -210,6 +232,27 @@ def test_endpoints_require_the_documented_scope(world: World) -> None:
             assert needed in problem["detail"]
         status = world.send(operation, headers[scopes[lowest]]).status_code
         assert status not in (401, 403), operation
+
+
+OPERATOR_OPERATIONS = {operation for operation, scope in documented_scopes() if scope == "operator"}
+
+
+def test_only_operators_may_name_another_tenant(world: World) -> None:
+    operator = world.api.token("operator", tenant="operations")
+    for operation, needed in documented_scopes():
+        if needed == "none":
+            continue
+        for named in ("default", "nonexistent", "%00"):
+            headers = world.api.token("admin", tenant="other") | {"DASL-Tenant": named}
+            problem = refused(world.send(operation, headers), 403, None, "forbidden")
+            detail = "The header DASL-Tenant needs the scope 'operator'; the token has: admin"
+            assert problem["detail"] == detail
+            if named != "default":
+                answer = world.send(operation, operator | {"DASL-Tenant": named})
+                refused(answer, 404, None, "not-found")
+        answer = world.send(operation, operator | {"DASL-Tenant": "default"})
+        assert answer.status_code not in (401, 403), operation
+        assert '"not-found"' not in answer.text, operation
 
 
 def test_every_user_endpoint_has_a_documented_scope() -> None:

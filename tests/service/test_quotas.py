@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 
 from service import lifecycle
+from service.datasets import repository as datasets
 from service.db.models import Job
+from service.states import DatasetState
 from tests.support.api_under_test import Api, refused
 
 NONE = {"max_queued_jobs": None, "max_running_jobs": None, "max_gpus": None}
@@ -138,3 +140,52 @@ def test_concurrent_submits_stay_within_quota(api: Api) -> None:
         same = list(pool.map(lambda _: submit(api, last, "one"), range(4)))
     assert {answer.status_code for answer in same} == {201}
     assert len({answer.json()["id"] for answer in same}) == 1
+
+
+def register(api: Api, headers: dict[str, str], name: str) -> Any:
+    folder = api.settings.home.parent / "images"
+    folder.mkdir(exist_ok=True)
+    body = {"name": name, "uri": str(folder)}
+    return api.client.post("/v1/datasets", json=body, headers=headers)
+
+
+def test_register_over_quota_names_the_quota(api: Api) -> None:
+    limited, other = api.token("submit", max_pending_datasets=2), api.token("submit")
+    first = register(api, limited, "a")
+    assert first.status_code == register(api, limited, "b").status_code == 201
+    problem = refused(register(api, limited, "c"), 429, None, "quota-exceeded")
+    assert problem["detail"].startswith(
+        "max_pending_datasets of this token is 2, and 2 of its data sets wait for their ingest"
+    )
+    assert (problem["quota"], problem["limit"], problem["used"]) == ("max_pending_datasets", 2, 2)
+    # A taken name is reported first, because waiting would not help.
+    refused(register(api, limited, "a"), 409, None, "name-taken")
+    assert register(api, other, "d").status_code == 201
+    names = [each["name"] for each in api.client.get("/v1/datasets").json()["data"]]
+    assert sorted(names) == ["a", "b", "d"]
+    # One that is being read still counts, until it has ended.
+    dataset = first.json()["id"]
+    number, _ = api.ingest(dataset)
+    refused(register(api, limited, "c"), 429)
+    with api.database.write() as session:
+        assert datasets.end_ingest(session, dataset, number, DatasetState.FAILED)
+    assert register(api, limited, "c").status_code == 201
+    assert api.client.delete(f"/v1/datasets/{dataset}").status_code == 204
+    refused(register(api, limited, "e"), 429)
+
+
+def test_concurrent_registrations_stay_within_quota(api: Api) -> None:
+    limited = api.token("submit", max_pending_datasets=3)
+    with ThreadPoolExecutor(8) as pool:
+        answers = pool.map(lambda name: register(api, limited, str(name)).status_code, range(8))
+        assert sorted(answers) == [201] * 3 + [429] * 5
+
+
+def test_new_token_may_have_a_hundred_pending_data_sets(api: Api) -> None:
+    admin = api.token("admin")
+    for body, limit in (({}, 100), ({"max_pending_datasets": None}, None)):
+        created = api.client.post("/v1/tokens", json={"name": "lab", **body}, headers=admin).json()
+        assert created["max_pending_datasets"] == limit
+    path = f"/v1/tokens/{created['id']}"
+    changed = api.client.patch(path, json={"max_pending_datasets": 5}, headers=admin).json()
+    assert changed["max_pending_datasets"] == 5

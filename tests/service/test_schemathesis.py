@@ -33,6 +33,7 @@ from service.db.models import ClusterSnapshot, Lease
 from service.db.session import Database
 from service.server.app import create_app
 from service.settings import Settings
+from service.tenants import service as tenants
 from tests.support.api_under_test import Api, Worker, snapshot
 
 # The schema of a spec alone leads to two thousand requests.
@@ -47,6 +48,9 @@ EXAMPLES = 10
 # folder, or a paused job.
 NEVER_SUCCEED = {
     "POST /v1/datasets",
+    # There is no login provider.
+    "POST /v1/login",
+    "POST /v1/login/finish",
     "POST /v1/jobs/{job_id}/resume",
     "POST /worker/v1/jobs/{job_id}/attempts/{number}/artifacts",
     "POST /worker/v1/jobs/{job_id}/attempts/{number}/checkpoints",
@@ -85,7 +89,7 @@ class World:
         return self.of_operation[operation]
 
     def _make(self, operation: str, number: int) -> tuple[dict[str, str], dict[str, str]]:
-        api, headers = self.api, self.api.token("admin")
+        api, headers = self.api, self.api.token("operator")
         state = "pending" if "/worker/v1/datasets" in operation else "ready"
         dataset = api.dataset(f"images {number}", state=state)
         worker = api.start(api.submit()["id"])
@@ -95,6 +99,10 @@ class World:
         elif "/worker/" in operation:
             headers = {"Authorization": f"Bearer {worker.token}"}
         token = api.client.post("/v1/tokens", json={"name": "x"}).json()["id"]
+        user = api.client.post("/v1/users", json={"name": "x"}).json()["id"]
+        tenant = f"tenant-{number}"
+        with api.database.write() as session:
+            tenants.ensure(session, tenant)
         ids = {
             "dataset_id": dataset,
             "job_id": worker.job_id,
@@ -102,6 +110,8 @@ class World:
             "run_id": worker.run_id,
             "checkpoint_id": checkpoint,
             "token_id": token,
+            "user_id": user,
+            "tenant": tenant,
             "name": "model.json",
         }
         return ids, headers

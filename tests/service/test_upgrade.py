@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -93,6 +94,8 @@ def test_every_list_and_get_endpoint_answers_as_before(upgraded: Upgraded) -> No
     node = "//v1/cluster/body/nodes/0"
     changed = {f"{node}/address: '127.0.0.1' != ''", f"{node}/id"}
     found = list(differences(record["answers"], upgraded.old.original(now)))
+    added = re.compile(r"//v1/tokens\S*/(tenant|last_used_at): only in the new one")
+    found = [each for each in found if not added.fullmatch(each)]
     assert len(found) == len(changed)
     assert all(any(each.startswith(prefix) for prefix in changed) for each in found), found
 

@@ -557,6 +557,38 @@ def test_ingest_run_starts_beats_and_finishes(ingest: IngestWorker) -> None:
         refused(ingest.post(action), 409, None, "stale-attempt")
 
 
+def test_progress_of_an_ingest_is_shown_until_it_ends(ingest: IngestWorker) -> None:
+    api, dataset = ingest.api, ingest.dataset_id
+
+    def shown() -> Any:
+        return api.client.get(f"/v1/datasets/{dataset}").json()["progress"]
+
+    def times() -> tuple[datetime | None, datetime | None]:
+        with api.database.read() as session:
+            run = session.get_one(IngestRun, (dataset, 1))
+            return run.progressed_at, run.progress_reported_at
+
+    ingest.post("start")
+    assert shown() is None
+    progress = {"images_read": 0, "images_total": 30}
+    assert ingest.post("heartbeat", progress=progress).json() == {"desired": "run"}
+    assert shown() == progress
+    first, reported = times()
+    assert first == reported
+    ingest.post("heartbeat", progress=progress)
+    same, later = times()
+    assert same == first
+    assert later is not None
+    assert first is not None
+    assert later > first
+    ingest.post("heartbeat", progress=progress | {"images_read": 1})
+    assert (times()[0] or first) > first
+    for bad in ({"images_read": -1, "images_total": 1}, {"images_read": 1}):
+        refused(ingest.post("heartbeat", progress=bad), 422)
+    assert ingest.post("finish", state="failed", error="broken").status_code == 204
+    assert shown() is None
+
+
 def test_ingest_paths_of_version_0_1_answer_as_those_of_runs(ingest: IngestWorker) -> None:
     old = OldIngestWorker(ingest.api, ingest.dataset_id, ingest.number, ingest.headers)
     assert old.post("start").json() == ingest.post("start").json()
@@ -572,7 +604,7 @@ def test_ingest_run_is_refused_what_only_attempts_send(api: Api, ingest: IngestW
     for action, body in {**reports(worker), "damaged-checkpoint": damage}.items():
         problem = refused(ingest.post(action, **body), 409, None, "wrong-kind-of-run")
         assert problem["detail"].startswith("This run is an ingest")
-    refused(ingest.post("heartbeat", progress={"step": 1}), 422, "progress")
+    refused(ingest.post("heartbeat", progress={"step": 1}), 422, "step")
 
 
 def test_report_of_another_kind_of_run_names_the_fields(api: Api, ingest: IngestWorker) -> None:

@@ -115,10 +115,10 @@ class World:
             dataset_id = session.scalars(select(Dataset.id).where(Dataset.state == "ready")).first()
         return dataset_id or self.add_dataset("ready")
 
-    def add_dataset(self, state: str = "pending") -> str:
+    def add_dataset(self, state: str = "pending", tenant: str = "default") -> str:
         dataset = Dataset(
             id=ids.new_id("ds"),
-            tenant="default",
+            tenant=tenant,
             name=ids.new_id("ds"),
             uri="file:///nowhere",
             state=state,

@@ -43,7 +43,15 @@ _STORED_PATHS = (
     ("artifacts", "uri"),
 )
 # Fields of answers that version 0.1 did not have.
-ADDED = {"verdict", "max_hours", "stop_reason"}
+ADDED = {
+    "verdict",
+    "max_hours",
+    "stop_reason",
+    "progress",
+    "user_id",
+    "max_pending_datasets",
+    "expires_at",
+}
 _JOB_LISTS = ("attempts", "events", "metrics", "evaluations", "checkpoints", "artifacts")
 
 

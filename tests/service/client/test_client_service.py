@@ -536,6 +536,7 @@ def test_token_quotas(client: Client, dataset: Dataset, monkeypatch: pytest.Monk
         assert "admin" in _run("tokens", "set", created["id"], "--max-gpus", "9", code=1).stderr
 
     limits = ["--max-queued-jobs", "none", "--max-running-jobs", "2"]
+    limits += ["--max-pending-datasets", "none"]
     changed = _run("tokens", "set", created["id"], *limits).stdout
     assert changed == "Limits of token lab: 2 running jobs, 8 GPUs.\n"
     assert _json("tokens", "set", created["id"], "--max-gpus", "none")["max_gpus"] is None

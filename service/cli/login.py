@@ -1,0 +1,84 @@
+"""The command `dasl login`: a token for a person, by the server's login provider."""
+
+from __future__ import annotations
+
+import os
+import sys
+import webbrowser
+from typing import TYPE_CHECKING, Annotated
+from urllib.parse import parse_qs, urlsplit
+
+import typer
+
+from service.cli.inputs import connect
+from service.cli.output import AsJson, fail, note, plain, print_result
+
+if TYPE_CHECKING:
+    from service.client.models import StartedLogin, Token
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command()(login)
+
+
+def login(
+    paste: Annotated[
+        bool,
+        typer.Option(
+            "--paste",
+            help="Paste the address to which the browser was sent at the end, because it runs on another machine.",
+        ),
+    ] = False,
+    port: Annotated[
+        int,
+        typer.Option(
+            min=0, max=65535, help="Port on 127.0.0.1 for the browser; 0 takes any free one."
+        ),
+    ] = 0,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace the stored token of another server.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Log in with a browser, and store the token in config.toml for the other commands."""
+    from service.cli.loopback import Callback
+    from service.client.config import config_path, stored_url, write_config
+
+    with connect() as client:
+        stored = stored_url()
+        if stored not in (None, client.url) and not overwrite:
+            raise fail(
+                f"{config_path()} has the token of {stored}; replace it with: dasl login --overwrite"
+            )
+        with Callback(port) as callback:
+            started = client.login.start(callback.address)
+            note(f"Open this page and log in:\n\n  {started.authorization_url}\n")
+            if paste:
+                code = _pasted(started)
+            else:
+                webbrowser.open(started.authorization_url)
+                code = callback.wait(started)
+        token = client.login.finish(started, code)
+        write_config(config_path(), client.url, token.token or "", author="dasl login")
+    _print(token, as_json)
+
+
+def _pasted(started: StartedLogin) -> str:
+    """Read the address to which the browser was sent, and return the code in it."""
+    note("Then paste the address of the page on which you end, which need not load:")
+    query = parse_qs(urlsplit(sys.stdin.readline().strip()).query)
+    if query.get("state") != [started.state] or len(query.get("code", [])) != 1:
+        raise fail("This is not the address of this login; start again: dasl login --paste")
+    return query["code"][0]
+
+
+def _print(token: Token, as_json: bool) -> None:
+    if os.environ.get("DASL_TOKEN"):
+        note("DASL_TOKEN is set and takes precedence over the stored token; unset it.")
+    record = plain(token) | {"token": None}
+    expires = (
+        "" if token.expires_at is None else f" until {token.expires_at.astimezone():%Y-%m-%d %H:%M}"
+    )
+    scopes = ", ".join(token.scopes)
+    print_result(record, f"Logged in to tenant {token.tenant}, scopes {scopes}{expires}.", as_json)

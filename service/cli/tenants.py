@@ -1,0 +1,176 @@
+"""The commands `dasl tenants ...`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from service.cli.inputs import connect, id_or_name
+from service.cli.limits import (
+    MaxGpus,
+    MaxHours,
+    MaxPriority,
+    MaxQueuedJobs,
+    MaxRunningJobs,
+    number,
+    whole,
+)
+from service.cli.output import AsJson, plain, print_facts, print_json, print_records, print_result
+
+if TYPE_CHECKING:
+    from service.client.access import TenantLimits
+    from service.client.models import Tenant
+
+Weight = Annotated[
+    float | None,
+    typer.Option(help="Share of the cluster, relative to that of other tenants.", min=0),
+]
+Name = Annotated[
+    str, typer.Argument(metavar="TENANT", callback=id_or_name, help="Name of the tenant.")
+]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands."""
+    tenants = typer.Typer(
+        no_args_is_help=True,
+        help="Manage tenants: their share of the cluster and their limits. Needs an operator's token.",
+    )
+    tenants.command()(create)
+    tenants.command("list")(list_tenants)
+    tenants.command()(show)
+    tenants.command("set")(set_limits)
+    tenants.command()(disable)
+    tenants.command()(enable)
+    tenants.command()(rm)
+    app.add_typer(tenants, name="tenants")
+
+
+def create(
+    name: Name,
+    weight: Weight = None,
+    max_queued_jobs: MaxQueuedJobs = None,
+    max_running_jobs: MaxRunningJobs = None,
+    max_gpus: MaxGpus = None,
+    max_priority: MaxPriority = None,
+    max_hours: MaxHours = None,
+    as_json: AsJson = False,
+) -> None:
+    """Create a tenant. For its first token, set DASL_TENANT and run `dasl tokens create`."""
+    limits = _limits(weight, max_queued_jobs, max_running_jobs, max_gpus, max_priority, max_hours)
+    with connect() as client:
+        _print(client.tenants.create(name, **limits), as_json)
+
+
+def list_tenants(as_json: AsJson = False) -> None:
+    """List tenants: all for an operator, else your own."""
+    with connect() as client:
+        tenants = list(client.tenants.list())
+    print_records(
+        tenants,
+        {
+            "NAME": lambda tenant: tenant.name,
+            "WEIGHT": lambda tenant: f"{tenant.weight:g}",
+            "QUEUED": lambda tenant: tenant.max_queued_jobs,
+            "RUNNING": lambda tenant: tenant.max_running_jobs,
+            "GPUS": lambda tenant: tenant.max_gpus,
+            "PRIORITY": lambda tenant: tenant.max_priority,
+            "HOURS": lambda tenant: tenant.max_hours,
+            "DISABLED": lambda tenant: tenant.disabled_at,
+        },
+        as_json,
+    )
+
+
+def show(name: Name, as_json: AsJson = False) -> None:
+    """Show a tenant."""
+    with connect() as client:
+        _print(client.tenants.get(name), as_json)
+
+
+def set_limits(
+    name: Name,
+    weight: Weight = None,
+    max_queued_jobs: MaxQueuedJobs = None,
+    max_running_jobs: MaxRunningJobs = None,
+    max_gpus: MaxGpus = None,
+    max_priority: MaxPriority = None,
+    max_hours: MaxHours = None,
+    as_json: AsJson = False,
+) -> None:
+    """Change weight and limits of a tenant."""
+    limits = _limits(weight, max_queued_jobs, max_running_jobs, max_gpus, max_priority, max_hours)
+    if not limits:
+        raise typer.BadParameter("expected at least one limit, such as --max-gpus 8")
+    with connect() as client:
+        _print(client.tenants.set(name, **limits), as_json)
+
+
+def disable(name: Name, as_json: AsJson = False) -> None:
+    """Refuse the tokens of a tenant from now on. Its jobs continue."""
+    with connect() as client:
+        tenant = client.tenants.disable(name)
+    print_result(tenant, f"Tenant {name} is disabled. Its jobs continue.", as_json)
+
+
+def enable(name: Name, as_json: AsJson = False) -> None:
+    """Accept the tokens of a disabled tenant again."""
+    with connect() as client:
+        tenant = client.tenants.enable(name)
+    print_result(tenant, f"Tenant {name} is enabled.", as_json)
+
+
+def rm(name: Name, as_json: AsJson = False) -> None:
+    """Delete an empty tenant."""
+    with connect() as client:
+        client.tenants.delete(name)
+    print_result({"deleted": name}, f"Deleted tenant {name}.", as_json)
+
+
+def _limits(
+    weight: float | None,
+    queued: str | None,
+    running: str | None,
+    gpus: str | None,
+    priority: str | None,
+    hours: str | None,
+) -> TenantLimits:
+    """Convert the options that were set."""
+    limits: TenantLimits = {}
+    if weight is not None:
+        limits["weight"] = weight
+    if queued is not None:
+        limits["max_queued_jobs"] = whole(queued)
+    if running is not None:
+        limits["max_running_jobs"] = whole(running)
+    if gpus is not None:
+        limits["max_gpus"] = whole(gpus)
+    if priority is not None:
+        limits["max_priority"] = whole(priority)
+    if hours is not None:
+        limits["max_hours"] = number(hours)
+    return limits
+
+
+def _print(tenant: Tenant, as_json: bool) -> None:
+    if as_json:
+        print_json(plain(tenant))
+        return
+    print_facts(
+        [
+            ("name", tenant.name),
+            ("weight", f"{tenant.weight:g}"),
+            ("queued jobs", _limit(tenant.max_queued_jobs)),
+            ("running jobs", _limit(tenant.max_running_jobs)),
+            ("GPUs", _limit(tenant.max_gpus)),
+            ("priority", _limit(tenant.max_priority)),
+            ("hours", _limit(tenant.max_hours)),
+            ("created", tenant.created_at),
+            ("disabled", tenant.disabled_at),
+        ]
+    )
+
+
+def _limit(value: float | None) -> str:
+    return "no limit" if value is None else f"at most {value:g}"

@@ -1,0 +1,129 @@
+"""The commands `dasl users ...`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from service.cli.inputs import connect, id_or_name, utf8
+from service.cli.output import AsJson, plain, print_facts, print_json, print_records, print_result
+
+if TYPE_CHECKING:
+    from service.client.access import UserChanges
+    from service.client.models import User
+
+UserId = Annotated[
+    str, typer.Argument(metavar="USER_ID", callback=id_or_name, help="Id of the user.")
+]
+_ROLE = "Highest scope of the user's tokens: read, submit, admin or operator."
+
+
+def _text(value: str | None) -> str | None:
+    return None if value is None else utf8(value)
+
+
+Email = Annotated[str | None, typer.Option(callback=_text, help="Email address.")]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands."""
+    users = typer.Typer(
+        no_args_is_help=True, help="Manage users of the tenant. Needs an admin token."
+    )
+    users.command()(create)
+    users.command("list")(list_users)
+    users.command()(show)
+    users.command("set")(set_user)
+    users.command()(disable)
+    users.command()(enable)
+    app.add_typer(users, name="users")
+
+
+def create(
+    name: Annotated[str, typer.Argument(metavar="NAME", callback=utf8, help="Name of the user.")],
+    email: Email = None,
+    role: Annotated[str, typer.Option(help=_ROLE)] = "submit",
+    as_json: AsJson = False,
+) -> None:
+    """Create a user. Create its tokens with `dasl tokens create NAME --user USER_ID`."""
+    with connect() as client:
+        _print(client.users.create(name, email=email, role=role), as_json)
+
+
+def list_users(as_json: AsJson = False) -> None:
+    """List users, newest first."""
+    with connect() as client:
+        users = list(client.users.list())
+    print_records(
+        users,
+        {
+            "ID": lambda user: user.id,
+            "NAME": lambda user: user.name,
+            "EMAIL": lambda user: user.email,
+            "ROLE": lambda user: user.role,
+            "LAST LOGIN": lambda user: user.last_login_at,
+            "DISABLED": lambda user: user.disabled_at,
+        },
+        as_json,
+    )
+
+
+def show(user: UserId, as_json: AsJson = False) -> None:
+    """Show a user."""
+    with connect() as client:
+        _print(client.users.get(user), as_json)
+
+
+def set_user(
+    user: UserId,
+    name: Annotated[str | None, typer.Option(callback=_text, help="Name of the user.")] = None,
+    email: Email = None,
+    role: Annotated[str | None, typer.Option(help=_ROLE)] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Change a user. A lower role limits its tokens at once."""
+    changes: UserChanges = {}
+    if name is not None:
+        changes["name"] = name
+    if email is not None:
+        changes["email"] = email
+    if role is not None:
+        changes["role"] = role
+    if not changes:
+        raise typer.BadParameter("expected at least one change, such as --role admin")
+    with connect() as client:
+        _print(client.users.set(user, **changes), as_json)
+
+
+def disable(user: UserId, as_json: AsJson = False) -> None:
+    """Refuse the user's tokens from now on. Its jobs continue."""
+    with connect() as client:
+        record = client.users.set(user, disabled=True)
+    print_result(record, f"User {record.name} is disabled. Its jobs continue.", as_json)
+
+
+def enable(user: UserId, as_json: AsJson = False) -> None:
+    """Accept the tokens of a disabled user again."""
+    with connect() as client:
+        record = client.users.set(user, disabled=False)
+    print_result(record, f"User {record.name} is enabled.", as_json)
+
+
+def _print(user: User, as_json: bool) -> None:
+    if as_json:
+        print_json(plain(user))
+        return
+    print_facts(
+        [
+            ("id", user.id),
+            ("name", user.name),
+            ("email", user.email),
+            ("role", user.role),
+            ("subject", user.subject),
+            ("issuer", user.issuer),
+            ("created", user.created_at),
+            ("last login", user.last_login_at),
+            ("disabled", user.disabled_at),
+        ]
+    )

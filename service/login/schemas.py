@@ -1,0 +1,52 @@
+"""Request and response models of logins."""
+
+from __future__ import annotations
+
+import re
+from datetime import datetime
+from typing import Annotated
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+
+from dasl_core.spec.base import problem
+
+_LOOPBACK = re.compile(r"http://(127\.0\.0\.1|\[::1\]):([1-9][0-9]{0,4})/callback")
+
+
+def _on_loopback(uri: str) -> str:
+    match = _LOOPBACK.fullmatch(uri)
+    if match is None or int(match[2]) > 65535:
+        # Elsewhere, the code of a login could reach another machine.
+        expected = "http://127.0.0.1:PORT/callback or http://[::1]:PORT/callback"
+        raise problem("is not an address of the client's own machine", uri, expected)
+    return uri
+
+
+Opaque = Annotated[str, Field(min_length=1, max_length=4096)]
+
+
+class LoginRequest(BaseModel):
+    """The start of a login; the browser brings its result to `redirect_uri`."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    redirect_uri: Annotated[str, Field(max_length=200), AfterValidator(_on_loopback)]
+
+
+class StartedLogin(BaseModel):
+    """A started login: the page to open, and what the client must present to finish it."""
+
+    authorization_url: str
+    state: str
+    secret: str
+    expires_at: datetime
+
+
+class LoginResult(BaseModel):
+    """The result of a login: `code` is what the provider gave to the browser."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    state: Opaque
+    secret: Opaque
+    code: Opaque

@@ -1,0 +1,84 @@
+"""SQL of tenants."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Select, delete, func, or_, select
+from sqlalchemy.dialects.postgresql import insert as postgresql_insert
+from sqlalchemy.dialects.sqlite import insert as sqlite_insert
+from sqlalchemy.orm import Session
+
+from service.db.models import Base, Dataset, IdempotencyKey, Job, Tenant, Token, User
+
+_TENANTS = Base.metadata.tables[Tenant.__tablename__]
+_ADD = {
+    dialect: dialect_insert(_TENANTS).on_conflict_do_nothing().returning(_TENANTS.c.name)
+    for dialect, dialect_insert in (
+        ("sqlite", sqlite_insert),
+        ("postgresql", postgresql_insert),
+    )
+}
+
+
+def add(session: Session, name: str, created_at: datetime, **columns: Any) -> bool:
+    """Add a tenant unless it exists; return whether it was added."""
+    values = {"name": name, "created_at": created_at, "weight": 1.0, **columns}
+    return session.execute(_ADD[session.get_bind().dialect.name], values).scalar() is not None
+
+
+def get(session: Session, name: str, *, lock: bool = False) -> Tenant | None:
+    """Return a tenant.
+
+    Args:
+        lock: until the transaction ends.
+    """
+    return session.get(Tenant, name, with_for_update=lock or None, populate_existing=lock)
+
+
+def by_name(
+    session: Session, *, only: str | None, after: str | None, limit: int
+) -> Sequence[Tenant]:
+    """Return tenants in the order of their names; one more than `limit`.
+
+    Args:
+        only: the one tenant to return; `None`: all.
+    """
+    query = select(Tenant).order_by(Tenant.name)
+    if only is not None:
+        query = query.where(Tenant.name == only)
+    if after is not None:
+        query = query.where(Tenant.name > after)
+    return session.scalars(query.limit(limit + 1)).all()
+
+
+def contents(session: Session, name: str, now: datetime) -> dict[str, int]:
+    """Count what keeps a tenant from being deleted, without what is deleted, revoked or disabled."""
+
+    def count(query: Select[Any]) -> int:
+        return session.scalar(query) or 0
+
+    valid = or_(Token.expires_at.is_(None), Token.expires_at > now)
+    rows = func.count()
+    counts = {
+        "jobs": count(select(rows).where(Job.tenant == name)),
+        "datasets": count(select(rows).where(Dataset.tenant == name, Dataset.deleted_at.is_(None))),
+        "tokens": count(
+            select(rows).where(Token.tenant == name, Token.revoked_at.is_(None), valid)
+        ),
+        "users": count(select(rows).where(User.tenant == name, User.disabled_at.is_(None))),
+    }
+    return {kind: number for kind, number in counts.items() if number}
+
+
+def remove(session: Session, name: str) -> None:
+    """Delete an empty tenant, with its invalid tokens, disabled users and idempotency keys."""
+    for model in (Token, User, IdempotencyKey):
+        session.execute(
+            delete(model).where(model.tenant == name).execution_options(synchronize_session=False)
+        )
+    session.execute(
+        delete(Tenant).where(Tenant.name == name).execution_options(synchronize_session=False)
+    )

@@ -1,0 +1,65 @@
+"""Request and response models of tenants."""
+
+from __future__ import annotations
+
+import re
+from datetime import datetime
+from typing import Annotated
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints
+
+from dasl_core.spec.base import problem
+from dasl_core.spec.errors import LINE_PATTERN
+
+# What the table holds: earlier versions accepted any line of text.
+TenantName = Annotated[str, StringConstraints(min_length=1, max_length=100, pattern=LINE_PATTERN)]
+
+Quota = Annotated[int | None, Field(ge=0, le=1_000_000)]
+
+
+def _plain(name: str) -> str:
+    if re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", name) is None:
+        expected = "up to 100 letters, digits, '.', '_' and '-', with a letter or digit first"
+        raise problem("cannot name a tenant", name, expected)
+    return name
+
+
+class Limits(BaseModel):
+    """Share and limits of a tenant; null: no limit."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    weight: Annotated[float, Field(gt=0, le=1000)] = 1.0
+    max_queued_jobs: Quota = None
+    max_running_jobs: Quota = None
+    max_gpus: Quota = None
+    max_priority: Annotated[int | None, Field(ge=-1000, le=1000)] = None
+    max_hours: Annotated[float | None, Field(gt=0, le=100_000)] = None
+
+
+class TenantRequest(Limits):
+    """A tenant to create."""
+
+    name: Annotated[str, AfterValidator(_plain)]
+
+
+class TenantChanges(Limits):
+    """Changes of a tenant: what the request names."""
+
+    disabled: bool = False
+
+
+class TenantView(BaseModel):
+    """A tenant with its share of the cluster and its limits."""
+
+    model_config = ConfigDict(from_attributes=True)
+
+    name: str
+    weight: float
+    max_queued_jobs: int | None
+    max_running_jobs: int | None
+    max_gpus: int | None
+    max_priority: int | None
+    max_hours: float | None
+    created_at: datetime
+    disabled_at: datetime | None

@@ -1,0 +1,91 @@
+"""Create, change and delete tenants."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+from sqlalchemy.orm import Session
+
+from service.api.problems import Problem, not_found
+from service.db.models import Tenant
+from service.tenants import repository
+from service.tenants.schemas import Limits, TenantChanges, TenantRequest
+
+_NOUNS = {"jobs": "job", "datasets": "data set", "tokens": "valid token", "users": "enabled user"}
+
+
+def create(session: Session, request: TenantRequest) -> Tenant:
+    """Create a tenant.
+
+    Raises:
+        Problem: 409, there is one of this name.
+    """
+    limits = {field: getattr(request, field) for field in Limits.model_fields}
+    if not repository.add(session, request.name, datetime.now(UTC), **limits):
+        raise Problem(409, "name-taken", f"The tenant {request.name!r} exists")
+    return get(session, request.name)
+
+
+def ensure(session: Session, name: str) -> None:
+    """Add the row of a tenant that has none, with the defaults."""
+    repository.add(session, name, datetime.now(UTC))
+
+
+def get(session: Session, name: str, *, lock: bool = False) -> Tenant:
+    """Return a tenant.
+
+    Raises:
+        Problem: 404.
+    """
+    tenant = repository.get(session, name, lock=lock) if "\0" not in name else None
+    if tenant is None:
+        raise not_found("tenant", name)
+    return tenant
+
+
+def change(session: Session, name: str, changes: TenantChanges, *, own: str) -> Tenant:
+    """Change what the request names. Jobs that were submitted before continue.
+
+    Args:
+        own: the tenant of the caller's token, which the caller cannot disable.
+
+    Raises:
+        Problem: 404; 409, the caller would disable its own token.
+    """
+    tenant = get(session, name, lock=True)
+    named = changes.model_fields_set
+    if "disabled" in named:
+        if changes.disabled and name == own:
+            raise Problem(
+                409,
+                "would-lock-out",
+                f"disabled: {name!r} is the tenant of this token, which would be refused. Use the token of "
+                "an operator of another tenant",
+            )
+        tenant.disabled_at = (tenant.disabled_at or datetime.now(UTC)) if changes.disabled else None
+    for field in named & Limits.model_fields.keys():
+        setattr(tenant, field, getattr(changes, field))
+    session.flush()
+    return tenant
+
+
+def delete(session: Session, name: str) -> None:
+    """Delete an empty tenant. Its audit log stays.
+
+    Raises:
+        Problem: 404; 409, something is left in it.
+    """
+    get(session, name, lock=True)
+    left = repository.contents(session, name, datetime.now(UTC))
+    if left:
+        parts = [
+            f"{number} {_NOUNS[kind]}{'' if number == 1 else 's'}" for kind, number in left.items()
+        ]
+        raise Problem(
+            409,
+            "tenant-not-empty",
+            f"The tenant {name!r} has {', '.join(parts)}. Remove them first, or disable the tenant "
+            f"(dasl tenants disable {name})",
+            extra={"left": left},
+        )
+    repository.remove(session, name)

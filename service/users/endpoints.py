@@ -1,0 +1,51 @@
+"""`/v1/users`: the users of an administrator's tenant."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Response
+
+from service.api.auth import Admin
+from service.api.pagination import After, Limit, Page, page, position
+from service.api.transaction import ReadSession, Route, WriteSession
+from service.users import repository, service
+from service.users.schemas import UserChanges, UserRequest, UserView
+
+router = APIRouter(prefix="/v1/users", tags=["users"], route_class=Route)
+
+
+@router.post("", status_code=201)
+def create_user(
+    request: UserRequest, response: Response, caller: Admin, session: WriteSession
+) -> UserView:
+    """Create a user; tokens are created for it with `user_id`."""
+    user = service.create(session, caller, request)
+    response.headers["Location"] = f"/v1/users/{user.id}"
+    return UserView.model_validate(user)
+
+
+@router.get("")
+def list_users(
+    caller: Admin,
+    session: ReadSession,
+    after: Annotated[After, position("usr")] = None,
+    limit: Limit = 50,
+) -> Page[UserView]:
+    """List users, newest first, disabled ones included."""
+    rows = repository.newest(session, caller.tenant, after, limit)
+    return page(rows, limit, UserView.model_validate, lambda row: row.id)
+
+
+@router.get("/{user_id}")
+def show_user(user_id: str, caller: Admin, session: ReadSession) -> UserView:
+    """Show a user."""
+    return UserView.model_validate(service.get(session, caller.tenant, user_id))
+
+
+@router.patch("/{user_id}")
+def change_user(
+    user_id: str, changes: UserChanges, caller: Admin, session: WriteSession
+) -> UserView:
+    """Change what the request names; a disabled user's tokens are refused at once."""
+    return UserView.model_validate(service.change(session, caller, user_id, changes))

@@ -1,0 +1,51 @@
+"""Request and response models of users."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, StringConstraints
+
+from dasl_core.spec.errors import LINE_PATTERN
+from service.credentials import Scope
+
+UserName = Annotated[str, StringConstraints(min_length=1, max_length=200, pattern=LINE_PATTERN)]
+Email = Annotated[str, StringConstraints(min_length=3, max_length=320, pattern=LINE_PATTERN)]
+
+
+class UserRequest(BaseModel):
+    """A user to create; `role` is the highest scope of its tokens."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    name: UserName
+    email: Email | None = None
+    role: Scope = "submit"
+
+
+class UserChanges(BaseModel):
+    """Changes of a user: what the request names."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    name: UserName = "-"
+    email: Email | None = None
+    role: Scope = "submit"
+    disabled: bool = False
+
+
+class UserView(BaseModel):
+    """A person of a tenant; `issuer` and `subject` are the identity at the login provider."""
+
+    model_config = ConfigDict(from_attributes=True)
+
+    id: str
+    name: str
+    email: str | None
+    role: str
+    issuer: str | None
+    subject: str | None
+    created_at: datetime
+    last_login_at: datetime | None
+    disabled_at: datetime | None

@@ -1,0 +1,93 @@
+"""Create and change users."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+from sqlalchemy.orm import Session
+
+from service import ids
+from service.api.auth import Caller
+from service.api.problems import Problem, field_problem, not_found
+from service.credentials import Scope
+from service.db.models import User
+from service.users import repository
+from service.users.schemas import UserChanges, UserRequest
+
+
+def create(session: Session, caller: Caller, request: UserRequest) -> User:
+    """Create a user of the caller's tenant.
+
+    Raises:
+        Problem: 422, the role is above the caller's scope.
+    """
+    check_grant(caller, "role", request.role)
+    user = User(
+        id=ids.new_id("usr"),
+        tenant=caller.tenant,
+        name=request.name,
+        email=request.email,
+        role=request.role,
+        created_at=datetime.now(UTC),
+    )
+    repository.add(session, user)
+    return user
+
+
+def get(session: Session, tenant: str, user_id: str, *, lock: bool = False) -> User:
+    """Return a tenant's user.
+
+    Raises:
+        Problem: 404.
+    """
+    user = None
+    if ids.is_id("usr", user_id):
+        user = repository.get(session, tenant, user_id, lock=lock)
+    if user is None:
+        raise not_found("user", user_id)
+    return user
+
+
+def change(session: Session, caller: Caller, user_id: str, changes: UserChanges) -> User:
+    """Change what the request names; a lower role limits the user's tokens at once.
+
+    Raises:
+        Problem: 404; 422, the caller may not grant the role.
+    """
+    user = get(session, caller.tenant, user_id, lock=True)
+    named = changes.model_fields_set
+    if "role" in named:
+        check_grant(caller, "role", changes.role)
+    elif "disabled" in named and not changes.disabled:
+        # An enabled user has its role again.
+        check_grant(caller, "disabled", user.role)
+    if "disabled" in named:
+        user.disabled_at = (user.disabled_at or datetime.now(UTC)) if changes.disabled else None
+    for field in named & {"name", "email", "role"}:
+        setattr(user, field, getattr(changes, field))
+    session.flush()
+    return user
+
+
+def check_grant(caller: Caller, field: str, scope: Scope | str) -> None:
+    """Check that a caller grants no more than it has: only operators make operators.
+
+    Raises:
+        Problem: 422 for the field.
+    """
+    if scope == "operator" and not caller.may("operator"):
+        raise field_problem(field, "the scope 'operator' is granted by operators only", scope)
+
+
+def check_enabled(user: User) -> None:
+    """Check that a user may get tokens.
+
+    Raises:
+        Problem: 409, the user is disabled.
+    """
+    if user.disabled_at is not None:
+        raise Problem(
+            409,
+            "user-disabled",
+            f"The user {user.name!r} is disabled. Enable it first (dasl users enable {user.id})",
+        )

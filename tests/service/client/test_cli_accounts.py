@@ -1,0 +1,113 @@
+"""The commands for tenants, users and expiring tokens against the real API."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from service.cli.app import app
+from service.client import ApiError, Client
+from tests.support.api_server import Service, running_service
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    with running_service(tmp_path_factory.mktemp("home")) as running:
+        yield running
+
+
+@pytest.fixture
+def operator(service: Service, monkeypatch: pytest.MonkeyPatch) -> str:
+    """An operator's token, which the command line uses."""
+    monkeypatch.setenv("DASL_URL", service.url)
+    monkeypatch.setenv("DASL_DATABASE_URL", service.settings.database_url)
+    created = _json("db", "admin-token", "ops", "--tenant", "operations", "--operator")
+    assert created["scopes"] == ["admin", "operator"]
+    monkeypatch.setenv("DASL_TOKEN", created["token"])
+    return str(created["token"])
+
+
+def _run(*arguments: object, code: int = 0) -> Result:
+    result = CliRunner().invoke(app, [str(argument) for argument in arguments])
+    assert result.exit_code == code, (result.stdout, result.stderr)
+    return result
+
+
+def _json(*arguments: object, code: int = 0) -> Any:
+    return json.loads(_run(*arguments, "--json", code=code).stdout)
+
+
+def test_tenant_commands(operator: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    limits = ["--weight", "2", "--max-gpus", "8", "--max-priority", "-5", "--max-hours", "1.5"]
+    created = _json("tenants", "create", "lab", *limits)
+    assert (created["weight"], created["max_gpus"], created["max_queued_jobs"]) == (2, 8, None)
+    assert (created["max_priority"], created["max_hours"]) == (-5, 1.5)
+    assert "lab" in _run("tenants", "list").stdout
+    shown = _run("tenants", "show", "lab").stdout
+    assert "at most 8" in shown
+    changed = _json("tenants", "set", "lab", "--max-gpus", "none", "--max-queued-jobs", "3")
+    assert (changed["max_gpus"], changed["max_queued_jobs"], changed["weight"]) == (None, 3, 2)
+    assert "is disabled" in _run("tenants", "disable", "lab").stdout
+    assert _json("tenants", "show", "lab")["disabled_at"] is not None
+    assert "is enabled" in _run("tenants", "enable", "lab").stdout
+    monkeypatch.setenv("DASL_TENANT", "lab")
+    token = _json("tokens", "create", "first")
+    assert token["tenant"] == "lab"
+    monkeypatch.delenv("DASL_TENANT")
+    assert "1 valid token" in _run("tenants", "rm", "lab", code=1).stderr
+    with Client(tenant="lab") as client:
+        client.tokens.revoke(token["id"])
+    assert _json("tenants", "rm", "lab") == {"deleted": "lab"}
+    assert "dasl tenants list" in _run("tenants", "show", "lab", code=1).stderr
+
+
+def test_user_commands(operator: str, service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    ada = _json("users", "create", "Ada", "--email", "ada@example.org", "--role", "admin")
+    assert ada["role"] == "admin"
+    assert "ada@example.org" in _run("users", "list").stdout
+    changed = _json("users", "set", ada["id"], "--role", "read")
+    assert (changed["role"], changed["name"]) == ("read", "Ada")
+    token = _json("tokens", "create", "laptop", "--scope", "read", "--user", ada["id"])
+    assert token["user_id"] == ada["id"]
+    assert "is disabled" in _run("users", "disable", ada["id"]).stdout
+    with Client(token=token["token"]) as client, pytest.raises(ApiError, match="is disabled"):
+        list(client.jobs.list())
+    assert "is enabled" in _run("users", "enable", ada["id"]).stdout
+    assert ada["id"] in _run("users", "show", ada["id"]).stdout
+
+
+def test_token_expiry_commands(operator: str) -> None:
+    token = _json("tokens", "create", "short", "--expires-in-days", "0.5")
+    assert token["expires_at"] is not None
+    changed = _run("tokens", "set", token["id"], "--expires-in-days", "30").stdout
+    assert "It expires on" in changed
+    assert _json("tokens", "set", token["id"], "--expires-in-days", "none")["expires_at"] is None
+    problem = _run("tokens", "set", token["id"], "--expires-in-days", "0", code=1).stderr
+    assert "expires_in_days" in problem
+
+
+def test_tenant_of_another_alphabet_reaches_the_server(operator: str, service: Service) -> None:
+    _run("db", "admin-token", "first", "--tenant", "工房 / 1")
+    with Client(tenant="工房 / 1") as client:
+        [token] = client.tokens.list()
+        assert token.tenant == "工房 / 1"
+        assert client.tenants.get("工房 / 1").name == token.tenant
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["tenants", "set", "lab"],
+        ["tenants", "set", "lab", "--max-gpus", "2.5"],
+        ["tenants", "set", "lab", "--max-priority", "high"],
+        ["tenants", "set", "lab", "--max-hours", "inf"],
+        ["users", "set", "usr_1"],
+        ["tokens", "create", "x", "--expires-in-days", "soon"],
+    ],
+)
+def test_wrong_usage_exits_with_2(arguments: list[str]) -> None:
+    _run(*arguments, code=2)

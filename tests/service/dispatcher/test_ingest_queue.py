@@ -1,0 +1,136 @@
+"""Order of ingests: tenants take turns, and one that hangs frees its place."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from service.datasets import repository as datasets
+from service.db.models import Dataset, IngestRun
+from service.states import DatasetState
+from tests.support.dispatcher_world import World
+
+
+def finish(world: World, dataset_id: str) -> None:
+    with world.database.write() as session:
+        assert datasets.end_ingest(session, dataset_id, 1, DatasetState.READY)
+
+
+def started(world: World) -> list[str]:
+    """Return the data sets whose ingest began, in order."""
+    return [run.rsplit("-", 2)[0] for run in world.executor.submitted]
+
+
+def test_many_data_sets_of_a_tenant_delay_another_by_one_ingest(world: World) -> None:
+    many = [world.add_dataset(tenant="a") for _ in range(300)]
+    world.tick()
+    assert started(world) == many[:2]
+    one = world.add_dataset(tenant="b")
+    world.tick()
+    assert started(world) == many[:2]
+    finish(world, many[0])
+    world.tick()
+    assert started(world) == [*many[:2], one]
+    finish(world, one)
+    world.tick()
+    assert started(world) == [*many[:2], one, many[2]]
+
+
+def test_ingests_of_a_tenant_alone_use_all_slots_in_order(world: World) -> None:
+    waiting = [world.add_dataset(tenant="a") for _ in range(4)]
+    world.tick()
+    finish(world, waiting[1])
+    world.tick()
+    assert started(world) == waiting[:3]
+
+
+def test_three_tenants_take_turns_on_two_slots(world: World) -> None:
+    """The tenant that registered last does not wait until the others have nothing left."""
+    queues = {tenant: [world.add_dataset(tenant=tenant) for _ in range(4)] for tenant in "abc"}
+    tenant_of = {id: tenant for tenant, ids in queues.items() for id in ids}
+    for _ in range(12):
+        world.tick()
+        with world.database.read() as session:
+            running = [run.owner for run in datasets.ingesting(session)]
+        finish(world, min(running, key=started(world).index))
+    order = "".join(tenant_of[id] for id in started(world))
+    assert order == "abc" * 4
+    assert [id for id in started(world) if tenant_of[id] == "c"] == queues["c"]
+
+
+def test_turns_survive_a_restart_of_the_dispatcher(world: World) -> None:
+    a, b = ([world.add_dataset(tenant=tenant) for _ in range(3)] for tenant in "ab")
+    world.tick()
+    assert started(world) == [a[0], b[0]]
+    world.restart()
+    finish(world, a[0])
+    finish(world, b[0])
+    world.tick()
+    assert started(world)[2:] == [a[1], b[1]]
+
+
+@settings(
+    max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(
+    pending=st.lists(st.sampled_from("abcd"), max_size=12),
+    running=st.lists(st.sampled_from("abcd"), max_size=3),
+    slots=st.integers(1, 5),
+)
+def test_due_ingests_fill_the_slots_evenly(
+    world: World, pending: list[str], running: list[str], slots: int
+) -> None:
+    with world.database.write() as session:
+        session.query(IngestRun).delete()
+        session.query(Dataset).delete()
+    tenants = {world.add_dataset(tenant=tenant): tenant for tenant in pending}
+    for tenant in running:
+        world.add_dataset("ingesting", tenant=tenant)
+    with world.database.read() as session:
+        due = datasets.awaiting_ingest(session, slots)
+    assert len(due) == min(len(pending), max(0, slots - len(running)))
+    counts = {tenant: running.count(tenant) for tenant in "abcd"}
+    left = list(tenants)
+    for dataset in due:
+        tenant = tenants[dataset]
+        assert counts[tenant] == min(counts[tenants[other]] for other in left)
+        assert dataset == next(id for id in left if tenants[id] == tenant)
+        left.remove(dataset)
+        counts[tenant] += 1
+
+
+@pytest.mark.parametrize("seconds", [1700, 1900])
+def test_ingest_without_progress_is_ended_and_tried_again(world: World, seconds: int) -> None:
+    dataset = world.add_dataset()
+    world.tick()
+    world.tick()
+    with world.database.write() as session:
+        run = session.get_one(IngestRun, (dataset, 1))
+        run.state = "running"
+        run.progressed_at = world.now()
+        run.progress_reported_at = world.now() + timedelta(seconds=seconds)
+    world.tick()
+    world.tick()
+    hangs = seconds >= world.settings.hang_seconds
+    assert world.executor.is_running(world.run_id(dataset)) is not hangs
+    assert len(started(world)) == (2 if hangs else 1)
+    error = world.ingest_run(dataset).error
+    if hangs:
+        assert error is not None
+        assert error["type"] == "hang"
+        assert "DASL_HANG_SECONDS" in error["message"]
+    else:
+        assert error is None
+
+
+def test_ingest_that_reports_no_progress_is_left_alone(world: World) -> None:
+    """Workers of version 0.1 report none."""
+    dataset = world.add_dataset()
+    world.tick()
+    with world.database.write() as session:
+        session.get_one(IngestRun, (dataset, 1)).progressed_at = world.now()
+    world.tick(10_000)
+    assert world.executor.is_running(world.run_id(dataset))
