@@ -402,7 +402,7 @@ class AuditEntry(Base):
 
 
 class ClusterSnapshot(Base):
-    """The dispatcher's last snapshot of the Ray cluster: one row, `id` 1."""
+    """The dispatcher's last report of the Ray cluster and of itself: one row, `id` 1."""
 
     __tablename__ = "cluster_snapshot"
 
@@ -414,6 +414,8 @@ class ClusterSnapshot(Base):
     total_gpus: Mapped[float]
     used_cpus: Mapped[float]
     used_gpus: Mapped[float]
+    # A `service.scheduling.dispatcher_report.DispatcherReport`; NULL from an older dispatcher.
+    dispatcher: Mapped[Object | None]
 
 
 class Lease(Base):

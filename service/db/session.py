@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import Connection, Engine, create_engine, event, make_url
-from sqlalchemy.engine.interfaces import DBAPIConnection
+from sqlalchemy.engine.interfaces import DBAPIConnection, ExceptionContext
 from sqlalchemy.exc import InternalError, InvalidatePoolError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.orm import Session, sessionmaker
@@ -34,6 +34,11 @@ _POSTGRESQL_LIVENESS = {
     "tcp_user_timeout": 25_000,
 }
 _SYNC_MODE = "dasl_sync_mode"
+# Beside SQLITE_FULL: SQLite cannot extend the index of its write-ahead log.
+_SQLITE_FULL = {sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_SHMSIZE}
+_POSTGRESQL_FULL = {"53100"}  # disk_full
+# The dispatcher and the workers write more often than this.
+_FULL_SECONDS = 60.0
 # A connection used this recently is assumed to work.
 _USED_AT, _TRUSTED_SECONDS = "dasl_used_at", 1.0
 
@@ -41,6 +46,14 @@ _USED_AT, _TRUSTED_SECONDS = "dasl_used_at", 1.0
 def first_line(error: Exception) -> str:
     """Return the database's message: its first line, without the statement and link of SQLAlchemy."""
     return str(getattr(error, "orig", None) or error).strip().splitlines()[0]
+
+
+def is_full(error: Exception) -> bool:
+    """Whether the database refused a write because its disk is full."""
+    cause = getattr(error, "orig", None) or error
+    if isinstance(cause, sqlite3.Error):
+        return getattr(cause, "sqlite_errorcode", None) in _SQLITE_FULL
+    return getattr(cause, "sqlstate", None) in _POSTGRESQL_FULL
 
 
 class Database:
@@ -51,6 +64,8 @@ class Database:
 
     def __init__(self, url: str) -> None:
         self.engine = make_engine(url)
+        self._full_at: float | None = None
+        event.listen(self.engine, "handle_error", self._note_full)
         # One snapshot for all statements, as in SQLite's transactions.
         reader = self.engine.execution_options(
             **{_READ_ONLY: True}
@@ -99,6 +114,17 @@ class Database:
     def reader(self) -> Session:
         """Return a session as in `read`; the caller closes it."""
         return self._read()
+
+    @property
+    def is_full(self) -> bool:
+        """Whether a write failed within the last minute because the database's disk is full."""
+        return self._full_at is not None and time.monotonic() - self._full_at < _FULL_SECONDS
+
+    def _note_full(self, context: ExceptionContext) -> None:
+        if isinstance(context.original_exception, Exception) and is_full(
+            context.original_exception
+        ):
+            self._full_at = time.monotonic()
 
     def dispose(self) -> None:
         """Close all pooled connections."""
