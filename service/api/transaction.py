@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from functools import wraps
 from typing import Annotated, Any
 
@@ -43,6 +44,7 @@ class Context:
     """Decisions on the queue that all requests share."""
     closing: threading.Event = field(default_factory=threading.Event)
     """Set at shutdown, to end the live streams."""
+    started_at: datetime = field(default_factory=lambda: datetime.now(UTC))
 
 
 async def _context(request: Request) -> Context:

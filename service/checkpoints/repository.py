@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from sqlalchemy import BigInteger, cast, func, select, update
+from sqlalchemy import BigInteger, ColumnElement, cast, func, select, update
 from sqlalchemy.orm import Session
 
 from service.db.models import Artifact, Attempt, Checkpoint, Job
@@ -166,13 +166,13 @@ def save_artifact(session: Session, artifact: Artifact) -> None:
 
 def stored_bytes(session: Session) -> tuple[int, int]:
     """Return the size of all checkpoints whose files exist, and that of all other files of jobs."""
-    is_postgresql = session.get_bind().dialect.name == "postgresql"
-    if is_postgresql:
-        file = func.jsonb_array_elements(Checkpoint.files).column_valued("file")
-        size = cast(file.op("->>")("size"), BigInteger)
+    size: ColumnElement[int]
+    if session.get_bind().dialect.name == "postgresql":
+        element = func.jsonb_array_elements(Checkpoint.files).column_valued("file")
+        size = cast(element.op("->>")("size"), BigInteger)
     else:
-        file = func.json_each(Checkpoint.files).table_valued("value", name="file").c.value
-        size = func.json_extract(file, "$.size")
+        files = func.json_each(Checkpoint.files).table_valued("value", name="file")
+        size = func.json_extract(files.c.value, "$.size")
     of_checkpoints = session.scalar(
         select(func.sum(size)).select_from(Checkpoint).where(Checkpoint.state != DELETED)
     )

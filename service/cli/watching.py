@@ -10,9 +10,13 @@ from typing import Protocol
 from dasl_core.headlines import ACCURACIES, Accuracy, number_of
 from dasl_core.vocabulary import TRAINED
 from service.cli.output import note
+from service.cli.trouble import started_at, trouble
 from service.client import ApiError, Client, ConnectionFailed
 from service.client.models import Evaluation, Event, Job
 from service.client.waiting import OUTAGE_SECONDS
+
+# After this long without news of the job, the service is asked how it is.
+_QUIET_SECONDS = 10.0
 
 HISTORY_POINTS = 60
 """Points of the loss curve to request; about as many as fit in a terminal line."""
@@ -48,6 +52,9 @@ class View(Protocol):
 
     def show_outage(self, reason: str) -> None:
         """Show that the server does not answer at the moment."""
+
+    def show_note(self, text: str) -> None:
+        """Show a sentence about the service; an empty one: nothing is wrong any more."""
 
 
 @dataclass
@@ -103,6 +110,8 @@ def watch_job(
     """
     watcher = Watcher(client, job_id)
     last_answer: float | None = None
+    started = started_at(client)
+    away, quiet_since, last_state = False, time.monotonic(), None
     while True:
         try:
             snapshot = watcher.poll()
@@ -110,10 +119,23 @@ def watch_job(
             refused = isinstance(error, ApiError) and error.status < 500
             if refused or last_answer is None or time.monotonic() - last_answer > outage:
                 raise
-            view.show_outage(error.reason if isinstance(error, ConnectionFailed) else error.title)
+            view.show_outage(
+                error.reason if isinstance(error, ConnectionFailed) else error.detail or error.title
+            )
+            away = True
         else:
             last_answer = time.monotonic()
             view.show(snapshot)
+            if away and (now_started := started_at(client)) not in (None, started):
+                started = now_started
+                view.show_note(f"the server was restarted at {started.astimezone():%H:%M:%S}")
+            away, state = False, (snapshot.job.status, snapshot.job.progress)
+            if snapshot.events or state != last_state:
+                quiet_since, last_state = last_answer, state
+                view.show_note("")
+            elif last_answer - quiet_since >= _QUIET_SECONDS:
+                quiet_since = last_answer
+                view.show_note(trouble(client) or "")
             if snapshot.job.done or snapshot.job.is_at_time_limit:
                 return snapshot.job
         time.sleep(poll)

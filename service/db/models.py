@@ -241,6 +241,8 @@ class Run(Base):
     # Confirmed runtime: each gap between heartbeats counts for at most `service.runs.liveness.MAX_SILENCE`.
     ran_seconds: Mapped[float] = mapped_column(default=0.0, server_default=text("0"))
     error: Mapped[Object | None]
+    # The error's type, to count by: the error itself may hold a long log.
+    error_type: Mapped[str | None] = mapped_column(String(200))
     # A request of the service itself to save and stop (`service.states.StopReason`).
     stop_reason: Mapped[str | None] = mapped_column(String(20))
     stop_requested_at: Mapped[datetime | None]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from importlib.metadata import PackageNotFoundError, version
@@ -64,7 +65,8 @@ def create_app(settings: Settings, database: Database | None = None) -> FastAPI:
     context = Context(settings, database, Storage(settings.artifacts_uri), Failures(failures))
 
     @asynccontextmanager
-    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        app.state.loop = asyncio.get_running_loop()
         yield
         context.closing.set()
         if owned:
@@ -79,6 +81,7 @@ def create_app(settings: Settings, database: Database | None = None) -> FastAPI:
         routes=_router.routes,
     )
     app.state.context = context
+    app.state.loop = None
     observer = app.state.observer = Observer(app.version, settings, database)
     app.add_middleware(BodyLimit, limit=settings.max_body_bytes)
     app.add_middleware(FailedAuthLimit, failures=Failures(failures))
