@@ -66,6 +66,7 @@ class Database:
         self.engine = make_engine(url)
         self._full_at: float | None = None
         event.listen(self.engine, "handle_error", self._note_full)
+        event.listen(self.engine, "commit", self._note_commit)
         # One snapshot for all statements, as in SQLite's transactions.
         reader = self.engine.execution_options(
             **{_READ_ONLY: True}
@@ -117,7 +118,7 @@ class Database:
 
     @property
     def is_full(self) -> bool:
-        """Whether a write failed within the last minute because the database's disk is full."""
+        """Whether a write failed within the last minute because the database's disk is full, and none succeeded since."""
         return self._full_at is not None and time.monotonic() - self._full_at < _FULL_SECONDS
 
     def _note_full(self, context: ExceptionContext) -> None:
@@ -125,6 +126,9 @@ class Database:
             context.original_exception
         ):
             self._full_at = time.monotonic()
+
+    def _note_commit(self, _: Connection) -> None:
+        self._full_at = None
 
     def dispose(self) -> None:
         """Close all pooled connections."""
