@@ -53,13 +53,14 @@ def test_every_value_is_explained_by_a_comment() -> None:
     second_group = next(i for i, line in enumerate(lines) if line.startswith("  - name:"))
     unexplained = []
     for index, line in enumerate(lines):
-        in_second_group = second_group <= index < second_group + 8
+        in_second_group = second_group <= index < second_group + 9
         key = re.match(r"( *)(\w+): *\S", line)
-        if key is None or in_second_group or line.startswith("    requests") or "limits:" in line:
+        if key is None or in_second_group or "limits:" in line:
             continue
         above = lines[index - 1].strip()
         # Consecutive keys may share a comment, which names them in the plural.
         shared = re.match(r"\w+: *\S", above) and key[2] in ("minReplicas", "maxReplicas")
+        shared = shared or key[2] == "requests"
         if not (above.startswith(("#", "- #")) or shared):
             unexplained.append(line)
     assert not unexplained
