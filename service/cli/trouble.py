@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from datetime import datetime
+from typing import TYPE_CHECKING
 
-from service.client import ApiError, Client, ConnectionFailed
+from service.client.errors import ApiError, ConnectionFailed
+
+if TYPE_CHECKING:
+    from service.client import Client
 
 
 def trouble(client: Client) -> str | None:

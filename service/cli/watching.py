@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Protocol
 
 from dasl_core.headlines import ACCURACIES, Accuracy, number_of
@@ -110,8 +111,8 @@ def watch_job(
     """
     watcher = Watcher(client, job_id)
     last_answer: float | None = None
-    started = started_at(client)
-    away, quiet_since, last_state = False, time.monotonic(), None
+    started: datetime | None = None
+    away, quiet_since, last_state, problem = False, time.monotonic(), None, ""
     while True:
         try:
             snapshot = watcher.poll()
@@ -124,18 +125,20 @@ def watch_job(
             )
             away = True
         else:
-            last_answer = time.monotonic()
+            first, last_answer = last_answer is None, time.monotonic()
             view.show(snapshot)
-            if away and (now_started := started_at(client)) not in (None, started):
-                started = now_started
-                view.show_note(f"the server was restarted at {started.astimezone():%H:%M:%S}")
-            away, state = False, (snapshot.job.status, snapshot.job.progress)
+            if first or away:
+                before, started, away = started, started_at(client) or started, False
+                if before is not None and started is not None and started != before:
+                    view.show_note(f"the server was restarted at {started.astimezone():%H:%M:%S}")
+            state = (snapshot.job.status, snapshot.job.progress)
             if snapshot.events or state != last_state:
                 quiet_since, last_state = last_answer, state
-                view.show_note("")
+                if problem:
+                    view.show_note(problem := "")
             elif last_answer - quiet_since >= _QUIET_SECONDS:
-                quiet_since = last_answer
-                view.show_note(trouble(client) or "")
+                quiet_since, problem = last_answer, trouble(client) or ""
+                view.show_note(problem)
             if snapshot.job.done or snapshot.job.is_at_time_limit:
                 return snapshot.job
         time.sleep(poll)

@@ -210,8 +210,8 @@ def _of_attempts(state: State) -> Iterator[Metric]:
     )
     # Each series is there from the start, so that its first increase is seen.
     counts = Counter({(str(name), "none"): 0 for name in set(AttemptState) - LIVE_ATTEMPT})
-    for name in (AttemptState.FAILED, AttemptState.LOST):
-        counts.update({(str(name), reason): 0 for reason in (*REASONS, "other")})
+    for failure in (AttemptState.FAILED, AttemptState.LOST):
+        counts.update({(str(failure), reason): 0 for reason in (*REASONS, "other")})
     for (name, error_type), count in state.ended.items():
         reason = "none" if error_type is None else error_type if error_type in REASONS else "other"
         counts[name, reason] += count
