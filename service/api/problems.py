@@ -22,7 +22,7 @@ from dasl_core.spec.errors import translate
 from dasl_core.spec.versions import UnreadableSpec
 from dasl_core.text import cut
 from service.artifacts import free_space
-from service.db.session import AWAY, is_full
+from service.db.session import AWAY, first_line, is_full
 from service.states import StaleAttempt
 
 MEDIA_TYPE = "application/problem+json"
@@ -193,7 +193,7 @@ async def _on_unreadable_spec(_: Request, error: Exception) -> JSONResponse:
 
 async def _on_database(request: Request, error: Exception) -> JSONResponse:
     # Quoted: a line break in the path could forge a log record.
-    logger.error("%s %s: %s", request.method, quote(request.url.path), error)
+    logger.error("%s %s: %s", request.method, quote(request.url.path), first_line(error))
     if is_full(error):
         # Not 507: workers and clients of earlier versions repeat a request only after a 503.
         detail = f"Nothing can be stored: {free_space.full(free_space.DATABASE)}"
