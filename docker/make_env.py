@@ -68,6 +68,8 @@ def content(data: Path, *, gpu: bool) -> str:
         "# Written by docker/make_env.py. Read access to this file gives full control of the service.",
         f"DASL_POSTGRES_PASSWORD={secrets.token_hex(32)}",
         f"RAY_AUTH_TOKEN={secrets.token_hex(32)}",
+        f"DASL_METRICS_TOKEN={secrets.token_hex(32)}",
+        f"DASL_GRAFANA_PASSWORD={secrets.token_hex(16)}",
         f"DASL_DATA='{data}'",
         *(["COMPOSE_PROFILES=gpu", "DASL_CPU_WORKERS=0"] if gpu else []),
     ]

@@ -1,8 +1,8 @@
 #!/bin/sh
 # Run a node of the Ray cluster with the arguments of `ray start`; exits when any of its processes does.
 set -eu
-# Remove sessions of earlier starts of this container.
-rm -rf /tmp/ray
+# Remove what earlier starts of this container left: sessions of Ray, and files of killed ranks.
+find /tmp -mindepth 1 -maxdepth 1 -user "$(id -u)" -exec rm -rf {} +
 # Ray detects its address by an outgoing connection, which this network does not allow.
 address=$(hostname -i | cut -d' ' -f1)
 # Training does not use the object store, and /dev/shm is small.

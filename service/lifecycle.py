@@ -459,6 +459,7 @@ def _pause_at_time_limit(session: Session, job: Job, note: str, **columns: Any) 
     )
     attempt = session.get_one(Attempt, (job.id, job.attempt), populate_existing=True)
     attempt.error = attempt.error or error
+    attempt.error_type = runs.error_type(attempt.error)
     session.flush()
     return moved
 

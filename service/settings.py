@@ -73,6 +73,8 @@ class Settings(BaseSettings):
     """If the driver of an attempt has not reported after this long, the attempt is ended and retried."""
     hang_seconds: Annotated[float, Field(gt=0)] = 1800.0
     """If rank 0, or an ingest, reports no progress for this long, the run is killed and restarted."""
+    stuck_seconds: Annotated[float, Field(ge=60)] = 900.0
+    """A dispatcher or an API that makes no progress for this long ends itself, to be started again."""
     cancel_grace_seconds: Annotated[float, Field(gt=0)] = 30.0
     """How long a cancelled or paused attempt may show no progress before its processes are killed."""
     cancel_max_seconds: Annotated[float, Field(gt=0)] = 900.0

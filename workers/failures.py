@@ -1,5 +1,6 @@
 """Classification of a rank's failure, and its description as the API stores it."""
 
+import errno
 import traceback
 from collections.abc import Mapping
 
@@ -17,6 +18,10 @@ OUT_OF_MEMORY = (
 # Invalid settings, invalid data, numbers out of range: another attempt would fail in the same way.
 NON_RETRYABLE = (ValueError, ArithmeticError)
 
+
+STORAGE_FULL = "storage-full"
+"""Type of the error of an attempt that could not write, because a disk is full or its quota is used up."""
+_NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 # What Ray's message says of an actor whose node is gone.
 _NODE_HAS_DIED = "because its node has died"
@@ -89,6 +94,8 @@ def describe(error: BaseException) -> dict[str, str]:
     lines = traceback.format_exception(error)
     device = _exhausted_device(error)
     kind = _TYPES.get(type(error), type(error).__name__)
+    if isinstance(error, OSError) and error.errno in _NO_SPACE:
+        kind = STORAGE_FULL
     return {
         "type": kind if device is None else "out-of-memory",
         "message": storable(_message(error) if device is None else OUT_OF_MEMORY.format(device)),
@@ -132,6 +139,11 @@ def _message(error: BaseException) -> str:
     and the log.
     """
     text = str(error) or type(error).__name__
+    if isinstance(error, OSError) and error.errno in _NO_SPACE:
+        where = f" of {error.filename}" if error.filename else ""
+        return (
+            f"The disk{where} is full: {text}. Make room there; a retry then resumes the training"
+        )
     if type(error).__module__.partition(".")[0] != "ray":
         return text
     lines = [line.strip() for line in text.splitlines() if line.strip()]

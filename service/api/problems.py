@@ -21,7 +21,8 @@ from dasl_core.spec import FieldProblem, SpecError, field_problems
 from dasl_core.spec.errors import translate
 from dasl_core.spec.versions import UnreadableSpec
 from dasl_core.text import cut
-from service.db.session import AWAY, is_timeout
+from service.artifacts import free_space
+from service.db.session import AWAY, first_line, is_full, is_timeout
 from service.states import StaleAttempt
 
 MEDIA_TYPE = "application/problem+json"
@@ -211,10 +212,14 @@ async def _on_unreadable_spec(_: Request, error: Exception) -> JSONResponse:
 
 async def _on_database(request: Request, error: Exception) -> JSONResponse:
     # Quoted: a line break in the path could forge a log record.
-    logger.error("%s %s: %s", request.method, quote(request.url.path), error)
+    logger.error("%s %s: %s", request.method, quote(request.url.path), first_line(error))
     if is_timeout(error):
         detail = "The database took longer than DASL_STATEMENT_SECONDS to read this. Request less, or retry later"
         return Problem(503, "read-timeout", detail, headers={"Retry-After": "10"}).response()
+    if is_full(error):
+        # Not 507: workers and clients of earlier versions repeat a request only after a 503.
+        detail = f"Nothing can be stored: {free_space.full(free_space.DATABASE)}"
+        return Problem(503, "storage-full", detail, headers={"Retry-After": "5"}).response()
     problem = Problem(
         503, "database-unavailable", "The database does not answer", headers={"Retry-After": "2"}
     )

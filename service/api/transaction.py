@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from functools import partial, wraps
 from typing import Annotated, Any
 
@@ -50,6 +51,7 @@ class Context:
     last_use: LastUse = field(default_factory=LastUse)
     closing: threading.Event = field(default_factory=threading.Event)
     """Set at shutdown, to end the live streams."""
+    started_at: datetime = field(default_factory=lambda: datetime.now(UTC))
 
 
 async def _context(request: Request) -> Context:

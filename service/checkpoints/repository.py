@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from sqlalchemy import select, update
+from sqlalchemy import BigInteger, ColumnElement, cast, func, select, true, update
 from sqlalchemy.orm import Session
 
 from service.db.models import Artifact, Attempt, Checkpoint, Job
@@ -162,3 +162,22 @@ def artifact(session: Session, job_id: str, name: str) -> Artifact | None:
 def save_artifact(session: Session, artifact: Artifact) -> None:
     """Store an artifact, replacing one of the same job and name."""
     session.merge(artifact)
+
+
+def stored_bytes(session: Session) -> tuple[int, int]:
+    """Return the size of all checkpoints whose files exist, and that of all other files of jobs."""
+    size: ColumnElement[int]
+    if session.get_bind().dialect.name == "postgresql":
+        files = func.jsonb_array_elements(Checkpoint.files).table_valued("value", name="file")
+        size = cast(files.c.value.op("->>")("size"), BigInteger)
+    else:
+        files = func.json_each(Checkpoint.files).table_valued("value", name="file")
+        size = func.json_extract(files.c.value, "$.size")
+    of_checkpoints = session.scalar(
+        select(func.sum(size))
+        .select_from(Checkpoint)
+        .join(files, true())
+        .where(Checkpoint.state != DELETED)
+    )
+    of_artifacts = session.scalar(select(func.sum(Artifact.size)))
+    return int(of_checkpoints or 0), int(of_artifacts or 0)

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import typer
 
 from service.cli.inputs import connect
 from service.cli.output import AsJson, plain, print_facts, print_json, print_line, print_table
+
+if TYPE_CHECKING:
+    from service.client.models import Cluster
 
 
 def register(app: typer.Typer) -> None:
@@ -31,6 +36,9 @@ def cluster(as_json: AsJson = False) -> None:
             ("seen", snapshot.at),
             ("CPUs", _usage(snapshot.total_cpus, snapshot.allocated_cpus, snapshot.used_cpus)),
             ("GPUs", _usage(snapshot.total_gpus, snapshot.allocated_gpus, snapshot.used_gpus)),
+            ("Ray", _ray(snapshot)),
+            ("API since", snapshot.api_started_at),
+            ("dispatcher since", snapshot.dispatcher_started_at),
             ("waiting", f"{queued} {'job' if queued == 1 else 'jobs'}"),
         ]
     )
@@ -52,6 +60,12 @@ def cluster(as_json: AsJson = False) -> None:
             for job in snapshot.queue
         ]
         print_table(["PRIORITY", "WAITING", "NAME", "SINCE", "REASON"], jobs)
+
+
+def _ray(snapshot: Cluster) -> str | None:
+    if snapshot.ray_version is None:
+        return None
+    return snapshot.ray_version + (", not tested with DASL" if snapshot.ray_tested is False else "")
 
 
 def _usage(total: float, allocated: float | None, used: float) -> str:

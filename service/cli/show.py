@@ -22,6 +22,7 @@ from service.cli.output import (
     print_records,
     print_table,
 )
+from service.cli.trouble import trouble
 from service.cli.views import images_read
 from service.states import TERMINAL, Desired, JobStatus
 
@@ -155,6 +156,8 @@ def _origin(client: Client, job: Job) -> str | None:
 
 def _show(client: Client, job: Job) -> None:
     print_facts(facts(job, _origin(client, job)))
+    if not job.done and (reason := trouble(client)) is not None:
+        print_line(f"\nWarning: {reason}")
     if job.status == JobStatus.QUEUED:
         entry = next((each for each in client.cluster().queue if each.id == job.id), None)
         if entry is not None and entry.reason:

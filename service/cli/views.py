@@ -58,6 +58,7 @@ class PlainView:
         self._line = ""
         self._printed_at = -every
         self._away = False
+        self._note = ""
 
     def show(self, snapshot: Snapshot) -> None:
         """Print the changes since the last snapshot."""
@@ -81,6 +82,12 @@ class PlainView:
             print_line(_stamped(f"the server does not answer ({reason}); retrying"))
         self._away = True
 
+    def show_note(self, text: str) -> None:
+        """Print a new note once."""
+        if text and text != self._note:
+            print_line(_stamped(text))
+        self._note = text
+
 
 class JsonView:
     """Print one JSON document per line: `{"event": ...}`, `{"progress": ...}`, finally `{"job": ...}`."""
@@ -103,6 +110,9 @@ class JsonView:
     def show_outage(self, reason: str) -> None:
         """No-op: outages are not part of the JSON stream."""
 
+    def show_note(self, text: str) -> None:
+        """No-op: nor are notes."""
+
 
 class LiveView:
     """Redraw a panel in place."""
@@ -112,6 +122,7 @@ class LiveView:
 
         self._events: list[Event] = []
         self._snapshot: Snapshot | None = None
+        self._note = ""
         self._live: Live = Live(console=console, refresh_per_second=4)
 
     def __enter__(self) -> LiveView:
@@ -125,13 +136,19 @@ class LiveView:
         """Draw the job."""
         self._events = [*self._events, *snapshot.events][-_EVENTS_SHOWN:]
         self._snapshot = snapshot
-        self._live.update(draw(snapshot, self._events), refresh=True)
+        self._live.update(draw(snapshot, self._events, self._note), refresh=True)
 
     def show_outage(self, reason: str) -> None:
         """Draw the last known state with a remark about the outage."""
         if self._snapshot is not None:
             remark = f"The server does not answer ({reason}); retrying."
             self._live.update(draw(self._snapshot, self._events, remark), refresh=True)
+
+    def show_note(self, text: str) -> None:
+        """Draw a note below the job until the next one."""
+        self._note = f"{text[:1].upper()}{text[1:]}." if text else ""
+        if self._snapshot is not None and self._note:
+            self._live.update(draw(self._snapshot, self._events, self._note), refresh=True)
 
 
 def draw(snapshot: Snapshot, events: Sequence[Event], remark: str = "") -> RenderableType:

@@ -5,14 +5,19 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Protocol
 
 from dasl_core.headlines import ACCURACIES, Accuracy, number_of
 from dasl_core.vocabulary import TRAINED
 from service.cli.output import note
+from service.cli.trouble import started_at, trouble
 from service.client import ApiError, Client, ConnectionFailed
 from service.client.models import Evaluation, Event, Job
 from service.client.waiting import OUTAGE_SECONDS
+
+# After this long without news of the job, the service is asked how it is.
+_QUIET_SECONDS = 10.0
 
 HISTORY_POINTS = 60
 """Points of the loss curve to request; about as many as fit in a terminal line."""
@@ -48,6 +53,9 @@ class View(Protocol):
 
     def show_outage(self, reason: str) -> None:
         """Show that the server does not answer at the moment."""
+
+    def show_note(self, text: str) -> None:
+        """Show a sentence about the service; an empty one: nothing is wrong any more."""
 
 
 @dataclass
@@ -103,6 +111,8 @@ def watch_job(
     """
     watcher = Watcher(client, job_id)
     last_answer: float | None = None
+    started: datetime | None = None
+    away, quiet_since, last_state, problem = False, time.monotonic(), None, ""
     while True:
         try:
             snapshot = watcher.poll()
@@ -110,10 +120,25 @@ def watch_job(
             refused = isinstance(error, ApiError) and error.status < 500
             if refused or last_answer is None or time.monotonic() - last_answer > outage:
                 raise
-            view.show_outage(error.reason if isinstance(error, ConnectionFailed) else error.title)
+            view.show_outage(
+                error.reason if isinstance(error, ConnectionFailed) else error.detail or error.title
+            )
+            away = True
         else:
-            last_answer = time.monotonic()
+            first, last_answer = last_answer is None, time.monotonic()
             view.show(snapshot)
+            if first or away:
+                before, started, away = started, started_at(client) or started, False
+                if before is not None and started is not None and started != before:
+                    view.show_note(f"the server was restarted at {started.astimezone():%H:%M:%S}")
+            state = (snapshot.job.status, snapshot.job.progress)
+            if snapshot.events or state != last_state:
+                quiet_since, last_state = last_answer, state
+                if problem:
+                    view.show_note(problem := "")
+            elif last_answer - quiet_since >= _QUIET_SECONDS:
+                quiet_since, problem = last_answer, trouble(client) or ""
+                view.show_note(problem)
             if snapshot.job.done or snapshot.job.is_at_time_limit:
                 return snapshot.job
         time.sleep(poll)

@@ -10,6 +10,7 @@ from service.client.access import Audit, Login, Tenants, Tokens, Users
 from service.client.checkpoints import Checkpoints
 from service.client.config import resolve_connection
 from service.client.datasets import Datasets
+from service.client.errors import ApiError
 from service.client.jobs import Jobs
 from service.client.models import Cluster
 from service.client.transport import Transport, path_to
@@ -63,6 +64,15 @@ class Client:
     def cluster(self) -> Cluster:
         """Return the cluster's nodes, CPUs and GPUs, used and free, and the queue."""
         return Cluster.model_validate(self._transport.json("GET", path_to("cluster")))
+
+    def readiness(self) -> dict[str, str]:
+        """Return the checks of the service, each `ok` or a reason; empty if the server has none."""
+        try:
+            answer = self._transport.json("GET", "/readyz", patience=0.0)
+        except ApiError as error:
+            answer = error.problem
+        checks = answer.get("checks") if isinstance(answer, dict) else None
+        return {str(name): str(state) for name, state in (checks or {}).items()}
 
     def close(self) -> None:
         """Close the connections. Leaving `with Client() as client:` does the same."""

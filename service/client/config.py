@@ -16,6 +16,8 @@ from urllib.parse import urlsplit
 from service.client.errors import ConfigError
 
 DEFAULT_URL = "http://127.0.0.1:8000"
+_LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
+_PORTS = {"http": 80, "https": 443}
 
 
 @dataclass(frozen=True)
@@ -27,7 +29,7 @@ class Connection:
 
     @property
     def is_loopback(self) -> bool:
-        return urlsplit(self.url).hostname in {"localhost", "127.0.0.1", "::1"}
+        return urlsplit(self.url).hostname in _LOOPBACK
 
 
 def config_path() -> Path:
@@ -49,9 +51,7 @@ def resolve_connection(url: str | None = None, token: str | None = None) -> Conn
     if token is None:
         token = os.environ.get("DASL_TOKEN")
         # The file's token belongs to the file's address and is never sent to another server.
-        if not token and (
-            address is None or address.rstrip("/") == stored.get("url", "").rstrip("/")
-        ):
+        if not token and (address is None or same_server(address, stored.get("url", DEFAULT_URL))):
             token = stored.get("token")
     return Connection(_checked_url(address or DEFAULT_URL, str(source)), _checked_token(token))
 
@@ -81,6 +81,22 @@ def write_config(path: Path, url: str, token: str, *, author: str) -> None:
     with os.fdopen(descriptor, "w", encoding="utf-8") as file:
         file.write(text)
     unfinished.replace(path)
+
+
+def same_server(first: str, second: str) -> bool:
+    """Whether two addresses are of the same server: all names of this machine are one."""
+    try:
+        return _identity(first) == _identity(second)
+    except ValueError:  # an invalid port, which is reported elsewhere
+        return False
+
+
+def _identity(url: str) -> tuple[str, str, int | None, str]:
+    cleaned = url.strip().rstrip("/").removesuffix("/v1")
+    parts = urlsplit(cleaned)
+    host = parts.hostname or ""
+    port = parts.port or _PORTS.get(parts.scheme)
+    return parts.scheme, "localhost" if host in _LOOPBACK else host, port, parts.path
 
 
 def _read(path: Path) -> dict[str, str]:

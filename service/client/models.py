@@ -388,5 +388,9 @@ class Cluster(Record):
     used_gpus: float = 0
     free_cpus: float = 0
     free_gpus: float = 0
+    api_started_at: datetime | None = None
+    dispatcher_started_at: datetime | None = None
+    ray_version: str | None = None
+    ray_tested: bool | None = None
     queued: int | None = None
     queue: list[QueuedJob] = Field(default_factory=list)

@@ -19,4 +19,10 @@ def show_cluster(caller: Reader, context: WithContext, session: ReadSession) -> 
     Only a token with the scope `admin` sees the nodes' ids and addresses.
     """
     names_nodes = caller.may("admin")
-    return service.view(session, caller.tenant, context.decisions, names_nodes=names_nodes)
+    return service.view(
+        session,
+        caller.tenant,
+        context.decisions,
+        names_nodes=names_nodes,
+        api_started_at=context.started_at,
+    )

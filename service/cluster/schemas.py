@@ -42,6 +42,12 @@ class ClusterView(BaseModel):
     free_cpus: float = 0
     """Neither allocated nor used; an upper bound."""
     free_gpus: float = 0
+    api_started_at: datetime | None = None
+    """When the API process that answers was started."""
+    dispatcher_started_at: datetime | None = None
+    ray_version: str | None = None
+    ray_tested: bool | None = None
+    """Whether DASL is tested with this version of Ray."""
     queued: int = 0
     """Number of queued jobs; `queue` has the first 200."""
     queue: list[QueuedJob] = []

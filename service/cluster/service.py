@@ -8,18 +8,26 @@ from typing import Any
 
 from sqlalchemy.orm import Session
 
+from service.artifacts import free_space
 from service.cluster import repository
 from service.cluster.queue import waiting
 from service.cluster.schemas import ClusterView
 from service.db import leases, migrate
 from service.db.leases import DISPATCHER_LEASE
+from service.db.models import ClusterSnapshot
 from service.scheduling import repository as scheduling
 from service.scheduling.decision_cache import DecisionCache
+from service.scheduling.dispatcher_report import DispatcherReport
 from service.settings import Settings
 
 
 def view(
-    session: Session, tenant: str, decisions: DecisionCache, *, names_nodes: bool
+    session: Session,
+    tenant: str,
+    decisions: DecisionCache,
+    *,
+    names_nodes: bool,
+    api_started_at: datetime,
 ) -> ClusterView:
     """Return the state of the cluster with the tenant's queue.
 
@@ -33,7 +41,8 @@ def view(
     queued = repository.count_queued(session, tenant)
     queue = waiting(session, tenant, snapshot, taken, now, decisions)
     if snapshot is None:
-        return ClusterView(queued=queued, queue=queue)
+        return ClusterView(api_started_at=api_started_at, queued=queued, queue=queue)
+    report = DispatcherReport.of(snapshot)
     cpus = sum(one.demand.cpus for one in taken)
     gpus = sum(one.demand.gpus for one in taken)
     return ClusterView(
@@ -48,6 +57,10 @@ def view(
         allocated_gpus=gpus,
         free_cpus=max(0.0, snapshot.total_cpus - max(cpus, snapshot.used_cpus)),
         free_gpus=max(0.0, snapshot.total_gpus - max(gpus, snapshot.used_gpus)),
+        api_started_at=api_started_at,
+        dispatcher_started_at=report.started_at if report else None,
+        ray_version=report.ray_version if report else None,
+        ray_tested=report.ray_tested if report else None,
         queued=queued,
         queue=queue,
     )
@@ -60,15 +73,19 @@ def _numbered(nodes: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     ]
 
 
-def readiness(session: Session, settings: Settings) -> dict[str, str]:
-    """Check database, dispatcher and Ray; each result is `ok` or a reason."""
+def readiness(session: Session, settings: Settings, *, full: bool = False) -> dict[str, str]:
+    """Check database, dispatcher, Ray and storage; each result is `ok` or a reason.
+
+    Args:
+        full: a write failed just now because the database's disk is full.
+    """
     now = datetime.now(UTC)
     behind = migrate.behind(session.connection())
     checks = {"database": f"{behind}; run `dasl db upgrade`" if behind else "ok"}
     left = leases.time_left(session, DISPATCHER_LEASE)
     held = left is not None and left > timedelta()
     checks["dispatcher"] = "ok" if held else "no dispatcher holds the lease"
-    snapshot = scheduling.snapshot(session)
+    snapshot = None if behind else scheduling.snapshot(session)
     if snapshot is None:
         checks["ray"] = "not seen yet"
     elif not snapshot.alive:
@@ -77,4 +94,23 @@ def readiness(session: Session, settings: Settings) -> dict[str, str]:
         checks["ray"] = f"last seen {snapshot.at.isoformat()}"
     else:
         checks["ray"] = "ok"
+    checks["storage"] = _storage(snapshot, settings, full) or "ok"
     return checks
+
+
+def _storage(snapshot: ClusterSnapshot | None, settings: Settings, full: bool) -> str | None:
+    """Return why nothing can be stored, if so: in the database, or among the artifacts."""
+    if full:
+        return free_space.full(free_space.DATABASE)
+    for what, uri in (
+        (free_space.DATABASE, settings.database_url),
+        (free_space.ARTIFACTS, settings.artifacts_uri),
+    ):
+        try:
+            shortage = free_space.shortage(what, uri)
+        except OSError as error:
+            return f"the disk of {what} does not answer: {error.strerror}"
+        if shortage is not None:
+            return shortage
+    report = DispatcherReport.of(snapshot)
+    return report.store.problem if report is not None and report.store is not None else None

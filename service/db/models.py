@@ -260,6 +260,8 @@ class Run(Base):
     # Confirmed runtime: each gap between heartbeats counts for at most `service.runs.liveness.MAX_SILENCE`.
     ran_seconds: Mapped[float] = mapped_column(default=0.0, server_default=text("0"))
     error: Mapped[Object | None]
+    # The error's type, to count by: the error itself may hold a long log.
+    error_type: Mapped[str | None] = mapped_column(String(200))
     # A request of the service itself to save and stop (`service.states.StopReason`).
     stop_reason: Mapped[str | None] = mapped_column(String(20))
     stop_requested_at: Mapped[datetime | None]
@@ -468,7 +470,7 @@ class AuditEntry(Base):
 
 
 class ClusterSnapshot(Base):
-    """The dispatcher's last snapshot of the Ray cluster: one row, `id` 1."""
+    """The dispatcher's last report of the Ray cluster and of itself: one row, `id` 1."""
 
     __tablename__ = "cluster_snapshot"
 
@@ -480,6 +482,8 @@ class ClusterSnapshot(Base):
     total_gpus: Mapped[float]
     used_cpus: Mapped[float]
     used_gpus: Mapped[float]
+    # A `service.scheduling.dispatcher_report.DispatcherReport`; NULL from an older dispatcher.
+    dispatcher: Mapped[Object | None]
 
 
 class Lease(Base):

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import Connection, Engine, create_engine, event, make_url
-from sqlalchemy.engine.interfaces import DBAPIConnection
+from sqlalchemy.engine.interfaces import DBAPIConnection, ExceptionContext
 from sqlalchemy.exc import InternalError, InvalidatePoolError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.orm import Session, sessionmaker
@@ -37,6 +37,11 @@ _POSTGRESQL_CANCELED = "57014"
 _SYNC_MODE = "dasl_sync_mode"
 # Limit of a reading session, and the number of SQLite's steps (some 0.1 ms) between two checks of it.
 _STATEMENT_SECONDS, _STEPS_PER_CHECK = "dasl_statement_seconds", 10_000
+# Beside SQLITE_FULL: SQLite cannot extend the index of its write-ahead log.
+_SQLITE_FULL = {sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_SHMSIZE}
+_POSTGRESQL_FULL = {"53100"}  # disk_full
+# The dispatcher and the workers write more often than this.
+_FULL_SECONDS = 60.0
 # A connection used this recently is assumed to work.
 _USED_AT, _TRUSTED_SECONDS = "dasl_used_at", 1.0
 
@@ -55,6 +60,14 @@ def is_timeout(error: Exception) -> bool:
     )
 
 
+def is_full(error: Exception) -> bool:
+    """Whether the database refused a write because its disk is full."""
+    cause = getattr(error, "orig", None) or error
+    if isinstance(cause, sqlite3.Error):
+        return getattr(cause, "sqlite_errorcode", None) in _SQLITE_FULL
+    return getattr(cause, "sqlstate", None) in _POSTGRESQL_FULL
+
+
 class Database:
     """A connection pool with writing, reading and autocommit sessions.
 
@@ -63,6 +76,9 @@ class Database:
 
     def __init__(self, url: str) -> None:
         self.engine = make_engine(url)
+        self._full_at: float | None = None
+        event.listen(self.engine, "handle_error", self._note_full)
+        event.listen(self.engine, "commit", self._note_commit)
         # One snapshot for all statements, as in SQLite's transactions.
         reader = self.engine.execution_options(
             **{_READ_ONLY: True}
@@ -117,6 +133,20 @@ class Database:
                 recognizes. On SQLite the limit is for all statements of a transaction together.
         """
         return self._read(info={_STATEMENT_SECONDS: statement_seconds})
+
+    @property
+    def is_full(self) -> bool:
+        """Whether a write failed within the last minute because the database's disk is full, and none succeeded since."""
+        return self._full_at is not None and time.monotonic() - self._full_at < _FULL_SECONDS
+
+    def _note_full(self, context: ExceptionContext) -> None:
+        if isinstance(context.original_exception, Exception) and is_full(
+            context.original_exception
+        ):
+            self._full_at = time.monotonic()
+
+    def _note_commit(self, _: Connection) -> None:
+        self._full_at = None
 
     def dispose(self) -> None:
         """Close all pooled connections."""

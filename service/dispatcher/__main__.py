@@ -14,6 +14,7 @@ import signal
 import socket
 import sys
 import threading
+from pathlib import Path
 from types import FrameType
 
 from service import log_records
@@ -21,6 +22,7 @@ from service.artifacts.storage import Storage
 from service.db.session import Database
 from service.dispatcher.loop import Dispatcher
 from service.dispatcher.ray_executor import RayExecutor
+from service.dispatcher.watchdog import Watchdog
 from service.settings import read_settings
 
 logger = logging.getLogger(__name__)
@@ -34,7 +36,14 @@ def main() -> int:
         action="store_true",
         help="on SIGTERM, let attempts save a checkpoint for up to DASL_SHUTDOWN_SECONDS",
     )
-    save_on_stop: bool = parser.parse_args().save_on_stop
+    parser.add_argument(
+        "--alive-file",
+        type=Path,
+        metavar="FILE",
+        help="touch this file every few seconds while the dispatcher is not stuck, for health checks",
+    )
+    arguments = parser.parse_args()
+    save_on_stop: bool = arguments.save_on_stop
     try:
         settings = read_settings()
     except ValueError as error:
@@ -61,7 +70,9 @@ def main() -> int:
         # Start nevertheless: the problem may be temporary, and running attempts must be watched.
         logger.error("%s. Attempts will fail until this is corrected.", error)
     seconds = settings.shutdown_seconds if save_on_stop else 0.0
-    Dispatcher(settings, database, executor, holder=holder).run(stop, save_seconds=lambda: seconds)
+    dispatcher = Dispatcher(settings, database, executor, holder=holder)
+    Watchdog(dispatcher.stuck, arguments.alive_file).start()
+    dispatcher.run(stop, save_seconds=lambda: seconds)
     return 0
 
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
 from service import ids
+from service.artifacts import free_space
 from service.db.models import Checkpoint, Dataset
-from service.db.session import AWAY
+from service.db.session import AWAY, first_line, is_full
 from service.dispatcher.context import LeaseLost
 from service.dispatcher.executor import ExecutorUnavailable
 from service.log_records import log_fields
@@ -28,6 +30,7 @@ def run_isolated(step: Callable[[Any], None], item: object) -> bool:
     """
     with log_fields(**_fields_of(item)):
         try:
+            show_progress()
             step(item)
         except (LeaseLost, *AWAY):
             raise
@@ -46,9 +49,11 @@ class Outage:
         self._away = False
 
     def began(self, error: Exception) -> None:
-        """Note that the database does not answer."""
-        if not self._away:
-            logger.warning("The database does not answer: %s", error)
+        """Note that the database does not answer, or that its disk is full."""
+        if not self._away and is_full(error):
+            logger.error("Nothing can be stored: %s", free_space.full(free_space.DATABASE))
+        elif not self._away:
+            logger.warning("The database does not answer: %s", first_line(error))
         self._away = True
 
     def ended(self) -> None:
@@ -59,6 +64,14 @@ class Outage:
 
 
 _LONGEST_PAUSE_SECONDS = 60.0
+_current = threading.local()
+
+
+def show_progress() -> None:
+    """Note that the loop of this thread, if it runs one, is not stuck: a round may have many items."""
+    loop: Loop | None = getattr(_current, "loop", None)
+    if loop is not None:
+        loop.progressed_at = time.monotonic()
 
 
 class Loop:
@@ -67,18 +80,26 @@ class Loop:
     def __init__(self, round: Callable[[], bool], interval: float, outage: Outage) -> None:
         """Create a loop; `round` returns whether it used the database."""
         self._round, self._interval, self._outage = round, interval, outage
+        self.failed_rounds = 0
+        """Rounds that ended with an error, or because the database was away."""
+        self.progressed_at: float | None = None
+        """When this loop last completed a round or an item of one (monotonic); `None` unless it runs."""
 
     def run(self, stop: threading.Event) -> None:
         """Run rounds until `stop` is set. After an unexpected error, wait for longer each time."""
-        pause = self._interval
+        pause, _current.loop = self._interval, self
         while not stop.is_set():
+            show_progress()
             try:
                 self.run_once()
                 pause = self._interval
             except Exception:
+                self.failed_rounds += 1
                 pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
                 logger.exception("A round of the dispatcher failed; the next is in %.1f s", pause)
+            show_progress()
             stop.wait(pause)
+        self.progressed_at = _current.loop = None
 
     def run_once(self) -> None:
         """Run a round. A lost lease or a database that is away ends the round, not the loop."""
@@ -88,6 +109,7 @@ class Loop:
         except LeaseLost as lost:
             logger.warning("%s", lost)
         except AWAY as error:
+            self.failed_rounds += 1
             self._outage.began(error)
 
 

@@ -35,10 +35,12 @@ from service.dispatcher.ingest_policy import IngestPolicy
 from service.dispatcher.isolation import Loop, Outage, run_isolated
 from service.dispatcher.log_copier import LogCopier
 from service.dispatcher.metric_thinner import MetricThinner
+from service.dispatcher.store_check import StoreCheck
 from service.dispatcher.train_policy import Restarted, TrainPolicy
 from service.dispatcher.watcher import RunWatcher
 from service.scheduling import repository as scheduling
 from service.scheduling.admission import Decision, decide
+from service.scheduling.dispatcher_report import DispatcherReport
 from service.scheduling.foreign_use import ForeignUse
 from service.scheduling.nodes import Cluster
 from service.scheduling.window import QueueWindow
@@ -50,6 +52,7 @@ logger = logging.getLogger(__name__)
 _LOG_INTERVAL_SECONDS = 0.5
 _GARBAGE_INTERVAL_SECONDS = 1.0
 _THINNING_INTERVAL_SECONDS = 1.0
+_STORE_INTERVAL_SECONDS = 5.0
 _POLL_CLUSTER_EVERY = timedelta(seconds=2)
 # Ray's head may share its cores with training, so it is polled less often than the queue.
 _WATCH_EVERY = timedelta(seconds=1)
@@ -103,12 +106,17 @@ class Dispatcher:
         self._outage = Outage()
         finalizer = Finalizer(self._context, logs, adoption)
         garbage, thinner = Garbage(self._context, adoption), MetricThinner(self._context)
+        self._store = StoreCheck(self._context)
         self.background = {
             "logs": Loop(finalizer.round, _LOG_INTERVAL_SECONDS, self._outage),
             "garbage": Loop(garbage.round, _GARBAGE_INTERVAL_SECONDS, self._outage),
             "metrics": Loop(thinner.round, _THINNING_INTERVAL_SECONDS, self._outage),
+            "store": Loop(self._store.round, _STORE_INTERVAL_SECONDS, self._outage),
         }
         """Loops that may take long; each runs in its own thread."""
+        self._loops = dict(self.background)
+        self._started_at, self._announced = clock(), False
+        self._restarted: Restarted | None = None
         self._cluster: Cluster | None = None
         self._cluster_polled_at: datetime | None = None
         self._watched_at: datetime | None = None
@@ -124,7 +132,7 @@ class Dispatcher:
                 case. If only Ray was, they are a limited number of times in a row, because a job may have
                 been the cause.
         """
-        self._train.restarted = restarted
+        self._train.restarted = self._restarted = restarted
         self._cluster_polled_at = self._watched_at = None
         self._context.executor_answers = False  # Ray is starting: log no warning.
 
@@ -132,6 +140,19 @@ class Dispatcher:
     def sees_nodes(self) -> bool:
         """Whether the executor answered the last request, with at least one node."""
         return self._cluster is not None and bool(self._cluster.nodes)
+
+    def stuck(self) -> str | None:
+        """Return which loop has made no progress for `DASL_STUCK_SECONDS`, as a sentence; else `None`.
+
+        A database or a Ray that is away does not stop a loop: its rounds fail and are repeated.
+        """
+        now, limit = time.monotonic(), self._context.settings.stuck_seconds
+        for name, loop in self._loops.items():
+            at = loop.progressed_at
+            # Nothing waits for the check of the store, and a restart would not help it.
+            if name != "store" and at is not None and now - at >= limit:
+                return f"The loop {name!r} of the dispatcher made no progress for {now - at:.0f} s"
+        return None
 
     def run(
         self,
@@ -156,7 +177,8 @@ class Dispatcher:
         for thread in threads:
             thread.start()
         try:
-            Loop(self._main_round, interval, self._outage).run(stop)
+            self._loops["queue"] = Loop(self._main_round, interval, self._outage)
+            self._loops["queue"].run(stop)
             if (seconds := save_seconds()) > 0:
                 self._save_attempts(seconds, interval)
         finally:
@@ -201,6 +223,9 @@ class Dispatcher:
             logger.warning("%s", lost)
 
     def _round(self) -> None:
+        if not self._announced:
+            self._announce_restart()
+            self._announced = True
         if self._shutting_down:
             self._saving = self._train.request_checkpoints()
         if not self._poll_cluster():
@@ -279,8 +304,34 @@ class Dispatcher:
                     total_gpus=cluster.total_gpus if cluster else 0,
                     used_cpus=cluster.used_cpus if cluster else 0,
                     used_gpus=cluster.used_gpus if cluster else 0,
+                    dispatcher=self._report(cluster),
                 ),
             )
+
+    def _report(self, cluster: Cluster | None) -> dict[str, Any]:
+        failed = {name: loop.failed_rounds for name, loop in self._loops.items()}
+        report = DispatcherReport(
+            started_at=self._started_at,
+            ray_version=cluster.version if cluster else None,
+            ray_tested=cluster.tested if cluster else None,
+            failed_rounds=failed,
+            store=self._store.report,
+        )
+        return report.model_dump(mode="json")
+
+    def _announce_restart(self) -> None:
+        """Add an event to the job of each attempt that an earlier dispatcher started."""
+        what = {"service": "The service", "ray": "Ray", None: "The dispatcher"}[self._restarted]
+        at = self._started_at
+        with self._context.write() as session:
+            for attempt in scheduling.live_attempts(session):
+                # Those after it are this dispatcher's own.
+                if attempt.created_at < at:
+                    message = f"{what} was restarted while attempt {attempt.number} was running"
+                    data = {"attempt": attempt.number, "restarted_at": at.isoformat()}
+                    lifecycle.append_event(
+                        session, attempt.job_id, "service-restarted", message, data
+                    )
 
     def _admit(self) -> None:
         """Start the queued jobs that are admitted; record why the others wait."""

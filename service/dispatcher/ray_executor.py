@@ -66,6 +66,7 @@ class RayExecutor:
         self._unreachable: dict[str, float] = {}
         """Agents that did not answer, with the time (monotonic) of the next try."""
         self._version_checked = False
+        self._version: str | None = None
 
     def close(self) -> None:
         """Close the connections."""
@@ -174,11 +175,12 @@ class RayExecutor:
         with _understood(answer):
             listed = _json(answer)["data"]["result"]["result"]
             nodes = [node for node in listed if node["state"] == "ALIVE"]
-            cluster = Cluster(tuple(_node(node, usage.get(node["node_id"], {})) for node in nodes))
+            of_nodes = tuple(_node(node, usage.get(node["node_id"], {})) for node in nodes)
         if not self._version_checked:
             self._version_checked = True
-            self._warn_of_untested_version()
-        return cluster
+            self._version = self._checked_version()
+        version = self._version
+        return Cluster(of_nodes, version, None if version is None else is_tested(version))
 
     def version(self) -> str:
         """Return the version of Ray.
@@ -190,12 +192,13 @@ class RayExecutor:
         with _understood(answer):
             return str(_json(answer)["ray_version"])
 
-    def _warn_of_untested_version(self) -> None:
+    def _checked_version(self) -> str | None:
+        """Return the version of Ray, if it reports it, and warn of an untested one."""
         try:
             version = self.version()
         except ExecutorUnavailable as error:
             logger.warning("The version of Ray is unknown: %s", error)
-            return
+            return None
         if not is_tested(version):
             logger.warning(
                 "Ray at %s has version %s; DASL is tested with %s only",
@@ -203,6 +206,7 @@ class RayExecutor:
                 version,
                 TESTED_RAY,
             )
+        return version
 
     def _request(self, method: str, path: str, **options: Any) -> httpx.Response:
         try:

@@ -12,6 +12,8 @@ from pathlib import Path
 
 from service.doctor import Finding
 
+# Of `service.artifacts.free_space`, which a client-only install cannot import.
+FULL_BYTES = 32 << 20
 _WARN_FREE_BYTES, _FAIL_FREE_BYTES = 10e9, 1e9
 _CONNECT_SECONDS = "5"
 _MISSING = "does not exist yet; `dasl serve` creates it"
@@ -34,7 +36,9 @@ def run_checks() -> Iterator[Finding]:
         )
         return
     yield _home(settings.home)
-    yield _disk(settings.home)
+    yield _disk("disk", settings.home)
+    if (artifacts := _elsewhere(settings.artifacts_uri, settings.home)) is not None:
+        yield _disk("artifacts' disk", artifacts)
     yield _database(settings.database_url)
     yield _artifacts(settings.artifacts_uri)
 
@@ -47,17 +51,26 @@ def _home(home: Path) -> Finding:
     return Finding("home", "ok", str(home) if folder == home else f"{home} {_MISSING}")
 
 
-def _disk(home: Path) -> Finding:
-    free = shutil.disk_usage(_nearest_existing(home)).free
-    message = f"{free / 1e9:.1f} GB free for {home}"
+def _disk(name: str, folder: Path) -> Finding:
+    free = shutil.disk_usage(_nearest_existing(folder)).free
+    message = f"{free / 1e9:.1f} GB free for {folder}"
     remedy = "Free disk space: on a full disk, checkpoints are lost and SQLite stops"
+    if free < FULL_BYTES:
+        return Finding(name, "fail", f"the disk is full: {message}", remedy)
     if free < _FAIL_FREE_BYTES:
-        return Finding("disk", "fail", message, remedy)
-    return (
-        Finding("disk", "warn", message, remedy)
-        if free < _WARN_FREE_BYTES
-        else Finding("disk", "ok", message)
-    )
+        return Finding(name, "fail", message, remedy)
+    if free < _WARN_FREE_BYTES:
+        return Finding(name, "warn", message, remedy)
+    return Finding(name, "ok", message)
+
+
+def _elsewhere(uri: str, home: Path) -> Path | None:
+    """Return the folder of the artifacts if it is local and on another disk than the home."""
+    if not uri.startswith("file://"):
+        return None
+    folder = Path(uri.removeprefix("file://"))
+    devices = {_nearest_existing(path).stat().st_dev for path in (folder, home)}
+    return folder if len(devices) > 1 else None
 
 
 def _database(configured_url: str) -> Finding:

@@ -17,6 +17,9 @@ from service.doctor.installation import version_of
 _TIMEOUT_SECONDS = 10.0
 _MAX_SKEW_SECONDS = 5.0
 _REMEDIES = {
+    # The first: a full disk makes the others fail, too.
+    "storage": "Make room on that disk: remove checkpoints with `dasl delete`, or anything else. Jobs then "
+    "continue by themselves",
     "database": "Check the database server and the API's DASL_DATABASE_URL",
     "dispatcher": "Start a dispatcher: `dasl serve`, or `python -m service.dispatcher`",
     "ray": "Ray takes up to a minute to start. After that, check its head (DASL_RAY_ADDRESS) and "
@@ -101,10 +104,12 @@ def _token(http: httpx.Client, connection: Connection) -> Finding:
 
 def _readiness(http: httpx.Client) -> Iterator[Finding]:
     checks: dict[str, str] = _json(http.get("/readyz")).get("checks", {})
-    for name in ("database", "dispatcher", "ray"):
+    for name, remedy_of in _REMEDIES.items():
+        if name == "storage" and name not in checks:
+            continue  # An older server does not report it.
         message = checks.get(name, "the server does not report it")
         state: State = "ok" if message == "ok" else "fail"
-        remedy = "" if message == "ok" else _REMEDIES[name]
+        remedy = "" if message == "ok" else remedy_of
         yield Finding(f"server's {name}", state, message, remedy)
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from sqlalchemy.orm import Session
 
 from service.api import repository
-from service.client.config import DEFAULT_URL
+from service.client.config import DEFAULT_URL, same_server
 from service.credentials import Scope, hash_token, includes
 from service.db.session import Database
 from service.tokens import service
@@ -32,7 +32,7 @@ def choose_config(database: Database, url: str, shared: Path, private: Path) -> 
         private: a file that only this server writes.
     """
     config = _read(shared)
-    if config is None or config.get("url", DEFAULT_URL).rstrip("/") == url:
+    if config is None or same_server(config.get("url", DEFAULT_URL), url):
         return shared
     with database.read() as session:
         return shared if _is_valid(session, config.get("token")) else private

@@ -51,6 +51,10 @@ class DispatcherThread(threading.Thread):
         """Whether Ray has answered and reported a node."""
         return self._dispatcher.sees_nodes
 
+    def stuck(self) -> str | None:
+        """See `Dispatcher.stuck`."""
+        return self._dispatcher.stuck()
+
     def run(self) -> None:
         """See `threading.Thread.run`."""
         try:

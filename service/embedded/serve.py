@@ -84,6 +84,7 @@ def _serve(
     ray: LocalRay,
 ) -> None:
     # Imported late, as it takes a second: an error in the settings is reported sooner.
+    from service.artifacts import free_space
     from service.artifacts.storage import Storage
     from service.client.config import config_path, write_config
     from service.db.migrate import upgrade
@@ -96,6 +97,12 @@ def _serve(
 
     upgrade(settings.database_url)
     Storage(settings.artifacts_uri).check_writable()
+    for what, uri in (
+        (free_space.DATABASE, settings.database_url),
+        (free_space.ARTIFACTS, settings.artifacts_uri),
+    ):
+        if (shortage := free_space.shortage(what, uri)) is not None:
+            logger.warning("%s", shortage[:1].upper() + shortage[1:])
     database = Database(settings.database_url)
     api = ApiThread(settings, database, listener)
     api.start()
@@ -112,6 +119,7 @@ def _serve(
     pause, ready, started_at = _FIRST_PAUSE_SECONDS, False, time.monotonic()
     # Jobs that are gone before Ray's first answer ended with the previous service, not with Ray.
     restarted: Restarted = "service"
+    stuck: str | None = None
     try:
         while not stop.wait(_CHECK_EVERY_SECONDS):
             if not ready and dispatcher.sees_nodes:
@@ -120,6 +128,10 @@ def _serve(
                 print(f"Ready after {seconds:.0f} s. Ctrl-C stops everything.", flush=True)
             if not api.is_alive():
                 raise RuntimeError("The API ended unexpectedly; the reason is logged above")
+            stuck = dispatcher.stuck() or api.stuck()
+            if stuck is not None:
+                # A stuck thread cannot be ended: another dispatcher beside it would share its lease.
+                raise RuntimeError(f"{stuck}. The service ends; start it again")
             if not ray.running:
                 logger.error("Ray ended unexpectedly (see %s); restarting it", ray.log)
                 dispatcher.stop()
@@ -144,7 +156,8 @@ def _serve(
         # start resumes it from its last checkpoint.
         api.stop()
         ray.stop()
-        dispatcher.join()
+        if stuck is None:
+            dispatcher.join()
         database.dispose()
 
 
@@ -189,10 +202,12 @@ def _for_local_ray(settings: Settings, port: int) -> Settings:
 
 def _print_address(url: str, token: str, config: Path, shared: Path) -> None:
     print(f"DASL serves at {url}")
+    # Anything but a terminal may be a log, which others may read.
+    shown = f"{token} (also in {config})" if sys.stdout.isatty() else f"in {config}"
+    print(f"Token: {shown}", flush=True)
     if config == shared:
-        print(f"Token: {token} (also in {config}, where `dasl` finds it)", flush=True)
+        print("`dasl` finds both by itself.", flush=True)
         return
-    print(f"Token: {token} (also in {config})")
     print(
         f"{shared} belongs to another server and is not changed. To use this one with `dasl`: "
         f"export DASL_URL={url} DASL_TOKEN=...",

@@ -38,7 +38,7 @@ async def live(request: Request) -> Liveness:
 
 @router.get("/readyz", responses=UNAVAILABLE)
 async def ready(observer: WithObserver) -> Readiness:
-    """Check database, dispatcher and Ray; 503 names those that are not ready."""
+    """Check database, dispatcher, Ray and storage; 503 names those that are not ready."""
     checks = await observer.checks()
     if any(state != "ok" for state in checks.values()):
         detail = "; ".join(f"{name}: {state}" for name, state in checks.items() if state != "ok")
@@ -55,7 +55,7 @@ async def ready(observer: WithObserver) -> Readiness:
     },
 )
 async def metrics(request: Request, context: WithContext, observer: WithObserver) -> Response:
-    """Metrics for Prometheus, of all tenants and without any name or id.
+    """Metrics for Prometheus, of all tenants and without ids; names of tenants only with a token.
 
     Requires the token of `DASL_METRICS_TOKEN` if one is set. It is not a token in the database, as
     metrics must work without the database.

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import platform
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -28,12 +29,34 @@ from service.db import leases
 from service.db.leases import DISPATCHER_LEASE
 from service.db.models import ClusterSnapshot
 from service.observability import repository
+from service.observability.tenants import TenantUse, read_tenants
 from service.scheduling import repository as scheduling
+from service.scheduling.dispatcher_report import DispatcherReport
 from service.scheduling.packing import Demand
-from service.states import LIVE_ATTEMPT, AttemptState, JobStatus
+from service.states import LIVE_ATTEMPT, AttemptState, DatasetState, JobStatus
 
 _LATENCY_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
 _WAIT_SECONDS = (1, 5, 15, 60, 300, 900, 3600, 4 * 3600, 12 * 3600, 24 * 3600, 72 * 3600)
+
+REASONS = frozenset(
+    {
+        "attempt-lost",
+        "DivergedError",
+        "driver-ended",
+        "hang",
+        "max-hours",
+        "no-room",
+        "node-died",
+        "out-of-memory",
+        "rank-died",
+        "reports-undelivered",
+        "start-timeout",
+        "storage-full",
+        "submission-refused",
+        "ValueError",
+    }
+)
+"""Types of errors with a label of their own. Others count as `other`: workers choose their names."""
 
 
 class ProcessMetrics:
@@ -89,8 +112,16 @@ class State:
     at: datetime
     jobs: Mapping[str, int]
     attempts: Mapping[str, int]
+    ended: Mapping[tuple[str, str | None], int]
+    """Number of ended attempts by state and type of the error."""
     later_attempts: int
-    first_in_queue: str | None
+    queued_at: datetime | None
+    """Since when the oldest job in the queue waits for its first or its next attempt."""
+    datasets: Mapping[str, int]
+    images: int
+    pending_at: datetime | None
+    """Since when a data set waits for its ingest."""
+    tenants: TenantUse | None
     start_at: datetime | None
     heartbeat_at: datetime | None
     lease_left: timedelta | None
@@ -100,8 +131,8 @@ class State:
     waits: Metric
 
 
-def read_state(session: Session, waits: QueueWaits) -> State:
-    """Read the state from the database."""
+def read_state(session: Session, waits: QueueWaits, *, names_tenants: bool = False) -> State:
+    """Read the state from the database; with the use by tenant only if `names_tenants`."""
     waits.update(session)
     now = datetime.now(UTC)
     return State(
@@ -109,7 +140,12 @@ def read_state(session: Session, waits: QueueWaits) -> State:
         jobs=repository.jobs_by_status(session),
         attempts=repository.attempts_by_state(session),
         later_attempts=repository.later_attempts(session),
-        first_in_queue=repository.first_in_queue(session),
+        ended=repository.ended_attempts(session),
+        queued_at=_oldest_in_queue(session),
+        datasets=repository.datasets_by_state(session),
+        images=repository.dataset_images(session),
+        pending_at=repository.oldest_pending_dataset(session),
+        tenants=read_tenants(session) if names_tenants else None,
         start_at=repository.oldest_start(session),
         heartbeat_at=repository.oldest_heartbeat(session),
         lease_left=leases.time_left(session, DISPATCHER_LEASE),
@@ -117,6 +153,12 @@ def read_state(session: Session, waits: QueueWaits) -> State:
         allocated=[one.demand for one in scheduling.resources_in_use(session, now)],
         waits=waits.metric(),
     )
+
+
+def _oldest_in_queue(session: Session) -> datetime | None:
+    first = repository.first_in_queue(session)
+    times = (ids.created_at(first) if first else None, repository.oldest_requeued(session))
+    return min((at for at in times if at is not None), default=None)
 
 
 class Scrape(Collector):
@@ -142,16 +184,18 @@ class Scrape(Collector):
             yield from _of_jobs(self._state)
             yield from _of_attempts(self._state)
             yield from _of_cluster(self._state)
+            yield from _of_dispatcher(self._state)
+            yield from _of_datasets(self._state)
+            yield from _of_tenants(self._state.tenants)
 
 
 def _of_jobs(state: State) -> Iterator[Metric]:
     jobs = {str(status): state.jobs.get(status, 0) for status in JobStatus}
     yield _gauges("dasl_jobs", "Jobs in each state.", "status", jobs)
-    first = state.first_in_queue
     yield GaugeMetricFamily(
         "dasl_queue_oldest_wait_seconds",
-        "How long the oldest job has waited for its first attempt; 0 if none waits.",
-        value=_age(state, ids.created_at(first) if first else None),
+        "Longest current wait of a job for its first or next attempt; 0 if none waits.",
+        value=_age(state, state.queued_at),
     )
     yield state.waits
 
@@ -160,10 +204,19 @@ def _of_attempts(state: State) -> Iterator[Metric]:
     live = {str(name): state.attempts.get(name, 0) for name in sorted(LIVE_ATTEMPT)}
     yield _gauges("dasl_live_attempts", "Attempts that have not ended.", "state", live)
     ended = CounterMetricFamily(
-        "dasl_attempts", "Attempts that have ended, by outcome.", labels=["outcome"]
+        "dasl_attempts",
+        "Attempts that have ended, by outcome and type of the error.",
+        labels=["outcome", "reason"],
     )
-    for name in sorted(set(AttemptState) - LIVE_ATTEMPT):
-        ended.add_metric([name], state.attempts.get(name, 0))
+    # Each series is there from the start, so that its first increase is seen.
+    counts = Counter({(str(name), "none"): 0 for name in set(AttemptState) - LIVE_ATTEMPT})
+    for failure in (AttemptState.FAILED, AttemptState.LOST):
+        counts.update({(str(failure), reason): 0 for reason in (*REASONS, "other")})
+    for (name, error_type), count in state.ended.items():
+        reason = "none" if error_type is None else error_type if error_type in REASONS else "other"
+        counts[name, reason] += count
+    for labels, count in sorted(counts.items()):
+        ended.add_metric(labels, count)
     yield ended
     yield CounterMetricFamily(
         "dasl_restarts",
@@ -177,7 +230,7 @@ def _of_attempts(state: State) -> Iterator[Metric]:
     )
     yield GaugeMetricFamily(
         "dasl_heartbeat_age_seconds",
-        "Age of the oldest last heartbeat among live attempts; 0 if there are none.",
+        "Age of the oldest last heartbeat among live attempts, or of one's start before its first.",
         value=_age(state, state.heartbeat_at),
     )
 
@@ -208,6 +261,79 @@ def _of_cluster(state: State) -> Iterator[Metric]:
         ("gpus_used", "GPUs that Ray has placed workers on.", cluster.used_gpus),
     ):
         yield GaugeMetricFamily(f"dasl_cluster_{name}", help, value=value)
+
+
+def _of_dispatcher(state: State) -> Iterator[Metric]:
+    report = DispatcherReport.of(state.cluster)
+    if report is None:
+        return
+    yield GaugeMetricFamily(
+        "dasl_dispatcher_start_time_seconds",
+        "When the dispatcher started, in seconds since 1970.",
+        value=report.started_at.timestamp(),
+    )
+    failed = CounterMetricFamily(
+        "dasl_dispatcher_failed_rounds",
+        "Rounds of the dispatcher that failed since its start, also because the database was away.",
+        labels=["loop"],
+    )
+    for loop, count in sorted(report.failed_rounds.items()):
+        failed.add_metric([loop], count)
+    yield failed
+    if report.ray_version is not None:
+        yield InfoMetricFamily("dasl_ray", "Version of Ray.", value={"version": report.ray_version})
+        yield GaugeMetricFamily(
+            "dasl_ray_tested",
+            "1: DASL is tested with this version of Ray, 0: it is not.",
+            value=float(bool(report.ray_tested)),
+        )
+    store = report.store
+    if store is None:
+        return
+    yield GaugeMetricFamily(
+        "dasl_artifact_store_writable",
+        "1: the dispatcher can write to the artifact store, 0: it cannot.",
+        value=float(store.problem is None),
+    )
+    yield GaugeMetricFamily(
+        "dasl_artifact_store_check_age_seconds",
+        "Time since the dispatcher last checked the artifact store.",
+        value=_age(state, store.checked_at),
+    )
+    stored = {"checkpoints": store.checkpoint_bytes, "artifacts": store.artifact_bytes}
+    help = "Size of the files in the artifact store, as far as the database knows them."
+    yield _gauges("dasl_artifact_store_used_bytes", help, "kind", stored)
+    if store.free_bytes is not None:
+        yield GaugeMetricFamily(
+            "dasl_artifact_store_free_bytes",
+            "Free space of the artifact store, if it is a local folder.",
+            value=store.free_bytes,
+        )
+
+
+def _of_datasets(state: State) -> Iterator[Metric]:
+    datasets = {str(name): state.datasets.get(name, 0) for name in DatasetState}
+    help = "Data sets in each state; pending: the ingest has not begun."
+    yield _gauges("dasl_datasets", help, "state", datasets)
+    yield GaugeMetricFamily(
+        "dasl_ingest_oldest_wait_seconds",
+        "Longest current wait of a data set for its ingest; 0 if none waits.",
+        value=_age(state, state.pending_at),
+    )
+    yield GaugeMetricFamily(
+        "dasl_dataset_images", "Images of all data sets that are ready.", value=state.images
+    )
+
+
+def _of_tenants(use: TenantUse | None) -> Iterator[Metric]:
+    if use is None:
+        return
+    for name, help, values in (
+        ("running_jobs", "Jobs with a live attempt, by tenant.", use.running),
+        ("queued_jobs", "Jobs in the queue, by tenant.", use.queued),
+        ("gpus", "GPUs of live attempts, by tenant.", use.gpus),
+    ):
+        yield _gauges(f"dasl_tenant_{name}", help, "tenant", values)
 
 
 def _gauges(name: str, help: str, label: str, values: Mapping[str, float]) -> Metric:

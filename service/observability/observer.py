@@ -8,6 +8,7 @@ from fastapi import Depends, Request
 from prometheus_client import generate_latest
 from sqlalchemy.exc import SQLAlchemyError
 
+from service.artifacts import free_space
 from service.cluster import service as cluster
 from service.db.session import Database
 from service.observability.metrics import ProcessMetrics, QueueWaits, Scrape, State, read_state
@@ -22,7 +23,7 @@ Checks = dict[str, str]
 
 
 class Observer:
-    """Answer `/readyz` and `/metrics` within seconds, even if the database hangs."""
+    """Answers `/readyz` and `/metrics` within seconds, even if the database hangs."""
 
     def __init__(self, version: str, settings: Settings, database: Database) -> None:
         self.process = ProcessMetrics()
@@ -32,13 +33,13 @@ class Observer:
         self._state = Probe(self._read_state)
 
     async def checks(self) -> Checks:
-        """Check database, dispatcher and Ray; each result is `ok` or a reason."""
+        """Check database, dispatcher, Ray and storage; each result is `ok` or a reason."""
         try:
             return await self._readiness.result(_PROBE_SECONDS)
         except TimeoutError:
-            return _database_failed(f"does not answer within {_PROBE_SECONDS:g} s")
+            return self._database_failed(f"does not answer within {_PROBE_SECONDS:g} s")
         except SQLAlchemyError as error:
-            return _database_failed(f"cannot be read ({type(error).__name__})")
+            return self._database_failed(f"cannot be read ({type(error).__name__})")
 
     async def metrics(self) -> bytes:
         """The metrics in Prometheus' text format; without the database, those of the process only."""
@@ -54,11 +55,19 @@ class Observer:
 
     def _run_checks(self) -> Checks:
         with self._database.read() as session:
-            return cluster.readiness(session, self._settings)
+            return cluster.readiness(session, self._settings, full=self._database.is_full)
 
     def _read_state(self) -> tuple[Checks, State]:
         with self._database.read() as session:
-            return cluster.readiness(session, self._settings), read_state(session, self._waits)
+            checks = cluster.readiness(session, self._settings, full=self._database.is_full)
+            # Names of tenants are not for everybody who reaches the API.
+            names_tenants = self._settings.metrics_token is not None
+            return checks, read_state(session, self._waits, names_tenants=names_tenants)
+
+    def _database_failed(self, database: str) -> Checks:
+        unknown = "unknown, as the database cannot be read"
+        full = free_space.full(free_space.DATABASE) if self._database.is_full else unknown
+        return {"database": database, "dispatcher": unknown, "ray": unknown, "storage": full}
 
 
 async def _observer(request: Request) -> Observer:
@@ -68,8 +77,3 @@ async def _observer(request: Request) -> Observer:
 
 
 WithObserver = Annotated[Observer, Depends(_observer)]
-
-
-def _database_failed(database: str) -> Checks:
-    unknown = "unknown, as the database cannot be read"
-    return {"database": database, "dispatcher": unknown, "ray": unknown}

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from datetime import datetime
 
 from sqlalchemy import Row, func, select
 from sqlalchemy.orm import Session
 
-from service.db.models import Attempt, Job
-from service.states import LIVE_ATTEMPT, AttemptState, JobStatus
+from service.db.models import Attempt, Dataset, Event, Job, UtcDateTime
+from service.states import LIVE_ATTEMPT, AttemptState, DatasetState, JobStatus
 
 
 def jobs_by_status(session: Session) -> dict[str, int]:
@@ -19,9 +19,23 @@ def jobs_by_status(session: Session) -> dict[str, int]:
 
 
 def attempts_by_state(session: Session) -> dict[str, int]:
-    """Number of attempts by state."""
-    rows = session.execute(select(Attempt.state, func.count()).group_by(Attempt.state))
+    """Number of live attempts by state."""
+    rows = session.execute(
+        select(Attempt.state, func.count())
+        .where(Attempt.state.in_(LIVE_ATTEMPT))
+        .group_by(Attempt.state)
+    )
     return {row[0]: row[1] for row in rows}
+
+
+def ended_attempts(session: Session) -> dict[tuple[str, str | None], int]:
+    """Number of ended attempts by (state, type of the error)."""
+    rows = session.execute(
+        select(Attempt.state, Attempt.error_type, func.count())
+        .where(Attempt.state.not_in(LIVE_ATTEMPT))
+        .group_by(Attempt.state, Attempt.error_type)
+    )
+    return {(row[0], row[1]): row[2] for row in rows}
 
 
 def first_in_queue(session: Session) -> str | None:
@@ -30,11 +44,62 @@ def first_in_queue(session: Session) -> str | None:
     return session.scalar(waiting)
 
 
-def oldest_heartbeat(session: Session) -> datetime | None:
-    """The oldest last heartbeat among live attempts."""
-    return session.scalar(
-        select(func.min(Attempt.heartbeat_at)).where(Attempt.state.in_(LIVE_ATTEMPT))
+def oldest_requeued(session: Session) -> datetime | None:
+    """When the job was queued again that has waited longest for another attempt."""
+    # The last events of a queued job are few: the index is read backwards up to its change of status.
+    queued_at = (
+        select(Event.at)
+        .where(Event.job_id == Job.id, Event.type == "status")
+        .order_by(Event.seq.desc())
+        .limit(1)
+        .scalar_subquery()
     )
+    waiting = select(queued_at.label("at")).where(Job.status == JobStatus.QUEUED, Job.attempt > 0)
+    oldest: datetime | None = session.scalar(select(func.min(waiting.subquery().c.at)))
+    return oldest
+
+
+def oldest_heartbeat(session: Session) -> datetime | None:
+    """The oldest last sign of life among live attempts: a heartbeat, or else their start."""
+    sign = func.coalesce(Attempt.heartbeat_at, Attempt.created_at, type_=UtcDateTime())
+    return session.scalar(select(func.min(sign)).where(Attempt.state.in_(LIVE_ATTEMPT)))
+
+
+def datasets_by_state(session: Session) -> dict[str, int]:
+    """Number of data sets by state, without deleted ones."""
+    rows = session.execute(
+        select(Dataset.state, func.count())
+        .where(Dataset.deleted_at.is_(None))
+        .group_by(Dataset.state)
+    )
+    return {row[0]: row[1] for row in rows}
+
+
+def dataset_images(session: Session) -> int:
+    """Number of images of all data sets that are ready."""
+    images = Dataset.facts["num_images"].as_integer()
+    ready = (Dataset.state == DatasetState.READY, Dataset.deleted_at.is_(None))
+    return session.scalar(select(func.sum(images)).where(*ready)) or 0
+
+
+def oldest_pending_dataset(session: Session) -> datetime | None:
+    """When the data set was registered that has waited longest for its ingest."""
+    pending = (Dataset.state == DatasetState.PENDING, Dataset.deleted_at.is_(None))
+    return session.scalar(select(func.min(Dataset.created_at)).where(*pending))
+
+
+def jobs_by_tenant(session: Session, statuses: Collection[JobStatus]) -> dict[str, int]:
+    """Number of jobs with one of these statuses, by tenant."""
+    rows = session.execute(
+        select(Job.tenant, func.count()).where(Job.status.in_(statuses)).group_by(Job.tenant)
+    )
+    return {row[0]: row[1] for row in rows}
+
+
+def tenants_of(session: Session, job_ids: Collection[str]) -> dict[str, str]:
+    """Return the tenants of jobs."""
+    rows = session.execute(select(Job.id, Job.tenant).where(Job.id.in_(job_ids)))
+    return {row[0]: row[1] for row in rows}
 
 
 def oldest_start(session: Session) -> datetime | None:

@@ -84,7 +84,7 @@ def move(
 ) -> bool:
     """Move a run to another state; return `False` if it is in none of the `sources`."""
     now = datetime.now(UTC)
-    columns: dict[str, Any] = {"state": to, "error": error}
+    columns: dict[str, Any] = {"state": to, "error": error, "error_type": error_type(error)}
     if to not in LIVE_ATTEMPT:
         columns["finished_at"] = now
     if to == AttemptState.RUNNING:
@@ -97,6 +97,12 @@ def move(
         .execution_options(synchronize_session=False)
     ).scalar()
     return moved is not None
+
+
+def error_type(error: dict[str, Any] | None) -> str | None:
+    """Return the type of an error, for the column that metrics count by."""
+    type = (error or {}).get("type")
+    return None if type is None else str(type)[:200]
 
 
 def mark_submitted(session: Session, owner: str, number: int) -> bool:

@@ -22,6 +22,10 @@ class Cluster:
     """All live nodes; their usage may lag some seconds behind."""
 
     nodes: tuple[Node, ...]
+    version: str | None = None
+    """Version of the executor, if known."""
+    tested: bool | None = None
+    """Whether DASL is tested with this version."""
 
     @property
     def total_cpus(self) -> float:

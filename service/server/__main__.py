@@ -5,7 +5,9 @@ It does not change the database schema: run `dasl db upgrade` first.
 
 from __future__ import annotations
 
+import faulthandler
 import logging
+import os
 import signal
 import sys
 import threading
@@ -20,6 +22,7 @@ from service.settings import read_settings
 logger = logging.getLogger(__name__)
 
 _CHECK_EVERY_SECONDS = 0.5
+STUCK_EXIT_CODE = 70  # EX_SOFTWARE; the dispatcher's is the same.
 
 
 def main() -> int:
@@ -41,6 +44,11 @@ def main() -> int:
             while not stop.wait(_CHECK_EVERY_SECONDS):
                 if not api.is_alive():
                     return 1  # The reason is in the log.
+                if (reason := api.stuck()) is not None:
+                    logger.critical("%s. This process ends, to be started again", reason)
+                    faulthandler.dump_traceback(sys.stderr)
+                    # A stuck thread cannot be ended, nor waited for.
+                    os._exit(STUCK_EXIT_CODE)
             api.stop()
     except ValueError as error:
         print(f"The API cannot start: {error}", file=sys.stderr)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from importlib.metadata import PackageNotFoundError, version
@@ -78,7 +79,8 @@ def create_app(settings: Settings, database: Database | None = None) -> FastAPI:
     provider = _login_provider(settings)
 
     @asynccontextmanager
-    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        app.state.loop = asyncio.get_running_loop()
         size_general_pool()
         yield
         context.closing.set()
@@ -97,6 +99,7 @@ def create_app(settings: Settings, database: Database | None = None) -> FastAPI:
     )
     app.state.context = context
     app.state.login_provider = provider
+    app.state.loop = None
     observer = app.state.observer = Observer(app.version, settings, database)
     app.add_middleware(BodyLimit, limit=settings.max_body_bytes)
     app.add_middleware(FailedAuthLimit, failures=Failures(failures))

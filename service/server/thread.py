@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 import threading
+import time
+from concurrent.futures import Future
 
+import anyio.to_thread
 import uvicorn
 
 from service.db.session import Database
@@ -24,6 +28,9 @@ class ApiThread(threading.Thread):
         super().__init__(name="api", daemon=True)
         self._app = create_app(settings, database)
         self._listener = listener
+        self._stuck_seconds = settings.stuck_seconds
+        self._check: Future[None] | None = None
+        self._checked_at = time.monotonic()
         self._server = uvicorn.Server(
             uvicorn.Config(
                 self._app,
@@ -46,8 +53,28 @@ class ApiThread(threading.Thread):
         """See `threading.Thread.run`."""
         self._server.run(sockets=[self._listener])
 
+    def stuck(self) -> str | None:
+        """Return why the API is stuck, as a sentence; `None` if it is not. Call it every few seconds.
+
+        It is if the event loop or all threads for requests are busy for `DASL_STUCK_SECONDS`.
+        """
+        loop: asyncio.AbstractEventLoop | None = self._app.state.loop
+        if loop is None or loop.is_closed():
+            return None
+        now = time.monotonic()
+        if self._check is None or self._check.done():
+            self._checked_at = now
+            self._check = asyncio.run_coroutine_threadsafe(_use_a_thread(), loop)
+        elif now - self._checked_at >= self._stuck_seconds:
+            return f"The API has not begun a request for {now - self._checked_at:.0f} s"
+        return None
+
     def stop(self) -> None:
         """End live streams, let other requests finish, and wait for the thread."""
         self._app.state.context.closing.set()
         self._server.should_exit = True
         self.join(_SHUTDOWN_SECONDS + 2)
+
+
+async def _use_a_thread() -> None:
+    await anyio.to_thread.run_sync(lambda: None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import threading
@@ -71,3 +72,14 @@ def run_health(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-I", "-S", SCRIPT, *arguments], capture_output=True, text=True, timeout=60
     )
+
+
+def test_health_reads_the_age_of_a_file(tmp_path: Path) -> None:
+    alive = tmp_path / "alive"
+    assert "No such file" in run_health(f"file://{alive}", "60").stderr
+    alive.touch()
+    assert run_health(f"file://{alive}", "60").returncode == 0
+    os.utime(alive, (1000, 1000))
+    result = run_health(f"file://{alive}", "60")
+    assert result.returncode == 1
+    assert "was last touched" in result.stderr

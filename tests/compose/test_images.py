@@ -44,11 +44,14 @@ def environments() -> Iterator[tuple[str, str, Any]]:
 
 def test_compose_publishes_only_the_api_on_loopback() -> None:
     published = {name: about["ports"] for name, about in SERVICES.items() if "ports" in about}
-    assert published == {"api": ["127.0.0.1:${DASL_PORT:-8000}:8000"]}
+    assert published == {
+        "api": ["127.0.0.1:${DASL_PORT:-8000}:8000"],
+        "grafana": ["127.0.0.1:${DASL_GRAFANA_PORT:-3000}:3000"],
+    }
     assert all("network_mode" not in about for about in SERVICES.values())
     assert COMPOSE["networks"]["private"] == {"internal": True}
     beyond = {name for name, about in SERVICES.items() if about["networks"] != ["private"]}
-    assert beyond == {"api"}
+    assert beyond == {"api", "grafana"}
 
 
 @pytest.mark.parametrize("name", SERVICES)
@@ -57,7 +60,7 @@ def test_compose_services_have_minimal_privileges(name: str) -> None:
     assert about["cap_drop"] == ["ALL"]
     assert about["security_opt"] == ["no-new-privileges:true"]
     assert not about.get("privileged")
-    assert about["image"].startswith("dasl-") or about["user"] == "postgres"
+    assert about["image"].startswith("dasl-") or about["user"] in ("postgres", "nobody", "472")
     assert about["restart"] == ("no" if name == "migrate" else "unless-stopped")
 
 
@@ -112,9 +115,36 @@ def test_compose_migrates_tables_before_starting_services() -> None:
 
 def test_compose_reserves_gpus_only_in_the_gpu_profile() -> None:
     profiled = {name: about["profiles"] for name, about in SERVICES.items() if "profiles" in about}
-    assert profiled == {"gpu-worker": ["gpu"]}
+    assert profiled.pop("gpu-worker") == ["gpu"]
+    assert not any("gpu" in profiles for profiles in profiled.values())
     reserving = {name for name, about in SERVICES.items() if "deploy" in about}
     assert reserving == {"gpu-worker"}
+
+
+def test_compose_images_are_pinned_to_a_minor_version() -> None:
+    foreign = {about["image"] for about in SERVICES.values()} - {"dasl-server", "dasl-worker"}
+    assert foreign
+    assert all(re.search(r":v?\d+\.\d+", image) for image in foreign), foreign
+
+
+def test_compose_protects_postgres_from_memory_of_ray() -> None:
+    for name, about in SERVICES.items():
+        if name == "postgres":
+            assert about["oom_score_adj"] < 0
+        elif name == "ray-head" or "worker" in name:
+            assert about["oom_score_adj"] > 0
+            assert "mem_limit" in about
+        else:
+            assert "mem_limit" in about, name
+
+
+def test_compose_asks_the_dispatcher_itself_for_its_health() -> None:
+    about = SERVICES["dispatcher"]
+    check, command = about["healthcheck"]["test"], about["command"]
+    alive = command[command.index("--alive-file") + 1]
+    assert f"file://{alive}" in check
+    assert alive.startswith("/tmp/")
+    assert about["tmpfs"] == ["/tmp"], "the rest of the container is read-only"
 
 
 def test_docker_files_name_no_external_host() -> None:

@@ -69,7 +69,7 @@ def test_metrics_report_jobs_and_attempts_from_the_database(api: Api) -> None:
         assert value(series, "dasl_jobs", status=status) == count
     for state, count in (("created", 0), ("submitted", 0), ("running", 2)):
         assert value(series, "dasl_live_attempts", state=state) == count
-    assert value(series, "dasl_attempts_total", outcome="failed") == 1
+    assert value(series, "dasl_attempts_total", outcome="failed", reason="other") == 1
     assert value(series, "dasl_restarts_total") == 1
     assert value(series, "dasl_queue_wait_seconds_count") == 2, "first attempts only"
     assert value(series, "dasl_queue_wait_seconds_bucket", le="+Inf") == 2

@@ -31,7 +31,7 @@ def lease(api: Api, seconds: float) -> None:
 def checks(api: Api) -> dict[str, str]:
     answer = api.client.get("/readyz")
     messages: dict[str, str] = answer.json()["checks"]
-    assert set(messages) == {"database", "dispatcher", "ray"}
+    assert set(messages) == {"database", "dispatcher", "ray", "storage"}
     if set(messages.values()) == {"ok"}:
         assert (answer.status_code, answer.json()["ready"]) == (200, True)
     else:

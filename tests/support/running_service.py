@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -87,7 +88,8 @@ def serving(folder: Path, home: Path, **settings: str) -> Iterator[tuple[int, st
 
     try:
         url = until(lambda: line("DASL serves at "), "the API")
-        token = until(lambda: line("Token: "), "the token").split()[0]
+        config = Path(until(lambda: line("Token: in "), "the token"))
+        token = tomllib.loads(config.read_text())["token"]
         yield process.pid, url, token
         process.send_signal(signal.SIGINT)
         assert process.wait(120) == 0, output.read_text()

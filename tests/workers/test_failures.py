@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import threading
 from typing import cast
 
@@ -210,3 +212,12 @@ def test_heartbeat_failure_after_the_end_is_not_logged(
     api.fail.set()
     pulse._thread.join(60)
     assert bool(caplog.records) == (not over)
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
+def test_full_disk_has_a_type_of_its_own_and_names_the_file(number: int) -> None:
+    error = describe(OSError(number, os.strerror(number), "/artifacts/jobs/x"))
+    assert error["type"] == "storage-full"
+    assert "The disk of /artifacts/jobs/x is full" in error["message"]
+    assert "Make room there" in error["message"]
+    assert describe(OSError(errno.EIO, "I/O error"))["type"] == "OSError"

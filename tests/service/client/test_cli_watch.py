@@ -13,6 +13,7 @@ from contextlib import suppress
 
 import pytest
 
+from service.cli import watching
 from service.cli.watching import watch_job
 from service.client import ApiError, Client, ConnectionFailed, JobFailed, WaitTimeout
 from tests.support.scripted_server import Answer, Request, ScriptedServer, answer_json, scripted
@@ -77,6 +78,7 @@ class Notes:
     def __init__(self, on_show: Callable[[int], None] = lambda _: None) -> None:
         self.events: list[int] = []
         self.outages = 0
+        self.notes: list[str] = []
         self.on_show = on_show
 
     def show(self, snapshot) -> None:  # type: ignore[no-untyped-def]
@@ -85,6 +87,9 @@ class Notes:
 
     def show_outage(self, reason: str) -> None:
         self.outages += 1
+
+    def show_note(self, text: str) -> None:
+        self.notes.append(text)
 
 
 def _environment(server: ScriptedServer) -> dict[str, str]:
@@ -171,6 +176,69 @@ def test_watch_survives_a_server_restart() -> None:
     assert ended.status == "succeeded"
     assert view.events == [1, 2, 3, 4, 5, 6]
     assert view.outages == 2
+
+
+@pytest.mark.parametrize(
+    ("checks", "said"),
+    [
+        (
+            {"database": "ok", "storage": "the disk of the database is full", "ray": "away"},
+            "the service cannot store anything: the disk of the database is full",
+        ),
+        (
+            {"database": "cannot be read", "storage": "unknown, as the database cannot be read"},
+            "the service is not ready: database: cannot be read; storage: unknown, as the database "
+            "cannot be read",
+        ),
+    ],
+)
+def test_watch_says_why_a_job_stands_still(
+    monkeypatch: pytest.MonkeyPatch, checks: dict[str, str], said: str
+) -> None:
+    monkeypatch.setattr(watching, "_QUIET_SECONDS", 0.0)
+
+    class StandingStill(Life):
+        """A job that takes no step until the service was asked how it is."""
+
+        asked = False
+
+        def __call__(self, request: Request) -> Answer:
+            if request.path == "/readyz":
+                self.asked = True
+                problem = {"title": "Not ready", "type": "not-ready", "checks": checks}
+                return answer_json(problem, 503, **{"Retry-After": "30"})
+            if not self.asked:
+                self.step = 0
+            return super().__call__(request)
+
+    view = Notes()
+    with scripted(StandingStill()) as server, Client(server.url) as client:
+        assert watch_job(client, JOB, view, poll=0.01).status == "succeeded"
+    assert view.notes == [said, ""]
+
+
+def test_watch_names_the_time_of_a_restart() -> None:
+    class Restarted(Life):
+        """A server that fails for a while and was started again then."""
+
+        requests = 0
+
+        def __call__(self, request: Request) -> Answer:
+            self.requests += 1
+            if request.path == "/v1/cluster":
+                started = f"2026-01-31T12:0{int(self.step > 1)}:00Z"
+                return answer_json({"api_started_at": started})
+            if self.step == 2 and self.requests < 12:
+                return answer_json({"title": "Starting"}, 503)
+            return super().__call__(request)
+
+    view = Notes()
+    with scripted(Restarted(steps=4)) as server, Client(server.url, patience=0) as client:
+        watch_job(client, JOB, view, poll=0.01)
+    assert view.outages
+    [said] = view.notes
+    assert said.startswith("the server was restarted at ")
+    assert said.endswith(":01:00")
 
 
 def test_watch_ends_after_a_long_outage() -> None:

@@ -44,6 +44,16 @@ def test_stored_token_is_not_sent_to_another_server(monkeypatch: pytest.MonkeyPa
     assert resolve_connection().token == "secret"
 
 
+@pytest.mark.parametrize("host", ["localhost", "127.0.0.1", "[::1]", "LOCALHOST"])
+def test_names_of_this_machine_are_one_server(monkeypatch: pytest.MonkeyPatch, host: str) -> None:
+    _write('url = "http://127.0.0.1:8000"\ntoken = "secret"\n')
+    monkeypatch.setenv("DASL_URL", f"http://{host}:8000/")
+    assert resolve_connection().token == "secret"
+    for other in (f"http://{host}:8001", f"https://{host}:8000", "http://elsewhere:8000"):
+        monkeypatch.setenv("DASL_URL", other)
+        assert resolve_connection().token is None
+
+
 def test_repr_hides_the_token() -> None:
     assert "secret" not in repr(resolve_connection("http://a:1", "secret"))
 

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+import tomllib
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -166,7 +167,9 @@ def test_second_start_resumes_jobs_of_killed_service_and_restarts_dead_ray(home:
     # First service: a dataset is ingested, and a job runs and saves a checkpoint.
     first = home.serve()
     url = until(lambda: first.line("DASL serves at "), "the API")
-    token = until(lambda: first.line("Token: "), "the token").split()[0]
+    assert until(lambda: first.line("Token: "), "the token") == f"in {home.config}"
+    token = tomllib.loads(home.config.read_text())["token"]
+    assert token not in first.output.read_text(), "a log is not the place for a token"
     assert home.config.stat().st_mode & 0o777 == 0o600
     assert home.config.read_text().splitlines()[1:] == [f'url = "{url}"', f'token = "{token}"']
     headers = {"Authorization": f"Bearer {token}"}
@@ -225,7 +228,8 @@ def test_second_start_resumes_jobs_of_killed_service_and_restarts_dead_ray(home:
     os.kill(until(lambda: second.below("--head"), "the start of Ray"), signal.SIGKILL)
     assert second.line("Ready") is None
     url = until(lambda: second.line("DASL serves at "), "the API")
-    assert until(lambda: second.line("Token: "), "the token").split()[0] == token
+    until(lambda: second.line("Token: "), "the token")
+    assert tomllib.loads(home.config.read_text())["token"] == token
     with httpx.Client(base_url=url, headers=headers, timeout=60) as client:
         until(
             lambda: any(c["attempt"] == 2 for c in checkpoints(client, job)) or None,

@@ -1,0 +1,57 @@
+"""Free space of the local folders that the service writes to."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from sqlalchemy import make_url
+
+# Less than the smallest checkpoint: nothing useful can be written any more.
+FULL_BYTES = 32 << 20
+
+
+def free_bytes(uri: str) -> int | None:
+    """Return the space that is free for this user below a folder; `None` if the URI is not local.
+
+    A missing folder counts as its nearest parent that exists.
+
+    Raises:
+        OSError: the file system does not answer.
+    """
+    if (folder := local_folder(uri)) is None:
+        return None
+    while not folder.exists() and folder != folder.parent:
+        folder = folder.parent
+    state = os.statvfs(folder)
+    return state.f_bavail * state.f_frsize
+
+
+def local_folder(uri: str) -> Path | None:
+    """Return the folder of a `file://` URI or the one of a SQLite database; `None` for others."""
+    if uri.startswith("file://"):
+        return Path(uri.removeprefix("file://"))
+    if uri.startswith("sqlite"):
+        return Path(str(make_url(uri).database)).parent
+    return None
+
+
+def shortage(what: str, uri: str) -> str | None:
+    """Say in words that the disk of a folder is full; `None` if it is not, or not local.
+
+    The path is left out: `/readyz` needs no token.
+    """
+    free = free_bytes(uri)
+    return None if free is None or free >= FULL_BYTES else full(what, free)
+
+
+def full(what: str, free: int | None = None) -> str:
+    """Describe a full disk, with the remedy."""
+    left = "" if free is None else f" ({free / 1e6:.0f} MB are free)"
+    return f"the disk of {what} is full{left}. Make room there; then jobs continue by themselves"
+
+
+DATABASE, ARTIFACTS = (
+    "the database (DASL_HOME or DASL_DATABASE_URL)",
+    "the artifacts (DASL_ARTIFACTS_URI)",
+)

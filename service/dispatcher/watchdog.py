@@ -1,0 +1,60 @@
+"""Ends a dispatcher that is stuck, so that whatever runs the process starts it again.
+
+Docker restarts a container whose process ends, but not one that is unhealthy.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import logging
+import os
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+logger = logging.getLogger(__name__)
+
+STUCK_EXIT_CODE = 70
+"""Exit code of a process that found itself stuck (EX_SOFTWARE)."""
+
+_CHECK_EVERY_SECONDS = 5.0
+
+
+class Watchdog(threading.Thread):
+    """Ends this process once `stuck` gives a reason; until then it touches a file, for health checks.
+
+    Args:
+        stuck: returns why the dispatcher is stuck, or `None`.
+        alive_file: is touched at each check; `None`: no file.
+    """
+
+    def __init__(
+        self,
+        stuck: Callable[[], str | None],
+        alive_file: Path | None,
+        *,
+        every: float = _CHECK_EVERY_SECONDS,
+    ) -> None:
+        super().__init__(name="watchdog", daemon=True)
+        self._stuck, self._alive_file, self._every = stuck, alive_file, every
+        self._stopped = threading.Event()
+
+    def run(self) -> None:
+        """See `threading.Thread.run`."""
+        while not self._stopped.wait(self._every):
+            reason = self._stuck()
+            if reason is not None:
+                logger.critical("%s. This process ends, to be started again", reason)
+                faulthandler.dump_traceback(sys.stderr)
+                # A stuck thread cannot be ended, nor waited for.
+                os._exit(STUCK_EXIT_CODE)
+            if self._alive_file is not None:
+                try:
+                    self._alive_file.touch()
+                except OSError as error:  # Only the health check suffers.
+                    logger.warning("%s cannot be touched: %s", self._alive_file, error)
+
+    def stop(self) -> None:
+        """End the thread."""
+        self._stopped.set()

@@ -1,0 +1,45 @@
+"""What the dispatcher reports of itself: for metrics, `/readyz` and `/v1/cluster`."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from pydantic import BaseModel, ConfigDict
+
+from service.db.models import ClusterSnapshot
+
+
+class StoreReport(BaseModel):
+    """State of the artifact store, as the dispatcher last found it."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    checked_at: datetime
+    problem: str | None = None
+    """Why nothing can be written there; `None`: it is writable."""
+    free_bytes: int | None = None
+    """Free space; `None` if the store is not a local folder."""
+    checkpoint_bytes: int = 0
+    """Size of all registered checkpoints."""
+    artifact_bytes: int = 0
+    """Size of all other files of jobs."""
+
+
+class DispatcherReport(BaseModel):
+    """State of the dispatcher that wrote the snapshot. Unknown keys of another version are ignored."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    started_at: datetime
+    ray_version: str | None = None
+    ray_tested: bool | None = None
+    failed_rounds: dict[str, int] = {}
+    """Rounds that failed since its start, by loop."""
+    store: StoreReport | None = None
+
+    @classmethod
+    def of(cls, snapshot: ClusterSnapshot | None) -> DispatcherReport | None:
+        """Return the report in a snapshot; `None` if there is none, or an older dispatcher wrote it."""
+        if snapshot is None or snapshot.dispatcher is None:
+            return None
+        return cls.model_validate(snapshot.dispatcher)

@@ -1,0 +1,183 @@
+"""Static checks of the Helm chart and of the manifest that it renders; with helm installed, it is rendered."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+import yaml
+
+from service.settings import Settings
+
+ROOT = Path(__file__).resolve().parents[2]
+CHART = ROOT / "docker/helm/dasl"
+VALUES_TEXT = (CHART / "values.yaml").read_text(encoding="utf-8")
+VALUES = yaml.safe_load(VALUES_TEXT)
+SCHEMA = json.loads((CHART / "values.schema.json").read_text(encoding="utf-8"))
+TEMPLATES = {
+    path.name: path.read_text(encoding="utf-8") for path in (CHART / "templates").iterdir()
+}
+MANIFEST = (ROOT / "docker/kubernetes/dasl.yaml").read_text(encoding="utf-8")
+OBJECTS = {
+    (each["kind"], each["metadata"]["name"]): each for each in yaml.safe_load_all(MANIFEST) if each
+}
+RAY = OBJECTS["RayCluster", "dasl-ray"]["spec"]
+
+
+def pods() -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield the name and the spec of every pod."""
+    for (kind, name), each in OBJECTS.items():
+        if kind in ("Deployment", "Job"):
+            yield name, each["spec"]["template"]["spec"]
+    yield "head", RAY["headGroupSpec"]["template"]["spec"]
+    for group in RAY["workerGroupSpecs"]:
+        yield group["groupName"], group["template"]["spec"]
+
+
+def paths(values: Any, prefix: str = "") -> Iterator[str]:
+    for key, value in values.items():
+        yield f"{prefix}{key}"
+        if isinstance(value, dict):
+            yield from paths(value, f"{prefix}{key}.")
+
+
+def test_every_value_is_explained_by_a_comment() -> None:
+    lines = [line for line in VALUES_TEXT.splitlines() if line.strip()]
+    second_group = next(i for i, line in enumerate(lines) if line.startswith("  - name:"))
+    unexplained = []
+    for index, line in enumerate(lines):
+        in_second_group = second_group <= index < second_group + 9
+        key = re.match(r"( *)(\w+): *\S", line)
+        if key is None or in_second_group or "limits:" in line:
+            continue
+        above = lines[index - 1].strip()
+        # Consecutive keys may share a comment, which names them in the plural.
+        shared = re.match(r"\w+: *\S", above) and key[2] in ("minReplicas", "maxReplicas")
+        shared = shared or key[2] == "requests"
+        if not (above.startswith(("#", "- #")) or shared):
+            unexplained.append(line)
+    assert not unexplained
+
+
+def test_schema_accepts_defaults_and_refuses_unknown_and_empty_values() -> None:
+    jsonschema.Draft7Validator.check_schema(SCHEMA)
+    jsonschema.validate(VALUES, SCHEMA)
+    changes: tuple[dict[str, object], ...] = (
+        {"unknown": 1},
+        {"api": {**VALUES["api"], "replicas": -1}},
+        {"database": {"secretName": "", "secretKey": "url"}},
+        {"settings": {"LD_PRELOAD": "x"}},
+        {"workerGroups": []},
+    )
+    for change in changes:
+        with pytest.raises(jsonschema.ValidationError):
+            jsonschema.validate(VALUES | change, SCHEMA)
+
+
+def test_templates_use_every_value_and_no_other() -> None:
+    text = "".join(TEMPLATES.values())
+    used = set(re.findall(r"\.Values\.([A-Za-z.]+)", text))
+    known = set(paths(VALUES))
+    assert used <= known
+    leaves = {path for path in known if not any(other.startswith(f"{path}.") for other in known)}
+    inside = {path for path in leaves if any(path.startswith(f"{each}.") for each in used)}
+    assert leaves - used - inside == set()
+    for key in VALUES["workerGroups"][0]:
+        assert re.search(rf"\.{key}\b", text), key
+
+
+def test_manifest_is_what_helm_renders() -> None:
+    helm = shutil.which("helm")
+    if helm is None:
+        pytest.skip("helm is not installed here; the other tests check the stored manifest")
+    done = subprocess.run(
+        [helm, "template", "dasl", CHART], capture_output=True, text=True, check=True
+    )
+    assert MANIFEST.split("\n", 2)[2] == done.stdout, "run helm template, see the file's first line"
+
+
+@pytest.mark.parametrize("name", [name for name, _ in pods()])
+def test_pods_have_minimal_privileges_and_resources(name: str) -> None:
+    pod = dict(pods())[name]
+    assert pod["securityContext"]["runAsNonRoot"] is True
+    assert pod["securityContext"]["runAsUser"] == 10001
+    for container in pod["containers"]:
+        assert container["securityContext"] == {
+            "allowPrivilegeEscalation": False,
+            "capabilities": {"drop": ["ALL"]},
+            "readOnlyRootFilesystem": True,
+        }
+        assert {"requests", "limits"} <= container["resources"].keys()
+        assert "memory" in container["resources"]["limits"]
+        assert "/tmp" in [mount["mountPath"] for mount in container["volumeMounts"]]
+        mounted = {mount["name"] for mount in container["volumeMounts"]}
+        assert mounted == {volume["name"] for volume in pod["volumes"]}
+        if name != "dasl-migrate":
+            assert "livenessProbe" in container
+        secrets = [v for v in container["env"] if re.search("TOKEN|DATABASE_URL", v["name"])]
+        assert all("secretKeyRef" in variable["valueFrom"] for variable in secrets)
+
+
+def test_ray_token_is_only_in_its_nodes_and_the_dispatcher() -> None:
+    holders = {
+        name
+        for name, pod in pods()
+        for variable in pod["containers"][0]["env"]
+        if variable["name"] == "RAY_AUTH_TOKEN"
+    }
+    assert holders == {"head", "cpu", "gpu", "dasl-dispatcher"}
+
+
+def test_jobs_get_no_cpus_of_the_head_and_groups_may_be_empty() -> None:
+    start = RAY["headGroupSpec"]["rayStartParams"]
+    assert (start["num-cpus"], start["num-gpus"]) == ("0", "0")
+    assert all(group["minReplicas"] == 0 for group in RAY["workerGroupSpecs"])
+    assert RAY["enableInTreeAutoscaling"] is False
+
+
+def test_dispatcher_is_one_and_has_time_to_save() -> None:
+    about = OBJECTS["Deployment", "dasl-dispatcher"]["spec"]
+    assert (about["replicas"], about["strategy"]) == (1, {"type": "Recreate"})
+    pod = about["template"]["spec"]
+    env = {each["name"]: each.get("value") for each in pod["containers"][0]["env"]}
+    assert pod["terminationGracePeriodSeconds"] > float(env["DASL_SHUTDOWN_SECONDS"])
+    command, probe = pod["containers"][0]["command"], pod["containers"][0]["livenessProbe"]
+    alive = command[command.index("--alive-file") + 1]
+    assert f"file://{alive}" in probe["exec"]["command"]
+
+
+def test_migration_runs_before_the_rest() -> None:
+    hooks = OBJECTS["Job", "dasl-migrate"]["metadata"]["annotations"]["helm.sh/hook"]
+    assert hooks == "pre-install,pre-upgrade"
+
+
+def test_network_policies_keep_others_from_ray() -> None:
+    ray = OBJECTS["NetworkPolicy", "dasl-ray"]["spec"]
+    assert ray["podSelector"] == {"matchLabels": {"ray.io/cluster": "dasl-ray"}}
+    sources = [
+        each["podSelector"]["matchLabels"] for rule in ray["ingress"] for each in rule["from"]
+    ]
+    assert [
+        labels.get("app.kubernetes.io/component") or labels.get("app.kubernetes.io/name") or "nodes"
+        for labels in sources
+    ] == ["nodes", "dispatcher", "kuberay-operator"]
+    assert "ingress" not in OBJECTS["NetworkPolicy", "dasl-dispatcher"]["spec"]
+
+
+def test_chart_names_settings_that_exist() -> None:
+    known = {
+        str(field.validation_alias or f"DASL_{name.upper()}")
+        for name, field in Settings.model_fields.items()
+    }
+    workers = {"DASL_CACHE_DIR"}
+    for name, pod in pods():
+        for variable in pod["containers"][0]["env"]:
+            if variable["name"].startswith("DASL_"):
+                assert variable["name"] in known | workers, (name, variable)

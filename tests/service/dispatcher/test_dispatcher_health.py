@@ -1,0 +1,155 @@
+"""What the dispatcher reports of itself, and that it ends when it is stuck."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from service.artifacts.storage import Storage
+from service.checkpoints import repository as checkpoints
+from service.dispatcher import isolation
+from service.dispatcher.executor import ExecutorUnavailable
+from service.dispatcher.watchdog import STUCK_EXIT_CODE, Watchdog
+from service.scheduling import repository as scheduling
+from service.scheduling.dispatcher_report import DispatcherReport
+from tests.support.dispatcher_world import World
+from tests.support.polling import until
+
+
+def report(world: World) -> DispatcherReport:
+    with world.database.read() as session:
+        found = DispatcherReport.of(scheduling.snapshot(session))
+    assert found is not None
+    return found
+
+
+def test_report_has_store_sizes_and_failed_rounds(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job_id = world.add_job()
+    world.tick()
+    checkpoint = world.add_checkpoint(job_id, 1, 5)
+    with world.database.write() as session:
+        checkpoints.by_id(session, checkpoint).files = [
+            {"name": "a", "size": 3_000_000_000, "sha256": "0" * 64},
+            {"name": "b", "size": 500, "sha256": "0" * 64},
+        ]
+    world.tick(61)
+    world.tick()
+    store = report(world).store
+    assert store is not None
+    assert (store.problem, store.checkpoint_bytes, store.artifact_bytes) == (None, 3_000_000_500, 0)
+    assert store.free_bytes
+    assert report(world).failed_rounds == {"logs": 0, "garbage": 0, "store": 0}
+    assert report(world).started_at == world.began
+
+    def refuse(_: Storage) -> None:
+        raise ValueError("the store cannot be written: read-only file system")
+
+    monkeypatch.setattr(Storage, "check_writable", refuse)
+    world.tick(61)
+    world.tick()
+    store = report(world).store
+    assert store is not None
+    assert store.problem == "the store cannot be written: read-only file system"
+
+
+def test_restart_is_an_event_of_jobs_that_were_running(world: World) -> None:
+    before = world.add_job(cpus_per_worker=1)
+    world.tick()
+    world.worker_starts(before)
+    assert world.events(before, "service-restarted") == []
+    world.ahead += timedelta(seconds=60)
+    world.restart("second")
+    world.tick(60)
+    world.tick()
+    after = world.add_job()
+    world.tick()
+    assert world.events(before, "service-restarted") == [
+        "The dispatcher was restarted while attempt 1 was running"
+    ]
+    assert world.events(after, "service-restarted") == []
+
+
+def test_dispatcher_is_stuck_only_if_a_round_does_not_end(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    blocked, go_on, stop = threading.Event(), threading.Event(), threading.Event()
+    calls = 0
+
+    def cluster() -> None:
+        # The first round fails like one without Ray, the second never returns.
+        nonlocal calls
+        calls += 1
+        if calls > 1:
+            blocked.set()
+            go_on.wait()
+        raise ExecutorUnavailable("Ray does not answer")
+
+    monkeypatch.setattr(world.executor, "cluster", cluster)
+    thread = threading.Thread(target=world.dispatcher.run, args=(stop,), kwargs={"interval": 0.01})
+    assert world.dispatcher.stuck() is None, "it does not run yet"
+    thread.start()
+    until(lambda: calls == 1 or None, "the first round")
+    world.ahead += timedelta(seconds=5)
+    assert blocked.wait(60)
+    assert world.dispatcher.stuck() is None
+    queue = world.dispatcher._loops["queue"]
+    assert queue.progressed_at is not None
+    queue.progressed_at -= world.settings.stuck_seconds
+    reason = world.dispatcher.stuck()
+    assert reason is not None
+    assert reason.startswith("The loop 'queue' of the dispatcher made no progress for 90")
+    go_on.set()
+    until(lambda: world.dispatcher.stuck() is None or None, "its recovery")
+    stop.set()
+    thread.join(60)
+    assert not thread.is_alive()
+    assert world.dispatcher.stuck() is None, "it has stopped"
+
+
+def test_watchdog_ends_stuck_process_with_reason_and_stacks() -> None:
+    program = (
+        "import logging, threading; logging.basicConfig()\n"
+        "from service.dispatcher.watchdog import Watchdog\n"
+        "Watchdog(lambda: 'The loop hangs', None, every=0.01).start()\n"
+        "def blocked_round(): threading.Event().wait()\n"
+        "blocked_round()\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == STUCK_EXIT_CODE
+    assert "The loop hangs. This process ends, to be started again" in done.stderr
+    assert "in blocked_round" in done.stderr
+
+
+def test_watchdog_touches_file_while_alive(tmp_path: Path) -> None:
+    alive = tmp_path / "alive"
+    watchdog = Watchdog(lambda: None, alive, every=0.01)
+    watchdog.start()
+    until(lambda: alive.exists() or None, "the file")
+    os.utime(alive, (0, 0))
+    until(lambda: alive.stat().st_mtime > 0 or None, "a touch")
+    watchdog.stop()
+    watchdog.join(60)
+    assert not watchdog.is_alive()
+
+
+def test_rounds_that_fail_are_counted() -> None:
+    stop = threading.Event()
+
+    def fail() -> bool:
+        stop.set()
+        raise RuntimeError("a defect")
+
+    loop = isolation.Loop(fail, 0.0, isolation.Outage())
+    loop.run(stop)
+    assert loop.failed_rounds == 1
+    assert loop.progressed_at is None
