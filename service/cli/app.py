@@ -19,6 +19,7 @@ from service.cli import (
     prepare,
     server,
     show,
+    storage,
     tokens,
     train,
 )
@@ -72,6 +73,7 @@ datasets.register(app)
 jobs.register(app)
 show.register(app)
 files.register(app)
+storage.register(app)
 cluster.register(app)
 tokens.register(app)
 audit.register(app)

@@ -10,7 +10,7 @@ from service.client.checkpoints import Checkpoints
 from service.client.config import resolve_connection
 from service.client.datasets import Datasets
 from service.client.jobs import Jobs
-from service.client.models import Cluster
+from service.client.models import Cluster, Storage
 from service.client.transport import Transport, path_to
 
 
@@ -49,6 +49,10 @@ class Client:
     def cluster(self) -> Cluster:
         """Return the cluster's nodes, CPUs and GPUs, used and free, and the queue."""
         return Cluster.model_validate(self._transport.json("GET", path_to("cluster")))
+
+    def storage(self) -> Storage:
+        """Return what the jobs of the tenant take. Needs a token with scope `admin`."""
+        return Storage.model_validate(self._transport.json("GET", path_to("storage")))
 
     def close(self) -> None:
         """Close the connections. Leaving `with Client() as client:` does the same."""

@@ -118,6 +118,13 @@ class Job(Base):
         Index(None, "tenant", "method", "id"),
         Index(None, "status", "priority", "id"),
         Index(None, "token_id", "status"),
+        # Few jobs are deleted and not removed yet.
+        Index(
+            None,
+            "deleted_at",
+            sqlite_where=text("deleted_at IS NOT NULL"),
+            postgresql_where=text("deleted_at IS NOT NULL"),
+        ),
     )
 
     id: Mapped[str] = mapped_column(String(40), primary_key=True)
@@ -152,6 +159,12 @@ class Job(Base):
     start_checkpoint_id: Mapped[str | None] = mapped_column(String(40), index=True)
     # Replaces `resources.max_hours` of the spec, which is never rewritten.
     max_hours: Mapped[float | None] = mapped_column(Double)
+    # Hidden from every endpoint; the dispatcher removes its files and rows, this one last.
+    deleted_at: Mapped[datetime | None]
+    # When retention removed what is older than the settings keep; its checkpoints have their own state.
+    logs_removed_at: Mapped[datetime | None]
+    metrics_removed_at: Mapped[datetime | None]
+    artifacts_removed_at: Mapped[datetime | None]
 
     @property
     def submitted_spec(self) -> Object:
@@ -329,6 +342,8 @@ class Checkpoint(Base):
     state: Mapped[str] = mapped_column(String(20))
     final: Mapped[bool]
     pinned: Mapped[bool] = mapped_column(default=False, server_default=false())
+    # Bytes of all files. The dispatcher adds what versions without this column left out.
+    size: Mapped[int | None] = mapped_column(BigInteger)
     created_at: Mapped[datetime]
 
 

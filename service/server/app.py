@@ -28,6 +28,7 @@ from service.jobs.history_endpoints import router as history
 from service.observability.endpoints import router as probes
 from service.observability.observer import Observer
 from service.settings import Settings
+from service.storage.endpoints import router as storage
 from service.tokens.endpoints import router as tokens
 from service.worker_api.endpoints import routers as workers
 
@@ -40,6 +41,7 @@ for _part in (
     datasets,
     checkpoints,
     cluster,
+    storage,
     catalog,
     tokens,
     audit,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -14,28 +13,12 @@ from sqlalchemy import event
 
 from dasl_core.spec import Checkpoints
 from service import ids, lifecycle
-from service.artifacts.storage import Storage
 from service.checkpoints import repository as checkpoints
 from service.checkpoints.retention import obsolete_checkpoints
 from service.db.models import Checkpoint
-from service.dispatcher.adoption import Adoption
-from service.dispatcher.context import DispatcherContext, Entrypoints, utc_now
+from service.dispatcher.context import utc_now
 from service.dispatcher.garbage import Garbage
-from service.dispatcher.ray_executor import RayExecutor
 from tests.support.api_under_test import Api, Worker, refused
-
-
-@pytest.fixture
-def garbage(api: Api) -> Iterator[Garbage]:
-    """The dispatcher's garbage collection, which holds the lease and makes no request to Ray."""
-    ray = RayExecutor("http://127.0.0.1:9", None)
-    storage = Storage(api.settings.artifacts_uri)
-    shared = DispatcherContext(
-        api.settings, api.database, storage, ray, utc_now, "me", Entrypoints()
-    )
-    assert shared.take_lease()
-    yield Garbage(shared, Adoption(shared))
-    ray.close()
 
 
 def sweep(garbage: Garbage) -> None:
