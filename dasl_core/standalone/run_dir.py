@@ -13,6 +13,7 @@ import json
 import math
 import os
 import shutil
+import threading
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -69,6 +70,8 @@ class RunDirectory:
         self.damaged: list[str] = []
         self._unwritten: list[str] = []
         self._kept_until: int | None = None
+        # A checkpoint is written beside the training, and writes the metrics before it.
+        self._metrics_lock = threading.Lock()
 
     def __enter__(self) -> Self:
         return self
@@ -131,6 +134,10 @@ class RunDirectory:
         Raises:
             OSError: they cannot be written; the next call writes them, too.
         """
+        with self._metrics_lock:
+            self._add_metrics(points)
+
+    def _add_metrics(self, points: list[dict[str, Any]]) -> None:
         self._unwritten += [_line(point) for point in points]
         file = self.path / METRICS
         if self._kept_until is not None:
@@ -190,10 +197,11 @@ class RunDirectory:
 
     def _sync_metrics(self) -> None:
         """Write the metrics of a checkpoint's steps to the disk before the checkpoint."""
-        if self._unwritten:
-            self.add_metrics([])
-        if (self.path / METRICS).exists():
-            sync(self.path / METRICS)
+        with self._metrics_lock:
+            if self._unwritten:
+                self._add_metrics([])
+            if (self.path / METRICS).exists():
+                sync(self.path / METRICS)
 
 
 def _put_back(aside: Path) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from dasl_core.data.index import DatasetIndex
-from dasl_core.train import checkpointing, serialization
+from dasl_core.train.serialization import StateCopy
 from dasl_core.train.validation import Validator
 from tests.support.gloo_pool import GlooPool
 from tests.support.training_world import Recorder, resolved, run
@@ -52,7 +52,7 @@ def test_failed_save_is_reported_and_retried(
 def test_full_scratch_is_reported_and_retried(
     pictures: DatasetIndex, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write, calls = serialization.save_state, []
+    write, calls = StateCopy.write, []
 
     def full_once(*arguments: Any) -> None:
         calls.append(arguments)
@@ -60,7 +60,7 @@ def test_full_scratch_is_reported_and_retried(
             raise OSError(errno.ENOSPC, "No space left on device")
         write(*arguments)
 
-    monkeypatch.setattr(checkpointing, "save_state", full_once)
+    monkeypatch.setattr(StateCopy, "write", full_once)
     reporter = FullDisk(tmp_path)
     assert run(resolved(pictures), pictures, cache, reporter) == "succeeded"
     assert len(reporter.failures) == 1
