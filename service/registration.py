@@ -54,6 +54,7 @@ def register(
     }
     message = f"{'Final checkpoint' if final else 'Checkpoint'} {checkpoint.id} at step {step}"
     if adopted:
+        lifecycle.count_adopted_progress(session, job, number)
         message += f", which attempt {number} wrote but could not report"
         data["adopted"] = True
     lifecycle.append_event(session, job.id, "checkpoint", message, data)

@@ -23,6 +23,7 @@ from dasl_core.atomic import sync, write_atomically
 from dasl_core.manifest import MANIFEST, damage_of
 
 CHECKPOINTS, METRICS, SPEC = "checkpoints", "metrics.jsonl", "spec.json"
+EPOCHS = "metrics.json"  # of `dasl_core.export`
 _LOCK, _SCRATCH = ".lock", ".scratch"
 # Errors of file systems without locks, on which two runs can share a folder.
 _NO_LOCKS = {errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS}
@@ -194,6 +195,19 @@ class RunDirectory:
             raise
         _put_back(aside)
         return target
+
+    def epochs_of_checkpoints(self, *, before: int) -> list[tuple[Path, float]]:
+        """The checkpoints before a step, oldest first, with their epochs; without those that do not tell theirs."""
+        epochs = []
+        for folder in sorted((self.path / CHECKPOINTS).glob(_NUMBERED)):
+            try:
+                about = json.loads((folder / EPOCHS).read_text(encoding="utf-8"))
+                epoch = float(about["epoch"])
+            except (OSError, ValueError, KeyError, TypeError):  # damaged
+                continue
+            if int(folder.name.removeprefix("step-")) < before:
+                epochs.append((folder, epoch))
+        return epochs
 
     def _sync_metrics(self) -> None:
         """Write the metrics of a checkpoint's steps to the disk before the checkpoint."""

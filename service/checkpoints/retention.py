@@ -53,12 +53,11 @@ def obsolete_checkpoints(
     """Select the checkpoints that are neither among the newest or the best, nor pinned, nor final.
 
     Those within an epoch, from `checkpoints.every_minutes` or a pause, only serve to resume: they are kept while
-    they are among the two newest, of which one may be damaged.
+    they are among the two newest, of which one may be damaged, and `checkpoints.keep_last` does not count them.
     """
-    newest, rest = newest_first[:2], newest_first[2:]
-    within_epochs = [c for c in rest if not c.epoch.is_integer()]
-    others = [*newest, *(c for c in rest if c.epoch.is_integer())]
-    older = [] if policy.keep_last is None else others[policy.keep_last :]
+    within_epochs = [c for c in newest_first[2:] if not c.epoch.is_integer()]
+    ends = [c for c in newest_first if c.epoch.is_integer()]
+    older = [] if policy.keep_last is None else ends[policy.keep_last :]
     ranked = best_first(policy, older)
     best = {checkpoint.id for checkpoint in ranked[: policy.keep_best]}
     dropped = [c for c in older if c.id not in best]
