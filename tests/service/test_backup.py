@@ -166,6 +166,7 @@ def test_backup_that_does_not_fit_leaves_nothing(url: str, tmp_path: Path) -> No
 
 def test_unusable_backups_are_refused_and_change_nothing(url: str, tmp_path: Path) -> None:
     path, file = path_of(url), tmp_path / "backup"
+    before = path.read_bytes()
     with pytest.raises(ValueError, match="does not exist"):
         restore(url, file)
     file.write_bytes(before[: len(before) // 2])
