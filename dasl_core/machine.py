@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 _PROCESS = Path("/proc/self/cgroup")
+_MACHINE = Path("/proc/meminfo")
 _CGROUPS = Path("/sys/fs/cgroup")
 
 
@@ -33,6 +34,33 @@ def usable_memory() -> int:
         if len(words) == 1 and words[0].isdigit():
             memory = min(memory, int(words[0]))
     return memory
+
+
+def available_memory() -> int:
+    """Bytes of memory that are not in use, by the machine or the process's control groups.
+
+    Cached files do not count as used, as the system gives up their memory when it is needed.
+    """
+    memory = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    machine = _pairs(_MACHINE)
+    memory = machine.get("MemAvailable:", memory >> 10) << 10
+    for group in _groups("memory"):
+        limit = _words(group / "memory.max") or _words(group / "memory.limit_in_bytes")
+        used = _words(group / "memory.current") or _words(group / "memory.usage_in_bytes")
+        if len(limit) == len(used) == 1 and limit[0].isdigit() and used[0].isdigit():
+            statistics = _pairs(group / "memory.stat")
+            cached = statistics.get("file", statistics.get("cache", 0))
+            memory = min(memory, int(limit[0]) - int(used[0]) + cached)
+    return max(0, memory)
+
+
+def _pairs(file: Path) -> dict[str, int]:
+    """Read the lines `name number` of a file."""
+    try:
+        lines = [line.split() for line in file.read_text(encoding="utf-8").splitlines()]
+    except OSError:
+        return {}
+    return {line[0]: int(line[1]) for line in lines if len(line) > 1 and line[1].isdigit()}
 
 
 def _groups(controller: str) -> Iterator[Path]:

@@ -212,6 +212,16 @@ def _made_progress(session: Session, job: Job) -> bool:
     )
 
 
+def count_adopted_progress(session: Session, job: Job, number: int) -> None:
+    """Refill the budget of infrastructure failures: the newest attempt registers a checkpoint after its end.
+
+    The failure that ended it is the first one since then. The job must be locked.
+    """
+    if job.attempt == number and job.infrastructure_failures > 1:
+        job.infrastructure_failures = 1
+        session.flush()
+
+
 def _max_restarts(job: Job) -> int | None:
     """Return how often the job may be retried; `None` if its spec cannot be read.
 

@@ -29,6 +29,7 @@ def register(
     if registered is not None:
         return registered.id
     step, final = report.step, report.final
+    size = sum(entry.size for entry in report.files)
     checkpoint = Checkpoint(
         id=ids.new_id("ckpt"),
         job_id=job.id,
@@ -40,10 +41,10 @@ def register(
         metrics=report.metrics,
         state=checkpoints.REGISTERED,
         final=final,
+        size=size,
         created_at=datetime.now(UTC),
     )
     checkpoints.add(session, checkpoint)
-    size = sum(entry.size for entry in report.files)
     data: dict[str, Any] = {
         "id": checkpoint.id,
         "step": step,
@@ -53,6 +54,7 @@ def register(
     }
     message = f"{'Final checkpoint' if final else 'Checkpoint'} {checkpoint.id} at step {step}"
     if adopted:
+        lifecycle.count_adopted_progress(session, job, number)
         message += f", which attempt {number} wrote but could not report"
         data["adopted"] = True
     lifecycle.append_event(session, job.id, "checkpoint", message, data)

@@ -28,6 +28,7 @@ class NodeShape(NamedTuple):
 CURRENT_NODES: Literal["current"] = "current"
 ClusterLimit = tuple[NodeShape, ...] | Literal["current"] | None
 """The largest cluster: `CURRENT_NODES`: that of now; `None`: unknown."""
+Days = Annotated[float | None, Field(gt=0, le=36_500)]
 _NODE_SHAPE = re.compile(r"(\d{1,4})x(\d{1,6})(?::(\d{1,6}))?")
 
 
@@ -85,6 +86,18 @@ class Settings(BaseSettings):
     """Maximum size of an attempt's stored log: half for its beginning, half for its end."""
     log_format: LogFormat = "text"
     """Format of the log records of all processes: lines of text or of JSON."""
+    keep_jobs_days: Days = None
+    """Failed and cancelled jobs are deleted this long after their end; unset: kept."""
+    keep_artifacts_days: Days = None
+    """Artifacts, and checkpoints other than the final, newest, best and pinned ones, are removed this long after
+    the end of their job; unset: kept."""
+    keep_metrics_days: Days = None
+    """Metrics are removed this long after the end of their job; unset: kept. Evaluations stay."""
+    keep_logs_days: Days = None
+    """Logs are removed this long after the end of their job; unset: kept."""
+    max_artifact_bytes: Annotated[int | None, Field(gt=0)] = None
+    """If checkpoints and artifacts take more, those of ended jobs are removed as after `keep_artifacts_days`,
+    the earliest ended job first; unset: no limit."""
     metrics_token: SecretStr | None = None
     """Bearer token that `/metrics` requires; unset: `/metrics` needs no token."""
     oidc_issuer: str = ""

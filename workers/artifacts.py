@@ -51,6 +51,7 @@ def upload_checkpoint(
     files, pauses = sorted(folder.iterdir()), [*UPLOAD_PAUSES]
     while True:
         try:
+            _remove_manifest(uri)
             entries = [upload(file, f"{uri}/{file.name}", on_chunk) for file in files]
             content = manifest.encode({e.name: (e.size, e.sha256) for e in entries}, about)
             _write(io.BytesIO(content), f"{uri}/{manifest.MANIFEST}")
@@ -61,6 +62,16 @@ def upload_checkpoint(
                 raise
             logger.warning("%s could not be written; trying again: %s", uri, error)
             time.sleep(pauses.pop(0))
+
+
+def _remove_manifest(uri: str) -> None:
+    """Remove the manifest of files that are about to be replaced: it would describe a mixture of both.
+
+    A restored database repeats an attempt whose files are still there.
+    """
+    system, target = fsspec.core.url_to_fs(f"{uri}/{manifest.MANIFEST}")
+    if system.exists(target):
+        system.rm_file(target)
 
 
 def _remove(uri: str) -> None:

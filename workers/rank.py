@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from dasl_core.data.index import DatasetIndex
     from dasl_core.spec.locations import ReadableFolders
+    from dasl_core.vocabulary import TrainingOutcome
+    from service.client.worker import WorkerClient
     from service.protocol import WorkerDataset
 
 logger = logging.getLogger(__name__)
@@ -37,15 +39,12 @@ def train_rank(config: dict[str, Any]) -> None:
     from dasl_core.train.build import RunFiles, pretrain
     from dasl_core.train.reporter import NullReporter
     from dasl_core.train.serialization import STATE_FILES
-    from service.client import ConnectionFailed
     from service.client.worker import WorkerClient
     from service.protocol import AttemptStart
     from workers import placement
     from workers.logs import log_to_stderr
-    from workers.report_queue import ReportsUndelivered
     from workers.reporter import ApiReporter
     from workers.scratch import SubmissionFolder, scratch_root
-    from workers.settings import PATIENCE_SECONDS
 
     log_to_stderr(config["token"], job=config["job"], attempt=config["attempt"], rank=rank())
     device, node = ray.train.torch.get_device(), ray.util.get_node_ip_address()
@@ -102,11 +101,26 @@ def train_rank(config: dict[str, Any]) -> None:
         )
         if client is not None and reporter is not None:
             reporter.flush()
-            # The final checkpoint is registered, so an unavailable API must not turn this into a failure.
-            try:
-                client.finish(outcome, patience=PATIENCE_SECONDS)
-            except ConnectionFailed as error:
-                raise ReportsUndelivered(f"the end of the run was not reported: {error}") from error
+            report_end(client, outcome)
+
+
+def report_end(client: WorkerClient, outcome: TrainingOutcome) -> None:
+    """Report the end of a run whose final checkpoint is registered.
+
+    Raises:
+        ReportsUndelivered: the API does not answer, or has a problem. That must not become a failure of the
+            training.
+    """
+    from service.client import ApiError, ConnectionFailed
+    from workers.report_queue import ReportsUndelivered
+    from workers.settings import PATIENCE_SECONDS
+
+    try:
+        client.finish(outcome, patience=PATIENCE_SECONDS)
+    except (ApiError, ConnectionFailed) as error:
+        if isinstance(error, ApiError) and error.status < 500:
+            raise
+        raise ReportsUndelivered(f"the end of the run was not reported: {error}") from error
 
 
 def _index(dataset: WorkerDataset, readable: ReadableFolders, scratch: Path) -> DatasetIndex:

@@ -46,7 +46,7 @@ class SubmissionFolder:
                 f"Set {DIRECTORY_VARIABLE} to a folder on a local disk"
             ) from error
         for folder in self.path.parent.glob(f"{_PREFIX}*"):
-            if folder != self.path and (folder / IN_USE).exists() and _remove_unused(folder):
+            if folder != self.path and _is_submission(folder) and _remove_unused(folder):
                 logger.info("removed %s, which a killed process left", folder)
         return self
 
@@ -92,6 +92,18 @@ class SubmissionFolder:
                 download(uri, files, partial, report)
                 partial.rename(folder)
         return folder
+
+
+def _is_submission(folder: Path) -> bool:
+    """Whether a folder is that of a submission; one of another user may not be readable."""
+    try:
+        os.stat(folder / IN_USE)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError as error:
+        logger.warning("%s is skipped, as it cannot be read: %s", folder, error)
+        return False
+    return True
 
 
 def _remove_unused(folder: Path) -> bool:

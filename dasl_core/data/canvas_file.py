@@ -79,22 +79,26 @@ class CanvasFile:
         Raises:
             OSError: there is no room for the file, or it cannot be written.
         """
-        read_by_another: int | None = None
+        read_by_another = 0
+        failed_before: int | None = None  # unless this process waited, which the first `wait` sets
+        lock = self._file.with_suffix(".lock")
 
         def wait() -> None:
-            nonlocal read_by_another
-            read_by_another = self._read_progress(read_by_another or 0)
+            nonlocal read_by_another, failed_before
+            if failed_before is None:
+                failed_before = lock.stat().st_mtime_ns
+            read_by_another = self._read_progress(read_by_another)
             on_read(read_by_another)
             time.sleep(_WAIT_SECONDS)
 
-        with locked(self._file.with_suffix(".lock"), wait):
+        with locked(lock, wait):
             if self._is_intact():
                 self._remove_partial()  # of a process that was killed after the last image
                 self._repair()
-            elif read_by_another is not None and not self._partial.exists():
+            elif failed_before not in (None, lock.stat().st_mtime_ns):
                 # Each of many ranks would decode for hours to fail in the same way.
                 raise OSError(errno.ENOSPC, f"another process could not write {self._file}")
-            elif too_many(len(self._drawer.missing()), self._drawer.shape[0]):
+            elif too_many(len(self._drawer.missing(lambda: on_read(0))), self._drawer.shape[0]):
                 return None
             else:
                 self._build(on_read)
@@ -139,6 +143,8 @@ class CanvasFile:
             if error.errno not in _NO_ROOM:
                 raise  # the next process continues
             self._remove_partial()
+            # The lock's time tells those that wait, and needs no room.
+            os.utime(self._file.with_suffix(".lock"))
             message = f"{error.strerror}; {self._file} takes {self._size >> 20} MiB"
             raise OSError(error.errno, message) from error
         self._remove_partial()

@@ -1,6 +1,8 @@
 """Drawing of images as canvases: decoded, scaled down, and placed into the upper left of a square."""
 
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 
 import numpy as np
 from PIL import Image
@@ -58,14 +60,23 @@ class Drawer:
         width, height = map(int, self.index.sizes[position])
         return width * height * _BYTES_PER_PIXEL + int(np.prod(self.shape[1:]))
 
-    def missing(self) -> dict[int, str]:
-        """Find the images whose files are missing or empty, which is known without decoding."""
+    def missing(self, on_looked: Callable[[], None] = lambda: None) -> dict[int, str]:
+        """Find the images whose files are missing or empty, which is known without decoding.
+
+        `on_looked` is called after each image; what it raises ends the search.
+        """
         threads = usable_cores()
         with ThreadPoolExecutor(threads, thread_name_prefix="look") as pool:
             reasons = bounded_map(
                 pool, self._absence, range(len(self.index)), AHEAD_PER_THREAD * threads
             )
-            return {position: why for position, why in enumerate(reasons) if why is not None}
+            absent = {}
+            with closing(reasons):
+                for position, why in enumerate(reasons):
+                    on_looked()
+                    if why is not None:
+                        absent[position] = why
+            return absent
 
     def _absence(self, position: int) -> str | None:
         try:

@@ -32,7 +32,8 @@ class Checkpoints(SpecModel):
         ),
     )
     keep_last: PositiveInt | None = Field(
-        None, description="How many of the newest checkpoints to keep. null: all."
+        None,
+        description="How many of the newest checkpoints at the ends of epochs to keep. null: all.",
     )
     keep_best: int = Field(
         0,

@@ -28,7 +28,8 @@ class ConsoleReporter:
         self.saved = False
         self.interrupted = False
         self._shown_step = -1
-        self._newest: list[tuple[Path, float]] = []  # the two newest checkpoints, with their epochs
+        # The newest checkpoints of all processes, with their epochs; None before the first one of this process.
+        self._newest: list[tuple[Path, float]] | None = None
         self._print_reading_at = 0.0
         self._metrics_failed = False
 
@@ -76,6 +77,8 @@ class ConsoleReporter:
         self, folder: Path, step: int, epoch: float, metrics: dict[str, float], final: bool
     ) -> None:
         """Move the checkpoint to the run directory; remove those within epochs but the two newest."""
+        if self._newest is None:
+            self._newest = self.run_dir.epochs_of_checkpoints(before=step)
         saved = self.run_dir.add_checkpoint(folder, step)
         print_line(f"Saved checkpoint {saved}")
         self.saved = True

@@ -13,6 +13,7 @@ import json
 import math
 import os
 import shutil
+import threading
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -22,6 +23,7 @@ from dasl_core.atomic import sync, write_atomically
 from dasl_core.manifest import MANIFEST, damage_of
 
 CHECKPOINTS, METRICS, SPEC = "checkpoints", "metrics.jsonl", "spec.json"
+EPOCHS = "metrics.json"  # of `dasl_core.export`
 _LOCK, _SCRATCH = ".lock", ".scratch"
 # Errors of file systems without locks, on which two runs can share a folder.
 _NO_LOCKS = {errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS}
@@ -69,6 +71,8 @@ class RunDirectory:
         self.damaged: list[str] = []
         self._unwritten: list[str] = []
         self._kept_until: int | None = None
+        # A checkpoint is written beside the training, and writes the metrics before it.
+        self._metrics_lock = threading.Lock()
 
     def __enter__(self) -> Self:
         return self
@@ -131,6 +135,10 @@ class RunDirectory:
         Raises:
             OSError: they cannot be written; the next call writes them, too.
         """
+        with self._metrics_lock:
+            self._add_metrics(points)
+
+    def _add_metrics(self, points: list[dict[str, Any]]) -> None:
         self._unwritten += [_line(point) for point in points]
         file = self.path / METRICS
         if self._kept_until is not None:
@@ -188,12 +196,26 @@ class RunDirectory:
         _put_back(aside)
         return target
 
+    def epochs_of_checkpoints(self, *, before: int) -> list[tuple[Path, float]]:
+        """The checkpoints before a step, oldest first, with their epochs; without those that do not tell theirs."""
+        epochs = []
+        for folder in sorted((self.path / CHECKPOINTS).glob(_NUMBERED)):
+            try:
+                about = json.loads((folder / EPOCHS).read_text(encoding="utf-8"))
+                epoch = float(about["epoch"])
+            except (OSError, ValueError, KeyError, TypeError):  # damaged
+                continue
+            if int(folder.name.removeprefix("step-")) < before:
+                epochs.append((folder, epoch))
+        return epochs
+
     def _sync_metrics(self) -> None:
         """Write the metrics of a checkpoint's steps to the disk before the checkpoint."""
-        if self._unwritten:
-            self.add_metrics([])
-        if (self.path / METRICS).exists():
-            sync(self.path / METRICS)
+        with self._metrics_lock:
+            if self._unwritten:
+                self._add_metrics([])
+            if (self.path / METRICS).exists():
+                sync(self.path / METRICS)
 
 
 def _put_back(aside: Path) -> None:

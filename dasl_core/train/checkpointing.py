@@ -1,8 +1,11 @@
 """Checkpoints of a run: what the training state contains, and how it is saved, published and restored."""
 
+import copy
+import logging
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from enum import IntEnum
 from pathlib import Path
 from time import monotonic
 from typing import Any
@@ -10,20 +13,25 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from safetensors import SafetensorError
+from torch import nn
 
 from dasl_core.distributed import broadcast_int, gather_objects_to_rank0, rank, world_size
 from dasl_core.export import export_backbone
+from dasl_core.machine import available_memory
 from dasl_core.methods import Method
 from dasl_core.seeds import random_state, restore_random_state
 from dasl_core.spec import ResolvedJobSpec, versions
 from dasl_core.spec.base import shorten
+from dasl_core.train.background import BackgroundCall, copy_to_cpu
 from dasl_core.train.criterion import Criterion
 from dasl_core.train.data import TrainingData
 from dasl_core.train.progress import Progress, RunLength
 from dasl_core.train.pseudo_labels import PseudoLabels
 from dasl_core.train.reporter import Reporter
-from dasl_core.train.serialization import load_state, save_state
+from dasl_core.train.serialization import StateCopy, load_state
 from dasl_core.vocabulary import TRAINED
+
+logger = logging.getLogger(__name__)
 
 # Raised when an older training state can no longer be read.
 FORMAT = 4
@@ -39,7 +47,7 @@ class Checkpointer:
         resume_from: folder of the checkpoint to resume from.
         branch: the settings may differ from that checkpoint's: take over what still fits
             (`dasl_core.spec.branch`) instead of resuming exactly.
-        saved_step: step of the newest checkpoint, None when there is none.
+        saved_step: step of the newest checkpoint, which may still be written; None when there is none.
     """
 
     spec: ResolvedJobSpec
@@ -52,6 +60,8 @@ class Checkpointer:
     resume_from: Path | None = None
     branch: bool = False
     saved_step: int | None = None
+    _write: BackgroundCall[bool] | None = None  # on rank 0
+    _being_written: bool = False  # on all ranks
     _last_try: float = field(default_factory=lambda: monotonic())
 
     def is_overdue(self) -> bool:
@@ -84,63 +94,141 @@ class Checkpointer:
     def save(self, *, required: bool) -> None:
         """Save and publish a checkpoint from which the run resumes exactly, once per step.
 
+        One that is not required is written in the background if the memory allows; the next save waits for it.
+
         Args:
-            required: fail where it cannot be written. Otherwise a full disk or an unavailable store is
-                reported, and the next checkpoint tries again.
+            required: write it now, and fail where it cannot be written. Otherwise a full disk or an unavailable
+                store is reported, and the next checkpoint tries again.
 
         Raises:
             OSError: a required checkpoint could not be written.
         """
+        began = monotonic()
+        self._wait()
         step = self.state.progress.step
         if self.saved_step == step:
             return  # a cancel right after a save
         ranks = gather_objects_to_rank0(self.state.rank_state_dict(), self.control)
-        saved = True
+        result = _Result.WRITTEN
         if ranks is not None:
-            try:
-                self._publish_checkpoint(self.state.state_dict(ranks))
-            except (OSError, SafetensorError) as error:
-                message = f"The checkpoint of step {step} could not be written: {error}"
-                if required:
-                    raise OSError(message) from error
-                saved = False
-                self.reporter.event("checkpoint_failed", message, {"step": step})
+            snapshot = self._take_snapshot(ranks)
+            self.reporter.keepalive()
+            if not required and self._may_write_in_background(snapshot):
+                self._write = BackgroundCall(lambda: self._try_to_publish(snapshot))
+                result = _Result.BEING_WRITTEN
+            elif required:
+                self._publish(snapshot)
+            elif not self._try_to_publish(snapshot):
+                result = _Result.FAILED
+            logger.info("saving step %d held the training for %.2f s", step, monotonic() - began)
         self._last_try = monotonic()
-        if broadcast_int(int(saved), self.control):
+        result = _Result(broadcast_int(result, self.control))
+        self._being_written = result == _Result.BEING_WRITTEN
+        if result != _Result.FAILED:
             self.saved_step = step
 
-    def _publish_checkpoint(self, state: dict[str, Any]) -> None:
-        """Write the files of a checkpoint and pass them to the reporter."""
-        progress = self.state.progress
-        epoch = self.length.epoch_at(progress.step)
+    def close(self) -> None:
+        """Wait for the checkpoint that is being written. Only needed after an error: saving waits, too."""
+        if self._write is not None:
+            self._write.wait()
+
+    def _wait(self) -> None:
+        """Wait on all ranks until the checkpoint of the last save is written; it may have failed."""
+        if not self._being_written:
+            return
+        written = self._write.result() if self._write is not None else True
+        self._write, self._being_written = None, False
+        if not broadcast_int(int(written), self.control):
+            self.saved_step = None
+
+    def _may_write_in_background(self, snapshot: "_Snapshot") -> bool:
+        """Whether the memory has room for a snapshot while the training continues, and as much again."""
+        # A copy shares nothing with a network that the steps change.
+        return snapshot.is_copied and available_memory() >= snapshot.state.size
+
+    def _take_snapshot(self, ranks: list[dict[str, Any]]) -> "_Snapshot":
+        """Copy all that a checkpoint contains."""
+        progress, method = self.state.progress, self.state.method
         # Baselines are no metrics of a checkpoint: they would rank it.
         trained = [e["metrics"] for e in progress.evaluations if e["subject"] in TRAINED]
-        latest = trained[-1] if trained else {}
-        with tempfile.TemporaryDirectory(dir=self.scratch) as name:
-            folder = Path(name)
-            save_state(state, folder)
-            self.reporter.keepalive()
-            metrics = {
-                "step": progress.step,
-                "epoch": epoch,
-                "evaluations": progress.evaluations,
-                "epoch_losses": progress.losses,
-                "verdict": progress.verdict,
-                "data": self.data.facts(),
-                "unreadable_images": sum(self.data.unreadable.values()),
-            }
-            method = self.state.method
-            missing = export_backbone(
-                method.representation,
-                self.spec,
-                metrics,
-                folder,
-                head=method.embedding_head if self.spec.method.supervised else None,
-                onnx=progress.ended,
-            )
-            if missing is not None:
-                self.reporter.event("onnx_missing", missing, {"step": progress.step})
-            self.reporter.checkpoint(folder, progress.step, epoch, latest, progress.ended)
+        metrics = {
+            "step": progress.step,
+            "epoch": self.length.epoch_at(progress.step),
+            "evaluations": progress.evaluations,
+            "epoch_losses": progress.losses,
+            "verdict": progress.verdict,
+            "data": self.data.facts(),
+            "unreadable_images": sum(self.data.unreadable.values()),
+        }
+        head = method.embedding_head if self.spec.method.supervised else None
+        # A network of one's own need not be copyable.
+        is_copied = not (progress.ended or self.spec.backbone.is_own)
+        return _Snapshot(
+            state=StateCopy.of(self.state.state_dict(ranks)),
+            metrics=copy.deepcopy(metrics),
+            latest=dict(trained[-1]) if trained else {},
+            network=copy_to_cpu(method.representation) if is_copied else method.representation,
+            head=copy_to_cpu(head) if is_copied and head is not None else head,
+            is_copied=is_copied,
+            ended=progress.ended,
+        )
+
+    def _try_to_publish(self, snapshot: "_Snapshot") -> bool:
+        """Publish a checkpoint that is not required; report it and return False if that failed."""
+        try:
+            self._publish(snapshot)
+        except OSError as error:
+            data = {"step": snapshot.metrics["step"]}
+            self.reporter.event("checkpoint_failed", str(error), data)
+            return False
+        return True
+
+    def _publish(self, snapshot: "_Snapshot") -> None:
+        """Write the files of a checkpoint and pass them to the reporter.
+
+        Raises:
+            OSError: they could not be written.
+        """
+        step, epoch = snapshot.metrics["step"], snapshot.metrics["epoch"]
+        try:
+            with tempfile.TemporaryDirectory(dir=self.scratch) as name:
+                folder = Path(name)
+                snapshot.state.write(folder)
+                missing = export_backbone(
+                    snapshot.network,
+                    self.spec,
+                    snapshot.metrics,
+                    folder,
+                    head=snapshot.head,
+                    onnx=snapshot.ended,
+                )
+                if missing is not None:
+                    self.reporter.event("onnx_missing", missing, {"step": step})
+                self.reporter.checkpoint(folder, step, epoch, snapshot.latest, snapshot.ended)
+        except (OSError, SafetensorError) as error:
+            raise OSError(f"The checkpoint of step {step} could not be written: {error}") from error
+
+
+class _Result(IntEnum):
+    FAILED, WRITTEN, BEING_WRITTEN = 0, 1, 2
+
+
+@dataclass(frozen=True)
+class _Snapshot:
+    """All that a checkpoint contains.
+
+    Attributes:
+        latest: metrics of the last evaluation.
+        is_copied: whether `network` and `head` are copies, which no step changes.
+    """
+
+    state: StateCopy
+    metrics: dict[str, Any]
+    latest: dict[str, float]
+    network: nn.Module
+    head: nn.Module | None
+    is_copied: bool
+    ended: bool
 
 
 @dataclass(frozen=True)

@@ -4,8 +4,9 @@ Floats are preserved exactly: JSON holds their shortest round-trip form.
 """
 
 import json
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from safetensors.torch import load_file, save_file
 from torch import Tensor
@@ -16,12 +17,33 @@ STATE_FILES = frozenset({TENSORS, STRUCTURE})
 _TENSOR, _PAIRS = "__tensor__", "__pairs__"
 
 
+@dataclass(frozen=True)
+class StateCopy:
+    """A copy of nested state in the CPU's memory, which later changes of the state do not reach."""
+
+    structure: Any
+    tensors: dict[str, Tensor]
+
+    @classmethod
+    def of(cls, state: dict[str, Any]) -> Self:
+        """Copy nested dicts, lists, numbers, strings and tensors."""
+        tensors: dict[str, Tensor] = {}
+        return cls(_take_tensors(state, "", tensors), tensors)
+
+    @property
+    def size(self) -> int:
+        """Bytes of the tensors."""
+        return sum(tensor.nbytes for tensor in self.tensors.values())
+
+    def write(self, folder: Path) -> None:
+        """Write the two files of the state to `folder`."""
+        save_file(self.tensors, folder / TENSORS)
+        (folder / STRUCTURE).write_text(json.dumps(self.structure), encoding="utf-8")
+
+
 def save_state(state: dict[str, Any], folder: Path) -> None:
     """Write nested dicts, lists, numbers, strings and tensors to two files in `folder`."""
-    tensors: dict[str, Tensor] = {}
-    structure = _take_tensors(state, "", tensors)
-    save_file(tensors, folder / TENSORS)
-    (folder / STRUCTURE).write_text(json.dumps(structure), encoding="utf-8")
+    StateCopy.of(state).write(folder)
 
 
 def load_state(folder: Path) -> dict[str, Any]:

@@ -200,7 +200,8 @@ class Trainer:
         return between and self.validator.is_due(epochs) and not self.validator.has_measured(step)
 
     def close(self) -> None:
-        """Stop the decoding threads, and thaw the backbone, which may be a network of the caller's own."""
+        """Stop all threads, and thaw the backbone, which may be a network of the caller's own."""
+        self.checkpointer.close()
         self.method.thaw_backbone()
         self.data.close()
 

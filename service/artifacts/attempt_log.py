@@ -71,6 +71,11 @@ class AttemptLog:
                 parts.append(Part(start, start + int(entry["size"]), entry["name"]))
         return sorted(parts, key=lambda part: part.start)
 
+    def remove(self) -> None:
+        """Remove all parts, the last one first, so that an interrupted removal leaves the beginning."""
+        for part in reversed(self.parts()):
+            self._fs.rm_file(part.path)
+
     def end(self) -> int:
         """The position after the last stored byte."""
         return max((part.end for part in self.parts()), default=0)

@@ -21,7 +21,11 @@ class Storage:
 
     def attempt_uri(self, job_id: str, number: int) -> str:
         """The folder that one attempt writes to, exclusively."""
-        return f"{self.root}/jobs/{job_id}/attempts/{number}"
+        return f"{self.job_uri(job_id)}/attempts/{number}"
+
+    def job_uri(self, job_id: str) -> str:
+        """The folder of everything that a job's attempts write."""
+        return f"{self.root}/jobs/{job_id}"
 
     def log_uri(self, job_id: str, number: int) -> str:
         """The first part of an attempt's log; `AttemptLog` reads and writes all parts."""
@@ -30,6 +34,10 @@ class Storage:
     def checkpoints_uri(self, job_id: str, number: int) -> str:
         """The folder of an attempt's checkpoints, each in its own subfolder."""
         return f"{self.attempt_uri(job_id, number)}/checkpoints"
+
+    def artifacts_uri(self, job_id: str, number: int) -> str:
+        """The folder of an attempt's other files, such as plots."""
+        return f"{self.attempt_uri(job_id, number)}/artifacts"
 
     def dataset_uri(self, dataset_id: str) -> str:
         """The folder of a data set's index."""

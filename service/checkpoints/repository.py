@@ -21,7 +21,7 @@ def get(
     query = (
         select(Checkpoint)
         .join(Job, Checkpoint.job_id == Job.id)
-        .where(Checkpoint.id == checkpoint_id, Job.tenant == tenant)
+        .where(Checkpoint.id == checkpoint_id, Job.tenant == tenant, Job.deleted_at.is_(None))
     )
     if for_update:
         query = query.with_for_update(of=Checkpoint).execution_options(populate_existing=True)
@@ -117,6 +117,16 @@ def to_delete(
         .order_by(Checkpoint.id)
         .limit(limit)
     ).all()
+
+
+def examine_again(session: Session, job_id: str) -> None:
+    """Let the retention of an ended job's artifacts and checkpoints begin again."""
+    session.execute(
+        update(Job)
+        .where(Job.id == job_id, Job.artifacts_removed_at.is_not(None))
+        .values(artifacts_removed_at=None)
+        .execution_options(synchronize_session=False)
+    )
 
 
 def mark_damaged(session: Session, checkpoint_id: str) -> None:

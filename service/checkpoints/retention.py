@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from sqlalchemy.orm import Session
 
-from dasl_core.headlines import rank_of_checkpoint
+from dasl_core.headlines import is_ranked, rank_of_checkpoint
 from dasl_core.spec import Checkpoints
 from dasl_core.spec.versions import UnreadableSpec
 from service.api.problems import Problem
@@ -15,6 +16,14 @@ from service.checkpoints import repository
 from service.db.models import Checkpoint, Job
 
 logger = logging.getLogger(__name__)
+
+
+class Dropped(NamedTuple):
+    """What `drop_checkpoints` marked, and whether nothing is left to mark."""
+
+    checkpoints: int
+    bytes: int
+    complete: bool
 
 
 def mark_obsolete(session: Session, job: Job) -> None:
@@ -44,16 +53,51 @@ def obsolete_checkpoints(
     """Select the checkpoints that are neither among the newest or the best, nor pinned, nor final.
 
     Those within an epoch, from `checkpoints.every_minutes` or a pause, only serve to resume: they are kept while
-    they are among the two newest, of which one may be damaged.
+    they are among the two newest, of which one may be damaged, and `checkpoints.keep_last` does not count them.
     """
-    newest, rest = newest_first[:2], newest_first[2:]
-    within_epochs = [c for c in rest if not c.epoch.is_integer()]
-    others = [*newest, *(c for c in rest if c.epoch.is_integer())]
-    older = [] if policy.keep_last is None else others[policy.keep_last :]
+    within_epochs = [c for c in newest_first[2:] if not c.epoch.is_integer()]
+    ends = [c for c in newest_first if c.epoch.is_integer()]
+    older = [] if policy.keep_last is None else ends[policy.keep_last :]
     ranked = best_first(policy, older)
     best = {checkpoint.id for checkpoint in ranked[: policy.keep_best]}
     dropped = [c for c in older if c.id not in best]
     return [c for c in (*dropped, *within_epochs) if not (c.pinned or c.final)]
+
+
+def droppable(policy: Checkpoints, newest_first: Sequence[Checkpoint]) -> list[Checkpoint]:
+    """Select the checkpoints of an ended job that retention may remove, oldest first.
+
+    These are not the newest, which clones start from by default, the best (of `checkpoints.keep_best`, at
+    least one), the final and the pinned ones.
+    """
+    ranked = [c for c in newest_first if is_ranked(c.metrics, policy.best_by)]
+    best = {c.id for c in best_first(policy, ranked)[: max(1, policy.keep_best)]}
+    oldest_first = reversed(newest_first[1:])
+    return [c for c in oldest_first if not (c.final or c.pinned or c.id in best)]
+
+
+def drop_checkpoints(session: Session, job: Job, needed: int | None = None) -> Dropped:
+    """Mark checkpoints of an ended job for deletion, oldest first. The job must be locked.
+
+    Args:
+        needed: stop once this number of bytes is freed; None: mark all that may be removed.
+    """
+    try:
+        policy = job.resolved_spec.checkpoints
+    except UnreadableSpec as error:
+        logger.warning("Job %s keeps all its checkpoints: %s", job.id, error)
+        return Dropped(0, 0, True)
+    candidates = droppable(policy, repository.lock_of_job(session, job.id))
+    used = repository.in_use(session, {checkpoint.id for checkpoint in candidates})
+    count = freed = 0
+    for checkpoint in candidates:
+        if needed is not None and freed >= needed:
+            return Dropped(count, freed, False)
+        if checkpoint.id not in used:
+            checkpoint.state = repository.DELETING
+            count, freed = count + 1, freed + (checkpoint.size or 0)
+    session.flush()
+    return Dropped(count, freed, not used)
 
 
 def best_first(policy: Checkpoints, checkpoints: Sequence[Checkpoint]) -> list[Checkpoint]:

@@ -37,6 +37,8 @@ def pin(session: Session, checkpoint: Checkpoint, pinned: bool) -> None:
     repository.lock(session, checkpoint)
     _check_available(checkpoint)
     checkpoint.pinned = pinned
+    if not pinned:  # retention by age has passed over it
+        repository.examine_again(session, checkpoint.job_id)
     session.flush()
 
 

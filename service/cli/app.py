@@ -20,6 +20,7 @@ from service.cli import (
     prepare,
     server,
     show,
+    storage,
     tenants,
     tokens,
     train,
@@ -75,6 +76,7 @@ datasets.register(app)
 jobs.register(app)
 show.register(app)
 files.register(app)
+storage.register(app)
 cluster.register(app)
 login.register(app)
 tenants.register(app)

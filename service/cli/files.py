@@ -35,7 +35,6 @@ def register(app: typer.Typer) -> None:
     app.command()(checkpoints)
     app.command()(download)
     app.command()(pin)
-    app.command()(delete)
     app.command()(artifacts)
 
 
@@ -110,13 +109,6 @@ def pin(
         record = client.checkpoints.pin(checkpoint, not off)
     state = "pinned" if record.pinned else "no longer pinned"
     print_result(record, f"Checkpoint {record.id} is {state}.", as_json)
-
-
-def delete(checkpoint: CheckpointId, as_json: AsJson = False) -> None:
-    """Delete a checkpoint and its files."""
-    with connect() as client:
-        client.checkpoints.delete(checkpoint)
-    print_result({"deleted": checkpoint}, f"Deleted checkpoint {checkpoint}.", as_json)
 
 
 def _marks(checkpoint: Checkpoint) -> str:

@@ -12,7 +12,7 @@ from service.client.config import resolve_connection
 from service.client.datasets import Datasets
 from service.client.errors import ApiError
 from service.client.jobs import Jobs
-from service.client.models import Cluster
+from service.client.models import Cluster, Storage
 from service.client.transport import Transport, path_to
 
 
@@ -73,6 +73,10 @@ class Client:
             answer = error.problem
         checks = answer.get("checks") if isinstance(answer, dict) else None
         return {str(name): str(state) for name, state in (checks or {}).items()}
+
+    def storage(self) -> Storage:
+        """Return what the jobs of the tenant take. Needs a token with scope `admin`."""
+        return Storage.model_validate(self._transport.json("GET", path_to("storage")))
 
     def close(self) -> None:
         """Close the connections. Leaving `with Client() as client:` does the same."""

@@ -81,6 +81,14 @@ class Jobs:
         """
         return self._bind(self._transport.json("POST", path_to("jobs", job_id, "cancel")))
 
+    def delete(self, job_id: str) -> None:
+        """Delete a job that has ended, with its checkpoints, metrics, logs and other files.
+
+        Raises:
+            ApiError: 409 if it, or a clone that needs it, has not ended, or a checkpoint is pinned.
+        """
+        self._transport.json("DELETE", path_to("jobs", job_id))
+
     def pause(self, job_id: str) -> Job:
         """Pause a job.
 

@@ -98,6 +98,9 @@ class Job(Record):
     created_at: datetime | None = None
     started_at: datetime | None = None
     finished_at: datetime | None = None
+    logs_removed_at: datetime | None = None
+    metrics_removed_at: datetime | None = None
+    artifacts_removed_at: datetime | None = None
     attempt: int | None = None
     restarts: int = 0
     progress: Progress | None = None
@@ -394,3 +397,42 @@ class Cluster(Record):
     ray_tested: bool | None = None
     queued: int | None = None
     queue: list[QueuedJob] = Field(default_factory=list)
+
+
+class StoredFiles(Record):
+    """Number and bytes of stored files."""
+
+    count: int = 0
+    bytes: int = 0
+
+
+class LargeJob(Record):
+    """A job that takes much space."""
+
+    id: str
+    name: str = ""
+    status: str = ""
+    finished_at: datetime | None = None
+    bytes: int = 0
+
+
+class Store(Record):
+    """The artifact store of all tenants; total and free bytes are None if it is remote."""
+
+    bytes: int = 0
+    max_bytes: int | None = None
+    total_bytes: int | None = None
+    free_bytes: int | None = None
+
+
+class Storage(Record):
+    """What the jobs of a tenant take, without what is about to be removed."""
+
+    checkpoints: StoredFiles
+    artifacts: StoredFiles
+    logs: dict[str, int] = Field(default_factory=dict)
+    metrics: dict[str, Any] = Field(default_factory=dict)
+    datasets: int = 0
+    deleted_jobs: int = 0
+    largest_jobs: list[LargeJob] = Field(default_factory=list)
+    store: Store

@@ -35,7 +35,8 @@ def waiting(
         decisions = cache.decisions(session, snapshot, taken, now)
     unreadable = scheduling.why_unreadable(session, [job.id for job in jobs])
     default_reason = "" if snapshot is None or snapshot.alive else _UNAVAILABLE
-    if len(decisions) >= ALWAYS:
+    # Not the number of decisions: there are none on unreadable jobs, which take a place all the same.
+    if decisions and scheduling.is_queue_full(session, ALWAYS):
         default_reason = _BEHIND
     views = []
     for job in jobs:

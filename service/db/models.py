@@ -132,6 +132,13 @@ class Job(Base):
             sqlite_where=text(UNTHINNED),
             postgresql_where=text(UNTHINNED),
         ),
+        # Few jobs are deleted and not removed yet.
+        Index(
+            None,
+            "deleted_at",
+            sqlite_where=text("deleted_at IS NOT NULL"),
+            postgresql_where=text("deleted_at IS NOT NULL"),
+        ),
     )
 
     id: Mapped[str] = mapped_column(String(40), primary_key=True)
@@ -171,6 +178,12 @@ class Job(Base):
     thinned_attempt: Mapped[int] = mapped_column(default=0, server_default=text("0"))
     thinned_step: Mapped[int] = mapped_column(BigInteger, default=0, server_default=text("0"))
     thinned: Mapped[bool] = mapped_column(default=False, server_default=false())
+    # Hidden from every endpoint; the dispatcher removes its files and rows, this one last.
+    deleted_at: Mapped[datetime | None]
+    # When retention removed what is older than the settings keep; its checkpoints have their own state.
+    logs_removed_at: Mapped[datetime | None]
+    metrics_removed_at: Mapped[datetime | None]
+    artifacts_removed_at: Mapped[datetime | None]
 
     @property
     def submitted_spec(self) -> Object:
@@ -353,6 +366,8 @@ class Checkpoint(Base):
     state: Mapped[str] = mapped_column(String(20))
     final: Mapped[bool]
     pinned: Mapped[bool] = mapped_column(default=False, server_default=false())
+    # Bytes of all files. The dispatcher adds what versions without this column left out.
+    size: Mapped[int | None] = mapped_column(BigInteger)
     created_at: Mapped[datetime]
 
 

@@ -56,12 +56,13 @@ def _restore_sqlite(path: Path, file: Path) -> Path | None:
         copy_sqlite(file, partial)
         check_known(_revision(file), str(file))
         with _unused(path):
-            aside = _keep_aside(path)
-            if aside is not None:
-                # A restoration by root must not take the file away from the service's user.
-                shutil.copymode(aside, partial)
-                before = aside.stat()
+            if path.exists():
+                # A restoration by root must not take the file away from the service's user. Before there is a
+                # second name, because it may fail.
+                shutil.copymode(path, partial)
+                before = path.stat()
                 os.chown(partial, before.st_uid, before.st_gid)
+            aside = _keep_aside(path)
             publish(partial, path)
     return aside
 

@@ -1,4 +1,4 @@
-"""Removal of unneeded files: of marked checkpoints and deleted data sets.
+"""Removal of unneeded files: of marked checkpoints, deleted jobs and deleted data sets.
 
 SQL alone decides which files to remove. Files are removed before their row is updated, so that an
 interrupted removal is repeated.
@@ -18,12 +18,16 @@ from service.db.models import Checkpoint, Dataset, IngestRun
 from service.dispatcher.adoption import Adoption
 from service.dispatcher.context import DispatcherContext, passed
 from service.dispatcher.isolation import run_isolated
+from service.dispatcher.retention import Retention
 from service.runs import repository as runs
 from service.states import LIVE_ATTEMPT
+from service.storage import repository as storage
 
 logger = logging.getLogger(__name__)
 
 _BATCH_SIZE = 20
+# Bounds the duration of a transaction, during which other writers wait, and of a round.
+_ROWS_AT_ONCE, _TRANSACTIONS = 5000, 20
 # A failed removal must not block the others.
 _RETRY_AFTER = timedelta(minutes=5)
 
@@ -33,6 +37,7 @@ class Garbage:
 
     def __init__(self, context: DispatcherContext, adoption: Adoption) -> None:
         self._context, self._adoption = context, adoption
+        self._retention = Retention(context)
         self._tried_at: dict[str, datetime] = {}
 
     def round(self) -> bool:
@@ -40,13 +45,20 @@ class Garbage:
         if not self._context.in_charge:
             return False
         with self._context.database.read() as session:
-            marked, deleted = self.marked(session), self.deleted(session)
+            jobs, marked, deleted = self.jobs(session), self.marked(session), self.deleted(session)
+        for job_id in jobs:
+            run_isolated(self.remove_job, job_id)
         for checkpoint in marked:
             run_isolated(self.remove, checkpoint)
         for dataset in deleted:
             run_isolated(self.remove_dataset, dataset)
         self._adoption.sweep()
+        self._retention.round()
         return True
+
+    def jobs(self, session: Session) -> Sequence[str]:
+        """Return a batch of deleted jobs, without those whose removal failed recently."""
+        return storage.deleted(session, _BATCH_SIZE, without=self._recently_failed())
 
     def marked(self, session: Session) -> Sequence[Checkpoint]:
         """Return a batch of marked checkpoints, without those whose removal failed recently."""
@@ -55,6 +67,28 @@ class Garbage:
     def deleted(self, session: Session) -> Sequence[Dataset]:
         """Return a batch of deleted data sets, without those whose removal failed recently."""
         return datasets.deleted(session, _BATCH_SIZE, without=self._recently_failed())
+
+    def remove_job(self, job_id: str) -> None:
+        """Remove the files of a deleted job, then a bounded number of its rows, its own one last."""
+        self._tried_at[job_id] = self._context.clock()
+        store = self._context.storage
+        folder = store.job_uri(job_id)
+        with self._context.database.read() as session:
+            uris = storage.checkpoint_uris(session, job_id)
+        try:
+            # The root may have had another spelling when they were written.
+            for uri in (*(uri for uri in uris if not uri.startswith(f"{folder}/")), folder):
+                store.remove(uri)
+        except (OSError, ValueError) as error:
+            logger.warning("The files of %s cannot be removed now: %s", job_id, error)
+            return
+        for _ in range(_TRANSACTIONS):
+            with self._context.write() as session:
+                removed = storage.remove_rows(session, job_id, _ROWS_AT_ONCE)
+            if removed:
+                logger.info("removed the deleted job %s", job_id)
+                break
+        del self._tried_at[job_id]
 
     def remove(self, checkpoint: Checkpoint) -> None:
         """Remove the files of a marked checkpoint."""

@@ -30,6 +30,7 @@ from service.jobs.schemas import (
     ValidatedJob,
 )
 from service.states import JobStatus
+from service.storage import deletion
 
 router = APIRouter(prefix="/v1/jobs", tags=["jobs"], route_class=Route)
 
@@ -118,6 +119,12 @@ def show_job(job_id: str, caller: Reader, session: ReadSession) -> JobView:
 def change_job(job: OwnJobToChange, changes: JobPatch, session: WriteSession) -> JobView:
     """Change a job's name, tags, priority, or time limit (`resources.max_hours`)."""
     return service.patch(session, job, changes)
+
+
+@router.delete("/{job_id}", status_code=204, response_class=Response)
+def delete_job(job: OwnJobToChange, session: WriteSession) -> None:
+    """Delete a job that has ended, with all that belongs to it; 409 while it, or a clone of it, has not ended."""
+    deletion.delete_job(session, job)
 
 
 @router.post("/{job_id}/cancel", status_code=202)

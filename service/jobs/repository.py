@@ -48,7 +48,7 @@ def _with_dataset(tenant: str) -> Select[Job, str]:
     return (
         select(Job, Dataset.name)
         .join(Dataset, Job.dataset_id == Dataset.id)
-        .where(Job.tenant == tenant)
+        .where(Job.tenant == tenant, Job.deleted_at.is_(None))
     )
 
 
@@ -100,8 +100,8 @@ def _ids(
     """Select the ids of a tenant's jobs, newest first."""
     if tag is None:
         id: InstrumentedAttribute[str] = Job.id
-        query = select(id).where(Job.tenant == tenant)
-    else:
+        query = select(id).where(Job.tenant == tenant, Job.deleted_at.is_(None))
+    else:  # a deleted job has no tags
         id = JobTag.job_id
         query = select(id).where(
             JobTag.tenant == tenant, JobTag.key == tag[0], JobTag.value == tag[1]
@@ -165,12 +165,12 @@ def evaluations(session: Session, job_id: str) -> Sequence[Evaluation]:
     return list({(row.step, row.subject): row for row in rows}.values())
 
 
-def status_and_last_event(session: Session, job_id: str) -> tuple[str, int]:
-    """Return a job's status and the sequence number of its last event, read in one query."""
-    status, next_event = session.execute(
-        select(Job.status, Job.next_event).where(Job.id == job_id)
-    ).one()
-    return status, next_event - 1
+def status_and_last_event(session: Session, job_id: str) -> tuple[str, int] | None:
+    """Return a job's status and the number of its last event, read in one query; `None` once it is deleted."""
+    row = session.execute(
+        select(Job.status, Job.next_event).where(Job.id == job_id, Job.deleted_at.is_(None))
+    ).one_or_none()
+    return None if row is None else (row[0], row[1] - 1)
 
 
 def events(session: Session, job_id: str, after: int, limit: int) -> Sequence[Event]:

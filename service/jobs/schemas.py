@@ -107,6 +107,10 @@ class JobView(BaseModel):
     error: dict[str, Any] | None
     verdict: dict[str, Any] | None
     """After the last evaluation: `verdict` in one word, `message` in a sentence, `metrics` that decided it."""
+    logs_removed_at: datetime | None
+    metrics_removed_at: datetime | None
+    artifacts_removed_at: datetime | None
+    """When retention removed its logs, its metrics, or its artifacts and older checkpoints."""
     start_checkpoint_id: str | None
     token_id: str | None
     """The token that submitted the job, whose quotas it uses."""

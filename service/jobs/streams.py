@@ -32,7 +32,10 @@ class EventStream:
         """Read the events since the last poll; the stream ends after the last event of a job that has ended."""
         with self.context.database.read() as session:
             # Read the status first: if it is terminal, the events read next are all there are.
-            status, last = repository.status_and_last_event(session, self.job_id)
+            state = repository.status_and_last_event(session, self.job_id)
+            if state is None:
+                return PollResult([], ended=True)
+            status, last = state
             rows = repository.events(session, self.job_id, self.after, _EVENTS_AT_ONCE)
             views = [EventView.model_validate(row) for row in rows[:_EVENTS_AT_ONCE]]
         messages = [
@@ -62,7 +65,10 @@ class LogStream:
     def poll(self) -> PollResult:
         """Read whole lines since the last poll; the stream ends once the job has ended and its log has stopped growing."""
         with self.context.database.read() as session:
-            status, _ = repository.status_and_last_event(session, self.job_id)
+            state = repository.status_and_last_event(session, self.job_id)
+            if state is None:
+                return PollResult([], ended=True)
+            status, _ = state
             numbers = [attempt.number for attempt in repository.attempts(session, self.job_id)]
         ended, newest = status in TERMINAL, max(numbers, default=0)
         if self.number == 0 and newest > 0:

@@ -233,7 +233,7 @@ def _replay(session: Session, tenant: str, key: str, request_hash: str) -> dict[
     """Return the answer stored for an Idempotency-Key, if any.
 
     Raises:
-        Problem: 422, the key was used for another request.
+        Problem: 422, the key was used for another request; 410, its job was deleted.
     """
     stored = repository.stored_answer(session, tenant, key)
     if stored is None:
@@ -245,4 +245,7 @@ def _replay(session: Session, tenant: str, key: str, request_hash: str) -> dict[
             "idempotency-key-reused",
             "This Idempotency-Key was used for another job; use a new key for a new job",
         )
+    if repository.get(session, tenant, answer["id"]) is None:
+        detail = f"This Idempotency-Key submitted {answer['id']}, which was deleted; use a new key for a new job"
+        raise Problem(410, "job-deleted", detail)
     return answer

@@ -14,7 +14,8 @@ from service.states import LIVE_ATTEMPT, AttemptState, DatasetState, JobStatus
 
 def jobs_by_status(session: Session) -> dict[str, int]:
     """Number of jobs by status."""
-    rows = session.execute(select(Job.status, func.count()).group_by(Job.status))
+    query = select(Job.status, func.count()).where(Job.deleted_at.is_(None))
+    rows = session.execute(query.group_by(Job.status))
     return {row[0]: row[1] for row in rows}
 
 

@@ -199,6 +199,11 @@ def _positions(session: Session, limit: int, after: QueuePosition | None) -> lis
     return positions
 
 
+def is_queue_full(session: Session, count: int) -> bool:
+    """Whether at least `count` jobs are queued."""
+    return len(_positions(session, count, None)) == count
+
+
 def why_unreadable(session: Session, job_ids: Sequence[str]) -> dict[str, str]:
     """Return, for each of these jobs whose spec cannot be read, why."""
     resources = _resources(session, job_ids)

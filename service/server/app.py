@@ -34,6 +34,7 @@ from service.login.provider import Provider
 from service.observability.endpoints import router as probes
 from service.observability.observer import Observer
 from service.settings import Settings
+from service.storage.endpoints import router as storage
 from service.tenants.endpoints import router as tenants
 from service.tokens.endpoints import router as tokens
 from service.users.endpoints import router as users
@@ -49,6 +50,7 @@ for _part in (
     datasets,
     checkpoints,
     cluster,
+    storage,
     catalog,
     login,
     tenants,

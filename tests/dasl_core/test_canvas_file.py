@@ -274,6 +274,30 @@ def test_waiting_process_continues_for_stopped_one(
     assert built(pictures, tmp_path) == undisturbed
 
 
+def test_waiting_process_builds_for_one_that_was_stopped_before_it_began(
+    pictures: DatasetIndex,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    threads: ThreadPoolExecutor,
+    undisturbed: bytes,
+) -> None:
+    """Stopped while it looks which files exist: nothing is written then, and no disk is full."""
+    looking, waiting = threading.Event(), threading.Event()
+
+    def stop(images: int) -> None:
+        looking.set()
+        assert waiting.wait(DEADLINE)
+        raise Stopped
+
+    first = threads.submit(build, pictures, tmp_path, stop)
+    assert looking.wait(DEADLINE)
+    second = threads.submit(build, pictures, tmp_path, lambda images: waiting.set())
+    with pytest.raises(Stopped):
+        first.result(DEADLINE)
+    second.result(DEADLINE)
+    assert built(pictures, tmp_path) == undisturbed
+
+
 # --- a full disk
 
 

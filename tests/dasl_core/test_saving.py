@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import errno
+import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from dasl_core.data.index import DatasetIndex
-from dasl_core.train import checkpointing, serialization
+from dasl_core.train import checkpointing
+from dasl_core.train.serialization import StateCopy
+from dasl_core.train.trainer import Trainer
 from dasl_core.train.validation import Validator
+from dasl_core.vocabulary import Desired
 from tests.support.gloo_pool import GlooPool
 from tests.support.training_world import Recorder, resolved, run
 
@@ -52,7 +56,7 @@ def test_failed_save_is_reported_and_retried(
 def test_full_scratch_is_reported_and_retried(
     pictures: DatasetIndex, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write, calls = serialization.save_state, []
+    write, calls = StateCopy.write, []
 
     def full_once(*arguments: Any) -> None:
         calls.append(arguments)
@@ -60,7 +64,7 @@ def test_full_scratch_is_reported_and_retried(
             raise OSError(errno.ENOSPC, "No space left on device")
         write(*arguments)
 
-    monkeypatch.setattr(checkpointing, "save_state", full_once)
+    monkeypatch.setattr(StateCopy, "write", full_once)
     reporter = FullDisk(tmp_path)
     assert run(resolved(pictures), pictures, cache, reporter) == "succeeded"
     assert len(reporter.failures) == 1
@@ -102,3 +106,100 @@ def test_failed_save_is_known_on_all_ranks(
 ) -> None:
     pictures.save(tmp_path / "index")
     assert pool.call(2, with_a_full_disk, str(tmp_path)) == [[6, 9], []]
+
+
+class SlowStore(Recorder):
+    """A reporter whose store takes a checkpoint only once `steps` more steps have started, or none may follow."""
+
+    def __init__(self, folder: Path, steps: int) -> None:
+        super().__init__(folder)
+        self.steps, self.in_flight, self.most_in_flight = steps, 0, 0
+        self.started = threading.Condition()
+        self.training = threading.current_thread()
+        self.in_background: list[bool] = []
+
+    def desired(self) -> Desired:
+        answer = super().desired()
+        with self.started:
+            self.started.notify_all()
+        return answer
+
+    def checkpoint(self, folder: Path, step: int, *arguments: Any) -> None:
+        self.in_background.append(threading.current_thread() is not self.training)
+        self.in_flight += 1
+        self.most_in_flight = max(self.most_in_flight, self.in_flight)
+        if self.in_background[-1]:
+            with self.started:
+                enough = step + self.steps
+                assert self.started.wait_for(lambda: self._started_steps > enough, timeout=60)
+        self.in_flight -= 1
+        super().checkpoint(folder, step, *arguments)
+
+
+def contents(reporter: Recorder) -> list[dict[str, bytes]]:
+    return [
+        {file.name: file.read_bytes() for file in sorted(folder.iterdir())}
+        for _, folder, _ in reporter.checkpoints
+    ]
+
+
+@pytest.mark.parametrize("method", ["simclr", "byol", "proxy_anchor"])
+def test_files_written_beside_the_training_are_those_written_before_it_continues(
+    pictures: DatasetIndex,
+    cache: Path,
+    tmp_path: Path,
+    method: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The store waits until two further steps have changed the weights."""
+    spec = resolved(pictures, method={"name": method})
+    beside, before = SlowStore(tmp_path / "beside", 2), SlowStore(tmp_path / "before", 2)
+    run(spec, pictures, cache, beside)
+    assert beside.in_background == [True, True, False]
+    monkeypatch.setattr(checkpointing, "available_memory", lambda: 0)
+    run(spec, pictures, cache, before)
+    assert before.in_background == [False, False, False]
+    assert contents(beside) == contents(before)
+    assert beside.curve() == before.curve()
+    assert beside.most_in_flight == 1
+
+
+class BrokenStore(Recorder):
+    """A reporter with an error that no full disk explains."""
+
+    def checkpoint(self, *arguments: Any) -> None:
+        raise KeyError("a defect")
+
+
+def test_unexpected_error_beside_the_training_fails_the_run(
+    pictures: DatasetIndex, cache: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(KeyError, match="a defect"):
+        run(resolved(pictures), pictures, cache, BrokenStore(tmp_path))
+
+
+def test_failing_run_waits_for_the_checkpoint_that_is_being_written(
+    pictures: DatasetIndex, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its process ends afterwards, and the checkpoint must not be lost."""
+    reporter = Recorder(tmp_path)
+    released = threading.Event()
+    store = reporter.checkpoint
+
+    def slow(*arguments: Any) -> None:
+        assert released.wait(60)
+        store(*arguments)
+
+    step = Trainer.step
+
+    def fail(trainer: Trainer, batch: Any) -> None:
+        if trainer.progress.step == STEPS + 1:
+            released.set()
+            raise ArithmeticError("diverged")
+        step(trainer, batch)
+
+    monkeypatch.setattr(reporter, "checkpoint", slow)
+    monkeypatch.setattr(Trainer, "step", fail)
+    with pytest.raises(ArithmeticError):
+        run(resolved(pictures), pictures, cache, reporter)
+    assert [step for step, _, _ in reporter.checkpoints] == [STEPS]

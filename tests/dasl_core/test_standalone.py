@@ -267,6 +267,18 @@ def test_checkpoint_within_an_epoch_is_removed_by_the_second_after_it(tmp_path: 
     assert kept == [[1], [1, 2], [2, 3], [2, 3, 4], [2, 4, 5]]
 
 
+def test_resumed_run_removes_checkpoints_within_epochs_of_earlier_processes(tmp_path: Path) -> None:
+    kept = []
+    for step in range(1, 6):
+        with RunDirectory(tmp_path) as run_dir:
+            folder = run_dir.scratch / str(step)
+            folder.mkdir()
+            (folder / "metrics.json").write_text(json.dumps({"epoch": step / 2}))
+            ConsoleReporter(run_dir).checkpoint(folder, step, step / 2, {}, final=False)
+            kept.append([int(path.name[5:]) for path in sorted(tmp_path.glob("checkpoints/*"))])
+    assert kept == [[1], [1, 2], [2, 3], [2, 3, 4], [2, 4, 5]]
+
+
 def test_event_names_its_type_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with RunDirectory(tmp_path) as run_dir:
         ConsoleReporter(run_dir).event("verdict", "Verdict: healthy", {})

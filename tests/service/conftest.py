@@ -10,8 +10,13 @@ import pytest
 from fastapi.testclient import TestClient
 from sqlalchemy import QueuePool
 
+from service.artifacts.storage import Storage
 from service.db import migrate
 from service.db.session import Database
+from service.dispatcher.adoption import Adoption
+from service.dispatcher.context import DispatcherContext, Entrypoints, utc_now
+from service.dispatcher.garbage import Garbage
+from service.dispatcher.ray_executor import RayExecutor
 from service.server.app import create_app
 from service.settings import Settings
 from tests.support.api_under_test import Api
@@ -95,3 +100,16 @@ def api(database: Database, database_url: str, tmp_path: Path) -> Iterator[Api]:
         api = Api(client, database, settings, app.state.context)
         client.headers.update(api.token("submit"))
         yield api
+
+
+@pytest.fixture
+def garbage(api: Api) -> Iterator[Garbage]:
+    """The dispatcher's garbage collection, which holds the lease and makes no request to Ray."""
+    ray = RayExecutor("http://127.0.0.1:9", None)
+    storage = Storage(api.settings.artifacts_uri)
+    shared = DispatcherContext(
+        api.settings, api.database, storage, ray, utc_now, "me", Entrypoints()
+    )
+    assert shared.take_lease()
+    yield Garbage(shared, Adoption(shared))
+    ray.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import resource
@@ -194,6 +195,22 @@ def test_damaged_database_can_be_replaced(url: str, tmp_path: Path) -> None:
     assert aside is not None
     assert aside.read_bytes() == b"no database" * 1000
     assert aside.with_name(aside.name + "-wal").read_bytes() == b"its log"
+    assert revision_of(path) == revision_of(file)
+
+
+def test_restoration_that_may_not_keep_the_owner_leaves_no_copy(
+    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, file = path_of(url), tmp_path / "backup"
+    backup(url, file)
+
+    def refuse(*_: object) -> None:
+        raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))
+
+    monkeypatch.setattr(os, "chown", refuse)
+    with pytest.raises(ValueError, match="Operation not permitted"):
+        restore(url, file)
+    assert [entry.name for entry in path.parent.iterdir()] == [path.name]
     assert revision_of(path) == revision_of(file)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -13,29 +12,15 @@ from hypothesis import strategies as st
 from sqlalchemy import event
 
 from dasl_core.spec import Checkpoints
-from service import ids, lifecycle
-from service.artifacts.storage import Storage
+from service import ids, lifecycle, registration
 from service.checkpoints import repository as checkpoints
 from service.checkpoints.retention import obsolete_checkpoints
-from service.db.models import Checkpoint
-from service.dispatcher.adoption import Adoption
-from service.dispatcher.context import DispatcherContext, Entrypoints, utc_now
+from service.db.models import Checkpoint, Job
+from service.dispatcher.context import utc_now
 from service.dispatcher.garbage import Garbage
-from service.dispatcher.ray_executor import RayExecutor
+from service.protocol import CheckpointReport
+from service.runs.endings import Ending, Retry
 from tests.support.api_under_test import Api, Worker, refused
-
-
-@pytest.fixture
-def garbage(api: Api) -> Iterator[Garbage]:
-    """The dispatcher's garbage collection, which holds the lease and makes no request to Ray."""
-    ray = RayExecutor("http://127.0.0.1:9", None)
-    storage = Storage(api.settings.artifacts_uri)
-    shared = DispatcherContext(
-        api.settings, api.database, storage, ray, utc_now, "me", Entrypoints()
-    )
-    assert shared.take_lease()
-    yield Garbage(shared, Adoption(shared))
-    ray.close()
 
 
 def sweep(garbage: Garbage) -> None:
@@ -85,13 +70,13 @@ def test_retention_keeps_all_checkpoints_by_default(api: Api) -> None:
 
 @pytest.mark.parametrize(
     ("policy", "expected"),
-    [({}, [4, 6, 7]), ({"keep_last": 2}, [6, 7]), ({"keep_last": 1}, [7])],
+    [({}, [4, 8, 10, 11]), ({"keep_last": 2}, [4, 8, 10, 11]), ({"keep_last": 1}, [8, 10, 11])],
 )
 def test_within_epochs_only_the_two_newest_checkpoints_are_kept(
     api: Api, policy: dict[str, int], expected: list[int]
 ) -> None:
     worker = running(api, **policy)
-    for step in range(1, 8):
+    for step in range(1, 12):
         save(worker, step, epoch=step / 4)
     assert kept(api, worker) == expected
 
@@ -298,3 +283,21 @@ def test_in_use_query_uses_indexes(api: Api) -> None:
             plan = session.connection().exec_driver_sql(explained, parameters).all()
             assert all("SEARCH" in row[-1] for row in plan), plan
     event.remove(api.database.engine, *listener)
+
+
+def test_adopted_checkpoint_refills_the_budget_of_infrastructure_failures(api: Api) -> None:
+    worker = running(api)
+    with api.database.write() as session:
+        job = session.get_one(Job, worker.job_id)
+        job.infrastructure_failures = 4
+    with api.database.write() as session:
+        lost = Ending("lost", {"message": "gone"}, Retry.INFRASTRUCTURE)
+        assert lifecycle.finish_attempt(session, worker.job_id, 1, lost) == "retry_wait"
+    report = {"step": 3, "epoch": 1.0, "uri": f"{worker.uri}/checkpoints/step-3", "final": False}
+    files = [{"name": "weights", "size": 1, "sha256": "0" * 64}]
+    whole = CheckpointReport.model_validate({**report, "files": files, "metrics": {}})
+    with api.database.write() as session:
+        job = session.get_one(Job, worker.job_id)
+        assert job.infrastructure_failures == 5
+        registration.register(session, job, 1, whole, adopted=True)
+        assert job.infrastructure_failures == 1

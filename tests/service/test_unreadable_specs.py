@@ -9,7 +9,9 @@ import pytest
 
 from dasl_core.spec import versions
 from service import lifecycle
+from service.cluster import queue as queue_view
 from service.db.models import Job
+from service.scheduling import decision_cache
 from service.scheduling import repository as scheduling
 from tests.support.api_under_test import Api, refused, snapshot
 from tests.support.unreadable_specs import UNREADABLE, fail_on_unexpected
@@ -94,3 +96,17 @@ def test_spec_with_an_unknown_setting_is_not_sent_to_the_driver(api: Api) -> Non
                 assert lifecycle.requeue(session, job_id)
     shown = api.client.get(f"/v1/jobs/{job_id}").json()
     assert (shown["status"], shown["error"]["message"]) == ("failed", reason)
+
+
+def test_jobs_behind_the_first_ones_have_a_reason_beside_unreadable_ones(
+    api: Api, spoil: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (decision_cache, queue_view):
+        monkeypatch.setattr(module, "ALWAYS", 2)
+    api.dataset()
+    snapshot(api, cpus=1)
+    bad, _, behind = [api.submit()["id"] for _ in range(3)]
+    spoil(bad)
+    reasons = {job["id"]: job["reason"] for job in api.client.get("/v1/cluster").json()["queue"]}
+    assert reasons[bad].startswith("It cannot start")
+    assert reasons[behind].startswith("Behind 500 other jobs")

@@ -7,11 +7,13 @@ from collections.abc import Iterator
 
 import pytest
 
+from service.client import ApiError
 from service.client.worker import WorkerClient
 from service.protocol import UNDELIVERED_EXIT_CODE
 from tests.workers.test_reporter import DEADLINE, STALE, Home
 from workers import driver as training_driver
 from workers import ingest
+from workers.rank import report_end
 from workers.report_queue import ReportsUndelivered
 
 
@@ -80,3 +82,17 @@ def test_driver_leaves_an_end_that_was_not_reported_to_the_dispatcher(
     monkeypatch.setattr("sys.argv", ["driver", "--run", "r", "--job", "job_1", "--attempt", "1"])
     assert training_driver.main() == UNDELIVERED_EXIT_CODE
     assert home.reports == []
+
+
+@pytest.mark.parametrize(("status", "error"), [(503, ReportsUndelivered), (422, ApiError)])
+def test_end_that_a_failing_api_does_not_take_is_no_failure_of_the_training(
+    home: Home, monkeypatch: pytest.MonkeyPatch, status: int, error: type[Exception]
+) -> None:
+    home.refusals["finish"] = (status, {"type": "problem", "detail": "no"})
+    monkeypatch.setattr("workers.settings.PATIENCE_SECONDS", 0.0)
+    client = WorkerClient(home.url, "token", "job_1", 1, run="r")
+    try:
+        with pytest.raises(error):
+            report_end(client, "succeeded")
+    finally:
+        client.close()

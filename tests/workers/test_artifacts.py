@@ -6,11 +6,12 @@ import errno
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import pytest
 
-from dasl_core.manifest import damage_of
+from dasl_core.manifest import MANIFEST, damage_of
+from service.protocol import FileEntry
 from workers import artifacts
 
 
@@ -92,3 +93,30 @@ def test_full_disk_raises_at_once_and_leaves_nothing(
         artifacts.upload_checkpoint(folder, f"file://{store}", {})
     assert full.value.errno == errno.ENOSPC
     assert not store.exists()
+
+
+def test_replaced_checkpoint_has_no_manifest_until_it_is_whole(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A restored database repeats an attempt, whose process is then killed between two files."""
+    store = tmp_path / "store"
+    artifacts.upload_checkpoint(folder, f"file://{store}", {})
+    (folder / "weights").write_bytes(b"WEIGHTS")
+    upload = artifacts.upload
+
+    class Killed(BaseException):
+        """Ends the process."""
+
+    def kill(file: Path, *arguments: Any) -> FileEntry:
+        if file.name == "weights":
+            raise Killed
+        return upload(file, *arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(artifacts, "upload", kill)
+        with pytest.raises(Killed):
+            artifacts.upload_checkpoint(folder, f"file://{store}", {})
+    assert not (store / MANIFEST).exists()
+    artifacts.upload_checkpoint(folder, f"file://{store}", {})
+    assert damage_of(store) is None
+    assert (store / "weights").read_bytes() == b"WEIGHTS"

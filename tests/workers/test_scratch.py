@@ -7,12 +7,13 @@ import hashlib
 import os
 import shutil
 import signal
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from dasl_core.locks import HeldFolder
+from dasl_core.locks import IN_USE, HeldFolder
 from dasl_core.train.serialization import STATE_FILES
 from service.protocol import FileEntry
 from workers import artifacts
@@ -160,3 +161,28 @@ def test_file_with_a_shared_lock_is_open_for_reading(tmp_path: Path) -> None:
     held = HeldFolder(tmp_path / "held")
     fcntl.lockf(held._use, fcntl.LOCK_SH | fcntl.LOCK_NB)
     held.close()
+
+
+def test_unreadable_folder_of_another_user_is_skipped() -> None:
+    """In a process that is not root's, which may read everything."""
+    with tempfile.TemporaryDirectory() as name:
+        root = Path(name)
+        root.chmod(0o777)
+        private = root / "dasl-private"
+        private.mkdir(0o700)
+        (private / IN_USE).touch()
+        private.chmod(0)
+        child = os.fork()
+        if child == 0:
+            code = 1
+            try:
+                if os.getuid() == 0:
+                    os.setgroups([])
+                    os.setgid(65534)
+                    os.setuid(65534)
+                with SubmissionFolder(root, "mine") as folder:
+                    code = 0 if folder.path.is_dir() else 2
+            finally:
+                os._exit(code)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        private.chmod(0o700)

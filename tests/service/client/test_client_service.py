@@ -564,3 +564,41 @@ def test_db_upgrade_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert (tmp_path / "new" / "dasl.db").exists()
     monkeypatch.setenv("DASL_DATABASE_URL", "oracle://somewhere")
     assert "oracle" in _run("db", "upgrade", code=1).stderr
+
+
+def test_delete_asks_and_removes_jobs_checkpoints_and_data_sets(
+    service: Service, client: Client, finished: tuple[str, str], tmp_path: Path
+) -> None:
+    job, checkpoint = finished
+    refused = _run("delete", job, code=2)
+    assert "add --yes" in refused.stderr
+    assert client.jobs.get(job).id == job
+    other = next(each.id for each in client.jobs.checkpoints(job) if each.id != checkpoint)
+    assert _json("delete", other, "--yes") == {"deleted": other}
+    assert f"Deleted job {client.jobs.get(job).name}" in _run("delete", job, "--yes").stdout
+    assert "404" not in _run("delete", job, "--yes", code=1).stdout
+    with pytest.raises(ApiError) as gone:
+        client.jobs.delete(job)
+    assert gone.value.status == 404
+    folder = tmp_path / "dogs"
+    folder.mkdir()
+    added = _json("datasets", "add", folder, "--no-wait")
+    assert _json("delete", "dogs", "--yes") == {"deleted": added["id"]}
+
+
+def test_storage_shows_what_the_jobs_of_the_tenant_take(
+    service: Service, client: Client, finished: tuple[str, str]
+) -> None:
+    job, _ = finished
+    report = _json("storage")
+    sizes = [each.size for each in client.jobs.checkpoints(job)]
+    [largest] = [each for each in report["largest_jobs"] if each["id"] == job]
+    assert largest["bytes"] == sum(sizes) + 3
+    assert report["checkpoints"]["bytes"] >= sum(sizes)
+    assert report["artifacts"]["count"] >= 1
+    assert report["metrics"]["count"] > 0
+    assert report["store"]["bytes"] >= largest["bytes"]
+    assert 0 < report["store"]["free_bytes"] < report["store"]["total_bytes"]
+    shown = _run("storage").stdout
+    assert "free on the disk" in shown
+    assert job in shown

@@ -1,0 +1,176 @@
+"""Retention by age and size, as the settings say: what ended jobs no longer need is removed in batches.
+
+Files are removed before the rows that name them, so that an interrupted removal is repeated.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Sequence
+from datetime import datetime, timedelta
+
+from sqlalchemy.orm import Session
+
+from service.api.problems import Problem
+from service.artifacts.attempt_log import AttemptLog
+from service.checkpoints import retention
+from service.db.locks import lock_job
+from service.dispatcher.context import DispatcherContext, passed
+from service.dispatcher.isolation import run_isolated
+from service.storage import deletion, report, repository
+
+logger = logging.getLogger(__name__)
+
+_EVERY = timedelta(minutes=5)
+_BATCH_SIZE = 20
+# Bounds the duration of a transaction, during which other writers wait, and of a round.
+_ROWS_AT_ONCE, _TRANSACTIONS = 5000, 20
+# A failed removal must not block the others.
+_RETRY_AFTER = timedelta(hours=1)
+
+Select = Callable[[Session, datetime, int, Collection[str]], Sequence[str]]
+Remove = Callable[[str], object]
+
+
+class Retention:
+    """Removes what the settings no longer keep of ended jobs."""
+
+    def __init__(self, context: DispatcherContext) -> None:
+        self._context = context
+        self._swept_at: datetime | None = None
+        self._tried_at: dict[str, datetime] = {}
+
+    def round(self) -> None:
+        """Remove a batch; if everything is removed, the next batch is minutes later."""
+        now = self._context.clock()
+        if not passed(self._swept_at, now, _EVERY):
+            return
+        settings = self._context.settings
+        rules: list[tuple[float | None, Select, Remove]] = [
+            (settings.keep_jobs_days, repository.expired_jobs, self.delete_job),
+            (settings.keep_artifacts_days, repository.with_old_artifacts, self.remove_artifacts),
+            (settings.keep_metrics_days, repository.with_old_metrics, self.remove_metrics),
+            (settings.keep_logs_days, repository.with_old_logs, self.remove_logs),
+        ]
+        done = self._add_sizes()
+        for days, select, remove in rules:
+            if days is not None:
+                done &= self._apply(select, now - timedelta(days=days), remove)
+        if settings.max_artifact_bytes is not None and done:
+            done = self.shrink(settings.max_artifact_bytes)
+        if done:
+            self._swept_at = now
+
+    def _apply(self, select: Select, before: datetime, remove: Remove) -> bool:
+        """Apply a rule to a batch of jobs; return whether it has nothing left to do for now."""
+        now = self._context.clock()
+        self._tried_at = {
+            id: at for id, at in self._tried_at.items() if not passed(at, now, _RETRY_AFTER)
+        }
+        with self._context.database.read() as session:
+            jobs = select(session, before, _BATCH_SIZE, self._tried_at.keys())
+
+        def remove_one(job_id: str) -> None:
+            self._tried_at[job_id] = now
+            remove(job_id)
+            del self._tried_at[job_id]  # not reached if it failed
+
+        for job_id in jobs:
+            run_isolated(remove_one, job_id)
+        return len(jobs) < _BATCH_SIZE
+
+    def delete_job(self, job_id: str) -> None:
+        """Delete a failed or cancelled job."""
+        with self._context.write() as session:
+            job = lock_job(session, job_id)
+            if job is None:
+                return
+            try:
+                deletion.delete_job(session, job)
+            except Problem as problem:  # pinned or cloned in between
+                logger.info("Job %s is kept: %s", job_id, problem.detail)
+                return
+        logger.info("retention deleted the %s job %s", job.status, job_id)
+
+    def remove_artifacts(self, job_id: str, needed: int | None = None) -> int:
+        """Remove the checkpoints of a job that retention may remove, and then its artifacts.
+
+        Args:
+            needed: remove checkpoints only until this number of bytes is freed.
+
+        Returns:
+            The bytes that are freed, or will be once the files of the marked checkpoints are removed.
+        """
+        with self._context.write() as session:
+            job = lock_job(session, job_id)
+            if job is None or job.deleted_at is not None:
+                return 0
+            dropped = retention.drop_checkpoints(session, job, needed)
+        _log(job_id, dropped.checkpoints, "checkpoint", dropped.bytes)
+        if not dropped.complete:
+            return dropped.bytes
+        with self._context.database.read() as session:
+            artifacts = repository.artifacts(session, job_id)
+            numbers = repository.attempt_numbers(session, job_id)
+        for number in numbers:
+            self._context.storage.remove(self._context.storage.artifacts_uri(job_id, number))
+        with self._context.write() as session:
+            for artifact in artifacts:
+                repository.remove_artifact(session, artifact)
+            now = self._context.clock()
+            repository.set_removed(session, job_id, artifacts_removed_at=now)
+        size = sum(artifact.size for artifact in artifacts)
+        _log(job_id, len(artifacts), "artifact", size)
+        return dropped.bytes + size
+
+    def remove_metrics(self, job_id: str) -> None:
+        """Remove a bounded number of the metrics of a job."""
+        for _ in range(_TRANSACTIONS):
+            with self._context.write() as session:
+                if repository.remove_metrics(session, job_id, _ROWS_AT_ONCE):
+                    continue
+                now = self._context.clock()
+                repository.set_removed(session, job_id, metrics_removed_at=now)
+            logger.info("retention removed the metrics of %s", job_id)
+            return
+
+    def remove_logs(self, job_id: str) -> None:
+        """Remove the logs of a job."""
+        with self._context.database.read() as session:
+            numbers = repository.attempt_numbers(session, job_id)
+        for number in numbers:
+            AttemptLog(self._context.storage, job_id, number).remove()
+        with self._context.write() as session:
+            repository.set_removed(session, job_id, logs_removed_at=self._context.clock())
+        logger.info("retention removed the logs of %s", job_id)
+
+    def shrink(self, most: int) -> bool:
+        """Remove checkpoints and artifacts of a batch of jobs if the store holds too many bytes.
+
+        Returns:
+            Whether it holds few enough now, or nothing more may be removed.
+        """
+        now = self._context.clock()
+        with self._context.database.read() as session:
+            excess = report.stored_bytes(session) - most
+        if excess <= 0:
+            return True
+        left = excess
+
+        def remove(job_id: str) -> None:
+            nonlocal left
+            if left > 0:
+                left -= self.remove_artifacts(job_id, left)
+
+        return self._apply(repository.with_old_artifacts, now, remove) or left <= 0
+
+    def _add_sizes(self) -> bool:
+        with self._context.write() as session:
+            return repository.add_sizes(session, _ROWS_AT_ONCE) < _ROWS_AT_ONCE
+
+
+def _log(job_id: str, count: int, noun: str, size: int) -> None:
+    if count:
+        plural = "" if count == 1 else "s"
+        message = "retention removed %d %s%s of %s (%.1f MB)"
+        logger.info(message, count, noun, plural, job_id, size / 1e6)

@@ -1,0 +1,40 @@
+"""`/v1/storage`: what checkpoints, artifacts, logs and metrics take."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+from fastapi import APIRouter
+
+from service.api.auth import Admin
+from service.api.transaction import ReadSession, Route, WithContext
+from service.storage import report
+from service.storage.schemas import StorageView, Store
+
+router = APIRouter(prefix="/v1", tags=["storage"], route_class=Route)
+
+
+@router.get("/storage")
+def show_storage(caller: Admin, context: WithContext, session: ReadSession) -> StorageView:
+    """Show what the jobs of the tenant take, the largest of them, and the free space of a local store."""
+    settings = context.settings
+    total, free = _disk(settings.artifacts_uri)
+    store = Store(
+        bytes=report.stored_bytes(session),
+        max_bytes=settings.max_artifact_bytes,
+        total_bytes=total,
+        free_bytes=free,
+    )
+    return report.of_tenant(session, caller.tenant, store, settings.log_max_bytes)
+
+
+def _disk(uri: str) -> tuple[int | None, int | None]:
+    """Return total and free bytes of the disk of a local store."""
+    if not uri.startswith("file://"):
+        return None, None
+    try:
+        disk = shutil.disk_usage(Path(uri.removeprefix("file://")))
+    except OSError:  # not created yet, or only on the workers' machines
+        return None, None
+    return disk.total, disk.free

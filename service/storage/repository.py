@@ -1,0 +1,206 @@
+"""SQL of deleted jobs, and of what is removed by age or size. Each call touches a bounded number of rows."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from datetime import datetime
+
+from sqlalchemy import (
+    ColumnElement,
+    CursorResult,
+    Select,
+    Table,
+    delete,
+    exists,
+    select,
+    tuple_,
+    update,
+)
+from sqlalchemy.orm import Session, aliased
+
+from service.checkpoints.repository import DELETED, DELETING
+from service.db.models import Artifact, Attempt, Base, Checkpoint, Job, JobTag, Metric, Run
+from service.states import TERMINAL, JobStatus
+
+_JOBS = Base.metadata.tables[Job.__tablename__]
+# Tables that refer to a job, those that others refer to last.
+_OWNED = [
+    table
+    for table in reversed(Base.metadata.sorted_tables)
+    if any(key.column.table is _JOBS for key in table.foreign_keys)
+]
+_METRICS = [Base.metadata.tables[Metric.__tablename__]]
+
+_Clone = aliased(Job)
+
+
+def unfinished_clones(session: Session, job_id: str, limit: int = 5) -> Sequence[str]:
+    """Return up to `limit` jobs that have not ended and start from a checkpoint of a job."""
+    own = select(Checkpoint.id).where(Checkpoint.job_id == job_id)
+    query = select(Job.id).where(Job.start_checkpoint_id.in_(own), Job.finished_at.is_(None))
+    return session.scalars(query.order_by(Job.id).limit(limit)).all()
+
+
+def hide(session: Session, job_id: str, now: datetime) -> None:
+    """Mark a job as deleted: no endpoint shows it or its checkpoints."""
+    session.execute(
+        update(Job)
+        .where(Job.id == job_id)
+        .values(deleted_at=now)
+        .execution_options(synchronize_session=False)
+    )
+    session.execute(delete(JobTag).where(JobTag.job_id == job_id))
+    # A clone that waits for the lock of one of them is refused.
+    session.execute(
+        update(Checkpoint)
+        .where(Checkpoint.job_id == job_id, Checkpoint.state != DELETED)
+        .values(state=DELETING)
+        .execution_options(synchronize_session=False)
+    )
+
+
+def deleted(session: Session, limit: int, without: Collection[str]) -> Sequence[str]:
+    """Return deleted jobs whose processes are gone, except the ids in `without`."""
+    return session.scalars(
+        select(Job.id)
+        .where(Job.deleted_at.is_not(None), ~_has_processes(), Job.id.not_in(list(without)))
+        .order_by(Job.deleted_at)
+        .limit(limit)
+    ).all()
+
+
+def checkpoint_uris(session: Session, job_id: str) -> Sequence[str]:
+    """Return the URIs of a job's checkpoints whose files may exist."""
+    query = select(Checkpoint.uri).where(Checkpoint.job_id == job_id, Checkpoint.state != DELETED)
+    return session.scalars(query).all()
+
+
+def remove_rows(session: Session, job_id: str, limit: int) -> bool:
+    """Remove up to `limit` rows of a deleted job; return whether nothing is left of it."""
+    if _remove_some(session, _OWNED, job_id, limit):
+        return False
+    session.execute(delete(Run).where(Run.owner == job_id))
+    session.execute(delete(Job).where(Job.id == job_id, Job.deleted_at.is_not(None)))
+    return True
+
+
+def remove_metrics(session: Session, job_id: str, limit: int) -> int:
+    """Remove up to `limit` metric rows of a job and return their number."""
+    return _remove_some(session, _METRICS, job_id, limit)
+
+
+def _remove_some(session: Session, tables: Sequence[Table], job_id: str, limit: int) -> int:
+    """Remove up to `limit` rows of the first table that has any of a job."""
+    for table in tables:
+        key = list(table.primary_key.columns)
+        rows = select(*key).where(table.c.job_id == job_id).limit(limit)
+        statement = delete(table).where(table.c.job_id == job_id, tuple_(*key).in_(rows))
+        result = session.execute(statement)
+        assert isinstance(result, CursorResult)
+        if result.rowcount:
+            return result.rowcount
+    return 0
+
+
+def expired_jobs(
+    session: Session, before: datetime, limit: int, without: Collection[str]
+) -> Sequence[str]:
+    """Return failed and cancelled jobs that ended before a time and that may be deleted."""
+    pinned = exists().where(Checkpoint.job_id == Job.id, Checkpoint.pinned)
+    query = _ended(before, without).where(
+        Job.status.in_((JobStatus.FAILED, JobStatus.CANCELLED)), ~pinned, ~_has_live_clone()
+    )
+    return session.scalars(query.limit(limit)).all()
+
+
+def with_old_logs(
+    session: Session, before: datetime, limit: int, without: Collection[str]
+) -> Sequence[str]:
+    """Return jobs that ended before a time and whose logs are stored; arguments as in `deleted`."""
+    query = _ended(before, without).where(Job.logs_removed_at.is_(None))
+    return session.scalars(query.limit(limit)).all()
+
+
+def with_old_metrics(
+    session: Session, before: datetime, limit: int, without: Collection[str]
+) -> Sequence[str]:
+    """Return jobs that ended before a time and whose metrics are stored."""
+    query = _ended(before, without).where(Job.metrics_removed_at.is_(None))
+    return session.scalars(query.limit(limit)).all()
+
+
+def with_old_artifacts(
+    session: Session, before: datetime, limit: int, without: Collection[str]
+) -> Sequence[str]:
+    """Return jobs that ended before a time and whose artifacts and older checkpoints are stored."""
+    query = _ended(before, without).where(Job.artifacts_removed_at.is_(None), ~_has_live_clone())
+    return session.scalars(query.limit(limit)).all()
+
+
+def set_removed(session: Session, job_id: str, **times: datetime | None) -> None:
+    """Set when the logs, metrics or artifacts of a job were removed."""
+    session.execute(
+        update(Job)
+        .where(Job.id == job_id)
+        .values(**times)
+        .execution_options(synchronize_session=False)
+    )
+
+
+def attempt_numbers(session: Session, job_id: str) -> Sequence[int]:
+    """Return the numbers of a job's attempts."""
+    return session.scalars(select(Attempt.number).where(Attempt.job_id == job_id)).all()
+
+
+def artifacts(session: Session, job_id: str) -> Sequence[Artifact]:
+    """Return the artifacts of a job."""
+    return session.scalars(select(Artifact).where(Artifact.job_id == job_id)).all()
+
+
+def remove_artifact(session: Session, artifact: Artifact) -> None:
+    """Remove the row of an artifact whose file is removed."""
+    session.execute(
+        delete(Artifact).where(
+            Artifact.job_id == artifact.job_id,
+            Artifact.name == artifact.name,
+            Artifact.uri == artifact.uri,
+        )
+    )
+
+
+def add_sizes(session: Session, limit: int) -> int:
+    """Store the sizes of checkpoints that a version without sizes registered; return their number."""
+    rows = session.scalars(
+        select(Checkpoint).where(Checkpoint.size.is_(None)).limit(limit).with_for_update()
+    ).all()
+    for row in rows:
+        row.size = sum(int(entry["size"]) for entry in row.files)
+    session.flush()
+    return len(rows)
+
+
+def _ended(before: datetime, without: Collection[str]) -> Select[str]:
+    """Select jobs that ended before a time and have no processes, in the order of their ends."""
+    return (
+        select(Job.id)
+        .where(
+            Job.status.in_(TERMINAL),
+            Job.finished_at < before,
+            Job.deleted_at.is_(None),
+            Job.id.not_in(list(without)),
+            ~_has_processes(),
+        )
+        .order_by(Job.finished_at, Job.id)
+    )
+
+
+def _has_processes() -> ColumnElement[bool]:
+    return exists().where(Run.owner == Job.id, ~Run.settled)
+
+
+def _has_live_clone() -> ColumnElement[bool]:
+    return exists().where(
+        Checkpoint.job_id == Job.id,
+        _Clone.start_checkpoint_id == Checkpoint.id,
+        _Clone.finished_at.is_(None),
+    )

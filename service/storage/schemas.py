@@ -1,0 +1,61 @@
+"""Response models of the storage report."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from pydantic import BaseModel
+
+
+class StoredFiles(BaseModel):
+    """Number and bytes of stored files."""
+
+    count: int
+    bytes: int
+
+
+class StoredLogs(BaseModel):
+    """Attempts whose logs are stored. Their sizes are not recorded; `max_bytes` limits each."""
+
+    count: int
+    max_bytes: int
+
+
+class MetricRows(BaseModel):
+    """Number of metric values; `more` if there are more than were counted."""
+
+    count: int
+    more: bool
+
+
+class LargeJob(BaseModel):
+    """A job that takes much space."""
+
+    id: str
+    name: str
+    status: str
+    finished_at: datetime | None
+    bytes: int
+
+
+class Store(BaseModel):
+    """The artifact store of all tenants; total and free bytes are of its disk, null if it is remote."""
+
+    bytes: int
+    max_bytes: int | None
+    total_bytes: int | None
+    free_bytes: int | None
+
+
+class StorageView(BaseModel):
+    """What the jobs of a tenant take, without what is about to be removed."""
+
+    checkpoints: StoredFiles
+    artifacts: StoredFiles
+    logs: StoredLogs
+    metrics: MetricRows
+    datasets: int
+    deleted_jobs: int
+    """Deleted jobs whose files and rows are not removed yet."""
+    largest_jobs: list[LargeJob]
+    store: Store

@@ -1,0 +1,289 @@
+"""Deletion of jobs, and retention by age and size."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from sqlalchemy import func, select
+
+from dasl_core.spec import Checkpoints
+from service import ids
+from service.checkpoints.retention import droppable
+from service.db.models import Base, Checkpoint, Run
+from service.dispatcher.context import utc_now
+from service.dispatcher.garbage import Garbage
+from service.dispatcher.retention import Retention
+from service.storage import report
+from tests.service.test_retention import kept, save
+from tests.support.api_under_test import Api, Worker, refused
+
+CLONE = {"changes": {"train": {"epochs": 1000}}}
+
+
+def running(api: Api) -> Worker:
+    """A running job on the one data set."""
+    if not api.client.get("/v1/datasets").json()["data"]:
+        api.dataset()
+    worker = api.start(api.submit()["id"])
+    worker.post("start")
+    return worker
+
+
+def ended(api: Api, outcome: str = "succeeded", steps: Sequence[int] = (1, 2)) -> Worker:
+    """A job that ended, with checkpoints, metrics, an evaluation, an artifact and a log."""
+    worker = running(api)
+    for step in steps:
+        save(worker, step)
+    points = [{"step": step, "time": 1.0, "values": {"loss": 1.0}} for step in range(1, 8)]
+    worker.post("metrics", points=points)
+    worker.post("evaluations", step=2, epoch=1.0, subject="backbone", metrics={"knn_top1": 0.5})
+    folder = Path(worker.uri.removeprefix("file://"))
+    (folder / "artifacts").mkdir()
+    (folder / "artifacts" / "plot.png").write_bytes(b"12345")
+    (folder / "driver.log").write_text("line\n")
+    uri, digest = f"{worker.uri}/artifacts/plot.png", "0" * 64
+    about = {"name": "plot.png", "uri": uri, "size": 5, "sha256": digest}
+    worker.post("artifacts", content_type="image/png", **about)
+    end(api, worker, outcome)
+    return worker
+
+
+def end(api: Api, worker: Worker, outcome: str) -> None:
+    if outcome == "cancelled":
+        api.client.post(f"/v1/jobs/{worker.job_id}/cancel")
+    error = {"error": {"message": "no"}, "retryable": False} if outcome == "failed" else {}
+    worker.post("finish", outcome=outcome, **error)
+    finalize(api, worker.job_id)
+
+
+def finalize(api: Api, job_id: str) -> None:
+    """Note that the processes of a job's attempts are gone, as the dispatcher does."""
+    with api.database.write() as session:
+        for run in session.scalars(select(Run).where(Run.owner == job_id)):
+            run.settled = True
+
+
+def rows_of(api: Api, job_id: str) -> dict[str, int]:
+    """Numbers of rows that name a job, by table."""
+    counts = {}
+    with api.database.read() as session:
+        for table in Base.metadata.sorted_tables:
+            columns = {"jobs": "id", "runs": "owner"}
+            column = table.c.get(columns.get(table.name, "job_id"))
+            if column is not None:
+                query = select(func.count()).select_from(table).where(column == job_id)
+                counts[table.name] = session.scalar(query) or 0
+    return {name: count for name, count in counts.items() if count}
+
+
+def test_delete_removes_everything_of_an_ended_job_and_nothing_else(
+    api: Api, garbage: Garbage
+) -> None:
+    worker, other = ended(api), ended(api)
+    before, folder = rows_of(api, other.job_id), Path(worker.uri.removeprefix("file://")).parents[1]
+    path = f"/v1/jobs/{worker.job_id}"
+    [checkpoint, _] = api.client.get(f"{path}/checkpoints").json()["data"]
+    assert api.client.delete(path).status_code == 204
+    for hidden in (path, f"{path}/events", f"{path}/checkpoints", f"{path}/metrics"):
+        refused(api.client.get(hidden), 404)
+    refused(api.client.get(f"/v1/checkpoints/{checkpoint['id']}"), 404)
+    refused(api.client.post(f"{path}/clone", json=CLONE), 404)
+    refused(api.client.delete(path), 404)
+    listed = api.client.get("/v1/jobs").json()["data"]
+    assert [job["id"] for job in listed] == [other.job_id]
+    assert folder.exists()
+    garbage.round()
+    assert (rows_of(api, worker.job_id), folder.exists()) == ({}, False)
+    assert rows_of(api, other.job_id) == before
+    assert len(kept(api, other)) == 2
+    audited = api.client.get("/v1/audit", headers=api.token("admin")).json()["data"]
+    assert ("DELETE", path, 204) in [(e["method"], e["path"], e["status"]) for e in audited]
+
+
+def test_delete_is_refused_while_a_job_clone_or_pin_needs_it(api: Api, garbage: Garbage) -> None:
+    worker = running(api)
+    path = f"/v1/jobs/{worker.job_id}"
+    problem = refused(api.client.delete(path), 409, None, "wrong-state")
+    assert problem["job_status"] == "running"
+    first = save(worker, 1)
+    clone = api.client.post(f"{path}/clone", json=CLONE).json()["id"]
+    end(api, worker, "succeeded")
+    assert refused(api.client.delete(path), 409, None, "job-in-use")["jobs"] == [clone]
+    api.client.post(f"/v1/jobs/{clone}/pause")
+    refused(api.client.delete(path), 409, None, "job-in-use")
+    api.client.post(f"/v1/jobs/{clone}/cancel")
+    api.client.patch(f"/v1/checkpoints/{first}", json={"pinned": True})
+    problem = refused(api.client.delete(path), 409, None, "job-in-use")
+    assert problem["checkpoints"] == [first]
+    api.client.patch(f"/v1/checkpoints/{first}", json={"pinned": False})
+    refused(api.client.delete(path, headers=api.token("read")), 403)
+    refused(api.client.delete(path, headers=api.token("admin", tenant="theirs")), 404)
+    assert api.client.delete(path).status_code == 204
+    garbage.round()
+    # The row of the ended clone still names the checkpoint.
+    assert api.client.get(f"/v1/jobs/{clone}").json()["start_checkpoint_id"] == first
+
+
+def test_replay_of_a_submission_after_deletion_is_refused(api: Api, garbage: Garbage) -> None:
+    api.dataset()
+    spec, headers = {"dataset": "emoji"}, {"Idempotency-Key": "once"}
+    job = api.client.post("/v1/jobs", json=spec, headers=headers).json()["id"]
+    api.client.post(f"/v1/jobs/{job}/cancel")
+    assert api.client.delete(f"/v1/jobs/{job}").status_code == 204
+    for _ in range(2):
+        answer = api.client.post("/v1/jobs", json=spec, headers=headers)
+        refused(answer, 410, None, "job-deleted")
+        garbage.round()
+    assert api.client.get("/v1/jobs").json()["data"] == []
+
+
+def test_files_are_kept_until_the_processes_of_the_job_are_gone(api: Api, garbage: Garbage) -> None:
+    worker = running(api)
+    save(worker, 1)
+    worker.post("finish", outcome="succeeded")
+    api.client.delete(f"/v1/jobs/{worker.job_id}")
+    with api.database.read() as session:
+        assert garbage.jobs(session) == []
+    finalize(api, worker.job_id)
+    with api.database.read() as session:
+        assert garbage.jobs(session) == [worker.job_id]
+
+
+def test_interrupted_removal_is_continued(
+    api: Api, garbage: Garbage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows are removed in small transactions; whatever was removed before a kill, the rest follows."""
+    worker = ended(api)
+    api.client.delete(f"/v1/jobs/{worker.job_id}")
+    monkeypatch.setattr("service.dispatcher.garbage._ROWS_AT_ONCE", 1)
+    monkeypatch.setattr("service.dispatcher.garbage._TRANSACTIONS", 1)
+    counts = [sum(rows_of(api, worker.job_id).values())]
+    while counts[-1]:
+        garbage.round()
+        counts.append(sum(rows_of(api, worker.job_id).values()))
+        assert counts[-1] < counts[-2]
+    assert len(counts) > 10
+
+
+def test_deleted_job_frees_its_data_set(api: Api) -> None:
+    worker = running(api)
+    dataset = api.client.get(f"/v1/jobs/{worker.job_id}").json()["dataset"]["id"]
+    refused(api.client.delete(f"/v1/datasets/{dataset}"), 409)
+    end(api, worker, "cancelled")
+    assert api.client.delete(f"/v1/jobs/{worker.job_id}").status_code == 204
+    assert api.client.delete(f"/v1/datasets/{dataset}").status_code == 204
+
+
+def keep(garbage: Garbage, **settings: Any) -> None:
+    """Run rounds of retention with these settings, ten days from now."""
+    context = garbage._context
+    context.clock = lambda: utc_now() + timedelta(days=10)
+    assert context.take_lease()
+    context.settings = context.settings.model_copy(update=settings)
+    for _ in range(3):
+        garbage._retention = Retention(context)
+        garbage.round()
+
+
+def test_nothing_is_removed_by_default(api: Api, garbage: Garbage) -> None:
+    worker = ended(api, "failed")
+    before = rows_of(api, worker.job_id)
+    keep(garbage)
+    assert rows_of(api, worker.job_id) == before
+
+
+@pytest.mark.parametrize("outcome", ["succeeded", "failed", "cancelled"])
+def test_old_failed_and_cancelled_jobs_are_deleted(
+    api: Api, garbage: Garbage, outcome: str
+) -> None:
+    worker = ended(api, outcome)
+    keep(garbage, keep_jobs_days=11)
+    assert rows_of(api, worker.job_id)
+    keep(garbage, keep_jobs_days=9)
+    assert bool(rows_of(api, worker.job_id)) == (outcome == "succeeded")
+
+
+def test_old_logs_metrics_and_artifacts_are_removed(api: Api, garbage: Garbage) -> None:
+    worker, live = ended(api, steps=(1, 2, 3)), running(api)
+    save(live, 1), save(live, 2)
+    path, folder = f"/v1/jobs/{worker.job_id}", Path(worker.uri.removeprefix("file://"))
+    first = api.client.get(f"{path}/checkpoints").json()["data"][0]["id"]
+    api.client.patch(f"/v1/checkpoints/{first}", json={"pinned": True})
+    settings = {"keep_logs_days": 9, "keep_metrics_days": 9, "keep_artifacts_days": 9}
+    keep(garbage, **dict.fromkeys(settings, 11))
+    assert kept(api, worker) == [1, 2, 3]
+    keep(garbage, **settings)
+    assert api.client.get(f"{path}/logs").text == ""
+    assert api.client.get(f"{path}/metrics").json()["step"] == []
+    assert api.client.get(f"{path}/artifacts").json()["data"] == []
+    assert not (folder / "artifacts").exists()
+    assert (kept(api, worker), kept(api, live)) == ([1, 3], [1, 2])
+    job = api.client.get(path).json()
+    assert all(job[f"{kind}_removed_at"] for kind in ("logs", "metrics", "artifacts"))
+    assert len(api.client.get(f"{path}/evaluations").json()["data"]) == 1
+    api.client.patch(f"/v1/checkpoints/{first}", json={"pinned": False})
+    keep(garbage, **settings)
+    assert kept(api, worker) == [3]
+
+
+def test_size_limit_removes_from_the_earliest_ended_jobs_only_what_it_must(
+    api: Api, garbage: Garbage
+) -> None:
+    """Each checkpoint takes one byte, and each artifact five."""
+    first, second = ended(api, steps=(1, 2, 3)), ended(api, steps=(1, 2, 3))
+    keep(garbage, max_artifact_bytes=16)
+    assert (kept(api, first), kept(api, second)) == ([1, 2, 3], [1, 2, 3])
+    keep(garbage, max_artifact_bytes=15)
+    assert (kept(api, first), kept(api, second)) == ([2, 3], [1, 2, 3])
+    keep(garbage, max_artifact_bytes=8)
+    assert (kept(api, first), kept(api, second)) == ([3], [2, 3])
+    keep(garbage, max_artifact_bytes=1)
+    assert (kept(api, first), kept(api, second)) == ([3], [3])
+
+
+def test_sizes_that_an_older_version_left_out_are_added(api: Api, garbage: Garbage) -> None:
+    ended(api, steps=(1, 2, 3))
+    with api.database.write() as session:
+        for checkpoint in session.scalars(select(Checkpoint)):
+            checkpoint.size = None
+    keep(garbage)
+    with api.database.read() as session:
+        assert report.stored_bytes(session) == 3 + 5
+
+
+checkpoint_rows = st.lists(
+    st.tuples(st.booleans(), st.booleans(), st.one_of(st.none(), st.floats(0, 1))), max_size=8
+)
+
+
+@given(rows=checkpoint_rows, keep_best=st.integers(0, 3))
+def test_droppable_keeps_newest_final_best_and_pinned(
+    rows: list[tuple[bool, bool, float | None]], keep_best: int
+) -> None:
+    newest_first = [
+        Checkpoint(
+            id=ids.new_id("ckpt"),
+            step=len(rows) - i,
+            epoch=float(len(rows) - i),
+            pinned=pinned,
+            final=final,
+            metrics={} if knn is None else {"knn_top1": knn},
+        )
+        for i, (pinned, final, knn) in enumerate(rows)
+    ]
+    dropped = droppable(Checkpoints(keep_best=keep_best), newest_first)
+    assert [c.step for c in dropped] == sorted(c.step for c in dropped)
+    assert not any(c.pinned or c.final or c is newest_first[0] for c in dropped)
+    values = [c.metrics["knn_top1"] for c in newest_first if c.metrics]
+    stay = [c for c in newest_first if c not in dropped]
+    best = max(values, default=None)
+    assert best is None or any(c.metrics.get("knn_top1") == best for c in stay)
+    # It frees all that it may: what stays has a reason.
+    reasonless = [c for c in stay[1:] if not (c.pinned or c.final)]
+    assert len(reasonless) <= max(1, keep_best)
