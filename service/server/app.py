@@ -61,7 +61,12 @@ def create_app(settings: Settings, database: Database | None = None) -> FastAPI:
     owned = database is None
     database = database or Database(settings.database_url)
     failures = settings.auth_failures_per_minute
-    context = Context(settings, database, Storage(settings.artifacts_uri), Failures(failures))
+    storage = Storage(
+        settings.artifacts_uri,
+        presigned=settings.presigned_downloads,
+        public_endpoint=settings.s3_public_endpoint,
+    )
+    context = Context(settings, database, storage, Failures(failures))
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
