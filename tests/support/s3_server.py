@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import random
+import socket
 import subprocess
 import sys
 import urllib.error
@@ -18,7 +20,6 @@ from obstore.store import S3Store
 
 from service import object_store
 from tests.support.polling import until
-from tests.support.processes import free_port
 
 SECRET = "secret-key-of-the-tests"
 BUCKET = "dasl"
@@ -29,7 +30,7 @@ class S3Server:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._port = free_port()
+        self._port, *others = _free_ports(8)
         self._process: subprocess.Popen[bytes] | None = None
         self.endpoint = f"http://127.0.0.1:{self._port}"
         self.environment = {
@@ -44,14 +45,19 @@ class S3Server:
             "actions": ["Admin", "Read", "Write", "List", "Tagging"],
         }
         (folder / "s3.json").write_text(json.dumps({"identities": [identity]}))
-        ports = {name: free_port() for name in ("master", "volume", "filer")}
-        grpc = {name: free_port() for name in ("master", "volume", "filer", "s3")}
+        ports = dict(zip(("master", "volume", "filer"), others[:3], strict=True))
+        grpc = dict(zip(("master", "volume", "filer", "s3"), others[3:], strict=True))
         self._command = [
             str(Path(sys.executable).with_name("weed")),
             *("server", f"-dir={folder}", "-ip=127.0.0.1", "-ip.bind=127.0.0.1", "-filer", "-s3"),
             *(f"-{name}.port={port}" for name, port in ports.items()),
             *(f"-{name}.port.grpc={port}" for name, port in grpc.items()),
-            *(f"-s3.port={self._port}", "-s3.port.iceberg=0", f"-s3.config={folder / 's3.json'}"),
+            *(
+                f"-s3.port={self._port}",
+                "-s3.port.iceberg=0",
+                "-s3.port.lance=0",
+                f"-s3.config={folder / 's3.json'}",
+            ),
             # A missing bucket is an error, as on AWS.
             *("-s3.autoCreateBucket=false", "-volume.max=0", "-volume.preStopSeconds=0"),
             *("-master.volumeSizeLimitMB=64", "-master.telemetry=false", "-metricsPort=0"),
@@ -89,6 +95,21 @@ class S3Server:
         except OSError:
             return None
         return True
+
+
+def _free_ports(count: int) -> list[int]:
+    """Return ports below those that the kernel gives to connections, which a restart would not get back."""
+    ports: list[int] = []
+    for port in random.sample(range(20_000, 32_000), 500):
+        with socket.socket() as free:
+            try:
+                free.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+        ports.append(port)
+        if len(ports) == count:
+            return ports
+    raise AssertionError("no free ports")
 
 
 @contextmanager
