@@ -68,6 +68,7 @@ class S3FileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has no t
         entries = [
             {"name": f"{bucket}/{entry['path']}", "size": entry["size"], "type": "file"}
             for entry in result["objects"]
+            if entry["path"] != key  # some stores and tools mark a folder with an empty object
         ]
         entries += [
             {"name": f"{bucket}/{prefix}", "size": 0, "type": "directory"}
@@ -214,7 +215,7 @@ def _store(bucket: str, endpoint: str = "") -> S3Store:
                 "timeout": "60s",
             },
             retry_config={
-                "max_retries": 10,
+                "max_retries": 100,  # `retry_timeout` ends them
                 "retry_timeout": _RETRY,
                 "backoff": {
                     "init_backoff": timedelta(seconds=0.1),

@@ -58,7 +58,8 @@ def test_job_on_s3_trains_resumes_and_is_downloaded(
     assert not (home / "artifacts").exists()
     storage = Storage(s3_root)
     names = storage.file_sizes(storage.attempt_uri(job.id, 1))
-    assert all(name.startswith("driver.log.0-") for name in names), names
+    assert len(names) < 12
+    assert all(name.startswith("driver.log.") for name in names), names
     for path in home.rglob("*"):
         if path.is_file():
             assert SECRET.encode() not in path.read_bytes(), path

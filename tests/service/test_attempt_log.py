@@ -7,6 +7,7 @@ import math
 import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
+from threading import Thread
 from typing import Any, ClassVar
 from uuid import uuid4
 
@@ -19,6 +20,8 @@ from typing_extensions import Buffer
 
 from service.artifacts.attempt_log import AttemptLog, left_out
 from service.artifacts.storage import Storage
+from service.object_store import StoreError
+from tests.support.s3_server import S3Server
 
 LIMIT = 16 * 64
 """Parts of 64 bytes."""
@@ -164,6 +167,23 @@ def test_log_survives_a_kill_between_any_two_changes_of_the_store(counted: Count
             assert len(counted.ls(log._folder)) == len(log.parts())
             return
     raise AssertionError("the last round was not reached")
+
+
+def test_log_survives_a_restart_of_the_object_store(s3_server: S3Server, s3_root: str) -> None:
+    log = AttemptLog(Storage(s3_root), "job_x", 1)
+    written = lines(0, 60)
+    restart = Thread(target=s3_server.start)
+    for number in range(60):
+        if number == 30:
+            s3_server.kill()
+            restart.start()
+        try:
+            log.append(log.end(), written[log.end() : 10 * (number + 1)], LIMIT)
+        except StoreError:
+            restart.join()  # The dispatcher tries again later.
+    restart.join()
+    log.append(log.end(), written[log.end() :], LIMIT)
+    assert b"".join(log.text()) == written
 
 
 def test_second_writer_of_a_log_loses_and_repeats_nothing(counted: CountedStore) -> None:
