@@ -1,6 +1,6 @@
 """Write the `.env` that docker-compose.yml needs: new secrets, and the folder of images.
 
-    python3 docker/make_env.py [--data FOLDER] [--gpu]
+    python3 docker/make_env.py [--data FOLDER] [--gpu] [--s3]
 
 Needs only Python. An existing file is never overwritten, because a database keeps the password with which
 it was created.
@@ -30,6 +30,9 @@ def main() -> str | None:
     )
     parser.add_argument("--gpu", action="store_true", help="train on the GPUs of this machine")
     parser.add_argument(
+        "--s3", action="store_true", help="keep the artifacts on an S3 server of the deployment"
+    )
+    parser.add_argument(
         "--output", type=Path, default=ROOT / ".env", metavar="FILE", help="default: .env"
     )
     arguments = parser.parse_args()
@@ -54,7 +57,7 @@ def main() -> str | None:
     except OSError as error:
         return f"{error.filename}: {error.strerror}"
     with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-        file.write(content(data, gpu=arguments.gpu))
+        file.write(content(data, gpu=arguments.gpu, s3=arguments.s3))
     print(f"Wrote {arguments.output}. Jobs see {data} as /data.")
     if not data.stat().st_mode & stat.S_IXOTH:
         print(f"The containers' user cannot read {data}. Run: chmod o+rx {data}")
@@ -62,8 +65,9 @@ def main() -> str | None:
     return None
 
 
-def content(data: Path, *, gpu: bool) -> str:
+def content(data: Path, *, gpu: bool, s3: bool = False) -> str:
     """Return the text of the file, with new secrets."""
+    profiles = [name for name, chosen in (("gpu", gpu), ("s3", s3)) if chosen]
     lines = [
         "# Written by docker/make_env.py. Read access to this file gives full control of the service.",
         f"DASL_POSTGRES_PASSWORD={secrets.token_hex(32)}",
@@ -71,9 +75,21 @@ def content(data: Path, *, gpu: bool) -> str:
         f"DASL_METRICS_TOKEN={secrets.token_hex(32)}",
         f"DASL_GRAFANA_PASSWORD={secrets.token_hex(16)}",
         f"DASL_DATA='{data}'",
-        *(["COMPOSE_PROFILES=gpu", "DASL_CPU_WORKERS=0"] if gpu else []),
+        *([f"COMPOSE_PROFILES={','.join(profiles)}"] if profiles else []),
+        *(["DASL_CPU_WORKERS=0"] if gpu else []),
+        *(_s3_access() if s3 else []),
     ]
     return "\n".join(lines) + "\n"
+
+
+def _s3_access() -> list[str]:
+    return [
+        "DASL_ARTIFACTS_URI=s3://dasl/artifacts",
+        "AWS_ENDPOINT_URL=http://s3:8333",
+        "AWS_REGION=us-east-1",
+        "AWS_ACCESS_KEY_ID=dasl",
+        f"AWS_SECRET_ACCESS_KEY={secrets.token_hex(32)}",
+    ]
 
 
 if __name__ == "__main__":

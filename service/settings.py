@@ -29,6 +29,7 @@ CURRENT_NODES: Literal["current"] = "current"
 ClusterLimit = tuple[NodeShape, ...] | Literal["current"] | None
 """The largest cluster: `CURRENT_NODES`: that of now; `None`: unknown."""
 Days = Annotated[float | None, Field(gt=0, le=36_500)]
+_ENDPOINT = re.compile(r"https?://[^/\s@?#]+/?")
 _NODE_SHAPE = re.compile(r"(\d{1,4})x(\d{1,6})(?::(\d{1,6}))?")
 
 
@@ -52,6 +53,14 @@ class Settings(BaseSettings):
     """SQLAlchemy URL: `sqlite:///...` or `postgresql+psycopg://...`; empty: SQLite under home."""
     artifacts_uri: Annotated[str, Field(repr=False)] = ""
     """fsspec URI of the artifacts' root; empty: a folder under home."""
+    aws_secret_access_key: SecretStr | None = Field(
+        default=None, validation_alias="AWS_SECRET_ACCESS_KEY"
+    )
+    aws_session_token: SecretStr | None = Field(default=None, validation_alias="AWS_SESSION_TOKEN")
+    presigned_downloads: bool = False
+    """Whether clients download files directly from the object store, with signed URLs."""
+    s3_public_endpoint: str = ""
+    """Where clients reach the object store; empty: at AWS_ENDPOINT_URL, or at AWS."""
     host: str = "127.0.0.1"
     port: Annotated[int, Field(ge=0, le=65535)] = 8000
     api_url: str = ""
@@ -222,6 +231,15 @@ class Settings(BaseSettings):
             self.artifacts_uri = f"file://{self.artifacts_uri}"
         # Not `Path.as_uri()`: fsspec does not unquote the path of a file URI.
         self.artifacts_uri = (self.artifacts_uri or f"file://{home}/artifacts").rstrip("/")
+        if self.presigned_downloads and not self.artifacts_uri.startswith("s3://"):
+            raise ValueError(
+                "DASL_PRESIGNED_DOWNLOADS needs an object store: set DASL_ARTIFACTS_URI to s3://BUCKET/FOLDER"
+            )
+        if self.s3_public_endpoint and not _ENDPOINT.fullmatch(self.s3_public_endpoint):
+            raise ValueError(
+                "DASL_S3_PUBLIC_ENDPOINT must be a URL such as https://s3.example.org; "
+                f"given {self.s3_public_endpoint!r}"
+            )
         if self.cancel_grace_seconds <= 2 * self.heartbeat_seconds:
             # Attempts hear of a request with a heartbeat, and show progress with the next one.
             raise ValueError(
@@ -256,7 +274,13 @@ class Settings(BaseSettings):
     @property
     def secrets(self) -> tuple[str, ...]:
         """Values that must never appear in a log."""
-        tokens = [self.ray_auth_token, self.metrics_token, self.oidc_client_secret]
+        tokens = [
+            self.ray_auth_token,
+            self.metrics_token,
+            self.oidc_client_secret,
+            self.aws_secret_access_key,
+            self.aws_session_token,
+        ]
         values = [token.get_secret_value() for token in tokens if token is not None]
         return (*values, make_url(self.database_url).password or "")
 

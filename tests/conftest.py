@@ -5,13 +5,16 @@ from __future__ import annotations
 import gc
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
+from uuid import uuid4
 
 import pytest
 from hypothesis import settings
 
 if TYPE_CHECKING:
     from service.embedded.local_ray import LocalRay
+    from tests.support.s3_server import S3Server
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -55,3 +58,30 @@ def local_ray(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalRay]:
             time.sleep(0.1)
         executor.close()
         yield ray
+
+
+@pytest.fixture(scope="session")
+def s3_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
+    """A running S3 server; a test that kills it starts it again."""
+    from tests.support.s3_server import s3_server
+
+    with s3_server(tmp_path_factory.mktemp("s3")) as server:
+        yield server
+
+
+@pytest.fixture
+def s3_root(s3_server: S3Server) -> Iterator[str]:
+    """An empty folder in the bucket, which this process has access to."""
+    from tests.support.s3_server import BUCKET, environment
+
+    with environment(s3_server.environment):
+        yield f"s3://{BUCKET}/{uuid4().hex}"
+
+
+@pytest.fixture(params=["file", "s3"])
+def store_root(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """The root of an artifact store on a disk, and of one on an S3 server."""
+    if request.param == "file":
+        return f"file://{tmp_path}/a folder"
+    root: str = request.getfixturevalue("s3_root")
+    return root

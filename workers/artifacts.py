@@ -11,9 +11,10 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
-import fsspec
+from fsspec.implementations.local import LocalFileSystem
 
 from dasl_core import manifest
+from service.object_store import open_store
 from service.protocol import FileEntry
 
 logger = logging.getLogger(__name__)
@@ -69,13 +70,13 @@ def _remove_manifest(uri: str) -> None:
 
     A restored database repeats an attempt whose files are still there.
     """
-    system, target = fsspec.core.url_to_fs(f"{uri}/{manifest.MANIFEST}")
+    system, target = open_store(f"{uri}/{manifest.MANIFEST}")
     if system.exists(target):
         system.rm_file(target)
 
 
 def _remove(uri: str) -> None:
-    system, target = fsspec.core.url_to_fs(uri)
+    system, target = open_store(uri)
     try:
         system.rm(target, recursive=True)
     except OSError as error:  # the cause of the failed copy may make this fail too
@@ -97,7 +98,7 @@ def download(
     """
     for file in files:
         target = folder / Path(file.name).name
-        with fsspec.open(f"{uri}/{file.name}", "rb") as source, open(target, "wb") as sink:
+        with _reading(f"{uri}/{file.name}") as source, open(target, "wb") as sink:
             _, sha256 = _copy(source, sink, on_chunk)
         if sha256 != file.sha256:
             raise OSError(f"{uri}/{file.name} is damaged: its sha256 is not the registered one")
@@ -111,7 +112,7 @@ def find_damage(uri: str, files: Sequence[FileEntry]) -> str | None:
     """
     for file in files:
         try:
-            with fsspec.open(f"{uri}/{file.name}", "rb") as source:
+            with _reading(f"{uri}/{file.name}") as source:
                 _, sha256 = _copy(source)
         except FileNotFoundError:
             return f"{file.name} is missing"
@@ -124,14 +125,19 @@ def _write(
     source: BinaryIO, uri: str, on_chunk: Callable[[], None] = lambda: None
 ) -> tuple[int, str]:
     """Copy to a file of the store, durably; return size and sha256."""
-    system, target = fsspec.core.url_to_fs(uri)
+    system, target = open_store(uri)
     system.makedirs(os.path.dirname(target), exist_ok=True)
     with system.open(target, "wb") as sink:
         size, sha256 = _copy(source, sink, on_chunk)
         sink.flush()
-        if hasattr(sink, "fileno"):  # a registered file on a local disk must survive a power loss
+        if isinstance(system, LocalFileSystem):  # a registered file must survive a power loss
             os.fsync(sink.fileno())
     return size, sha256
+
+
+def _reading(uri: str) -> Any:
+    system, path = open_store(uri)
+    return system.open(path, "rb")
 
 
 def _copy(
@@ -151,12 +157,12 @@ def _copy(
 
 def exists(uri: str) -> bool:
     """Return whether the file exists."""
-    system, path = fsspec.core.url_to_fs(uri)
+    system, path = open_store(uri)
     return bool(system.exists(path))
 
 
 def fetch(uri: str, file: Path) -> Path:
     """Copy one file of the store to a local file and return the path of the copy."""
-    with fsspec.open(uri, "rb") as source, open(file, "wb") as sink:
+    with _reading(uri) as source, open(file, "wb") as sink:
         shutil.copyfileobj(source, sink, CHUNK)
     return file

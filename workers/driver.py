@@ -17,6 +17,7 @@ from service.client import ApiError, ConnectionFailed, StaleAttempt
 from service.client.attempt_token import read_attempt_token
 from service.client.errors import SPEC_UNREADABLE
 from service.client.worker import WorkerClient
+from service.object_store import open_store
 from service.protocol import UNDELIVERED_EXIT_CODE, AttemptStart
 from workers.artifacts import exists, find_damage
 from workers.failures import (
@@ -179,6 +180,7 @@ def run_ranks(start: AttemptStart, config: dict[str, object]) -> BaseException |
     """Run all ranks to their end and return the error that made them fail, or `None`."""
     os.environ.update({k: v for k, v in RAY_SETTINGS.items() if k not in os.environ})
     # Imported late: these imports take seconds, and the job should show as running before them.
+    import pyarrow.fs
     import ray
     from ray.train import FailureConfig, LoggingConfig, RunConfig, ScalingConfig
     from ray.train.v2.api.exceptions import TrainingFailedError, WorkerGroupError
@@ -196,6 +198,7 @@ def run_ranks(start: AttemptStart, config: dict[str, object]) -> BaseException |
     # Ray's handler writes a stack to the log of a stopped job, which looks like a crash.
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     resources = start.job_spec().resources
+    store, folder = open_store(start.artifacts_uri)
     trainer = LeanTrainer(
         train_rank,
         train_loop_config=config,
@@ -210,9 +213,10 @@ def run_ranks(start: AttemptStart, config: dict[str, object]) -> BaseException |
         ),
         run_config=RunConfig(
             name="ray-train",
-            # All nodes share this folder; Ray writes only its own marker there. A local folder is passed
-            # as a plain path: pyarrow fails on a space or an umlaut in a URI.
-            storage_path=start.artifacts_uri.removeprefix("file://"),
+            # All nodes share this folder; Ray writes only its own marker there. Through DASL's file system:
+            # pyarrow fails on a space or an umlaut in a URI, and has settings of its own for S3.
+            storage_filesystem=pyarrow.fs.PyFileSystem(pyarrow.fs.FSSpecHandler(store)),
+            storage_path=folder,
             # A failure ends the attempt, because the dispatcher starts the next one.
             failure_config=FailureConfig(max_failures=0, controller_failure_limit=0),
             # The warnings contain tracebacks of harmless events, and the ranks log their own errors.

@@ -7,6 +7,7 @@ from service import log_records
 
 # These libraries log each file that they write, which does not help users.
 _CHATTY = ("onnxscript", "onnx_ir")
+_SECRETS = ("RAY_AUTH_TOKEN", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
 
 
 def log_to_stderr(token: str, **fields: object) -> None:
@@ -20,6 +21,7 @@ def log_to_stderr(token: str, **fields: object) -> None:
     style: log_records.LogFormat = "json" if os.environ.get("DASL_LOG_FORMAT") == "json" else "text"
     if style == "text":
         fields = {name: value for name, value in fields.items() if name == "rank"}
-    log_records.configure(style, secrets=[token, os.environ.get("RAY_AUTH_TOKEN", "")], **fields)
+    secrets = [token, *(os.environ.get(name, "") for name in _SECRETS)]
+    log_records.configure(style, secrets=secrets, **fields)
     for name in _CHATTY:
         logging.getLogger(name).setLevel(logging.WARNING)

@@ -23,6 +23,7 @@ from dasl_core.spec.versions import UnreadableSpec
 from dasl_core.text import cut
 from service.artifacts import free_space
 from service.db.session import AWAY, first_line, is_full, is_timeout
+from service.object_store import StoreError
 from service.states import StaleAttempt
 
 MEDIA_TYPE = "application/problem+json"
@@ -161,6 +162,7 @@ def install(app: FastAPI) -> None:
     app.add_exception_handler(UnreadableSpec, _on_unreadable_spec)
     for kind in AWAY:
         app.add_exception_handler(kind, _on_database)
+    app.add_exception_handler(StoreError, _on_store)
     app.add_exception_handler(Exception, _on_unexpected)
 
 
@@ -222,6 +224,17 @@ async def _on_database(request: Request, error: Exception) -> JSONResponse:
         return Problem(503, "storage-full", detail, headers={"Retry-After": "5"}).response()
     problem = Problem(
         503, "database-unavailable", "The database does not answer", headers={"Retry-After": "2"}
+    )
+    return problem.response()
+
+
+async def _on_store(request: Request, error: Exception) -> JSONResponse:
+    logger.error("%s %s: %s", request.method, quote(request.url.path), error)
+    problem = Problem(
+        503,
+        "store-unavailable",
+        "The artifact store does not answer, or refuses the service; its log has the reason",
+        headers={"Retry-After": "2"},
     )
     return problem.response()
 

@@ -17,6 +17,7 @@ RESPONSES: dict[int | str, dict[str, Any]] = {
     200: {"content": {"application/octet-stream": {"schema": {"type": "string"}}}},
     206: {"description": "The part that `Range` names."},
     304: {"description": "The client has it (`If-None-Match`)."},
+    307: {"description": "It is at the URL in `Location` for some minutes; send no token there."},
 }
 """OpenAPI responses of an endpoint that returns `answer`."""
 _RANGE = re.compile(r"bytes=\s*(\d*)-(\d*)\s*", re.ASCII)
@@ -43,6 +44,8 @@ class StoredFile:
 def answer(request: Request, storage: Storage, file: StoredFile) -> Response:
     """Answer with the file or the requested part of it; 304 if the client already has it.
 
+    With presigned downloads, a GET is answered with 307 and a URL of the store.
+
     Raises:
         Problem: 404, the store has lost the file; 416, the range lies outside of the file.
     """
@@ -62,6 +65,10 @@ def answer(request: Request, storage: Storage, file: StoredFile) -> Response:
             "file-missing",
             f"{file.name} is missing from the artifact store, or has another size",
         )
+    if request.method == "GET" and (url := storage.direct_url(file.uri)) is not None:
+        # The URL is a credential: no cache may keep it.
+        location = {"Location": url, "Cache-Control": "no-store", "Referrer-Policy": "no-referrer"}
+        return Response(status_code=307, headers=location)
     start, stop, status = 0, file.size, 200
     part = _range(request, file)
     if part is not None:

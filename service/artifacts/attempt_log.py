@@ -4,6 +4,13 @@ A position is the number of bytes that the driver wrote before it. Positions nev
 streams resume by them. `driver.log` begins at 0; once it is full, `driver.log.<position>` follows. A
 log that exceeds its limit loses parts from its middle: half of the limit holds its beginning, the
 other half its end.
+
+An object store cannot append. New bytes become an object of their own there, `driver.log.<start>-<end>`,
+and take in objects before them, so that each object is larger than all later ones of its part. An object
+at least doubles whenever it is written again: a log of n bytes costs O(n log n) written bytes and has
+O(log n) objects in each part.
+Objects never change, so a reader or a second writer sees whole ones at any time; an object that a larger
+one covers is what a killed writer left, and the next one removes it.
 """
 
 from __future__ import annotations
@@ -12,25 +19,26 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-import fsspec
+from fsspec.implementations.local import LocalFileSystem
 
 from service.artifacts.storage import Storage
+from service.object_store import open_store
 
-# Smaller parts keep a log closer to its limit and are cheaper to rewrite in a store that cannot
-# append; larger ones mean fewer files.
+# Smaller parts keep a log closer to its limit; larger ones mean fewer files.
 _PARTS = 16
-_NAME = re.compile(r"driver\.log(?:\.(\d+))?")
+_NAME = re.compile(r"driver\.log(?:\.(\d+)(?:-\d+)?)?")
 _BLOCK = 1 << 20
 _TAIL_BLOCK = 1 << 16
 
 
 @dataclass(frozen=True)
 class Part:
-    """A file that holds the bytes `start` to `end` (exclusive) of the log."""
+    """A file that holds the bytes `start` to `end` (exclusive) of the log, from `offset` on."""
 
     start: int
     end: int
     path: str
+    offset: int = 0
 
 
 @dataclass(frozen=True)
@@ -51,25 +59,37 @@ class AttemptLog:
     """The log of one attempt in the artifact store, for one writer and any number of readers."""
 
     def __init__(self, storage: Storage, job_id: str, number: int) -> None:
-        self._fs, path = fsspec.core.url_to_fs(storage.log_uri(job_id, number))
-        self._first = str(path)
+        self._fs, self._first = open_store(storage.log_uri(job_id, number))
         self._folder = self._first.rpartition("/")[0]
 
     def parts(self) -> list[Part]:
         """The stored parts in order; empty before the driver has written anything."""
+        return self._list()[0]
+
+    def _list(self) -> tuple[list[Part], list[Part]]:
+        """Return the stored parts without overlaps, and those that are covered by others."""
         # A cached listing would be stale: the log grows while it is read.
         self._fs.invalidate_cache(self._folder)
         try:
             entries = self._fs.ls(self._folder, detail=True)
         except FileNotFoundError:
-            return []
-        parts = []
+            return [], []
+        stored = []
         for entry in entries:
             name = _NAME.fullmatch(entry["name"].rpartition("/")[2])
             if name is not None:
                 start = int(name[1] or 0)
-                parts.append(Part(start, start + int(entry["size"]), entry["name"]))
-        return sorted(parts, key=lambda part: part.start)
+                stored.append(Part(start, start + int(entry["size"]), entry["name"]))
+        parts: list[Part] = []
+        covered = []
+        for part in sorted(stored, key=lambda part: (part.start, -part.end)):
+            end = parts[-1].end if parts else 0
+            if part.end <= end:
+                covered.append(part)
+            else:
+                skipped = max(0, end - part.start)
+                parts.append(Part(part.start + skipped, part.end, part.path, skipped))
+        return parts, covered
 
     def remove(self) -> None:
         """Remove all parts, the last one first, so that an interrupted removal leaves the beginning."""
@@ -97,7 +117,7 @@ class AttemptLog:
                     data += self._bytes(part, stop, min(part.end, start + count))
                     stop = start + len(data)
             except FileNotFoundError:
-                continue  # The part was dropped in between.
+                continue  # The part was dropped or merged in between.
             return Piece(start, data, end)
 
     def text(self) -> Iterator[bytes]:
@@ -124,7 +144,7 @@ class AttemptLog:
             try:
                 block = self._bytes(part, start, position)
             except FileNotFoundError:
-                break  # The part was dropped in between.
+                return self.tail(lines)  # The part was dropped or merged in between.
             # The line break at the end of the log ends its last line.
             stop = len(block) - 1 if position == end else len(block)
             breaks = block.count(b"\n", 0, stop)
@@ -153,9 +173,21 @@ class AttemptLog:
         Parts end with a whole line where possible.
         """
         part_size = max(1, limit // _PARTS)
-        last = next(reversed(self.parts()), None)
-        if last is not None and position < last.end:
-            position, data = last.end, data[last.end - position :]
+        parts, covered = self._list()
+        for part in covered:
+            self._fs.rm_file(part.path)
+        if parts and position < parts[-1].end:
+            position, data = parts[-1].end, data[parts[-1].end - position :]
+        if isinstance(self._fs, LocalFileSystem):
+            self._append_to_files(parts, position, data, part_size)
+        else:
+            self._append_objects(parts, position, data, part_size)
+        self._drop_excess(limit)
+
+    def _append_to_files(
+        self, parts: list[Part], position: int, data: bytes, part_size: int
+    ) -> None:
+        last = parts[-1] if parts else None
         while data:
             has_room = last is not None and last.end == position < last.start + part_size
             start = last.start if last is not None and has_room else position
@@ -168,7 +200,22 @@ class AttemptLog:
             self._write(path, position - start, data[:stop])
             position, data = position + stop, data[stop:]
             last = Part(start, position, path)
-        self._drop_excess(limit)
+
+    def _append_objects(
+        self, parts: list[Part], position: int, data: bytes, part_size: int
+    ) -> None:
+        while data:
+            stop = _division(data, part_size) or data.find(b"\n") + 1 or len(data)
+            merged = _merged(parts, position, stop, part_size)
+            start = merged[0].start if merged else position
+            content = b"".join(self._bytes(part, part.start, part.end) for part in merged)
+            end = position + stop
+            path = f"{self._first}.{start}-{end}"
+            self._fs.pipe_file(path, content + data[:stop])
+            for part in merged:
+                self._fs.rm_file(part.path)
+            parts = [*parts[: len(parts) - len(merged)], Part(start, end, path)]
+            position, data = end, data[stop:]
 
     def _drop_excess(self, limit: int) -> None:
         parts = self.parts()
@@ -181,25 +228,18 @@ class AttemptLog:
                 excess -= part.end - part.start
 
     def _bytes(self, part: Part, start: int, stop: int) -> bytes:
-        with self._fs.open(part.path, "rb") as file:
-            file.seek(start - part.start)
-            return bytes(file.read(stop - start))
+        first = part.start - part.offset
+        return bytes(self._fs.cat_file(part.path, start=start - first, end=stop - first))
 
     def _write(self, path: str, offset: int, data: bytes) -> None:
-        protocols = self._fs.protocol
-        if "file" in ((protocols,) if isinstance(protocols, str) else protocols):
-            self._fs.makedirs(self._folder, exist_ok=True)
-            # Written at an offset, not appended: a dispatcher that lost its lease here and repeats
-            # the write does not duplicate bytes.
-            with self._fs.open(path, "ab"):
-                pass
-            with self._fs.open(path, "r+b") as file:
-                file.seek(offset)
-                file.write(data)
-        else:
-            # Object stores cannot append; a put replaces the object in one step.
-            before = self._fs.cat_file(path, start=0, end=offset) if offset else b""
-            self._fs.pipe_file(path, before + data)
+        self._fs.makedirs(self._folder, exist_ok=True)
+        # Written at an offset, not appended: a dispatcher that lost its lease here and repeats
+        # the write does not duplicate bytes.
+        with self._fs.open(path, "ab"):
+            pass
+        with self._fs.open(path, "r+b") as file:
+            file.seek(offset)
+            file.write(data)
 
 
 def left_out(count: int) -> bytes:
@@ -210,3 +250,20 @@ def left_out(count: int) -> bytes:
 def _division(data: bytes, room: int) -> int:
     """How many bytes fit into `room`: all of them, or whole lines."""
     return len(data) if len(data) <= room else data.rfind(b"\n", 0, room) + 1
+
+
+def _merged(parts: list[Part], position: int, size: int, part_size: int) -> list[Part]:
+    """The last parts that are written again with `size` bytes at `position`, within one part.
+
+    They begin with the first one that is not larger than all bytes after it. Each part was larger than
+    those after it before, so all of them at least double.
+    """
+    count = 0
+    for number, part in enumerate(reversed(parts), start=1):
+        length = part.end - part.start
+        if part.end != position or length + size > part_size:
+            break
+        if length <= size:
+            count = number
+        position, size = part.start, size + length
+    return parts[len(parts) - count :]

@@ -4,20 +4,29 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import Any, cast
+from datetime import timedelta
+from typing import cast
 from uuid import uuid4
 
-import fsspec
+from service.object_store import open_store, signed_url
 
 _BLOCK = 1 << 20
+# It must only be valid when the download starts; a client that resumes gets another one.
+_URL_LIFETIME = timedelta(minutes=10)
 _UNSAFE = re.compile(r"[\x00-\x1f\x7f\\]")
 
 
 class Storage:
-    """The artifact store below a root URI."""
+    """The artifact store below a root URI.
 
-    def __init__(self, root: str) -> None:
+    Args:
+        presigned: whether clients download files directly from the store, which must be S3 then.
+        public_endpoint: where clients reach the store; empty: where this process does.
+    """
+
+    def __init__(self, root: str, *, presigned: bool = False, public_endpoint: str = "") -> None:
         self.root = root.rstrip("/")
+        self._presigned, self._public_endpoint = presigned, public_endpoint
 
     def attempt_uri(self, job_id: str, number: int) -> str:
         """The folder that one attempt writes to, exclusively."""
@@ -45,7 +54,7 @@ class Storage:
 
     def size(self, uri: str) -> int | None:
         """Size of a file in bytes; `None` if it does not exist."""
-        fs, path = self._open_store(uri)
+        fs, path = open_store(uri)
         try:
             # A cached listing would give an old size: logs grow while they are read.
             fs.invalidate_cache()
@@ -55,7 +64,7 @@ class Storage:
 
     def read(self, uri: str, start: int, stop: int) -> Iterator[bytes]:
         """Read the bytes `start` to `stop` (exclusive) of a file, in blocks."""
-        fs, path = self._open_store(uri)
+        fs, path = open_store(uri)
         with fs.open(path, "rb") as file:
             file.seek(start)
             remaining = stop - start
@@ -66,6 +75,12 @@ class Storage:
                 remaining -= len(block)
                 yield block
 
+    def direct_url(self, uri: str) -> str | None:
+        """A URL with which anyone can download a file for some minutes; `None`: only through the API."""
+        if not self._presigned:
+            return None
+        return signed_url(uri, _URL_LIFETIME, self._public_endpoint)
+
     def check_writable(self) -> None:
         """Check that the store is writable: write a small file below the root and remove it.
 
@@ -73,7 +88,7 @@ class Storage:
             ValueError: the file cannot be written.
         """
         try:
-            fs, path = self._open_store(f"{self.root}/.written-{uuid4().hex}")
+            fs, path = open_store(f"{self.root}/.written-{uuid4().hex}")
             fs.makedirs(fs._parent(path), exist_ok=True)
             fs.pipe_file(path, b"dasl")
             fs.rm_file(path)
@@ -93,7 +108,7 @@ class Storage:
         """
         if not is_below(uri, self.root):
             raise ValueError(f"{uri} is not below {self.root} (DASL_ARTIFACTS_URI)")
-        fs, path = self._open_store(uri)
+        fs, path = open_store(uri)
         try:
             fs.rm(path, recursive=True)
         except FileNotFoundError:
@@ -101,7 +116,7 @@ class Storage:
 
     def file_sizes(self, uri: str) -> dict[str, int]:
         """Sizes in bytes of the files directly in a folder, by name; empty if it does not exist."""
-        fs, path = self._open_store(uri)
+        fs, path = open_store(uri)
         fs.invalidate_cache()
         try:
             entries = fs.ls(path, detail=True)
@@ -112,7 +127,7 @@ class Storage:
 
     def folders(self, uri: str) -> list[str]:
         """URIs of the direct subfolders of a folder; empty if it does not exist."""
-        fs, path = self._open_store(uri)
+        fs, path = open_store(uri)
         fs.invalidate_cache()
         try:
             entries = fs.ls(path, detail=True)
@@ -120,10 +135,6 @@ class Storage:
             return []
         names = [str(entry["name"]) for entry in entries if entry["type"] == "directory"]
         return [f"{uri}/{name.rstrip('/').rpartition('/')[2]}" for name in sorted(names)]
-
-    def _open_store(self, uri: str) -> tuple[Any, str]:
-        fs, path = fsspec.core.url_to_fs(uri)
-        return fs, str(path)
 
 
 def is_below(uri: str, folder: str) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 from urllib.parse import quote
 
@@ -16,6 +16,9 @@ from service.client.errors import STALE_ATTEMPT, ApiError, ConnectionFailed, Sta
 
 BUSY = frozenset({502, 503, 504})
 """Status codes of a server or proxy that is temporarily unavailable."""
+
+_SIGNATURE = "X-Amz-Signature"
+"""Parameter of a URL that is valid without a token."""
 
 Params = Mapping[str, str | int | float | None]
 
@@ -104,14 +107,22 @@ class Transport:
     ) -> Iterator[httpx.Response]:
         """Stream the body of a GET request. Not retried, because only the caller knows its position.
 
+        A redirect to an object store is followed without the token.
+
         Raises:
             ConnectionFailed: the connection failed, also while the body is read.
             ApiError: the server refused the request, except with 416, which a resuming download handles.
         """
         try:
-            with self._http.stream(
-                "GET", path, params=_without_none(params), headers=headers
-            ) as response:
+            with ExitStack() as stack:
+                response = stack.enter_context(
+                    self._http.stream("GET", path, params=_without_none(params), headers=headers)
+                )
+                location = httpx.URL(response.headers.get("location", ""))
+                if response.status_code == 307 and _SIGNATURE in location.params:
+                    response = stack.enter_context(
+                        httpx.stream("GET", location, headers=headers, timeout=self._http.timeout)
+                    )
                 if response.status_code != 416 and not response.is_success:
                     response.read()
                     self._raise_for(response)

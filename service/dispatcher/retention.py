@@ -17,7 +17,7 @@ from service.checkpoints import retention
 from service.db.locks import lock_job
 from service.dispatcher.context import DispatcherContext, passed
 from service.dispatcher.isolation import run_isolated
-from service.storage import deletion, report, repository
+from service.storage import deletion, repository
 
 logger = logging.getLogger(__name__)
 
@@ -152,7 +152,7 @@ class Retention:
         """
         now = self._context.clock()
         with self._context.database.read() as session:
-            excess = report.stored_bytes(session) - most
+            excess = repository.stored_bytes(session) - most
         if excess <= 0:
             return True
         left = excess

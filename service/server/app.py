@@ -75,9 +75,12 @@ def create_app(settings: Settings, database: Database | None = None) -> FastAPI:
     owned = database is None
     database = database or Database(settings.database_url)
     failures = settings.auth_failures_per_minute
-    context = Context(
-        settings, database, Storage(settings.artifacts_uri), Failures(failures), Failures(failures)
+    store = Storage(
+        settings.artifacts_uri,
+        presigned=settings.presigned_downloads,
+        public_endpoint=settings.s3_public_endpoint,
     )
+    context = Context(settings, database, store, Failures(failures), Failures(failures))
     provider = _login_provider(settings)
 
     @asynccontextmanager

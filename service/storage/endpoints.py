@@ -9,7 +9,7 @@ from fastapi import APIRouter
 
 from service.api.auth import Admin
 from service.api.transaction import ReadSession, Route, WithContext
-from service.storage import report
+from service.storage import repository
 from service.storage.schemas import StorageView, Store
 
 router = APIRouter(prefix="/v1", tags=["storage"], route_class=Route)
@@ -21,12 +21,12 @@ def show_storage(caller: Admin, context: WithContext, session: ReadSession) -> S
     settings = context.settings
     total, free = _disk(settings.artifacts_uri)
     store = Store(
-        bytes=report.stored_bytes(session),
+        bytes=repository.stored_bytes(session),
         max_bytes=settings.max_artifact_bytes,
         total_bytes=total,
         free_bytes=free,
     )
-    return report.of_tenant(session, caller.tenant, store, settings.log_max_bytes)
+    return repository.storage_of_tenant(session, caller.tenant, store, settings.log_max_bytes)
 
 
 def _disk(uri: str) -> tuple[int | None, int | None]:

@@ -1,9 +1,13 @@
-"""SQL of deleted jobs, and of what is removed by age or size. Each call touches a bounded number of rows."""
+"""SQL of deleted jobs, of what is removed by age or size, and of the storage report.
+
+Each call changes a bounded number of rows.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from datetime import datetime
+from typing import Any
 
 from sqlalchemy import (
     ColumnElement,
@@ -12,15 +16,26 @@ from sqlalchemy import (
     Table,
     delete,
     exists,
+    func,
+    literal,
     select,
     tuple_,
+    union_all,
     update,
 )
 from sqlalchemy.orm import Session, aliased
 
-from service.checkpoints.repository import DELETED, DELETING
-from service.db.models import Artifact, Attempt, Base, Checkpoint, Job, JobTag, Metric, Run
+from service.checkpoints.repository import DAMAGED, DELETED, DELETING, REGISTERED
+from service.db.models import Artifact, Attempt, Base, Checkpoint, Dataset, Job, JobTag, Metric, Run
 from service.states import TERMINAL, JobStatus
+from service.storage.schemas import (
+    LargeJob,
+    MetricRows,
+    StorageView,
+    Store,
+    StoredFiles,
+    StoredLogs,
+)
 
 _JOBS = Base.metadata.tables[Job.__tablename__]
 # Tables that refer to a job, those that others refer to last.
@@ -32,6 +47,11 @@ _OWNED = [
 _METRICS = [Base.metadata.tables[Metric.__tablename__]]
 
 _Clone = aliased(Job)
+
+_LARGEST = 10
+# Counting all rows of a large table takes minutes.
+_MAX_ROWS_COUNTED = 1_000_000
+_STORED = Checkpoint.state.in_((REGISTERED, DAMAGED))
 
 
 def unfinished_clones(session: Session, job_id: str, limit: int = 5) -> Sequence[str]:
@@ -177,6 +197,60 @@ def add_sizes(session: Session, limit: int) -> int:
         row.size = sum(int(entry["size"]) for entry in row.files)
     session.flush()
     return len(rows)
+
+
+def stored_bytes(session: Session) -> int:
+    """Return the bytes of all checkpoints and artifacts that are not to be removed, of all tenants."""
+    kept = select(func.sum(Checkpoint.size)).where(_STORED)
+    files = select(func.sum(Artifact.size))
+    return sum(int(session.scalar(query) or 0) for query in (kept, files))
+
+
+def storage_of_tenant(
+    session: Session, tenant: str, store: Store, log_max_bytes: int
+) -> StorageView:
+    """Return the storage report of a tenant."""
+    of_jobs = (Job.tenant == tenant, Job.deleted_at.is_(None))
+
+    def files(size: Any, query: Select[Any]) -> StoredFiles:
+        count, total = session.execute(query.with_only_columns(func.count(), func.sum(size))).one()
+        return StoredFiles(count=count, bytes=int(total or 0))
+
+    checkpoints = select(Checkpoint).join(Job, Job.id == Checkpoint.job_id)
+    artifacts = select(Artifact).join(Job, Job.id == Artifact.job_id)
+    checkpoints, artifacts = checkpoints.where(*of_jobs, _STORED), artifacts.where(*of_jobs)
+    logs = select(func.count()).select_from(Attempt).join(Job, Job.id == Attempt.owner)
+    rows = select(literal(1)).select_from(Metric).join(Job, Job.id == Metric.job_id).where(*of_jobs)
+    rows = rows.limit(_MAX_ROWS_COUNTED + 1)
+    metrics = session.scalar(select(func.count()).select_from(rows.subquery())) or 0
+    own, deleted = Job.tenant == tenant, Job.deleted_at.is_not(None)
+    named = (Dataset.tenant == tenant, Dataset.deleted_at.is_(None))
+    sizes = union_all(
+        checkpoints.with_only_columns(Checkpoint.job_id, Checkpoint.size.label("size")),
+        artifacts.with_only_columns(Artifact.job_id, Artifact.size.label("size")),
+    ).subquery()
+    total = func.sum(sizes.c.size)
+    largest = (
+        select(Job.id, Job.name, Job.status, Job.finished_at, total.label("bytes"))
+        .join(sizes, sizes.c.job_id == Job.id)
+        .group_by(Job.id, Job.name, Job.status, Job.finished_at)
+        .having(total > 0)
+        .order_by(total.desc(), Job.id)
+        .limit(_LARGEST)
+    )
+    return StorageView(
+        checkpoints=files(Checkpoint.size, checkpoints),
+        artifacts=files(Artifact.size, artifacts),
+        logs=StoredLogs(
+            count=session.scalar(logs.where(*of_jobs, Job.logs_removed_at.is_(None))) or 0,
+            max_bytes=log_max_bytes,
+        ),
+        metrics=MetricRows(count=min(metrics, _MAX_ROWS_COUNTED), more=metrics > _MAX_ROWS_COUNTED),
+        datasets=session.scalar(select(func.count()).select_from(Dataset).where(*named)) or 0,
+        deleted_jobs=session.scalar(select(func.count()).select_from(Job).where(own, deleted)) or 0,
+        largest_jobs=[LargeJob(**row._mapping) for row in session.execute(largest)],
+        store=store,
+    )
 
 
 def _ended(before: datetime, without: Collection[str]) -> Select[str]:

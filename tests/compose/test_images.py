@@ -60,7 +60,12 @@ def test_compose_services_have_minimal_privileges(name: str) -> None:
     assert about["cap_drop"] == ["ALL"]
     assert about["security_opt"] == ["no-new-privileges:true"]
     assert not about.get("privileged")
-    assert about["image"].startswith("dasl-") or about["user"] in ("postgres", "nobody", "472")
+    assert about["image"].startswith("dasl-") or about["user"] in (
+        "postgres",
+        "nobody",
+        "472",
+        "10001:10001",
+    )
     assert about["restart"] == ("no" if name == "migrate" else "unless-stopped")
 
 
@@ -106,6 +111,23 @@ def test_compose_passes_every_setting_to_api_or_dispatcher() -> None:
         assert (name in passed) != (name in FIXED), name
 
 
+def test_compose_gives_access_to_s3_to_all_that_read_or_write_artifacts() -> None:
+    holders = {
+        service
+        for service in SERVICES
+        if {"AWS_ENDPOINT_URL", "AWS_REGION", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"}
+        <= {name for of, name, _ in environments() if of == service}
+    }
+    assert holders == {"migrate", "api", "dispatcher", "ray-head", "worker", "gpu-worker"}
+    assert SERVICES["s3"]["networks"] == ["private"]
+    assert re.fullmatch(r"[^:]+:[\d.]+", SERVICES["s3"]["image"]), "a pinned version"
+
+
+@pytest.mark.parametrize("lock", ["server", "worker", "worker-cpu"])
+def test_image_locks_have_the_driver_for_s3(lock: str) -> None:
+    assert "obstore" in pins(lock)
+
+
 def test_compose_migrates_tables_before_starting_services() -> None:
     for service in ("api", "dispatcher"):
         condition = SERVICES[service]["depends_on"]["migrate"]["condition"]
@@ -115,6 +137,7 @@ def test_compose_migrates_tables_before_starting_services() -> None:
 
 def test_compose_reserves_gpus_only_in_the_gpu_profile() -> None:
     profiled = {name: about["profiles"] for name, about in SERVICES.items() if "profiles" in about}
+    assert profiled.pop("s3") == ["s3"]
     assert profiled.pop("gpu-worker") == ["gpu"]
     assert not any("gpu" in profiles for profiles in profiled.values())
     reserving = {name for name, about in SERVICES.items() if "deploy" in about}
@@ -148,7 +171,7 @@ def test_compose_asks_the_dispatcher_itself_for_its_health() -> None:
 
 
 def test_docker_files_name_no_external_host() -> None:
-    inside = {"127.0.0.1", "api", "ray-head"}
+    inside = {"127.0.0.1", "api", "ray-head", "s3"}
     for path in FILES:
         hosts = re.findall(r"https?://([^/:\s\"']+)", path.read_text(encoding="utf-8"))
         assert set(hosts) <= inside, path.name

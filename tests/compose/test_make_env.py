@@ -82,3 +82,15 @@ def test_unreadable_data_folder_prints_a_warning(tmp_path: Path) -> None:
     (tmp_path / "private").mkdir(mode=0o700)
     done = make("--data", tmp_path / "private", "--output", tmp_path / ".env")
     assert "chmod" in done.stdout
+
+
+def test_s3_option_keeps_artifacts_on_the_server_of_the_deployment(tmp_path: Path) -> None:
+    for arguments, profiles in ((["--s3"], "s3"), (["--s3", "--gpu"], "gpu,s3")):
+        file = tmp_path / profiles
+        done = make("--data", tmp_path, "--output", file, *arguments)
+        assert done.returncode == 0, done.stderr
+        written = values(file)
+        assert written["COMPOSE_PROFILES"] == profiles
+        assert written["DASL_ARTIFACTS_URI"].startswith("s3://")
+        assert re.fullmatch("[0-9a-f]{64}", written["AWS_SECRET_ACCESS_KEY"])
+        assert written["AWS_SECRET_ACCESS_KEY"] not in done.stdout

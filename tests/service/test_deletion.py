@@ -19,7 +19,7 @@ from service.db.models import Base, Checkpoint, Run
 from service.dispatcher.context import utc_now
 from service.dispatcher.garbage import Garbage
 from service.dispatcher.retention import Retention
-from service.storage import report
+from service.storage import repository as storage
 from tests.service.test_retention import kept, save
 from tests.support.api_under_test import Api, Worker, refused
 
@@ -254,7 +254,7 @@ def test_sizes_that_an_older_version_left_out_are_added(api: Api, garbage: Garba
             checkpoint.size = None
     keep(garbage)
     with api.database.read() as session:
-        assert report.stored_bytes(session) == 3 + 5
+        assert storage.stored_bytes(session) == 3 + 5
 
 
 checkpoint_rows = st.lists(

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from threading import Thread
+from typing import Any
 from urllib.parse import urlsplit
 
 import uvicorn
@@ -37,8 +38,8 @@ REPORT = {
 class Service:
     """A running API over SQLite, with an administrator's `token`."""
 
-    def __init__(self, home: Path) -> None:
-        self.settings = Settings(home=home, stream_poll_seconds=0.02)
+    def __init__(self, home: Path, **settings: Any) -> None:
+        self.settings = Settings(home=home, stream_poll_seconds=0.02, **settings)
         upgrade(self.settings.database_url)
         self.database = Database(self.settings.database_url)
         self.app = create_app(self.settings, self.database)

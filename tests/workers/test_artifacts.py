@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import errno
 import json
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
+from threading import Thread
 from typing import Any, BinaryIO
 
 import pytest
 
 from dasl_core.manifest import MANIFEST, damage_of
+from service.artifacts.storage import Storage
+from service.object_store import open_store
 from service.protocol import FileEntry
+from tests.support.s3_server import S3Server
 from workers import artifacts
 
 
@@ -120,3 +126,88 @@ def test_replaced_checkpoint_has_no_manifest_until_it_is_whole(
     artifacts.upload_checkpoint(folder, f"file://{store}", {})
     assert damage_of(store) is None
     assert (store / "weights").read_bytes() == b"WEIGHTS"
+
+
+BIG = bytes(range(256)) * 120_000  # 30 MB: four parts of an upload
+
+
+def test_files_come_back_from_the_store_whole(
+    folder: Path, tmp_path: Path, store_root: str
+) -> None:
+    (folder / "weights").write_bytes(BIG)
+    (folder / "empty").touch()
+    uri = f"{store_root}/checkpoints/10"
+    entries = artifacts.upload_checkpoint(folder, uri, {})
+    assert artifacts.find_damage(uri, entries) is None
+    assert artifacts.exists(f"{uri}/manifest.json")
+    assert not artifacts.exists(f"{uri}/other")
+    back = tmp_path / "back"
+    back.mkdir()
+    artifacts.download(uri, entries, back)
+    assert {file.name: file.read_bytes() for file in back.iterdir()} == {
+        "weights": BIG,
+        "empty": b"",
+        "metrics.json": b"{}",
+    }
+    system, path = open_store(uri)
+    system.pipe_file(f"{path}/weights", b"other")
+    assert artifacts.find_damage(uri, entries) == "the sha256 of weights is not the registered one"
+    system.rm_file(f"{path}/weights")
+    assert artifacts.find_damage(uri, entries) == "weights is missing"
+
+
+def test_upload_survives_a_restart_of_the_object_store(
+    folder: Path, tmp_path: Path, s3_server: S3Server, s3_root: str
+) -> None:
+    (folder / "weights").write_bytes(BIG)
+    uri = f"{s3_root}/checkpoints/10"
+    restarts: list[Thread] = []
+
+    def restart_once() -> None:
+        if not restarts and artifacts.exists(f"{uri}/metrics.json"):  # weights is being uploaded
+            s3_server.kill()
+            restarts.append(Thread(target=s3_server.start))
+            restarts[0].start()
+
+    try:
+        entries = artifacts.upload_checkpoint(folder, uri, {}, restart_once)
+    finally:
+        restarts[0].join()
+    back = tmp_path / "back"
+    back.mkdir()
+    artifacts.download(uri, entries, back)
+    assert (back / "weights").read_bytes() == BIG
+
+
+UPLOADER = """
+import sys
+from pathlib import Path
+from workers import artifacts
+
+count = 0
+def on_chunk():
+    global count
+    count += 1
+    if count == 20:  # two parts of the file are stored
+        print("in the middle", flush=True)
+        sys.stdin.read()
+artifacts.upload_checkpoint(Path(sys.argv[1]), sys.argv[2], {}, on_chunk)
+"""
+
+
+def test_killed_upload_leaves_no_object_and_no_manifest(folder: Path, s3_root: str) -> None:
+    (folder / "metrics.json").unlink()
+    (folder / "weights").write_bytes(BIG)
+    uri = f"{s3_root}/checkpoints/10"
+    with subprocess.Popen(
+        [sys.executable, "-c", UPLOADER, folder, uri],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "in the middle\n"
+        process.kill()
+    assert Storage(s3_root).file_sizes(uri) == {}
+    entries = artifacts.upload_checkpoint(folder, uri, {})
+    assert artifacts.find_damage(uri, entries) is None

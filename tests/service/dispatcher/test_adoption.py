@@ -11,8 +11,11 @@ from typing import Any
 import pytest
 from sqlalchemy import select
 
+from dasl_core.manifest import MANIFEST
+from service.artifacts.storage import Storage
 from service.client.worker import WorkerClient
 from service.db.models import Checkpoint
+from service.object_store import open_store
 from service.protocol import UNDELIVERED_EXIT_CODE
 from service.states import JobStatus
 from tests.service.dispatcher.test_dispatcher_crashes import Crash, Death
@@ -223,3 +226,37 @@ def test_adoption_recovers_from_crash_at_every_point(
         world.worker_finishes(job, "cancelled", 2)
         world.executor.kill(world.run_id(job, 2))
         world.tick()
+
+
+def test_checkpoints_on_s3_are_adopted_if_whole_and_else_removed(
+    world: World, rank0: Rank0, s3_root: str
+) -> None:
+    world.settings.artifacts_uri = s3_root
+    world.restart()
+    job = running_job(world)
+    world.worker_sends_heartbeat(job, progress={"step": 5})
+    storage = Storage(s3_root)
+    attempt = storage.attempt_uri(job, 1)
+    rank0.scratch.mkdir()
+    (rank0.scratch / "weights").write_bytes(b"x")
+    reporter = ApiReporter(rank0.client, job, 1, attempt, 1.0)
+    for step in (100, 200):
+        reporter.checkpoint(rank0.scratch, step, 1.0, {}, final=False)
+    # Rank 0 was killed while it uploaded this one.
+    fs, torn = open_store(f"{attempt}/checkpoints/step-000000300")
+    fs.pipe_file(f"{torn}/weights", b"x")
+    world.executor.kill(world.run_id(job))
+    world.tick()
+    world.tick()
+    assert registered(world, job) == [100, 200]
+    with world.database.read() as session:
+        resumed = session.get_one(Checkpoint, world.attempt(job, 2).resume_checkpoint_id)
+    assert resumed.step == 200
+    world.tick(2 * DAY)
+    world.tick(2 * DAY)
+    files = {
+        step: set(storage.file_sizes(f"{attempt}/checkpoints/step-{step:09d}"))
+        for step in (100, 200, 300)
+    }
+    assert files == {100: {"weights", MANIFEST}, 200: {"weights", MANIFEST}, 300: set()}
+    assert registered(world, job) == [100, 200]
