@@ -7,6 +7,7 @@ Modules that take seconds to import are therefore imported in the functions.
 from __future__ import annotations
 
 import logging
+import os
 import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -26,7 +27,7 @@ def train_rank(config: dict[str, Any]) -> None:
     """Train as one rank of an attempt.
 
     Args:
-        config: run, job, attempt, url, token, and the API's answer to `start`.
+        config: run, job, attempt, url, token, log_format, and the API's answer to `start`.
     """
     import ray.train.torch
     import torch
@@ -47,6 +48,7 @@ def train_rank(config: dict[str, Any]) -> None:
     from workers.scratch import SubmissionFolder, scratch_root
     from workers.settings import PATIENCE_SECONDS
 
+    os.environ["DASL_LOG_FORMAT"] = config["log_format"]
     log_to_stderr(config["token"], job=config["job"], attempt=config["attempt"], rank=rank())
     device, node = ray.train.torch.get_device(), ray.util.get_node_ip_address()
     if device.type == "cuda":
