@@ -8,6 +8,7 @@ message in its output, and attempts start all their processes themselves.
 from __future__ import annotations
 
 import copy
+import json
 import logging
 import os
 import sys
@@ -18,8 +19,14 @@ from typing import Any
 
 import psutil
 
-from workers.standby import COUNT_VARIABLE, HOOK, RANK, ROLE_VARIABLE, standby_ranks
-from workers.standby import job_environment, rank_environment
+from workers.standby import (
+    HOOK,
+    RANK,
+    ROLE_VARIABLE,
+    job_environment,
+    rank_environment,
+    standby_ranks,
+)
 
 logger = logging.getLogger("workers.standby_keeper")
 
@@ -115,10 +122,8 @@ def with_hook(environment: dict[str, Any]) -> dict[str, Any]:
 
 
 def serialized(environment: dict[str, Any]) -> str:
-    """Serialize a runtime environment as Ray does; Ray compares these strings."""
-    from ray.runtime_env import RuntimeEnv
-
-    return str(RuntimeEnv(**environment).serialize())
+    """Serialize a runtime environment as Ray's core does for an actor; Ray compares these strings."""
+    return json.dumps(environment, sort_keys=True, separators=(",", ":"))
 
 
 def start(address: str, environment: str, count: int) -> None:
