@@ -253,8 +253,7 @@ def until_ready(on: Service) -> None:
     [raylet] = [pid for pid, words in commands(on.pid).items() if words[0].endswith("/raylet")]
     until(
         lambda: (
-            waiting(psutil.Process(raylet), RANK)
-            and waiting(psutil.Process(raylet), None) > 1
+            (waiting(psutil.Process(raylet), RANK) and waiting(psutil.Process(raylet), None) > 1)
             or None
         ),
         "the standby processes",
