@@ -48,7 +48,10 @@ def train_rank(config: dict[str, Any]) -> None:
     from workers.scratch import SubmissionFolder, scratch_root
     from workers.settings import PATIENCE_SECONDS
 
-    os.environ["DASL_LOG_FORMAT"] = config["log_format"]
+    # A standby process has no variables of the attempt, and a driver of version 0.1 passes no format.
+    os.environ["DASL_LOG_FORMAT"] = config.get("log_format") or os.environ.get(
+        "DASL_LOG_FORMAT", "text"
+    )
     log_to_stderr(config["token"], job=config["job"], attempt=config["attempt"], rank=rank())
     device, node = ray.train.torch.get_device(), ray.util.get_node_ip_address()
     if device.type == "cuda":

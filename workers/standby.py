@@ -8,14 +8,11 @@ the environment defined here. Ray gives a process to at most one job, and ends i
 from __future__ import annotations
 
 import importlib
-import logging
 import os
 import sys
 from typing import Any
 
 from workers.settings import RAY_SETTINGS
-
-logger = logging.getLogger(__name__)
 
 COUNT_VARIABLE = "DASL_STANDBY_RANKS"
 """Number of ranks that a node keeps ready; without it, attempts start every process anew."""
@@ -70,7 +67,8 @@ def rank_environment() -> dict[str, Any]:
 def prepare() -> None:
     """Import what this process needs, before it gets its work. Ray calls this in each process.
 
-    A module that cannot be imported fails where it is used, with the job that needs it.
+    A module that cannot be imported fails where it is used, with the job that needs it: Ray ends a
+    process in which this function fails.
     """
     import ray
 
