@@ -59,7 +59,6 @@ def main() -> int:
             "attempt": arguments.attempt,
             "url": url,
             "token": token,
-            "log_format": os.environ.get("DASL_LOG_FORMAT", "text"),
         }
         error = start_and_run(client, config)
         if error is None:
@@ -204,6 +203,8 @@ def run_ranks(start: AttemptStart, config: dict[str, object]) -> BaseException |
     # Ray's handler writes a stack to the log of a stopped job, which looks like a crash.
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     resources = start.job_spec().resources
+    # Standby ranks have no variables of the attempt.
+    config = config | {"log_format": os.environ.get("DASL_LOG_FORMAT", "text")}
     trainer = LeanTrainer(
         train_rank,
         train_loop_config=config,

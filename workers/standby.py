@@ -16,7 +16,7 @@ from workers.settings import RAY_SETTINGS
 
 COUNT_VARIABLE = "DASL_STANDBY_RANKS"
 """Number of ranks that a node keeps ready; without it, attempts start every process anew."""
-ROLE_VARIABLE = "DASL_STANDBY_ROLE"
+ROLE_VARIABLE = "STANDBY_ROLE"
 RANK = "rank"
 HOOK = "workers.standby.prepare"
 

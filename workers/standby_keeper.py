@@ -170,7 +170,7 @@ def find_raylet(parent: psutil.Process) -> Raylet | None:
 
 
 def _node(raylet: Raylet) -> Any:
-    from ray._raylet import GcsClient
+    from ray._raylet import GcsClient  # type: ignore[attr-defined]  # compiled
 
     for node_id, node in GcsClient(address=raylet.gcs_address).get_all_node_info().items():
         if node_id.hex() == raylet.node_id:
