@@ -197,11 +197,9 @@ def test_each_job_gets_its_own_standby_process(
 
         node = until(raylet, "the raylet")
         options = dict(word.partition("=")[::2] for word in node.cmdline())
-        access = {
-            "RAY_ADDRESS": options["--gcs-address"],
-            "RAY_AUTH_MODE": "token",
-            "RAY_AUTH_TOKEN": ray.token,
-        }
+        # With the setting that keeps this Ray on its loopback address.
+        settings = {k: v for k, v in node.environ().items() if k.startswith("RAY_")}
+        access = settings | {"RAY_ADDRESS": options["--gcs-address"]}
 
         def standby_ranks() -> set[int]:
             idle = [p for p in node.children() if p.cmdline()[:1] == ["ray::IDLE"]]
