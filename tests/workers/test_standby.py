@@ -189,7 +189,7 @@ def test_each_job_gets_its_own_standby_process(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(standby.COUNT_VARIABLE, "1")
-    with LocalRay(tmp_path / "ray", tmp_path / "logs" / "ray.log", cpus=1) as ray:
+    with LocalRay(tmp_path / "ray", tmp_path / "logs" / "ray.log", cpus=1):
 
         def raylet() -> psutil.Process | None:
             found = commands(os.getpid()).items()
