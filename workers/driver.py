@@ -7,6 +7,7 @@ was superseded, `UNDELIVERED_EXIT_CODE` if only its end could not be reported, e
 """
 
 import argparse
+import json
 import logging
 import os
 import signal
@@ -14,7 +15,7 @@ import sys
 import threading
 
 from service.client import ApiError, ConnectionFailed, StaleAttempt
-from service.client.attempt_token import read_attempt_token
+from service.client.attempt_token import RAY_JOB_CONFIG, read_attempt_token
 from service.client.errors import SPEC_UNREADABLE
 from service.client.worker import WorkerClient
 from service.object_store import open_store
@@ -30,6 +31,7 @@ from workers.failures import (
 from workers.logs import log_to_stderr
 from workers.report_queue import ReportsUndelivered
 from workers.settings import BEST_EFFORT_SECONDS, PATIENCE_SECONDS, RAY_SETTINGS
+from workers.standby import job_environment, rank_environment, standby_ranks
 
 logger = logging.getLogger("workers.driver")
 
@@ -189,16 +191,23 @@ def run_ranks(start: AttemptStart, config: dict[str, object]) -> BaseException |
     from workers.rank import train_rank
     from workers.trainer import LeanTrainer
 
+    standby = standby_ranks() > 0
+    if standby:
+        drop_job_environment()
     ray.init(
         # Omit the address of the dashboard, which readers of the log cannot reach.
         logging_level=logging.WARNING,
         # By default Ray Train looks for a cluster on its node, where another Ray may run.
-        runtime_env={"env_vars": {"RAY_ADDRESS": os.environ["RAY_ADDRESS"]}},
+        runtime_env=job_environment()
+        if standby
+        else {"env_vars": {"RAY_ADDRESS": os.environ["RAY_ADDRESS"]}},
     )
     # Ray's handler writes a stack to the log of a stopped job, which looks like a crash.
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     resources = start.job_spec().resources
     store, folder = open_store(start.artifacts_uri)
+    # Standby ranks have no variables of the attempt.
+    config = config | {"log_format": os.environ.get("DASL_LOG_FORMAT", "text")}
     trainer = LeanTrainer(
         train_rank,
         train_loop_config=config,
@@ -221,6 +230,7 @@ def run_ranks(start: AttemptStart, config: dict[str, object]) -> BaseException |
             failure_config=FailureConfig(max_failures=0, controller_failure_limit=0),
             # The warnings contain tracebacks of harmless events, and the ranks log their own errors.
             logging_config=LoggingConfig(log_level="ERROR"),
+            worker_runtime_env=rank_environment() if standby else None,
         ),
     )
     try:
@@ -230,6 +240,16 @@ def run_ranks(start: AttemptStart, config: dict[str, object]) -> BaseException |
     except TrainingFailedError as error:
         return start_failure(error)
     return None
+
+
+def drop_job_environment() -> None:
+    """Remove the runtime environment that the Jobs API set for the processes of this driver.
+
+    It differs between attempts, and Ray gives a standby process only to a job with its very environment.
+    """
+    job = json.loads(os.environ.get(RAY_JOB_CONFIG, "{}"))
+    if job.pop("runtime_env", None) is not None:
+        os.environ[RAY_JOB_CONFIG] = json.dumps(job)
 
 
 if __name__ == "__main__":

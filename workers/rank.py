@@ -7,6 +7,7 @@ Modules that take seconds to import are therefore imported in the functions.
 from __future__ import annotations
 
 import logging
+import os
 import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -28,7 +29,7 @@ def train_rank(config: dict[str, Any]) -> None:
     """Train as one rank of an attempt.
 
     Args:
-        config: run, job, attempt, url, token, and the API's answer to `start`.
+        config: run, job, attempt, url, token, log_format, and the API's answer to `start`.
     """
     import ray.train.torch
     import torch
@@ -46,6 +47,10 @@ def train_rank(config: dict[str, Any]) -> None:
     from workers.reporter import ApiReporter
     from workers.scratch import SubmissionFolder, scratch_root
 
+    # A standby process has no variables of the attempt, and a driver of version 0.1 passes no format.
+    os.environ["DASL_LOG_FORMAT"] = config.get("log_format") or os.environ.get(
+        "DASL_LOG_FORMAT", "text"
+    )
     log_to_stderr(config["token"], job=config["job"], attempt=config["attempt"], rank=rank())
     device, node = ray.train.torch.get_device(), ray.util.get_node_ip_address()
     if device.type == "cuda":

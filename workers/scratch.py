@@ -18,7 +18,7 @@ logger = logging.getLogger(__name__)
 
 DIRECTORY_VARIABLE = "DASL_SCRATCH_DIR"
 # Nothing else below the root is ever removed.
-_PREFIX = "dasl-"
+PREFIX = "dasl-"
 _WAIT_SECONDS = 0.2
 
 
@@ -35,7 +35,7 @@ class SubmissionFolder:
     """
 
     def __init__(self, root: Path, submission: str) -> None:
-        self.path = root / f"{_PREFIX}{submission}"
+        self.path = root / f"{PREFIX}{submission}"
 
     def __enter__(self) -> Self:
         try:
@@ -45,7 +45,7 @@ class SubmissionFolder:
                 f"{self.path} cannot be used for temporary files: {error}. "
                 f"Set {DIRECTORY_VARIABLE} to a folder on a local disk"
             ) from error
-        for folder in self.path.parent.glob(f"{_PREFIX}*"):
+        for folder in self.path.parent.glob(f"{PREFIX}*"):
             if folder != self.path and _is_submission(folder) and _remove_unused(folder):
                 logger.info("removed %s, which a killed process left", folder)
         return self

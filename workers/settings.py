@@ -17,6 +17,8 @@ RAY_SETTINGS = {
     "RAY_TRAIN_ENABLE_PRINT_PATCH": "0",
     "RAY_TRAIN_METRICS_ENABLED": "0",
     "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER": "0",
+    # Ray Train sets this for its processes; here, so that standby processes have the same environment.
+    "RAY_WARN_BLOCKING_GET_INSIDE_ASYNC": "0",
     # Users read the log in files and over the API, where color codes are noise.
     "RAY_COLOR_PREFIX": "0",
     # By default Ray drops all but one of the lines that differ only in numbers, such as those of two

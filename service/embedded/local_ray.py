@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import shlex
 import shutil
 import socket
 import subprocess
@@ -19,9 +20,11 @@ _OBJECT_STORE_BYTES = 200_000_000
 # A Unix socket's path has at most 107 bytes; Ray adds up to 71 for its session and socket.
 _MAX_FOLDER_BYTES = 36
 _GRACE_SECONDS = 2.0
+# A second one would cost a laptop another 0.7 GB.
+_STANDBY_RANKS = "1"
 # Variables that workers inherit; the dispatcher passes everything else to each job.
 _WORKER_FOLDERS = ("DASL_CACHE_DIR", "DASL_SCRATCH_DIR")
-_WORKER_VARIABLES = (*_WORKER_FOLDERS, "DASL_CACHE_MAX_BYTES")
+_WORKER_VARIABLES = (*_WORKER_FOLDERS, "DASL_CACHE_MAX_BYTES", "DASL_STANDBY_RANKS")
 
 
 class LocalRay:
@@ -62,7 +65,7 @@ class LocalRay:
                         "service.embedded.subreaper",
                         str(_GRACE_SECONDS),
                     ),
-                    *_command(folder, ports, self._cpus),
+                    *with_standby_keeper(_command(folder, ports, self._cpus)),
                 ],
                 # This process holds the only writing end, which closes however the process ends.
                 stdin=subprocess.PIPE,
@@ -159,6 +162,12 @@ def _command(folder: Path, ports: list[int], cpus: int | None) -> list[str]:
     ]
 
 
+def with_standby_keeper(command: list[str]) -> list[str]:
+    """Return a command that also runs the keeper of standby processes, as a child of `ray start`."""
+    keeper = [sys.executable, "-P", "-m", "workers.standby_keeper"]
+    return ["/bin/sh", "-c", f'{shlex.join(keeper)} & exec "$@"', "sh", *command]
+
+
 def _environment(token: str, ports: list[int]) -> dict[str, str]:
     # Without settings for another Ray and without the service's own, which include passwords.
     excluded = ("RAY_ADDRESS", "DASL_")
@@ -168,6 +177,7 @@ def _environment(token: str, ports: list[int]) -> dict[str, str]:
         if folder := environment.get(name):
             # Ray has another working directory.
             environment[name] = os.path.abspath(folder)
+    environment.setdefault("DASL_STANDBY_RANKS", _STANDBY_RANKS)
     return environment | {
         "RAY_AUTH_MODE": "token",
         "RAY_AUTH_TOKEN": token,
@@ -179,7 +189,7 @@ def _environment(token: str, ports: list[int]) -> dict[str, str]:
         "AUTOSCALER_METRIC_PORT": str(ports[7]),
         "DASHBOARD_METRIC_PORT": str(ports[8]),
         # By default Ray starts one idle worker per CPU at its own start and at that of each job. Jobs
-        # cannot use them, because each has its own environment variables.
+        # cannot use them, because they have environment variables: see `workers.standby`.
         "RAY_enable_worker_prestart": "0",
         "RAY_prestart_worker_first_driver": "0",
     }

@@ -126,6 +126,7 @@ def test_ray_environment_has_only_settings_that_workers_read(
     monkeypatch.setenv("DASL_CACHE_DIR", "cache")
     monkeypatch.setenv("DASL_CACHE_MAX_BYTES", "5")
     monkeypatch.setenv("DASL_SCRATCH_DIR", "scratch")
+    monkeypatch.delenv("DASL_STANDBY_RANKS", raising=False)
     monkeypatch.setenv("RAY_ADDRESS", "http://another:8265")
     monkeypatch.setenv("HTTPS_PROXY", "http://proxy")
     monkeypatch.chdir(tmp_path)
@@ -136,6 +137,7 @@ def test_ray_environment_has_only_settings_that_workers_read(
         "DASL_CACHE_DIR": str(tmp_path / "cache"),
         "DASL_CACHE_MAX_BYTES": "5",
         "DASL_SCRATCH_DIR": str(tmp_path / "scratch"),
+        "DASL_STANDBY_RANKS": "1",
     }
     assert "hunter2" not in str(environment)
     assert "RAY_ADDRESS" not in environment

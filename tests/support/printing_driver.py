@@ -24,6 +24,7 @@ def print_lines(config: dict[str, object]) -> None:
     from dasl_core.distributed import rank
     from workers.logs import log_to_stderr
 
+    os.environ["DASL_LOG_FORMAT"] = str(config["log_format"])
     log_to_stderr(str(config["token"]), job="job_x", attempt=1, rank=rank())
     print(f"Ray is at {os.environ.get('RAY_ADDRESS')}")
     logging.getLogger("talk").warning("a record with %s", config["token"])

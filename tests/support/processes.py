@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import socket
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from dasl_core.locks import IN_USE
 from service.embedded.subreaper import descendants
+from workers.scratch import PREFIX
 
 Part = Literal["driver", "rank"]
 
@@ -38,10 +41,21 @@ def training(ancestor: int) -> list[TrainingProcess]:
     running = []
     for pid, words in commands(ancestor).items():
         part = part_of(words)
-        submission_id = environment(pid).get("DASL_SUBMISSION")
+        submission_id = environment(pid).get("DASL_SUBMISSION") or _held_submission(pid)
         if part is not None and submission_id is not None:
             running.append(TrainingProcess(pid, part, submission_id))
     return running
+
+
+def _held_submission(pid: int) -> str | None:
+    """Return the submission whose scratch folder a rank holds; standby ranks have no variable for it."""
+    try:
+        files = [os.readlink(file) for file in Path(f"/proc/{pid}/fd").iterdir()]
+    except OSError:
+        return None  # It ended.
+    folders = [Path(file).parent.name for file in files if Path(file).name == IN_USE]
+    held = [name.removeprefix(PREFIX) for name in folders if name.startswith(PREFIX)]
+    return held[0] if held else None
 
 
 def part_of(words: list[str]) -> Part | None:

@@ -1,0 +1,237 @@
+"""Standby processes: which are started, which attempts get them, and that no process serves two."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from service.client.attempt_token import METADATA_KEY, RAY_JOB_CONFIG, read_attempt_token
+from service.embedded.local_ray import LocalRay
+from tests.support.polling import until
+from tests.support.processes import commands
+from workers import standby, standby_keeper
+from workers.driver import drop_job_environment
+from workers.settings import RAY_SETTINGS
+from workers.standby_keeper import Pool, waiting
+
+
+@pytest.mark.parametrize(("given", "expected"), [(None, 0), ("", 0), ("0", 0), ("3", 3)])
+def test_number_of_standby_ranks(
+    monkeypatch: pytest.MonkeyPatch, given: str | None, expected: int
+) -> None:
+    monkeypatch.delenv(standby.COUNT_VARIABLE, raising=False)
+    if given is not None:
+        monkeypatch.setenv(standby.COUNT_VARIABLE, given)
+    assert standby.standby_ranks() == expected
+
+
+@pytest.mark.parametrize("given", ["-1", "two", "1.5"])
+def test_wrong_number_of_standby_ranks(monkeypatch: pytest.MonkeyPatch, given: str) -> None:
+    monkeypatch.setenv(standby.COUNT_VARIABLE, given)
+    with pytest.raises(ValueError, match=standby.COUNT_VARIABLE):
+        standby.standby_ranks()
+    assert standby_keeper.main() == 2
+
+
+def test_keeper_without_standby_ranks_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(standby.COUNT_VARIABLE, "0")
+    assert standby_keeper.main() == 0
+
+
+def test_environment_has_nothing_of_an_attempt(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("DASL_SUBMISSION", "DASL_API_URL", "RAY_ADDRESS"):
+        monkeypatch.setenv(name, "of one attempt")
+    environment = standby.job_environment()
+    assert environment["env_vars"].keys() == {*RAY_SETTINGS, "PYTHONUNBUFFERED"}
+    assert "of one attempt" not in json.dumps(environment)
+
+
+def test_environment_has_the_settings_of_the_node(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RAY_TRAIN_COLLECTIVE_TIMEOUT_S", "17")
+    variables = standby.job_environment()["env_vars"]
+    assert variables["RAY_TRAIN_COLLECTIVE_TIMEOUT_S"] == "17"
+    [controllers, ranks] = standby_keeper.pools_of(1, driver_node=True)
+    assert '"RAY_TRAIN_COLLECTIVE_TIMEOUT_S":"17"' in controllers.environment
+    assert '"RAY_TRAIN_COLLECTIVE_TIMEOUT_S":"17"' in ranks.environment
+
+
+def test_pools_of_a_node() -> None:
+    def sizes(pools: list[Pool]) -> dict[str | None, int]:
+        return {pool.role: pool.size for pool in pools}
+
+    assert sizes(standby_keeper.pools_of(3, driver_node=True)) == {None: 2, standby.RANK: 3}
+    assert sizes(standby_keeper.pools_of(3, driver_node=False)) == {standby.RANK: 3}
+    assert sizes(standby_keeper.pools_of(0, driver_node=True)) == {None: 2}
+    assert standby_keeper.pools_of(0, driver_node=False) == []
+
+
+def test_driver_drops_the_environment_of_its_submission_and_keeps_the_token(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("DASL_WORKER_TOKEN", raising=False)
+    config = {
+        "runtime_env": {"env_vars": {"DASL_SUBMISSION": "job-1"}},
+        "metadata": {METADATA_KEY: "secret"},
+    }
+    monkeypatch.setenv(RAY_JOB_CONFIG, json.dumps(config))
+    drop_job_environment()
+    assert json.loads(os.environ[RAY_JOB_CONFIG]) == {"metadata": {METADATA_KEY: "secret"}}
+    assert read_attempt_token() == "secret"
+
+
+def test_module_that_fails_leaves_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "standby_broken.py").write_text("1 / 0")
+    (tmp_path / "standby_intact.py").write_text("")
+    standby.import_all(("standby_absent", "standby_broken", "standby_intact"))
+    assert sys.modules.pop("standby_intact")
+    said = capsys.readouterr().err
+    assert "standby_absent was not imported in advance: ModuleNotFoundError" in said
+    assert "standby_broken was not imported in advance: ZeroDivisionError" in said
+
+
+@pytest.mark.parametrize("modules", ["_CONTROLLER_MODULES", "_RANK_MODULES"])
+def test_modules_exist_and_only_ranks_import_torch(modules: str) -> None:
+    code = (
+        "import sys; from workers import standby; "
+        f"standby.import_all(standby.{modules}); print('torch' in sys.modules)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", code], capture_output=True, text=True, check=True, timeout=120
+    )
+    assert "was not imported" not in done.stderr, done.stderr
+    assert done.stdout.split() == [str(modules == "_RANK_MODULES")]
+
+
+@pytest.fixture
+def worker() -> Iterator[Any]:
+    """Start child processes that look like Ray's."""
+    running = []
+
+    def run(title: str, hook: str = "", role: str = "", *words: str) -> None:
+        variables = {"HOOK": hook, standby.ROLE_VARIABLE: role}
+        code = "import signal; print(flush=True); signal.pause()"
+        process = subprocess.Popen(
+            [title, "-c", code, *words],
+            executable=sys.executable,
+            env={name: value for name, value in variables.items() if value},
+            stdout=subprocess.PIPE,
+        )
+        running.append(process)
+        assert process.stdout is not None
+        process.stdout.readline()
+
+    yield run
+    for process in running:
+        process.kill()
+        process.communicate()
+
+
+def test_only_unused_processes_of_the_pool_count(worker: Any) -> None:
+    here = psutil.Process()
+    worker("ray::IDLE")  # of another user of the cluster
+    worker("ray::IDLE", "another.hook", standby.RANK)
+    worker("ray::TrainController", standby.HOOK)
+    worker("ray::RayTrainWorker.execute", standby.HOOK, standby.RANK)
+    assert (waiting(here, None), waiting(here, standby.RANK)) == (0, 0)
+    worker("ray::IDLE", standby.HOOK)
+    worker("ray::IDLE", standby.HOOK, standby.RANK)
+    worker("python", standby.HOOK, standby.RANK, "default_worker.py")  # still starting
+    assert (waiting(here, None), waiting(here, standby.RANK)) == (1, 2)
+
+
+JOB = """
+import builtins, json, logging, os, sys
+import ray
+from ray.train import RunConfig, ScalingConfig
+from workers.settings import RAY_SETTINGS
+from workers.standby import job_environment, rank_environment
+from workers.trainer import LeanTrainer
+
+def train(config):
+    import psutil
+    modules = sorted({"torch", "dasl_core.train.build"} & set(sys.modules))
+    found = [hasattr(builtins, "MARK"), "MARK" in os.environ]
+    builtins.MARK = os.environ["MARK"] = config["job"]
+    print("of the rank", config["job"])
+    me = psutil.Process()
+    facts = {"pid": me.pid, "born": me.create_time(), "modules": modules, "found": found}
+    open(config["output"], "w").write(json.dumps(facts | {"address": os.environ["RAY_ADDRESS"]}))
+
+os.environ.update({k: v for k, v in RAY_SETTINGS.items() if k not in os.environ})
+ray.init(logging_level=logging.WARNING, runtime_env=job_environment())
+folder, job = sys.argv[1:]
+LeanTrainer(
+    train,
+    train_loop_config={"output": f"{folder}/{job}.json", "job": job},
+    scaling_config=ScalingConfig(num_workers=1),
+    run_config=RunConfig(
+        name=job, storage_path=f"{folder}/storage", worker_runtime_env=rank_environment()
+    ),
+).fit()
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.xdist_group("ray")
+@pytest.mark.timeout(600)
+def test_each_job_gets_its_own_standby_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(standby.COUNT_VARIABLE, "1")
+    with LocalRay(tmp_path / "ray", tmp_path / "logs" / "ray.log", cpus=1):
+
+        def raylet() -> psutil.Process | None:
+            found = commands(os.getpid()).items()
+            return next((psutil.Process(p) for p, w in found if w[0].endswith("/raylet")), None)
+
+        node = until(raylet, "the raylet")
+        options = dict(word.partition("=")[::2] for word in node.cmdline())
+        # With the setting that keeps this Ray on its loopback address.
+        settings = {k: v for k, v in node.environ().items() if k.startswith("RAY_")}
+        access = settings | {"RAY_ADDRESS": options["--gcs-address"]}
+
+        def standby_ranks() -> set[int]:
+            idle = [p for p in node.children() if p.cmdline()[:1] == ["ray::IDLE"]]
+            return {p.pid for p in idle if p.environ().get(standby.ROLE_VARIABLE) == standby.RANK}
+
+        def run(job: str) -> dict[str, Any]:
+            command = [sys.executable, "-P", "-c", JOB, str(tmp_path), job]
+            done = subprocess.run(
+                command, env=os.environ | access, capture_output=True, text=True, timeout=240
+            )
+            assert done.returncode == 0, done.stderr
+            assert f"of the rank {job}" in done.stdout + done.stderr, "ranks write to its log"
+            facts: dict[str, Any] = json.loads((tmp_path / f"{job}.json").read_text())
+            return facts
+
+        [first_standby] = until(lambda: standby_ranks() or None, "a standby rank", 240)
+        first = run("first")
+        [second_standby] = until(lambda: standby_ranks() or None, "another standby rank", 240)
+        second = run("second")
+        # The ordinary path, as with a keeper that could not do its work.
+        [keeper] = [
+            p for p, w in commands(os.getpid()).items() if "workers.standby_keeper" in w[3:4]
+        ]
+        psutil.Process(keeper).kill()
+        for pid in standby_ranks():
+            psutil.Process(pid).kill()
+        third = run("third")
+
+    assert (first["pid"], second["pid"]) == (first_standby, second_standby)
+    jobs = (first, second, third)
+    assert len({(facts["pid"], facts["born"]) for facts in jobs}) == 3
+    for facts in jobs:
+        assert facts["modules"] == ["dasl_core.train.build", "torch"]
+        assert facts["found"] == [False, False], "something of another job"
+        assert facts["address"] == access["RAY_ADDRESS"]

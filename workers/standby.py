@@ -1,0 +1,87 @@
+"""Standby processes: Ray workers of a node that wait for an attempt with their imports done.
+
+A start takes most of its time to import Ray Train and PyTorch. Ray starts a process for an actor only if
+no idle one has the same runtime environment, so `workers.standby_keeper` has each node start a few with
+the environment defined here. Ray gives a process to at most one job, and ends it with its actor.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from typing import Any
+
+from workers.settings import RAY_SETTINGS
+
+COUNT_VARIABLE = "DASL_STANDBY_RANKS"
+"""Number of ranks that a node keeps ready; without it, attempts start every process anew."""
+ROLE_VARIABLE = "STANDBY_ROLE"
+RANK = "rank"
+HOOK = "workers.standby.prepare"
+
+# Ray Train's controller and its helper processes.
+_CONTROLLER_MODULES = (
+    "ray.train.v2._internal.execution.controller",
+    "workers.process_group",
+    "workers.rank",
+    "workers.trainer",
+)
+_RANK_MODULES = (
+    *_CONTROLLER_MODULES,
+    "ray.train.torch",
+    "dasl_core.train.build",
+    "service.client.worker",
+    "workers.placement",
+    "workers.reporter",
+    "workers.scratch",
+)
+
+
+def standby_ranks() -> int:
+    """Return the number of standby ranks of this node, from the environment; 0 if there are none.
+
+    Raises:
+        ValueError: the variable is not a number, or negative.
+    """
+    given = os.environ.get(COUNT_VARIABLE) or "0"
+    if not given.isdecimal():
+        raise ValueError(f"{COUNT_VARIABLE} must be a number, 0 or greater; given {given!r}")
+    return int(given)
+
+
+def job_environment() -> dict[str, Any]:
+    """Return the runtime environment of an attempt: the same for all attempts of a deployment."""
+    variables = {name: os.environ.get(name, value) for name, value in RAY_SETTINGS.items()}
+    return {
+        "env_vars": variables | {"PYTHONUNBUFFERED": "1"},
+        "worker_process_setup_hook": HOOK,
+    }
+
+
+def rank_environment() -> dict[str, Any]:
+    """Return what the runtime environment of a rank adds to that of its attempt."""
+    return {"env_vars": {ROLE_VARIABLE: RANK}}
+
+
+def prepare() -> None:
+    """Import what this process needs, before it gets its work. Ray calls this in each process.
+
+    A module that cannot be imported fails where it is used, with the job that needs it: Ray ends a
+    process in which this function fails.
+    """
+    import ray
+
+    # By default Ray Train looks for a cluster on its node, where another Ray may run.
+    os.environ["RAY_ADDRESS"] = ray.get_runtime_context().gcs_address
+    modules = _RANK_MODULES if os.environ.get(ROLE_VARIABLE) == RANK else _CONTROLLER_MODULES
+    import_all(modules)
+
+
+def import_all(modules: tuple[str, ...]) -> None:
+    """Import modules; report those that cannot be imported."""
+    for name in modules:
+        try:
+            importlib.import_module(name)
+        except Exception as error:  # noqa: BLE001  # Any module may run any code.
+            print(f"{name} was not imported in advance: {error!r}", file=sys.stderr)

@@ -1,0 +1,190 @@
+"""Keeper of a node's standby processes: `python -m workers.standby_keeper`, as a child of `ray start`.
+
+It asks the node's raylet to start processes as `workers.standby` describes, whenever some were used. Ray
+has no public function for this: if another version of Ray answers differently, the keeper ends with a
+message in its output, and attempts start all their processes themselves.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import logging
+import os
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import psutil
+
+from workers.standby import (
+    HOOK,
+    RANK,
+    ROLE_VARIABLE,
+    job_environment,
+    rank_environment,
+    standby_ranks,
+)
+
+logger = logging.getLogger("workers.standby_keeper")
+
+_CHECK_SECONDS = 1.0
+# The start of an attempt, which uses them up, should not share its cores with the start of new ones.
+_REFILL_AFTER_SECONDS = 15.0
+_KEEP_SECONDS = 10 * 365 * 24 * 3600
+# The controller and its actor for barriers.
+_CONTROLLERS = 2
+_RPC_SECONDS = 30.0
+
+
+@dataclass(frozen=True)
+class Raylet:
+    """The raylet of this node."""
+
+    process: psutil.Process
+    gcs_address: str
+    node_id: str
+
+
+@dataclass(frozen=True)
+class Pool:
+    """Standby processes of one kind."""
+
+    role: str | None
+    size: int
+    environment: str
+    """The runtime environment, as Ray serializes it."""
+
+
+def main() -> int:
+    """Keep standby processes until the parent process ends; return the exit code."""
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s: %(message)s")
+    try:
+        ranks = standby_ranks()
+    except ValueError as error:
+        logger.error("%s", error)
+        return 2
+    if ranks == 0:
+        return 0
+    parent = psutil.Process(os.getppid())
+    try:
+        keep(parent, ranks)
+    except psutil.NoSuchProcess:
+        return 0  # Ray has ended.
+    except Exception:
+        logger.exception("no standby processes, attempts start without them")
+        return 1
+    return 0
+
+
+def keep(parent: psutil.Process, ranks: int) -> None:
+    """Keep standby processes while `parent` runs `ray start`."""
+    raylet = _wait_for(lambda: find_raylet(parent), parent)
+    node = _wait_for(lambda: _node(raylet), parent)
+    pools = pools_of(
+        ranks if node.resources_total.get("CPU", 0) > 0 else 0, driver_node=node.is_head_node
+    )
+    missing_since: dict[Pool, float] = dict.fromkeys(pools, -_REFILL_AFTER_SECONDS)
+    address = f"{node.node_manager_address}:{node.node_manager_port}"
+    while parent.is_running() and raylet.process.is_running():
+        now = time.monotonic()
+        for pool in pools:
+            missing = pool.size - waiting(raylet.process, pool.role)
+            if missing <= 0:
+                missing_since.pop(pool, None)
+            elif now - missing_since.setdefault(pool, now) >= _REFILL_AFTER_SECONDS:
+                start(address, pool.environment, missing)
+                # A process counts only once its environment is that of the pool.
+                missing_since[pool] = time.monotonic()
+        time.sleep(_CHECK_SECONDS)
+
+
+def pools_of(ranks: int, *, driver_node: bool) -> list[Pool]:
+    """Return the pools of a node."""
+    controller = with_hook(job_environment())
+    rank = copy.deepcopy(controller)
+    rank["env_vars"] |= rank_environment()["env_vars"]
+    pools = [
+        Pool(None, _CONTROLLERS if driver_node else 0, serialized(controller)),
+        Pool(RANK, ranks, serialized(rank)),
+    ]
+    return [pool for pool in pools if pool.size > 0]
+
+
+def with_hook(environment: dict[str, Any]) -> dict[str, Any]:
+    """Return a runtime environment as `ray.init` passes it on."""
+    from ray._private.runtime_env.setup_hook import export_setup_func_module
+
+    result: dict[str, Any] = export_setup_func_module(copy.deepcopy(environment), HOOK)
+    return result
+
+
+def serialized(environment: dict[str, Any]) -> str:
+    """Serialize a runtime environment as Ray's core does for an actor; Ray compares these strings."""
+    return json.dumps(environment, sort_keys=True, separators=(",", ":"))
+
+
+def start(address: str, environment: str, count: int) -> None:
+    """Have the raylet at `address` start processes that belong to no job yet."""
+    from ray._private.grpc_utils import init_grpc_channel
+    from ray.core.generated.common_pb2 import Language
+    from ray.core.generated.node_manager_pb2 import PrestartWorkersRequest
+    from ray.core.generated.node_manager_pb2_grpc import NodeManagerServiceStub
+
+    request = PrestartWorkersRequest(
+        language=Language.PYTHON, num_workers=count, keep_alive_duration_secs=_KEEP_SECONDS
+    )
+    request.runtime_env_info.serialized_runtime_env = environment
+    with init_grpc_channel(address) as channel:
+        NodeManagerServiceStub(channel).PrestartWorkers(request, timeout=_RPC_SECONDS)
+
+
+def waiting(raylet: psutil.Process, role: str | None) -> int:
+    """Return the number of processes of a pool that start or wait."""
+    count = 0
+    for process in raylet.children():
+        try:
+            words = process.cmdline()
+            unused = words[:1] == ["ray::IDLE"] or any("default_worker.py" in w for w in words)
+            if unused:
+                variables = process.environ()
+                count += HOOK in variables.values() and variables.get(ROLE_VARIABLE) == role
+        except psutil.Error:
+            continue  # It ended between the listing and the reading.
+    return count
+
+
+def find_raylet(parent: psutil.Process) -> Raylet | None:
+    """Return the raylet below `ray start`; `None` if there is none yet."""
+    for process in parent.children(recursive=True):
+        try:
+            words = process.cmdline()
+        except psutil.Error:
+            continue
+        if words and words[0].endswith("/raylet"):
+            options = dict(word.partition("=")[::2] for word in words)
+            return Raylet(process, options["--gcs-address"], options["--node_id"])
+    return None
+
+
+def _node(raylet: Raylet) -> Any:
+    from ray._raylet import GcsClient  # type: ignore[attr-defined]  # compiled
+
+    for node_id, node in GcsClient(address=raylet.gcs_address).get_all_node_info().items():
+        if node_id.hex() == raylet.node_id:
+            return node
+    return None
+
+
+def _wait_for(find: Callable[[], Any], parent: psutil.Process) -> Any:
+    while (found := find()) is None:
+        if not parent.is_running():
+            raise psutil.NoSuchProcess(parent.pid)
+        time.sleep(_CHECK_SECONDS)
+    return found
+
+
+if __name__ == "__main__":
+    sys.exit(main())
