@@ -43,6 +43,12 @@ _ADD_JOB, _ADD_EVENT = insert(_JOBS), insert(_EVENTS)
 
 _AT_TIME_LIMIT = "Its attempts ran for as long as resources.max_hours allows"
 
+# Stops after which a job is queued again, and why they happened.
+_REQUEUED = {
+    StopReason.SHUTDOWN: "the service was stopped",
+    StopReason.DRAIN: "a node of its ranks is drained",
+}
+
 
 def enqueue(session: Session, job: Job) -> None:
     """Store a new job as queued, with its first event. `job` itself is not added to the session."""
@@ -161,8 +167,8 @@ def finish_attempt(session: Session, job_id: str, number: int, ending: Ending) -
     stop_reason = _stop_reason(session, job)
     if outcome == "paused" and stop_reason == StopReason.TIME_LIMIT:
         return _pause_at_time_limit(session, job, note)
-    if outcome == "paused" and stop_reason == StopReason.SHUTDOWN:
-        message = f"Job queued again. Attempt {number} ended as the service was stopped{note}"
+    if outcome == "paused" and stop_reason in _REQUEUED:
+        message = f"Job queued again. Attempt {number} ended as {_REQUEUED[stop_reason]}{note}"
         _move(session, job, JobStatus.QUEUED, message)
         return JobStatus.QUEUED
     return _retry_or_fail(session, job, ending, stop_reason)
@@ -291,7 +297,10 @@ def request_stop(session: Session, job_id: str, number: int, reason: StopReason)
     if reason == StopReason.TIME_LIMIT:
         message = f"Job is being paused. {_AT_TIME_LIMIT}"
         return _move(session, job, JobStatus.PAUSING, message)
-    message = f"The service is being stopped. Attempt {number} saves a checkpoint"
+    why = "A node of its ranks is drained"
+    if reason == StopReason.SHUTDOWN:
+        why = "The service is being stopped"
+    message = f"{why}. Attempt {number} saves a checkpoint"
     append_event(session, job_id, "stop-requested", message, {"attempt": number, "reason": reason})
     return True
 

@@ -39,7 +39,7 @@ from service.dispatcher.watcher import RunWatcher
 from service.scheduling import repository as scheduling
 from service.scheduling.admission import Decision, decide
 from service.scheduling.foreign_use import ForeignUse
-from service.scheduling.nodes import Cluster
+from service.scheduling.nodes import Cluster, with_drains
 from service.scheduling.window import QueueWindow
 from service.settings import Settings
 
@@ -206,6 +206,8 @@ class Dispatcher:
         if passed(self._watched_at, now, _WATCH_EVERY):
             self._watched_at = now
             self._watch()
+            if self._cluster is not None:
+                self._train.request_checkpoints_on_drained(self._cluster)
         if self._shutting_down:
             return
         with self._context.database.read() as session:
@@ -264,7 +266,8 @@ class Dispatcher:
     def _save_snapshot(self, cluster: Cluster | None) -> None:
         """Save the cluster's state for the API; `None` if the executor does not answer."""
         now = self._context.clock()
-        nodes = [] if cluster is None else [vars(node) for node in cluster.nodes]
+        parts = [scheduling.split_node(node) for node in (cluster.nodes if cluster else ())]
+        nodes = [plain for plain, _ in parts]
         with self._context.write() as session:
             scheduling.save_snapshot(
                 session,
@@ -272,6 +275,7 @@ class Dispatcher:
                     at=now,
                     alive=bool(nodes),
                     nodes=nodes,
+                    node_details={plain["id"]: details for plain, details in parts},
                     total_cpus=cluster.total_cpus if cluster else 0,
                     total_gpus=cluster.total_gpus if cluster else 0,
                     used_cpus=cluster.used_cpus if cluster else 0,
@@ -290,6 +294,7 @@ class Dispatcher:
             if not queue:
                 return
             taken = scheduling.resources_in_use(session, now)
+            cluster = with_drains(cluster, scheduling.drained(session))
         foreign = self._foreign_use.of(cluster.nodes, taken)
         decisions = decide(cluster, taken, queue, now, foreign)
         for decision in decisions:

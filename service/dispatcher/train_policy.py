@@ -26,6 +26,7 @@ from service.runs import repository as runs
 from service.runs.endings import Ending, Retry
 from service.runs.repository import RunView
 from service.scheduling import repository as scheduling
+from service.scheduling.nodes import Cluster, with_drains
 from service.scheduling.repository import AttemptView
 from service.states import AttemptState, Desired, StopReason
 
@@ -121,6 +122,23 @@ class TrainPolicy(RunPolicy[AttemptView]):
             if attempt.requested == Desired.RUN:
                 self._request_stop(attempt, StopReason.SHUTDOWN)
         return bool(saving)
+
+    def request_checkpoints_on_drained(self, cluster: Cluster) -> None:
+        """Request that attempts with ranks on drained nodes save a checkpoint and stop.
+
+        One that has reported no progress has nothing to save yet.
+        """
+        with self._context.database.read() as session:
+            saving = {drain.node for drain in scheduling.drains(session) if drain.save}
+            if not saving:
+                return
+            nodes = [node.id for node in with_drains(cluster, saving).nodes if node.drained]
+            on_drained = scheduling.attempts_on(session, nodes)
+            live = scheduling.live_attempts(session)
+        for attempt in live:
+            here = (attempt.job_id, attempt.number) in on_drained
+            if here and attempt.progress_reported_at and attempt.requested == Desired.RUN:
+                self._request_stop(attempt, StopReason.DRAIN)
 
     def _check_lost(self, attempt: AttemptView) -> Ending | MissingAction:
         """Return the ending of an attempt that Ray has forgotten, once its processes are silent."""

@@ -15,13 +15,13 @@ from pydantic import ValidationError
 from sqlalchemy import Select, func, null, select, tuple_
 from sqlalchemy.orm import Session
 
-from dasl_core.spec import versions
+from dasl_core.spec import Resources, versions
 from dasl_core.spec.versions import UnreadableSpec
-from service.db.models import Attempt, ClusterSnapshot, Event, Job, Token
+from service.db.models import Attempt, ClusterSnapshot, Drain, Event, Job, Token
 from service.protocol import PLACEMENT, PlacementData
 from service.runs.repository import RunView
 from service.scheduling.admission import Queued, Running
-from service.scheduling.nodes import Node
+from service.scheduling.nodes import Cluster, Node, with_drains
 from service.scheduling.occupancy import Placement, placement_of
 from service.scheduling.packing import Demand, Worker
 from service.scheduling.quota import Quota
@@ -249,6 +249,38 @@ def running(session: Session, now: datetime) -> list[Running]:
     return jobs
 
 
+def attempts_on(session: Session, nodes: Collection[str]) -> set[tuple[str, int]]:
+    """Return the running attempts with a rank on one of these nodes, which are given by id."""
+    rows = session.execute(
+        select(Attempt.job_id, Attempt.number).where(Attempt.state == AttemptState.RUNNING)
+    )
+    placements = _placements(session, [(row.job_id, row.number) for row in rows])
+    return {attempt for attempt, placement in placements.items() if placement.keys() & set(nodes)}
+
+
+def drains(session: Session) -> list[Drain]:
+    """Return the drained nodes, by name."""
+    return list(session.scalars(select(Drain).order_by(Drain.node)))
+
+
+def drained(session: Session) -> set[str]:
+    """Return the ids, names or addresses of drained nodes."""
+    return set(session.scalars(select(Drain.node)))
+
+
+def excluded_nodes(session: Session, resources: Resources) -> list[str]:
+    """Return the ids of the nodes that must get no rank of a job, as far as they are known."""
+    found = snapshot(session)
+    if found is None:
+        return []
+    cluster = with_drains(Cluster(nodes_of(found)), drained(session))
+    return [
+        node.id
+        for node in cluster.nodes
+        if node.drained or node.is_named(resources.exclude_nodes)
+    ]
+
+
 def _holding(
     demand: Demand, ends_by: datetime, token_id: str | None, placement: Placement | None
 ) -> Running:
@@ -448,5 +480,17 @@ def save_snapshot(session: Session, snapshot: ClusterSnapshot) -> None:
 
 
 def nodes_of(snapshot: ClusterSnapshot) -> tuple[Node, ...]:
-    """Return the nodes of a snapshot."""
-    return tuple(Node(**node) for node in snapshot.nodes)
+    """Return the nodes of a snapshot, with their details unless a dispatcher without them wrote it."""
+    details, known = snapshot.node_details or {}, Node.__dataclass_fields__.keys()
+    nodes = ({**node, **details.get(node["id"], {})} for node in snapshot.nodes)
+    # A newer dispatcher may know more of a node.
+    return tuple(Node(**{name: node[name] for name in node.keys() & known}) for node in nodes)
+
+
+def split_node(node: Node) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the parts of a node for `nodes` and `node_details` of a snapshot."""
+    values = {name: value for name, value in vars(node).items() if name != "drained"}
+    return {name: values.pop(name) for name in _PLAIN}, {**values, "labels": dict(node.labels)}
+
+
+_PLAIN = ("id", "address", "total_cpus", "total_gpus", "used_cpus", "used_gpus")

@@ -140,7 +140,7 @@ def snapshot(
             at=datetime.now(UTC),
             alive=True,
             nodes=[
-                vars(Node(f"n{number}", "127.0.0.1", *size, 0, 0))
+                scheduling.split_node(Node(f"n{number}", "127.0.0.1", *size, 0, 0))[0]
                 for number, size in enumerate(sizes, start=1)
             ],
             total_cpus=sum(size[0] for size in sizes),
