@@ -63,11 +63,16 @@ def enqueue(session: Session, job: Job) -> None:
     _add_event(session, job.id, 1, job.created_at, "status", "Job queued", data)
 
 
-def start_attempt(session: Session, job_id: str, token_hash: str) -> Attempt | None:
+def start_attempt(
+    session: Session, job_id: str, token_hash: str, workers: int | None = None
+) -> Attempt | None:
     """Move a queued job to starting and add its next attempt, which is not submitted yet.
 
     The attempt resumes from the newest registered checkpoint, or else from the one that the job was
     cloned from.
+
+    Args:
+        workers: its number of ranks, if not that of the spec.
 
     Returns:
         The attempt; `None` if the job is no longer queued, or a pause or cancellation was requested.
@@ -80,6 +85,9 @@ def start_attempt(session: Session, job_id: str, token_hash: str) -> Attempt | N
     resume_id = resume.id if resume is not None else None
     data = {"attempt": number, "resume_checkpoint_id": resume_id}
     message = f"Attempt {number} is starting"
+    if workers is not None and workers < (wanted := job.workers or job.resources.workers):
+        message += f" with {workers} of {wanted} ranks"
+        data["workers"] = workers
     if resume is not None:
         message += f" from step {resume.step} (checkpoint {resume.id})"
     columns = {
@@ -88,7 +96,15 @@ def start_attempt(session: Session, job_id: str, token_hash: str) -> Attempt | N
     }
     if not _move(session, job, JobStatus.STARTING, message, data, attempt=number, **columns):
         return None
-    return runs.add(session, Attempt, job_id, number, token_hash, resume_checkpoint_id=resume_id)
+    return runs.add(
+        session,
+        Attempt,
+        job_id,
+        number,
+        token_hash,
+        resume_checkpoint_id=resume_id,
+        workers=workers,
+    )
 
 
 def resume_from_another(
@@ -319,6 +335,17 @@ def change_time_limit(session: Session, job: Job, hours: float) -> bool:
     session.flush()
     message = f"resources.max_hours is {hours:g} now"
     append_event(session, job.id, "max-hours-changed", message, {"max_hours": hours})
+    return True
+
+
+def change_workers(session: Session, job: Job, workers: int) -> bool:
+    """Replace the number of workers of a job; return `False` if an attempt may be live. The job must be locked."""
+    if job.status not in (JobStatus.PAUSED, JobStatus.QUEUED):
+        return False
+    job.workers = workers
+    session.flush()
+    message = f"resources.workers is {workers} now"
+    append_event(session, job.id, "workers-changed", message, {"workers": workers})
     return True
 
 

@@ -53,7 +53,9 @@ class IngestPolicy(RunPolicy[RunView]):
     def live(self, session: Session) -> Sequence[RunView]:
         return datasets.ingesting(session)
 
-    def create(self, session: Session, owner: str, token_hash: str) -> IngestRun | None:
+    def create(
+        self, session: Session, owner: str, token_hash: str, workers: int | None
+    ) -> IngestRun | None:
         return datasets.begin_ingest(session, owner, token_hash)
 
     def command(self, run: RunView) -> str:

@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any
 
 from service import lifecycle
@@ -299,7 +300,8 @@ class Dispatcher:
         decisions = decide(cluster, taken, queue, now, foreign)
         for decision in decisions:
             if decision.starts:
-                self._run_step(self._attempts.start, decision.job.job_id)
+                start = partial(self._attempts.start, workers=decision.job.demand.workers)
+                self._run_step(start, decision.job.job_id)
         self._record_waits([decision for decision in decisions if not decision.starts])
 
     def _record_waits(self, waiting: list[Decision]) -> None:

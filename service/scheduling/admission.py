@@ -308,7 +308,9 @@ class _Round:
             message += f", and other programs use {packing.amount(others_cpus, others_gpus)}"
         if demand.worker.memory:
             all_memory = sum(node.total_memory for node in self._cluster.nodes)
-            held, total = (f"{each / packing.BYTES_PER_GB:.6g}" for each in (self._taken.memory, all_memory))
+            held, total = (
+                f"{each / packing.BYTES_PER_GB:.6g}" for each in (self._taken.memory, all_memory)
+            )
             message += f"; jobs reserve {held} of {total} GB of memory"
         allowed = sum(demand.choice.allows(node) and not node.drained for node in self._nodes)
         if allowed < len(self._nodes):

@@ -113,7 +113,9 @@ def _misfits(rooms: Sequence[Room], resources: Resources) -> list[FieldProblem]:
         most = max(room.memory for room in fitting) / BYTES_PER_GB
         message = f"is more memory than any node has for a worker: {most:.6g} GB"
         problems.append(
-            FieldProblem("resources.memory_gb_per_worker", message, f"{least:g}", f"at most {most:.6g}")
+            FieldProblem(
+                "resources.memory_gb_per_worker", message, f"{least:g}", f"at most {most:.6g}"
+            )
         )
     return problems
 

@@ -153,6 +153,7 @@ def queued(session: Session, limit: int, after: QueuePosition | None = None) -> 
             Job.attempt,
             Job.token_id,
             Job.max_hours,
+            Job.workers,
             Token.max_running_jobs,
             Token.max_gpus,
         )
@@ -166,14 +167,15 @@ def queued(session: Session, limit: int, after: QueuePosition | None = None) -> 
         Queued(
             job_id,
             attempt,
-            resources[job_id].demand,
+            resources[job_id].of(workers),
             max_runtime=max(
                 timedelta(), resources[job_id].limit(max_hours) - used.get(job_id, timedelta())
             ),
             token_id=token_id,
             quota=Quota(max_running_jobs, max_gpus),
+            smaller=resources[job_id].smaller(workers) if attempt else (),
         )
-        for job_id, desired, attempt, token_id, max_hours, max_running_jobs, max_gpus in rows
+        for job_id, desired, attempt, token_id, max_hours, workers, max_running_jobs, max_gpus in rows
         if desired == Desired.RUN and not resources[job_id].why_unreadable
     ]
     return QueuePart(jobs, part[-1] if len(part) == limit else None)
@@ -213,7 +215,8 @@ def running(session: Session, now: datetime) -> list[Running]:
     Attempts with a request to stop may end at any moment. Jobs that wait for a retry keep their
     resources: after a killed rank, a younger job that may run for a day must not go first.
     """
-    columns = (Job.id, Attempt.number, Job.desired, Job.token_id, Job.max_hours)
+    of_job = (Job.desired, Job.token_id, Job.max_hours)
+    columns = (Job.id, Attempt.number, *of_job, func.coalesce(Attempt.workers, Job.workers))
     rows = session.execute(
         select(*columns, Attempt.stop_reason, Attempt.created_at, Attempt.state)
         .join(Attempt, Attempt.job_id == Job.id)
@@ -223,9 +226,8 @@ def running(session: Session, now: datetime) -> list[Running]:
         select(
             Job.id,
             null(),
-            Job.desired,
-            Job.token_id,
-            Job.max_hours,
+            *of_job,
+            Job.workers,
             null(),
             Job.not_before,
             null(),
@@ -238,14 +240,15 @@ def running(session: Session, now: datetime) -> list[Running]:
         session, [(row.id, row.number) for row in rows if row.state == AttemptState.RUNNING]
     )
     jobs = []
-    for job_id, number, desired, token_id, max_hours, stop_reason, began_at, _ in (*rows, *between):
+    for each in (*rows, *between):
+        job_id, number, desired, token_id, max_hours, workers, stop_reason, began_at, _ = each
         assert began_at is not None
         held = resources[job_id]
         ends_by = began_at + held.limit(max_hours) - used.get(job_id, timedelta())
         stops = desired != Desired.RUN or stop_reason is not None
         at = now if stops else max(now, ends_by)
         placement = None if number is None else placements.get((job_id, number))
-        jobs.append(_holding(held.demand, at, token_id, placement))
+        jobs.append(_holding(held.of(workers), at, token_id, placement))
     return jobs
 
 
@@ -275,9 +278,7 @@ def excluded_nodes(session: Session, resources: Resources) -> list[str]:
         return []
     cluster = with_drains(Cluster(nodes_of(found)), drained(session))
     return [
-        node.id
-        for node in cluster.nodes
-        if node.drained or node.is_named(resources.exclude_nodes)
+        node.id for node in cluster.nodes if node.drained or node.is_named(resources.exclude_nodes)
     ]
 
 
@@ -344,10 +345,27 @@ class _Resources(NamedTuple):
     demand: Demand
     limit_of_spec: timedelta
     why_unreadable: str = ""
+    fewest: int | None = None
+    """The fewest workers of an elastic job."""
+    batch: tuple[int, int] = (0, 1)
+    """Global batch and number of its micro-batches."""
 
     def limit(self, max_hours: float | None) -> timedelta:
         """Return the time limit; `max_hours` of the job replaces that of its spec."""
         return self.limit_of_spec if max_hours is None else timedelta(hours=max_hours)
+
+    def of(self, workers: int | None) -> Demand:
+        """Return the demand; `workers` of the job or attempt replaces that of its spec."""
+        return self.demand if workers is None else self.demand._replace(workers=workers)
+
+    def smaller(self, workers: int | None) -> tuple[Demand, ...]:
+        """Return what an elastic job accepts if the nodes are too few, the most first."""
+        if self.fewest is None:
+            return ()
+        batch, parts = self.batch
+        most = self.of(workers).workers
+        counts = range(most - 1, self.fewest - 1, -1)
+        return tuple(self.of(count) for count in counts if batch % (count * parts) == 0)
 
 
 _NO_LIMIT = timedelta(days=36_500)
@@ -380,7 +398,13 @@ def _read_resources(job_id: str, resolved: object, version: int) -> _Resources:
     except UnreadableSpec as error:
         logger.error("The spec of job %s cannot be used: %s", job_id, error)
         return _Resources(_plain_demand(resolved), _NO_LIMIT, str(error))
-    return _Resources(Demand.of(resources), timedelta(hours=resources.max_hours))
+    train = resolved["train"] if isinstance(resolved, dict) else {}
+    return _Resources(
+        Demand.of(resources),
+        timedelta(hours=resources.max_hours),
+        fewest=resources.min_workers,
+        batch=(train["batch_size"], train["micro_batches"]) if resources.min_workers else (0, 1),
+    )
 
 
 def _plain_demand(resolved: object) -> Demand:
@@ -432,6 +456,7 @@ _ATTEMPTS = select(
     Job.desired,
     Job.started_at,
     Job.max_hours,
+    func.coalesce(Attempt.workers, Job.workers).label("workers"),
     Attempt.stop_reason,
     Attempt.stop_requested_at,
 ).join(Job, Job.id == Attempt.job_id)
@@ -457,7 +482,7 @@ def _attempts(session: Session, query: Select[*tuple[Any, ...]]) -> list[Attempt
             stop_reason=row.stop_reason and StopReason(row.stop_reason),
             stop_requested_at=row.stop_requested_at,
             job_started_at=row.started_at,
-            demand=resources[row.job_id].demand,
+            demand=resources[row.job_id].of(row.workers),
             limit=resources[row.job_id].limit(row.max_hours),
             has_error=row.error is not None and "log_tail" not in row.error,
         )

@@ -178,7 +178,7 @@ class AttemptSession:
 
 def _with_workers(spec: dict[str, Any], workers: int | None) -> dict[str, Any]:
     """Return a spec with the number of workers of an attempt, if that differs from the spec's."""
-    if workers is None:
+    if workers is None or workers == spec["resources"]["workers"]:
         return spec
     return {**spec, "resources": {**spec["resources"], "workers": workers, "min_workers": None}}
 

@@ -223,7 +223,10 @@ def picky(draw: st.DrawFn) -> tuple[list[Node], list[Room], Occupancy]:
 @settings(max_examples=300)
 @given(picky(), st.integers(1, 3), picky_workers, choices)
 def test_job_with_a_choice_of_nodes_is_never_promised_too_much(
-    world: tuple[list[Node], list[Room], Occupancy], workers: int, worker: Worker, choice: NodeChoice
+    world: tuple[list[Node], list[Room], Occupancy],
+    workers: int,
+    worker: Worker,
+    choice: NodeChoice,
 ) -> None:
     nodes, left, occupancy = world
     if occupancy.fits(Demand(workers, worker, choice)):
@@ -236,7 +239,9 @@ def test_job_with_a_choice_of_nodes_is_never_promised_too_much(
 
 
 def test_choice_of_nodes() -> None:
-    h100 = Node("1", "10.0.0.1", 8, 2, 0, 0, name="big", labels={GPU_TYPE_LABEL: "H100", "rack": "x"})
+    h100 = Node(
+        "1", "10.0.0.1", 8, 2, 0, 0, name="big", labels={GPU_TYPE_LABEL: "H100", "rack": "x"}
+    )
     a100 = Node("2", "10.0.0.2", 8, 2, 0, 0, labels={GPU_TYPE_LABEL: "A100"})
     without = Node("3", "10.0.0.3", 8, 0, 0, 0, labels={GPU_TYPE_LABEL: "H100"})
     nodes = [h100, a100, without]
