@@ -93,6 +93,7 @@ class Job(Record):
     dataset: DatasetRef | None = None
     priority: int = 0
     max_hours: float | None = None
+    workers: int | None = None
     tags: dict[str, str] = Field(default_factory=dict)
     created_at: datetime | None = None
     started_at: datetime | None = None
@@ -316,6 +317,10 @@ class Node(Record):
     total_gpus: float = 0
     used_cpus: float = 0
     used_gpus: float = 0
+    name: str = ""
+    gpu_type: str | None = None
+    labels: dict[str, str] = Field(default_factory=dict)
+    drained: bool = False
 
 
 class QueuedJob(Record):
@@ -328,6 +333,15 @@ class QueuedJob(Record):
     waits_for: str | None = None
     reason: str = ""
     starts_by: datetime | None = None
+
+
+class Drain(Record):
+    """A node that gets no new workers; `node` None is the whole cluster."""
+
+    node: str | None = None
+    save: bool = True
+    reason: str = ""
+    created_at: datetime
 
 
 class Cluster(Record):
@@ -346,3 +360,4 @@ class Cluster(Record):
     free_gpus: float = 0
     queued: int | None = None
     queue: list[QueuedJob] = Field(default_factory=list)
+    drains: list[Drain] = Field(default_factory=list)

@@ -1,14 +1,14 @@
-"""SQL of the queue."""
+"""SQL of the queue and of drained nodes."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import datetime
 
-from sqlalchemy import Row, func, select
+from sqlalchemy import Row, delete, func, select
 from sqlalchemy.orm import Session
 
-from service.db.models import Job
+from service.db.models import Drain, Job
 from service.states import JobStatus
 
 
@@ -28,3 +28,15 @@ def queue(
         .order_by(Job.priority.desc(), Job.id)
         .limit(limit)
     ).all()
+
+
+def save_drain(session: Session, drain: Drain) -> None:
+    """Add the drain of a node, or replace it."""
+    remove_drains(session, [drain.node])
+    session.add(drain)
+    session.flush()
+
+
+def remove_drains(session: Session, nodes: Collection[str]) -> None:
+    """End the drains of nodes with these names."""
+    session.execute(delete(Drain).where(Drain.node.in_(nodes)))

@@ -133,13 +133,12 @@ def test_two_ranks_leave_an_interrupted_evaluation_to_the_resumed_run(
 def test_resumes_on_other_number_of_ranks(
     pool: GlooPool, pictures: DatasetIndex, cache: Path, tmp_path: Path, before: int, after: int
 ) -> None:
-    """Within an epoch, with a bank for clusters, and with the batch in two micro-batches."""
+    """Within an epoch, with clusters of the one before and a bank for the next ones."""
     stop = STEPS + 2
-    changes = {"train": {"precision": "fp64", "micro_batches": 2}}
     whole, part, rest = (tmp_path / name for name in ("whole", "part", "rest"))
 
     def run_on(ranks: int, kept: Path, *arguments: Any) -> tuple[TrainingOutcome, list[float]]:
-        spec = spec_of(pictures, ranks, **changes)
+        spec = spec_of(pictures, ranks)
         if ranks == 1:
             return recorded(spec, pictures, cache, kept, *arguments)
         first, *_ = pool.call(ranks, recorded, spec, pictures, cache, kept, *arguments)
