@@ -72,7 +72,7 @@ def start_attempt(
     cloned from.
 
     Args:
-        workers: its number of ranks, if not that of the spec.
+        workers: its number of ranks, if not that of the job.
 
     Returns:
         The attempt; `None` if the job is no longer queued, or a pause or cancellation was requested.
@@ -85,6 +85,7 @@ def start_attempt(
     resume_id = resume.id if resume is not None else None
     data = {"attempt": number, "resume_checkpoint_id": resume_id}
     message = f"Attempt {number} is starting"
+    workers = workers if workers is not None else job.workers
     if workers is not None and workers < (wanted := job.workers or job.resources.workers):
         message += f" with {workers} of {wanted} ranks"
         data["workers"] = workers

@@ -10,7 +10,6 @@ from sqlalchemy.orm import Session
 from service.api.auth import Caller
 from service.cluster import repository
 from service.cluster.schemas import DrainRequest, DrainView
-from service.db.models import Drain
 from service.scheduling import repository as scheduling
 from service.scheduling.nodes import ALL_NODES, Node
 
@@ -31,17 +30,15 @@ def shown(session: Session) -> list[DrainView]:
 def drain(session: Session, caller: Caller, request: DrainRequest) -> None:
     """Drain a node, or the whole cluster; a repetition replaces `save` and `reason`."""
     name = _lasting_name(request.node, _nodes(session))
-    repository.save_drain(
-        session,
-        Drain(
-            node=name,
-            save=request.save,
-            reason=request.reason,
-            tenant=caller.tenant,
-            token_id=caller.token_id,
-            created_at=datetime.now(UTC),
-        ),
-    )
+    row = {
+        "node": name,
+        "save": request.save,
+        "reason": request.reason,
+        "tenant": caller.tenant,
+        "token_id": caller.token_id,
+        "created_at": datetime.now(UTC),
+    }
+    repository.save_drain(session, row)
 
 
 def undrain(session: Session, node: str | None) -> None:

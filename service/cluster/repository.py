@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
+from typing import Any
 
 from sqlalchemy import Row, delete, func, select
+from sqlalchemy.dialects.postgresql import insert as postgresql_insert
+from sqlalchemy.dialects.sqlite import insert as sqlite_insert
 from sqlalchemy.orm import Session
 
 from service.db.models import Drain, Job
@@ -30,11 +33,13 @@ def queue(
     ).all()
 
 
-def save_drain(session: Session, drain: Drain) -> None:
+_INSERT = {"sqlite": sqlite_insert, "postgresql": postgresql_insert}
+
+
+def save_drain(session: Session, drain: Mapping[str, Any]) -> None:
     """Add the drain of a node, or replace it."""
-    remove_drains(session, [drain.node])
-    session.add(drain)
-    session.flush()
+    row = _INSERT[session.get_bind().dialect.name](Drain).values(**drain)
+    session.execute(row.on_conflict_do_update(index_elements=["node"], set_=dict(drain)))
 
 
 def remove_drains(session: Session, nodes: Collection[str]) -> None:
