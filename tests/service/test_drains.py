@@ -8,6 +8,11 @@ from service.scheduling.nodes import Node
 from tests.support.api_under_test import Api, refused, save_nodes
 
 
+@pytest.fixture(autouse=True)
+def as_administrator(api: Api) -> None:
+    api.client.headers.update(api.token("submit", "admin"))
+
+
 def test_drained_node_is_shown_and_survives_a_restart_of_ray(api: Api) -> None:
     nodes = [Node(f"id-{n}", f"10.0.0.{n}", 4, 0, 0, 0, name=f"name-{n}") for n in (1, 2)]
     save_nodes(api, nodes)

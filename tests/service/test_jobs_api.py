@@ -160,7 +160,7 @@ def test_workers_of_a_job_that_does_not_run_can_be_changed(api: Api) -> None:
         api.client.patch(path, json={"resources": {"workers": 5}}), 422, "resources.workers"
     )
     assert "the global batch of 12" in problem["errors"][0]["message"]
-    for bad in (0, 1.5, "2", 5000):
+    for bad in (0, 1.5, "two", 5000):
         assert api.client.patch(path, json={"resources": {"workers": bad}}).status_code == 422
 
     worker = api.start(job["id"])
