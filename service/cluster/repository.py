@@ -33,12 +33,10 @@ def queue(
     ).all()
 
 
-_INSERT = {"sqlite": sqlite_insert, "postgresql": postgresql_insert}
-
-
 def save_drain(session: Session, drain: Mapping[str, Any]) -> None:
     """Add the drain of a node, or replace it."""
-    row = _INSERT[session.get_bind().dialect.name](Drain).values(**drain)
+    is_sqlite = session.get_bind().dialect.name == "sqlite"
+    row = (sqlite_insert if is_sqlite else postgresql_insert)(Drain).values(**drain)
     session.execute(row.on_conflict_do_update(index_elements=["node"], set_=dict(drain)))
 
 

@@ -21,6 +21,7 @@ from service.db.models import ClusterSnapshot
 from service.db.session import Database
 from service.dispatcher import repository
 from service.dispatcher.adoption import Adoption
+from service.dispatcher.autoscaler import AutoscalerDemand
 from service.dispatcher.context import (
     Clock,
     DispatcherContext,
@@ -37,8 +38,9 @@ from service.dispatcher.isolation import Loop, Outage, run_isolated
 from service.dispatcher.log_copier import LogCopier
 from service.dispatcher.train_policy import Restarted, TrainPolicy
 from service.dispatcher.watcher import RunWatcher
+from service.scheduling import autoscaling
 from service.scheduling import repository as scheduling
-from service.scheduling.admission import Decision, decide
+from service.scheduling.admission import Decision, Running, decide
 from service.scheduling.foreign_use import ForeignUse
 from service.scheduling.nodes import Cluster, with_drains
 from service.scheduling.window import QueueWindow
@@ -111,6 +113,7 @@ class Dispatcher:
         self._cluster_polled_at: datetime | None = None
         self._watched_at: datetime | None = None
         self._recorded_waits: set[tuple[str, int, str]] = set()
+        self._autoscaler = AutoscalerDemand(self._context) if settings.autoscale else None
         self._foreign_use, self._queue = ForeignUse(), QueueWindow()
         self._shutting_down = self._saving = False
 
@@ -293,6 +296,7 @@ class Dispatcher:
         with self._context.database.read() as session:
             queue = self._queue.read(session)
             if not queue:
+                self._show_demand([], [])
                 return
             taken = scheduling.resources_in_use(session, now)
             cluster = with_drains(cluster, scheduling.drained(session))
@@ -303,6 +307,14 @@ class Dispatcher:
                 start = partial(self._attempts.start, workers=decision.job.demand.workers)
                 self._run_step(start, decision.job.job_id)
         self._record_waits([decision for decision in decisions if not decision.starts])
+        self._show_demand(taken, decisions)
+
+    def _show_demand(self, taken: Sequence[Running], decisions: Sequence[Decision]) -> None:
+        if self._autoscaler is not None:
+            started = [
+                Running(each.job.demand, self._context.clock()) for each in decisions if each.starts
+            ]
+            self._autoscaler.show(autoscaling.bundles([*taken, *started], decisions))
 
     def _record_waits(self, waiting: list[Decision]) -> None:
         """Add an event to each waiting job with the reason; once per reason and attempt."""

@@ -71,6 +71,11 @@ def _change_workers(session: Session, job: Job, workers: int, limit: ClusterLimi
             message = f"cannot share the global batch of {batch} evenly: {workers}{shared}"
             expected = "a divisor of train.batch_size / train.micro_batches"
             raise field_problem("resources.workers", message, workers, expected)
+        finetune = spec.evaluate.finetune
+        if finetune and finetune.batch_size < workers:
+            message = f"leaves ranks without an image of evaluate.finetune.batch_size, {finetune.batch_size}"
+            expected = f"at most {finetune.batch_size}"
+            raise field_problem("resources.workers", message, workers, expected)
         resources = spec.resources.model_copy(update={"workers": workers})
         room = capacity.check_capacity(session, resources, limit)
         if room.problems:

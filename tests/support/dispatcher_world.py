@@ -21,7 +21,9 @@ from tests.support.fake_executor import DRIVER, FakeExecutor
 from tests.support.runs import submission_id
 
 ENTRYPOINTS = Entrypoints(
-    job=f"exec sh -c '{DRIVER}' {{job}} {{attempt}}", ingest=f"exec sh -c '{DRIVER}' {{dataset}}"
+    job=f"exec sh -c '{DRIVER}' {{job}} {{attempt}}",
+    ingest=f"exec sh -c '{DRIVER}' {{dataset}}",
+    demand="echo {bundles}",
 )
 
 
@@ -77,7 +79,7 @@ class World:
 
     def add_job(self, *, priority: int = 0, token_id: str | None = None, **resources: Any) -> str:
         defaults = {"workers": 1, "cpus_per_worker": 1, "gpus_per_worker": 0}
-        placement = {
+        placement: dict[str, Any] = {
             "min_workers": None,
             "memory_gb_per_worker": None,
             "gpu_type": None,

@@ -153,3 +153,30 @@ def test_elastic_job_starts_first_with_all_its_ranks(world: World) -> None:
     world.tick()
     assert world.status(job) == JobStatus.QUEUED
     assert "more machines" in world.events(job, "waiting")[-1]
+
+
+def demands(world: World) -> list[str]:
+    """Return the demands that Ray's autoscaler was shown."""
+    names = [name for name in world.executor.submitted if name.startswith("demand")]
+    return [world.executor.output(name).strip() for name in names]
+
+
+def test_autoscaler_is_shown_what_runs_and_waits(world: World) -> None:
+    """The cluster is scaled to its head, which has no CPUs."""
+    world.settings.autoscale = True
+    world.restart()
+    world.executor.nodes = [node("a", cpus=0)]
+    job = world.add_job(workers=2, gpus_per_worker=1, gpu_type="H100")
+    for _ in range(20):
+        world.tick()
+    world.executor.nodes.append(node("b", gpus=2, labels={GPU_TYPE_LABEL: "H100"}))
+    world.tick()
+    assert world.status(job) == JobStatus.STARTING
+    waiting = world.add_job(workers=3)
+    for _ in range(20):
+        world.tick()
+    world.cancel(waiting)
+    for _ in range(20):
+        world.tick()
+    gpu = '[2, {"CPU": 1, "GPU": 1}, {"ray.io/accelerator-type": "H100"}]'
+    assert demands(world) == [f"[{gpu}]", f'[{gpu}, [3, {{"CPU": 1}}, {{}}]]', "[]"]
