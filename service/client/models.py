@@ -220,6 +220,7 @@ class Attempt(Record):
     created_at: datetime | None = None
     finished_at: datetime | None = None
     heartbeat_at: datetime | None = None
+    workers: int | None = None
     stop_reason: str | None = None
     error: Problem | None = None
 

@@ -155,8 +155,8 @@ def test_jobs_leave_drained_node(cluster: Cluster) -> None:
     cluster.until_saved(job)
     assert f"rank 0 of 1 is on {head}, cpu" in client.jobs.logs(job.id)
     first, second = client.jobs.attempts(job.id)
-    assert (first.state, (first.model_extra or {})["stop_reason"]) == ("paused", "drain")
-    assert ((second.model_extra or {})["workers"], job.refresh().restarts) == (1, 0)
+    assert (first.state, first.stop_reason) == ("paused", "drain")
+    assert (second.workers, job.refresh().restarts) == (1, 0)
 
     # A label chooses the node that was drained; the other one is full.
     chosen = {"node_labels": {"machine": "node"}, "memory_gb_per_worker": 0.1, "same_node": True}
