@@ -153,7 +153,7 @@ class Simulation:
         return placed
 
     def _end(self, placed: Placed) -> None:
-        cpus, gpus = placed.job.demand.worker
+        cpus, gpus, _ = placed.job.demand.worker
         for node, workers in placed.placement.items():
             room = self.free[node]
             self.free[node] = Room(room.cpus + workers * cpus, room.gpus + workers * gpus)
@@ -204,7 +204,7 @@ def check_promises(count: int) -> dict[str, Any]:
     too_many = too_cautious = 0
     for _ in range(count):
         sizes = [Room(rng.randint(0, 16), rng.randint(0, 4)) for _ in range(rng.randint(1, 5))]
-        nodes = [Node(str(n), "", *size, 0, 0) for n, size in enumerate(sizes)]
+        nodes = [Node(str(n), "", *size[:2], 0, 0) for n, size in enumerate(sizes)]
         occupancy, free, share = Occupancy(nodes), sizes.copy(), rng.random()
         for _ in range(rng.randint(0, 14)):
             worker, node = random_worker(rng), rng.randrange(len(free))

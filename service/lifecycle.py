@@ -43,6 +43,12 @@ _ADD_JOB, _ADD_EVENT = insert(_JOBS), insert(_EVENTS)
 
 _AT_TIME_LIMIT = "Its attempts ran for as long as resources.max_hours allows"
 
+# Stops after which a job is queued again, and why they happened.
+_REQUEUED = {
+    StopReason.SHUTDOWN: "the service was stopped",
+    StopReason.DRAIN: "a node of its ranks is drained",
+}
+
 
 def enqueue(session: Session, job: Job) -> None:
     """Store a new job as queued, with its first event. `job` itself is not added to the session."""
@@ -57,11 +63,16 @@ def enqueue(session: Session, job: Job) -> None:
     _add_event(session, job.id, 1, job.created_at, "status", "Job queued", data)
 
 
-def start_attempt(session: Session, job_id: str, token_hash: str) -> Attempt | None:
+def start_attempt(
+    session: Session, job_id: str, token_hash: str, workers: int | None = None
+) -> Attempt | None:
     """Move a queued job to starting and add its next attempt, which is not submitted yet.
 
     The attempt resumes from the newest registered checkpoint, or else from the one that the job was
     cloned from.
+
+    Args:
+        workers: its number of ranks, if not that of the job.
 
     Returns:
         The attempt; `None` if the job is no longer queued, or a pause or cancellation was requested.
@@ -74,6 +85,10 @@ def start_attempt(session: Session, job_id: str, token_hash: str) -> Attempt | N
     resume_id = resume.id if resume is not None else None
     data = {"attempt": number, "resume_checkpoint_id": resume_id}
     message = f"Attempt {number} is starting"
+    workers = workers if workers is not None else job.workers
+    if workers is not None and workers < (wanted := job.workers or job.resources.workers):
+        message += f" with {workers} of {wanted} ranks"
+        data["workers"] = workers
     if resume is not None:
         message += f" from step {resume.step} (checkpoint {resume.id})"
     columns = {
@@ -82,7 +97,15 @@ def start_attempt(session: Session, job_id: str, token_hash: str) -> Attempt | N
     }
     if not _move(session, job, JobStatus.STARTING, message, data, attempt=number, **columns):
         return None
-    return runs.add(session, Attempt, job_id, number, token_hash, resume_checkpoint_id=resume_id)
+    return runs.add(
+        session,
+        Attempt,
+        job_id,
+        number,
+        token_hash,
+        resume_checkpoint_id=resume_id,
+        workers=workers,
+    )
 
 
 def resume_from_another(
@@ -161,8 +184,8 @@ def finish_attempt(session: Session, job_id: str, number: int, ending: Ending) -
     stop_reason = _stop_reason(session, job)
     if outcome == "paused" and stop_reason == StopReason.TIME_LIMIT:
         return _pause_at_time_limit(session, job, note)
-    if outcome == "paused" and stop_reason == StopReason.SHUTDOWN:
-        message = f"Job queued again. Attempt {number} ended as the service was stopped{note}"
+    if outcome == "paused" and stop_reason in _REQUEUED:
+        message = f"Job queued again. Attempt {number} ended as {_REQUEUED[stop_reason]}{note}"
         _move(session, job, JobStatus.QUEUED, message)
         return JobStatus.QUEUED
     return _retry_or_fail(session, job, ending, stop_reason)
@@ -301,7 +324,10 @@ def request_stop(session: Session, job_id: str, number: int, reason: StopReason)
     if reason == StopReason.TIME_LIMIT:
         message = f"Job is being paused. {_AT_TIME_LIMIT}"
         return _move(session, job, JobStatus.PAUSING, message)
-    message = f"The service is being stopped. Attempt {number} saves a checkpoint"
+    why = "A node of its ranks is drained"
+    if reason == StopReason.SHUTDOWN:
+        why = "The service is being stopped"
+    message = f"{why}. Attempt {number} saves a checkpoint"
     append_event(session, job_id, "stop-requested", message, {"attempt": number, "reason": reason})
     return True
 
@@ -320,6 +346,17 @@ def change_time_limit(session: Session, job: Job, hours: float) -> bool:
     session.flush()
     message = f"resources.max_hours is {hours:g} now"
     append_event(session, job.id, "max-hours-changed", message, {"max_hours": hours})
+    return True
+
+
+def change_workers(session: Session, job: Job, workers: int) -> bool:
+    """Replace the number of workers of a job; return `False` if an attempt may be live. The job must be locked."""
+    if job.status not in (JobStatus.PAUSED, JobStatus.QUEUED):
+        return False
+    job.workers = workers
+    session.flush()
+    message = f"resources.workers is {workers} now"
+    append_event(session, job.id, "workers-changed", message, {"workers": workers})
     return True
 
 

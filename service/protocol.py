@@ -290,6 +290,7 @@ class AttemptStart(WorkerAnswer):
     Attributes:
         dataset_roots: the only folders that may be read from; empty: no restriction.
         excluded_folders: folders that may not be read from, unless a root lies inside of them.
+        excluded_nodes: ids of the nodes that get no rank.
     """
 
     spec: dict[str, Any]
@@ -300,6 +301,7 @@ class AttemptStart(WorkerAnswer):
     heartbeat_seconds: float
     dataset_roots: list[str]
     excluded_folders: list[str] = []
+    excluded_nodes: list[str] = []
 
     def job_spec(self) -> ResolvedJobSpec:
         """Return the spec, checked."""

@@ -68,6 +68,8 @@ class Settings(BaseSettings):
     ray_address: str = "http://127.0.0.1:8265"
     """Address of Ray's Jobs API."""
     ray_auth_token: SecretStr | None = Field(default=None, validation_alias="RAY_AUTH_TOKEN")
+    autoscale: bool = False
+    """Show the demand of waiting jobs to Ray's autoscaler."""
     cluster_limit: Annotated[ClusterLimit, NoDecode] = None
     """The largest cluster that Ray may have: jobs that do not fit on it are refused."""
     check_paths: bool = True

@@ -51,6 +51,8 @@ class StopReason(StrEnum):
     """The attempts of the job ran for its time limit; then the job is paused."""
     SHUTDOWN = "shutdown"
     """The service is being stopped; then the job is queued again, without using up a restart."""
+    DRAIN = "drain"
+    """A node of its ranks is drained; then the job is queued again, too."""
 
 
 class DatasetState(StrEnum):

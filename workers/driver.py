@@ -189,6 +189,7 @@ def run_ranks(start: AttemptStart, config: dict[str, object]) -> BaseException |
 
     from workers.process_group import ProcessGroupConfig
     from workers.rank import train_rank
+    from workers.scaling import scaling_options
     from workers.trainer import LeanTrainer
 
     standby = standby_ranks() > 0
@@ -212,14 +213,7 @@ def run_ranks(start: AttemptStart, config: dict[str, object]) -> BaseException |
         train_rank,
         train_loop_config=config,
         backend_config=ProcessGroupConfig("nccl" if resources.gpus_per_worker else "gloo"),
-        scaling_config=ScalingConfig(
-            num_workers=resources.workers,
-            use_gpu=bool(resources.gpus_per_worker),
-            resources_per_worker={
-                "CPU": resources.cpus_per_worker,
-                **({"GPU": 1} if resources.gpus_per_worker else {}),
-            },
-        ),
+        scaling_config=ScalingConfig(**scaling_options(resources, start.excluded_nodes)),
         run_config=RunConfig(
             name="ray-train",
             # All nodes share this folder; Ray writes only its own marker there. Through DASL's file system:

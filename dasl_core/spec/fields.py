@@ -8,6 +8,13 @@ from dasl_core.spec.errors import LINE_PATTERN, METRIC_PATTERN, NAME_PATTERN
 
 Name = Annotated[str, StringConstraints(min_length=1, max_length=200, pattern=NAME_PATTERN)]
 Tag = Annotated[str, StringConstraints(min_length=1, max_length=63, pattern=LINE_PATTERN)]
+# As Ray allows them in labels of nodes.
+_LABEL = r"[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?"
+LabelKey = Annotated[
+    str, StringConstraints(max_length=253, pattern=rf"^([A-Za-z0-9.-]{{1,180}}/)?{_LABEL}$")
+]
+LabelValue = Annotated[str, StringConstraints(min_length=1, max_length=63, pattern=rf"^{_LABEL}$")]
+NodeName = Annotated[str, StringConstraints(min_length=1, max_length=200, pattern=r"^[!-~]+$")]
 MetricName = Annotated[str, StringConstraints(min_length=1, max_length=50, pattern=METRIC_PATTERN)]
 PositiveInt = Annotated[int, Field(ge=1, le=1_000_000_000)]
 # Far above any rate, decay or weight that trains. Larger ones overflow float32 soon, which would show

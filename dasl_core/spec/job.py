@@ -9,7 +9,15 @@ from dasl_core.spec.backbone import Backbone
 from dasl_core.spec.base import Auto, SpecModel, problem
 from dasl_core.spec.errors import closest
 from dasl_core.spec.evaluate import Evaluate
-from dasl_core.spec.fields import MetricName, Name, PositiveInt, Tag
+from dasl_core.spec.fields import (
+    LabelKey,
+    LabelValue,
+    MetricName,
+    Name,
+    NodeName,
+    PositiveInt,
+    Tag,
+)
 from dasl_core.spec.methods import METHODS, MethodSettings
 from dasl_core.spec.methods.simclr import SimCLR
 from dasl_core.spec.recipes import RecipeName
@@ -54,9 +62,19 @@ class Checkpoints(SpecModel):
 
 
 class Resources(SpecModel):
-    """Ranks, CPUs, GPUs and time limit of a job."""
+    """Ranks, their CPUs, GPUs and nodes, and time limit of a job."""
 
     workers: int = Field(1, ge=1, le=4096, description="Number of ranks.")
+    min_workers: int | None = Field(
+        None,
+        ge=1,
+        le=4096,
+        description=(
+            "The fewest ranks with which a job that has run before goes on if the nodes that are left have no "
+            "room for all `workers`: with the largest number that divides the batch, and the same global "
+            "batch. Its next attempt may have more again. null: it waits for nodes."
+        ),
+    )
     gpus_per_worker: Literal[0, 1] = Field(
         0, description="A rank uses one GPU, or CPUs only. 0 trains on CPUs even if there are GPUs."
     )
@@ -68,6 +86,33 @@ class Resources(SpecModel):
             "CPUs that a rank reserves; also its number of threads for torch and for decoding "
             "images."
         ),
+    )
+    memory_gb_per_worker: float | None = Field(
+        None,
+        gt=0,
+        le=100_000,
+        description=(
+            "Memory that a rank reserves on its node, in GB of 10^9 bytes. Ray counts such reservations and does "
+            "not limit what a rank uses. null: none."
+        ),
+    )
+    gpu_type: LabelValue | None = Field(
+        None,
+        description=(
+            "Only nodes with GPUs of this type, as Ray names it, such as H100: the label "
+            "`ray.io/accelerator-type`. null: any, and possibly several."
+        ),
+    )
+    node_labels: dict[LabelKey, LabelValue] = Field(
+        default_factory=dict,
+        max_length=20,
+        description="Only nodes with all of these labels, as given to `ray start --labels`.",
+    )
+    same_node: bool = Field(False, description="All ranks on one node.")
+    exclude_nodes: list[NodeName] = Field(
+        default_factory=list,
+        max_length=100,
+        description="Nodes that get no rank, by id, name or address.",
     )
     max_restarts: int = Field(
         3,
@@ -89,6 +134,28 @@ class Resources(SpecModel):
             "long job must leave free for a large one."
         ),
     )
+
+    @model_validator(mode="after")
+    def _check_min_workers(self) -> Self:
+        if self.min_workers is not None and self.min_workers > self.workers:
+            raise problem(
+                f"is more than resources.workers, which is {self.workers}",
+                self.min_workers,
+                f"at most {self.workers}",
+                field="resources.min_workers",
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _check_gpu_type(self) -> Self:
+        if self.gpu_type is not None and self.gpus_per_worker == 0:
+            raise problem(
+                "is the type of a GPU, and resources.gpus_per_worker is 0",
+                self.gpu_type,
+                "null, or resources.gpus_per_worker: 1",
+                field="resources.gpu_type",
+            )
+        return self
 
 
 NOT_ITS_DATASET = "must differ from `dataset`: the model would be evaluated on its training images"

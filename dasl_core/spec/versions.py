@@ -115,6 +115,21 @@ def keep_evaluating_the_largest_square(spec: Content) -> Content:
     return {**spec, "evaluate": {**spec["evaluate"], "crop_pct": 1.0}}
 
 
+def place_on_any_node(spec: Content) -> Content:
+    """Up to version 8, a job's ranks ran on any nodes, all of them in every attempt."""
+    if not is_resolved(spec):
+        return spec
+    placement: Content = {
+        "min_workers": None,
+        "memory_gb_per_worker": None,
+        "gpu_type": None,
+        "node_labels": {},
+        "same_node": False,
+        "exclude_nodes": [],
+    }
+    return {**spec, "resources": {**placement, **spec["resources"]}}
+
+
 UPGRADERS: list[Callable[[Content], Content]] = [
     keep_evaluations_of_version_1,
     keep_evaluating_the_backbone,
@@ -123,6 +138,7 @@ UPGRADERS: list[Callable[[Content], Content]] = [
     without_rivals,
     keep_small_recipe,
     keep_evaluating_the_largest_square,
+    place_on_any_node,
 ]
 """Item n - 1 turns a spec of version n into one of version n + 1.
 

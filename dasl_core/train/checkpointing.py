@@ -298,11 +298,6 @@ class TrainingState:
                 "the checkpoint is of a run with other settings and cannot be resumed exactly: "
                 + "; ".join(_differences(state["spec"], expected))
             )
-        if len(ranks) != world_size() and not branch:
-            raise ValueError(
-                f"the checkpoint was written by {len(ranks)} workers and cannot be resumed "
-                f"exactly with {world_size()}"
-            )
         progress = Progress(**state["progress"])
         if branch:
             self.check_branch(state, progress.step)
@@ -327,11 +322,15 @@ class TrainingState:
                 group.update({name: requested[name] for name in requested.keys() - kept})
         if state["spec"]["train"]["precision"] == self.settings["train"]["precision"]:
             self.scaler.load_state_dict(state["scaler"])
-        if len(ranks) == world_size():
-            mine = ranks[rank()]
-            if self.pseudo_labels is not None and "dar" not in changed:
-                self.pseudo_labels.load_state_dict(state["clusters"], mine["bank"], self.device)
-            restore_random_state(mine["random"], self.device)
+        # A branch on other ranks is another experiment: it starts with no clusters and fresh streams.
+        if len(ranks) != world_size() and branch:
+            return
+        if self.pseudo_labels is not None and "dar" not in changed:
+            banks = [each["bank"] for each in ranks]
+            self.pseudo_labels.load_state_dict(state["clusters"], banks, self.device)
+        # Ranks that the checkpoint does not have keep the streams that they started with.
+        if rank() < len(ranks):
+            restore_random_state(ranks[rank()]["random"], self.device)
 
     def check_branch(self, state: dict[str, Any], step: int) -> None:
         """Check that another run's training state fits this one.

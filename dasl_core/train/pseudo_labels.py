@@ -1,6 +1,6 @@
 """Pseudo-labels for DAR: k-means over the embeddings that training computes anyway."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -138,12 +138,17 @@ class PseudoLabels:
         return self.bank[: self.filled * self.share].to("cpu", copy=True)
 
     def load_state_dict(
-        self, state: dict[str, Any], bank: Tensor | None, device: torch.device
+        self, state: dict[str, Any], banks: Sequence[Tensor | None], device: torch.device
     ) -> None:
-        """Restore a `state_dict` and a `rank_state`."""
+        """Restore a `state_dict` and the `rank_state` of every rank, of which there may have been more or fewer."""
         self.labels, self.filled = state["labels"], state["filled"]
         rows = self.filled * self.share
         self.places[: rows * world_size()] = state["samples"]
-        if bank is not None:
-            self.bank = bank.new_zeros(self.steps * self.share, bank.shape[1], device=device)
-            self.bank[:rows] = bank
+        present = [bank for bank in banks if bank is not None]
+        if present:
+            # Every rank has its share of each step's batch.
+            shares = [bank.view(self.filled, -1, bank.shape[1]) for bank in present]
+            batches = torch.cat(shares, dim=1)
+            mine = batches[:, rank() * self.share : (rank() + 1) * self.share].flatten(0, 1)
+            self.bank = mine.new_zeros(self.steps * self.share, mine.shape[1], device=device)
+            self.bank[:rows] = mine

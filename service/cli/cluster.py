@@ -1,21 +1,55 @@
-"""The command `dasl cluster`."""
+"""The commands `dasl cluster`, `dasl drain` and `dasl undrain`."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from service.cli.inputs import connect
-from service.cli.output import AsJson, plain, print_facts, print_json, print_line, print_table
+from service.cli.output import AsJson, note, plain, print_facts, print_json, print_line, print_table
 
 if TYPE_CHECKING:
     from service.client.models import Cluster
 
 
 def register(app: typer.Typer) -> None:
-    """Add the command."""
+    """Add the commands."""
     app.command()(cluster)
+    app.command()(drain)
+    app.command()(undrain)
+
+
+NodeArgument = Annotated[
+    str | None, typer.Argument(metavar="[NODE]", help="Id, name or address. Default: all nodes.")
+]
+
+
+def drain(
+    node: NodeArgument = None,
+    save: Annotated[
+        bool, typer.Option(help="Let attempts with ranks there save a checkpoint and stop.")
+    ] = True,
+    reason: Annotated[str, typer.Option(help="Shown to administrators.")] = "",
+) -> None:
+    """Give a node no new workers; without NODE the whole cluster.
+
+    Jobs that ran there are queued again, and use up no restart.
+    """
+    with connect() as client:
+        client.drain(node, save=save, reason=reason)
+        known = client.cluster().nodes
+    print_line(f"{'All nodes get' if node is None else f'{node} gets'} no new workers.")
+    if node is not None and not any(node in (each.id, each.address, each.name) for each in known):
+        note("No node of now has this id, name or address: see `dasl cluster`.")
+
+
+def undrain(node: NodeArgument = None) -> None:
+    """End the drain of a node; without NODE that of the whole cluster."""
+    with connect() as client:
+        left = client.undrain(node)
+    drained = ", ".join(each.node or "the whole cluster" for each in left) or "nothing"
+    print_line(f"Still drained: {drained}.")
 
 
 def cluster(as_json: AsJson = False) -> None:
@@ -49,10 +83,12 @@ def cluster(as_json: AsJson = False) -> None:
                 node.address or node.id,
                 f"{node.used_cpus:g}/{node.total_cpus:g}",
                 f"{node.used_gpus:g}/{node.total_gpus:g}",
+                node.gpu_type,
+                "drained" if node.drained else None,
             ]
             for node in snapshot.nodes
         ]
-        print_table(["NODE", "CPUS USED", "GPUS USED"], nodes)
+        print_table(["NODE", "CPUS USED", "GPUS USED", "GPU TYPE", "STATE"], nodes)
     if snapshot.queue:
         print_line()
         jobs = [

@@ -257,6 +257,9 @@ def update(
         float | None,
         typer.Option(help="New time limit of all attempts together, until the job has ended."),
     ] = None,
+    workers: Annotated[
+        int | None, typer.Option(help="New number of ranks, of a job that is paused or queued.")
+    ] = None,
     tag: Annotated[
         list[str] | None,
         typer.Option(metavar="KEY:VALUE", help="Set a tag and keep the others. Can be repeated."),
@@ -266,12 +269,15 @@ def update(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Change a job's priority, name, tags or time limit.
+    """Change a job's priority, name, tags, time limit or workers.
 
     If two people change tags at the same time, the later change wins.
     """
-    if priority is None and name is None and max_hours is None and not tag and not untag:
-        raise typer.BadParameter("expected --priority, --name, --max-hours, --tag or --untag")
+    unchanged = priority is None and name is None and max_hours is None and workers is None
+    if unchanged and not tag and not untag:
+        raise typer.BadParameter(
+            "expected --priority, --name, --max-hours, --workers, --tag or --untag"
+        )
     pairs = [each.partition(":") for each in tag or []]
     for key, colon, _ in pairs:
         if not key or not colon:
@@ -282,10 +288,11 @@ def update(
             tags = {k: v for k, v in client.jobs.get(job).tags.items() if k not in (untag or [])}
             tags |= {key: value for key, _, value in pairs}
         record = client.jobs.update(
-            job, name=name, tags=tags, priority=priority, max_hours=max_hours
+            job, name=name, tags=tags, priority=priority, max_hours=max_hours, workers=workers
         )
     shown = ", ".join(f"{key}:{value}" for key, value in record.tags.items()) or "none"
     limit = "" if record.max_hours is None else f", at most {record.max_hours:g} hours"
+    limit += "" if record.workers is None else f", {record.workers} workers"
     print_result(
         record,
         f"Job {record.id}: name {record.name}, priority {record.priority}, tags {shown}{limit}.",

@@ -12,7 +12,7 @@ from service.client.config import resolve_connection
 from service.client.datasets import Datasets
 from service.client.errors import ApiError
 from service.client.jobs import Jobs
-from service.client.models import Cluster, Storage
+from service.client.models import Cluster, Drain, Storage
 from service.client.transport import Transport, path_to
 
 
@@ -77,6 +77,23 @@ class Client:
     def storage(self) -> Storage:
         """Return what the jobs of the tenant take. Needs a token with scope `admin`."""
         return Storage.model_validate(self._transport.json("GET", path_to("storage")))
+
+    def drain(self, node: str | None = None, *, save: bool = True, reason: str = "") -> list[Drain]:
+        """Give a node, or the whole cluster, no new workers; return all drains.
+
+        Args:
+            node: id, name or address; None: the whole cluster.
+            save: attempts with ranks there save a checkpoint, and their jobs are queued again.
+        """
+        body = {"node": node, "save": save, "reason": reason}
+        answer = self._transport.json("POST", path_to("cluster", "drain"), body=body)
+        return [Drain.model_validate(each) for each in answer["data"]]
+
+    def undrain(self, node: str | None = None) -> list[Drain]:
+        """End the drain of a node, or that of the whole cluster; return the drains that are left."""
+        body = {"node": node}
+        answer = self._transport.json("POST", path_to("cluster", "undrain"), body=body)
+        return [Drain.model_validate(each) for each in answer["data"]]
 
     def close(self) -> None:
         """Close the connections. Leaving `with Client() as client:` does the same."""

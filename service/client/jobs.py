@@ -138,13 +138,19 @@ class Jobs:
         tags: Mapping[str, str] | None = None,
         priority: int | None = None,
         max_hours: float | None = None,
+        workers: int | None = None,
     ) -> Job:
-        """Change the name, tags, priority or time limit of a job; None leaves a field as it is."""
+        """Change the name, tags, priority, time limit or workers of a job; None leaves a field as it is.
+
+        Only a job that is paused or queued can change its workers.
+        """
+        resources = {"max_hours": max_hours, "workers": workers}
+        changed = {key: value for key, value in resources.items() if value is not None}
         fields = {
             "name": name,
             "tags": None if tags is None else dict(tags),
             "priority": priority,
-            "resources": None if max_hours is None else {"max_hours": max_hours},
+            "resources": changed or None,
         }
         body = {key: value for key, value in fields.items() if value is not None}
         return self._bind(self._transport.json("PATCH", path_to("jobs", job_id), body=body))

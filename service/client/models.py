@@ -94,6 +94,7 @@ class Job(Record):
     dataset: DatasetRef | None = None
     priority: int = 0
     max_hours: float | None = None
+    workers: int | None = None
     tags: dict[str, str] = Field(default_factory=dict)
     created_at: datetime | None = None
     started_at: datetime | None = None
@@ -223,6 +224,7 @@ class Attempt(Record):
     created_at: datetime | None = None
     finished_at: datetime | None = None
     heartbeat_at: datetime | None = None
+    workers: int | None = None
     stop_reason: str | None = None
     error: Problem | None = None
 
@@ -363,6 +365,10 @@ class Node(Record):
     total_gpus: float = 0
     used_cpus: float = 0
     used_gpus: float = 0
+    name: str = ""
+    gpu_type: str | None = None
+    labels: dict[str, str] = Field(default_factory=dict)
+    drained: bool = False
 
 
 class QueuedJob(Record):
@@ -375,6 +381,15 @@ class QueuedJob(Record):
     waits_for: str | None = None
     reason: str = ""
     starts_by: datetime | None = None
+
+
+class Drain(Record):
+    """A node that gets no new workers; `node` None is the whole cluster."""
+
+    node: str | None = None
+    save: bool = True
+    reason: str = ""
+    created_at: datetime
 
 
 class Cluster(Record):
@@ -397,6 +412,7 @@ class Cluster(Record):
     ray_tested: bool | None = None
     queued: int | None = None
     queue: list[QueuedJob] = Field(default_factory=list)
+    drains: list[Drain] = Field(default_factory=list)
 
 
 class StoredFiles(Record):

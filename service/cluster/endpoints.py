@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from fastapi import APIRouter
 
-from service.api.auth import Reader
-from service.api.transaction import ReadSession, Route, WithContext
-from service.cluster import service
-from service.cluster.schemas import ClusterView
+from service.api.auth import Operator, Reader
+from service.api.transaction import ReadSession, Route, WithContext, WriteSession
+from service.cluster import drains, service
+from service.cluster.schemas import ClusterView, DrainRequest, Drains, UndrainRequest
 
 router = APIRouter(prefix="/v1", tags=["cluster"], route_class=Route)
 
@@ -26,3 +26,21 @@ def show_cluster(caller: Reader, context: WithContext, session: ReadSession) -> 
         names_nodes=names_nodes,
         api_started_at=context.started_at,
     )
+
+
+@router.post("/cluster/drain")
+def drain_node(request: DrainRequest, caller: Operator, session: WriteSession) -> Drains:
+    """Drain a node or the whole cluster: it gets no new workers. Also while Ray is away.
+
+    With `save`, attempts with ranks there save a checkpoint and stop, and their jobs are queued again
+    without using up a restart.
+    """
+    drains.drain(session, caller, request)
+    return Drains(data=drains.shown(session))
+
+
+@router.post("/cluster/undrain")
+def undrain_node(request: UndrainRequest, caller: Operator, session: WriteSession) -> Drains:
+    """End the drain of a node, or that of the whole cluster."""
+    drains.undrain(session, request.node)
+    return Drains(data=drains.shown(session))

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import BaseModel
+from pydantic import BaseModel, ConfigDict, Field
 
+from dasl_core.spec.fields import NodeName
 from service.scheduling.admission import WaitsFor
 
 
@@ -22,6 +23,49 @@ class QueuedJob(BaseModel):
     reason: str = ""
     starts_by: datetime | None = None
     """The latest time at which its reserved resources are free."""
+
+
+class DrainRequest(BaseModel):
+    """Which node to drain, and how."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    node: Annotated[
+        NodeName | None, Field(description="Id, name or address; null: the whole cluster.")
+    ] = None
+    save: Annotated[
+        bool,
+        Field(
+            description="Attempts with ranks there save a checkpoint, and their jobs are queued."
+        ),
+    ] = True
+    reason: Annotated[str, Field(max_length=500)] = ""
+
+
+class UndrainRequest(BaseModel):
+    """Which drain to end."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    node: Annotated[
+        NodeName | None,
+        Field(description="Id, name or address; null: that of the whole cluster."),
+    ] = None
+
+
+class DrainView(BaseModel):
+    """A node that gets no new workers; `node` null is the whole cluster."""
+
+    node: str | None
+    save: bool
+    reason: str
+    created_at: datetime
+
+
+class Drains(BaseModel):
+    """All drains."""
+
+    data: list[DrainView]
 
 
 class ClusterView(BaseModel):
@@ -51,3 +95,5 @@ class ClusterView(BaseModel):
     queued: int = 0
     """Number of queued jobs; `queue` has the first 200."""
     queue: list[QueuedJob] = []
+    drains: list[DrainView] = []
+    """Only for tokens with the scope `admin`; everyone sees `drained` of nodes."""

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from sqlalchemy.orm import Session
 
 from service.artifacts import free_space
-from service.cluster import repository
+from service.cluster import drains, repository
 from service.cluster.queue import waiting
 from service.cluster.schemas import ClusterView
 from service.db import leases, migrate
@@ -18,6 +17,7 @@ from service.db.models import ClusterSnapshot
 from service.scheduling import repository as scheduling
 from service.scheduling.decision_cache import DecisionCache
 from service.scheduling.dispatcher_report import DispatcherReport
+from service.scheduling.nodes import Cluster, with_drains
 from service.settings import Settings
 
 
@@ -40,15 +40,16 @@ def view(
     taken = scheduling.resources_in_use(session, now)
     queued = repository.count_queued(session, tenant)
     queue = waiting(session, tenant, snapshot, taken, now, decisions)
+    shown = drains.shown(session) if names_nodes else []
     if snapshot is None:
-        return ClusterView(api_started_at=api_started_at, queued=queued, queue=queue)
+        return ClusterView(api_started_at=api_started_at, queued=queued, queue=queue, drains=shown)
     report = DispatcherReport.of(snapshot)
     cpus = sum(one.demand.cpus for one in taken)
     gpus = sum(one.demand.gpus for one in taken)
     return ClusterView(
         at=snapshot.at,
         alive=snapshot.alive,
-        nodes=snapshot.nodes if names_nodes else _numbered(snapshot.nodes),
+        nodes=_views(session, snapshot, names_nodes=names_nodes),
         total_cpus=snapshot.total_cpus,
         total_gpus=snapshot.total_gpus,
         used_cpus=snapshot.used_cpus,
@@ -63,14 +64,21 @@ def view(
         ray_tested=report.ray_tested if report else None,
         queued=queued,
         queue=queue,
+        drains=shown,
     )
 
 
-def _numbered(nodes: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    return [
-        {**node, "id": f"node-{number}", "address": ""}
-        for number, node in enumerate(nodes, start=1)
-    ]
+def _views(
+    session: Session, snapshot: ClusterSnapshot, *, names_nodes: bool
+) -> list[dict[str, Any]]:
+    cluster = with_drains(Cluster(scheduling.nodes_of(snapshot)), scheduling.drained(session))
+    views = []
+    for number, node in enumerate(cluster.nodes, start=1):
+        view = {**vars(node), "labels": dict(node.labels), "gpu_type": node.gpu_type}
+        if not names_nodes:
+            view |= {"id": f"node-{number}", "address": "", "name": "", "labels": {}}
+        views.append(view)
+    return views
 
 
 def readiness(session: Session, settings: Settings, *, full: bool = False) -> dict[str, str]:

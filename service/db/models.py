@@ -184,6 +184,8 @@ class Job(Base):
     logs_removed_at: Mapped[datetime | None]
     metrics_removed_at: Mapped[datetime | None]
     artifacts_removed_at: Mapped[datetime | None]
+    # Replaces `resources.workers` in the same way.
+    workers: Mapped[int | None]
 
     @property
     def submitted_spec(self) -> Object:
@@ -279,6 +281,8 @@ class Run(Base):
     stop_reason: Mapped[str | None] = mapped_column(String(20))
     stop_requested_at: Mapped[datetime | None]
     resume_checkpoint_id: Mapped[str | None] = mapped_column(String(40))
+    # Number of ranks of an attempt; null: as many as the spec says.
+    workers: Mapped[int | None]
     # Whether the run has ended, its processes are gone, and its log is complete.
     settled: Mapped[bool] = mapped_column(default=False, server_default=false(), index=True)
 
@@ -493,12 +497,28 @@ class ClusterSnapshot(Base):
     at: Mapped[datetime]
     alive: Mapped[bool]
     nodes: Mapped[list[Object]]
+    # Further properties of nodes, by id. Not in `nodes`: the version before reads these with all their keys.
+    node_details: Mapped[Object | None]
     total_cpus: Mapped[float]
     total_gpus: Mapped[float]
     used_cpus: Mapped[float]
     used_gpus: Mapped[float]
     # A `service.scheduling.dispatcher_report.DispatcherReport`; NULL from an older dispatcher.
     dispatcher: Mapped[Object | None]
+
+
+class Drain(Base):
+    """A node that gets no new workers, by its id, name or address; `*` is the whole cluster."""
+
+    __tablename__ = "drains"
+
+    node: Mapped[str] = mapped_column(String(200), primary_key=True)
+    # Attempts with ranks there save a checkpoint and stop.
+    save: Mapped[bool]
+    reason: Mapped[str] = mapped_column(Text)
+    tenant: Mapped[str] = mapped_column(String(100))
+    token_id: Mapped[str | None] = mapped_column(String(40))
+    created_at: Mapped[datetime]
 
 
 class Lease(Base):

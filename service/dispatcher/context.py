@@ -43,10 +43,11 @@ def passed(since: datetime | None, now: datetime, interval: timedelta) -> bool:
 
 @dataclass(frozen=True)
 class Entrypoints:
-    """Shell commands that Ray runs; `{run}`, `{job}`, `{attempt}` and `{dataset}` are filled in."""
+    """Shell commands that Ray runs; `{run}`, `{job}`, `{attempt}`, `{dataset}` and `{bundles}` are filled in."""
 
     job: str = "python -m workers.driver --run {run} --job {job} --attempt {attempt}"
     ingest: str = "python -m workers.ingest --run {run} --dataset {dataset}"
+    demand: str = "python -m workers.demand --bundles {bundles}"
 
     @classmethod
     def of_this_python(cls) -> Entrypoints:
@@ -56,6 +57,7 @@ class Entrypoints:
         return cls(
             job=f"{python} -m workers.driver --run {{run}} --job {{job}} --attempt {{attempt}}",
             ingest=f"{python} -m workers.ingest --run {{run}} --dataset {{dataset}}",
+            demand=f"{python} -m workers.demand --bundles {{bundles}}",
         )
 
 

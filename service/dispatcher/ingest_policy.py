@@ -54,7 +54,9 @@ class IngestPolicy(RunPolicy[IngestView]):
     def live(self, session: Session) -> Sequence[IngestView]:
         return datasets.ingesting(session)
 
-    def create(self, session: Session, owner: str, token_hash: str) -> IngestRun | None:
+    def create(
+        self, session: Session, owner: str, token_hash: str, workers: int | None
+    ) -> IngestRun | None:
         return datasets.begin_ingest(session, owner, token_hash)
 
     def command(self, run: RunView) -> str:

@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any
 
 from service import lifecycle
@@ -20,6 +21,7 @@ from service.db.models import ClusterSnapshot
 from service.db.session import Database
 from service.dispatcher import repository
 from service.dispatcher.adoption import Adoption
+from service.dispatcher.autoscaler import AutoscalerDemand
 from service.dispatcher.context import (
     Clock,
     DispatcherContext,
@@ -38,11 +40,12 @@ from service.dispatcher.metric_thinner import MetricThinner
 from service.dispatcher.store_check import StoreCheck
 from service.dispatcher.train_policy import Restarted, TrainPolicy
 from service.dispatcher.watcher import RunWatcher
+from service.scheduling import autoscaling
 from service.scheduling import repository as scheduling
-from service.scheduling.admission import Decision, decide
+from service.scheduling.admission import Decision, Running, decide
 from service.scheduling.dispatcher_report import DispatcherReport
 from service.scheduling.foreign_use import ForeignUse
-from service.scheduling.nodes import Cluster
+from service.scheduling.nodes import Cluster, with_drains
 from service.scheduling.window import QueueWindow
 from service.settings import Settings
 
@@ -121,6 +124,7 @@ class Dispatcher:
         self._cluster_polled_at: datetime | None = None
         self._watched_at: datetime | None = None
         self._recorded_waits: set[tuple[str, int, str]] = set()
+        self._autoscaler = AutoscalerDemand(self._context) if settings.autoscale else None
         self._foreign_use, self._queue = ForeignUse(), QueueWindow()
         self._shutting_down = self._saving = False
 
@@ -234,6 +238,8 @@ class Dispatcher:
         if passed(self._watched_at, now, _WATCH_EVERY):
             self._watched_at = now
             self._watch()
+            if self._cluster is not None:
+                self._train.request_checkpoints_on_drained(self._cluster)
         if self._shutting_down:
             return
         with self._context.database.read() as session:
@@ -292,7 +298,8 @@ class Dispatcher:
     def _save_snapshot(self, cluster: Cluster | None) -> None:
         """Save the cluster's state for the API; `None` if the executor does not answer."""
         now = self._context.clock()
-        nodes = [] if cluster is None else [vars(node) for node in cluster.nodes]
+        parts = [scheduling.split_node(node) for node in (cluster.nodes if cluster else ())]
+        nodes = [plain for plain, _ in parts]
         with self._context.write() as session:
             scheduling.save_snapshot(
                 session,
@@ -300,6 +307,7 @@ class Dispatcher:
                     at=now,
                     alive=bool(nodes),
                     nodes=nodes,
+                    node_details={plain["id"]: details for plain, details in parts},
                     total_cpus=cluster.total_cpus if cluster else 0,
                     total_gpus=cluster.total_gpus if cluster else 0,
                     used_cpus=cluster.used_cpus if cluster else 0,
@@ -342,14 +350,25 @@ class Dispatcher:
         with self._context.database.read() as session:
             queue = self._queue.read(session)
             if not queue:
+                self._show_demand([], [])
                 return
             taken = scheduling.resources_in_use(session, now)
+            cluster = with_drains(cluster, scheduling.drained(session))
         foreign = self._foreign_use.of(cluster.nodes, taken)
         decisions = decide(cluster, taken, queue, now, foreign)
         for decision in decisions:
             if decision.starts:
-                self._run_step(self._attempts.start, decision.job.job_id)
+                start = partial(self._attempts.start, workers=decision.job.demand.workers)
+                self._run_step(start, decision.job.job_id)
         self._record_waits([decision for decision in decisions if not decision.starts])
+        self._show_demand(taken, decisions)
+
+    def _show_demand(self, taken: Sequence[Running], decisions: Sequence[Decision]) -> None:
+        if self._autoscaler is not None:
+            started = [
+                Running(each.job.demand, self._context.clock()) for each in decisions if each.starts
+            ]
+            self._autoscaler.show(autoscaling.bundles([*taken, *started], decisions))
 
     def _record_waits(self, waiting: list[Decision]) -> None:
         """Add an event to each waiting job with the reason; once per reason and attempt."""

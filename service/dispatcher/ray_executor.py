@@ -239,6 +239,10 @@ def _node(node: dict[str, Any], usage: dict[str, list[float]]) -> Node:
         total_gpus=total.get("GPU", 0.0),
         used_cpus=usage.get("CPU", [0.0])[0],
         used_gpus=usage.get("GPU", [0.0])[0],
+        name=node.get("node_name") or "",
+        total_memory=total.get("memory", 0.0),
+        used_memory=usage.get("memory", [0.0])[0],
+        labels={str(key): str(value) for key, value in (node.get("labels") or {}).items()},
     )
 
 

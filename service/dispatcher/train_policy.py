@@ -26,6 +26,7 @@ from service.runs import repository as runs
 from service.runs.endings import Ending, Retry
 from service.runs.repository import RunView
 from service.scheduling import repository as scheduling
+from service.scheduling.nodes import ALL_NODES, Cluster, with_drains
 from service.scheduling.repository import AttemptView
 from service.states import AttemptState, Desired, StopReason
 
@@ -57,10 +58,12 @@ class TrainPolicy(RunPolicy[AttemptView]):
         self._silent_since = {name: self._silent_since.get(name, now) for name in silent}
         return attempts
 
-    def create(self, session: Session, owner: str, token_hash: str) -> Attempt | None:
+    def create(
+        self, session: Session, owner: str, token_hash: str, workers: int | None
+    ) -> Attempt | None:
         if scheduling.has_unfinalized_attempt(session, owner):
             return None  # The checkpoint to resume from is not known yet.
-        return lifecycle.start_attempt(session, owner, token_hash)
+        return lifecycle.start_attempt(session, owner, token_hash, workers)
 
     def command(self, run: RunView) -> str:
         return self._context.entrypoints.job.format(
@@ -121,6 +124,23 @@ class TrainPolicy(RunPolicy[AttemptView]):
             if attempt.requested == Desired.RUN:
                 self._request_stop(attempt, StopReason.SHUTDOWN)
         return bool(saving)
+
+    def request_checkpoints_on_drained(self, cluster: Cluster) -> None:
+        """Request that attempts with ranks on drained nodes save a checkpoint and stop.
+
+        One that has reported no progress has nothing to save yet.
+        """
+        with self._context.database.read() as session:
+            saving = {drain.node for drain in scheduling.drains(session) if drain.save}
+            if not saving:
+                return
+            nodes = [node.id for node in with_drains(cluster, saving).nodes if node.drained]
+            on_drained = scheduling.attempts_on(session, nodes)
+            live = scheduling.live_attempts(session)
+        for attempt in live:
+            here = ALL_NODES in saving or (attempt.job_id, attempt.number) in on_drained
+            if here and attempt.progress_reported_at and attempt.requested == Desired.RUN:
+                self._request_stop(attempt, StopReason.DRAIN)
 
     def _check_lost(self, attempt: AttemptView) -> Ending | MissingAction:
         """Return the ending of an attempt that Ray has forgotten, once its processes are silent."""

@@ -45,8 +45,10 @@ class RunPolicy(Protocol[V]):
     def live(self, session: Session) -> Sequence[V]:
         """Return the runs to watch."""
 
-    def create(self, session: Session, owner: str, token_hash: str) -> Run | None:
-        """Add the owner's next run; return `None` if none is due any more."""
+    def create(
+        self, session: Session, owner: str, token_hash: str, workers: int | None
+    ) -> Run | None:
+        """Add the owner's next run, of so many workers; return `None` if none is due any more."""
 
     def command(self, run: RunView) -> str:
         """Return the shell command of a run."""
@@ -74,11 +76,11 @@ class RunWatcher(Generic[V]):
         """Return the runs to watch, also those of earlier dispatchers."""
         return self._policy.live(session)
 
-    def start(self, owner: str) -> None:
-        """Start the owner's next run."""
+    def start(self, owner: str, workers: int | None = None) -> None:
+        """Start the owner's next run; that of a job has as many workers as were admitted."""
         token, hashed = credentials.new_token()
         with self._context.write() as session:
-            row = self._policy.create(session, owner, hashed)
+            row = self._policy.create(session, owner, hashed, workers)
         if row is None:
             return
         run = RunView.of(row)

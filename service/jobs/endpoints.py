@@ -116,9 +116,14 @@ def show_job(job_id: str, caller: Reader, session: ReadSession) -> JobView:
 
 
 @router.patch("/{job_id}")
-def change_job(job: OwnJobToChange, changes: JobPatch, session: WriteSession) -> JobView:
-    """Change a job's name, tags, priority, or time limit (`resources.max_hours`)."""
-    return service.patch(session, job, changes)
+def change_job(
+    job: OwnJobToChange, changes: JobPatch, context: WithContext, session: WriteSession
+) -> JobView:
+    """Change a job's name, tags, priority, or time limit (`resources.max_hours`).
+
+    `resources.workers` of a job that is paused or queued can be changed, too; 409 otherwise.
+    """
+    return service.patch(session, job, changes, context.settings.cluster_limit)
 
 
 @router.delete("/{job_id}", status_code=204, response_class=Response)

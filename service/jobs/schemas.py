@@ -13,9 +13,11 @@ from pydantic import (
     Field,
     ValidationError,
     WrapValidator,
+    model_validator,
 )
 
 from dasl_core.spec import Estimate, JobSpec, SpecError, field_problems
+from dasl_core.spec.base import problem
 from dasl_core.spec.fields import Name, Tag
 from service.db.models import Job
 
@@ -53,7 +55,16 @@ class ResourcesPatch(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    max_hours: Annotated[float, Field(gt=0, le=100_000)]
+    max_hours: Annotated[float | None, Field(gt=0, le=100_000)] = None
+    workers: Annotated[
+        int | None, Field(ge=1, le=4096, description="Of a job that is paused or queued.")
+    ] = None
+
+    @model_validator(mode="after")
+    def _check_any(self) -> Self:
+        if self.max_hours is None and self.workers is None:
+            raise problem("names no change", "{}", "max_hours, workers or both")
+        return self
 
 
 class JobPatch(BaseModel):
@@ -97,6 +108,8 @@ class JobView(BaseModel):
     priority: int
     max_hours: float | None
     """The time limit, if it was changed after the submission: it replaces `resources.max_hours`."""
+    workers: int | None
+    """The number of ranks, if it was changed after the submission: it replaces `resources.workers`."""
     tags: dict[str, str]
     created_at: datetime
     started_at: datetime | None
@@ -149,6 +162,8 @@ class AttemptView(BaseModel):
     finished_at: datetime | None
     heartbeat_at: datetime | None
     resume_checkpoint_id: str | None
+    workers: int | None
+    """Number of its ranks; null: unknown, of an earlier version."""
     stop_reason: str | None
     """Why the service itself requested that the attempt saves a checkpoint and stops."""
     error: dict[str, Any] | None

@@ -8,12 +8,14 @@ from sqlalchemy.orm import Session
 
 from dasl_core.spec.versions import UnreadableSpec
 from service import ids, lifecycle
-from service.api.problems import Problem, not_found
+from service.api.problems import Problem, field_problem, not_found, spec_problem
 from service.db.locks import lock_job
 from service.db.models import Job
 from service.jobs import repository
 from service.jobs.schemas import JobPatch, JobView
 from service.runs import repository as runs
+from service.scheduling import capacity
+from service.settings import ClusterLimit
 from service.states import TERMINAL, Desired, JobStatus
 
 
@@ -35,16 +37,19 @@ def view(session: Session, tenant: str, job_id: str) -> JobView:
     return JobView.of(*_find(session, tenant, job_id))
 
 
-def patch(session: Session, job: Job, changes: JobPatch) -> JobView:
+def patch(session: Session, job: Job, changes: JobPatch, limit: ClusterLimit) -> JobView:
     """Change the fields that the request names.
 
     Raises:
-        Problem: 409, the time limit of a job that has ended cannot be changed.
+        Problem: 409, the time limit of a job that has ended cannot be changed, nor the workers of one that may
+            run; 422, so many workers cannot share its batch, or never fit.
     """
     lock_job(session, job.id)  # Two concurrent changes of the tags must not mix.
     if "resources" in changes.model_fields_set:
-        hours = changes.resources.max_hours
-        if not lifecycle.change_time_limit(session, job, hours):
+        workers, hours = changes.resources.workers, changes.resources.max_hours
+        if workers is not None:
+            _change_workers(session, job, workers, limit)
+        if hours is not None and not lifecycle.change_time_limit(session, job, hours):
             raise _wrong_state(job, "its time limit cannot be changed any more")
     for field in changes.model_fields_set - {"resources"}:
         setattr(job, field, getattr(changes, field))
@@ -52,6 +57,33 @@ def patch(session: Session, job: Job, changes: JobPatch) -> JobView:
     if "tags" in changes.model_fields_set:
         repository.store_tags(session, job)
     return _view(session, job)
+
+
+def _change_workers(session: Session, job: Job, workers: int, limit: ClusterLimit) -> None:
+    if job.status in (JobStatus.PAUSED, JobStatus.QUEUED):
+        try:
+            spec = job.resolved_spec
+        except UnreadableSpec as error:
+            raise field_problem("resources.workers", str(error), workers, "a spec") from error
+        micro_batches, batch = spec.train.micro_batches, spec.train.batch_size
+        if batch % (workers * micro_batches):
+            shared = f" x {micro_batches} micro-batches" if micro_batches > 1 else ""
+            message = f"cannot share the global batch of {batch} evenly: {workers}{shared}"
+            expected = "a divisor of train.batch_size / train.micro_batches"
+            raise field_problem("resources.workers", message, workers, expected)
+        finetune = spec.evaluate.finetune
+        if finetune and finetune.batch_size < workers:
+            message = f"leaves ranks without an image of evaluate.finetune.batch_size, {finetune.batch_size}"
+            expected = f"at most {finetune.batch_size}"
+            raise field_problem("resources.workers", message, workers, expected)
+        resources = spec.resources.model_copy(update={"workers": workers})
+        room = capacity.check_capacity(session, resources, limit)
+        if room.problems:
+            raise spec_problem(room.problems)
+    if not lifecycle.change_workers(session, job, workers):
+        raise _wrong_state(
+            job, "pause it first: only a paused or queued job can change its workers"
+        )
 
 
 def cancel(session: Session, job: Job) -> JobView:

@@ -40,6 +40,7 @@ def add(
     token_hash: str,
     *,
     resume_checkpoint_id: str | None = None,
+    workers: int | None = None,
 ) -> R:
     """Add an owner's next run, with its submission id, before the executor knows of it."""
     run = kind(
@@ -50,6 +51,7 @@ def add(
         token_hash=token_hash,
         created_at=datetime.now(UTC),
         resume_checkpoint_id=resume_checkpoint_id,
+        workers=workers,
     )
     session.add(run)
     session.flush()

@@ -9,6 +9,10 @@ small jobs can never postpone the reserved time, and resources that are not rese
 Room that other programs on the same Ray use is not there for any job. Jobs that do not fit beside them
 wait without a reservation, because nothing says when they end.
 
+A job starts on the nodes that its `resources` allow, and on none that is drained. If these nodes are too
+few for all workers of an elastic job that has run before, it starts with the most that fit on them and
+divide its batch (`Queued.smaller`). It never shrinks for lack of room alone, which running jobs will leave.
+
 Jobs that would not fit on the empty cluster, and jobs held back by a quota of their token, are skipped
 and get no reservation: more machines, or the end of the token's own jobs, must come first.
 
@@ -58,6 +62,8 @@ class Queued:
     """The longest time that it may run."""
     token_id: str | None = None
     quota: Quota = NO_QUOTA
+    smaller: tuple[Demand, ...] = ()
+    """What an elastic job accepts if the nodes are too few, the most first."""
 
 
 WaitsFor = Literal["machines", "quota", "room", "reserved-room"]
@@ -84,7 +90,7 @@ class _Taken:
 
     def __init__(self, nodes: Sequence[Node]) -> None:
         self.occupancy = Occupancy(nodes)
-        self.cpus = self.gpus = 0
+        self.cpus = self.gpus = self.memory = 0
         self.jobs_by_token: Counter[str | None] = Counter()
         self.gpus_by_token: Counter[str | None] = Counter()
 
@@ -100,6 +106,7 @@ class _Taken:
         self.occupancy.change(job.demand, job.placement, +1)
         self.cpus += job.demand.cpus
         self.gpus += job.demand.gpus
+        self.memory += job.demand.memory
         self.jobs_by_token[job.token_id] += 1
         self.gpus_by_token[job.token_id] += job.demand.gpus
 
@@ -146,8 +153,11 @@ class _Round:
         self._quota_reservations: dict[str, QuotaReservation] = {}
         # Most jobs of a long queue have equal demands. Room only shrinks during a round, so a demand that
         # did not fit once need not be tried again.
-        self._places = cache(lambda worker: packing.places(_rooms(cluster.nodes), worker))
-        self._own_places = cache(lambda worker: packing.places(_rooms(self._nodes), worker))
+        usable = [node for node in cluster.nodes if not node.drained]
+        own = [node for node in self._nodes if not node.drained]
+        self._usable = usable
+        self._places = cache(lambda demand: packing.most_places(usable, demand))
+        self._own_places = cache(lambda demand: packing.most_places(own, demand))
         self._does_not_fit: set[Demand] = set()
         self._delays_reserved: set[Demand] = set()
         self._total = cluster.total_cpus, cluster.total_gpus
@@ -156,8 +166,12 @@ class _Round:
         return [self._decide(job) for job in queue]
 
     def _decide(self, job: Queued) -> Decision:
-        if self._places(job.demand.worker) < job.demand.workers:
-            return Decision(job, "machines", self._too_few_machines(job.demand))
+        if self._places(job.demand) < job.demand.workers:
+            smaller = (each for each in job.smaller if self._places(each) >= each.workers)
+            demand = next(smaller, None)
+            if demand is None:
+                return Decision(job, "machines", self._too_few_machines(job.demand))
+            job = replace(job, demand=demand)
         decision = self._decide_quota(job) or self._decide_room(job)
         if decision.waits_for is None:
             self._start(job)
@@ -189,7 +203,7 @@ class _Round:
     def _decide_room(self, job: Queued) -> Decision:
         if not self._fits(job.demand):
             message = self._too_little_room(job.demand)
-            if self._own_places(job.demand.worker) < job.demand.workers:
+            if self._own_places(job.demand) < job.demand.workers:
                 return Decision(job, "room", message)  # nothing says when other programs end
             if self._reservation is not None:
                 return Decision(job, "room", message)
@@ -292,21 +306,41 @@ class _Round:
         others_gpus = all_gpus - sum(node.total_gpus for node in self._nodes)
         if others_cpus or others_gpus:
             message += f", and other programs use {packing.amount(others_cpus, others_gpus)}"
+        if demand.worker.memory:
+            all_memory = sum(node.total_memory for node in self._cluster.nodes)
+            held, total = (
+                f"{each / packing.BYTES_PER_GB:.6g}" for each in (self._taken.memory, all_memory)
+            )
+            message += f"; jobs reserve {held} of {total} GB of memory"
+        allowed = sum(demand.choice.allows(node) and not node.drained for node in self._nodes)
+        if allowed < len(self._nodes):
+            message += f"; the job may use {allowed} of {len(self._nodes)} nodes"
         cpus_left, gpus_left = all_cpus - others_cpus - cpus, all_gpus - others_gpus - gpus
         left = demand.cpus <= cpus_left and demand.gpus <= gpus_left
         return f"{message}, and no node may have enough of the rest" if left else message
 
     def _too_few_machines(self, demand: Demand) -> str:
-        cluster = self._cluster
-        return (
+        cluster, usable = self._cluster, self._usable
+        if not usable:
+            return "Waiting for more machines: all nodes are drained, and get no new workers"
+        message = (
             f"Waiting for more machines: {demand.workers} workers with {demand} in all do not fit "
-            f"on {len(cluster.nodes)} nodes with {cluster.total_cpus:g} CPUs and "
-            f"{cluster.total_gpus:g} GPUs in all"
+            f"on {'one of ' if demand.choice.same_node else ''}{len(usable)} nodes with "
+            f"{sum(node.total_cpus for node in usable):g} CPUs and "
+            f"{sum(node.total_gpus for node in usable):g} GPUs in all"
         )
-
-
-def _rooms(nodes: Iterable[Node]) -> list[Room]:
-    return [Room(node.total_cpus, node.total_gpus) for node in nodes]
+        if demand.worker.memory:
+            memory = sum(node.total_memory for node in usable) / packing.BYTES_PER_GB
+            message += f" and {memory:.6g} GB of memory"
+        allowed = [node for node in usable if demand.choice.allows(node)]
+        if (none := demand.choice.why_none(usable)) is not None:
+            message = f"Waiting for more machines: resources.{none[0]}: {none[1]}"
+        elif len(allowed) < len(usable):
+            message += f", of which the job may use {len(allowed)}"
+        drained = len(cluster.nodes) - len(usable)
+        if drained:
+            message += f" ({drained} more {'is' if drained == 1 else 'are'} drained)"
+        return message
 
 
 def _without(node: Node, foreign: Room | None) -> Node:
@@ -317,6 +351,7 @@ def _without(node: Node, foreign: Room | None) -> Node:
         node,
         total_cpus=max(0.0, node.total_cpus - foreign.cpus),
         total_gpus=max(0.0, node.total_gpus - foreign.gpus),
+        total_memory=max(0.0, node.total_memory - foreign.memory),
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -9,7 +10,16 @@ from sqlalchemy.orm import Session
 
 from dasl_core.spec import FieldProblem, Resources
 from service.scheduling import repository
-from service.scheduling.packing import Demand, Room, Worker, places
+from service.scheduling.nodes import Node, gpu_types
+from service.scheduling.packing import (
+    BYTES_PER_GB,
+    Demand,
+    Room,
+    Worker,
+    amount,
+    most_places,
+    places,
+)
 from service.scheduling.repository import nodes_of
 from service.settings import CURRENT_NODES, ClusterLimit
 
@@ -27,24 +37,58 @@ class Capacity(NamedTuple):
 def check_capacity(session: Session, resources: Resources, limit: ClusterLimit) -> Capacity:
     """Compare a job with the largest cluster, if that is known, and with the nodes of now."""
     snapshot = repository.snapshot(session)
-    misfits = []
+    misfits: list[FieldProblem] = []
+    warnings: list[str] = []
     if snapshot is not None and snapshot.alive:
-        rooms = [Room(node.total_cpus, node.total_gpus) for node in nodes_of(snapshot)]
-        misfits = _misfits(rooms, resources)
+        nodes = nodes_of(snapshot)
+        misfits = _misfits_on(nodes, resources)
+        warnings = _mixed_gpus(nodes, resources)
     if limit == CURRENT_NODES:
-        return Capacity(misfits, [])
+        return Capacity(misfits, warnings)
     if limit is not None:
-        largest = [Room(cpus, gpus) for count, cpus, gpus in limit for _ in range(count)]
+        # The memory of nodes that are not there is unknown.
+        largest = [Room(cpus, gpus, math.inf) for count, cpus, gpus in limit for _ in range(count)]
         if problems := _misfits(largest, resources):
             return Capacity(problems, [])
     end = "The job waits until Ray has more nodes."
-    warnings = [f"{misfit.field}: {misfit.message}. {end}" for misfit in misfits]
+    warnings += [f"{misfit.field}: {misfit.message}. {end}" for misfit in misfits]
     return Capacity([], warnings)
+
+
+def _mixed_gpus(nodes: Sequence[Node], resources: Resources) -> list[str]:
+    """Return a warning if the ranks of a job may get GPUs of several types."""
+    demand = Demand.of(resources)
+    types = gpu_types([node for node in nodes if demand.choice.allows(node)])
+    if len(types) < 2 or resources.workers < 2 or not resources.gpus_per_worker:
+        return []
+    found = ", ".join(types)
+    return [
+        f"resources.gpu_type: the cluster has GPUs of several types ({found}), and the slowest sets the "
+        "pace of all ranks. Name one to use it alone."
+    ]
+
+
+def _misfits_on(nodes: Sequence[Node], resources: Resources) -> list[FieldProblem]:
+    """Return why a job could not start even if these nodes were empty."""
+    demand = Demand.of(resources)
+    if most_places(nodes, demand) >= resources.workers:
+        return []
+    if (none := demand.choice.why_none(nodes)) is not None:
+        field, message = none
+        given = getattr(resources, field)
+        return [FieldProblem(f"resources.{field}", message, str(given), "what a node has")]
+    allowed = [Room.of(node) for node in nodes if demand.choice.allows(node)]
+    if problems := _misfits(allowed, resources):
+        return problems
+    # All nodes together have room.
+    room = most_places(nodes, demand)
+    message = f"{resources.workers} workers with {amount(*demand.worker)} each: one node has room for {room}"
+    return [FieldProblem("resources.same_node", message, "true", "false, or fewer workers")]
 
 
 def _misfits(rooms: Sequence[Room], resources: Resources) -> list[FieldProblem]:
     """Return why a job could not start even if the nodes were empty."""
-    worker = Worker(resources.cpus_per_worker, resources.gpus_per_worker)
+    worker = Worker.of(resources)
     room = places(rooms, worker)
     if room >= resources.workers:
         return []
@@ -60,9 +104,19 @@ def _misfits(rooms: Sequence[Room], resources: Resources) -> list[FieldProblem]:
         problems.append(_too_large("GPU", worker.gpus, most_gpus, "any node"))
     if worker.cpus > most_cpus:
         problems.append(_too_large("CPU", worker.cpus, most_cpus, "any node"))
-    if not problems:
+    if not problems and not any(room.places(worker._replace(memory=0)) for room in rooms):
         cpus = max(node.cpus for node in rooms if node.gpus >= worker.gpus)
         problems.append(_too_large("CPU", worker.cpus, cpus, "any node with a GPU"))
+    if not problems:
+        least = worker.memory / BYTES_PER_GB
+        fitting = [room for room in rooms if room.places(worker._replace(memory=0))]
+        most = max(room.memory for room in fitting) / BYTES_PER_GB
+        message = f"is more memory than any node has for a worker: {most:.6g} GB"
+        problems.append(
+            FieldProblem(
+                "resources.memory_gb_per_worker", message, f"{least:g}", f"at most {most:.6g}"
+            )
+        )
     return problems
 
 

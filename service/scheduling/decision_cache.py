@@ -13,7 +13,7 @@ from service.db.models import ClusterSnapshot
 from service.scheduling import repository
 from service.scheduling.admission import Decision, Running, decide
 from service.scheduling.foreign_use import ForeignUse
-from service.scheduling.nodes import Cluster
+from service.scheduling.nodes import Cluster, with_drains
 from service.scheduling.repository import nodes_of
 from service.scheduling.window import ALWAYS
 
@@ -54,7 +54,7 @@ class DecisionCache:
 def _decide(
     session: Session, snapshot: ClusterSnapshot, taken: Sequence[Running], now: datetime
 ) -> Decisions:
-    cluster = Cluster(nodes_of(snapshot))
+    cluster = with_drains(Cluster(nodes_of(snapshot)), repository.drained(session))
     foreign = ForeignUse().of(cluster.nodes, taken)
     queue = repository.queued(session, ALWAYS).jobs
     decisions = decide(cluster, taken, queue, now, foreign)

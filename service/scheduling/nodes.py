@@ -1,13 +1,20 @@
-"""The nodes of a cluster, as the executor reports them."""
+"""The nodes of a cluster, as the executor reports them, and which of them a job may use."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+from dasl_core.spec import Resources
+
+GPU_TYPE_LABEL = "ray.io/accelerator-type"
+"""Label of a node's type of GPU; Ray sets it."""
 
 
 @dataclass(frozen=True)
 class Node:
-    """A live machine of the cluster; CPUs and GPUs are the executor's logical ones."""
+    """A live machine of the cluster; CPUs, GPUs and bytes of memory are the executor's logical ones."""
 
     id: str
     address: str
@@ -15,6 +22,21 @@ class Node:
     total_gpus: float
     used_cpus: float
     used_gpus: float
+    name: str = ""
+    total_memory: float = 0.0
+    used_memory: float = 0.0
+    labels: Mapping[str, str] = field(default_factory=dict)
+    drained: bool = False
+    """It gets no new workers."""
+
+    @property
+    def gpu_type(self) -> str | None:
+        """Type of its GPUs, if it has any and the executor knows it."""
+        return self.labels.get(GPU_TYPE_LABEL) if self.total_gpus else None
+
+    def is_named(self, names: Collection[str]) -> bool:
+        """Whether its id, name or address is among these."""
+        return self.id in names or self.address in names or self.name in names
 
 
 @dataclass(frozen=True)
@@ -46,3 +68,82 @@ class Cluster:
     def used_gpus(self) -> float:
         """GPUs in use on all nodes."""
         return sum(node.used_gpus for node in self.nodes)
+
+
+class NodeChoice(NamedTuple):
+    """Which nodes a job may use."""
+
+    gpu_type: str | None = None
+    labels: frozenset[tuple[str, str]] = frozenset()
+    excluded: frozenset[str] = frozenset()
+    same_node: bool = False
+
+    @classmethod
+    def of(cls, resources: Resources) -> NodeChoice:
+        """Return the choice of a spec's `resources`."""
+        return cls(
+            resources.gpu_type,
+            frozenset(resources.node_labels.items()),
+            frozenset(resources.exclude_nodes),
+            resources.same_node,
+        )
+
+    def allows(self, node: Node) -> bool:
+        """Whether the job's workers may run on a node."""
+        return (
+            (self.gpu_type is None or node.gpu_type == self.gpu_type)
+            and all(node.labels.get(key) == value for key, value in self.labels)
+            and not (self.excluded and node.is_named(self.excluded))
+        )
+
+    def why_none(self, nodes: Sequence[Node]) -> tuple[str, str] | None:
+        """Return the field that excludes every node, and why; `None` if a node is left."""
+        if any(self.allows(node) for node in nodes):
+            return None
+        if self.gpu_type is not None and all(n.gpu_type != self.gpu_type for n in nodes):
+            return "gpu_type", f"no node has GPUs of type {self.gpu_type}; {_gpu_types(nodes)}"
+        for key, value in sorted(self.labels):
+            if all(node.labels.get(key) != value for node in nodes):
+                return "node_labels", f"no node has the label {key}={value}"
+        if self.excluded and all(node.is_named(self.excluded) for node in nodes):
+            return "exclude_nodes", "excludes every node"
+        return "node_labels", "no node has the GPU type and all labels, and is not excluded"
+
+
+ANY_NODE = NodeChoice()
+
+
+def with_drains(cluster: Cluster, drained: Collection[str]) -> Cluster:
+    """Return a cluster with its drained nodes marked.
+
+    Args:
+        drained: ids, names or addresses; `ALL_NODES` is every node.
+    """
+    if not drained:
+        return cluster
+    everything = ALL_NODES in drained
+    return Cluster(
+        tuple(
+            replace(node, drained=True) if everything or node.is_named(drained) else node
+            for node in cluster.nodes
+        )
+    )
+
+
+ALL_NODES = "*"
+"""In place of a node's name: the whole cluster."""
+
+
+def gpu_types(nodes: Sequence[Node]) -> dict[str, int]:
+    """Return the number of nodes with each known type of GPU."""
+    types = sorted(node.gpu_type for node in nodes if node.gpu_type)
+    return {kind: types.count(kind) for kind in dict.fromkeys(types)}
+
+
+def _gpu_types(nodes: Sequence[Node]) -> str:
+    types = gpu_types(nodes)
+    if not types:
+        return "Ray reports no type of GPU"
+    return "the cluster has " + ", ".join(
+        f"{kind} ({count} node{'' if count == 1 else 's'})" for kind, count in types.items()
+    )

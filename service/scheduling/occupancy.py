@@ -31,31 +31,79 @@ class Occupancy:
     """
 
     def __init__(self, nodes: Sequence[Node]) -> None:
-        self._rooms = [Room(node.total_cpus, node.total_gpus) for node in nodes]
+        self._nodes = nodes
+        self._rooms = [Room.of(node) for node in nodes]
         self._index = {node.id: index for index, node in enumerate(nodes)}
-        self._anywhere: Counter[Worker] = Counter()
+        self._anywhere: Counter[Demand] = Counter()
+        """Jobs by the workers whose node is not known."""
 
     def copy(self) -> Self:
         """Return an independent copy."""
         copy = object.__new__(type(self))
-        copy._rooms, copy._index = self._rooms.copy(), self._index
-        copy._anywhere = self._anywhere.copy()
+        copy._nodes, copy._index = self._nodes, self._index
+        copy._rooms, copy._anywhere = self._rooms.copy(), self._anywhere.copy()
         return copy
 
     def change(self, demand: Demand, placement: Placement | None, sign: Literal[1, -1]) -> None:
         """Add or remove the workers of a job; `placement` is `None` if it is unknown."""
-        (cpus, gpus), anywhere = demand.worker, demand.workers
+        (cpus, gpus, memory), anywhere = demand.worker, demand.workers
         for node, workers in (placement or {}).items():
             index = self._index.get(node)
             if index is not None:
                 room, taken = self._rooms[index], sign * workers
-                self._rooms[index] = Room(room.cpus - taken * cpus, room.gpus - taken * gpus)
+                self._rooms[index] = Room(
+                    room.cpus - taken * cpus, room.gpus - taken * gpus, room.memory - taken * memory
+                )
                 anywhere -= workers
-        self._anywhere[demand.worker] += sign * anywhere
+        if anywhere:
+            self._anywhere[demand._replace(workers=anywhere)] += sign
 
     def fits(self, demand: Demand) -> bool:
-        """Whether all workers of a job are certain to fit beside those that hold resources."""
-        return packing.sure_places(self._rooms, self._anywhere, demand.worker) >= demand.workers
+        """Whether all workers of a job are certain to fit beside those that hold resources.
+
+        Jobs that may use other nodes than this one may be placed later than it. Those that had room
+        before must keep it.
+        """
+        if not self._has_room(demand):
+            return False
+        waiting = [
+            other
+            for other, jobs in self._anywhere.items()
+            if jobs > 0 and other.choice != demand.choice and self._meet(other, demand)
+        ]
+        if not waiting:
+            return True
+        with_it = self.copy()
+        with_it._anywhere[demand] += 1
+        return all(
+            with_it._has_room(other, placed=False) or not self._has_room(other, placed=False)
+            for other in waiting
+        )
+
+    def _has_room(self, demand: Demand, *, placed: bool = True) -> bool:
+        """Whether a job fits; if not `placed`, it is one of those whose nodes are not known."""
+        others: Counter[Worker] = Counter()
+        for other, jobs in self._anywhere.items():
+            if other == demand and not placed:
+                jobs -= 1
+            if self._meet(other, demand):
+                others[other.worker] += jobs * other.workers
+        # Jobs that are already starting may have been placed on a node before it was drained.
+        rooms = [
+            room
+            for node, room in zip(self._nodes, self._rooms, strict=True)
+            if demand.choice.allows(node) and not (placed and node.drained)
+        ]
+        if demand.choice.same_node:
+            places = (packing.sure_places([room], others, demand.worker) for room in rooms)
+            return max(places, default=0) >= demand.workers
+        return packing.sure_places(rooms, others, demand.worker) >= demand.workers
+
+    def _meet(self, one: Demand, other: Demand) -> bool:
+        """Whether a node exists that both jobs may use."""
+        if one.choice == other.choice:
+            return True
+        return any(one.choice.allows(node) and other.choice.allows(node) for node in self._nodes)
 
     def unexplained_use(self, nodes: Sequence[Node]) -> dict[str, Room]:
         """Return what is in use of each node beyond what jobs may hold there.
@@ -63,12 +111,15 @@ class Occupancy:
         Args:
             nodes: those of this occupancy.
         """
-        cpus = sum(worker.cpus * count for worker, count in self._anywhere.items())
-        gpus = sum(worker.gpus * count for worker, count in self._anywhere.items())
+        cpus = sum(demand.cpus * jobs for demand, jobs in self._anywhere.items())
+        gpus = sum(demand.gpus * jobs for demand, jobs in self._anywhere.items())
+        memory = sum(demand.memory * jobs for demand, jobs in self._anywhere.items())
         unexplained = {}
         for node, room in zip(nodes, self._rooms, strict=True):
             more_cpus = node.used_cpus - (node.total_cpus - room.cpus) - cpus
             more_gpus = node.used_gpus - (node.total_gpus - room.gpus) - gpus
-            if more_cpus > 0 or more_gpus > 0:
-                unexplained[node.id] = Room(max(0.0, more_cpus), max(0.0, more_gpus))
+            more_memory = node.used_memory - (node.total_memory - room.memory) - memory
+            if more_cpus > 0 or more_gpus > 0 or more_memory > 0:
+                more = (max(0.0, each) for each in (more_cpus, more_gpus, more_memory))
+                unexplained[node.id] = Room(*more)
         return unexplained

@@ -15,13 +15,23 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from dasl_core.spec import Resources
+from service.scheduling.nodes import ANY_NODE, Node, NodeChoice
+
+BYTES_PER_GB = 10**9
 
 
 class Worker(NamedTuple):
-    """Resources of one worker on its node: one CPU or more, and whole GPUs."""
+    """Resources of one worker on its node: one CPU or more, whole GPUs, and bytes of memory."""
 
     cpus: int
     gpus: int
+    memory: int = 0
+
+    @classmethod
+    def of(cls, resources: Resources) -> Worker:
+        """Return what each worker of a spec's `resources` needs."""
+        memory = int((resources.memory_gb_per_worker or 0) * BYTES_PER_GB)
+        return cls(resources.cpus_per_worker, resources.gpus_per_worker, memory)
 
 
 class Demand(NamedTuple):
@@ -29,12 +39,12 @@ class Demand(NamedTuple):
 
     workers: int
     worker: Worker
+    choice: NodeChoice = ANY_NODE
 
     @classmethod
     def of(cls, resources: Resources) -> Demand:
         """Return the demand of a spec's `resources`."""
-        worker = Worker(resources.cpus_per_worker, resources.gpus_per_worker)
-        return cls(resources.workers, worker)
+        return cls(resources.workers, Worker.of(resources), NodeChoice.of(resources))
 
     @property
     def cpus(self) -> int:
@@ -46,8 +56,13 @@ class Demand(NamedTuple):
         """GPUs of all workers."""
         return self.workers * self.worker.gpus
 
+    @property
+    def memory(self) -> int:
+        """Bytes of memory of all workers."""
+        return self.workers * self.worker.memory
+
     def __str__(self) -> str:
-        return amount(self.cpus, self.gpus)
+        return amount(self.cpus, self.gpus, self.memory)
 
 
 class Room(NamedTuple):
@@ -55,12 +70,20 @@ class Room(NamedTuple):
 
     cpus: float
     gpus: float
+    memory: float = 0.0
+
+    @classmethod
+    def of(cls, node: Node) -> Room:
+        """Return all resources of a node."""
+        return cls(node.total_cpus, node.total_gpus, node.total_memory)
 
     def places(self, worker: Worker) -> int:
         """Return how many such workers fit."""
         places = self.cpus // worker.cpus
         if worker.gpus:
             places = min(places, self.gpus // worker.gpus)
+        if worker.memory:
+            places = min(places, self.memory // worker.memory)
         return max(0, int(places))
 
 
@@ -74,7 +97,8 @@ def sure_places(rooms: Sequence[Room], others: Counter[Worker], worker: Worker) 
         (host,) = hosts
         cpus = host.cpus - sum(other.cpus * count for other, count in others.items())
         gpus = host.gpus - sum(other.gpus * count for other, count in others.items())
-        return Room(cpus, gpus).places(worker)
+        memory = host.memory - sum(other.memory * count for other, count in others.items())
+        return Room(cpus, gpus, memory).places(worker)
     lost = lost_one_by_one = cpus_beyond = count = 0
     for other, number in others.items():
         # A worker with GPUs takes the places of its GPUs, and uses their CPUs. Only its further CPUs may
@@ -86,6 +110,9 @@ def sure_places(rooms: Sequence[Room], others: Counter[Worker], worker: Worker) 
             lost_one_by_one += number * math.ceil(further_cpus / worker.cpus)
             cpus_beyond += number * further_cpus
             count += number
+        if worker.memory:
+            # Beyond the places that its GPUs take, its memory may take more.
+            lost += number * max(0, math.ceil(other.memory / worker.memory) - gpu_places)
     # Two bounds for workers that compete for CPUs only; use the tighter one.
     lost += min(lost_one_by_one, _most_lost(hosts, worker, cpus_beyond, count))
     return max(0, places(hosts, worker) - lost)
@@ -96,9 +123,20 @@ def places(rooms: Sequence[Room], worker: Worker) -> int:
     return sum(room.places(worker) for room in rooms)
 
 
-def amount(cpus: float, gpus: float) -> str:
-    """Format an amount of CPUs and GPUs for messages, such as "1 CPU and 2 GPUs"."""
-    return _count(cpus, "CPU") + (f" and {_count(gpus, 'GPU')}" if gpus else "")
+def most_places(nodes: Sequence[Node], demand: Demand) -> int:
+    """Return how many workers of a job fit on nodes that are empty, of those that it may use."""
+    rooms = [Room.of(node).places(demand.worker) for node in nodes if demand.choice.allows(node)]
+    return max(rooms, default=0) if demand.choice.same_node else sum(rooms)
+
+
+def amount(cpus: float, gpus: float, memory: float = 0.0) -> str:
+    """Format resources for messages, such as "1 CPU, 2 GPUs and 8 GB of memory"."""
+    parts = [_count(cpus, "CPU")]
+    if gpus:
+        parts.append(_count(gpus, "GPU"))
+    if memory:
+        parts.append(f"{memory / BYTES_PER_GB:.6g} GB of memory")
+    return " and ".join(filter(None, [", ".join(parts[:-1]), parts[-1]]))
 
 
 def _count(number: float, unit: str) -> str:

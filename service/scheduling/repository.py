@@ -15,13 +15,13 @@ from pydantic import ValidationError
 from sqlalchemy import Select, func, null, select, tuple_
 from sqlalchemy.orm import Session
 
-from dasl_core.spec import versions
+from dasl_core.spec import Resources, versions
 from dasl_core.spec.versions import UnreadableSpec
-from service.db.models import Attempt, ClusterSnapshot, Event, Job, Token
+from service.db.models import Attempt, ClusterSnapshot, Drain, Event, Job, Token
 from service.protocol import PLACEMENT, PlacementData
 from service.runs.repository import RunView
 from service.scheduling.admission import Queued, Running
-from service.scheduling.nodes import Node
+from service.scheduling.nodes import Cluster, Node, with_drains
 from service.scheduling.occupancy import Placement, placement_of
 from service.scheduling.packing import Demand, Worker
 from service.scheduling.quota import Quota
@@ -153,6 +153,7 @@ def queued(session: Session, limit: int, after: QueuePosition | None = None) -> 
             Job.attempt,
             Job.token_id,
             Job.max_hours,
+            Job.workers,
             Token.max_running_jobs,
             Token.max_gpus,
         )
@@ -166,14 +167,15 @@ def queued(session: Session, limit: int, after: QueuePosition | None = None) -> 
         Queued(
             job_id,
             attempt,
-            resources[job_id].demand,
+            resources[job_id].of(workers),
             max_runtime=max(
                 timedelta(), resources[job_id].limit(max_hours) - used.get(job_id, timedelta())
             ),
             token_id=token_id,
             quota=Quota(max_running_jobs, max_gpus),
+            smaller=resources[job_id].smaller(workers) if attempt else (),
         )
-        for job_id, desired, attempt, token_id, max_hours, max_running_jobs, max_gpus in rows
+        for job_id, desired, attempt, token_id, max_hours, workers, max_running_jobs, max_gpus in rows
         if desired == Desired.RUN and not resources[job_id].why_unreadable
     ]
     return QueuePart(jobs, part[-1] if len(part) == limit else None)
@@ -218,7 +220,8 @@ def running(session: Session, now: datetime) -> list[Running]:
     Attempts with a request to stop may end at any moment. Jobs that wait for a retry keep their
     resources: after a killed rank, a younger job that may run for a day must not go first.
     """
-    columns = (Job.id, Attempt.number, Job.desired, Job.token_id, Job.max_hours)
+    of_job = (Job.desired, Job.token_id, Job.max_hours)
+    columns = (Job.id, Attempt.number, *of_job, func.coalesce(Attempt.workers, Job.workers))
     rows = session.execute(
         select(*columns, Attempt.stop_reason, Attempt.created_at, Attempt.state)
         .join(Attempt, Attempt.job_id == Job.id)
@@ -228,9 +231,8 @@ def running(session: Session, now: datetime) -> list[Running]:
         select(
             Job.id,
             null(),
-            Job.desired,
-            Job.token_id,
-            Job.max_hours,
+            *of_job,
+            Job.workers,
             null(),
             Job.not_before,
             null(),
@@ -243,15 +245,46 @@ def running(session: Session, now: datetime) -> list[Running]:
         session, [(row.id, row.number) for row in rows if row.state == AttemptState.RUNNING]
     )
     jobs = []
-    for job_id, number, desired, token_id, max_hours, stop_reason, began_at, _ in (*rows, *between):
+    for each in (*rows, *between):
+        job_id, number, desired, token_id, max_hours, workers, stop_reason, began_at, _ = each
         assert began_at is not None
         held = resources[job_id]
         ends_by = began_at + held.limit(max_hours) - used.get(job_id, timedelta())
         stops = desired != Desired.RUN or stop_reason is not None
         at = now if stops else max(now, ends_by)
         placement = None if number is None else placements.get((job_id, number))
-        jobs.append(_holding(held.demand, at, token_id, placement))
+        jobs.append(_holding(held.of(workers), at, token_id, placement))
     return jobs
+
+
+def attempts_on(session: Session, nodes: Collection[str]) -> set[tuple[str, int]]:
+    """Return the running attempts with a rank on one of these nodes, which are given by id."""
+    rows = session.execute(
+        select(Attempt.job_id, Attempt.number).where(Attempt.state == AttemptState.RUNNING)
+    )
+    placements = _placements(session, [(row.job_id, row.number) for row in rows])
+    return {attempt for attempt, placement in placements.items() if placement.keys() & set(nodes)}
+
+
+def drains(session: Session) -> list[Drain]:
+    """Return the drained nodes, by name."""
+    return list(session.scalars(select(Drain).order_by(Drain.node)))
+
+
+def drained(session: Session) -> set[str]:
+    """Return the ids, names or addresses of drained nodes."""
+    return set(session.scalars(select(Drain.node)))
+
+
+def excluded_nodes(session: Session, resources: Resources) -> list[str]:
+    """Return the ids of the nodes that must get no rank of a job, as far as they are known."""
+    found = snapshot(session)
+    if found is None:
+        return []
+    cluster = with_drains(Cluster(nodes_of(found)), drained(session))
+    return [
+        node.id for node in cluster.nodes if node.drained or node.is_named(resources.exclude_nodes)
+    ]
 
 
 def _holding(
@@ -317,10 +350,27 @@ class _Resources(NamedTuple):
     demand: Demand
     limit_of_spec: timedelta
     why_unreadable: str = ""
+    fewest: int | None = None
+    """The fewest workers of an elastic job."""
+    batch: tuple[int, int] = (0, 1)
+    """Global batch and number of its micro-batches."""
 
     def limit(self, max_hours: float | None) -> timedelta:
         """Return the time limit; `max_hours` of the job replaces that of its spec."""
         return self.limit_of_spec if max_hours is None else timedelta(hours=max_hours)
+
+    def of(self, workers: int | None) -> Demand:
+        """Return the demand; `workers` of the job or attempt replaces that of its spec."""
+        return self.demand if workers is None else self.demand._replace(workers=workers)
+
+    def smaller(self, workers: int | None) -> tuple[Demand, ...]:
+        """Return what an elastic job accepts if the nodes are too few, the most first."""
+        if self.fewest is None:
+            return ()
+        batch, parts = self.batch
+        most = self.of(workers).workers
+        counts = range(most - 1, self.fewest - 1, -1)
+        return tuple(self.of(count) for count in counts if batch % (count * parts) == 0)
 
 
 _NO_LIMIT = timedelta(days=36_500)
@@ -353,7 +403,13 @@ def _read_resources(job_id: str, resolved: object, version: int) -> _Resources:
     except UnreadableSpec as error:
         logger.error("The spec of job %s cannot be used: %s", job_id, error)
         return _Resources(_plain_demand(resolved), _NO_LIMIT, str(error))
-    return _Resources(Demand.of(resources), timedelta(hours=resources.max_hours))
+    train = resolved["train"] if isinstance(resolved, dict) else {}
+    return _Resources(
+        Demand.of(resources),
+        timedelta(hours=resources.max_hours),
+        fewest=resources.min_workers,
+        batch=(train["batch_size"], train["micro_batches"]) if resources.min_workers else (0, 1),
+    )
 
 
 def _plain_demand(resolved: object) -> Demand:
@@ -405,6 +461,7 @@ _ATTEMPTS = select(
     Job.desired,
     Job.started_at,
     Job.max_hours,
+    func.coalesce(Attempt.workers, Job.workers).label("workers"),
     Attempt.stop_reason,
     Attempt.stop_requested_at,
 ).join(Job, Job.id == Attempt.job_id)
@@ -430,7 +487,7 @@ def _attempts(session: Session, query: Select[*tuple[Any, ...]]) -> list[Attempt
             stop_reason=row.stop_reason and StopReason(row.stop_reason),
             stop_requested_at=row.stop_requested_at,
             job_started_at=row.started_at,
-            demand=resources[row.job_id].demand,
+            demand=resources[row.job_id].of(row.workers),
             limit=resources[row.job_id].limit(row.max_hours),
             has_error=row.error is not None and "log_tail" not in row.error,
         )
@@ -453,5 +510,17 @@ def save_snapshot(session: Session, snapshot: ClusterSnapshot) -> None:
 
 
 def nodes_of(snapshot: ClusterSnapshot) -> tuple[Node, ...]:
-    """Return the nodes of a snapshot."""
-    return tuple(Node(**node) for node in snapshot.nodes)
+    """Return the nodes of a snapshot, with their details unless a dispatcher without them wrote it."""
+    details, known = snapshot.node_details or {}, Node.__dataclass_fields__.keys()
+    nodes = ({**node, **details.get(node["id"], {})} for node in snapshot.nodes)
+    # A newer dispatcher may know more of a node.
+    return tuple(Node(**{name: node[name] for name in node.keys() & known}) for node in nodes)
+
+
+def split_node(node: Node) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the parts of a node for `nodes` and `node_details` of a snapshot."""
+    values = {name: value for name, value in vars(node).items() if name != "drained"}
+    return {name: values.pop(name) for name in _PLAIN}, {**values, "labels": dict(node.labels)}
+
+
+_PLAIN = ("id", "address", "total_cpus", "total_gpus", "used_cpus", "used_gpus")

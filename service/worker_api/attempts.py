@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from typing import Any
 
 from sqlalchemy.orm import Session
 
@@ -31,6 +32,7 @@ from service.protocol import (
     WorkerDataset,
 )
 from service.runs.endings import Ending, Retry
+from service.scheduling import repository as scheduling
 from service.settings import Settings
 from service.states import StaleAttempt
 from service.worker_api import repository
@@ -73,7 +75,7 @@ class AttemptSession:
             )
         readable = settings.readable_folders(job.tenant)
         return AttemptStart(
-            spec=versions.upgrade(job.resolved, job.spec_version),
+            spec=_with_workers(versions.upgrade(job.resolved, job.spec_version), attempt.workers),
             dataset=WorkerDataset.model_validate(dataset),
             evaluate_dataset=evaluate_dataset and WorkerDataset.model_validate(evaluate_dataset),
             resume=resume,
@@ -81,6 +83,7 @@ class AttemptSession:
             heartbeat_seconds=settings.heartbeat_seconds,
             dataset_roots=[str(root) for root in readable.roots],
             excluded_folders=[str(folder) for folder in readable.excluded],
+            excluded_nodes=scheduling.excluded_nodes(self.session, job.resources),
         )
 
     def damaged(self, report: DamageReport, storage: Storage, settings: Settings) -> AttemptStart:
@@ -171,6 +174,13 @@ class AttemptSession:
             data = {"name": report.name, "size": report.size}
             message = f"Artifact {report.name}"
             lifecycle.append_event(self.session, job_id, "artifact", message, data)
+
+
+def _with_workers(spec: dict[str, Any], workers: int | None) -> dict[str, Any]:
+    """Return a spec with the number of workers of an attempt, if that differs from the spec's."""
+    if workers is None or workers == spec["resources"]["workers"]:
+        return spec
+    return {**spec, "resources": {**spec["resources"], "workers": workers, "min_workers": None}}
 
 
 def finish(session: Session, job_id: str, number: int, report: FinishReport) -> None:

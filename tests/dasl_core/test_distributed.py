@@ -481,16 +481,6 @@ def test_run_on_two_ranks_equals_run_on_one(
             assert theirs[name] == pytest.approx(ours[name], abs=1e-5), (subject, name)
 
 
-def test_checkpoint_of_two_ranks_is_refused_on_one(
-    pool: GlooPool, pictures: DatasetIndex, cache: Path, tmp_path: Path
-) -> None:
-    spec = method_spec(pictures, "simclr", 2)
-    pool.call(2, whole_run, spec, pictures, cache, tmp_path / "kept")
-    alone = ResolvedJobSpec.model_validate(method_spec(pictures, "simclr", 1))
-    with pytest.raises(ValueError, match="written by 2 workers"):
-        run(alone, pictures, cache, None, resume=tmp_path / "kept" / "step-6")
-
-
 def bf16_losses(spec: dict[str, Any], index: DatasetIndex, cache: Path, kept: Path) -> list[float]:
     losses: dict[str, list[float]] = whole_run(spec, index, cache, kept).get("losses", {})
     return losses.get("loss", [])

@@ -10,6 +10,7 @@ from typing import Any
 from unittest.mock import patch
 
 import numpy as np
+import pytest
 import torch
 import torch.distributed as dist
 
@@ -126,6 +127,34 @@ def test_two_ranks_leave_an_interrupted_evaluation_to_the_resumed_run(
     assert (outcome, before + after) == ("succeeded", losses)
     one, two = (load_state(folder / f"step-{TOTAL}") for folder in (whole, rest))
     assert one["progress"]["evaluations"] == two["progress"]["evaluations"]
+
+
+@pytest.mark.parametrize(("before", "after"), [(2, 1), (1, 2)])
+def test_resumes_on_other_number_of_ranks(
+    pool: GlooPool, pictures: DatasetIndex, cache: Path, tmp_path: Path, before: int, after: int
+) -> None:
+    """Within an epoch, with clusters of the one before and a bank for the next ones."""
+    stop = STEPS + 2
+    whole, part, rest = (tmp_path / name for name in ("whole", "part", "rest"))
+
+    def run_on(ranks: int, kept: Path, *arguments: Any) -> tuple[TrainingOutcome, list[float]]:
+        spec = spec_of(pictures, ranks)
+        if ranks == 1:
+            return recorded(spec, pictures, cache, kept, *arguments)
+        first, *_ = pool.call(ranks, recorded, spec, pictures, cache, kept, *arguments)
+        result: tuple[TrainingOutcome, list[float]] = first
+        return result
+
+    outcome, losses = run_on(before, whole)
+    assert (outcome, len(losses)) == ("succeeded", TOTAL)
+    _, first = run_on(before, part, stop)
+    outcome, second = run_on(after, rest, None, part / f"step-{stop}")
+    assert outcome == "succeeded"
+    np.testing.assert_allclose(first + second, losses, rtol=0, atol=1e-10)
+    one, two = (load_state(folder / f"step-{TOTAL}") for folder in (whole, rest))
+    assert torch.equal(one["clusters"]["labels"], two["clusters"]["labels"])
+    for name, weights in one["method"].items():
+        torch.testing.assert_close(two["method"][name], weights, rtol=0, atol=1e-10)
 
 
 def draws(spec: dict[str, Any], index: DatasetIndex, cache: Path, scratch: Path) -> np.ndarray:

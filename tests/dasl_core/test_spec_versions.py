@@ -66,7 +66,7 @@ def test_resources_get_no_defaults_of_today(pictures: DatasetIndex, field: str) 
     stored = resolved(pictures).model_dump(mode="json")
     del stored["resources"][field]
     with pytest.raises(UnreadableSpec, match=rf"cannot read spec\.resources\.{field};"):
-        versions.load_resources(stored, 1)
+        versions.load_resources(stored, versions.current())
 
 
 def test_upgrader_that_raises_makes_the_spec_unreadable(monkeypatch: pytest.MonkeyPatch) -> None:

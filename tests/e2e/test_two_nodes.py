@@ -1,4 +1,4 @@
-"""A job across two Ray nodes whose cable is cut."""
+"""Jobs across two Ray nodes whose cable is cut, or of which one is drained."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
         for machine, role in roles.items():
             ray = (
                 f"ray start --block --disable-usage-stats --num-cpus=1 --object-store-memory=200000000 "
-                f"--node-ip-address={ADDRESSES[machine]} {role}"
+                f"--node-ip-address={ADDRESSES[machine]} --labels=machine={machine} {role}"
             )
             # A node that has lost the head for too long exits, and is restarted like a container.
             always = ["sh", "-c", f"while true; do {ray}; sleep 1; done"]
@@ -137,3 +137,31 @@ def test_job_on_two_nodes_survives_cut_cable(cluster: Cluster) -> None:
     sources = [(each.model_extra or {})["resume_checkpoint_id"] for each in (*failed, last)]
     assert sources[0] is None
     assert None not in sources[1:], "each attempt resumes from the one before it"
+
+
+def test_jobs_leave_drained_node(cluster: Cluster) -> None:
+    client, (head, node) = cluster.client, ADDRESSES.values()
+    write_images(cluster.folder / "images", 88)
+    client.datasets.add(cluster.folder / "images", "images").wait(timeout=PATIENCE_SECONDS)
+    train = {"epochs": 5000, "batch_size": 8, "checkpoint_every_epochs": 10}
+    changes = {"train": train, "evaluate": {"every_epochs": 5000}, "checkpoints": {"keep_last": 1}}
+    elastic = {"workers": 2, "cpus_per_worker": 1, "min_workers": 1}
+    job = client.jobs.submit(spec("images", **changes, resources=elastic))
+    cluster.until_saved(job)
+
+    client.drain(node, reason="maintenance")
+    assert [each.drained for each in client.cluster().nodes if each.address == node] == [True]
+    until(lambda: len(client.jobs.attempts(job.id)) == 2 or None, "a second attempt", pause=0.5)
+    cluster.until_saved(job)
+    assert f"rank 0 of 1 is on {head}, cpu" in client.jobs.logs(job.id)
+    first, second = client.jobs.attempts(job.id)
+    assert (first.state, first.stop_reason) == ("paused", "drain")
+    assert (second.workers, job.refresh().restarts) == (1, 0)
+
+    # A label chooses the node that was drained; the other one is full.
+    chosen = {"node_labels": {"machine": "node"}, "memory_gb_per_worker": 0.1, "same_node": True}
+    there = client.jobs.submit(spec("images", **changes, resources={"workers": 1, **chosen}))
+    until(lambda: cluster.waits_for_machines(there) or None, "a job without a node", pause=0.5)
+    client.undrain(node)
+    cluster.until_saved(there)
+    assert f"rank 0 of 1 is on {node}, cpu" in client.jobs.logs(there.id)

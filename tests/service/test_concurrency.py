@@ -53,7 +53,9 @@ def test_concurrent_tag_changes_do_not_mix(api: Api) -> None:
     api.dataset()
     job = api.submit(tags={"a": "1"})["id"]
     with api.database.write() as session:
-        service.patch(session, service.get(session, "default", job), JobPatch(tags={"b": "2"}))
+        service.patch(
+            session, service.get(session, "default", job), JobPatch(tags={"b": "2"}), None
+        )
         with ThreadPoolExecutor(1) as pool:
             # It sends the committed tags, so the row itself would not change.
             path, body = f"/v1/jobs/{job}", {"tags": {"a": "1"}}

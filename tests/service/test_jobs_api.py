@@ -10,9 +10,10 @@ from sqlalchemy import event, select
 
 from service import lifecycle
 from service.db.models import Attempt, IdempotencyKey
+from service.scheduling.nodes import GPU_TYPE_LABEL, Node
 from service.settings import ClusterLimit, NodeShape
 from service.states import StopReason
-from tests.support.api_under_test import Api, refused, snapshot
+from tests.support.api_under_test import Api, refused, save_nodes, snapshot
 
 
 def test_submit_stores_submitted_and_resolved_spec(api: Api) -> None:
@@ -55,7 +56,7 @@ def test_job_at_its_time_limit_resumes_after_the_limit_is_raised(api: Api) -> No
 
     detail = refused(api.client.post(f"{path}/resume"), 409, None, "time-limit-reached")["detail"]
     assert detail.startswith("The job has run for 1.0 hours, and resources.max_hours is 1. Raise")
-    for bad in ({"max_hours": 0}, {"max_hours": None}, {}, None, {"workers": 2}):
+    for bad in ({"max_hours": 0}, {"max_hours": None}, {}, None, {"cpus_per_worker": 2}):
         assert api.client.patch(path, json={"resources": bad}).status_code == 422, bad
     changed = api.client.patch(path, json={"resources": {"max_hours": 48}})
     assert (changed.status_code, changed.json()["max_hours"]) == (200, 48.0)
@@ -145,6 +146,71 @@ def test_submit_refuses_oversize_body_with_or_without_length(api: Api) -> None:
     chunks = (large[start : start + 50_000] for start in range(0, len(large), 50_000))
     answer = api.client.post("/v1/jobs", content=chunks, headers=headers)
     refused(answer, 413, None, "body-too-large")
+
+
+def test_workers_of_a_job_that_does_not_run_can_be_changed(api: Api) -> None:
+    api.dataset()
+    job = api.submit(train={"batch_size": 12}, resources={"workers": 4})
+    path = f"/v1/jobs/{job['id']}"
+    changed = api.client.patch(path, json={"resources": {"workers": 2, "max_hours": 48}})
+    assert changed.status_code == 200, changed.text
+    assert (changed.json()["workers"], changed.json()["max_hours"]) == (2, 48.0)
+    assert changed.json()["resolved"]["resources"]["workers"] == 4, "as it was submitted"
+    problem = refused(
+        api.client.patch(path, json={"resources": {"workers": 5}}), 422, "resources.workers"
+    )
+    assert "the global batch of 12" in problem["errors"][0]["message"]
+    for bad in (0, 1.5, "two", 5000):
+        assert api.client.patch(path, json={"resources": {"workers": bad}}).status_code == 422
+
+    worker = api.start(job["id"])
+    resources = worker.post("start").json()["spec"]["resources"]
+    assert (resources["workers"], resources["min_workers"]) == (2, None)
+    problem = refused(
+        api.client.patch(path, json={"resources": {"workers": 3}}), 409, None, "wrong-state"
+    )
+    assert problem["job_status"] == "running"
+    api.client.post(f"{path}/pause")
+    assert worker.post("finish", outcome="paused").status_code == 204
+    assert api.client.patch(path, json={"resources": {"workers": 3}}).json()["workers"] == 3
+    attempt = api.client.get(f"{path}/attempts").json()["data"][0]
+    assert attempt["workers"] == 2
+    events = api.client.get(f"{path}/events").json()["data"]
+    assert "resources.workers is 3 now" in [event["message"] for event in events]
+
+
+def test_submit_refuses_more_workers_than_the_cluster_can_place(api: Api) -> None:
+    """The nodes have one GPU each, of two types; one of them has a label."""
+    api.dataset()
+    api.settings.cluster_limit = "current"
+    a100 = Node("1", "10.0.0.1", 4, 1, 0, 0, total_memory=8e9, labels={GPU_TYPE_LABEL: "A100"})
+    h100 = Node("2", "10.0.0.2", 4, 1, 0, 0, labels={GPU_TYPE_LABEL: "H100", "rack": "x"})
+    save_nodes(api, [a100, h100])
+
+    def why(**resources: Any) -> dict[str, str]:
+        spec = {"dataset": "emoji", "train": {"batch_size": 12}, "resources": resources}
+        answer = api.client.post("/v1/jobs", json=spec)
+        return {} if answer.is_success else refused(answer, 422)["errors"][0]
+
+    assert why(gpus_per_worker=1, gpu_type="H100") == {}
+    absent = why(gpus_per_worker=1, gpu_type="L4")
+    assert absent["field"] == "resources.gpu_type"
+    assert absent["message"] == (
+        "no node has GPUs of type L4; the cluster has A100 (1 node), H100 (1 node)"
+    )
+    assert why(gpus_per_worker=1, workers=2, gpu_type="H100")["field"] == "resources.workers"
+    assert why(gpu_type="H100")["field"] == "resources.gpu_type", "and no GPU"
+    assert why(node_labels={"rack": "y"})["message"] == "no node has the label rack=y"
+    assert why(workers=2, cpus_per_worker=3, same_node=True)["field"] == "resources.same_node"
+    assert why(exclude_nodes=["10.0.0.1", "2"])["field"] == "resources.exclude_nodes"
+    memory = why(memory_gb_per_worker=9)
+    assert memory["field"] == "resources.memory_gb_per_worker"
+    assert memory["expected"] == "at most 8"
+    assert why(min_workers=2)["field"] == "resources.min_workers"
+    for key, value in (("-", "x"), ("a", "!x"), ("a", "in(x)"), ("a", "")):
+        assert "node_labels" in why(node_labels={key: value})["field"], (key, value)
+    mixed = api.submit(train={"batch_size": 12}, resources={"workers": 2, "gpus_per_worker": 1})
+    assert mixed["warnings"][0].startswith("resources.gpu_type: the cluster has GPUs of several")
 
 
 def test_submit_refuses_more_resources_than_the_cluster_has(api: Api) -> None:

@@ -135,16 +135,22 @@ def snapshot(
 ) -> None:
     """Save a cluster snapshot of one node, and of `others` with (CPUs, GPUs) each."""
     sizes = [(cpus, gpus), *others]
+    save_nodes(
+        api, [Node(f"n{number}", "127.0.0.1", *size, 0, 0) for number, size in enumerate(sizes, 1)]
+    )
+
+
+def save_nodes(api: Api, nodes: Sequence[Node]) -> None:
+    """Save a cluster snapshot of these nodes, with one CPU in use."""
+    parts = [scheduling.split_node(node) for node in nodes]
     with api.database.write() as session:
         saved = ClusterSnapshot(
             at=datetime.now(UTC),
             alive=True,
-            nodes=[
-                vars(Node(f"n{number}", "127.0.0.1", *size, 0, 0))
-                for number, size in enumerate(sizes, start=1)
-            ],
-            total_cpus=sum(size[0] for size in sizes),
-            total_gpus=sum(size[1] for size in sizes),
+            nodes=[plain for plain, _ in parts],
+            node_details={plain["id"]: details for plain, details in parts},
+            total_cpus=sum(node.total_cpus for node in nodes),
+            total_gpus=sum(node.total_gpus for node in nodes),
             used_cpus=1,
             used_gpus=0,
         )

@@ -21,7 +21,9 @@ from tests.support.fake_executor import DRIVER, FakeExecutor
 from tests.support.runs import submission_id
 
 ENTRYPOINTS = Entrypoints(
-    job=f"exec sh -c '{DRIVER}' {{job}} {{attempt}}", ingest=f"exec sh -c '{DRIVER}' {{dataset}}"
+    job=f"exec sh -c '{DRIVER}' {{job}} {{attempt}}",
+    ingest=f"exec sh -c '{DRIVER}' {{dataset}}",
+    demand="echo {bundles}",
 )
 
 
@@ -77,6 +79,14 @@ class World:
 
     def add_job(self, *, priority: int = 0, token_id: str | None = None, **resources: Any) -> str:
         defaults = {"workers": 1, "cpus_per_worker": 1, "gpus_per_worker": 0}
+        placement: dict[str, Any] = {
+            "min_workers": None,
+            "memory_gb_per_worker": None,
+            "gpu_type": None,
+            "node_labels": {},
+            "same_node": False,
+            "exclude_nodes": [],
+        }
         limits = {"max_restarts": 3, "max_hours": 24.0}
         job = Job(
             id=ids.new_id("job"),
@@ -84,7 +94,10 @@ class World:
             name="a job",
             method="simclr",
             spec={},
-            resolved={"resources": defaults | limits | resources},
+            resolved={
+                "resources": defaults | placement | limits | resources,
+                "train": {"batch_size": 12, "micro_batches": 1},
+            },
             priority=priority,
             tags={},
             dataset_id=self.dataset_id(),

@@ -109,6 +109,11 @@ class FakeExecutor:
         process = self._processes[submission_id]
         process.communicate(f"{code} {text}\n")
 
+    def output(self, submission_id: str) -> str:
+        """Wait until a command has ended by itself, and return its output."""
+        self._processes[submission_id].wait(timeout=120)
+        return self._log(submission_id).read_text()
+
     def kill(self, submission_id: str, number: signal.Signals = signal.SIGKILL) -> None:
         """Send a signal to a driver's process group and wait for the driver's end."""
         process = self._processes[submission_id]

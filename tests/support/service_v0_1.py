@@ -43,14 +43,20 @@ _STORED_PATHS = (
     ("artifacts", "uri"),
 )
 # Fields of answers that version 0.1 did not have.
+_OF_NODES = {"name", "labels", "gpu_type", "total_memory", "used_memory", "drained"}
+_OF_RETENTION = {"logs_removed_at", "metrics_removed_at", "artifacts_removed_at"}
 ADDED = {
-    "verdict",
-    "max_hours",
-    "stop_reason",
-    "progress",
-    "user_id",
-    "max_pending_datasets",
+    "drains",
     "expires_at",
+    "max_hours",
+    "max_pending_datasets",
+    "progress",
+    "stop_reason",
+    "user_id",
+    "verdict",
+    "workers",
+    *_OF_NODES,
+    *_OF_RETENTION,
 }
 _JOB_LISTS = ("attempts", "events", "metrics", "evaluations", "checkpoints", "artifacts")
 
@@ -197,10 +203,10 @@ def answers(client: TestClient, admin_token: str, token: str) -> dict[str, Any]:
 
 
 def differences(old: object, new: object, where: str = "") -> Iterator[str]:
-    """Return the places where two JSON values differ, except fields added since, which must be null."""
+    """Return the places where two JSON values differ, except fields added since, which must be null or empty."""
     if isinstance(old, dict) and isinstance(new, dict):
         for key in sorted(old.keys() | new.keys()):
-            if key in ADDED and key not in old and new[key] is None:
+            if key in ADDED and key not in old and not new[key]:
                 continue
             if key not in old or key not in new:
                 yield f"{where}/{key}: only in the {'old' if key in old else 'new'} one"

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from service.scheduling import packing
 from service.scheduling.admission import Decision, Queued, Running, decide
-from service.scheduling.nodes import Cluster, Node
+from service.scheduling.nodes import ANY_NODE, Cluster, Node
 from service.scheduling.occupancy import Occupancy
 from service.scheduling.packing import Demand, Room, Worker
 from service.scheduling.quota import Quota
@@ -208,7 +208,10 @@ def check_what_waits(
 
 
 demands = st.builds(
-    Demand, st.integers(1, 4), st.builds(Worker, st.integers(1, 4), st.integers(0, 1))
+    Demand,
+    st.integers(1, 4),
+    st.builds(Worker, st.integers(1, 4), st.integers(0, 1), st.just(0)),
+    st.just(ANY_NODE),
 )
 clusters = st.lists(st.tuples(st.integers(1, 8), st.integers(0, 4)), min_size=1, max_size=3)
 

@@ -1,0 +1,183 @@
+"""Where jobs start: chosen nodes, drained nodes, and fewer nodes than an elastic job asks for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from service.db.models import Drain
+from service.scheduling.nodes import ALL_NODES, GPU_TYPE_LABEL, Node
+from service.states import Desired, JobStatus
+from tests.support.dispatcher_world import World
+
+
+def node(name: str, cpus: float = 2, gpus: float = 0, **properties: Any) -> Node:
+    return Node(name, f"10.0.0.{ord(name)}", cpus, gpus, 0, 0, **properties)
+
+
+def drain(world: World, name: str, *, save: bool = True) -> None:
+    with world.database.write() as session:
+        row = Drain(node=name, save=save, reason="", tenant="default", created_at=world.now())
+        session.add(row)
+
+
+def undrain(world: World, name: str) -> None:
+    with world.database.write() as session:
+        session.delete(session.get_one(Drain, name))
+
+
+def train(world: World, job: str, number: int = 1, **ranks: int) -> None:
+    """Let an attempt start on some nodes and report a step."""
+    world.worker_starts(job, number)
+    world.worker_reports_placement(job, number, **ranks)
+    world.worker_sends_heartbeat(job, number, progress={"step": 7})
+
+
+def stop(world: World, job: str, number: int = 1) -> None:
+    world.worker_finishes(job, "paused", number)
+    world.executor.end(world.run_id(job, number), 0)
+
+
+def test_job_waits_for_a_node_of_its_gpu_type(world: World) -> None:
+    world.executor.nodes = [node("a", gpus=1, labels={GPU_TYPE_LABEL: "A100"})]
+    job = world.add_job(gpus_per_worker=1, gpu_type="H100")
+    other = world.add_job(gpus_per_worker=1)
+    world.tick()
+    assert (world.status(job), world.status(other)) == (JobStatus.QUEUED, JobStatus.STARTING)
+    assert world.events(job, "waiting") == [
+        "Waiting for more machines: resources.gpu_type: no node has GPUs of type H100; "
+        "the cluster has A100 (1 node)"
+    ]
+    world.worker_starts(other)
+    world.worker_reports_placement(other, a=1)
+    world.executor.nodes.append(node("b", gpus=1, labels={GPU_TYPE_LABEL: "H100"}))
+    world.tick()
+    assert world.status(job) == JobStatus.STARTING
+
+
+def test_attempts_on_drained_node_save_and_start_elsewhere(world: World) -> None:
+    world.executor.nodes = [node("a"), node("b", cpus=1)]
+    moved, stays = world.add_job(), world.add_job()
+    world.tick()
+    train(world, moved, a=1)
+    train(world, stays, b=1)
+    drain(world, "10.0.0.97")
+    world.tick()
+    assert world.worker_sends_heartbeat(moved, progress={"step": 8}) == Desired.PAUSE
+    assert world.worker_sends_heartbeat(stays, progress={"step": 8}) == Desired.RUN
+    checkpoint = world.add_checkpoint(moved, 1, step=8)
+    stop(world, moved)
+    for _ in range(3):
+        world.tick()
+    assert world.status(moved) == JobStatus.QUEUED, "the node that is left is full"
+    assert world.job(moved).restarts == 0
+    assert "Job queued again. Attempt 1 ended as a node of its ranks is drained" in world.events(
+        moved
+    )
+    undrain(world, "10.0.0.97")
+    world.tick()
+    assert world.attempt(moved, 2).resume_checkpoint_id == checkpoint
+    assert world.attempt(moved).stop_reason == "drain"
+
+
+def test_drain_without_saving_lets_attempts_run(world: World) -> None:
+    running = world.add_job()
+    world.tick()
+    train(world, running, **{"node-1": 1})
+    drain(world, "node-1", save=False)
+    waiting = world.add_job()
+    world.tick()
+    assert world.worker_sends_heartbeat(running, progress={"step": 8}) == Desired.RUN
+    assert world.events(waiting, "waiting") == [
+        "Waiting for more machines: all nodes are drained, and get no new workers"
+    ]
+
+
+def test_drain_of_the_whole_cluster_stops_attempts_wherever_they_are(world: World) -> None:
+    job = world.add_job()
+    world.tick()
+    world.worker_starts(job)
+    drain(world, ALL_NODES)
+    world.tick()
+    assert world.worker_sends_heartbeat(job, progress={"step": 7}) == Desired.RUN, "nothing to save"
+    world.tick()
+    assert world.worker_sends_heartbeat(job, progress={"step": 8}) == Desired.PAUSE
+    stop(world, job)
+    for _ in range(3):
+        world.tick()
+    assert world.status(job) == JobStatus.QUEUED
+    undrain(world, ALL_NODES)
+    world.tick()
+    assert world.status(job) == JobStatus.STARTING
+
+
+def lose_node(world: World, job: str, number: int) -> None:
+    """Remove node b, and fail the attempt that had ranks there."""
+    world.executor.nodes = [node("a", cpus=4)]
+    world.worker_finishes(job, "failed", number, error={"type": "node-died", "message": "gone"})
+    world.executor.end(world.run_id(job, number), 1)
+    for _ in range(60):
+        world.tick()
+
+
+def test_elastic_job_goes_on_with_the_ranks_that_are_left(world: World) -> None:
+    """Of a batch of 12, four ranks cannot be replaced by five; six ranks can."""
+    world.executor.nodes = [node("a", cpus=4), node("b", cpus=2)]
+    job = world.add_job(workers=6, min_workers=2)
+    rigid = world.add_job(workers=6)
+    world.tick()
+    assert world.attempt(job).workers == 6
+    train(world, job, a=4, b=2)
+    checkpoint = world.add_checkpoint(job, 1, step=8)
+    lose_node(world, job, 1)
+    second = world.attempt(job, 2)
+    assert (second.workers, second.resume_checkpoint_id) == (4, checkpoint)
+    assert any("Attempt 2 is starting with 4 of 6 ranks" in each for each in world.events(job))
+    assert "more machines" in world.events(rigid, "waiting")[-1]
+
+    train(world, job, 2, a=4)
+    world.executor.nodes.append(node("b", cpus=2))
+    world.cancel(rigid)
+    world.tick()
+    assert world.attempt(job, 2).state == "running", "it grows with its next attempt only"
+    world.pause(job)
+    world.tick()
+    stop(world, job, 2)
+    world.resume(job)
+    for _ in range(3):
+        world.tick()
+    assert world.attempt(job, 3).workers == 6
+
+
+def test_elastic_job_starts_first_with_all_its_ranks(world: World) -> None:
+    job = world.add_job(workers=3, min_workers=1)
+    world.tick()
+    assert world.status(job) == JobStatus.QUEUED
+    assert "more machines" in world.events(job, "waiting")[-1]
+
+
+def demands(world: World) -> list[str]:
+    """Return the demands that Ray's autoscaler was shown."""
+    names = [name for name in world.executor.submitted if name.startswith("demand")]
+    return [world.executor.output(name).strip() for name in names]
+
+
+def test_autoscaler_is_shown_what_runs_and_waits(world: World) -> None:
+    """The cluster is scaled to its head, which has no CPUs."""
+    world.settings.autoscale = True
+    world.restart()
+    world.executor.nodes = [node("a", cpus=0)]
+    job = world.add_job(workers=2, gpus_per_worker=1, gpu_type="H100")
+    for _ in range(20):
+        world.tick()
+    world.executor.nodes.append(node("b", gpus=2, labels={GPU_TYPE_LABEL: "H100"}))
+    world.tick()
+    assert world.status(job) == JobStatus.STARTING
+    waiting = world.add_job(workers=3)
+    for _ in range(20):
+        world.tick()
+    world.cancel(waiting)
+    for _ in range(20):
+        world.tick()
+    gpu = '[2, {"CPU": 1, "GPU": 1}, {"ray.io/accelerator-type": "H100"}]'
+    both = f'[{gpu}, [3, {{"CPU": 1}}, {{}}]]'
+    assert demands(world) == [f"[{gpu}]", "[]", both, "[]"]
