@@ -69,6 +69,10 @@ class Settings(BaseSettings):
     """An attempt or a dispatcher without a heartbeat for this long is considered dead."""
     start_seconds: Annotated[float, Field(gt=0)] = 900.0
     """If the driver of an attempt has not reported after this long, the attempt is ended and retried."""
+    preemption: Literal["off", "low", "priority"] = "low"
+    """Which running jobs give way to a job that lacks room: none, preemptible ones, or also those of lower priority."""
+    fair_share_half_life_hours: Annotated[float, Field(gt=0, le=8760)] = 24.0
+    """After this long, use of the cluster counts half in the fair share."""
     hang_seconds: Annotated[float, Field(gt=0)] = 1800.0
     """If rank 0 reports no progress for this long, the attempt is killed and restarted."""
     cancel_grace_seconds: Annotated[float, Field(gt=0)] = 30.0

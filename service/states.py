@@ -51,6 +51,8 @@ class StopReason(StrEnum):
     """The attempts of the job ran for its time limit; then the job is paused."""
     SHUTDOWN = "shutdown"
     """The service is being stopped; then the job is queued again, without using up a restart."""
+    PREEMPTED = "preempted"
+    """The job gives way to one of higher rank; then it is queued again, without using up a restart."""
 
 
 class DatasetState(StrEnum):

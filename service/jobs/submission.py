@@ -206,6 +206,7 @@ def _new_job(
         resolved=planned.resolved.model_dump(mode="json"),
         spec_version=versions.current(),
         priority=spec.priority,
+        preemptible=spec.preemptible,
         tags=dict(spec.tags),
         dataset_id=planned.dataset.id,
         evaluate_dataset_id=planned.evaluate_dataset and planned.evaluate_dataset.id,
