@@ -21,9 +21,11 @@ from service.checkpoints import repository as checkpoints
 from service.checkpoints import resume_point, retention
 from service.db.locks import lock_job
 from service.db.models import Attempt, Base, Event, Job
+from service.ledger import repository as ledger
 from service.runs import liveness
 from service.runs import repository as runs
 from service.runs.endings import Ending, Retry, charge
+from service.scheduling import repository as scheduling
 from service.states import (
     LIVE_ATTEMPT,
     TERMINAL,
@@ -121,7 +123,9 @@ def mark_running(session: Session, job_id: str, number: int) -> None:
     job, attempt = lock_live_attempt(session, job_id, number)
     now = datetime.now(UTC)
     if attempt.state != AttemptState.RUNNING:
+        before = attempt.ran_seconds
         attempt.ran_seconds = max(now - attempt.created_at, timedelta()).total_seconds()
+        _add_use(session, job, attempt.ran_seconds - before, now)
         runs.move(session, Attempt, job_id, number, AttemptState.RUNNING)
     if job.status == JobStatus.STARTING:
         started = job.started_at or now
@@ -161,8 +165,11 @@ def finish_attempt(session: Session, job_id: str, number: int, ending: Ending) -
     stop_reason = _stop_reason(session, job)
     if outcome == "paused" and stop_reason == StopReason.TIME_LIMIT:
         return _pause_at_time_limit(session, job, note)
-    if outcome == "paused" and stop_reason == StopReason.SHUTDOWN:
-        message = f"Job queued again. Attempt {number} ended as the service was stopped{note}"
+    if outcome == "paused" and stop_reason is not None:
+        cause = "gave way to another job"
+        if stop_reason == StopReason.SHUTDOWN:
+            cause = "ended as the service was stopped"
+        message = f"Job queued again. Attempt {number} {cause}{note}"
         _move(session, job, JobStatus.QUEUED, message)
         return JobStatus.QUEUED
     return _retry_or_fail(session, job, ending, stop_reason)
@@ -274,11 +281,13 @@ def request_resume(session: Session, job_id: str) -> JobStatus | None:
     return JobStatus.QUEUED
 
 
-def request_stop(session: Session, job_id: str, number: int, reason: StopReason) -> bool:
+def request_stop(
+    session: Session, job_id: str, number: int, reason: StopReason, why: str = ""
+) -> bool:
     """Request, on the service's own account, that a live attempt saves a checkpoint and stops.
 
     The reason decides what becomes of the job then. The first request of an attempt counts, and those
-    of people come first.
+    of people come first. `why` is a sentence for its owner, without a full stop.
     """
     job = lock_job(session, job_id)
     attempt = session.get(Attempt, (job_id, number), populate_existing=True)
@@ -291,7 +300,8 @@ def request_stop(session: Session, job_id: str, number: int, reason: StopReason)
     if reason == StopReason.TIME_LIMIT:
         message = f"Job is being paused. {_AT_TIME_LIMIT}"
         return _move(session, job, JobStatus.PAUSING, message)
-    message = f"The service is being stopped. Attempt {number} saves a checkpoint"
+    why = why or "The service is being stopped"
+    message = f"{why}. Attempt {number} saves a checkpoint"
     append_event(session, job_id, "stop-requested", message, {"attempt": number, "reason": reason})
     return True
 
@@ -361,7 +371,7 @@ def lock_live_attempt(session: Session, job_id: str, number: int) -> tuple[Job, 
     return job, attempt
 
 
-def record_heartbeat(job: Job, attempt: Attempt, progress: Data) -> None:
+def record_heartbeat(session: Session, job: Job, attempt: Attempt, progress: Data) -> None:
     """Record a heartbeat and merge the reported progress; both rows are locked (`lock_live_attempt`).
 
     Only rank 0 reports progress; a heartbeat without progress is the driver's. After rank 0's first
@@ -370,7 +380,9 @@ def record_heartbeat(job: Job, attempt: Attempt, progress: Data) -> None:
     """
     now = datetime.now(UTC)
     last_report = attempt.progress_reported_at or attempt.heartbeat_at
+    before = attempt.ran_seconds
     liveness.record_heartbeat(attempt, now)
+    _add_use(session, job, attempt.ran_seconds - before, now)
     if not progress and attempt.progress_reported_at is not None:
         return
     # Keep the previous values of missing fields, as before the first step.
@@ -382,6 +394,11 @@ def record_heartbeat(job: Job, attempt: Attempt, progress: Data) -> None:
     if progress:
         attempt.progress_reported_at = now
         job.progress = merged
+
+
+def _add_use(session: Session, job: Job, seconds: float, now: datetime) -> None:
+    demand = scheduling.demand_of(session, job.id)
+    ledger.add(session, job, now, seconds * demand.gpus, seconds * demand.cpus)
 
 
 def append_event(

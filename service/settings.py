@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Literal, NamedTuple, Self
 
@@ -191,6 +192,11 @@ class Settings(BaseSettings):
             private.append(Path(self.artifacts_uri.removeprefix("file://")))
         shared = self.dataset_roots or ((Path("/"),) if own else ())
         return ReadableFolders((*shared, *own), (*private, *sorted(others)), self.check_paths)
+
+    @property
+    def fair_share_half_life(self) -> timedelta:
+        """`fair_share_half_life_hours` as a duration."""
+        return timedelta(hours=self.fair_share_half_life_hours)
 
     @property
     def secrets(self) -> tuple[str, ...]:

@@ -37,10 +37,10 @@ class Context:
     storage: Storage
     forbidden: Failures
     """Counts the requests answered with 403, by token."""
+    decisions: DecisionCache
+    """Decisions on the queue that all requests share."""
     streams: Counter[str] = field(default_factory=Counter)
     """Number of open live streams, by token."""
-    decisions: DecisionCache = field(default_factory=DecisionCache)
-    """Decisions on the queue that all requests share."""
     closing: threading.Event = field(default_factory=threading.Event)
     """Set at shutdown, to end the live streams."""
 

@@ -31,7 +31,9 @@ from service.db.models import (
     Job,
     JobTag,
     Metric,
+    Tenant,
 )
+from service.states import JobStatus
 
 # Limit of one response.
 _MAX_VALUES = 1_000_000
@@ -271,3 +273,23 @@ def _downsampled_steps(
     return select(ranked.c.step).where(
         or_(ranked.c.least == 1, ranked.c.greatest == 1, ranked.c.position.in_((1, steps)))
     )
+
+
+def tenant(session: Session, name: str) -> Tenant | None:
+    """Return a tenant; `None` if it has the defaults."""
+    return session.get(Tenant, name)
+
+
+def lock_queue_limit(session: Session, tenant: str) -> int | None:
+    """Return how many jobs of a tenant may be queued; `None`: no limit. Its row stays locked."""
+    return session.scalar(
+        select(Tenant.max_queued_jobs)
+        .where(Tenant.name == tenant, Tenant.max_queued_jobs.is_not(None))
+        .with_for_update()
+    )
+
+
+def count_queued(session: Session, tenant: str) -> int:
+    """How many jobs of a tenant are queued."""
+    query = select(func.count()).where(Job.tenant == tenant, Job.status == JobStatus.QUEUED)
+    return session.execute(query).scalar_one()

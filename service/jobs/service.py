@@ -11,7 +11,7 @@ from service import ids, lifecycle
 from service.api.problems import Problem, not_found
 from service.db.locks import lock_job
 from service.db.models import Job
-from service.jobs import repository
+from service.jobs import repository, tenant_limits
 from service.jobs.schemas import JobPatch, JobView
 from service.runs import repository as runs
 from service.states import TERMINAL, Desired, JobStatus
@@ -39,9 +39,17 @@ def patch(session: Session, job: Job, changes: JobPatch) -> JobView:
     """Change the fields that the request names.
 
     Raises:
-        Problem: 409, the time limit of a job that has ended cannot be changed.
+        Problem: 409, the time limit of a job that has ended cannot be changed; 422, a value exceeds a cap
+            of the tenant.
     """
     lock_job(session, job.id)  # Two concurrent changes of the tags must not mix.
+    named = changes.model_fields_set
+    tenant_limits.check_caps(
+        session,
+        job.tenant,
+        priority=changes.priority if "priority" in named else None,
+        hours=changes.resources.max_hours if "resources" in named else None,
+    )
     if "resources" in changes.model_fields_set:
         hours = changes.resources.max_hours
         if not lifecycle.change_time_limit(session, job, hours):

@@ -46,6 +46,8 @@ class Running:
     """The nodes of its workers; `None` if unknown."""
     tenant: str | None = None
     """The tenant whose quota it uses; `None` if no quota."""
+    job_id: str | None = None
+    """`None` if it does not matter, as for an attempt that has ended."""
 
 
 @dataclass(frozen=True)

@@ -27,8 +27,10 @@ from service.jobs.endpoints import router as jobs
 from service.jobs.history_endpoints import router as history
 from service.observability.endpoints import router as probes
 from service.observability.observer import Observer
+from service.scheduling.decision_cache import DecisionCache
 from service.settings import Settings
 from service.tokens.endpoints import router as tokens
+from service.usage.endpoints import router as usage
 from service.worker_api.endpoints import routers as workers
 
 # All apps of a process share these routes: FastAPI takes 60 ms to build them, at the first requests.
@@ -43,6 +45,7 @@ for _part in (
     catalog,
     tokens,
     audit,
+    usage,
     *workers,
 ):
     _router.include_router(_part, responses=problems.PROBLEM_RESPONSES)
@@ -61,7 +64,9 @@ def create_app(settings: Settings, database: Database | None = None) -> FastAPI:
     owned = database is None
     database = database or Database(settings.database_url)
     failures = settings.auth_failures_per_minute
-    context = Context(settings, database, Storage(settings.artifacts_uri), Failures(failures))
+    decisions = DecisionCache(settings.fair_share_half_life)
+    storage = Storage(settings.artifacts_uri)
+    context = Context(settings, database, storage, Failures(failures), decisions)
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:

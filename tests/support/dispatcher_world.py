@@ -165,7 +165,7 @@ class World:
         """Send a heartbeat, as the worker API handles it; return what the attempt is to do."""
         with self.database.write() as session:
             job, attempt = lifecycle.lock_live_attempt(session, job_id, number)
-            lifecycle.record_heartbeat(job, attempt, progress or {})
+            lifecycle.record_heartbeat(session, job, attempt, progress or {})
             return lifecycle.desired_of_attempt(job, attempt)
 
     def worker_reports_placement(self, job_id: str, number: int = 1, **ranks: int) -> None:
