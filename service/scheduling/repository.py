@@ -143,7 +143,12 @@ class QueuePart(NamedTuple):
     end: QueuePosition | None
 
 
-def queued(session: Session, limit: int, after: QueuePosition | None = None) -> QueuePart:
+def queued(
+    session: Session,
+    limit: int,
+    after: QueuePosition | None = None,
+    without: Collection[str] = (),
+) -> QueuePart:
     """Return queued jobs by rank, then oldest first.
 
     Jobs whose spec cannot be read are left out (`why_unreadable`).
@@ -151,8 +156,9 @@ def queued(session: Session, limit: int, after: QueuePosition | None = None) -> 
     Args:
         limit: number of jobs to read.
         after: read the jobs behind this position.
+        without: ids of jobs to leave out.
     """
-    part = _positions(session, limit, after)
+    part = _positions(session, limit, after, without)
     jobs = load_queued(session, [position.job_id for position in part])
     return QueuePart(jobs, part[-1] if len(part) == limit else None)
 
@@ -285,7 +291,9 @@ def candidates(session: Session, taken: Sequence[Running]) -> list[Candidate]:
     ]
 
 
-def _positions(session: Session, limit: int, after: QueuePosition | None) -> list[QueuePosition]:
+def _positions(
+    session: Session, limit: int, after: QueuePosition | None, without: Collection[str]
+) -> list[QueuePosition]:
     """Return the positions of queued jobs in their order.
 
     One rank after the other: an index has the jobs of each, so that a long queue is not sorted whole.
@@ -295,7 +303,7 @@ def _positions(session: Session, limit: int, after: QueuePosition | None) -> lis
         start = QueuePosition(not rank.keeps_room, rank.priority, "")
         if after is not None and start[:2] != after[:2] and start.is_before(after):
             continue
-        ids = select(Job.id).where(*_has_rank(rank)).order_by(Job.id)
+        ids = select(Job.id).where(*_has_rank(rank), Job.id.not_in(without)).order_by(Job.id)
         if after is not None and start[:2] == after[:2]:
             ids = ids.where(Job.id > after.job_id)
         for job_id in session.scalars(ids.limit(limit - len(positions))):

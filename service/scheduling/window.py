@@ -79,7 +79,6 @@ class QueueWindow:
         if len(first) < ALWAYS:
             self._reached = None
             return jobs
-        later = repository.queued(session, IN_TURN, self._reached)
+        later = repository.queued(session, IN_TURN, self._reached, first)
         self._reached = later.end
-        known = set(first)
-        return jobs + [job for job in later.jobs if job.job_id not in known]
+        return jobs + later.jobs

@@ -75,17 +75,26 @@ class World:
         with self.database.read() as session:
             return session.scalar(select(func.count()).where(*unfinalized)) or 0
 
-    def add_job(self, *, priority: int = 0, token_id: str | None = None, **resources: Any) -> str:
+    def add_job(
+        self,
+        *,
+        priority: int = 0,
+        token_id: str | None = None,
+        tenant: str = "default",
+        preemptible: bool = False,
+        **resources: Any,
+    ) -> str:
         defaults = {"workers": 1, "cpus_per_worker": 1, "gpus_per_worker": 0}
         limits = {"max_restarts": 3, "max_hours": 24.0}
         job = Job(
             id=ids.new_id("job"),
-            tenant="default",
+            tenant=tenant,
             name="a job",
             method="simclr",
             spec={},
             resolved={"resources": defaults | limits | resources},
             priority=priority,
+            preemptible=preemptible,
             tags={},
             dataset_id=self.dataset_id(),
             created_at=self.now(),
