@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sqlalchemy import select
 
-from service.db.models import Tenant, Usage
+from service.db.models import Attempt, Tenant, Usage
 from service.scheduling import window
 from service.scheduling.fair_share import Account, Shares, Use, Waiting, decayed, in_order
 from service.scheduling.packing import Demand, Worker
@@ -78,9 +78,11 @@ def test_weights_of_tenants_are_read(world: World) -> None:
     assert order[:4] == [first, *own[:2], order[3]]
 
 
-def test_ledger_has_the_confirmed_runtime_and_outlives_the_job(world: World) -> None:
+def test_ledger_has_exactly_the_confirmed_runtime(world: World) -> None:
     job = world.add_job(workers=2, cpus_per_worker=1)
     world.tick()
+    with world.database.write() as session:
+        session.get_one(Attempt, (job, 1)).created_at = datetime.now(UTC) - timedelta(minutes=1)
     world.worker_starts(job)
     for step in range(3):
         world.worker_sends_heartbeat(job, progress={"step": step})
@@ -101,5 +103,5 @@ def test_quota_of_a_tenant_limits_all_its_tokens(world: World) -> None:
         "queued",
         "starting",
     ]
-    (event,) = world.events(second, "waiting")
-    assert "quota of its tenant: max_running_jobs is 1" in event.message
+    (message,) = world.events(second, "waiting")
+    assert "quota of its tenant: max_running_jobs is 1" in message
