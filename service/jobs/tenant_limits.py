@@ -25,7 +25,9 @@ def check_caps(
         ("resources.max_hours", "max_hours", hours, limits.max_hours),
     )
     problems = [
-        FieldProblem(field, f"exceeds {name} of this tenant, {cap:g}", value, f"at most {cap:g}")
+        FieldProblem(
+            field, f"exceeds {name} of this tenant, {cap:g}", f"{value:g}", f"at most {cap:g}"
+        )
         for field, name, value, cap in caps
         if value is not None and cap is not None and value > cap
     ]

@@ -43,7 +43,7 @@ def add(session: Session, job: Job, now: datetime, gpu_seconds: float, cpu_secon
         session.flush()
 
 
-def by_account(session: Session, since: datetime) -> Sequence[Row[Any]]:
+def by_account(session: Session, since: datetime) -> Sequence[Row[*tuple[Any, ...]]]:
     """Return (tenant, token_id, hour, gpu_seconds, cpu_seconds) of each token and hour."""
     sums = func.sum(Usage.gpu_seconds), func.sum(Usage.cpu_seconds)
     return session.execute(
@@ -55,7 +55,7 @@ def by_account(session: Session, since: datetime) -> Sequence[Row[Any]]:
 
 def by_token(
     session: Session, tenant: str, token_id: str | None, start: datetime, end: datetime
-) -> Sequence[Row[Any]]:
+) -> Sequence[Row[*tuple[Any, ...]]]:
     """Return (token id, its name, jobs, gpu_seconds, cpu_seconds) of a tenant.
 
     Args:

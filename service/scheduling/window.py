@@ -55,7 +55,7 @@ class FairQueue:
         if abs(naive - self._read_at) >= _REFRESH:
             rows = ledger.by_account(session, now - _FORGOTTEN * self._half_life)
             self._past = Shares(repository.weights(session))
-            uses = (Use(Account(row[0], row[1]), *row[2:]) for row in rows)
+            uses = (Use(Account(row[0], row[1]), row[2], row[3], row[4]) for row in rows)
             self._past.add(uses, now, self._half_life)
             self._read_at = naive
         return self._past

@@ -33,7 +33,7 @@ class TokenUsage(BaseModel):
     cpu_hours: float
 
     @classmethod
-    def of(cls, row: Row[Any]) -> TokenUsage:
+    def of(cls, row: Row[*tuple[Any, ...]]) -> TokenUsage:
         """Build the view of a row of the ledger."""
         token_id, name, jobs, gpu_seconds, cpu_seconds = row
         return cls(

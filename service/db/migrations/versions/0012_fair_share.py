@@ -12,7 +12,9 @@ _QUEUE = "ix_jobs_status_preemptible_priority_tenant_token_id_id"
 
 
 def upgrade() -> None:
-    preemptible = sa.Column("preemptible", sa.Boolean(), nullable=False, server_default=sa.false())
+    preemptible: sa.Column[bool] = sa.Column(
+        "preemptible", sa.Boolean(), nullable=False, server_default=sa.false()
+    )
     op.add_column("jobs", preemptible)
     order = ["status", "preemptible", "priority", "tenant", "token_id", "id"]
     op.create_index(_QUEUE, "jobs", order)
