@@ -21,9 +21,11 @@ from service.checkpoints import repository as checkpoints
 from service.checkpoints import resume_point, retention
 from service.db.locks import lock_job
 from service.db.models import Attempt, Base, Event, Job
+from service.ledger import repository as ledger
 from service.runs import liveness
 from service.runs import repository as runs
 from service.runs.endings import Ending, Retry, charge
+from service.scheduling import repository as scheduling
 from service.states import (
     LIVE_ATTEMPT,
     TERMINAL,
@@ -47,6 +49,11 @@ _AT_TIME_LIMIT = "Its attempts ran for as long as resources.max_hours allows"
 _REQUEUED = {
     StopReason.SHUTDOWN: "the service was stopped",
     StopReason.DRAIN: "a node of its ranks is drained",
+    StopReason.PREEMPTED: "it gave way to another job",
+}
+_WHY = {
+    StopReason.SHUTDOWN: "The service is being stopped",
+    StopReason.DRAIN: "A node of its ranks is drained",
 }
 
 
@@ -144,7 +151,9 @@ def mark_running(session: Session, job_id: str, number: int) -> None:
     job, attempt = lock_live_attempt(session, job_id, number)
     now = datetime.now(UTC)
     if attempt.state != AttemptState.RUNNING:
+        before = attempt.ran_seconds
         attempt.ran_seconds = max(now - attempt.created_at, timedelta()).total_seconds()
+        _add_use(session, job, attempt.ran_seconds - before, now)
         runs.move(session, Attempt, job_id, number, AttemptState.RUNNING)
     if job.status == JobStatus.STARTING:
         started = job.started_at or now
@@ -307,11 +316,14 @@ def request_resume(session: Session, job_id: str) -> JobStatus | None:
     return JobStatus.QUEUED
 
 
-def request_stop(session: Session, job_id: str, number: int, reason: StopReason) -> bool:
+def request_stop(
+    session: Session, job_id: str, number: int, reason: StopReason, why: str = ""
+) -> bool:
     """Request, on the service's own account, that a live attempt saves a checkpoint and stops.
 
     The reason decides what becomes of the job then. The first request of an attempt counts, and those
-    of people come first.
+    of people come first. `why` is a sentence for its owner, without a full stop; a shutdown and a drain need
+    none.
     """
     job = lock_job(session, job_id)
     attempt = session.get(Attempt, (job_id, number), populate_existing=True)
@@ -324,10 +336,7 @@ def request_stop(session: Session, job_id: str, number: int, reason: StopReason)
     if reason == StopReason.TIME_LIMIT:
         message = f"Job is being paused. {_AT_TIME_LIMIT}"
         return _move(session, job, JobStatus.PAUSING, message)
-    why = "A node of its ranks is drained"
-    if reason == StopReason.SHUTDOWN:
-        why = "The service is being stopped"
-    message = f"{why}. Attempt {number} saves a checkpoint"
+    message = f"{why or _WHY[reason]}. Attempt {number} saves a checkpoint"
     append_event(session, job_id, "stop-requested", message, {"attempt": number, "reason": reason})
     return True
 
@@ -408,7 +417,7 @@ def lock_live_attempt(session: Session, job_id: str, number: int) -> tuple[Job, 
     return job, attempt
 
 
-def record_heartbeat(job: Job, attempt: Attempt, progress: Data) -> None:
+def record_heartbeat(session: Session, job: Job, attempt: Attempt, progress: Data) -> None:
     """Record a heartbeat and merge the reported progress; both rows are locked (`lock_live_attempt`).
 
     Only rank 0 reports progress; a heartbeat without progress is the driver's. After rank 0's first
@@ -417,7 +426,9 @@ def record_heartbeat(job: Job, attempt: Attempt, progress: Data) -> None:
     """
     now = datetime.now(UTC)
     last_report = attempt.progress_reported_at or attempt.heartbeat_at
+    before = attempt.ran_seconds
     liveness.record_heartbeat(attempt, now)
+    _add_use(session, job, attempt.ran_seconds - before, now)
     if not progress and attempt.progress_reported_at is not None:
         return
     # Keep the previous values of missing fields, as before the first step.
@@ -429,6 +440,11 @@ def record_heartbeat(job: Job, attempt: Attempt, progress: Data) -> None:
     if progress:
         attempt.progress_reported_at = now
         job.progress = merged
+
+
+def _add_use(session: Session, job: Job, seconds: float, now: datetime) -> None:
+    demand = scheduling.demand_of(session, job.id)
+    ledger.add(session, job, now, seconds * demand.gpus, seconds * demand.cpus)
 
 
 def append_event(

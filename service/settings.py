@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Literal, NamedTuple, Self
 from urllib.parse import urlsplit
@@ -83,6 +84,10 @@ class Settings(BaseSettings):
     """An attempt or a dispatcher without a heartbeat for this long is considered dead."""
     start_seconds: Annotated[float, Field(gt=0)] = 900.0
     """If the driver of an attempt has not reported after this long, the attempt is ended and retried."""
+    preemption: Literal["off", "low", "priority"] = "low"
+    """Which running jobs give way to a job that lacks room: none, preemptible ones, or also those of lower priority."""
+    fair_share_half_life_hours: Annotated[float, Field(gt=0, le=8760)] = 24.0
+    """After this long, use of the cluster counts half in the fair share."""
     hang_seconds: Annotated[float, Field(gt=0)] = 1800.0
     """If rank 0, or an ingest, reports no progress for this long, the run is killed and restarted."""
     stuck_seconds: Annotated[float, Field(ge=60)] = 900.0
@@ -272,6 +277,11 @@ class Settings(BaseSettings):
             private.append(Path(self.artifacts_uri.removeprefix("file://")))
         shared = self.dataset_roots or ((Path("/"),) if own else ())
         return ReadableFolders((*shared, *own), (*private, *sorted(others)), self.check_paths)
+
+    @property
+    def fair_share_half_life(self) -> timedelta:
+        """`fair_share_half_life_hours` as a duration."""
+        return timedelta(hours=self.fair_share_half_life_hours)
 
     @property
     def secrets(self) -> tuple[str, ...]:

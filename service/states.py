@@ -53,6 +53,8 @@ class StopReason(StrEnum):
     """The service is being stopped; then the job is queued again, without using up a restart."""
     DRAIN = "drain"
     """A node of its ranks is drained; then the job is queued again, too."""
+    PREEMPTED = "preempted"
+    """The job gives way to one of higher rank; then it is queued again, without using up a restart."""
 
 
 class DatasetState(StrEnum):

@@ -199,6 +199,13 @@ class JobSpec(SpecModel):
         le=1000,
         description="Among waiting jobs, the one with the highest priority starts first.",
     )
+    preemptible: bool = Field(
+        False,
+        description=(
+            "Whether the job gives way: it starts after all jobs that are not preemptible, and when "
+            "one of them lacks room, it saves a checkpoint and returns to the queue."
+        ),
+    )
     tags: dict[Tag, Tag] = Field(
         default_factory=dict,
         max_length=50,

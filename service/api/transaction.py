@@ -40,12 +40,12 @@ class Context:
     storage: Storage
     forbidden: Failures
     """Counts the requests answered with 403, by token."""
+    decisions: DecisionCache
+    """Decisions on the queue that all requests share."""
     logins: Failures
     """Counts the logins that were started, by address."""
     streams: Counter[str] = field(default_factory=Counter)
     """Number of open live streams, by token."""
-    decisions: DecisionCache = field(default_factory=DecisionCache)
-    """Decisions on the queue that all requests share."""
     worker_threads: WorkerThreads = field(default_factory=WorkerThreads)
     heavy_threads: HeavyThreads = field(default_factory=HeavyThreads)
     last_use: LastUse = field(default_factory=LastUse)

@@ -33,6 +33,9 @@ def waiting(
     if jobs and snapshot is not None and snapshot.alive:
         # Jobs of other tenants count as well; only their total demand is disclosed.
         decisions = cache.decisions(session, snapshot, taken, now)
+    # Fair share orders the jobs of a rank; those without a decision come behind.
+    order = {job_id: place for place, job_id in enumerate(decisions)}
+    jobs = sorted(jobs, key=lambda job: order.get(job.id, len(order)))
     unreadable = scheduling.why_unreadable(session, [job.id for job in jobs])
     default_reason = "" if snapshot is None or snapshot.alive else _UNAVAILABLE
     # Not the number of decisions: there are none on unreadable jobs, which take a place all the same.

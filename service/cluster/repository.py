@@ -24,11 +24,11 @@ def count_queued(session: Session, tenant: str) -> int:
 def queue(
     session: Session, tenant: str, limit: int = 200
 ) -> Sequence[Row[str, str, int, datetime]]:
-    """Return (id, name, priority, created_at) of a tenant's queued jobs, by priority, then by age."""
+    """Return (id, name, priority, created_at) of a tenant's queued jobs, by rank, then by age."""
     return session.execute(
         select(Job.id, Job.name, Job.priority, Job.created_at)
         .where(Job.tenant == tenant, Job.status == JobStatus.QUEUED)
-        .order_by(Job.priority.desc(), Job.id)
+        .order_by(Job.preemptible, Job.priority.desc(), Job.id)
         .limit(limit)
     ).all()
 

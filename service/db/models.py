@@ -139,6 +139,8 @@ class Job(Base):
             sqlite_where=text("deleted_at IS NOT NULL"),
             postgresql_where=text("deleted_at IS NOT NULL"),
         ),
+        # The order of admission: classes, and the jobs of each token in them.
+        Index(None, "status", "preemptible", "priority", "tenant", "token_id", "id"),
     )
 
     id: Mapped[str] = mapped_column(String(40), primary_key=True)
@@ -153,6 +155,8 @@ class Job(Base):
     # The default is for version 0.1, which adds jobs without it.
     spec_version: Mapped[int] = mapped_column(server_default=text("1"))
     priority: Mapped[int] = mapped_column(default=0)
+    # A copy of `preemptible` of the spec: the queue is ordered by it.
+    preemptible: Mapped[bool] = mapped_column(default=False, server_default=false())
     tags: Mapped[dict[str, str]]
     dataset_id: Mapped[str] = mapped_column(ForeignKey("datasets.id"), index=True)
     evaluate_dataset_id: Mapped[str | None] = mapped_column(ForeignKey("datasets.id"), index=True)
@@ -470,6 +474,21 @@ class Tenant(Base):
     created_at: Mapped[datetime]
     # Its tokens are refused.
     disabled_at: Mapped[datetime | None]
+
+
+class Usage(Base):
+    """Use of the cluster by one job in one hour. It stays when the job is deleted."""
+
+    __tablename__ = "usage"
+    __table_args__ = (Index(None, "hour", "tenant", "token_id"),)
+
+    job_id: Mapped[str] = mapped_column(String(40), primary_key=True)
+    hour: Mapped[datetime] = mapped_column(primary_key=True)
+    tenant: Mapped[str] = mapped_column(String(100))
+    token_id: Mapped[str | None] = mapped_column(String(40))
+    tags: Mapped[dict[str, str]]
+    gpu_seconds: Mapped[float] = mapped_column(Double)
+    cpu_seconds: Mapped[float] = mapped_column(Double)
 
 
 class AuditEntry(Base):

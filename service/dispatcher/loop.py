@@ -42,12 +42,14 @@ from service.dispatcher.train_policy import Restarted, TrainPolicy
 from service.dispatcher.watcher import RunWatcher
 from service.scheduling import autoscaling
 from service.scheduling import repository as scheduling
-from service.scheduling.admission import Decision, Running, decide
+from service.scheduling.admission import Decision, Running, decide, without_foreign
 from service.scheduling.dispatcher_report import DispatcherReport
 from service.scheduling.foreign_use import ForeignUse
-from service.scheduling.nodes import Cluster, with_drains
+from service.scheduling.nodes import Cluster, Node, with_drains
+from service.scheduling.preemption import Candidate, victims
 from service.scheduling.window import QueueWindow
 from service.settings import Settings
+from service.states import StopReason
 
 logger = logging.getLogger(__name__)
 
@@ -125,7 +127,8 @@ class Dispatcher:
         self._watched_at: datetime | None = None
         self._recorded_waits: set[tuple[str, int, str]] = set()
         self._autoscaler = AutoscalerDemand(self._context) if settings.autoscale else None
-        self._foreign_use, self._queue = ForeignUse(), QueueWindow()
+        self._foreign_use = ForeignUse()
+        self._queue = QueueWindow(settings.fair_share_half_life)
         self._shutting_down = self._saving = False
 
     def cluster_was_restarted(self, restarted: Restarted) -> None:
@@ -348,18 +351,21 @@ class Dispatcher:
             return
         now = self._context.clock()
         with self._context.database.read() as session:
-            queue = self._queue.read(session)
+            taken = scheduling.resources_in_use(session, now)
+            queue = self._queue.read(session, taken, now)
             if not queue:
                 self._show_demand([], [])
                 return
-            taken = scheduling.resources_in_use(session, now)
             cluster = with_drains(cluster, scheduling.drained(session))
+            candidates = scheduling.candidates(session, taken)
         foreign = self._foreign_use.of(cluster.nodes, taken)
         decisions = decide(cluster, taken, queue, now, foreign)
         for decision in decisions:
             if decision.starts:
                 start = partial(self._attempts.start, workers=decision.job.demand.workers)
                 self._run_step(start, decision.job.job_id)
+        nodes = without_foreign(cluster, foreign)
+        self._preempt(nodes, taken, candidates, decisions, now)
         self._record_waits([decision for decision in decisions if not decision.starts])
         self._show_demand(taken, decisions)
 
@@ -369,6 +375,34 @@ class Dispatcher:
                 Running(each.job.demand, self._context.clock()) for each in decisions if each.starts
             ]
             self._autoscaler.show(autoscaling.bundles([*taken, *started], decisions))
+
+    def _preempt(
+        self,
+        nodes: Sequence[Node],
+        taken: Sequence[Running],
+        candidates: Sequence[Candidate],
+        decisions: Sequence[Decision],
+        now: datetime,
+    ) -> None:
+        """Let running jobs give way to the job with the reservation, if that makes it fit."""
+        reserved = next((each.job for each in decisions if each.starts_by is not None), None)
+        if reserved is None:
+            return
+        known = {each.job_id for each in candidates}
+        # Those that end now are stopping; their room is the reserved job's already.
+        staying = [each for each in taken if each.ends_by > now and each.job_id not in known]
+        started = (each.job for each in decisions if each.starts)
+        staying += [Running(job.demand, now + job.max_runtime) for job in started]
+        mode = self._context.settings.preemption
+        chosen = victims(nodes, staying, candidates, reserved, now, mode)
+        if not chosen:
+            return
+        # It may be another tenant's, so it is not named.
+        why = f"A job of higher rank needs its room (priority {reserved.priority})"
+        with self._context.write() as session:
+            for each in chosen:
+                reason = StopReason.PREEMPTED
+                lifecycle.request_stop(session, each.job_id, each.attempt, reason, why)
 
     def _record_waits(self, waiting: list[Decision]) -> None:
         """Add an event to each waiting job with the reason; once per reason and attempt."""

@@ -10,6 +10,7 @@ from sqlalchemy import (
     Select,
     bindparam,
     delete,
+    func,
     insert,
     select,
     union_all,
@@ -27,7 +28,9 @@ from service.db.models import (
     IdempotencyKey,
     Job,
     JobTag,
+    Tenant,
 )
+from service.states import JobStatus
 
 # Statements of every submission. Building one takes half of its run time, so they are built once.
 _TAGS, _ANSWERS = (Base.metadata.tables[row.__tablename__] for row in (JobTag, IdempotencyKey))
@@ -181,3 +184,23 @@ def events(session: Session, job_id: str, after: int, limit: int) -> Sequence[Ev
         .order_by(Event.seq)
         .limit(limit + 1)
     ).all()
+
+
+def tenant(session: Session, name: str) -> Tenant | None:
+    """Return a tenant; `None` if it has the defaults."""
+    return session.get(Tenant, name)
+
+
+def lock_queue_limit(session: Session, tenant: str) -> int | None:
+    """Return how many jobs of a tenant may be queued; `None`: no limit. Its row stays locked."""
+    return session.scalar(
+        select(Tenant.max_queued_jobs)
+        .where(Tenant.name == tenant, Tenant.max_queued_jobs.is_not(None))
+        .with_for_update()
+    )
+
+
+def count_queued(session: Session, tenant: str) -> int:
+    """How many jobs of a tenant are queued."""
+    query = select(func.count()).where(Job.tenant == tenant, Job.status == JobStatus.QUEUED)
+    return session.execute(query).scalar_one()

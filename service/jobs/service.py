@@ -11,7 +11,7 @@ from service import ids, lifecycle
 from service.api.problems import Problem, field_problem, not_found, spec_problem
 from service.db.locks import lock_job
 from service.db.models import Job
-from service.jobs import repository
+from service.jobs import repository, tenant_limits
 from service.jobs.schemas import JobPatch, JobView
 from service.runs import repository as runs
 from service.scheduling import capacity
@@ -42,9 +42,16 @@ def patch(session: Session, job: Job, changes: JobPatch, limit: ClusterLimit) ->
 
     Raises:
         Problem: 409, the time limit of a job that has ended cannot be changed, nor the workers of one that may
-            run; 422, so many workers cannot share its batch, or never fit.
+            run; 422, so many workers cannot share its batch, or never fit, or a value exceeds a cap of the tenant.
     """
     lock_job(session, job.id)  # Two concurrent changes of the tags must not mix.
+    named = changes.model_fields_set
+    tenant_limits.check_caps(
+        session,
+        job.tenant,
+        priority=changes.priority if "priority" in named else None,
+        hours=changes.resources.max_hours if "resources" in named else None,
+    )
     if "resources" in changes.model_fields_set:
         workers, hours = changes.resources.workers, changes.resources.max_hours
         if workers is not None:

@@ -28,7 +28,7 @@ from service.api.auth import Caller
 from service.api.problems import Problem, field_problem, spec_problem
 from service.datasets import repository as datasets
 from service.db.models import Checkpoint, Dataset, Job
-from service.jobs import clones, repository
+from service.jobs import clones, repository, tenant_limits
 from service.jobs.path_checks import PathChecks
 from service.jobs.schemas import SubmittedJob
 from service.scheduling import capacity
@@ -70,6 +70,8 @@ def plan(
     Raises:
         Problem: 422 naming each field at fault; 409 while a data set is still being ingested.
     """
+    hours = spec.resources.max_hours
+    tenant_limits.check_caps(session, tenant, priority=spec.priority, hours=hours)
     dataset = _ready_dataset(session, tenant, spec.dataset, "dataset", lock)
     evaluate_dataset = None
     if spec.evaluate.dataset is not None:
@@ -169,6 +171,7 @@ def submit(
     if checkpoint is not None:
         clones.check_branch(session, planned.resolved, checkpoint)
     check_queue(session, caller.token_id, queue_limit)
+    tenant_limits.check_queue(session, caller.tenant)
     job = _new_job(caller, spec, submitted, planned, checkpoint)
     lifecycle.enqueue(session, job)
     for kind, (message, data) in (events or {}).items():
@@ -206,6 +209,7 @@ def _new_job(
         resolved=planned.resolved.model_dump(mode="json"),
         spec_version=versions.current(),
         priority=spec.priority,
+        preemptible=spec.preemptible,
         tags=dict(spec.tags),
         dataset_id=planned.dataset.id,
         evaluate_dataset_id=planned.evaluate_dataset and planned.evaluate_dataset.id,

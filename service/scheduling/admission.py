@@ -13,11 +13,11 @@ A job starts on the nodes that its `resources` allow, and on none that is draine
 few for all workers of an elastic job that has run before, it starts with the most that fit on them and
 divide its batch (`Queued.smaller`). It never shrinks for lack of room alone, which running jobs will leave.
 
-Jobs that would not fit on the empty cluster, and jobs held back by a quota of their token, are skipped
-and get no reservation: more machines, or the end of the token's own jobs, must come first.
+Jobs that would not fit on the empty cluster, and jobs held back by a quota of their token or tenant, are
+skipped and get no reservation: more machines, or the end of the owner's own jobs, must come first.
 
-Within its quota, the first waiting job of a token has a reservation in the same way: later jobs of the
-token do not delay the time from which the quota allows it. Jobs of other tokens are not affected.
+Within its quota, the first waiting job of a token or tenant has a reservation in the same way: later jobs
+of that owner do not delay the time from which the quota allows it. Jobs of others are not affected.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from service.scheduling import packing
 from service.scheduling.nodes import Cluster, Node
 from service.scheduling.occupancy import Occupancy, Placement
 from service.scheduling.packing import Demand, Room
-from service.scheduling.quota import NO_QUOTA, Quota, QuotaReservation
+from service.scheduling.quota import NO_QUOTA, Owner, Quota, QuotaReservation, owners
 
 
 @dataclass(frozen=True)
@@ -48,6 +48,10 @@ class Running:
     """The token whose quota it uses; `None` if no quota."""
     placement: Placement | None = None
     """The nodes of its workers; `None` if unknown."""
+    tenant: str | None = None
+    """The tenant whose quota it uses; `None` if no quota."""
+    job_id: str | None = None
+    """`None` if it does not matter, as for an attempt that has ended."""
 
 
 @dataclass(frozen=True)
@@ -64,6 +68,16 @@ class Queued:
     quota: Quota = NO_QUOTA
     smaller: tuple[Demand, ...] = ()
     """What an elastic job accepts if the nodes are too few, the most first."""
+    tenant: str | None = None
+    tenant_quota: Quota = NO_QUOTA
+    priority: int = 0
+    preemptible: bool = False
+
+    @property
+    def quotas(self) -> list[tuple[Owner, Quota]]:
+        """The quotas that limit the job: that of its token, then that of its tenant."""
+        of_kind = {"token": self.quota, "tenant": self.tenant_quota}
+        return [(owner, of_kind[owner.kind]) for owner in owners(self.token_id, self.tenant)]
 
 
 WaitsFor = Literal["machines", "quota", "room", "reserved-room"]
@@ -86,13 +100,13 @@ class Decision:
 
 
 class _Taken:
-    """What running jobs hold: resources of the nodes, and quotas by token."""
+    """What running jobs hold: resources of the nodes, and quotas by owner."""
 
     def __init__(self, nodes: Sequence[Node]) -> None:
         self.occupancy = Occupancy(nodes)
         self.cpus = self.gpus = self.memory = 0
-        self.jobs_by_token: Counter[str | None] = Counter()
-        self.gpus_by_token: Counter[str | None] = Counter()
+        self.jobs_of: Counter[Owner] = Counter()
+        self.gpus_of: Counter[Owner] = Counter()
 
     @classmethod
     def of(cls, nodes: Sequence[Node], running: Iterable[Running]) -> _Taken:
@@ -107,8 +121,9 @@ class _Taken:
         self.cpus += job.demand.cpus
         self.gpus += job.demand.gpus
         self.memory += job.demand.memory
-        self.jobs_by_token[job.token_id] += 1
-        self.gpus_by_token[job.token_id] += job.demand.gpus
+        for owner in owners(job.token_id, job.tenant):
+            self.jobs_of[owner] += 1
+            self.gpus_of[owner] += job.demand.gpus
 
 
 @dataclass
@@ -146,11 +161,11 @@ class _Round:
         foreign: Mapping[str, Room],
     ) -> None:
         self._cluster, self._now = cluster, now
-        self._nodes = [_without(node, foreign.get(node.id)) for node in cluster.nodes]
+        self._nodes = without_foreign(cluster, foreign)
         self._running = list(running)
         self._taken = _Taken.of(self._nodes, running)
         self._reservation: _Reservation | None = None
-        self._quota_reservations: dict[str, QuotaReservation] = {}
+        self._quota_reservations: dict[Owner, QuotaReservation] = {}
         # Most jobs of a long queue have equal demands. Room only shrinks during a round, so a demand that
         # did not fit once need not be tried again.
         usable = [node for node in cluster.nodes if not node.drained]
@@ -172,33 +187,44 @@ class _Round:
             if demand is None:
                 return Decision(job, "machines", self._too_few_machines(job.demand))
             job = replace(job, demand=demand)
-        decision = self._decide_quota(job) or self._decide_room(job)
+        decision = self._decide_quota(job)
+        if decision is not None:
+            return decision
+        decision = self._decide_room(job)
         if decision.waits_for is None:
             self._start(job)
         else:
-            self._reserve_quota(job)
+            for owner, quota in job.quotas:
+                self._reserve_quota(job, owner, quota)
         return decision
 
     def _decide_quota(self, job: Queued) -> Decision | None:
-        """Return the decision on a job that waits for the quota of its token; `None` for any other."""
-        excess = self._excess(job)
-        if excess is not None:
-            message = f"Waiting for the quota of its token: {excess}"
-            reserved = self._reserve_quota(job)
+        """Return the decision on a job that waits for a quota; `None` for any other.
+
+        A job that its token holds back keeps nothing of its tenant's quota.
+        """
+        for owner, quota in job.quotas:
+            reason = self._why_quota_waits(job, owner, quota)
+            if reason is None:
+                continue
+            message = f"Waiting for the quota of its {owner.kind}: {reason}"
+            reserved = self._reserve_quota(job, owner, quota)
             if reserved is not None and reserved.job_id == job.job_id:
-                message += ". The quota is kept for it, as the first job of its token that waits"
-                message += _latest(reserved.at, self._now)
-            return Decision(job, "quota", message)
-        reserved = self._quota_reservations.get(job.token_id or "")
-        if reserved is not None and reserved.is_delayed_by(self._end_of(job), job.demand.gpus):
-            message = "Waiting for the quota of its token: it is kept for an earlier job"
+                message += f". The quota is kept for it, as the first job of its {owner.kind} that "
+                message += f"waits{_latest(reserved.at, self._now)}"
             return Decision(job, "quota", message)
         return None
 
-    def _excess(self, job: Queued) -> str | None:
-        """Return how a job would exceed the quota of its token."""
-        jobs, gpus = self._taken.jobs_by_token, self._taken.gpus_by_token
-        return job.quota.excess(jobs[job.token_id], gpus[job.token_id], job.demand.gpus)
+    def _why_quota_waits(self, job: Queued, owner: Owner, quota: Quota) -> str | None:
+        """Return why the quota of an owner holds a job back, as a clause; `None` if it does not."""
+        jobs, gpus = self._taken.jobs_of[owner], self._taken.gpus_of[owner]
+        excess = quota.excess(jobs, gpus, job.demand.gpus)
+        if excess is not None:
+            return excess
+        reserved = self._quota_reservations.get(owner)
+        if reserved is not None and reserved.is_delayed_by(self._end_of(job), job.demand.gpus):
+            return "it is kept for an earlier job"
+        return None
 
     def _decide_room(self, job: Queued) -> Decision:
         if not self._fits(job.demand):
@@ -218,35 +244,34 @@ class _Round:
         return Decision(job)
 
     def _start(self, job: Queued) -> None:
-        started = Running(job.demand, self._end_of(job), job.token_id)
+        started = Running(job.demand, self._end_of(job), job.token_id, tenant=job.tenant)
         self._taken.add(started)
         self._running.append(started)
-        reserved = self._quota_reservations.get(job.token_id or "")
-        if reserved is not None:
-            reserved.add(started.ends_by, job.demand.gpus)
+        for owner, _ in job.quotas:
+            if owner in self._quota_reservations:
+                self._quota_reservations[owner].add(started.ends_by, job.demand.gpus)
 
     def _end_of(self, job: Queued) -> datetime:
         """Return the latest end of a job that starts now."""
         return self._now + job.max_runtime
 
-    def _reserve_quota(self, job: Queued) -> QuotaReservation | None:
-        """Return the reservation within the quota of a job's token; the first waiting job gets it.
+    def _reserve_quota(self, job: Queued, owner: Owner, quota: Quota) -> QuotaReservation | None:
+        """Return the reservation within the quota of an owner; its first waiting job gets it.
 
-        `None` if the job has no quota, or needs more than all of it.
+        `None` if there is no quota, or the job needs more than all of it.
         """
-        token = job.token_id
-        if token is None or job.quota == NO_QUOTA or not job.quota.ever_allows(job.demand.gpus):
+        if quota == NO_QUOTA or not quota.ever_allows(job.demand.gpus):
             return None
-        if token not in self._quota_reservations:
-            own = (other for other in self._running if other.token_id == token)
-            self._quota_reservations[token] = QuotaReservation.at_earliest(
+        if owner not in self._quota_reservations:
+            own = (one for one in self._running if owner in owners(one.token_id, one.tenant))
+            self._quota_reservations[owner] = QuotaReservation.at_earliest(
                 job.job_id,
-                job.quota,
+                quota,
                 job.demand.gpus,
                 ((other.ends_by, other.demand.gpus) for other in own),
                 self._now,
             )
-        return self._quota_reservations[token]
+        return self._quota_reservations[owner]
 
     def _fits(self, demand: Demand) -> bool:
         if demand in self._does_not_fit:
@@ -273,9 +298,7 @@ class _Round:
         reserved = self._reservation
         if reserved is None:
             return True
-        if job.token_id == reserved.job.token_id and not self._leaves_quota_for_reservation(
-            job, reserved.job
-        ):
+        if not self._leaves_quota_for_reservation(job, reserved.job):
             return False
         if self._end_of(job) <= reserved.at:
             return True
@@ -291,9 +314,13 @@ class _Round:
 
     def _leaves_quota_for_reservation(self, job: Queued, reserved: Queued) -> bool:
         # Checked now, not only at the reserved time: an exhausted quota would end the reservation.
-        jobs = self._taken.jobs_by_token[job.token_id] + 1
-        gpus = self._taken.gpus_by_token[job.token_id] + job.demand.gpus
-        return reserved.quota.excess(jobs, gpus, reserved.demand.gpus) is None
+        own = owners(job.token_id, job.tenant)
+        for owner, quota in reserved.quotas:
+            jobs = self._taken.jobs_of[owner] + 1
+            gpus = self._taken.gpus_of[owner] + job.demand.gpus
+            if owner in own and quota.excess(jobs, gpus, reserved.demand.gpus) is not None:
+                return False
+        return True
 
     def _too_little_room(self, demand: Demand) -> str:
         cpus, gpus = self._taken.cpus, self._taken.gpus
@@ -341,6 +368,11 @@ class _Round:
         if drained:
             message += f" ({drained} more {'is' if drained == 1 else 'are'} drained)"
         return message
+
+
+def without_foreign(cluster: Cluster, foreign: Mapping[str, Room]) -> list[Node]:
+    """Return the nodes of a cluster without what other programs use of each."""
+    return [_without(node, foreign.get(node.id)) for node in cluster.nodes]
 
 
 def _without(node: Node, foreign: Room | None) -> Node:

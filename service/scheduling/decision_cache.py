@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from sqlalchemy.orm import Session
 
@@ -15,7 +15,7 @@ from service.scheduling.admission import Decision, Running, decide
 from service.scheduling.foreign_use import ForeignUse
 from service.scheduling.nodes import Cluster, with_drains
 from service.scheduling.repository import nodes_of
-from service.scheduling.window import ALWAYS
+from service.scheduling.window import FairQueue
 
 _LONG = 100
 _SECONDS = 1.0
@@ -30,7 +30,8 @@ class DecisionCache:
     A long queue is decided on once a second at most, for all requests of the process together.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, half_life: timedelta) -> None:
+        self._queue = FairQueue(half_life)
         self._lock = threading.Lock()
         self._decisions: Decisions = {}
         self._until = 0.0
@@ -45,17 +46,21 @@ class DecisionCache:
         """
         with self._lock:
             if time.monotonic() >= self._until:
-                self._decisions = _decide(session, snapshot, taken, now)
+                self._decisions = self._decide(session, snapshot, taken, now)
                 is_long = len(self._decisions) >= _LONG
                 self._until = time.monotonic() + _SECONDS if is_long else 0.0
             return self._decisions
 
-
-def _decide(
-    session: Session, snapshot: ClusterSnapshot, taken: Sequence[Running], now: datetime
-) -> Decisions:
-    cluster = with_drains(Cluster(nodes_of(snapshot)), repository.drained(session))
-    foreign = ForeignUse().of(cluster.nodes, taken)
-    queue = repository.queued(session, ALWAYS).jobs
-    decisions = decide(cluster, taken, queue, now, foreign)
-    return {decision.job.job_id: decision for decision in decisions}
+    def _decide(
+        self,
+        session: Session,
+        snapshot: ClusterSnapshot,
+        taken: Sequence[Running],
+        now: datetime,
+    ) -> Decisions:
+        cluster = with_drains(Cluster(nodes_of(snapshot)), repository.drained(session))
+        foreign = ForeignUse().of(cluster.nodes, taken)
+        first = self._queue.first(session, taken, now)
+        queue = repository.load_queued(session, first)
+        decisions = decide(cluster, taken, queue, now, foreign)
+        return {decision.job.job_id: decision for decision in decisions}

@@ -1,16 +1,29 @@
-"""Quotas of a token's running jobs, and the part of a quota that is kept for a waiting job."""
+"""Quotas of the running jobs of a token or tenant, and the part that is kept for a waiting job."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Self
+from typing import Literal, NamedTuple, Self
+
+
+class Owner(NamedTuple):
+    """A token or a tenant, whose jobs share a quota."""
+
+    kind: Literal["token", "tenant"]
+    id: str
+
+
+def owners(token_id: str | None, tenant: str | None) -> list[Owner]:
+    """Return the token and the tenant of a job, of those that are known."""
+    found = [Owner("token", token_id)] if token_id is not None else []
+    return [*found, Owner("tenant", tenant)] if tenant is not None else found
 
 
 @dataclass(frozen=True)
 class Quota:
-    """Limits on the running jobs of one token; `None` means unlimited."""
+    """Limits on the running jobs of one owner; `None` means unlimited."""
 
     max_running_jobs: int | None = None
     max_gpus: int | None = None

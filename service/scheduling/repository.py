@@ -6,8 +6,8 @@ Nothing here commits; the caller's transaction does.
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple, TypeGuard
 
@@ -17,13 +17,24 @@ from sqlalchemy.orm import Session
 
 from dasl_core.spec import Resources, versions
 from dasl_core.spec.versions import UnreadableSpec
-from service.db.models import Attempt, ClusterSnapshot, Drain, Event, Job, Token
+from service.db.models import (
+    Attempt,
+    Checkpoint,
+    ClusterSnapshot,
+    Drain,
+    Event,
+    Job,
+    Tenant,
+    Token,
+)
 from service.protocol import PLACEMENT, PlacementData
 from service.runs.repository import RunView
 from service.scheduling.admission import Queued, Running
+from service.scheduling.fair_share import Account, Waiting
 from service.scheduling.nodes import Cluster, Node, with_drains
 from service.scheduling.occupancy import Placement, placement_of
 from service.scheduling.packing import Demand, Worker
+from service.scheduling.preemption import Candidate, Rank
 from service.scheduling.quota import Quota
 from service.states import LIVE_ATTEMPT, AttemptState, Desired, JobStatus, StopReason
 
@@ -119,14 +130,19 @@ def has_unfinalized_attempt(session: Session, job_id: str) -> bool:
 
 
 class QueuePosition(NamedTuple):
-    """A position in the queue: that of a job, by its priority and id."""
+    """A position in the order of rank and age."""
 
+    preemptible: bool
     priority: int
     job_id: str
 
     def is_before(self, other: QueuePosition) -> bool:
         """Whether this position is nearer to the front of the queue."""
-        return (-self.priority, self.job_id) < (-other.priority, other.job_id)
+        return self._key < other._key
+
+    @property
+    def _key(self) -> tuple[bool, int, str]:
+        return self.preemptible, -self.priority, self.job_id
 
 
 class QueuePart(NamedTuple):
@@ -136,16 +152,28 @@ class QueuePart(NamedTuple):
     end: QueuePosition | None
 
 
-def queued(session: Session, limit: int, after: QueuePosition | None = None) -> QueuePart:
-    """Return queued jobs in the order of admission: by priority, then oldest first.
+def queued(
+    session: Session,
+    limit: int,
+    after: QueuePosition | None = None,
+    without: Collection[str] = (),
+) -> QueuePart:
+    """Return queued jobs by rank, then oldest first.
 
     Jobs whose spec cannot be read are left out (`why_unreadable`).
 
     Args:
         limit: number of jobs to read.
         after: read the jobs behind this position.
+        without: ids of jobs to leave out.
     """
-    part = _positions(session, limit, after)
+    part = _positions(session, limit, after, without)
+    jobs = load_queued(session, [position.job_id for position in part])
+    return QueuePart(jobs, part[-1] if len(part) == limit else None)
+
+
+def load_queued(session: Session, job_ids: Sequence[str]) -> list[Queued]:
+    """Return queued jobs in the given order, without those that are not to run or cannot be read."""
     rows = session.execute(
         select(
             Job.id,
@@ -154,56 +182,151 @@ def queued(session: Session, limit: int, after: QueuePosition | None = None) -> 
             Job.token_id,
             Job.max_hours,
             Job.workers,
+            Job.tenant,
+            Job.priority,
+            Job.preemptible,
             Token.max_running_jobs,
             Token.max_gpus,
+            Tenant.max_running_jobs.label("tenant_jobs"),
+            Tenant.max_gpus.label("tenant_gpus"),
         )
         .join(Token, Token.id == Job.token_id, isouter=True)
-        .where(Job.id.in_([position.job_id for position in part]))
-        .order_by(Job.priority.desc(), Job.id)
+        .join(Tenant, Tenant.name == Job.tenant, isouter=True)
+        .where(Job.id.in_(job_ids))
     ).all()
+    place = {job_id: index for index, job_id in enumerate(job_ids)}
+    rows = sorted(rows, key=lambda row: place[row.id])
     used = _time_used(session, [row.id for row in rows if row.attempt])
     resources = _resources(session, [row.id for row in rows])
-    jobs = [
+    return [
         Queued(
-            job_id,
-            attempt,
-            resources[job_id].of(workers),
+            row.id,
+            row.attempt,
+            resources[row.id].of(row.workers),
             max_runtime=max(
-                timedelta(), resources[job_id].limit(max_hours) - used.get(job_id, timedelta())
+                timedelta(), resources[row.id].limit(row.max_hours) - used.get(row.id, timedelta())
             ),
-            token_id=token_id,
-            quota=Quota(max_running_jobs, max_gpus),
-            smaller=resources[job_id].smaller(workers) if attempt else (),
+            token_id=row.token_id,
+            quota=Quota(row.max_running_jobs, row.max_gpus),
+            smaller=resources[row.id].smaller(row.workers) if row.attempt else (),
+            tenant=row.tenant,
+            tenant_quota=Quota(row.tenant_jobs, row.tenant_gpus),
+            priority=row.priority,
+            preemptible=row.preemptible,
         )
-        for job_id, desired, attempt, token_id, max_hours, workers, max_running_jobs, max_gpus in rows
-        if desired == Desired.RUN and not resources[job_id].why_unreadable
+        for row in rows
+        if row.desired == Desired.RUN and not resources[row.id].why_unreadable
     ]
-    return QueuePart(jobs, part[-1] if len(part) == limit else None)
 
 
-def _positions(session: Session, limit: int, after: QueuePosition | None) -> list[QueuePosition]:
+def ranks(session: Session) -> Iterator[Rank]:
+    """Yield the ranks that queued jobs have, highest first."""
+    highest = select(func.max(Job.priority)).where(Job.status == JobStatus.QUEUED)
+    for preemptible in (False, True):
+        of_class = highest.where(Job.preemptible.is_(preemptible))
+        priority = session.scalar(of_class)
+        while priority is not None:
+            yield Rank(not preemptible, priority)
+            priority = session.scalar(of_class.where(Job.priority < priority))
+
+
+def accounts(session: Session, rank: Rank) -> list[Account]:
+    """Return the accounts that have queued jobs of a rank."""
+    query = select(Job.tenant, Job.token_id).where(*_has_rank(rank)).distinct()
+    return [Account(*row) for row in session.execute(query)]
+
+
+_FIRST_JOBS = 16
+
+
+def waiting(session: Session, rank: Rank, account: Account) -> Iterator[Waiting]:
+    """Yield an account's queued jobs of a rank, oldest first, reading a few at a time."""
+    limit, last = _FIRST_JOBS, ""
+    own = Job.tenant == account.tenant, Job.token_id.is_not_distinct_from(account.token_id)
+    while True:
+        query = select(Job.id).where(*_has_rank(rank), *own, Job.id > last).order_by(Job.id)
+        ids = session.scalars(query.limit(limit)).all()
+        resources = _resources(session, ids)
+        for last in ids:
+            yield Waiting(last, resources[last].demand)
+        if len(ids) < limit:
+            return
+        limit *= 2
+
+
+def _has_rank(rank: Rank) -> tuple[Any, ...]:
+    is_queued = Job.status == JobStatus.QUEUED
+    return is_queued, Job.preemptible.is_(not rank.keeps_room), Job.priority == rank.priority
+
+
+def weights(session: Session) -> dict[str, float]:
+    """Return the weights of tenants that have a row."""
+    return {row.name: row.weight for row in session.execute(select(Tenant.name, Tenant.weight))}
+
+
+def demand_of(session: Session, job_id: str) -> Demand:
+    """Return the demand of a job; what its numbers state, if its spec cannot be read."""
+    return _resources(session, [job_id])[job_id].demand
+
+
+def candidates(session: Session, taken: Sequence[Running]) -> list[Candidate]:
+    """Return the attempts that may be preempted: they train, and nobody has asked them to stop."""
+    held = {each.job_id: each for each in taken if each.job_id is not None}
+    saved = (
+        select(func.max(Checkpoint.created_at))
+        .where(Checkpoint.job_id == Attempt.job_id, Checkpoint.attempt == Attempt.number)
+        .scalar_subquery()
+    )
+    columns = (Job.id, Attempt.number, Job.preemptible, Job.priority, Attempt.created_at)
+    rows = session.execute(
+        select(*columns, saved.label("saved"))
+        .join(Attempt, Attempt.job_id == Job.id)
+        .where(
+            Attempt.state == AttemptState.RUNNING,
+            Attempt.progress_reported_at.is_not(None),
+            Attempt.stop_reason.is_(None),
+            Job.desired == Desired.RUN,
+        )
+    )
+    return [
+        Candidate(
+            row.id,
+            row.number,
+            Rank(not row.preemptible, row.priority),
+            unsaved_since=row.saved or row.created_at,
+            started_at=row.created_at,
+            holds=held[row.id],
+        )
+        for row in rows
+        if row.id in held
+    ]
+
+
+def _positions(
+    session: Session, limit: int, after: QueuePosition | None, without: Collection[str]
+) -> list[QueuePosition]:
     """Return the positions of queued jobs in their order.
 
-    One priority after the other: an index has the jobs of each in order, so that a long queue is
-    neither read whole nor sorted.
+    One rank after the other: an index has the jobs of each, so that a long queue is not sorted whole.
     """
-    is_queued = Job.status == JobStatus.QUEUED
-    highest = select(func.max(Job.priority)).where(is_queued)
-    priority = session.scalar(highest) if after is None else after.priority
     positions: list[QueuePosition] = []
-    while priority is not None and len(positions) < limit:
-        ids = select(Job.id).where(is_queued, Job.priority == priority).order_by(Job.id)
-        if after is not None and priority == after.priority:
+    for rank in ranks(session):
+        start = QueuePosition(not rank.keeps_room, rank.priority, "")
+        if after is not None and start[:2] != after[:2] and start.is_before(after):
+            continue
+        ids = select(Job.id).where(*_has_rank(rank), Job.id.not_in(without)).order_by(Job.id)
+        if after is not None and start[:2] == after[:2]:
             ids = ids.where(Job.id > after.job_id)
         for job_id in session.scalars(ids.limit(limit - len(positions))):
-            positions.append(QueuePosition(priority, job_id))
-        priority = session.scalar(highest.where(Job.priority < priority))
+            positions.append(start._replace(job_id=job_id))
+        if len(positions) == limit:
+            break
     return positions
 
 
 def is_queue_full(session: Session, count: int) -> bool:
     """Whether at least `count` jobs are queued."""
-    return len(_positions(session, count, None)) == count
+    return len(_positions(session, count, None, ())) == count
 
 
 def why_unreadable(session: Session, job_ids: Sequence[str]) -> dict[str, str]:
@@ -220,7 +343,7 @@ def running(session: Session, now: datetime) -> list[Running]:
     Attempts with a request to stop may end at any moment. Jobs that wait for a retry keep their
     resources: after a killed rank, a younger job that may run for a day must not go first.
     """
-    of_job = (Job.desired, Job.token_id, Job.max_hours)
+    of_job = (Job.desired, Job.token_id, Job.tenant, Job.max_hours)
     columns = (Job.id, Attempt.number, *of_job, func.coalesce(Attempt.workers, Job.workers))
     rows = session.execute(
         select(*columns, Attempt.stop_reason, Attempt.created_at, Attempt.state)
@@ -245,15 +368,18 @@ def running(session: Session, now: datetime) -> list[Running]:
         session, [(row.id, row.number) for row in rows if row.state == AttemptState.RUNNING]
     )
     jobs = []
-    for each in (*rows, *between):
-        job_id, number, desired, token_id, max_hours, workers, stop_reason, began_at, _ = each
+    for row in (*rows, *between):
+        job_id, number, desired, token_id, tenant, max_hours, workers, stop_reason, began_at, _ = (
+            row
+        )
         assert began_at is not None
         held = resources[job_id]
         ends_by = began_at + held.limit(max_hours) - used.get(job_id, timedelta())
         stops = desired != Desired.RUN or stop_reason is not None
         at = now if stops else max(now, ends_by)
         placement = None if number is None else placements.get((job_id, number))
-        jobs.append(_holding(held.of(workers), at, token_id, placement))
+        holding = _holding(held.of(workers), at, token_id, placement)
+        jobs.append(replace(holding, tenant=tenant, job_id=job_id))
     return jobs
 
 

@@ -33,10 +33,12 @@ from service.login.endpoints import router as login
 from service.login.provider import Provider
 from service.observability.endpoints import router as probes
 from service.observability.observer import Observer
+from service.scheduling.decision_cache import DecisionCache
 from service.settings import Settings
 from service.storage.endpoints import router as storage
 from service.tenants.endpoints import router as tenants
 from service.tokens.endpoints import router as tokens
+from service.usage.endpoints import router as usage
 from service.users.endpoints import router as users
 from service.worker_api.endpoints import routers as workers
 
@@ -57,6 +59,7 @@ for _part in (
     users,
     tokens,
     audit,
+    usage,
     *workers,
 ):
     _router.include_router(_part, responses=problems.PROBLEM_RESPONSES)
@@ -80,7 +83,8 @@ def create_app(settings: Settings, database: Database | None = None) -> FastAPI:
         presigned=settings.presigned_downloads,
         public_endpoint=settings.s3_public_endpoint,
     )
-    context = Context(settings, database, store, Failures(failures), Failures(failures))
+    decisions = DecisionCache(settings.fair_share_half_life)
+    context = Context(settings, database, store, Failures(failures), decisions, Failures(failures))
     provider = _login_provider(settings)
 
     @asynccontextmanager

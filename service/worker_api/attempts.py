@@ -95,7 +95,7 @@ class AttemptSession:
 
     def heartbeat(self, progress: dict[str, object]) -> str:
         """Record a heartbeat and return what the attempt is to do."""
-        lifecycle.record_heartbeat(self.job, self.attempt, progress)
+        lifecycle.record_heartbeat(self.session, self.job, self.attempt, progress)
         return lifecycle.desired_of_attempt(self.job, self.attempt)
 
     def metrics(self, batch: MetricBatch) -> None:

@@ -77,7 +77,15 @@ class World:
         with self.database.read() as session:
             return session.scalar(select(func.count()).where(*unfinalized)) or 0
 
-    def add_job(self, *, priority: int = 0, token_id: str | None = None, **resources: Any) -> str:
+    def add_job(
+        self,
+        *,
+        priority: int = 0,
+        token_id: str | None = None,
+        tenant: str = "default",
+        preemptible: bool = False,
+        **resources: Any,
+    ) -> str:
         defaults = {"workers": 1, "cpus_per_worker": 1, "gpus_per_worker": 0}
         placement: dict[str, Any] = {
             "min_workers": None,
@@ -90,7 +98,7 @@ class World:
         limits = {"max_restarts": 3, "max_hours": 24.0}
         job = Job(
             id=ids.new_id("job"),
-            tenant="default",
+            tenant=tenant,
             name="a job",
             method="simclr",
             spec={},
@@ -99,6 +107,7 @@ class World:
                 "train": {"batch_size": 12, "micro_batches": 1},
             },
             priority=priority,
+            preemptible=preemptible,
             tags={},
             dataset_id=self.dataset_id(),
             created_at=self.now(),
@@ -178,7 +187,7 @@ class World:
         """Send a heartbeat, as the worker API handles it; return what the attempt is to do."""
         with self.database.write() as session:
             job, attempt = lifecycle.lock_live_attempt(session, job_id, number)
-            lifecycle.record_heartbeat(job, attempt, progress or {})
+            lifecycle.record_heartbeat(session, job, attempt, progress or {})
             return lifecycle.desired_of_attempt(job, attempt)
 
     def worker_reports_placement(self, job_id: str, number: int = 1, **ranks: int) -> None:

@@ -110,11 +110,11 @@ def test_round_considers_first_jobs_and_the_others_in_turn(
     monkeypatch.setattr(window, "ALWAYS", 2)
     monkeypatch.setattr(window, "IN_TURN", 2)
     jobs = [world.add_job(priority=-(n // 3)) for n in range(7)]
-    rounds = window.QueueWindow()
+    rounds = window.QueueWindow(timedelta(days=1))
 
     def considered() -> list[int]:
         with world.database.read() as session:
-            return [jobs.index(job.job_id) for job in rounds.read(session)]
+            return [jobs.index(job.job_id) for job in rounds.read(session, [], world.now())]
 
     assert [considered() for _ in range(4)] == [[0, 1, 2, 3], [0, 1, 4, 5], [0, 1, 6], [0, 1, 2, 3]]
     world.cancel(jobs[0])

@@ -1,0 +1,58 @@
+"""Limits of a tenant that are checked at submission, at changes and for clones."""
+
+from __future__ import annotations
+
+from sqlalchemy.orm import Session
+
+from dasl_core.spec import FieldProblem
+from service.api.problems import Problem, spec_problem
+from service.jobs import repository
+
+
+def check_caps(
+    session: Session, tenant: str, *, priority: int | None = None, hours: float | None = None
+) -> None:
+    """Check the priority and the time limit of a job; `None`: not to be checked.
+
+    Raises:
+        Problem: 422 naming each field that exceeds its cap.
+    """
+    limits = repository.tenant(session, tenant)
+    if limits is None:
+        return
+    caps = (
+        ("priority", "max_priority", priority, limits.max_priority),
+        ("resources.max_hours", "max_hours", hours, limits.max_hours),
+    )
+    problems = [
+        FieldProblem(
+            field, f"exceeds {name} of this tenant, {cap:g}", f"{value:g}", f"at most {cap:g}"
+        )
+        for field, name, value, cap in caps
+        if value is not None and cap is not None and value > cap
+    ]
+    if problems:
+        raise spec_problem(problems)
+
+
+def check_queue(session: Session, tenant: str) -> None:
+    """Check that a tenant may have one more job in the queue.
+
+    If it has a quota, its row stays locked until the transaction ends: two concurrent submissions
+    cannot both take the last place.
+
+    Raises:
+        Problem: 429, the quota is exhausted.
+    """
+    limit = repository.lock_queue_limit(session, tenant)
+    if limit is None:
+        return
+    queued = repository.count_queued(session, tenant)
+    if queued >= limit:
+        raise Problem(
+            429,
+            "quota-exceeded",
+            f"max_queued_jobs of this tenant is {limit}, and {queued} of its jobs are queued; "
+            "submit again when one has started",
+            extra={"quota": "max_queued_jobs", "limit": limit, "used": queued},
+        )

@@ -1,0 +1,112 @@
+"""Fair share: the order of queued jobs of the same class, by what their tenants and tokens have used.
+
+Among tenants, the one with the least use in relation to its weight comes first; among its tokens, the one
+with the least use; among its jobs, the oldest. Use is counted in GPU-hours and decays with a half-life. A
+job is charged in advance with its first hour when it starts or takes its place in the order, so that jobs
+of several tenants alternate. With one tenant and one token, the order is that of submission.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import NamedTuple
+
+from service.scheduling.packing import Demand
+
+CPU_HOURS_PER_GPU_HOUR = 32
+"""So many CPU-hours count as much as one GPU-hour."""
+IN_ADVANCE = timedelta(hours=1)
+"""Use that a job is charged with when it starts."""
+
+
+class Account(NamedTuple):
+    """Who is charged for a job."""
+
+    tenant: str
+    token_id: str | None
+
+
+class Waiting(NamedTuple):
+    """A queued job, as far as the order needs it."""
+
+    job_id: str
+    demand: Demand
+
+
+class Use(NamedTuple):
+    """Use of the cluster by an account, in one hour or longer ago."""
+
+    account: Account
+    at: datetime
+    gpu_seconds: float
+    cpu_seconds: float
+
+
+def cost(gpus: float, cpus: float, time: timedelta) -> float:
+    """Return the use of resources for some time, in GPU-hours."""
+    return (gpus + cpus / CPU_HOURS_PER_GPU_HOUR) * (time / timedelta(hours=1))
+
+
+def decayed(amount: float, age: timedelta, half_life: timedelta) -> float:
+    """Return what remains of a use of the past."""
+    return float(amount * 0.5 ** (max(age, timedelta()) / half_life))
+
+
+@dataclass
+class Shares:
+    """Decayed use of tenants and tokens in GPU-hours, and the weights of the tenants."""
+
+    weights: Mapping[str, float] = field(default_factory=dict)
+    of_tenant: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
+    of_account: defaultdict[Account, float] = field(default_factory=lambda: defaultdict(float))
+
+    def copy(self) -> Shares:
+        """Return an independent copy."""
+        return Shares(self.weights, self.of_tenant.copy(), self.of_account.copy())
+
+    def add(self, uses: Iterable[Use], now: datetime, half_life: timedelta) -> None:
+        """Count uses of the past."""
+        for use in uses:
+            amount = cost(use.gpu_seconds, use.cpu_seconds, timedelta(seconds=1))
+            self._charge(use.account, decayed(amount, now - use.at, half_life))
+
+    def charge(self, account: Account, demand: Demand) -> None:
+        """Charge an account in advance with a job that runs, or is the next to start."""
+        self._charge(account, cost(demand.gpus, demand.cpus, IN_ADVANCE))
+
+    def normalized(self, tenant: str) -> float:
+        """Return the use of a tenant in relation to its weight."""
+        return self.of_tenant[tenant] / self.weights.get(tenant, 1.0)
+
+    def _charge(self, account: Account, amount: float) -> None:
+        self.of_tenant[account.tenant] += amount
+        self.of_account[account] += amount
+
+
+def in_order(shares: Shares, queues: Mapping[Account, Iterator[Waiting]]) -> Iterator[str]:
+    """Yield the ids of waiting jobs in the order of fair share, and charge each to `shares`.
+
+    Args:
+        queues: the waiting jobs of each account, oldest first; read only as far as needed.
+    """
+    tokens: defaultdict[str, list[tuple[float, Waiting, Account]]] = defaultdict(list)
+    for account, queue in queues.items():
+        if (first := next(queue, None)) is not None:
+            entry = (shares.of_account[account], first, account)
+            heapq.heappush(tokens[account.tenant], entry)
+    tenants = [(shares.normalized(tenant), heap[0][1], tenant) for tenant, heap in tokens.items()]
+    heapq.heapify(tenants)
+    while tenants:
+        _, _, tenant = heapq.heappop(tenants)
+        heap = tokens[tenant]
+        _, job, account = heapq.heappop(heap)
+        yield job.job_id
+        shares.charge(account, job.demand)
+        if (following := next(queues[account], None)) is not None:
+            heapq.heappush(heap, (shares.of_account[account], following, account))
+        if heap:
+            heapq.heappush(tenants, (shares.normalized(tenant), heap[0][1], tenant))

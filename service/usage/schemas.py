@@ -1,0 +1,53 @@
+"""Request parameters and response model of the use of the cluster."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, BaseModel
+from sqlalchemy import Row
+
+from dasl_core.spec.base import problem
+
+
+def _in_utc(at: datetime | None) -> datetime | None:
+    if at is None:
+        return None
+    try:
+        return at.replace(tzinfo=UTC) if at.tzinfo is None else at.astimezone(UTC)
+    except OverflowError as error:
+        raise problem("is out of range", at, "a date, or a date and time") from error
+
+
+Moment = Annotated[datetime | None, AfterValidator(_in_utc)]
+
+
+class TokenUsage(BaseModel):
+    """Use of the cluster by the jobs of a token."""
+
+    token_id: str | None
+    token_name: str | None
+    jobs: int
+    gpu_hours: float
+    cpu_hours: float
+
+    @classmethod
+    def of(cls, row: Row[*tuple[Any, ...]]) -> TokenUsage:
+        """Build the view of a row of the ledger."""
+        token_id, name, jobs, gpu_seconds, cpu_seconds = row
+        return cls(
+            token_id=token_id,
+            token_name=name,
+            jobs=jobs,
+            gpu_hours=gpu_seconds / 3600,
+            cpu_hours=cpu_seconds / 3600,
+        )
+
+
+class UsageView(BaseModel):
+    """Use of the cluster in whole hours, most first."""
+
+    start: datetime
+    end: datetime
+    data: list[TokenUsage]

@@ -1,0 +1,107 @@
+"""Fair share: weights, decay, the order of the queue, and the ledger of use."""
+
+from __future__ import annotations
+
+from collections import Counter
+from datetime import UTC, datetime, timedelta
+from itertools import islice
+
+from hypothesis import given
+from hypothesis import strategies as st
+from sqlalchemy import select
+
+from service.db.models import Attempt, Tenant, Usage
+from service.scheduling import window
+from service.scheduling.fair_share import Account, Shares, Use, Waiting, decayed, in_order
+from service.scheduling.packing import Demand, Worker
+from tests.support.dispatcher_world import World
+
+BEGAN = datetime(2026, 1, 1, tzinfo=UTC)
+ONE_GPU = Demand(1, Worker(1, 1))
+DAY = timedelta(days=1)
+
+
+@given(st.lists(st.integers(1, 8), min_size=1, max_size=5))
+def test_jobs_are_started_in_proportion_to_weights(weights: list[int]) -> None:
+    names = {str(n): weight for n, weight in enumerate(weights)}
+    queues = {
+        Account(name, None): iter([Waiting(f"{name}-{n:05}", ONE_GPU) for n in range(1000)])
+        for name in names
+    }
+    total = 20 * sum(weights)
+    order = islice(in_order(Shares(names), queues), total)
+    started = Counter(job.split("-")[0] for job in order)
+    assert all(abs(started[name] - 20 * weight) <= 8 for name, weight in names.items())
+
+
+@given(st.lists(st.integers(1, 8), max_size=30))
+def test_order_of_one_token_is_that_of_submission(workers: list[int]) -> None:
+    jobs = [Waiting(f"{n:05}", Demand(gpus, Worker(1, 1))) for n, gpus in enumerate(workers)]
+    order = in_order(Shares(), {Account("a", "t"): iter(jobs)})
+    assert list(order) == [job.job_id for job in jobs]
+
+
+@given(st.floats(0, 1e9), st.floats(0, 1e4), st.floats(0, 1e4))
+def test_use_only_decays(amount: float, first: float, more: float) -> None:
+    ages = timedelta(hours=first), timedelta(hours=first + more)
+    earlier, later = (decayed(amount, age, DAY) for age in ages)
+    assert amount >= earlier >= later >= 0
+
+
+def test_use_of_the_past_and_of_the_token_decides() -> None:
+    shares = Shares()
+    shares.add([Use(Account("a", "t"), BEGAN, 3600.0, 0.0)], BEGAN + DAY, DAY)
+    assert shares.of_account[Account("a", "t")] == 0.5
+    queues = {
+        Account("a", "t"): iter([Waiting("1", ONE_GPU)]),
+        Account("a", "u"): iter([Waiting("2", ONE_GPU)]),
+        Account("b", "v"): iter([Waiting("3", ONE_GPU)]),
+    }
+    assert list(in_order(shares, queues)) == ["3", "2", "1"]
+
+
+def test_many_jobs_of_one_tenant_do_not_hide_those_of_another(world: World) -> None:
+    many = [world.add_job(tenant="a") for _ in range(window.ALWAYS + 5)]
+    other = world.add_job(tenant="b")
+    with world.database.read() as session:
+        first = window.FairQueue(DAY).first(session, [], world.now())
+    assert first[:2] == [many[0], other]
+
+
+def test_weights_of_tenants_are_read(world: World) -> None:
+    with world.database.write() as session:
+        session.add(Tenant(name="b", weight=2.0, created_at=world.now()))
+    first, *_ = (world.add_job(tenant="a") for _ in range(3))
+    own = [world.add_job(tenant="b") for _ in range(3)]
+    with world.database.read() as session:
+        order = window.FairQueue(DAY).first(session, [], world.now())
+    assert order[:4] == [first, *own[:2], order[3]]
+
+
+def test_ledger_has_exactly_the_confirmed_runtime(world: World) -> None:
+    job = world.add_job(workers=2, cpus_per_worker=1)
+    world.tick()
+    with world.database.write() as session:
+        session.get_one(Attempt, (job, 1)).created_at = datetime.now(UTC) - timedelta(minutes=1)
+    world.worker_starts(job)
+    for step in range(3):
+        world.worker_sends_heartbeat(job, progress={"step": step})
+    with world.database.read() as session:
+        rows = session.scalars(select(Usage).where(Usage.job_id == job)).all()
+        assert sum(row.cpu_seconds for row in rows) == 2 * world.attempt(job).ran_seconds > 0
+        assert {(row.tenant, row.gpu_seconds) for row in rows} == {("default", 0.0)}
+
+
+def test_quota_of_a_tenant_limits_all_its_tokens(world: World) -> None:
+    with world.database.write() as session:
+        session.add(Tenant(name="default", max_running_jobs=1, created_at=world.now()))
+    first, second = (world.add_job(token_id=world.add_token()) for _ in range(2))
+    other = world.add_job(tenant="b")
+    world.tick()
+    assert [world.status(job) for job in (first, second, other)] == [
+        "starting",
+        "queued",
+        "starting",
+    ]
+    (message,) = world.events(second, "waiting")
+    assert "quota of its tenant: max_running_jobs is 1" in message

@@ -1,0 +1,74 @@
+"""Limits of a tenant at submission and at changes, and the use of the cluster in the API."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from service.db.models import Tenant, Usage
+from tests.support.api_under_test import Api, refused
+
+
+def limit(api: Api, **limits: Any) -> None:
+    with api.database.write() as session:
+        session.add(Tenant(name="default", created_at=datetime.now(UTC), **limits))
+
+
+def submit(api: Api, headers: dict[str, str], **spec: Any) -> Any:
+    return api.client.post("/v1/jobs", json={"dataset": "emoji", **spec}, headers=headers)
+
+
+def test_caps_hold_for_submission_changes_and_clones(api: Api) -> None:
+    api.dataset()
+    headers = api.token("submit", "read")
+    limit(api, max_priority=5, max_hours=30.0)
+    refused(submit(api, headers, priority=6), 422, "priority")
+    refused(submit(api, headers, resources={"max_hours": 31}), 422, "resources.max_hours")
+    job = submit(api, headers, priority=5).json()["id"]
+    path = f"/v1/jobs/{job}"
+    for change, field in (
+        ({"priority": 6}, "priority"),
+        ({"resources": {"max_hours": 31}}, "resources.max_hours"),
+    ):
+        refused(api.client.patch(path, json=change, headers=headers), 422, field)
+    body = {"changes": {"priority": 6}, "checkpoint": None}
+    refused(api.client.post(f"{path}/clone", json=body, headers=headers), 422, "priority")
+
+
+def test_queue_quota_of_a_tenant_counts_all_its_tokens(api: Api) -> None:
+    api.dataset()
+    limit(api, max_queued_jobs=1)
+    assert submit(api, api.token("submit")).status_code == 201
+    problem = refused(submit(api, api.token("submit")), 429)
+    assert "of this tenant is 1" in problem["detail"]
+
+
+def test_usage_is_the_tenants_for_an_administrator_only(api: Api) -> None:
+    with api.database.write() as session:
+        for number, tenant in enumerate(("default", "other")):
+            hour = datetime(2026, 1, 1, 5, tzinfo=UTC)
+            session.add(
+                Usage(
+                    job_id=f"job_{number}",
+                    hour=hour,
+                    tenant=tenant,
+                    token_id=None,
+                    tags={},
+                    gpu_seconds=7200.0,
+                    cpu_seconds=3600.0,
+                )
+            )
+    path = "/v1/usage?from=2026-01-01&to=2026-01-02"
+    (row,) = api.client.get(path, headers=api.token("admin")).json()["data"]
+    assert (row["jobs"], row["gpu_hours"], row["cpu_hours"]) == (1, 2.0, 1.0)
+    assert api.client.get(path, headers=api.token("read")).json()["data"] == []
+
+
+@pytest.mark.parametrize(
+    "query",
+    ["from=2026-01-02&to=2026-01-01", "from=2020-01-01&to=2026-01-01", "to=0001-01-01", "from=x"],
+)
+def test_usage_refuses_invalid_times(api: Api, query: str) -> None:
+    refused(api.client.get(f"/v1/usage?{query}", headers=api.token("read")), 422)
