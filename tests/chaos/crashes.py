@@ -41,6 +41,7 @@ from tests.chaos.ray_cluster import RayCluster
 from tests.support import processes
 from tests.support.databases import PostgresServer, postgres_server
 from tests.support.polling import until
+from tests.support.s3_server import BUCKET, S3Server, environment, s3_server
 from tests.support.stand_in.jobs_api import StandInRay
 
 RESULTS = Path(__file__).parent / "results"
@@ -158,6 +159,7 @@ def main() -> int:
     """Kill processes, write the results, and return 1 if anything was lost or done twice."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--database", choices=("sqlite", "postgresql"), default="sqlite")
+    parser.add_argument("--store", choices=("folder", "s3"), default="folder")
     parser.add_argument("--kills", type=int, default=200)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument(
@@ -183,13 +185,18 @@ def main() -> int:
     with (
         tempfile.TemporaryDirectory(prefix="dasl-crash-") as folder,
         empty_database(options.database, Path(folder)) as (url, server),
+        empty_store(options.store, Path(folder)) as store,
     ):
         result = crash(
             Path(folder),
             url,
             server,
+            store,
             targets=kills.possible(
-                options.targets, database=options.database, standin=options.standin
+                options.targets,
+                database=options.database,
+                store=options.store,
+                standin=options.standin,
             ),
             number=options.kills,
             seed=options.seed,
@@ -200,6 +207,7 @@ def main() -> int:
         )
     print(json.dumps(result, indent=2))
     name = f"crashes-{options.database}{'-standin' if options.standin else ''}"
+    name += "-s3" if options.store == "s3" else ""
     if options.targets != kills.PROCESSES:
         name += "-all"
     output = options.output or RESULTS / f"{name}.json"
@@ -244,10 +252,23 @@ def empty_database(kind: str, folder: Path) -> Iterator[tuple[str, PostgresServe
             yield server.url, server
 
 
+@contextmanager
+def empty_store(kind: str, folder: Path) -> Iterator[S3Server | None]:
+    """Yield an S3 server with an empty bucket, and set the variables of its clients; `None` for a folder."""
+    if kind == "folder":
+        yield None
+        return
+    files = folder / "s3"
+    files.mkdir()
+    with s3_server(files) as server, environment(server.environment):
+        yield server
+
+
 def crash(
     home: Path,
     database_url: str,
     server: PostgresServer | None,
+    store: S3Server | None,
     *,
     targets: Sequence[Target],
     number: int,
@@ -261,6 +282,7 @@ def crash(
 
     Args:
         server: the server of the database, if it has one.
+        store: the S3 server for the artifacts; `None`: they are in a folder.
         targets: what to kill.
         mean_wait: seconds between two kills; each wait is drawn evenly from 0 to twice that.
         minutes: time after which no more processes are killed.
@@ -278,13 +300,14 @@ def crash(
         ray = StandInRay(home / "ray.log", width + 1)
     elif {"ray", "node"} & {*targets}:
         ray = RayCluster(home / "ray.log", ((width + 1) // 2 + 1,) * 2)
-    with deployed(home, database_url, cpus=width + 1, settings=SETTINGS, ray=ray) as deployment:
+    settings = SETTINGS | ({"DASL_ARTIFACTS_URI": f"s3://{BUCKET}/chaos"} if store else {})
+    with deployed(home, database_url, cpus=width + 1, settings=settings, ray=ray) as deployment:
         database = Database(database_url)
         monitor = OverlapMonitor(database)
         monitor.start()
         with deployment.client() as client:
             stream = Stream(client, width, rng, saves_by_time=not standin)
-            killer = Killer(deployment, stream.feed, rng, ray, server)
+            killer = Killer(deployment, stream.feed, rng, ray, server, store)
             first_kill = time.monotonic()
             for wait, target in zip(waits, drawn, strict=True):
                 if time.monotonic() - first_kill > 60 * minutes:
@@ -327,6 +350,7 @@ def crash(
         "most_seconds_of_work_lost": round(at_risk, 2),
         "violations": violations,
         "ray": "stand-in" if standin else "real",
+        "store": "s3" if store else "folder",
         "settings": SETTINGS,
     }
 
@@ -335,8 +359,8 @@ def _left_behind() -> list[str]:
     """Return the command lines of all descendants that still run."""
     orphans = []
     for pid, words in processes.commands(os.getpid()).items():
-        if "postgres" in words[0] or not words[0]:
-            continue  # The database belongs to this process; zombies have ended.
+        if "postgres" in words[0] or words[0].endswith("/weed") or not words[0]:
+            continue  # Database and store belong to this process; zombies have ended.
         orphans.append(f"{pid}: {' '.join(words)[:200]}")
     return orphans
 

@@ -6,13 +6,13 @@ import hashlib
 import itertools
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from service.db.models import Attempt, Checkpoint, Event, Job, Metric
 from service.db.session import Database
+from service.object_store import open_store
 from service.states import LIVE_ATTEMPT, TERMINAL, TRANSITIONS, JobStatus
 
 FINAL_WEIGHTS = "training_state.safetensors"
@@ -185,12 +185,13 @@ def _checkpoint_violations(
 
 def _file_violations(checkpoint: Checkpoint, next_start: float | None) -> Iterator[str]:
     for entry in checkpoint.files:
-        file = Path(checkpoint.uri.removeprefix("file://")) / entry["name"]
-        if not file.is_file():
+        store, path = open_store(f"{checkpoint.uri}/{entry['name']}")
+        if not store.isfile(path):
             yield f"checkpoint {checkpoint.id}: {entry['name']} is missing"
             continue
-        content = file.read_bytes()
+        content = store.cat_file(path)
         if len(content) != entry["size"] or hashlib.sha256(content).hexdigest() != entry["sha256"]:
             yield f"checkpoint {checkpoint.id}: {entry['name']} differs from the registered file"
-        if next_start is not None and file.stat().st_mtime > next_start:
+        written = store.info(path).get("mtime")  # S3 knows it to the second only
+        if None not in (written, next_start) and written > next_start:
             yield f"checkpoint {checkpoint.id} was written after the next attempt began"

@@ -15,9 +15,10 @@ from tests.chaos.ray_cluster import RayCluster
 from tests.support import processes
 from tests.support.databases import PostgresServer
 from tests.support.polling import until
+from tests.support.s3_server import S3Server
 from tests.support.stand_in.jobs_api import StandInRay
 
-Target = Literal["api", "dispatcher", "driver", "worker", "ray", "node", "postgresql"]
+Target = Literal["api", "dispatcher", "driver", "worker", "ray", "node", "postgresql", "s3"]
 ALL: tuple[Target, ...] = get_args(Target)
 PROCESSES: tuple[Target, ...] = ("api", "dispatcher", "driver", "worker")
 # Relative frequencies. After a kill of an attempt Ray Train starts again, which takes much longer than a
@@ -30,9 +31,10 @@ FREQUENCIES: dict[Target, int] = {
     "ray": 1,
     "node": 1,
     "postgresql": 2,
+    "s3": 2,
 }
 _PATIENCE_SECONDS = 300.0
-_DATABASE_OUTAGE_SECONDS = 0.5
+_OUTAGE_SECONDS = 0.5
 
 
 @dataclass(frozen=True)
@@ -43,6 +45,7 @@ class Killer:
         feed: submits jobs, so that there is something to kill.
         ray: a cluster whose head and nodes can be killed; `None` if it is not to be.
         server: the PostgreSQL server; `None` if the database is SQLite.
+        store: the S3 server; `None` if the artifacts are in a folder.
     """
 
     deployment: Deployment
@@ -50,6 +53,7 @@ class Killer:
     random: random.Random
     ray: RayCluster | StandInRay | None
     server: PostgresServer | None
+    store: S3Server | None
 
     def kill(self, target: Target, wait: float) -> None:
         """Kill one process or node, `wait` seconds after one exists.
@@ -67,8 +71,13 @@ class Killer:
         elif target == "postgresql":
             assert self.server is not None, "SQLite has no server"
             self.server.stop_at_once()
-            time.sleep(_DATABASE_OUTAGE_SECONDS)
+            time.sleep(_OUTAGE_SECONDS)
             self.server.start()
+        elif target == "s3":
+            assert self.store is not None, "a folder has no server"
+            self.store.kill()
+            time.sleep(_OUTAGE_SECONDS)
+            self.store.start()
         elif target == "ray":
             assert self.ray is not None
             self.ray.kill_head()
@@ -94,9 +103,13 @@ class Killer:
             return
 
 
-def possible(targets: tuple[Target, ...], *, database: str, standin: bool) -> list[Target]:
+def possible(
+    targets: tuple[Target, ...], *, database: str, store: str, standin: bool
+) -> list[Target]:
     """Return the targets that a deployment has."""
     absent = {"node"} if standin else set()
+    if store == "folder":
+        absent.add("s3")
     if database == "sqlite":
         absent.add("postgresql")
     return [target for target in targets if target not in absent]
