@@ -397,7 +397,7 @@ def record_heartbeat(session: Session, job: Job, attempt: Attempt, progress: Dat
 
 
 def _add_use(session: Session, job: Job, seconds: float, now: datetime) -> None:
-    demand = scheduling.demand_of(session, job.id)
+    demand = scheduling.demands(session, [job.id])[job.id]
     ledger.add(session, job, now, seconds * demand.gpus, seconds * demand.cpus)
 
 
