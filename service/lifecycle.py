@@ -43,6 +43,12 @@ Data = dict[str, Any]
 _JOBS, _EVENTS = (Base.metadata.tables[row.__tablename__] for row in (Job, Event))
 _ADD_JOB, _ADD_EVENT = insert(_JOBS), insert(_EVENTS)
 
+# Why the service stopped an attempt whose job is queued again.
+_CAUSES = {
+    StopReason.SHUTDOWN: "ended as the service was stopped",
+    StopReason.PREEMPTED: "gave way to another job",
+    StopReason.OTHER: "was stopped by the service",
+}
 _AT_TIME_LIMIT = "Its attempts ran for as long as resources.max_hours allows"
 
 
@@ -166,10 +172,7 @@ def finish_attempt(session: Session, job_id: str, number: int, ending: Ending) -
     if outcome == "paused" and stop_reason == StopReason.TIME_LIMIT:
         return _pause_at_time_limit(session, job, note)
     if outcome == "paused" and stop_reason is not None:
-        cause = "gave way to another job"
-        if stop_reason == StopReason.SHUTDOWN:
-            cause = "ended as the service was stopped"
-        message = f"Job queued again. Attempt {number} {cause}{note}"
+        message = f"Job queued again. Attempt {number} {_CAUSES[stop_reason]}{note}"
         _move(session, job, JobStatus.QUEUED, message)
         return JobStatus.QUEUED
     return _retry_or_fail(session, job, ending, stop_reason)
@@ -180,6 +183,8 @@ def _retry_or_fail(
 ) -> JobStatus | None:
     """Fail, pause or retry a job after its newest attempt failed or was lost."""
     error, retry = ending.error, ending.retry
+    if stop_reason in _CAUSES and retry != Retry.NEVER:
+        retry = Retry.FREE  # It would not have stopped then but for the service.
     message = str((error or {}).get("message") or f"Attempt {job.attempt} was {ending.outcome}")
     reason = message.removesuffix(".")  # It becomes part of a sentence.
     if retry == Retry.UNLESS_REPEATED and _is_repeated(session, job, error or {}):

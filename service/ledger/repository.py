@@ -6,10 +6,27 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Row, func, select, update
+from sqlalchemy import Insert, Row, func, select
+from sqlalchemy.dialects.postgresql import Insert as PostgresqlInsert
+from sqlalchemy.dialects.postgresql import insert as postgresql_insert
+from sqlalchemy.dialects.sqlite import Insert as SqliteInsert
+from sqlalchemy.dialects.sqlite import insert as sqlite_insert
 from sqlalchemy.orm import Session
 
-from service.db.models import Job, Token, Usage
+from service.db.models import Base, Job, Token, Usage
+
+_TABLE = Base.metadata.tables[Usage.__tablename__]
+
+
+def _upsert(insert: SqliteInsert | PostgresqlInsert) -> Insert:
+    sums = {name: _TABLE.c[name] + insert.excluded[name] for name in ("gpu_seconds", "cpu_seconds")}
+    return insert.on_conflict_do_update(index_elements=["job_id", "hour"], set_=sums)
+
+
+_ADD = {
+    "sqlite": _upsert(sqlite_insert(_TABLE)),
+    "postgresql": _upsert(postgresql_insert(_TABLE)),
+}
 
 
 def add(session: Session, job: Job, now: datetime, gpu_seconds: float, cpu_seconds: float) -> None:
@@ -17,30 +34,18 @@ def add(session: Session, job: Job, now: datetime, gpu_seconds: float, cpu_secon
 
     In the same transaction as the confirmed runtime of its run, so that nothing counts twice.
     """
-    hour = now.replace(minute=0, second=0, microsecond=0)
-    changed = session.execute(
-        update(Usage)
-        .where(Usage.job_id == job.id, Usage.hour == hour)
-        .values(
-            gpu_seconds=Usage.gpu_seconds + gpu_seconds,
-            cpu_seconds=Usage.cpu_seconds + cpu_seconds,
-        )
-        .returning(Usage.job_id)
-        .execution_options(synchronize_session=False)
-    ).first()
-    if changed is None:
-        session.add(
-            Usage(
-                job_id=job.id,
-                hour=hour,
-                tenant=job.tenant,
-                token_id=job.token_id,
-                tags=dict(job.tags),
-                gpu_seconds=gpu_seconds,
-                cpu_seconds=cpu_seconds,
-            )
-        )
-        session.flush()
+    session.execute(
+        _ADD[session.get_bind().dialect.name],
+        {
+            "job_id": job.id,
+            "hour": now.replace(minute=0, second=0, microsecond=0),
+            "tenant": job.tenant,
+            "token_id": job.token_id,
+            "tags": dict(job.tags),
+            "gpu_seconds": gpu_seconds,
+            "cpu_seconds": cpu_seconds,
+        },
+    )
 
 
 def by_account(session: Session, since: datetime) -> Sequence[Row[*tuple[Any, ...]]]:
