@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session
 from service.ledger import repository as ledger
 from service.scheduling import repository
 from service.scheduling.admission import Queued, Running
-from service.scheduling.fair_share import Account, Shares, Use, Waiting, in_order
+from service.scheduling.fair_share import Account, Shares, Turns, Use, Waiting, in_order
 from service.scheduling.preemption import Rank
 from service.scheduling.repository import Entry, QueuePosition
 
@@ -31,6 +31,8 @@ class FairQueue:
     def __init__(self, half_life: timedelta) -> None:
         self._half_life = half_life
         self._past, self._read_at = Shares(), datetime.min
+        # A restart of the process begins anew, which only postpones the turns of overdue jobs.
+        self._turns: dict[Rank, Turns] = {}
 
     def first(self, session: Session, taken: Sequence[Running], now: datetime) -> list[str]:
         """Return the ids of the first jobs.
@@ -51,8 +53,9 @@ class FairQueue:
             queues = _by_rank(session, entries)
             if cut is not None:
                 queues[cut] = _longer_queues(session, cut, left)
-            for of_rank in queues.values():
-                ids += islice(in_order(shares, of_rank), ALWAYS - len(ids))
+            for rank, of_rank in queues.items():
+                turns = self._turns.setdefault(rank, Turns())
+                ids += islice(in_order(shares, of_rank, turns, now), ALWAYS - len(ids))
             if len(ids) == ALWAYS:
                 break
         return ids

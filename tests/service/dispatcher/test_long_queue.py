@@ -14,7 +14,7 @@ from sqlalchemy import event
 
 from service.db.session import Database
 from service.scheduling import window
-from service.scheduling.fair_share import Account, Shares, Waiting, in_order
+from service.scheduling.fair_share import Account, Shares, Turns, Waiting, in_order
 from service.scheduling.packing import Demand, Worker
 from tests.support.dispatcher_world import World
 
@@ -80,7 +80,9 @@ def test_first_jobs_are_those_of_the_whole_queue_in_order(
     shares, expected = Shares(), list[str]()
     for rank in sorted(queue):
         queues = {account: iter(jobs) for account, jobs in queue[rank].items()}
-        expected += islice(in_order(shares, queues), window.ALWAYS - len(expected))
+        expected += islice(
+            in_order(shares, queues, Turns(), world.now()), window.ALWAYS - len(expected)
+        )
     with world.database.read() as session:
         assert window.FairQueue(DAY).first(session, [], world.now()) == expected
 
