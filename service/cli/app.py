@@ -21,6 +21,7 @@ from service.cli import (
     show,
     tokens,
     train,
+    usage,
 )
 from service.cli.output import note
 from service.client.errors import DaslError
@@ -75,6 +76,7 @@ files.register(app)
 cluster.register(app)
 tokens.register(app)
 audit.register(app)
+usage.register(app)
 doctor.register(app)
 prepare.register(app)
 train.register(app)
