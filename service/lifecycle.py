@@ -43,14 +43,15 @@ Data = dict[str, Any]
 _JOBS, _EVENTS = (Base.metadata.tables[row.__tablename__] for row in (Job, Event))
 _ADD_JOB, _ADD_EVENT = insert(_JOBS), insert(_EVENTS)
 
+# What an attempt did that the service stopped and whose job is queued again.
+_CAUSES = {
+    StopReason.SHUTDOWN: "ended as the service was stopped",
+    StopReason.DRAIN: "ended as a node of its ranks is drained",
+    StopReason.PREEMPTED: "gave way to another job",
+    StopReason.OTHER: "was stopped by the service",
+}
 _AT_TIME_LIMIT = "Its attempts ran for as long as resources.max_hours allows"
 
-# Stops after which a job is queued again, and why they happened.
-_REQUEUED = {
-    StopReason.SHUTDOWN: "the service was stopped",
-    StopReason.DRAIN: "a node of its ranks is drained",
-    StopReason.PREEMPTED: "it gave way to another job",
-}
 _WHY = {
     StopReason.SHUTDOWN: "The service is being stopped",
     StopReason.DRAIN: "A node of its ranks is drained",
@@ -193,8 +194,8 @@ def finish_attempt(session: Session, job_id: str, number: int, ending: Ending) -
     stop_reason = _stop_reason(session, job)
     if outcome == "paused" and stop_reason == StopReason.TIME_LIMIT:
         return _pause_at_time_limit(session, job, note)
-    if outcome == "paused" and stop_reason in _REQUEUED:
-        message = f"Job queued again. Attempt {number} ended as {_REQUEUED[stop_reason]}{note}"
+    if outcome == "paused" and stop_reason is not None:
+        message = f"Job queued again. Attempt {number} {_CAUSES[stop_reason]}{note}"
         _move(session, job, JobStatus.QUEUED, message)
         return JobStatus.QUEUED
     return _retry_or_fail(session, job, ending, stop_reason)
@@ -205,6 +206,8 @@ def _retry_or_fail(
 ) -> JobStatus | None:
     """Fail, pause or retry a job after its newest attempt failed or was lost."""
     error, retry = ending.error, ending.retry
+    if stop_reason in _CAUSES and retry != Retry.NEVER:
+        retry = Retry.FREE  # It would not have stopped then but for the service.
     message = str((error or {}).get("message") or f"Attempt {job.attempt} was {ending.outcome}")
     reason = message.removesuffix(".")  # It becomes part of a sentence.
     if retry == Retry.UNLESS_REPEATED and _is_repeated(session, job, error or {}):
@@ -443,7 +446,7 @@ def record_heartbeat(session: Session, job: Job, attempt: Attempt, progress: Dat
 
 
 def _add_use(session: Session, job: Job, seconds: float, now: datetime) -> None:
-    demand = scheduling.demand_of(session, job.id)
+    demand = scheduling.demands(session, [job.id])[job.id]
     ledger.add(session, job, now, seconds * demand.gpus, seconds * demand.cpus)
 
 

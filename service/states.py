@@ -55,6 +55,12 @@ class StopReason(StrEnum):
     """A node of its ranks is drained; then the job is queued again, too."""
     PREEMPTED = "preempted"
     """The job gives way to one of higher rank; then it is queued again, without using up a restart."""
+    OTHER = "other"
+    """A reason that only a newer version knows; then the job is queued again, without using up a restart."""
+
+    @classmethod
+    def _missing_(cls, value: object) -> StopReason | None:
+        return cls.OTHER if isinstance(value, str) else None
 
 
 class DatasetState(StrEnum):

@@ -21,7 +21,7 @@ def log_to_stderr(token: str, **fields: object) -> None:
     style: log_records.LogFormat = "json" if os.environ.get("DASL_LOG_FORMAT") == "json" else "text"
     if style == "text":
         fields = {name: value for name, value in fields.items() if name == "rank"}
-    secrets = [token, *(os.environ.get(name, "") for name in _SECRETS)]
+    secrets = [token, *(os.environ[name] for name in _SECRETS if os.environ.get(name))]
     log_records.configure(style, secrets=secrets, **fields)
     for name in _CHATTY:
         logging.getLogger(name).setLevel(logging.WARNING)

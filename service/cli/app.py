@@ -24,6 +24,7 @@ from service.cli import (
     tenants,
     tokens,
     train,
+    usage,
     users,
 )
 from service.cli.output import note
@@ -83,6 +84,7 @@ tenants.register(app)
 users.register(app)
 tokens.register(app)
 audit.register(app)
+usage.register(app)
 doctor.register(app)
 prepare.register(app)
 train.register(app)

@@ -12,7 +12,7 @@ from service.client.config import resolve_connection
 from service.client.datasets import Datasets
 from service.client.errors import ApiError
 from service.client.jobs import Jobs
-from service.client.models import Cluster, Drain, Storage
+from service.client.models import Cluster, Drain, Storage, Usage
 from service.client.transport import Transport, path_to
 
 
@@ -94,6 +94,19 @@ class Client:
         body = {"node": node}
         answer = self._transport.json("POST", path_to("cluster", "undrain"), body=body)
         return [Drain.model_validate(each) for each in answer["data"]]
+
+    def usage(
+        self, *, since: str | None = None, until: str | None = None, group_by: str = "token"
+    ) -> Usage:
+        """Return GPU- and CPU-hours: of the tenant with an admin token, else of this client's token.
+
+        Args:
+            since: a date, or a date and time, in UTC; by default 30 days before `until`.
+            until: the end, not included; by default now.
+            group_by: "token" or "tag:KEY".
+        """
+        params = {"from": since, "to": until, "group_by": group_by}
+        return Usage.model_validate(self._transport.json("GET", path_to("usage"), params=params))
 
     def close(self) -> None:
         """Close the connections. Leaving `with Client() as client:` does the same."""

@@ -356,6 +356,26 @@ class AuditEntry(Record):
     address: str | None = None
 
 
+class UsageGroup(Record):
+    """GPU- and CPU-hours of the jobs of a token, or with a value of a tag (None: without one)."""
+
+    value: str | None = None
+    name: str | None = None
+    jobs: int = 0
+    gpu_hours: float = 0
+    cpu_hours: float = 0
+
+
+class Usage(Record):
+    """Use of the cluster between two times, in whole hours, most first."""
+
+    start: datetime | None = None
+    end: datetime | None = None
+    group_by: str = "token"
+    data: list[UsageGroup] = Field(default_factory=list)
+    is_complete: bool = True
+
+
 class Node(Record):
     """A node of the cluster."""
 

@@ -6,10 +6,27 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Row, func, select, update
+from sqlalchemy import ColumnElement, Insert, Row, func, null, select
+from sqlalchemy.dialects.postgresql import Insert as PostgresqlInsert
+from sqlalchemy.dialects.postgresql import insert as postgresql_insert
+from sqlalchemy.dialects.sqlite import Insert as SqliteInsert
+from sqlalchemy.dialects.sqlite import insert as sqlite_insert
 from sqlalchemy.orm import Session
 
-from service.db.models import Job, Token, Usage
+from service.db.models import Base, Job, Token, Usage
+
+_TABLE = Base.metadata.tables[Usage.__tablename__]
+
+
+def _upsert(insert: SqliteInsert | PostgresqlInsert) -> Insert:
+    sums = {name: _TABLE.c[name] + insert.excluded[name] for name in ("gpu_seconds", "cpu_seconds")}
+    return insert.on_conflict_do_update(index_elements=["job_id", "hour"], set_=sums)
+
+
+_ADD = {
+    "sqlite": _upsert(sqlite_insert(_TABLE)),
+    "postgresql": _upsert(postgresql_insert(_TABLE)),
+}
 
 
 def add(session: Session, job: Job, now: datetime, gpu_seconds: float, cpu_seconds: float) -> None:
@@ -17,30 +34,18 @@ def add(session: Session, job: Job, now: datetime, gpu_seconds: float, cpu_secon
 
     In the same transaction as the confirmed runtime of its run, so that nothing counts twice.
     """
-    hour = now.replace(minute=0, second=0, microsecond=0)
-    changed = session.execute(
-        update(Usage)
-        .where(Usage.job_id == job.id, Usage.hour == hour)
-        .values(
-            gpu_seconds=Usage.gpu_seconds + gpu_seconds,
-            cpu_seconds=Usage.cpu_seconds + cpu_seconds,
-        )
-        .returning(Usage.job_id)
-        .execution_options(synchronize_session=False)
-    ).first()
-    if changed is None:
-        session.add(
-            Usage(
-                job_id=job.id,
-                hour=hour,
-                tenant=job.tenant,
-                token_id=job.token_id,
-                tags=dict(job.tags),
-                gpu_seconds=gpu_seconds,
-                cpu_seconds=cpu_seconds,
-            )
-        )
-        session.flush()
+    session.execute(
+        _ADD[session.get_bind().dialect.name],
+        {
+            "job_id": job.id,
+            "hour": now.replace(minute=0, second=0, microsecond=0),
+            "tenant": job.tenant,
+            "token_id": job.token_id,
+            "tags": dict(job.tags),
+            "gpu_seconds": gpu_seconds,
+            "cpu_seconds": cpu_seconds,
+        },
+    )
 
 
 def by_account(session: Session, since: datetime) -> Sequence[Row[*tuple[Any, ...]]]:
@@ -54,22 +59,68 @@ def by_account(session: Session, since: datetime) -> Sequence[Row[*tuple[Any, ..
 
 
 def by_token(
-    session: Session, tenant: str, token_id: str | None, start: datetime, end: datetime
+    session: Session,
+    tenant: str,
+    token_id: str | None,
+    start: datetime,
+    end: datetime,
+    limit: int,
 ) -> Sequence[Row[*tuple[Any, ...]]]:
-    """Return (token id, its name, jobs, gpu_seconds, cpu_seconds) of a tenant.
+    """Return (token id, its name, jobs, gpu_seconds, cpu_seconds) of a tenant, most use first.
 
     Args:
         token_id: only this token; `None`: all.
     """
-    sums = func.sum(Usage.gpu_seconds), func.sum(Usage.cpu_seconds)
-    jobs = func.count(Usage.job_id.distinct())
-    query = (
-        select(Usage.token_id, Token.name, jobs, *sums)
-        .join(Token, Token.id == Usage.token_id, isouter=True)
-        .where(Usage.tenant == tenant, Usage.hour >= start, Usage.hour < end)
-        .group_by(Usage.token_id, Token.name)
-        .order_by(sums[0].desc(), sums[1].desc(), Usage.token_id)
+    query = select(Usage.token_id, Token.name, *_SUMS)
+    query = query.join(Token, Token.id == Usage.token_id, isouter=True)
+    query = query.group_by(Usage.token_id, Token.name)
+    query = query.order_by(*_MOST_FIRST, Usage.token_id).limit(limit)
+    return session.execute(query.where(*_between(tenant, token_id, start, end))).all()
+
+
+def by_tag(
+    session: Session,
+    tenant: str,
+    token_id: str | None,
+    start: datetime,
+    end: datetime,
+    limit: int,
+    key: str,
+) -> Sequence[Row[*tuple[Any, ...]]]:
+    """Return the same for each value of a tag; `None` for the use without it. There is no name.
+
+    The tags are those that a job had in the hour, when it first used the cluster in it.
+    """
+    value: ColumnElement[str | None]
+    if session.get_bind().dialect.name == "sqlite":
+        # Not json_extract: its path cannot name every key.
+        entry = func.json_each(Usage.tags).table_valued("key", "value")
+        value = select(entry.c.value).where(entry.c.key == key).scalar_subquery()
+    else:
+        value = func.json_extract_path_text(Usage.tags, key)
+    used = select(value.label("value"), Usage.job_id, Usage.gpu_seconds, Usage.cpu_seconds).where(
+        *_between(tenant, token_id, start, end)
     )
-    if token_id is not None:
-        query = query.where(Usage.token_id == token_id)
-    return session.execute(query).all()
+    rows = used.subquery()
+    sums = func.sum(rows.c.gpu_seconds), func.sum(rows.c.cpu_seconds)
+    query = (
+        select(rows.c.value, null(), func.count(rows.c.job_id.distinct()), *sums)
+        .group_by(rows.c.value)
+        .order_by(sums[0].desc(), sums[1].desc(), rows.c.value)
+    )
+    return session.execute(query.limit(limit)).all()
+
+
+_SUMS = (
+    func.count(Usage.job_id.distinct()),
+    func.sum(Usage.gpu_seconds),
+    func.sum(Usage.cpu_seconds),
+)
+_MOST_FIRST = (_SUMS[1].desc(), _SUMS[2].desc())
+
+
+def _between(
+    tenant: str, token_id: str | None, start: datetime, end: datetime
+) -> list[ColumnElement[bool]]:
+    found = [Usage.tenant == tenant, Usage.hour >= start, Usage.hour < end]
+    return found if token_id is None else [*found, Usage.token_id == token_id]

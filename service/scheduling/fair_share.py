@@ -4,6 +4,9 @@ Among tenants, the one with the least use in relation to its weight comes first;
 with the least use; among its jobs, the oldest. Use is counted in GPU-hours and decays with a half-life. A
 job is charged in advance with its first hour when it starts or takes its place in the order, so that jobs
 of several tenants alternate. With one tenant and one token, the order is that of submission.
+
+Later jobs of a token may start before its oldest one, which lacks room, and use up the share of both. So that
+the oldest job starts nevertheless, it comes first once it has been its token's oldest for a day.
 """
 
 from __future__ import annotations
@@ -21,6 +24,8 @@ CPU_HOURS_PER_GPU_HOUR = 32
 """So many CPU-hours count as much as one GPU-hour."""
 IN_ADVANCE = timedelta(hours=1)
 """Use that a job is charged with when it starts."""
+PATIENCE = timedelta(hours=24)
+"""An account that has waited longer for the start of its oldest job comes first."""
 
 
 class Account(NamedTuple):
@@ -57,6 +62,27 @@ def decayed(amount: float, age: timedelta, half_life: timedelta) -> float:
 
 
 @dataclass
+class Turns:
+    """Since when each account waits for the start of its oldest job."""
+
+    _since: dict[Account, tuple[datetime, str]] = field(default_factory=dict)
+
+    def overdue(self, oldest: Mapping[Account, str], now: datetime) -> list[Account]:
+        """Return the accounts that have waited for more than `PATIENCE`, the longest first.
+
+        Args:
+            oldest: the oldest waiting job of each account.
+        """
+        since = {}
+        for account, job_id in oldest.items():
+            at, known = self._since.get(account, (now, ""))
+            since[account] = (at if known == job_id else now, job_id)
+        self._since = since
+        late = [account for account, (at, _) in since.items() if now - at > PATIENCE]
+        return sorted(late, key=lambda account: since[account])
+
+
+@dataclass
 class Shares:
     """Decayed use of tenants and tokens in GPU-hours, and the weights of the tenants."""
 
@@ -87,17 +113,29 @@ class Shares:
         self.of_account[account] += amount
 
 
-def in_order(shares: Shares, queues: Mapping[Account, Iterator[Waiting]]) -> Iterator[str]:
+def in_order(
+    shares: Shares,
+    queues: Mapping[Account, Iterator[Waiting]],
+    turns: Turns,
+    now: datetime,
+) -> Iterator[str]:
     """Yield the ids of waiting jobs in the order of fair share, and charge each to `shares`.
 
     Args:
         queues: the waiting jobs of each account, oldest first; read only as far as needed.
     """
+    found = ((account, next(queue, None)) for account, queue in queues.items())
+    oldest = {account: job for account, job in found if job is not None}
+    jobs = {account: job.job_id for account, job in oldest.items()}
+    for account in turns.overdue(jobs, now):
+        job = oldest.pop(account)
+        yield job.job_id
+        shares.charge(account, job.demand)
+        if (following := next(queues[account], None)) is not None:
+            oldest[account] = following
     tokens: defaultdict[str, list[tuple[float, Waiting, Account]]] = defaultdict(list)
-    for account, queue in queues.items():
-        if (first := next(queue, None)) is not None:
-            entry = (shares.of_account[account], first, account)
-            heapq.heappush(tokens[account.tenant], entry)
+    for account, job in oldest.items():
+        heapq.heappush(tokens[account.tenant], (shares.of_account[account], job, account))
     tenants = [(shares.normalized(tenant), heap[0][1], tenant) for tenant, heap in tokens.items()]
     heapq.heapify(tenants)
     while tenants:

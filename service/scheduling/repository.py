@@ -6,13 +6,13 @@ Nothing here commits; the caller's transaction does.
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple, TypeGuard
 
 from pydantic import ValidationError
-from sqlalchemy import Select, func, null, select, tuple_
+from sqlalchemy import CTE, ColumnElement, Select, case, func, literal, null, select, tuple_
 from sqlalchemy.orm import Session
 
 from dasl_core.spec import Resources, versions
@@ -30,7 +30,7 @@ from service.db.models import (
 from service.protocol import PLACEMENT, PlacementData
 from service.runs.repository import RunView
 from service.scheduling.admission import Queued, Running
-from service.scheduling.fair_share import Account, Waiting
+from service.scheduling.fair_share import Account
 from service.scheduling.nodes import Cluster, Node, with_drains
 from service.scheduling.occupancy import Placement, placement_of
 from service.scheduling.packing import Demand, Worker
@@ -136,14 +136,6 @@ class QueuePosition(NamedTuple):
     priority: int
     job_id: str
 
-    def is_before(self, other: QueuePosition) -> bool:
-        """Whether this position is nearer to the front of the queue."""
-        return self._key < other._key
-
-    @property
-    def _key(self) -> tuple[bool, int, str]:
-        return self.preemptible, -self.priority, self.job_id
-
 
 class QueuePart(NamedTuple):
     """Consecutive jobs of the queue; `end` is the position of the last, `None` if the queue ends here."""
@@ -219,39 +211,117 @@ def load_queued(session: Session, job_ids: Sequence[str]) -> list[Queued]:
     ]
 
 
-def ranks(session: Session) -> Iterator[Rank]:
-    """Yield the ranks that queued jobs have, highest first."""
-    highest = select(func.max(Job.priority)).where(Job.status == JobStatus.QUEUED)
-    for preemptible in (False, True):
-        of_class = highest.where(Job.preemptible.is_(preemptible))
-        priority = session.scalar(of_class)
-        while priority is not None:
-            yield Rank(not preemptible, priority)
-            priority = session.scalar(of_class.where(Job.priority < priority))
+class Entry(NamedTuple):
+    """A queued job, as far as its place in the queue depends on it."""
+
+    rank: Rank
+    account: Account
+    job_id: str
 
 
-def accounts(session: Session, rank: Rank) -> list[Account]:
-    """Return the accounts that have queued jobs of a rank."""
-    query = select(Job.tenant, Job.token_id).where(*_has_rank(rank)).distinct()
-    return [Account(*row) for row in session.execute(query)]
+def front(session: Session, preemptible: bool, limit: int, below: int | None = None) -> list[Entry]:
+    """Return the jobs of a class that have the highest priorities; of the lowest of these, any.
+
+    Args:
+        limit: number of jobs to read.
+        below: read the jobs of lower priority than this.
+    """
+    # The order of an index, which has no other order within a priority.
+    order = [column.desc() for column in (Job.priority, Job.tenant, Job.token_id, Job.id)]
+    query = (
+        select(Job.priority, Job.tenant, Job.token_id, Job.id)
+        .where(Job.status == JobStatus.QUEUED, Job.preemptible.is_(preemptible))
+        .order_by(*order)
+        .limit(limit)
+    )
+    if below is not None:
+        query = query.where(Job.priority < below)
+    return [
+        Entry(Rank(not preemptible, priority), Account(tenant, token_id), job_id)
+        for priority, tenant, token_id, job_id in session.execute(query)
+    ]
 
 
-_FIRST_JOBS = 16
+def first_of_accounts(
+    session: Session, rank: Rank, limit: int
+) -> tuple[dict[Account, list[str]], int]:
+    """Return about `limit` queued jobs of a rank, the oldest of each account, and the most of one.
+
+    One statement, which reads few more rows of the index than it returns: it jumps from account to account,
+    and then from job to job of each.
+    """
+    accounts = _accounts(rank)
+    number_of_accounts = select(func.count()).select_from(accounts).scalar_subquery()
+    first = select(
+        accounts.c.tenant,
+        accounts.c.token_id,
+        _oldest(rank, accounts).label("id"),
+        literal(1).label("number"),
+    ).cte("account_jobs", recursive=True)
+    jobs = first.union_all(
+        select(
+            first.c.tenant,
+            first.c.token_id,
+            _oldest(rank, first, Job.id > first.c.id),
+            first.c.number + 1,
+        ).where(first.c.id.is_not(None), first.c.number * number_of_accounts < limit)
+    )
+    found: dict[Account, list[str]] = {}
+    most = 1
+    query = select(jobs.c.tenant, jobs.c.token_id, jobs.c.id, number_of_accounts)
+    for tenant, token_id, job_id, count in session.execute(query):
+        most = max(1, -(-limit // count))
+        if job_id is not None:
+            found.setdefault(Account(tenant, token_id), []).append(job_id)
+    return {account: sorted(ids) for account, ids in found.items()}, most
 
 
-def waiting(session: Session, rank: Rank, account: Account) -> Iterator[Waiting]:
-    """Yield an account's queued jobs of a rank, oldest first, reading a few at a time."""
-    limit, last = _FIRST_JOBS, ""
-    own = Job.tenant == account.tenant, Job.token_id.is_not_distinct_from(account.token_id)
-    while True:
-        query = select(Job.id).where(*_has_rank(rank), *own, Job.id > last).order_by(Job.id)
-        ids = session.scalars(query.limit(limit)).all()
-        resources = _resources(session, ids)
-        for last in ids:
-            yield Waiting(last, resources[last].demand)
-        if len(ids) < limit:
-            return
-        limit *= 2
+def _accounts(rank: Rank) -> CTE:
+    """Return a table of the accounts with jobs of a rank, and one without token for each tenant."""
+    has_rank = _has_rank(rank)
+    least = select(func.min(Job.tenant).label("tenant")).where(*has_rank)
+    first = least.cte("tenants", recursive=True)
+    following = select(func.min(Job.tenant)).where(*has_rank, Job.tenant > first.c.tenant)
+    tenants = first.union_all(
+        select(following.scalar_subquery()).where(first.c.tenant.is_not(None))
+    )
+    tokens = select(func.min(Job.token_id)).where(*has_rank)
+    first_token = tokens.where(Job.tenant == tenants.c.tenant).scalar_subquery()
+    account = (
+        select(tenants.c.tenant, first_token.label("token_id"))
+        .where(tenants.c.tenant.is_not(None))
+        .cte("accounts", recursive=True)
+    )
+    next_token = tokens.where(
+        Job.tenant == account.c.tenant, Job.token_id > account.c.token_id
+    ).scalar_subquery()
+    # The last one of each tenant is null, which stands for its jobs without a token.
+    return account.union_all(
+        select(account.c.tenant, next_token).where(account.c.token_id.is_not(None))
+    )
+
+
+def _oldest(rank: Rank, account: CTE, *among: ColumnElement[bool]) -> ColumnElement[str | None]:
+    """Return the oldest job of a rank and an account, a row of a table."""
+    own = select(func.min(Job.id)).where(*_has_rank(rank), Job.tenant == account.c.tenant, *among)
+    # Two branches, because PostgreSQL uses no index for IS NOT DISTINCT FROM.
+    with_token = own.where(Job.token_id == account.c.token_id).scalar_subquery()
+    without = own.where(Job.token_id.is_(None)).scalar_subquery()
+    return case((account.c.token_id.is_(None), without), else_=with_token)
+
+
+def next_of_account(
+    session: Session, rank: Rank, account: Account, after: str, limit: int
+) -> Sequence[str]:
+    """Return the queued jobs of an account and rank behind one of them, oldest first."""
+    own = Job.tenant == account.tenant, Job.token_id == account.token_id, Job.id > after
+    query = select(Job.id).where(*_has_rank(rank), *own).order_by(Job.id).limit(limit)
+    return session.scalars(query).all()
+
+
+def demands(session: Session, job_ids: Sequence[str]) -> dict[str, Demand]:
+    """Return the demand of jobs; what its numbers state, for one whose spec cannot be read."""
+    return {job_id: each.demand for job_id, each in _resources(session, job_ids).items()}
 
 
 def _has_rank(rank: Rank) -> tuple[Any, ...]:
@@ -262,11 +332,6 @@ def _has_rank(rank: Rank) -> tuple[Any, ...]:
 def weights(session: Session) -> dict[str, float]:
     """Return the weights of tenants that have a row."""
     return {row.name: row.weight for row in session.execute(select(Tenant.name, Tenant.weight))}
-
-
-def demand_of(session: Session, job_id: str) -> Demand:
-    """Return the demand of a job; what its numbers state, if its spec cannot be read."""
-    return _resources(session, [job_id])[job_id].demand
 
 
 def candidates(session: Session, taken: Sequence[Running]) -> list[Candidate]:
@@ -305,23 +370,42 @@ def candidates(session: Session, taken: Sequence[Running]) -> list[Candidate]:
 def _positions(
     session: Session, limit: int, after: QueuePosition | None, without: Collection[str]
 ) -> list[QueuePosition]:
-    """Return the positions of queued jobs in their order.
-
-    One rank after the other: an index has the jobs of each, so that a long queue is not sorted whole.
-    """
+    """Return the positions of queued jobs in their order, with a few statements for any number of ranks."""
     positions: list[QueuePosition] = []
-    for rank in ranks(session):
-        start = QueuePosition(not rank.keeps_room, rank.priority, "")
-        if after is not None and start[:2] != after[:2] and start.is_before(after):
+    for preemptible in (False, True):
+        below = None
+        if after is not None and after.preemptible > preemptible:
             continue
-        ids = select(Job.id).where(*_has_rank(rank), Job.id.not_in(without)).order_by(Job.id)
-        if after is not None and start[:2] == after[:2]:
-            ids = ids.where(Job.id > after.job_id)
-        for job_id in session.scalars(ids.limit(limit - len(positions))):
-            positions.append(start._replace(job_id=job_id))
-        if len(positions) == limit:
+        if after is not None and after.preemptible == preemptible:
+            below = after.priority
+            rank = Rank(not preemptible, below)
+            positions += _of_rank(session, rank, limit - len(positions), after.job_id, without)
+        if len(positions) >= limit:
             break
-    return positions
+        read = limit - len(positions) + len(without)
+        entries = front(session, preemptible, read, below)
+        # Only some jobs of the lowest rank were read, and perhaps not the oldest.
+        cut = entries[-1].rank if len(entries) == read else None
+        places = [
+            QueuePosition(preemptible, each.rank.priority, each.job_id)
+            for each in entries
+            if each.rank != cut and each.job_id not in without
+        ]
+        positions += sorted(places, key=lambda place: (-place.priority, place.job_id))
+        if cut is not None and len(positions) < limit:
+            positions += _of_rank(session, cut, limit - len(positions), "", without)
+    return positions[:limit]
+
+
+def _of_rank(
+    session: Session, rank: Rank, limit: int, after: str, without: Collection[str]
+) -> list[QueuePosition]:
+    """Return the positions of jobs of one rank, oldest first."""
+    behind = Job.id > after, Job.id.not_in(without)
+    ids = select(Job.id).where(*_has_rank(rank), *behind).order_by(Job.id).limit(limit)
+    return [
+        QueuePosition(not rank.keeps_room, rank.priority, each) for each in session.scalars(ids)
+    ]
 
 
 def is_queue_full(session: Session, count: int) -> bool:
@@ -529,13 +613,20 @@ def _read_resources(job_id: str, resolved: object, version: int) -> _Resources:
     except UnreadableSpec as error:
         logger.error("The spec of job %s cannot be used: %s", job_id, error)
         return _Resources(_plain_demand(resolved), _NO_LIMIT, str(error))
-    train = resolved["train"] if isinstance(resolved, dict) else {}
-    return _Resources(
-        Demand.of(resources),
-        timedelta(hours=resources.max_hours),
-        fewest=resources.min_workers,
-        batch=(train["batch_size"], train["micro_batches"]) if resources.min_workers else (0, 1),
-    )
+    demand, limit = Demand.of(resources), timedelta(hours=resources.max_hours)
+    batch = _batch(resolved) if resources.min_workers else None
+    if batch is None:
+        return _Resources(demand, limit)
+    return _Resources(demand, limit, fewest=resources.min_workers, batch=batch)
+
+
+def _batch(resolved: object) -> tuple[int, int] | None:
+    """Return the batch size and the number of micro-batches of a stored spec; `None` if they cannot be read."""
+    train = resolved.get("train") if isinstance(resolved, dict) else None
+    if not isinstance(train, dict):
+        return None
+    size, parts = train.get("batch_size"), train.get("micro_batches")
+    return (size, parts) if type(size) is int and type(parts) is int and parts > 0 else None
 
 
 def _plain_demand(resolved: object) -> Demand:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta
 from itertools import islice
 
@@ -11,8 +11,9 @@ from sqlalchemy.orm import Session
 from service.ledger import repository as ledger
 from service.scheduling import repository
 from service.scheduling.admission import Queued, Running
-from service.scheduling.fair_share import Account, Shares, Use, in_order
-from service.scheduling.repository import QueuePosition
+from service.scheduling.fair_share import Account, Shares, Turns, Use, Waiting, in_order
+from service.scheduling.preemption import Rank
+from service.scheduling.repository import Entry, QueuePosition
 
 ALWAYS = 500
 """The first jobs of the queue, which every round considers."""
@@ -21,6 +22,7 @@ IN_TURN = 500
 
 _REFRESH = timedelta(seconds=10)
 _FORGOTTEN = 10  # half-lives
+_REFILLS = 20
 
 
 class FairQueue:
@@ -29,6 +31,8 @@ class FairQueue:
     def __init__(self, half_life: timedelta) -> None:
         self._half_life = half_life
         self._past, self._read_at = Shares(), datetime.min
+        # A restart of the process begins anew, which only postpones the turns of overdue jobs.
+        self._turns: dict[Rank, Turns] = {}
 
     def first(self, session: Session, taken: Sequence[Running], now: datetime) -> list[str]:
         """Return the ids of the first jobs.
@@ -41,10 +45,17 @@ class FairQueue:
             if job.tenant is not None:
                 shares.charge(Account(job.tenant, job.token_id), job.demand)
         ids: list[str] = []
-        for rank in repository.ranks(session):
-            accounts = repository.accounts(session, rank)
-            queues = {each: repository.waiting(session, rank, each) for each in accounts}
-            ids += islice(in_order(shares, queues), ALWAYS - len(ids))
+        for preemptible in (False, True):
+            left = ALWAYS - len(ids)
+            entries = repository.front(session, preemptible, left + 1)
+            # Of the last rank that was read, more jobs may wait.
+            cut = entries[-1].rank if len(entries) > left else None
+            queues = _by_rank(session, entries)
+            if cut is not None:
+                queues[cut] = _longer_queues(session, cut, left)
+            for rank, of_rank in queues.items():
+                turns = self._turns.setdefault(rank, Turns())
+                ids += islice(in_order(shares, of_rank, turns, now), ALWAYS - len(ids))
             if len(ids) == ALWAYS:
                 break
         return ids
@@ -59,6 +70,48 @@ class FairQueue:
             self._past.add(uses, now, self._half_life)
             self._read_at = naive
         return self._past
+
+
+_Queues = dict[Account, Iterator[Waiting]]
+
+
+def _by_rank(session: Session, entries: Sequence[Entry]) -> dict[Rank, _Queues]:
+    """Return the queues of accounts by rank, highest first, each oldest first."""
+    demands = repository.demands(session, [each.job_id for each in entries])
+    waiting: dict[Rank, dict[Account, list[Waiting]]] = {}
+    for rank, account, job_id in entries:
+        of_account = waiting.setdefault(rank, {}).setdefault(account, [])
+        of_account.append(Waiting(job_id, demands[job_id]))
+    return {
+        rank: {account: iter(sorted(jobs, key=_age)) for account, jobs in of_rank.items()}
+        for rank, of_rank in waiting.items()
+    }
+
+
+def _age(job: Waiting) -> str:
+    return job.job_id
+
+
+def _longer_queues(session: Session, rank: Rank, limit: int) -> _Queues:
+    """Return the queues of the accounts that have jobs of a rank, without reading all of them.
+
+    The number of statements is limited: after `_REFILLS` further ones, the queues of accounts end early.
+    """
+    first, most = repository.first_of_accounts(session, rank, 2 * limit)
+    demands = repository.demands(session, [job_id for ids in first.values() for job_id in ids])
+    refills = iter(range(_REFILLS))
+
+    def queue(account: Account, ids: list[str]) -> Iterator[Waiting]:
+        for job_id in ids:
+            yield Waiting(job_id, demands[job_id])
+        if len(ids) < most or next(refills, None) is None:
+            return
+        more = repository.next_of_account(session, rank, account, ids[-1], limit)
+        demands.update(repository.demands(session, more))
+        for job_id in more:
+            yield Waiting(job_id, demands[job_id])
+
+    return {account: queue(account, ids) for account, ids in first.items()}
 
 
 class QueueWindow:
@@ -79,6 +132,6 @@ class QueueWindow:
         if len(first) < ALWAYS:
             self._reached = None
             return jobs
-        later = repository.queued(session, IN_TURN, self._reached, first)
+        later = repository.queued(session, IN_TURN, self._reached, set(first))
         self._reached = later.end
         return jobs + later.jobs

@@ -1,4 +1,4 @@
-"""`/v1/usage`: GPU- and CPU-hours by token."""
+"""`/v1/usage`: GPU- and CPU-hours by token or tag."""
 
 from __future__ import annotations
 
@@ -11,12 +11,14 @@ from service.api.auth import Reader
 from service.api.problems import field_problem
 from service.api.transaction import ReadSession, Route
 from service.ledger import repository
-from service.usage.schemas import Moment, TokenUsage, UsageView
+from service.usage.schemas import Moment, UsageGroup, UsageView
 
 router = APIRouter(prefix="/v1/usage", tags=["usage"], route_class=Route)
 
 _MOST = timedelta(days=366)
 _DEFAULT = timedelta(days=30)
+_MAX_GROUPS = 1000
+_TAG = "tag:"
 
 
 @router.get("")
@@ -25,8 +27,12 @@ def show_usage(
     session: ReadSession,
     start: Annotated[Moment, Query(alias="from", description="In UTC; 30 days before to.")] = None,
     end: Annotated[Moment, Query(alias="to", description="In UTC; not included; now.")] = None,
+    group_by: Annotated[str, Query(description="`token`, or `tag:KEY`.", max_length=100)] = "token",
 ) -> UsageView:
-    """Show GPU- and CPU-hours by token: of the tenant for an administrator, else of the caller's token."""
+    """Show GPU- and CPU-hours: of the tenant for an administrator, else of the caller's token."""
+    key = group_by.removeprefix(_TAG) if group_by.startswith(_TAG) else None
+    if group_by != "token" and not key:
+        raise field_problem("group_by", "is not known", group_by, "token or tag:KEY")
     end = end or datetime.now(UTC)
     if start is None and end - datetime.min.replace(tzinfo=UTC) < _DEFAULT:
         raise field_problem("to", "is out of range", str(end), "a date of this century")
@@ -35,5 +41,12 @@ def show_usage(
         expected = f"a time before `to`, by {_MOST.days} days at most"
         raise field_problem("from", "is not in the range", str(start), expected)
     token_id = None if caller.may("admin") else caller.token_id
-    rows = repository.by_token(session, caller.tenant, token_id, start, end)
-    return UsageView(start=start, end=end, data=[TokenUsage.of(row) for row in rows])
+    selected = session, caller.tenant, token_id, start, end, _MAX_GROUPS + 1
+    rows = repository.by_tag(*selected, key) if key else repository.by_token(*selected)
+    return UsageView(
+        start=start,
+        end=end,
+        group_by=group_by,
+        data=[UsageGroup.of(row) for row in rows[:_MAX_GROUPS]],
+        is_complete=len(rows) <= _MAX_GROUPS,
+    )

@@ -23,22 +23,24 @@ def _in_utc(at: datetime | None) -> datetime | None:
 Moment = Annotated[datetime | None, AfterValidator(_in_utc)]
 
 
-class TokenUsage(BaseModel):
-    """Use of the cluster by the jobs of a token."""
+class UsageGroup(BaseModel):
+    """Use of the cluster by the jobs of a token, or with a value of a tag."""
 
-    token_id: str | None
-    token_name: str | None
+    value: str | None
+    """The token's id or the tag's value; null: jobs without one."""
+    name: str | None
+    """The token's name."""
     jobs: int
     gpu_hours: float
     cpu_hours: float
 
     @classmethod
-    def of(cls, row: Row[*tuple[Any, ...]]) -> TokenUsage:
+    def of(cls, row: Row[*tuple[Any, ...]]) -> UsageGroup:
         """Build the view of a row of the ledger."""
-        token_id, name, jobs, gpu_seconds, cpu_seconds = row
+        value, name, jobs, gpu_seconds, cpu_seconds = row
         return cls(
-            token_id=token_id,
-            token_name=name,
+            value=value,
+            name=name,
             jobs=jobs,
             gpu_hours=gpu_seconds / 3600,
             cpu_hours=cpu_seconds / 3600,
@@ -50,4 +52,7 @@ class UsageView(BaseModel):
 
     start: datetime
     end: datetime
-    data: list[TokenUsage]
+    group_by: str
+    data: list[UsageGroup]
+    is_complete: bool
+    """Whether all groups are in the answer."""

@@ -127,6 +127,8 @@ def test_changing_endpoints_share_the_transaction_of_their_audit_row() -> None:
         text = file.read_text(encoding="utf-8")
         if "APIRouter(" not in text or file.parent.name == "worker_api":
             continue
+        if file.parent.name == "login":
+            continue  # it asks the provider between two transactions; `test_login` checks its audit row
         assert ".write()" not in text, file
         for function in ast.walk(ast.parse(text)):
             if not isinstance(function, ast.FunctionDef):

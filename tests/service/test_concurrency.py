@@ -5,15 +5,20 @@ from __future__ import annotations
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
+from datetime import UTC, datetime
 from typing import Any
 
-from sqlalchemy import event, text
+import pytest
+from sqlalchemy import event, select, text
 
 from service.api.threads import GENERAL_THREADS, HEAVY_THREADS, WORKER_THREADS
+from service.db.models import Attempt, Job, Usage
 from service.db.session import Database
 from service.jobs import service
 from service.jobs.schemas import JobPatch
+from service.ledger import repository as ledger
 from service.protocol import CheckpointReport, FileEntry
+from service.scheduling.packing import Demand
 from service.worker_api.attempts import AttemptSession
 from tests.support.api_under_test import Api
 
@@ -95,6 +100,43 @@ def test_clone_during_checkpoint_registration_gets_the_new_checkpoint(api: Api) 
         _wait_for_lock(api, clone)
         session.commit()
         assert clone.result().json()["start_checkpoint_id"] == newest
+
+
+def test_concurrent_use_of_one_hour_is_added_up(api: Api) -> None:
+    api.dataset()
+    job_id, now = api.submit()["id"], datetime(2026, 1, 1, 5, 59, tzinfo=UTC)
+
+    def add(seconds: float) -> None:
+        with api.database.write() as session:
+            ledger.add(session, session.get_one(Job, job_id), now, seconds, 2 * seconds)
+
+    with api.database.write() as session, ThreadPoolExecutor(1) as pool:
+        ledger.add(session, session.get_one(Job, job_id), now, 1.0, 2.0)
+        other = pool.submit(add, 4.0)
+        _wait_for_lock(api, other)
+        session.commit()
+        other.result()
+    add(8.0)
+    with api.database.read() as session:
+        (row,) = session.scalars(select(Usage).where(Usage.job_id == job_id))
+        assert (row.gpu_seconds, row.cpu_seconds, row.hour.minute) == (13.0, 26.0, 0)
+
+
+def test_concurrent_heartbeats_add_up_to_the_confirmed_runtime(api: Api) -> None:
+    api.dataset()
+    worker = api.start(api.submit()["id"])
+    worker.post("start")
+    with ThreadPoolExecutor(8) as pool:
+        steps = ({"step": step} for step in range(16))
+        answers = list(
+            pool.map(lambda progress: worker.post("heartbeat", progress=progress), steps)
+        )
+    assert len(answers) == 16
+    with api.database.read() as session:
+        cpus = Demand.of(session.get_one(Job, worker.job_id).resources).cpus
+        rows = session.scalars(select(Usage).where(Usage.job_id == worker.job_id)).all()
+        ran = session.get_one(Attempt, (worker.job_id, worker.number)).ran_seconds
+    assert sum(row.cpu_seconds for row in rows) == pytest.approx(cpus * ran)
 
 
 def _wait_for_lock(api: Api, request: Future[Any]) -> None:

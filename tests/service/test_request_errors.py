@@ -35,7 +35,7 @@ from tests.support.api_under_test import Api, refused
             "POST",
             "/v1/tokens",
             {"name": "x", "scopes": ["write"]},
-            ("scopes.0", "'write'", "'read', 'submit' or 'admin'"),
+            ("scopes.0", "'write'", "'read', 'submit', 'admin' or 'operator'"),
         ),
         ("POST", "/v1/tokens", {"name": "x", "scopes": []}, ("scopes", "[]", "at least 1 entry")),
         ("PATCH", "/v1/jobs/{job}", {"priority": "high"}, ("priority", "'high'", "a whole number")),

@@ -8,12 +8,13 @@ from typing import Any
 import pytest
 
 from service.db.models import Tenant, Usage
+from service.usage import endpoints
 from tests.support.api_under_test import Api, refused
 
 
 def limit(api: Api, **limits: Any) -> None:
     with api.database.write() as session:
-        session.add(Tenant(name="default", created_at=datetime.now(UTC), **limits))
+        session.merge(Tenant(name="default", created_at=datetime.now(UTC), **limits))
 
 
 def submit(api: Api, headers: dict[str, str], **spec: Any) -> Any:
@@ -45,25 +46,59 @@ def test_queue_quota_of_a_tenant_counts_all_its_tokens(api: Api) -> None:
     assert "of this tenant is 1" in problem["detail"]
 
 
-def test_usage_is_the_tenants_for_an_administrator_only(api: Api) -> None:
+def use(api: Api, number: int, *, tags: dict[str, str] | None = None, **columns: Any) -> None:
     with api.database.write() as session:
-        for number, tenant in enumerate(("default", "other")):
-            hour = datetime(2026, 1, 1, 5, tzinfo=UTC)
-            session.add(
-                Usage(
-                    job_id=f"job_{number}",
-                    hour=hour,
-                    tenant=tenant,
-                    token_id=None,
-                    tags={},
-                    gpu_seconds=7200.0,
-                    cpu_seconds=3600.0,
-                )
-            )
-    path = "/v1/usage?from=2026-01-01&to=2026-01-02"
-    (row,) = api.client.get(path, headers=api.token("admin")).json()["data"]
+        hour = datetime(2026, 1, 1, 5, tzinfo=UTC)
+        defaults = {"tenant": "default", "gpu_seconds": 7200.0, "cpu_seconds": 3600.0}
+        row = {"job_id": f"job_{number}", "hour": hour, **defaults, **columns}
+        session.add(Usage(tags=tags or {}, **row))
+
+
+PATH, DAY = "/v1/usage", {"from": "2026-01-01", "to": "2026-01-02"}
+
+
+def test_usage_is_the_tenants_for_an_administrator_only(api: Api) -> None:
+    use(api, 0)
+    use(api, 1, tenant="other")
+    (row,) = api.client.get(PATH, params=DAY, headers=api.token("admin")).json()["data"]
     assert (row["jobs"], row["gpu_hours"], row["cpu_hours"]) == (1, 2.0, 1.0)
-    assert api.client.get(path, headers=api.token("read")).json()["data"] == []
+    assert api.client.get(PATH, params=DAY, headers=api.token("read")).json()["data"] == []
+
+
+@pytest.mark.parametrize("key", ["team", 'a "b"', "$.x", "a.b", "'"])
+def test_usage_by_tag_adds_up_the_values_of_any_key(api: Api, key: str) -> None:
+    use(api, 0, tags={key: "vision", "x": "y"})
+    use(api, 1, tags={key: "vision"}, hour=datetime(2026, 1, 1, 6, tzinfo=UTC))
+    use(api, 2, tags={key: "speech"}, gpu_seconds=3600.0)
+    use(api, 3, tags={"other": "vision"}, gpu_seconds=0.0)
+    use(api, 4, tags={key: "vision"}, tenant="other")
+    answer = api.client.get(
+        PATH, params={"group_by": f"tag:{key}"} | DAY, headers=api.token("admin")
+    ).json()
+    rows = [(row["value"], row["jobs"], row["gpu_hours"]) for row in answer["data"]]
+    assert rows == [("vision", 2, 4.0), ("speech", 1, 1.0), (None, 1, 0.0)]
+    assert answer["is_complete"]
+
+
+@pytest.mark.parametrize("group_by", ["token", "tag:n"])
+def test_usage_is_limited_to_the_groups_with_the_most(
+    api: Api, monkeypatch: pytest.MonkeyPatch, group_by: str
+) -> None:
+    monkeypatch.setattr(endpoints, "_MAX_GROUPS", 2)
+    for number in range(3):
+        token_id = f"tok_{number}"
+        use(api, number, tags={"n": token_id}, token_id=token_id, gpu_seconds=float(number))
+    answer = api.client.get(
+        PATH, params={"group_by": group_by} | DAY, headers=api.token("admin")
+    ).json()
+    assert [row["value"] for row in answer["data"]] == ["tok_2", "tok_1"]
+    assert not answer["is_complete"]
+
+
+@pytest.mark.parametrize("group_by", ["", "tag", "tag:", "user", "tag:" + "x" * 100])
+def test_usage_refuses_unknown_groups(api: Api, group_by: str) -> None:
+    answer = api.client.get(PATH, params={"group_by": group_by} | DAY)
+    refused(answer, 422, "group_by")
 
 
 @pytest.mark.parametrize(

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
 from typer.testing import CliRunner
 
 from service.cli.app import app
-from tests.support.scripted_server import answer_json, scripted
+from tests.support.scripted_server import Answer, Request, answer_json, scripted
 
 REASON = "Waiting for 4 CPUs: 3 of 4 CPUs are in use"
 JOB = {"id": "job_1", "name": "a", "priority": 5, "created_at": "2026-01-01T00:00:00Z"}
@@ -39,3 +40,24 @@ def test_cluster_shows_the_queue_with_reasons(
     assert [line.split("  ")[-1] for line in lines if line.startswith("waiting")] == [waiting]
     assert lines[-1].startswith("5         job_1    a     ")
     assert lines[-1].endswith(f"  {row}")
+
+
+def test_usage_shows_hours_by_tag_and_says_if_groups_are_left_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    paths: list[str] = []
+    rows = [{"value": "vision", "name": None, "jobs": 3, "gpu_hours": 1.25, "cpu_hours": 10}]
+
+    def answer(request: Request) -> Answer:
+        paths.append(request.path)
+        return answer_json({"group_by": "tag:team", "data": rows, "is_complete": False})
+
+    with scripted(answer) as server:
+        monkeypatch.setenv("DASL_URL", server.url)
+        command = ["usage", "--from", "2026-01-01", "--by", "tag:team"]
+        result = CliRunner().invoke(app, command)
+        as_json = CliRunner().invoke(app, [*command, "--json"])
+    assert paths[0] == "/v1/usage?from=2026-01-01&group_by=tag%3Ateam"
+    assert result.stdout.splitlines()[-1].split() == ["vision", "-", "3", "1.2", "10.0"]
+    assert "Only the first 1" in result.stderr
+    assert json.loads(as_json.stdout)["data"][0]["gpu_hours"] == 1.25

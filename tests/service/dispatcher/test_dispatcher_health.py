@@ -46,7 +46,7 @@ def test_report_has_store_sizes_and_failed_rounds(
     assert store is not None
     assert (store.problem, store.checkpoint_bytes, store.artifact_bytes) == (None, 3_000_000_500, 0)
     assert store.free_bytes
-    assert report(world).failed_rounds == {"logs": 0, "garbage": 0, "store": 0}
+    assert report(world).failed_rounds == {"logs": 0, "garbage": 0, "metrics": 0, "store": 0}
     assert report(world).started_at == world.began
 
     def refuse(_: Storage) -> None:

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections import Counter
+import heapq
+import random
+from collections import Counter, defaultdict
 from datetime import UTC, datetime, timedelta
-from itertools import islice
+from itertools import count, islice
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from sqlalchemy import select
 
 from service.db.models import Attempt, Tenant, Usage
 from service.scheduling import window
-from service.scheduling.fair_share import Account, Shares, Use, Waiting, decayed, in_order
+from service.scheduling.fair_share import Account, Shares, Turns, Use, Waiting, decayed, in_order
 from service.scheduling.packing import Demand, Worker
 from tests.support.dispatcher_world import World
 
@@ -29,16 +32,77 @@ def test_jobs_are_started_in_proportion_to_weights(weights: list[int]) -> None:
         for name in names
     }
     total = 20 * sum(weights)
-    order = islice(in_order(Shares(names), queues), total)
+    order = islice(in_order(Shares(names), queues, Turns(), BEGAN), total)
     started = Counter(job.split("-")[0] for job in order)
     assert all(abs(started[name] - 20 * weight) <= 8 for name, weight in names.items())
 
 
-@given(st.lists(st.integers(1, 8), max_size=30))
-def test_order_of_one_token_is_that_of_submission(workers: list[int]) -> None:
-    jobs = [Waiting(f"{n:05}", Demand(gpus, Worker(1, 1))) for n, gpus in enumerate(workers)]
-    order = in_order(Shares(), {Account("a", "t"): iter(jobs)})
-    assert list(order) == [job.job_id for job in jobs]
+@pytest.mark.parametrize("seed", range(3))
+def test_use_over_a_long_time_is_in_proportion_to_weights(seed: int) -> None:
+    """Eight GPUs for 2,000 hours; whenever jobs end, the first ones of the order start."""
+    rng, weights = random.Random(seed), {"a": 1.0, "b": 2.0, "c": 5.0}
+    past, used = dict.fromkeys(weights, 0.0), dict.fromkeys(weights, 0.0)
+    numbers = count()
+    running: list[tuple[float, int, str]] = []
+    now = 0.0
+    while now < 2000:
+        shares = Shares(weights, defaultdict(float, past))
+        for _, _, tenant in running:
+            shares.charge(Account(tenant, None), ONE_GPU)
+        queues = {
+            Account(name, None): iter([Waiting(f"{name}{n}", ONE_GPU) for n in range(8)])
+            for name in weights
+        }
+        moment = BEGAN + timedelta(hours=now)
+        for job in islice(in_order(shares, queues, Turns(), moment), 8 - len(running)):
+            heapq.heappush(running, (now + rng.uniform(0.5, 8), next(numbers), job[0]))
+        elapsed = running[0][0] - now
+        for name in weights:
+            gpus = sum(tenant == name for _, _, tenant in running)
+            past[name] = decayed(past[name], timedelta(hours=elapsed), DAY) + gpus * elapsed
+            used[name] += gpus * elapsed
+        now, _, _ = heapq.heappop(running)
+    total = sum(used.values())
+    assert all(abs(used[name] / total - weight / 8) < 0.03 for name, weight in weights.items())
+
+
+@given(st.lists(st.tuples(st.integers(1, 8), st.integers(0, 2)), max_size=30))
+def test_order_is_by_rank_of_use_then_age(jobs: list[tuple[int, int]]) -> None:
+    """Against a direct calculation: always the tenant with the least use, and its oldest job."""
+    waiting = [
+        (Waiting(f"{n:05}", Demand(gpus, Worker(0, 1))), str(t)) for n, (gpus, t) in enumerate(jobs)
+    ]
+    use, expected = dict.fromkeys("012", 0.0), list[str]()
+    left = waiting.copy()
+    while left:
+        job, tenant = min(
+            left, key=lambda each: (use[each[1]], min(w for w, t in left if t == each[1]), each[0])
+        )
+        use[tenant] += job.demand.gpus
+        expected.append(job.job_id)
+        left.remove((job, tenant))
+    queues = {
+        Account(tenant, "t"): iter([job for job, of in waiting if of == tenant]) for tenant in "012"
+    }
+    assert list(in_order(Shares(), queues, Turns(), BEGAN)) == expected
+
+
+def test_oldest_job_of_a_token_comes_first_after_a_day() -> None:
+    """Backfilled jobs of its tenant keep the tenant's use high, so its turn would never come."""
+    turns = Turns()
+
+    def order(hours: float, oldest: str = "1") -> list[str]:
+        shares = Shares()
+        shares.charge(Account("a", "t"), Demand(64, Worker(1, 1)))
+        queues = {
+            Account("a", "t"): iter([Waiting(oldest, ONE_GPU), Waiting("7", ONE_GPU)]),
+            Account("b", "u"): iter([Waiting(f"3{hours}", ONE_GPU)]),
+        }
+        return list(in_order(shares, queues, turns, BEGAN + timedelta(hours=hours)))
+
+    assert order(0)[1:] == order(24)[1:] == ["1", "7"]
+    assert order(24.1) == ["1", "324.1", "7"]
+    assert order(25, oldest="2") == ["325", "2", "7"], "the turn of the next job begins anew"
 
 
 @given(st.floats(0, 1e9), st.floats(0, 1e4), st.floats(0, 1e4))
@@ -57,7 +121,7 @@ def test_use_of_the_past_and_of_the_token_decides() -> None:
         Account("a", "u"): iter([Waiting("2", ONE_GPU)]),
         Account("b", "v"): iter([Waiting("3", ONE_GPU)]),
     }
-    assert list(in_order(shares, queues)) == ["3", "2", "1"]
+    assert list(in_order(shares, queues, Turns(), BEGAN)) == ["3", "2", "1"]
 
 
 def test_many_jobs_of_one_tenant_do_not_hide_those_of_another(world: World) -> None:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from service.db.models import Attempt
+from service.runs.endings import Retry
 from service.scheduling.admission import Queued, Running
 from service.scheduling.nodes import Node
 from service.scheduling.occupancy import Occupancy
@@ -125,3 +128,45 @@ def test_no_job_gives_way_that_is_not_preemptible_or_has_just_started(world: Wor
     world.add_job(workers=2, priority=5)
     world.tick()
     assert [world.attempt(job).stop_reason for job in (low, young)] == [None, None]
+
+
+def preempted(world: World) -> str:
+    """Return a job that is to give way."""
+    low = world.add_job(workers=2, preemptible=True, max_restarts=0)
+    train(world, low)
+    world.add_job(workers=2)
+    world.tick()
+    assert world.worker_sends_heartbeat(low) == "pause"
+    return low
+
+
+@pytest.mark.parametrize("retry", [Retry.LIMITED, Retry.UNLESS_REPEATED, Retry.INFRASTRUCTURE])
+def test_failure_while_giving_way_uses_no_restart(world: World, retry: Retry) -> None:
+    low = preempted(world)
+    error = {"type": "OSError", "message": "The disk is full"}
+    world.worker_finishes(low, "failed", error=error, retry=retry)
+    assert world.status(low) == JobStatus.RETRY_WAIT
+    assert (world.job(low).restarts, world.job(low).infrastructure_failures) == (0, 0)
+
+
+def test_error_that_would_repeat_ends_a_job_that_gives_way(world: World) -> None:
+    low = preempted(world)
+    world.worker_finishes(low, "failed", error={"type": "ValueError"}, retry=Retry.NEVER)
+    assert world.status(low) == JobStatus.FAILED
+
+
+def test_reason_of_a_newer_version_is_a_request_to_save(world: World) -> None:
+    job = world.add_job(max_restarts=0)
+    train(world, job)
+    with world.database.write() as session:
+        attempt = session.get_one(Attempt, (job, 1))
+        attempt.stop_reason, attempt.stop_requested_at = "eclipse", world.now()
+    assert world.worker_sends_heartbeat(job) == "pause"
+    world.tick()
+    world.worker_finishes(job, "paused")
+    assert world.status(job) == JobStatus.QUEUED
+    assert world.events(job)[-1] == "Job queued again. Attempt 1 was stopped by the service"
+    world.executor.end(world.run_id(job), 0)
+    world.tick()
+    world.tick()
+    assert (world.status(job), world.job(job).restarts) == (JobStatus.STARTING, 0)

@@ -2,6 +2,7 @@
 
 import sqlalchemy as sa
 from alembic import op
+from sqlalchemy.dialects.postgresql import JSONB
 
 revision = "0018"
 down_revision = "0017"
@@ -24,7 +25,7 @@ def upgrade() -> None:
         sa.Column("hour", sa.DateTime(timezone=True), nullable=False),
         sa.Column("tenant", sa.String(100), nullable=False),
         sa.Column("token_id", sa.String(40), nullable=True),
-        sa.Column("tags", sa.JSON(), nullable=False),
+        sa.Column("tags", sa.JSON().with_variant(JSONB(), "postgresql"), nullable=False),
         sa.Column("gpu_seconds", sa.Double(), nullable=False),
         sa.Column("cpu_seconds", sa.Double(), nullable=False),
         sa.PrimaryKeyConstraint("job_id", "hour", name="pk_usage"),

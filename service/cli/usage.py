@@ -1,0 +1,58 @@
+"""The command `dasl usage`."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from service.cli.inputs import connect, utf8
+from service.cli.output import AsJson, note, plain, print_json, print_records
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command()(usage)
+
+
+def usage(
+    since: Annotated[
+        str | None,
+        typer.Option(
+            "--from",
+            help="Date, or date and time, in UTC; by default 30 days before --to.",
+            callback=lambda value: value and utf8(value),
+        ),
+    ] = None,
+    until: Annotated[
+        str | None,
+        typer.Option(
+            "--to",
+            help="Date, or date and time, in UTC, not included; by default now.",
+            callback=lambda value: value and utf8(value),
+        ),
+    ] = None,
+    by: Annotated[
+        str, typer.Option(metavar="token|tag:KEY", help="What to group by.", callback=utf8)
+    ] = "token",
+    as_json: AsJson = False,
+) -> None:
+    """Show GPU- and CPU-hours: of all tokens with an admin token, else of your own."""
+    with connect() as client:
+        result = client.usage(since=since, until=until, group_by=by)
+    if as_json:
+        print_json(plain(result))
+        return
+    print_records(
+        result.data,
+        {
+            "TOKEN" if by == "token" else "VALUE": lambda group: group.value,
+            "NAME": lambda group: group.name,
+            "JOBS": lambda group: group.jobs,
+            "GPU-HOURS": lambda group: f"{group.gpu_hours:.1f}",
+            "CPU-HOURS": lambda group: f"{group.cpu_hours:.1f}",
+        },
+        as_json=False,
+    )
+    if not result.is_complete:
+        note(f"Only the first {len(result.data)} are shown")
