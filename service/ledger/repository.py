@@ -97,7 +97,7 @@ def by_tag(
         entry = func.json_each(Usage.tags).table_valued("key", "value")
         value = select(entry.c.value).where(entry.c.key == key).scalar_subquery()
     else:
-        value = func.json_extract_path_text(Usage.tags, key)
+        value = func.jsonb_extract_path_text(Usage.tags, key)
     used = select(value.label("value"), Usage.job_id, Usage.gpu_seconds, Usage.cpu_seconds).where(
         *_between(tenant, token_id, start, end)
     )

@@ -63,7 +63,8 @@ class MortalContext(DispatcherContext):
 
 def thinner_of(world: World) -> tuple[MetricThinner, MortalContext]:
     context = MortalContext(
-        settings=world.settings,
+        # Longer than a test takes on a busy machine: nothing else renews the lease.
+        settings=world.settings.model_copy(update={"lease_seconds": 600.0}),
         database=world.database,
         storage=Storage(world.settings.artifacts_uri),
         executor=world.executor,
