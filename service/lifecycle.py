@@ -153,7 +153,7 @@ def mark_running(session: Session, job_id: str, number: int) -> None:
     if attempt.state != AttemptState.RUNNING:
         before = attempt.ran_seconds
         attempt.ran_seconds = max(now - attempt.created_at, timedelta()).total_seconds()
-        _add_use(session, job, attempt.ran_seconds - before, now)
+        _add_use(session, job, attempt, attempt.ran_seconds - before, now)
         runs.move(session, Attempt, job_id, number, AttemptState.RUNNING)
     if job.status == JobStatus.STARTING:
         started = job.started_at or now
@@ -428,7 +428,7 @@ def record_heartbeat(session: Session, job: Job, attempt: Attempt, progress: Dat
     last_report = attempt.progress_reported_at or attempt.heartbeat_at
     before = attempt.ran_seconds
     liveness.record_heartbeat(attempt, now)
-    _add_use(session, job, attempt.ran_seconds - before, now)
+    _add_use(session, job, attempt, attempt.ran_seconds - before, now)
     if not progress and attempt.progress_reported_at is not None:
         return
     # Keep the previous values of missing fields, as before the first step.
@@ -442,8 +442,11 @@ def record_heartbeat(session: Session, job: Job, attempt: Attempt, progress: Dat
         job.progress = merged
 
 
-def _add_use(session: Session, job: Job, seconds: float, now: datetime) -> None:
-    demand = scheduling.demand_of(session, job.id)
+def _add_use(
+    session: Session, job: Job, attempt: Attempt, seconds: float, now: datetime
+) -> None:
+    workers = attempt.workers if attempt.workers is not None else job.workers
+    demand = scheduling.demand_of(session, job.id, workers)
     ledger.add(session, job, now, seconds * demand.gpus, seconds * demand.cpus)
 
 

@@ -244,12 +244,12 @@ def waiting(session: Session, rank: Rank, account: Account) -> Iterator[Waiting]
     limit, last = _FIRST_JOBS, ""
     own = Job.tenant == account.tenant, Job.token_id.is_not_distinct_from(account.token_id)
     while True:
-        query = select(Job.id).where(*_has_rank(rank), *own, Job.id > last).order_by(Job.id)
-        ids = session.scalars(query.limit(limit)).all()
-        resources = _resources(session, ids)
-        for last in ids:
-            yield Waiting(last, resources[last].demand)
-        if len(ids) < limit:
+        query = select(Job.id, Job.workers).where(*_has_rank(rank), *own, Job.id > last)
+        rows = session.execute(query.order_by(Job.id).limit(limit)).all()
+        resources = _resources(session, [row.id for row in rows])
+        for last, workers in rows:
+            yield Waiting(last, resources[last].of(workers))
+        if len(rows) < limit:
             return
         limit *= 2
 
@@ -264,9 +264,13 @@ def weights(session: Session) -> dict[str, float]:
     return {row.name: row.weight for row in session.execute(select(Tenant.name, Tenant.weight))}
 
 
-def demand_of(session: Session, job_id: str) -> Demand:
-    """Return the demand of a job; what its numbers state, if its spec cannot be read."""
-    return _resources(session, [job_id])[job_id].demand
+def demand_of(session: Session, job_id: str, workers: int | None) -> Demand:
+    """Return the demand of a job; what its numbers state, if its spec cannot be read.
+
+    Args:
+        workers: their number, if not that of the spec.
+    """
+    return _resources(session, [job_id])[job_id].of(workers)
 
 
 def candidates(session: Session, taken: Sequence[Running]) -> list[Candidate]:
@@ -355,11 +359,14 @@ def running(session: Session, now: datetime) -> list[Running]:
             Job.id,
             null(),
             *of_job,
-            Job.workers,
+            # As many as its last attempt had.
+            func.coalesce(Attempt.workers, Job.workers),
             null(),
             Job.not_before,
             null(),
-        ).where(Job.status == JobStatus.RETRY_WAIT)
+        )
+        .join(Attempt, (Attempt.job_id == Job.id) & (Attempt.number == Job.attempt), isouter=True)
+        .where(Job.status == JobStatus.RETRY_WAIT)
     ).all()
     resources = _resources(session, [row.id for row in (*rows, *between)])
     used = _time_used(session, [row.id for row in (*rows, *between)])

@@ -10,10 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sqlalchemy import select
 
-from service.db.models import Attempt, Tenant, Usage
+from service.db.models import Attempt, Job, Tenant, Usage
+from service.scheduling import repository as scheduling
 from service.scheduling import window
 from service.scheduling.fair_share import Account, Shares, Use, Waiting, decayed, in_order
 from service.scheduling.packing import Demand, Worker
+from service.scheduling.preemption import Rank
 from tests.support.dispatcher_world import World
 
 BEGAN = datetime(2026, 1, 1, tzinfo=UTC)
@@ -90,6 +92,21 @@ def test_ledger_has_exactly_the_confirmed_runtime(world: World) -> None:
         rows = session.scalars(select(Usage).where(Usage.job_id == job)).all()
         assert sum(row.cpu_seconds for row in rows) == 2 * world.attempt(job).ran_seconds > 0
         assert {(row.tenant, row.gpu_seconds) for row in rows} == {("default", 0.0)}
+
+
+def test_attempt_with_fewer_workers_is_charged_for_those_alone(world: World) -> None:
+    job = world.add_job(workers=2, tenant="a")
+    with world.database.write() as session:
+        session.get_one(Job, job).workers = 1
+    with world.database.read() as session:
+        assert next(scheduling.waiting(session, Rank(True, 0), Account("a", None))).demand.cpus == 1
+    world.tick()
+    with world.database.write() as session:
+        session.get_one(Attempt, (job, 1)).created_at = datetime.now(UTC) - timedelta(minutes=1)
+    world.worker_starts(job)
+    with world.database.read() as session:
+        row = session.scalars(select(Usage)).one()
+        assert row.cpu_seconds == world.attempt(job).ran_seconds > 0
 
 
 def test_quota_of_a_tenant_limits_all_its_tokens(world: World) -> None:
