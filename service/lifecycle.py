@@ -442,9 +442,7 @@ def record_heartbeat(session: Session, job: Job, attempt: Attempt, progress: Dat
         job.progress = merged
 
 
-def _add_use(
-    session: Session, job: Job, attempt: Attempt, seconds: float, now: datetime
-) -> None:
+def _add_use(session: Session, job: Job, attempt: Attempt, seconds: float, now: datetime) -> None:
     workers = attempt.workers if attempt.workers is not None else job.workers
     demand = scheduling.demand_of(session, job.id, workers)
     ledger.add(session, job, now, seconds * demand.gpus, seconds * demand.cpus)

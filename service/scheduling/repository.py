@@ -6,13 +6,16 @@ Nothing here commits; the caller's transaction does.
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterator, Sequence
+import math
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from itertools import chain
 from typing import Any, NamedTuple, TypeGuard
 
 from pydantic import ValidationError
-from sqlalchemy import Select, func, null, select, tuple_
+from sqlalchemy import ColumnElement, Select, and_, func, null, or_, select, tuple_
 from sqlalchemy.orm import Session
 
 from dasl_core.spec import Resources, versions
@@ -136,12 +139,9 @@ class QueuePosition(NamedTuple):
     priority: int
     job_id: str
 
-    def is_before(self, other: QueuePosition) -> bool:
-        """Whether this position is nearer to the front of the queue."""
-        return self._key < other._key
-
     @property
-    def _key(self) -> tuple[bool, int, str]:
+    def key(self) -> tuple[bool, int, str]:
+        """The key by which positions are sorted, the front of the queue first."""
         return self.preemptible, -self.priority, self.job_id
 
 
@@ -219,29 +219,84 @@ def load_queued(session: Session, job_ids: Sequence[str]) -> list[Queued]:
     ]
 
 
-def ranks(session: Session) -> Iterator[Rank]:
-    """Yield the ranks that queued jobs have, highest first."""
-    highest = select(func.max(Job.priority)).where(Job.status == JobStatus.QUEUED)
-    for preemptible in (False, True):
-        of_class = highest.where(Job.preemptible.is_(preemptible))
-        priority = session.scalar(of_class)
-        while priority is not None:
-            yield Rank(not preemptible, priority)
-            priority = session.scalar(of_class.where(Job.priority < priority))
+def waiting(session: Session, limit: int) -> Iterator[dict[Account, Iterator[Waiting]]]:
+    """Yield the queued jobs of each account, oldest first: of one rank after the other, highest first.
+
+    Stops after the rank in which `limit` is reached. The number of queries does not grow with that of ranks or
+    accounts.
+    """
+    counts, whole = _count_by_account(session), []
+    for rank, accounts in counts.items():
+        if (left := limit - sum(accounts.values())) < 0:
+            break
+        whole.append(rank)
+        limit = left
+    jobs = _jobs_of_ranks(session, whole)
+    for rank in whole:
+        yield {account: iter(queue) for account, queue in jobs[rank].items()}
+    if limit and len(whole) < len(counts):
+        rank = list(counts)[len(whole)]
+        yield _queues(session, rank, counts[rank], limit)
 
 
-def accounts(session: Session, rank: Rank) -> list[Account]:
-    """Return the accounts that have queued jobs of a rank."""
-    query = select(Job.tenant, Job.token_id).where(*_has_rank(rank)).distinct()
-    return [Account(*row) for row in session.execute(query)]
+def _count_by_account(session: Session) -> dict[Rank, Counter[Account]]:
+    """Count the queued jobs of each account, by rank, highest first."""
+    columns = Job.preemptible, Job.priority, Job.tenant, Job.token_id
+    query = select(*columns, func.count()).where(Job.status == JobStatus.QUEUED)
+    counts: defaultdict[Rank, Counter[Account]] = defaultdict(Counter)
+    for preemptible, priority, tenant, token_id, count in session.execute(query.group_by(*columns)):
+        counts[Rank(not preemptible, priority)][Account(tenant, token_id)] = count
+    return {rank: counts[rank] for rank in sorted(counts, reverse=True)}
 
 
-_FIRST_JOBS = 16
+def _jobs_of_ranks(
+    session: Session, ranks: Sequence[Rank]
+) -> Mapping[Rank, Mapping[Account, list[Waiting]]]:
+    """Return all queued jobs of some consecutive ranks by account, oldest first."""
+    jobs: defaultdict[Rank, defaultdict[Account, list[Waiting]]]
+    jobs = defaultdict(lambda: defaultdict(list))
+    if not ranks:
+        return jobs
+    columns = Job.id, Job.workers, Job.preemptible, Job.priority, Job.tenant, Job.token_id
+    rows = session.execute(select(*columns).where(_has_one_of(ranks)).order_by(Job.id)).all()
+    resources = _resources(session, [row.id for row in rows])
+    for id, workers, preemptible, priority, tenant, token_id in rows:
+        queue = jobs[Rank(not preemptible, priority)][Account(tenant, token_id)]
+        queue.append(Waiting(id, resources[id].of(workers)))
+    return jobs
 
 
-def waiting(session: Session, rank: Rank, account: Account) -> Iterator[Waiting]:
-    """Yield an account's queued jobs of a rank, oldest first, reading a few at a time."""
-    limit, last = _FIRST_JOBS, ""
+_FEW_ACCOUNTS, _FIRST_JOBS = 16, 16
+
+
+def _queues(
+    session: Session, rank: Rank, accounts: Mapping[Account, int], limit: int
+) -> dict[Account, Iterator[Waiting]]:
+    """Return the queued jobs of each account of a rank, oldest first, reading a few at a time."""
+    if len(accounts) <= _FEW_ACCOUNTS:
+        return {account: _waiting(session, rank, account) for account in accounts}
+    # Those that an equal share of `limit` needs are read in one query.
+    depth = 1 + math.ceil(limit / len(accounts))
+    place = func.row_number().over(partition_by=(Job.tenant, Job.token_id), order_by=Job.id)
+    columns = Job.tenant, Job.token_id, Job.id, Job.workers
+    placed = select(*columns, place.label("place")).where(*_has_rank(rank)).subquery()
+    first = select(placed).where(placed.c.place <= depth).order_by(placed.c.id)
+    rows = session.execute(first).all()
+    resources = _resources(session, [row.id for row in rows])
+    queues: defaultdict[Account, list[Waiting]] = defaultdict(list)
+    for tenant, token_id, id, workers, _ in rows:
+        queues[Account(tenant, token_id)].append(Waiting(id, resources[id].of(workers)))
+    return {
+        account: chain(queue, _waiting(session, rank, account, queue[-1].job_id))
+        if len(queue) == depth
+        else iter(queue)
+        for account, queue in queues.items()
+    }
+
+
+def _waiting(session: Session, rank: Rank, account: Account, last: str = "") -> Iterator[Waiting]:
+    """Yield an account's queued jobs of a rank after the job `last`, reading a few at a time."""
+    limit = _FIRST_JOBS
     own = Job.tenant == account.tenant, Job.token_id.is_not_distinct_from(account.token_id)
     while True:
         query = select(Job.id, Job.workers).where(*_has_rank(rank), *own, Job.id > last)
@@ -252,6 +307,17 @@ def waiting(session: Session, rank: Rank, account: Account) -> Iterator[Waiting]
         if len(rows) < limit:
             return
         limit *= 2
+
+
+def _has_one_of(ranks: Sequence[Rank]) -> ColumnElement[bool]:
+    """Return the condition on queued jobs with one of some consecutive ranks, highest first."""
+    conditions = []
+    for keeps_room in (True, False):
+        priorities = [rank.priority for rank in ranks if rank.keeps_room is keeps_room]
+        if priorities:
+            bounds = Job.priority.between(priorities[-1], priorities[0])
+            conditions.append(and_(Job.preemptible.is_(not keeps_room), bounds))
+    return and_(Job.status == JobStatus.QUEUED, or_(*conditions))
 
 
 def _has_rank(rank: Rank) -> tuple[Any, ...]:
@@ -311,26 +377,57 @@ def _positions(
 ) -> list[QueuePosition]:
     """Return the positions of queued jobs in their order.
 
-    One rank after the other: an index has the jobs of each, so that a long queue is not sorted whole.
+    Ranks with few jobs are read together, and one with many alone, of which an index has the order: a long
+    queue is not sorted whole.
     """
+    counts = _count_by_rank(session)
     positions: list[QueuePosition] = []
-    for rank in ranks(session):
-        start = QueuePosition(not rank.keeps_room, rank.priority, "")
-        if after is not None and start[:2] != after[:2] and start.is_before(after):
-            continue
-        ids = select(Job.id).where(*_has_rank(rank), Job.id.not_in(without)).order_by(Job.id)
-        if after is not None and start[:2] == after[:2]:
-            ids = ids.where(Job.id > after.job_id)
-        for job_id in session.scalars(ids.limit(limit - len(positions))):
-            positions.append(start._replace(job_id=job_id))
+    if after is not None:
+        started = Rank(not after.preemptible, after.priority)
+        own = select(Job.id).where(*_has_rank(started), Job.id > after.job_id)
+        ids = session.scalars(own.where(Job.id.not_in(without)).order_by(Job.id).limit(limit))
+        positions += [after._replace(job_id=job_id) for job_id in ids]
+        counts = {rank: count for rank, count in counts.items() if rank < started}
+    for ranks in _spans(counts, limit + len(without)):
         if len(positions) == limit:
             break
+        columns = Job.preemptible, Job.priority, Job.id
+        query = select(*columns).where(_has_one_of(ranks), Job.id.not_in(without))
+        if len(ranks) == 1:
+            query = query.order_by(Job.id).limit(limit)
+        found = [QueuePosition(*row) for row in session.execute(query)]
+        found.sort(key=lambda position: position.key)
+        positions += found[: limit - len(positions)]
     return positions
+
+
+def _count_by_rank(session: Session) -> dict[Rank, int]:
+    """Count the queued jobs of each rank, highest first."""
+    columns = Job.preemptible, Job.priority
+    query = select(*columns, func.count()).where(Job.status == JobStatus.QUEUED)
+    rows = session.execute(query.group_by(*columns))
+    counts = {Rank(not preemptible, priority): count for preemptible, priority, count in rows}
+    return {rank: counts[rank] for rank in sorted(counts, reverse=True)}
+
+
+def _spans(counts: Mapping[Rank, int], most: int) -> Iterator[list[Rank]]:
+    """Divide ranks into spans with at most so many jobs, or of one rank."""
+    span: list[Rank] = []
+    left = most
+    for rank, count in counts.items():
+        if span and count > left:
+            yield span
+            span, left = [], most
+        span.append(rank)
+        left -= count
+    if span:
+        yield span
 
 
 def is_queue_full(session: Session, count: int) -> bool:
     """Whether at least `count` jobs are queued."""
-    return len(_positions(session, count, None, ())) == count
+    some = select(Job.id).where(Job.status == JobStatus.QUEUED).limit(count)
+    return session.scalar(select(func.count()).select_from(some.subquery())) == count
 
 
 def why_unreadable(session: Session, job_ids: Sequence[str]) -> dict[str, str]:

@@ -41,9 +41,7 @@ class FairQueue:
             if job.tenant is not None:
                 shares.charge(Account(job.tenant, job.token_id), job.demand)
         ids: list[str] = []
-        for rank in repository.ranks(session):
-            accounts = repository.accounts(session, rank)
-            queues = {each: repository.waiting(session, rank, each) for each in accounts}
+        for queues in repository.waiting(session, ALWAYS):
             ids += islice(in_order(shares, queues), ALWAYS - len(ids))
             if len(ids) == ALWAYS:
                 break
