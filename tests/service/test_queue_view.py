@@ -10,7 +10,7 @@ from sqlalchemy import select
 
 from service.cluster import queue as queue_view
 from service.db.models import ClusterSnapshot
-from service.scheduling import decision_cache
+from service.scheduling import decision_cache, window
 from tests.support.api_under_test import Api, snapshot
 
 
@@ -40,7 +40,7 @@ def test_long_queue_is_decided_on_once_a_second(api: Api, monkeypatch: pytest.Mo
 
 
 def test_job_behind_the_first_ones_says_so(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (decision_cache, queue_view):
+    for module in (window, queue_view):
         monkeypatch.setattr(module, "ALWAYS", 1)
     api.dataset()
     snapshot(api, cpus=1)

@@ -11,8 +11,8 @@ from dasl_core.spec import versions
 from service import lifecycle
 from service.cluster import queue as queue_view
 from service.db.models import Job
-from service.scheduling import decision_cache
 from service.scheduling import repository as scheduling
+from service.scheduling import window
 from tests.support.api_under_test import Api, refused, snapshot
 from tests.support.unreadable_specs import UNREADABLE, fail_on_unexpected
 
@@ -101,7 +101,7 @@ def test_spec_with_an_unknown_setting_is_not_sent_to_the_driver(api: Api) -> Non
 def test_jobs_behind_the_first_ones_have_a_reason_beside_unreadable_ones(
     api: Api, spoil: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in (decision_cache, queue_view):
+    for module in (window, queue_view):
         monkeypatch.setattr(module, "ALWAYS", 2)
     api.dataset()
     snapshot(api, cpus=1)
