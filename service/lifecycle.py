@@ -82,7 +82,8 @@ def start_attempt(
         workers: its number of ranks, if not that of the job.
 
     Returns:
-        The attempt; `None` if the job is no longer queued, or a pause or cancellation was requested.
+        The attempt; `None` if the job is no longer queued, a pause or cancellation was requested, or it is not to
+        run with so many workers.
     """
     job = lock_job(session, job_id)
     if job is None or job.status != JobStatus.QUEUED or job.desired != Desired.RUN:
@@ -93,7 +94,9 @@ def start_attempt(
     data = {"attempt": number, "resume_checkpoint_id": resume_id}
     message = f"Attempt {number} is starting"
     workers = workers if workers is not None else job.workers
-    if workers is not None and workers < (wanted := job.workers or job.resources.workers):
+    if workers is not None and workers != (wanted := job.workers or job.resources.workers):
+        if workers > wanted or job.resources.min_workers is None:
+            return None  # `resources.workers` was changed after the decision.
         message += f" with {workers} of {wanted} ranks"
         data["workers"] = workers
     if resume is not None:

@@ -56,6 +56,11 @@ class StopReason(StrEnum):
     PREEMPTED = "preempted"
     """The job gives way to one of higher rank; then it is queued again, without using up a restart."""
 
+    @classmethod
+    def _missing_(cls, value: object) -> StopReason:
+        # A newer dispatcher, which ran beside this one during an upgrade, may know others.
+        return cls.SHUTDOWN
+
 
 class DatasetState(StrEnum):
     """State of a data set."""
