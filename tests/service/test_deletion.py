@@ -14,6 +14,7 @@ from sqlalchemy import func, select
 
 from dasl_core.spec import Checkpoints
 from service import ids
+from service.artifacts.attempt_log import AttemptLog
 from service.checkpoints.retention import droppable
 from service.db.models import Attempt, Base, Checkpoint, Run
 from service.dispatcher.context import utc_now
@@ -247,6 +248,30 @@ def test_old_logs_metrics_and_artifacts_are_removed(api: Api, garbage: Garbage) 
     api.client.patch(f"/v1/checkpoints/{first}", json={"pinned": False})
     keep(garbage, **settings)
     assert kept(api, worker) == [3]
+
+
+def test_retention_pauses_when_many_removals_failed(
+    api: Api, garbage: Garbage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("service.dispatcher.retention._MOST_FAILED", 2)
+    monkeypatch.setattr("service.dispatcher.retention._BATCH_SIZE", 1)
+    for _ in range(4):
+        ended(api)
+    tried: list[AttemptLog] = []
+
+    def fail(log: AttemptLog) -> None:
+        tried.append(log)
+        raise OSError("the store is away")
+
+    monkeypatch.setattr(AttemptLog, "remove", fail)
+    context = garbage._context
+    context.clock = lambda: utc_now() + timedelta(days=10)
+    assert context.take_lease()
+    context.settings = context.settings.model_copy(update={"keep_logs_days": 1})
+    retention = Retention(context)
+    for _ in range(5):
+        retention.round()
+    assert len(tried) == 2
 
 
 def test_size_limit_removes_from_the_earliest_ended_jobs_only_what_it_must(
