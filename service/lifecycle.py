@@ -83,7 +83,8 @@ def start_attempt(
         workers: its number of ranks, if not that of the job.
 
     Returns:
-        The attempt; `None` if the job is no longer queued, or a pause or cancellation was requested.
+        The attempt; `None` if the job is no longer queued, a pause or cancellation was requested, or it is not to
+        run with so many workers.
     """
     job = lock_job(session, job_id)
     if job is None or job.status != JobStatus.QUEUED or job.desired != Desired.RUN:
@@ -94,7 +95,9 @@ def start_attempt(
     data = {"attempt": number, "resume_checkpoint_id": resume_id}
     message = f"Attempt {number} is starting"
     workers = workers if workers is not None else job.workers
-    if workers is not None and workers < (wanted := job.workers or job.resources.workers):
+    if workers is not None and workers != (wanted := job.workers or job.resources.workers):
+        if workers > wanted or job.resources.min_workers is None:
+            return None  # `resources.workers` was changed after the decision.
         message += f" with {workers} of {wanted} ranks"
         data["workers"] = workers
     if resume is not None:
@@ -154,7 +157,7 @@ def mark_running(session: Session, job_id: str, number: int) -> None:
     if attempt.state != AttemptState.RUNNING:
         before = attempt.ran_seconds
         attempt.ran_seconds = max(now - attempt.created_at, timedelta()).total_seconds()
-        _add_use(session, job, attempt.ran_seconds - before, now)
+        _add_use(session, job, attempt, attempt.ran_seconds - before, now)
         runs.move(session, Attempt, job_id, number, AttemptState.RUNNING)
     if job.status == JobStatus.STARTING:
         started = job.started_at or now
@@ -431,7 +434,7 @@ def record_heartbeat(session: Session, job: Job, attempt: Attempt, progress: Dat
     last_report = attempt.progress_reported_at or attempt.heartbeat_at
     before = attempt.ran_seconds
     liveness.record_heartbeat(attempt, now)
-    _add_use(session, job, attempt.ran_seconds - before, now)
+    _add_use(session, job, attempt, attempt.ran_seconds - before, now)
     if not progress and attempt.progress_reported_at is not None:
         return
     # Keep the previous values of missing fields, as before the first step.
@@ -445,8 +448,9 @@ def record_heartbeat(session: Session, job: Job, attempt: Attempt, progress: Dat
         job.progress = merged
 
 
-def _add_use(session: Session, job: Job, seconds: float, now: datetime) -> None:
-    demand = scheduling.demands(session, [job.id])[job.id]
+def _add_use(session: Session, job: Job, attempt: Attempt, seconds: float, now: datetime) -> None:
+    workers = attempt.workers if attempt.workers is not None else job.workers
+    demand = scheduling.demand_of(session, job.id, workers)
     ledger.add(session, job, now, seconds * demand.gpus, seconds * demand.cpus)
 
 

@@ -27,6 +27,8 @@ _BATCH_SIZE = 20
 _ROWS_AT_ONCE, _TRANSACTIONS = 5000, 20
 # A failed removal must not block the others.
 _RETRY_AFTER = timedelta(hours=1)
+# If so many failed, the store is probably away; and a query takes a limited number of ids.
+_MOST_FAILED = 1000
 
 Select = Callable[[Session, datetime, int, Collection[str]], Sequence[str]]
 Remove = Callable[[str], object]
@@ -67,6 +69,8 @@ class Retention:
         self._tried_at = {
             id: at for id, at in self._tried_at.items() if not passed(at, now, _RETRY_AFTER)
         }
+        if len(self._tried_at) >= _MOST_FAILED:
+            return True
         with self._context.database.read() as session:
             jobs = select(session, before, _BATCH_SIZE, self._tried_at.keys())
 

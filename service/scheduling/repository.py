@@ -321,7 +321,19 @@ def next_of_account(
 
 def demands(session: Session, job_ids: Sequence[str]) -> dict[str, Demand]:
     """Return the demand of jobs; what its numbers state, for one whose spec cannot be read."""
-    return {job_id: each.demand for job_id, each in _resources(session, job_ids).items()}
+    changed = select(Job.id, Job.workers).where(Job.id.in_(job_ids), Job.workers.is_not(None))
+    workers = {row.id: row.workers for row in session.execute(changed)} if job_ids else {}
+    resources = _resources(session, job_ids)
+    return {job_id: each.of(workers.get(job_id)) for job_id, each in resources.items()}
+
+
+def demand_of(session: Session, job_id: str, workers: int | None) -> Demand:
+    """Return the demand of a job; what its numbers state, if its spec cannot be read.
+
+    Args:
+        workers: their number, if not that of the spec.
+    """
+    return _resources(session, [job_id])[job_id].of(workers)
 
 
 def _has_rank(rank: Rank) -> tuple[Any, ...]:
@@ -439,11 +451,14 @@ def running(session: Session, now: datetime) -> list[Running]:
             Job.id,
             null(),
             *of_job,
-            Job.workers,
+            # As many as its last attempt had.
+            func.coalesce(Attempt.workers, Job.workers),
             null(),
             Job.not_before,
             null(),
-        ).where(Job.status == JobStatus.RETRY_WAIT)
+        )
+        .join(Attempt, (Attempt.job_id == Job.id) & (Attempt.number == Job.attempt), isouter=True)
+        .where(Job.status == JobStatus.RETRY_WAIT)
     ).all()
     resources = _resources(session, [row.id for row in (*rows, *between)])
     used = _time_used(session, [row.id for row in (*rows, *between)])

@@ -96,10 +96,13 @@ def checkpoint_uris(session: Session, job_id: str) -> Sequence[str]:
 
 
 def remove_rows(session: Session, job_id: str, limit: int) -> bool:
-    """Remove up to `limit` rows of a deleted job; return whether nothing is left of it."""
+    """Remove up to `limit` rows of a deleted job; return whether its own row is removed.
+
+    Its runs stay, without their errors: the counters of the metrics would fall otherwise.
+    """
     if _remove_some(session, _OWNED, job_id, limit):
         return False
-    session.execute(delete(Run).where(Run.owner == job_id))
+    session.execute(update(Run).where(Run.owner == job_id).values(error=None))
     session.execute(delete(Job).where(Job.id == job_id, Job.deleted_at.is_not(None)))
     return True
 
@@ -191,7 +194,11 @@ def remove_artifact(session: Session, artifact: Artifact) -> None:
 def add_sizes(session: Session, limit: int) -> int:
     """Store the sizes of checkpoints that a version without sizes registered; return their number."""
     rows = session.scalars(
-        select(Checkpoint).where(Checkpoint.size.is_(None)).limit(limit).with_for_update()
+        select(Checkpoint)
+        .where(Checkpoint.size.is_(None))
+        .limit(limit)
+        # Others lock the checkpoints of a job in another order.
+        .with_for_update(skip_locked=True)
     ).all()
     for row in rows:
         row.size = sum(int(entry["size"]) for entry in row.files)

@@ -14,8 +14,9 @@ from sqlalchemy import func, select
 
 from dasl_core.spec import Checkpoints
 from service import ids
+from service.artifacts.attempt_log import AttemptLog
 from service.checkpoints.retention import droppable
-from service.db.models import Base, Checkpoint, Run
+from service.db.models import Attempt, Base, Checkpoint, Run
 from service.dispatcher.context import utc_now
 from service.dispatcher.garbage import Garbage
 from service.dispatcher.retention import Retention
@@ -70,15 +71,12 @@ def finalize(api: Api, job_id: str) -> None:
 
 
 def rows_of(api: Api, job_id: str) -> dict[str, int]:
-    """Numbers of rows that name a job, by table."""
+    """Numbers of rows that name a job, by table, without its runs and use, which stay."""
     counts = {}
     with api.database.read() as session:
         for table in Base.metadata.sorted_tables:
-            if table.name == "usage":
-                continue  # the ledger outlives the jobs
-            columns = {"jobs": "id", "runs": "owner"}
-            column = table.c.get(columns.get(table.name, "job_id"))
-            if column is not None:
+            column = table.c.get("id" if table.name == "jobs" else "job_id")
+            if column is not None and table.name != "usage":
                 query = select(func.count()).select_from(table).where(column == job_id)
                 counts[table.name] = session.scalar(query) or 0
     return {name: count for name, count in counts.items() if count}
@@ -106,6 +104,24 @@ def test_delete_removes_everything_of_an_ended_job_and_nothing_else(
     assert len(kept(api, other)) == 2
     audited = api.client.get("/v1/audit", headers=api.token("admin")).json()["data"]
     assert ("DELETE", path, 204) in [(e["method"], e["path"], e["status"]) for e in audited]
+
+
+def test_counters_do_not_fall_when_a_job_is_deleted(api: Api, garbage: Garbage) -> None:
+    worker, _ = ended(api, "failed"), ended(api)
+
+    def counters() -> list[str]:
+        lines = api.client.get("/metrics").text.splitlines()
+        names = ("dasl_attempts_total", "dasl_restarts_total", "dasl_queue_wait_seconds_count")
+        return [line for line in lines if line.startswith(names)]
+
+    before = counters()
+    assert 'dasl_attempts_total{outcome="failed",reason="other"} 1.0' in before
+    assert api.client.delete(f"/v1/jobs/{worker.job_id}").status_code == 204
+    garbage.round()
+    assert counters() == before
+    with api.database.read() as session:
+        assert session.get_one(Attempt, (worker.job_id, 1)).error is None
+    refused(worker.post("heartbeat"), 409)
 
 
 def test_delete_is_refused_while_a_job_clone_or_pin_needs_it(api: Api, garbage: Garbage) -> None:
@@ -232,6 +248,30 @@ def test_old_logs_metrics_and_artifacts_are_removed(api: Api, garbage: Garbage) 
     api.client.patch(f"/v1/checkpoints/{first}", json={"pinned": False})
     keep(garbage, **settings)
     assert kept(api, worker) == [3]
+
+
+def test_retention_pauses_when_many_removals_failed(
+    api: Api, garbage: Garbage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("service.dispatcher.retention._MOST_FAILED", 2)
+    monkeypatch.setattr("service.dispatcher.retention._BATCH_SIZE", 1)
+    for _ in range(4):
+        ended(api)
+    tried: list[AttemptLog] = []
+
+    def fail(log: AttemptLog) -> None:
+        tried.append(log)
+        raise OSError("the store is away")
+
+    monkeypatch.setattr(AttemptLog, "remove", fail)
+    context = garbage._context
+    context.clock = lambda: utc_now() + timedelta(days=10)
+    assert context.take_lease()
+    context.settings = context.settings.model_copy(update={"keep_logs_days": 1})
+    retention = Retention(context)
+    for _ in range(5):
+        retention.round()
+    assert len(tried) == 2
 
 
 def test_size_limit_removes_from_the_earliest_ended_jobs_only_what_it_must(

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from service.db.models import Drain
+from service import lifecycle
+from service.db.models import Attempt, Drain, Job
+from service.scheduling import repository as scheduling
 from service.scheduling.nodes import ALL_NODES, GPU_TYPE_LABEL, Node
 from service.states import Desired, JobStatus
 from tests.support.dispatcher_world import World
@@ -181,3 +183,43 @@ def test_autoscaler_is_shown_what_runs_and_waits(world: World) -> None:
     gpu = '[2, {"CPU": 1, "GPU": 1}, {"ray.io/accelerator-type": "H100"}]'
     both = f'[{gpu}, [3, {{"CPU": 1}}, {{}}]]'
     assert demands(world) == [f"[{gpu}]", "[]", both, "[]"]
+
+
+def test_number_of_workers_that_changes_after_the_decision_is_not_used(world: World) -> None:
+    fixed, elastic = world.add_job(), world.add_job(min_workers=1)
+    with world.database.write() as session:
+        for job in (fixed, elastic):
+            session.get_one(Job, job).workers = 2
+    with world.database.write() as session:
+        assert lifecycle.start_attempt(session, fixed, "a", workers=1) is None
+        assert lifecycle.start_attempt(session, fixed, "b", workers=3) is None
+        assert lifecycle.start_attempt(session, elastic, "c", workers=3) is None
+    with world.database.write() as session:
+        assert lifecycle.start_attempt(session, fixed, "d", workers=2) is not None
+        assert lifecycle.start_attempt(session, elastic, "e", workers=1) is not None
+    assert world.events(elastic)[-1] == "Attempt 1 is starting with 1 of 2 ranks"
+
+
+def test_job_between_two_attempts_holds_what_the_last_one_had(world: World) -> None:
+    job = world.add_job(workers=2, min_workers=1)
+    with world.database.write() as session:
+        lifecycle.start_attempt(session, job, "a", workers=1)
+    world.worker_finishes(job, "failed", error={"message": "no"})
+    assert world.status(job) == JobStatus.RETRY_WAIT
+    with world.database.read() as session:
+        (held,) = scheduling.running(session, world.now())
+    assert held.demand.workers == 1
+
+
+def test_attempt_that_a_newer_version_stops_does_not_block_the_others(world: World) -> None:
+    stopped = world.add_job()
+    world.tick()
+    train(world, stopped, a=1)
+    with world.database.write() as session:
+        attempt = session.get_one(Attempt, (stopped, 1))
+        attempt.stop_reason, attempt.stop_requested_at = "of a newer version", world.now()
+    other = world.add_job()
+    world.tick()
+    assert world.status(other) == JobStatus.STARTING
+    stop(world, stopped)
+    assert world.status(stopped) == JobStatus.QUEUED
