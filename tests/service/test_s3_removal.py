@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 from fastapi.testclient import TestClient
@@ -47,7 +48,7 @@ class Later:
 
     ahead = timedelta()
 
-    def __call__(self) -> object:
+    def __call__(self) -> datetime:
         return utc_now() + self.ahead
 
 
@@ -68,7 +69,7 @@ def garbage(api: Api, clock: Later) -> Iterator[Garbage]:
         ray,
         clock,
         "me",
-        Entrypoints(),  # type: ignore[arg-type]
+        Entrypoints(),
     )
     assert shared.take_lease()
     yield Garbage(shared, Adoption(shared))
@@ -95,7 +96,13 @@ def ended(api: Api, tmp_path: Path) -> Worker:
         files = [
             file.model_dump() for file in upload_checkpoint(source, uri, about | {"metrics": {}})
         ]
-        report = {"step": step, "epoch": 1.0, "uri": uri, "files": files, "metrics": {}}
+        report: dict[str, Any] = {
+            "step": step,
+            "epoch": 1.0,
+            "uri": uri,
+            "files": files,
+            "metrics": {},
+        }
         assert worker.post("checkpoints", final=step == 2, **report).status_code < 300
     put(f"{worker.uri}/artifacts/plot.png", b"12345")
     about = {"name": "plot.png", "uri": f"{worker.uri}/artifacts/plot.png", "size": 5}

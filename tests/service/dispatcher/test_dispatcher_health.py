@@ -133,7 +133,7 @@ def test_suspended_process_is_not_stuck(world: World, monkeypatch: pytest.Monkey
 
     def stuck_at(seconds: float) -> str | None:
         with monkeypatch.context() as patch:
-            patch.setattr(loop.time, "monotonic", lambda: now + seconds)
+            patch.setattr(time, "monotonic", lambda: now + seconds)
             return world.dispatcher.stuck()
 
     assert stuck_at(10) is None
