@@ -25,6 +25,7 @@ from service.scheduling import repository as scheduling
 from service.scheduling.repository import Ended
 from service.server.app import create_app
 from service.settings import Settings
+from service.storage import repository as storage
 from tests.support import s3_server as support
 from tests.support.api_under_test import Api, Worker
 from workers.artifacts import upload_checkpoint
@@ -61,11 +62,11 @@ def clock() -> Later:
 def garbage(api: Api, clock: Later) -> Iterator[Garbage]:
     """The removal of files, with a clock of its own."""
     ray = RayExecutor("http://127.0.0.1:9", None)
-    storage = Storage(api.settings.artifacts_uri)
+    store = Storage(api.settings.artifacts_uri)
     shared = DispatcherContext(
         api.settings,
         api.database,
-        storage,
+        store,
         ray,
         clock,
         "me",
@@ -134,8 +135,8 @@ def test_deleted_job_leaves_no_object_and_others_keep_theirs(
     garbage.round()
     assert objects(api, worker) == []
     assert objects(api, other) == before
-    storage = Storage(api.settings.artifacts_uri)
-    assert storage.file_sizes(f"{storage.root}/jobs/{worker.job_id}-other") == {"kept": 1}
+    store = Storage(api.settings.artifacts_uri)
+    assert store.file_sizes(f"{store.root}/jobs/{worker.job_id}-other") == {"kept": 1}
     with api.database.read() as session:
         assert session.get(Job, worker.job_id) is None
 
@@ -161,7 +162,12 @@ def test_removal_waits_for_a_store_that_is_away(
 
 
 def test_retention_removes_objects_and_keeps_the_final_checkpoint(
-    api: Api, garbage: Garbage, clock: Later, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    api: Api,
+    garbage: Garbage,
+    clock: Later,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     worker = ended(api, tmp_path)
     retention = garbage._retention
@@ -170,6 +176,13 @@ def test_retention_removes_objects_and_keeps_the_final_checkpoint(
         retention.remove_artifacts(worker.job_id)
     path = f"/v1/jobs/{worker.job_id}"
     assert len(api.client.get(f"{path}/artifacts").json()["data"]) == 1
+    clock.ahead = timedelta(days=2)
+    garbage._context.take_lease()
+    with support.environment(AWAY):
+        assert retention._apply(storage.with_old_logs, clock(), retention.remove_logs)
+    [record] = [each for each in caplog.records if worker.job_id in each.getMessage()]
+    assert record.getMessage().startswith(f"The files of {worker.job_id} cannot be removed now: ")
+    assert record.exc_info is None, "it is no defect"
     retention.remove_artifacts(worker.job_id)
     retention.remove_logs(worker.job_id)
     garbage.round()
@@ -203,6 +216,6 @@ def test_sweep_adopts_a_whole_checkpoint_and_removes_a_part_of_one(
     assert sorted(uri.rpartition("/")[2] for uri in uris) == [
         f"step-{step:09d}" for step in (1, 2, 3)
     ]
-    storage = Storage(api.settings.artifacts_uri)
-    assert len(storage.file_sizes(f"{folder}/step-000000003")) == 2
-    assert storage.file_sizes(f"{folder}/step-000000004") == {}
+    store = Storage(api.settings.artifacts_uri)
+    assert len(store.file_sizes(f"{folder}/step-000000003")) == 2
+    assert store.file_sizes(f"{folder}/step-000000004") == {}
