@@ -62,11 +62,6 @@ class StopReason(StrEnum):
     def _missing_(cls, value: object) -> StopReason | None:
         return cls.OTHER if isinstance(value, str) else None
 
-    @classmethod
-    def _missing_(cls, value: object) -> StopReason:
-        # A newer dispatcher, which ran beside this one during an upgrade, may know others.
-        return cls.SHUTDOWN
-
 
 class DatasetState(StrEnum):
     """State of a data set."""

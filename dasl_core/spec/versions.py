@@ -115,19 +115,36 @@ def keep_evaluating_the_largest_square(spec: Content) -> Content:
     return {**spec, "evaluate": {**spec["evaluate"], "crop_pct": 1.0}}
 
 
+_ANY_NODE: Content = {
+    "min_workers": None,
+    "memory_gb_per_worker": None,
+    "gpu_type": None,
+    "node_labels": {},
+    "same_node": False,
+    "exclude_nodes": [],
+}
+
+
 def place_on_any_node(spec: Content) -> Content:
     """Up to version 8, a job's ranks ran on any nodes, all of them in every attempt."""
     if not is_resolved(spec):
         return spec
-    placement: Content = {
-        "min_workers": None,
-        "memory_gb_per_worker": None,
-        "gpu_type": None,
-        "node_labels": {},
-        "same_node": False,
-        "exclude_nodes": [],
+    return {**spec, "resources": {**_ANY_NODE, **spec["resources"]}}
+
+
+def for_older(spec: Content) -> Content:
+    """Leave out what version 9 added to a resolved spec where it is the default, for readers of version 8.
+
+    While a service is upgraded, they may run beside it; they refuse fields that they do not know.
+    """
+    resources = {
+        key: value
+        for key, value in spec["resources"].items()
+        if key not in _ANY_NODE or value != _ANY_NODE[key]
     }
-    return {**spec, "resources": {**placement, **spec["resources"]}}
+    added = {"preemptible": False}
+    kept = {key: value for key, value in spec.items() if key not in added or value != added[key]}
+    return {**kept, "resources": resources}
 
 
 UPGRADERS: list[Callable[[Content], Content]] = [

@@ -20,17 +20,13 @@ class BackgroundCall(Generic[T]):
         self._thread = threading.Thread(target=self._run, name="checkpoint", daemon=True)
         self._thread.start()
 
-    def wait(self) -> None:
-        """Wait until the function has returned, or has raised an error."""
-        self._thread.join()
-
     def result(self) -> T:
         """Wait for the function and return its result.
 
         Raises:
             Exception: whatever the function raised.
         """
-        self.wait()
+        self._thread.join()
         if self._error is not None:
             raise self._error
         return self._results[0]

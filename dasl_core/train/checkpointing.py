@@ -129,15 +129,19 @@ class Checkpointer:
 
     def close(self) -> None:
         """Wait for the checkpoint that is being written. Only needed after an error: saving waits, too."""
-        if self._write is not None:
-            self._write.wait()
+        if self._write is None:
+            return
+        try:
+            self._write.result()
+        except Exception:  # the error that ends the run must not be replaced
+            logger.exception("the checkpoint beside the training failed, too")
 
     def _wait(self) -> None:
         """Wait on all ranks until the checkpoint of the last save is written; it may have failed."""
         if not self._being_written:
             return
-        written = self._write.result() if self._write is not None else True
-        self._write, self._being_written = None, False
+        write, self._write, self._being_written = self._write, None, False
+        written = write.result() if write is not None else True
         if not broadcast_int(int(written), self.control):
             self.saved_step = None
 

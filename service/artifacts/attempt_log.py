@@ -93,7 +93,9 @@ class AttemptLog:
 
     def remove(self) -> None:
         """Remove all parts, the last one first, so that an interrupted removal leaves the beginning."""
-        for part in reversed(self.parts()):
+        parts, covered = self._list()
+        # Those that are covered first: they would be the log once the others are gone.
+        for part in (*covered, *reversed(parts)):
             self._fs.rm_file(part.path)
 
     def end(self) -> int:

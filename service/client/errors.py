@@ -49,6 +49,19 @@ class ConnectionFailed(DaslError):
         return type(self), (self.url, self.reason)
 
 
+class StoreUnreachable(ConnectionFailed):
+    """The object store that a download was redirected to does not answer."""
+
+    def __init__(self, url: str, reason: str) -> None:
+        DaslError.__init__(
+            self,
+            f"The artifact store does not answer at {url} ({reason}). The server sends downloads there; if this "
+            "machine cannot reach that address, ask its operator to change DASL_S3_PUBLIC_ENDPOINT.",
+        )
+        self.url = url
+        self.reason = reason
+
+
 @dataclass(frozen=True)
 class FieldError:
     """One invalid field of a request: its name, the problem, the value and what is expected."""

@@ -12,7 +12,13 @@ from urllib.parse import quote
 import httpx
 
 from service.client.config import Connection
-from service.client.errors import STALE_ATTEMPT, ApiError, ConnectionFailed, StaleAttempt
+from service.client.errors import (
+    STALE_ATTEMPT,
+    ApiError,
+    ConnectionFailed,
+    StaleAttempt,
+    StoreUnreachable,
+)
 
 BUSY = frozenset({502, 503, 504})
 """Status codes of a server or proxy that is temporarily unavailable."""
@@ -111,8 +117,10 @@ class Transport:
 
         Raises:
             ConnectionFailed: the connection failed, also while the body is read.
-            ApiError: the server refused the request, except with 416, which a resuming download handles.
+            ApiError: the server or the store refused the request, except with 416, which a resuming download
+                handles.
         """
+        store: httpx.URL | None = None
         try:
             with ExitStack() as stack:
                 response = stack.enter_context(
@@ -120,15 +128,20 @@ class Transport:
                 )
                 location = httpx.URL(response.headers.get("location", ""))
                 if response.status_code == 307 and _SIGNATURE in location.params:
+                    # Without its query, which is valid as a token.
+                    store = location.copy_with(raw_path=b"")
                     response = stack.enter_context(
                         httpx.stream("GET", location, headers=headers, timeout=self._http.timeout)
                     )
                 if response.status_code != 416 and not response.is_success:
                     response.read()
-                    self._raise_for(response)
+                    self._raise_for(response, store)
                 yield response
         except httpx.TransportError as error:
-            raise ConnectionFailed(self.url, _reason(error, self._timeout)) from error
+            reason = _reason(error, self._timeout)
+            if store is not None:
+                raise StoreUnreachable(str(store), reason) from error
+            raise ConnectionFailed(self.url, reason) from error
 
     def _send(
         self,
@@ -168,9 +181,12 @@ class Transport:
             time.sleep(wait)
             pause = min(pause * 2, 5.0)
 
-    def _raise_for(self, response: httpx.Response) -> None:
+    def _raise_for(self, response: httpx.Response, store: httpx.URL | None = None) -> None:
         if response.is_success:
             return
+        if store is not None:
+            title = f"The artifact store at {store} answered {response.status_code} to the download"
+            raise ApiError(response.status_code, {"title": title})
         if response.is_redirect:
             target = response.headers.get("location", "elsewhere")
             raise ConnectionFailed(self.url, f"it redirects to {target}; use that address")

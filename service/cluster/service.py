@@ -20,6 +20,9 @@ from service.scheduling.dispatcher_report import DispatcherReport
 from service.scheduling.nodes import Cluster, with_drains
 from service.settings import Settings
 
+_STORE_SILENT = timedelta(minutes=5)
+"""How long a check of the store may take before the store counts as away."""
+
 
 def view(
     session: Session,
@@ -121,4 +124,14 @@ def _storage(snapshot: ClusterSnapshot | None, settings: Settings, full: bool) -
         if shortage is not None:
             return shortage
     report = DispatcherReport.of(snapshot)
-    return report.store.problem if report is not None and report.store is not None else None
+    if snapshot is None or report is None:
+        return None
+    if report.store is not None and report.store.problem is not None:
+        return report.store.problem
+    # It checks every minute, and a store that hangs gives no answer. By the dispatcher's clock alone.
+    silent = snapshot.at - (report.store.checked_at if report.store else report.started_at)
+    if silent <= _STORE_SILENT:
+        return None
+    return (
+        f"the store of {free_space.ARTIFACTS} has not answered for {silent.total_seconds():.0f} s"
+    )

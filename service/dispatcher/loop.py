@@ -58,6 +58,8 @@ _LOG_INTERVAL_SECONDS = 0.5
 _GARBAGE_INTERVAL_SECONDS = 1.0
 _THINNING_INTERVAL_SECONDS = 1.0
 _STORE_INTERVAL_SECONDS = 5.0
+# How long a dispatcher that stops waits for a check of the store.
+_STORE_PATIENCE_SECONDS = 3.0
 _POLL_CLUSTER_EVERY = timedelta(seconds=2)
 # Ray's head may share its cores with training, so it is polled less often than the queue.
 _WATCH_EVERY = timedelta(seconds=1)
@@ -130,6 +132,7 @@ class Dispatcher:
         self._foreign_use = ForeignUse()
         self._queue = QueueWindow(settings.fair_share_half_life)
         self._shutting_down = self._saving = False
+        self._asked_at, self._awake_at = time.monotonic(), float("-inf")
 
     def cluster_was_restarted(self, restarted: Restarted) -> None:
         """Treat earlier attempts that Ray does not know as lost at once, because the cluster is new.
@@ -151,14 +154,20 @@ class Dispatcher:
     def stuck(self) -> str | None:
         """Return which loop has made no progress for `DASL_STUCK_SECONDS`, as a sentence; else `None`.
 
-        A database or a Ray that is away does not stop a loop: its rounds fail and are repeated.
+        Call it every few seconds. A database or a Ray that is away does not stop a loop: its rounds fail and are repeated.
         """
         now, limit = time.monotonic(), self._context.settings.stuck_seconds
-        for name, loop in self._loops.items():
+        # Called this late, the process itself was suspended, or its machine: all loops start anew.
+        if now - self._asked_at >= limit / 2:
+            self._awake_at = now
+        self._asked_at = now
+        for name, loop in list(self._loops.items()):
             at = loop.progressed_at
             # Nothing waits for the check of the store, and a restart would not help it.
-            if name != "store" and at is not None and now - at >= limit:
-                return f"The loop {name!r} of the dispatcher made no progress for {now - at:.0f} s"
+            if name == "store" or at is None:
+                continue
+            if (idle := now - max(at, self._awake_at)) >= limit:
+                return f"The loop {name!r} of the dispatcher made no progress for {idle:.0f} s"
         return None
 
     def run(
@@ -175,13 +184,13 @@ class Dispatcher:
                 and stop. 0: they are not asked to.
         """
         background_stop = threading.Event()
-        threads = [
-            threading.Thread(
+        threads = {
+            name: threading.Thread(
                 target=loop.run, args=(background_stop,), name=f"dispatcher-{name}", daemon=True
             )
             for name, loop in self.background.items()
-        ]
-        for thread in threads:
+        }
+        for thread in threads.values():
             thread.start()
         try:
             self._loops["queue"] = Loop(self._main_round, interval, self._outage)
@@ -190,8 +199,9 @@ class Dispatcher:
                 self._save_attempts(seconds, interval)
         finally:
             background_stop.set()
-            for thread in threads:
-                thread.join()
+            for name, thread in threads.items():
+                # A store that hangs must not keep the lease from the next dispatcher.
+                thread.join(_STORE_PATIENCE_SECONDS if name == "store" else None)
         Loop(self._release_lease, interval, self._outage).run_once()
 
     def begin_shutdown(self) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from service.dispatcher.context import DispatcherContext
-from service.dispatcher.isolation import run_isolated
+from service.dispatcher.isolation import run_isolated, show_progress
 from service.metrics import repository as metrics
 from service.metrics.repository import Thinning
 from service.metrics.thinning import Section, extremes, sections_due
@@ -81,6 +81,7 @@ class MetricThinner:
         keep = {}
         with self._context.database.read() as session:
             for name in names:
+                show_progress()
                 values = metrics.values(session, job.job_id, name, section, job.attempt)
                 kept = extremes(values.items(), section.width)
                 if len(kept) == len(values):
@@ -89,6 +90,7 @@ class MetricThinner:
                 if protected is not None:
                     keep[name] = kept | (protected & values.keys())
         for name, steps in keep.items():
+            show_progress()
             # A transaction for each, because other writers may wait for it.
             with self._context.write() as session:
                 metrics.remove(session, job.job_id, name, section, job.attempt, steps)

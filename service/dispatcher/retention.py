@@ -76,7 +76,11 @@ class Retention:
 
         def remove_one(job_id: str) -> None:
             self._tried_at[job_id] = now
-            remove(job_id)
+            try:
+                remove(job_id)
+            except (OSError, ValueError) as error:
+                logger.warning("The files of %s cannot be removed now: %s", job_id, error)
+                return
             del self._tried_at[job_id]  # not reached if it failed
 
         for job_id in jobs:

@@ -30,7 +30,6 @@ class StoreCheck:
         now = self._context.clock()
         if not self._context.in_charge or not passed(self._checked_at, now, _EVERY):
             return False
-        self._checked_at = now
         problem, free = self._problem()
         if problem is not None and (self.report is None or self.report.problem is None):
             logger.error("Artifacts cannot be stored: %s", problem)
@@ -43,6 +42,8 @@ class StoreCheck:
             checkpoint_bytes=of_checkpoints,
             artifact_bytes=of_artifacts,
         )
+        # Last: after an outage of the database the next check is not a minute later.
+        self._checked_at = now
         return True
 
     def _problem(self) -> tuple[str | None, int | None]:

@@ -57,7 +57,7 @@ class AttemptSession:
             UnreadableSpec: the driver could not read the spec.
         """
         job, attempt = self.job, self.attempt
-        # The spec is sent as it is stored, only upgraded: an older driver may not know today's defaults.
+        # The spec is sent as it is stored, only upgraded: an older driver refuses fields that it does not know.
         versions.load(job.resolved, job.spec_version)
         lifecycle.mark_running(self.session, job.id, attempt.number)
         dataset = datasets.by_id(self.session, job.dataset_id)
@@ -75,7 +75,9 @@ class AttemptSession:
             )
         readable = settings.readable_folders(job.tenant)
         return AttemptStart(
-            spec=_with_workers(versions.upgrade(job.resolved, job.spec_version), attempt.workers),
+            spec=versions.for_older(
+                _with_workers(versions.upgrade(job.resolved, job.spec_version), attempt.workers)
+            ),
             dataset=WorkerDataset.model_validate(dataset),
             evaluate_dataset=evaluate_dataset and WorkerDataset.model_validate(evaluate_dataset),
             resume=resume,

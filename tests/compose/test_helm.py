@@ -142,6 +142,26 @@ def test_jobs_get_no_cpus_of_the_head_and_groups_may_be_empty() -> None:
     assert RAY["enableInTreeAutoscaling"] is False
 
 
+def test_client_secret_of_the_login_is_a_secret_of_the_api_only() -> None:
+    holders = {
+        path.name
+        for path in (CHART / "templates").iterdir()
+        if "DASL_OIDC_CLIENT_SECRET" in path.read_text(encoding="utf-8")
+    }
+    assert holders == {"api.yaml"}
+    template = (CHART / "templates" / "api.yaml").read_text(encoding="utf-8")
+    assert re.search(r"DASL_OIDC_CLIENT_SECRET\s+valueFrom: {secretKeyRef: ", template)
+
+
+def test_autoscaler_is_shown_the_demand_of_jobs() -> None:
+    """It adds no node for a queued job otherwise."""
+    template = (CHART / "templates" / "dispatcher.yaml").read_text(encoding="utf-8")
+    condition = (
+        r"{{- if \.Values\.autoscaler\.enabled }}\s*- {name: DASL_AUTOSCALE, value: \"true\"}"
+    )
+    assert re.search(condition, template)
+
+
 def test_dispatcher_is_one_and_has_time_to_save() -> None:
     about = OBJECTS["Deployment", "dasl-dispatcher"]["spec"]
     assert (about["replicas"], about["strategy"]) == (1, {"type": "Recreate"})

@@ -203,3 +203,33 @@ def test_failing_run_waits_for_the_checkpoint_that_is_being_written(
     with pytest.raises(ArithmeticError):
         run(resolved(pictures), pictures, cache, reporter)
     assert [step for step, _, _ in reporter.checkpoints] == [STEPS]
+
+
+def test_error_beside_a_failing_run_is_logged(
+    pictures: DatasetIndex,
+    cache: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """The run raises its own error, and the other one would be lost."""
+    step = Trainer.step
+
+    def fail(trainer: Trainer, batch: Any) -> None:
+        if trainer.progress.step == STEPS + 1:
+            raise ArithmeticError("diverged")
+        step(trainer, batch)
+
+    monkeypatch.setattr(Trainer, "step", fail)
+    with pytest.raises(ArithmeticError):
+        run(resolved(pictures), pictures, cache, BrokenStore(tmp_path))
+    [record] = [each for each in caplog.records if "failed, too" in each.getMessage()]
+    assert "a defect" in str(record.exc_info)
+
+
+def test_unexpected_error_beside_the_training_is_raised_once(
+    pictures: DatasetIndex, cache: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with pytest.raises(KeyError, match="a defect"):
+        run(resolved(pictures), pictures, cache, BrokenStore(tmp_path))
+    assert "failed, too" not in caplog.text

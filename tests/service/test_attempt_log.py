@@ -56,6 +56,15 @@ def test_short_log_reads_back_what_was_appended(log: AttemptLog) -> None:
     assert (piece.start, piece.data, piece.end) == (5, b"wo\nt", 14)
 
 
+def test_removed_log_is_gone_with_what_a_killed_writer_left(store_root: str) -> None:
+    log = AttemptLog(Storage(store_root), "job_x", 1)
+    log.append(0, lines(0, 3), LIMIT)
+    # It was killed after it had merged this object into the one above.
+    log._fs.pipe_file(f"{log._first}.10-20", lines(1, 2))
+    log.remove()
+    assert (log.parts(), list(log.text())) == ([], [])
+
+
 def test_short_log_in_files_is_one_growing_file(tmp_path: Path) -> None:
     log = AttemptLog(Storage(f"file://{tmp_path}"), "job_x", 1)
     log.append(0, b"one\ntwo\n", LIMIT)

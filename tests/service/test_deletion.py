@@ -16,7 +16,7 @@ from dasl_core.spec import Checkpoints
 from service import ids
 from service.artifacts.attempt_log import AttemptLog
 from service.checkpoints.retention import droppable
-from service.db.models import Attempt, Base, Checkpoint, Run
+from service.db.models import Attempt, Base, Checkpoint, Run, Usage
 from service.dispatcher.context import utc_now
 from service.dispatcher.garbage import Garbage
 from service.dispatcher.retention import Retention
@@ -100,6 +100,9 @@ def test_delete_removes_everything_of_an_ended_job_and_nothing_else(
     assert folder.exists()
     garbage.round()
     assert (rows_of(api, worker.job_id), folder.exists()) == ({}, False)
+    with api.database.read() as session:
+        used = session.scalars(select(Usage.job_id)).all()
+    assert worker.job_id in used, "what was used stays in the ledger"
     assert rows_of(api, other.job_id) == before
     assert len(kept(api, other)) == 2
     audited = api.client.get("/v1/audit", headers=api.token("admin")).json()["data"]

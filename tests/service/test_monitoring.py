@@ -56,6 +56,26 @@ def report(api: Api) -> None:
         session.merge(Lease(name="dispatcher", holder="me", expires_at=until))
 
 
+@pytest.mark.parametrize("answered_before", [True, False])
+def test_store_that_hangs_is_not_ready(api: Api, answered_before: bool) -> None:
+    snapshot(api, cpus=8)
+
+    def storage(silent: timedelta) -> str:
+        at = datetime.now(UTC)
+        store = StoreReport(checked_at=at - silent) if answered_before else None
+        found = DispatcherReport(started_at=at - silent, store=store)
+        with api.database.write() as session:
+            report = found.model_dump(mode="json")
+            session.execute(update(ClusterSnapshot).values(at=at, dispatcher=report))
+        check: str = api.client.get("/readyz").json()["checks"]["storage"]
+        return check
+
+    assert storage(timedelta(minutes=2)) == "ok"
+    assert storage(timedelta(minutes=10)) == (
+        "the store of the artifacts (DASL_ARTIFACTS_URI) has not answered for 600 s"
+    )
+
+
 def scrape(api: Api) -> Samples:
     settings = api.settings.model_copy(update={"metrics_token": SecretStr("scraper")})
     samples: Samples = {}

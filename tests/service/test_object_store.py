@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import pickle
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -13,7 +14,7 @@ import pytest
 
 from service.artifacts.attempt_log import AttemptLog
 from service.artifacts.storage import Storage
-from service.client import ApiError, Client, DownloadFailed
+from service.client import ApiError, Client, ConnectionFailed, DownloadFailed
 from service.doctor.local_storage import run_checks
 from service.object_store import open_store
 from tests.support import s3_server as support
@@ -275,6 +276,35 @@ def test_client_sends_its_token_only_to_the_api(
         assert "X-Amz-Signature" in request.path
         assert running.token not in str(request)
         assert "authorization" not in {name.lower() for name in request.headers}
+
+
+def test_failing_store_is_named_by_a_presigned_download(
+    service: Callable[..., Service], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not the server, which does answer, nor the signature, which is valid as a token."""
+    monkeypatch.setattr("service.client.files.time.sleep", lambda seconds: None)
+    away = service(presigned_downloads=True, s3_public_endpoint="http://127.0.0.1:1")
+    client, _, checkpoint, _ = saved(away, tmp_path)
+    with pytest.raises(ConnectionFailed) as failed:
+        client.checkpoints.download(checkpoint, tmp_path / "back")
+    message = str(failed.value)
+    assert message.startswith("The artifact store does not answer at http://127.0.0.1:1 (")
+    assert "DASL_S3_PUBLIC_ENDPOINT" in message
+    assert str(pickle.loads(pickle.dumps(failed.value))) == message
+
+    def refuse(_: Request) -> Answer:
+        return Answer(status=403, body=b"<Error><Code>AccessDenied</Code></Error>")
+
+    with scripted(refuse) as store:
+        refused = Storage(
+            away.settings.artifacts_uri, presigned=True, public_endpoint=store.url
+        ).direct_url(f"{away.settings.artifacts_uri}/x")
+        assert refused is not None
+        monkeypatch.setattr(Storage, "direct_url", lambda storage, uri: refused)
+        with pytest.raises(ApiError) as denied:
+            client.checkpoints.download(checkpoint, tmp_path / "back")
+    assert str(denied.value).startswith(f"The artifact store at {store.url} answered 403")
+    assert "Signature" not in message + str(denied.value)
 
 
 def bearer(service: Service) -> dict[str, str]:

@@ -12,7 +12,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 from dasl_core.data import augment
-from dasl_core.spec import versions
+from dasl_core.spec import ResolvedJobSpec, versions
 from service.db import migrate
 from service.db.session import Database, make_engine
 from service.server.app import create_app
@@ -130,7 +130,7 @@ def test_attempt_that_was_starting_starts(upgraded: Upgraded) -> None:
     start = upgraded.attempt("starting", "start")
     assert start.status_code == 200
     stored = upgraded.job("starting")["resolved"]
-    assert start.json()["spec"] == versions.upgrade(stored, 1)
+    assert ResolvedJobSpec.model_validate(start.json()["spec"]) == versions.load(stored, 1)
     assert start.json()["artifacts_uri"].startswith(f"file://{upgraded.old.home}/artifacts/")
     assert upgraded.job("starting")["status"] == "running"
     failed = upgraded.attempt("starting", "finish", outcome="failed", error={"message": "Broken"})

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from sqlalchemy import update
 
+from dasl_core.spec import ResolvedJobSpec
 from service import credentials, lifecycle
 from service.datasets import repository as datasets
 from service.db.models import Attempt, IngestRun, Run
@@ -65,7 +66,10 @@ def test_start_returns_everything_and_is_idempotent(api: Api) -> None:
     worker = api.start(submitted["id"])
     first, again = worker.post("start").json(), worker.post("start").json()
     assert first == again
-    assert first["spec"] == submitted["resolved"]
+    assert (
+        ResolvedJobSpec.model_validate(first["spec"]).model_dump(mode="json")
+        == submitted["resolved"]
+    )
     assert (first["dataset"]["id"], first["evaluate_dataset"]["id"]) == (dataset, held_out)
     assert first["dataset"]["facts"]["num_images"] == 100
     assert (first["resume"], first["heartbeat_seconds"]) == (None, 2.0)
@@ -75,6 +79,20 @@ def test_start_returns_everything_and_is_idempotent(api: Api) -> None:
     assert shown["started_at"] is not None
     events = api.client.get(f"/v1/jobs/{worker.job_id}/events").json()["data"]
     assert [event["data"]["to"] for event in events] == ["queued", "starting", "running"]
+
+
+def test_spec_without_placement_is_readable_by_a_driver_of_the_version_before(api: Api) -> None:
+    """It refuses unknown fields, and the job would fail for good."""
+    added = {"min_workers", "memory_gb_per_worker", "gpu_type", "node_labels"} | {
+        *("same_node", "exclude_nodes", "preemptible")
+    }
+    api.dataset()
+    sent = api.start(api.submit()["id"]).post("start").json()["spec"]
+    assert added.isdisjoint(sent.keys() | sent["resources"].keys())
+    placed = api.submit(resources={"workers": 2, "same_node": True}, preemptible=True)
+    sent = api.start(placed["id"]).post("start").json()["spec"]
+    assert (sent["resources"]["same_node"], sent["preemptible"]) == (True, True)
+    assert "gpu_type" not in sent["resources"]
 
 
 def test_repeated_event_is_recorded_once_per_attempt(api: Api) -> None:

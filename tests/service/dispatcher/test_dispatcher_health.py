@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from datetime import timedelta
 from pathlib import Path
 
@@ -13,7 +14,7 @@ import pytest
 
 from service.artifacts.storage import Storage
 from service.checkpoints import repository as checkpoints
-from service.dispatcher import isolation
+from service.dispatcher import isolation, loop
 from service.dispatcher.executor import ExecutorUnavailable
 from service.dispatcher.watchdog import STUCK_EXIT_CODE, Watchdog
 from service.scheduling import repository as scheduling
@@ -112,6 +113,59 @@ def test_dispatcher_is_stuck_only_if_a_round_does_not_end(
     thread.join(60)
     assert not thread.is_alive()
     assert world.dispatcher.stuck() is None, "it has stopped"
+
+
+def test_suspended_process_is_not_stuck(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such as by Ctrl-Z or `docker pause`: its loops continue with it."""
+    stop, now = threading.Event(), time.monotonic()
+    blocked, go_on = threading.Event(), threading.Event()
+
+    def cluster() -> None:
+        blocked.set()
+        go_on.wait()
+        raise ExecutorUnavailable("Ray does not answer")
+
+    monkeypatch.setattr(world.executor, "cluster", cluster)
+    thread = threading.Thread(target=world.dispatcher.run, args=(stop,), kwargs={"interval": 0.01})
+    thread.start()
+    assert blocked.wait(60)
+    limit = world.settings.stuck_seconds
+
+    def stuck_at(seconds: float) -> str | None:
+        with monkeypatch.context() as patch:
+            patch.setattr(time, "monotonic", lambda: now + seconds)
+            return world.dispatcher.stuck()
+
+    assert stuck_at(10) is None
+    assert stuck_at(2 * limit) is None, "it was suspended"
+    for part in (0.4, 0.8):
+        assert stuck_at((2 + part) * limit) is None
+    assert "made no progress for" in str(stuck_at((3 + 0.1) * limit))
+    stop.set()
+    go_on.set()
+    thread.join(60)
+    assert not thread.is_alive()
+
+
+def test_dispatcher_stops_and_gives_up_its_lease_while_the_store_hangs(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hangs, go_on, stop = threading.Event(), threading.Event(), threading.Event()
+
+    def hang(_: Storage) -> None:
+        hangs.set()
+        go_on.wait()
+
+    monkeypatch.setattr(Storage, "check_writable", hang)
+    monkeypatch.setattr(loop, "_STORE_PATIENCE_SECONDS", 0.0)
+    thread = threading.Thread(target=world.dispatcher.run, args=(stop,), kwargs={"interval": 0.01})
+    thread.start()
+    assert hangs.wait(60)
+    stop.set()
+    thread.join(60)
+    ended = not thread.is_alive()
+    go_on.set()
+    assert ended
 
 
 def test_watchdog_ends_stuck_process_with_reason_and_stacks() -> None:

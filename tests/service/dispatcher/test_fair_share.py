@@ -11,10 +11,9 @@ from itertools import count, islice
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from sqlalchemy import event, select
+from sqlalchemy import select
 
 from service.db.models import Attempt, Job, Tenant, Usage
-from service.db.session import Database
 from service.scheduling import repository as scheduling
 from service.scheduling import window
 from service.scheduling.fair_share import Account, Shares, Turns, Use, Waiting, decayed, in_order
@@ -134,47 +133,6 @@ def test_many_jobs_of_one_tenant_do_not_hide_those_of_another(world: World) -> N
     assert first[:2] == [many[0], other]
 
 
-@pytest.mark.parametrize("limit", [1, 10, 25, 60, 200])
-def test_window_has_the_first_jobs_of_the_whole_order_in_few_queries(
-    world: World, monkeypatch: pytest.MonkeyPatch, limit: int
-) -> None:
-    monkeypatch.setattr(window, "ALWAYS", limit)
-    monkeypatch.setattr(window, "IN_TURN", limit)
-    ranks = [(preemptible, n % 7) for n in range(7) for preemptible in (False, True)]
-    waiting: dict[tuple[bool, int], dict[Account, list[Waiting]]] = {}
-    for n in range(120):  # The last rank has many accounts, and others have several jobs of each.
-        preemptible, priority = ranks[n % 14] if n < 60 else (True, -1)
-        token = f"tok{n % 40}" if n % 3 else None
-        job = world.add_job(
-            tenant=f"t{n % 2}", token_id=token, preemptible=preemptible, priority=priority
-        )
-        queue = waiting.setdefault((preemptible, -priority), {})
-        demand = Demand(1, Worker(1, 0))
-        queue.setdefault(Account(f"t{n % 2}", token), []).append(Waiting(job, demand))
-    shares, order = Shares(), []
-    for _, queues in sorted(waiting.items()):
-        order += list(in_order(shares, {each: iter(jobs) for each, jobs in queues.items()}))
-    queue = window.QueueWindow(DAY)
-    queries = count_queries(world.database)
-    with world.database.read() as session:
-        read = [job.job_id for job in queue.read(session, [], world.now())]
-        assert read[:limit] == order[:limit]
-        assert len(queries) < 20
-        turns = [job.job_id for _ in range(130) for job in queue.read(session, [], world.now())]
-    assert set(turns) == set(order), "each job is considered in turn"
-
-
-def count_queries(database: Database) -> list[str]:
-    """Return a list that grows with every query."""
-    queries: list[str] = []
-    event.listen(
-        database.engine,
-        "before_cursor_execute",
-        lambda _connection, _cursor, statement, *_: queries.append(statement),
-    )
-    return queries
-
-
 def test_weights_of_tenants_are_read(world: World) -> None:
     with world.database.write() as session:
         session.add(Tenant(name="b", weight=2.0, created_at=world.now()))
@@ -197,22 +155,6 @@ def test_ledger_has_exactly_the_confirmed_runtime(world: World) -> None:
         rows = session.scalars(select(Usage).where(Usage.job_id == job)).all()
         assert sum(row.cpu_seconds for row in rows) == 2 * world.attempt(job).ran_seconds > 0
         assert {(row.tenant, row.gpu_seconds) for row in rows} == {("default", 0.0)}
-
-
-def test_attempt_with_fewer_workers_is_charged_for_those_alone(world: World) -> None:
-    job = world.add_job(workers=2, tenant="a")
-    with world.database.write() as session:
-        session.get_one(Job, job).workers = 1
-    with world.database.read() as session:
-        (queues,) = scheduling.waiting(session, limit=1)
-        assert next(queues[Account("a", None)]).demand.cpus == 1
-    world.tick()
-    with world.database.write() as session:
-        session.get_one(Attempt, (job, 1)).created_at = datetime.now(UTC) - timedelta(minutes=1)
-    world.worker_starts(job)
-    with world.database.read() as session:
-        row = session.scalars(select(Usage)).one()
-        assert row.cpu_seconds == world.attempt(job).ran_seconds > 0
 
 
 def test_attempt_with_fewer_workers_is_charged_for_those_alone(world: World) -> None:
