@@ -39,7 +39,7 @@ from tests.support.polling import until
 from tests.support.processes import commands, environment, free_port, part_of
 from tests.support.running_service import serving, start, write_images
 from workers.settings import RAY_SETTINGS
-from workers.standby import RANK
+from workers.standby import CONTROLLER, RANK
 from workers.standby_keeper import waiting
 
 LIVEZ_LIMIT_SECONDS = 3.0
@@ -253,7 +253,10 @@ def until_ready(on: Service) -> None:
     [raylet] = [pid for pid, words in commands(on.pid).items() if words[0].endswith("/raylet")]
     until(
         lambda: (
-            (waiting(psutil.Process(raylet), RANK) and waiting(psutil.Process(raylet), None) > 1)
+            (
+                waiting(psutil.Process(raylet), RANK)
+                and waiting(psutil.Process(raylet), CONTROLLER) > 2
+            )
             or None
         ),
         "the standby processes",

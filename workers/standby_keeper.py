@@ -20,9 +20,11 @@ from typing import Any
 import psutil
 
 from workers.standby import (
+    CONTROLLER,
     HOOK,
     RANK,
     ROLE_VARIABLE,
+    controller_environment,
     job_environment,
     rank_environment,
     standby_ranks,
@@ -34,8 +36,8 @@ _CHECK_SECONDS = 1.0
 # The start of an attempt, which uses them up, should not share its cores with the start of new ones.
 _REFILL_AFTER_SECONDS = 15.0
 _KEEP_SECONDS = 10 * 365 * 24 * 3600
-# The controller and its actor for barriers.
-_CONTROLLERS = 2
+# `fit`, Ray Train's controller and its actor for barriers.
+_CONTROLLERS = 3
 _RPC_SECONDS = 30.0
 
 
@@ -52,7 +54,7 @@ class Raylet:
 class Pool:
     """Standby processes of one kind."""
 
-    role: str | None
+    role: str
     size: int
     environment: str
     """The runtime environment, as Ray serializes it."""
@@ -103,12 +105,14 @@ def keep(parent: psutil.Process, ranks: int) -> None:
 
 def pools_of(ranks: int, *, driver_node: bool) -> list[Pool]:
     """Return the pools of a node."""
-    controller = with_hook(job_environment())
-    rank = copy.deepcopy(controller)
-    rank["env_vars"] |= rank_environment()["env_vars"]
+    job = with_hook(job_environment())
+
+    def environment(added: dict[str, Any]) -> str:
+        return serialized(job | {"env_vars": job["env_vars"] | added["env_vars"]})
+
     pools = [
-        Pool(None, _CONTROLLERS if driver_node else 0, serialized(controller)),
-        Pool(RANK, ranks, serialized(rank)),
+        Pool(CONTROLLER, _CONTROLLERS if driver_node else 0, environment(controller_environment())),
+        Pool(RANK, ranks, environment(rank_environment())),
     ]
     return [pool for pool in pools if pool.size > 0]
 
@@ -141,7 +145,7 @@ def start(address: str, environment: str, count: int) -> None:
         NodeManagerServiceStub(channel).PrestartWorkers(request, timeout=_RPC_SECONDS)
 
 
-def waiting(raylet: psutil.Process, role: str | None) -> int:
+def waiting(raylet: psutil.Process, role: str) -> int:
     """Return the number of processes of a pool that start or wait."""
     count = 0
     for process in raylet.children():
@@ -149,8 +153,7 @@ def waiting(raylet: psutil.Process, role: str | None) -> int:
             words = process.cmdline()
             unused = words[:1] == ["ray::IDLE"] or any("default_worker.py" in w for w in words)
             if unused:
-                variables = process.environ()
-                count += HOOK in variables.values() and variables.get(ROLE_VARIABLE) == role
+                count += process.environ().get(ROLE_VARIABLE) == role
         except psutil.Error:
             continue  # It ended between the listing and the reading.
     return count

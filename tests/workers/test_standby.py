@@ -64,12 +64,15 @@ def test_environment_has_the_settings_of_the_node(monkeypatch: pytest.MonkeyPatc
 
 
 def test_pools_of_a_node() -> None:
-    def sizes(pools: list[Pool]) -> dict[str | None, int]:
+    def sizes(pools: list[Pool]) -> dict[str, int]:
         return {pool.role: pool.size for pool in pools}
 
-    assert sizes(standby_keeper.pools_of(3, driver_node=True)) == {None: 2, standby.RANK: 3}
+    assert sizes(standby_keeper.pools_of(3, driver_node=True)) == {
+        standby.CONTROLLER: 3,
+        standby.RANK: 3,
+    }
     assert sizes(standby_keeper.pools_of(3, driver_node=False)) == {standby.RANK: 3}
-    assert sizes(standby_keeper.pools_of(0, driver_node=True)) == {None: 2}
+    assert sizes(standby_keeper.pools_of(0, driver_node=True)) == {standby.CONTROLLER: 3}
     assert standby_keeper.pools_of(0, driver_node=False) == []
 
 
@@ -118,13 +121,12 @@ def worker() -> Iterator[Any]:
     """Start child processes that look like Ray's."""
     running = []
 
-    def run(title: str, hook: str = "", role: str = "", *words: str) -> None:
-        variables = {"HOOK": hook, standby.ROLE_VARIABLE: role}
+    def run(title: str, role: str = "", *words: str) -> None:
         code = "import signal; print(flush=True); signal.pause()"
         process = subprocess.Popen(
             [title, "-c", code, *words],
             executable=sys.executable,
-            env={name: value for name, value in variables.items() if value},
+            env={standby.ROLE_VARIABLE: role} if role else {},
             stdout=subprocess.PIPE,
         )
         running.append(process)
@@ -140,14 +142,13 @@ def worker() -> Iterator[Any]:
 def test_only_unused_processes_of_the_pool_count(worker: Any) -> None:
     here = psutil.Process()
     worker("ray::IDLE")  # of another user of the cluster
-    worker("ray::IDLE", "another.hook", standby.RANK)
-    worker("ray::TrainController", standby.HOOK)
-    worker("ray::RayTrainWorker.execute", standby.HOOK, standby.RANK)
-    assert (waiting(here, None), waiting(here, standby.RANK)) == (0, 0)
-    worker("ray::IDLE", standby.HOOK)
-    worker("ray::IDLE", standby.HOOK, standby.RANK)
-    worker("python", standby.HOOK, standby.RANK, "default_worker.py")  # still starting
-    assert (waiting(here, None), waiting(here, standby.RANK)) == (1, 2)
+    worker("ray::TrainController", standby.CONTROLLER)
+    worker("ray::RayTrainWorker.execute", standby.RANK)
+    assert (waiting(here, standby.CONTROLLER), waiting(here, standby.RANK)) == (0, 0)
+    worker("ray::IDLE", standby.CONTROLLER)
+    worker("ray::IDLE", standby.RANK)
+    worker("python", standby.RANK, "default_worker.py")  # still starting
+    assert (waiting(here, standby.CONTROLLER), waiting(here, standby.RANK)) == (1, 2)
 
 
 JOB = """
