@@ -39,8 +39,7 @@ from tests.support.polling import until
 from tests.support.processes import commands, environment, free_port, part_of
 from tests.support.running_service import serving, start, write_images
 from workers.settings import RAY_SETTINGS
-from workers.standby import CONTROLLER, RANK
-from workers.standby_keeper import waiting
+from workers.standby_keeper import pools_of, waiting
 
 LIVEZ_LIMIT_SECONDS = 3.0
 WARM_LIMIT = 0.5
@@ -251,17 +250,13 @@ def until_idle(ancestor: int) -> None:
 def until_ready(on: Service) -> None:
     """Wait until the standby processes are waiting again, and have done their imports."""
     [raylet] = [pid for pid, words in commands(on.pid).items() if words[0].endswith("/raylet")]
-    until(
-        lambda: (
-            (
-                waiting(psutil.Process(raylet), RANK)
-                and waiting(psutil.Process(raylet), CONTROLLER) > 2
-            )
-            or None
-        ),
-        "the standby processes",
-        PATIENCE_SECONDS,
-    )
+    pools = pools_of(1, driver_node=True)
+
+    def complete() -> bool | None:
+        process = psutil.Process(raylet)
+        return all(waiting(process, pool.variables) >= pool.size for pool in pools) or None
+
+    until(complete, "the standby processes", PATIENCE_SECONDS)
     until(lambda: standby_cpu(raylet) < 0.05 or None, "the imports", PATIENCE_SECONDS, pause=0)
 
 
