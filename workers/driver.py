@@ -18,7 +18,6 @@ from service.client import ApiError, ConnectionFailed, StaleAttempt
 from service.client.attempt_token import RAY_JOB_CONFIG, read_attempt_token
 from service.client.errors import SPEC_UNREADABLE
 from service.client.worker import WorkerClient
-from service.object_store import open_store
 from service.protocol import UNDELIVERED_EXIT_CODE, AttemptStart
 from workers.artifacts import exists, find_damage
 from workers.failures import (
@@ -29,9 +28,10 @@ from workers.failures import (
     start_failure,
 )
 from workers.logs import log_to_stderr
+from workers.ray_train import fit
 from workers.report_queue import ReportsUndelivered
 from workers.settings import BEST_EFFORT_SECONDS, PATIENCE_SECONDS, RAY_SETTINGS
-from workers.standby import job_environment, rank_environment, standby_ranks
+from workers.standby import controller_environment, job_environment
 
 logger = logging.getLogger("workers.driver")
 
@@ -181,65 +181,40 @@ def with_intact_checkpoint(client: WorkerClient, start: AttemptStart) -> Attempt
 def run_ranks(start: AttemptStart, config: dict[str, object]) -> BaseException | None:
     """Run all ranks to their end and return the error that made them fail, or `None`."""
     os.environ.update({k: v for k, v in RAY_SETTINGS.items() if k not in os.environ})
-    # Imported late: these imports take seconds, and the job should show as running before them.
-    import pyarrow.fs
+    # Imported late: this takes a second, and the job should show as running before.
     import ray
-    from ray.train import FailureConfig, LoggingConfig, RunConfig, ScalingConfig
-    from ray.train.v2.api.exceptions import TrainingFailedError, WorkerGroupError
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-    from workers.process_group import ProcessGroupConfig
-    from workers.rank import train_rank
-    from workers.scaling import scaling_options
-    from workers.trainer import LeanTrainer
+    from workers import rank
 
-    standby = standby_ranks() > 0
-    if standby:
-        drop_job_environment()
+    drop_job_environment()
     ray.init(
         # Omit the address of the dashboard, which readers of the log cannot reach.
         logging_level=logging.WARNING,
-        # By default Ray Train looks for a cluster on its node, where another Ray may run.
-        runtime_env=job_environment()
-        if standby
-        else {"env_vars": {"RAY_ADDRESS": os.environ["RAY_ADDRESS"]}},
+        runtime_env=job_environment(),
     )
     # Ray's handler writes a stack to the log of a stopped job, which looks like a crash.
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    resources = start.job_spec().resources
-    store, folder = open_store(start.artifacts_uri)
-    # Standby ranks have no variables of the attempt.
-    config = config | {"log_format": os.environ.get("DASL_LOG_FORMAT", "text")}
-    trainer = LeanTrainer(
-        train_rank,
-        train_loop_config=config,
-        backend_config=ProcessGroupConfig("nccl" if resources.gpus_per_worker else "gloo"),
-        scaling_config=ScalingConfig(**scaling_options(resources, start.excluded_nodes)),
-        run_config=RunConfig(
-            name="ray-train",
-            # All nodes share this folder; Ray writes only its own marker there. Through DASL's file system:
-            # pyarrow fails on a space or an umlaut in a URI, and has settings of its own for S3.
-            storage_filesystem=pyarrow.fs.PyFileSystem(pyarrow.fs.FSSpecHandler(store)),
-            storage_path=folder,
-            # A failure ends the attempt, because the dispatcher starts the next one.
-            failure_config=FailureConfig(max_failures=0, controller_failure_limit=0),
-            # The warnings contain tracebacks of harmless events, and the ranks log their own errors.
-            logging_config=LoggingConfig(log_level="ERROR"),
-            worker_runtime_env=rank_environment() if standby else None,
-        ),
+    here = ray.get_runtime_context().get_node_id()
+    remote_fit = ray.remote(fit).options(
+        num_cpus=0,
+        max_retries=0,
+        scheduling_strategy=NodeAffinitySchedulingStrategy(here, soft=False),
+        runtime_env=controller_environment(),
     )
-    try:
-        trainer.fit()
-    except WorkerGroupError as error:
-        return cause_of(error.worker_failures) or error
-    except TrainingFailedError as error:
-        return start_failure(error)
-    return None
+    # Standby processes have no variables of the attempt.
+    config = config | {"log_format": os.environ.get("DASL_LOG_FORMAT", "text")}
+    failure = ray.get(remote_fit.remote(rank.train_rank, start, config))
+    if failure is None:
+        return None
+    causes = getattr(failure, "worker_failures", None)
+    return start_failure(failure) if causes is None else cause_of(causes) or failure
 
 
 def drop_job_environment() -> None:
     """Remove the runtime environment that the Jobs API set for the processes of this driver.
 
-    It differs between attempts, and Ray gives a standby process only to a job with its very environment.
+    Ray gives a standby process only to a job with its very environment.
     """
     job = json.loads(os.environ.get(RAY_JOB_CONFIG, "{}"))
     if job.pop("runtime_env", None) is not None:

@@ -15,16 +15,18 @@ from typing import Any
 from workers.settings import RAY_SETTINGS
 
 COUNT_VARIABLE = "DASL_STANDBY_RANKS"
-"""Number of ranks that a node keeps ready; without it, attempts start every process anew."""
+"""Number of ranks that a node keeps ready; without it, Ray starts every process anew."""
 ROLE_VARIABLE = "STANDBY_ROLE"
-RANK = "rank"
+RANK, CONTROLLER = "rank", "controller"
 HOOK = "workers.standby.prepare"
 
-# Ray Train's controller and its helper processes.
+# `fit`, Ray Train's controller and its helper processes.
 _CONTROLLER_MODULES = (
+    "pyarrow.fs",
     "ray.train.v2._internal.execution.controller",
     "workers.process_group",
     "workers.rank",
+    "workers.ray_train",
     "workers.trainer",
 )
 _RANK_MODULES = (
@@ -59,8 +61,13 @@ def job_environment() -> dict[str, Any]:
     }
 
 
+def controller_environment() -> dict[str, Any]:
+    """Return what the runtime environment of a controller process adds to that of its attempt."""
+    return {"env_vars": {ROLE_VARIABLE: CONTROLLER}}
+
+
 def rank_environment() -> dict[str, Any]:
-    """Return what the runtime environment of a rank adds to that of its attempt."""
+    """Return what the runtime environment of a rank adds to, or replaces in, that of its attempt."""
     return {"env_vars": {ROLE_VARIABLE: RANK}}
 
 

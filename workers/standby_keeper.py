@@ -21,8 +21,7 @@ import psutil
 
 from workers.standby import (
     HOOK,
-    RANK,
-    ROLE_VARIABLE,
+    controller_environment,
     job_environment,
     rank_environment,
     standby_ranks,
@@ -34,8 +33,10 @@ _CHECK_SECONDS = 1.0
 # The start of an attempt, which uses them up, should not share its cores with the start of new ones.
 _REFILL_AFTER_SECONDS = 15.0
 _KEEP_SECONDS = 10 * 365 * 24 * 3600
-# The controller and its actor for barriers.
-_CONTROLLERS = 2
+# Supervisor of the driver, of Ray's Jobs API.
+_SUPERVISORS = 1
+# `fit`, Ray Train's controller and its actor for barriers.
+_CONTROLLERS = 3
 _RPC_SECONDS = 30.0
 
 
@@ -48,14 +49,15 @@ class Raylet:
     node_id: str
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Pool:
     """Standby processes of one kind."""
 
-    role: str | None
     size: int
     environment: str
     """The runtime environment, as Ray serializes it."""
+    variables: dict[str, str]
+    """Environment variables that no process of another kind has."""
 
 
 def main() -> int:
@@ -91,7 +93,7 @@ def keep(parent: psutil.Process, ranks: int) -> None:
     while parent.is_running() and raylet.process.is_running():
         now = time.monotonic()
         for pool in pools:
-            missing = pool.size - waiting(raylet.process, pool.role)
+            missing = pool.size - waiting(raylet.process, pool.variables)
             if missing <= 0:
                 missing_since.pop(pool, None)
             elif now - missing_since.setdefault(pool, now) >= _REFILL_AFTER_SECONDS:
@@ -103,14 +105,38 @@ def keep(parent: psutil.Process, ranks: int) -> None:
 
 def pools_of(ranks: int, *, driver_node: bool) -> list[Pool]:
     """Return the pools of a node."""
-    controller = with_hook(job_environment())
-    rank = copy.deepcopy(controller)
-    rank["env_vars"] |= rank_environment()["env_vars"]
+    supervisor = supervisor_variables()
+    job = with_hook(job_environment())
+
+    def environment(added: dict[str, Any]) -> str:
+        # As Ray's core serializes it for an actor whose job has an environment, too.
+        merged = job | {"env_vars": job["env_vars"] | added["env_vars"]}
+        return json.dumps(merged, sort_keys=True, separators=(",", ":"))
+
+    controller, rank = controller_environment(), rank_environment()
     pools = [
-        Pool(None, _CONTROLLERS if driver_node else 0, serialized(controller)),
-        Pool(RANK, ranks, serialized(rank)),
+        Pool(ranks, environment(rank), rank["env_vars"]),
     ]
+    if driver_node:
+        pools += [
+            Pool(_CONTROLLERS, environment(controller), controller["env_vars"]),
+            # As Ray's Python part serializes it.
+            Pool(_SUPERVISORS, json.dumps({"env_vars": supervisor}, sort_keys=True), supervisor),
+        ]
     return [pool for pool in pools if pool.size > 0]
+
+
+def supervisor_variables() -> dict[str, str]:
+    """Return the variables that Ray's Jobs API sets for a supervisor, which starts a driver."""
+    from ray._private.accelerators.npu import NOSET_ASCEND_RT_VISIBLE_DEVICES_ENV_VAR
+    from ray._private.accelerators.nvidia_gpu import NOSET_CUDA_VISIBLE_DEVICES_ENV_VAR
+    from ray._private.ray_constants import RAY_WORKER_NICENESS
+
+    return {
+        RAY_WORKER_NICENESS: "0",
+        NOSET_CUDA_VISIBLE_DEVICES_ENV_VAR: "1",
+        NOSET_ASCEND_RT_VISIBLE_DEVICES_ENV_VAR: "1",
+    }
 
 
 def with_hook(environment: dict[str, Any]) -> dict[str, Any]:
@@ -119,11 +145,6 @@ def with_hook(environment: dict[str, Any]) -> dict[str, Any]:
 
     result: dict[str, Any] = export_setup_func_module(copy.deepcopy(environment), HOOK)
     return result
-
-
-def serialized(environment: dict[str, Any]) -> str:
-    """Serialize a runtime environment as Ray's core does for an actor; Ray compares these strings."""
-    return json.dumps(environment, sort_keys=True, separators=(",", ":"))
 
 
 def start(address: str, environment: str, count: int) -> None:
@@ -141,16 +162,15 @@ def start(address: str, environment: str, count: int) -> None:
         NodeManagerServiceStub(channel).PrestartWorkers(request, timeout=_RPC_SECONDS)
 
 
-def waiting(raylet: psutil.Process, role: str | None) -> int:
-    """Return the number of processes of a pool that start or wait."""
+def waiting(raylet: psutil.Process, variables: dict[str, str]) -> int:
+    """Return the number of processes with these variables that start, or wait for work."""
     count = 0
     for process in raylet.children():
         try:
             words = process.cmdline()
             unused = words[:1] == ["ray::IDLE"] or any("default_worker.py" in w for w in words)
             if unused:
-                variables = process.environ()
-                count += HOOK in variables.values() and variables.get(ROLE_VARIABLE) == role
+                count += variables.items() <= process.environ().items()
         except psutil.Error:
             continue  # It ended between the listing and the reading.
     return count

@@ -62,8 +62,7 @@ class Executor(Protocol):
     ) -> None:
         """Run a shell command under this id. Idempotent: exactly one command runs per id.
 
-        `env` is set for all processes of the command on all nodes, and is not secret. The token is
-        secret: only the command's own process gets it, from
+        `env` is set for the process of the command, and is not secret. The token is secret: only the command's own process gets it, from
         `service.client.attempt_token.read_attempt_token`, and no command line or log of the executor has it.
 
         Raises:

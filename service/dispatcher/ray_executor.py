@@ -7,6 +7,7 @@ Written against and tested with the version `TESTED_RAY`.
 from __future__ import annotations
 
 import logging
+import shlex
 import threading
 import time
 from collections.abc import Iterator, Mapping
@@ -52,6 +53,12 @@ class _Driver(NamedTuple):
     agent: str
 
 
+def with_variables(command: str, variables: Mapping[str, str]) -> str:
+    """Return a shell command that sets variables of its environment first."""
+    given = " ".join(f"{name}={shlex.quote(value)}" for name, value in variables.items())
+    return f"export {given}; {command}" if given else command
+
+
 class RayExecutor:
     """Ray's Jobs API at `address`, with Ray's token authentication when a token is given."""
 
@@ -78,8 +85,9 @@ class RayExecutor:
         """See `Executor.submit`. The driver reserves no CPU; its workers do."""
         body = {
             "submission_id": submission_id,
-            "entrypoint": entrypoint,
-            "runtime_env": {"env_vars": dict(env)},
+            # Not in the runtime environment: with one that is the same for all submissions, Ray can give
+            # them a standby process.
+            "entrypoint": with_variables(entrypoint, env),
             "metadata": {METADATA_KEY: token},
             "entrypoint_num_cpus": 0,
         }

@@ -20,8 +20,8 @@ _OBJECT_STORE_BYTES = 200_000_000
 # A Unix socket's path has at most 107 bytes; Ray adds up to 71 for its session and socket.
 _MAX_FOLDER_BYTES = 36
 _GRACE_SECONDS = 2.0
-# A second one would cost a laptop another 0.7 GB.
-_STANDBY_RANKS = "1"
+# Standby processes use 1.6 GB; with less memory than this, jobs may need that themselves.
+_STANDBY_MIN_BYTES = 4 * 10**9
 # Variables that workers inherit; the dispatcher passes everything else to each job.
 _WORKER_FOLDERS = ("DASL_CACHE_DIR", "DASL_SCRATCH_DIR")
 _WORKER_VARIABLES = (*_WORKER_FOLDERS, "DASL_CACHE_MAX_BYTES", "DASL_STANDBY_RANKS")
@@ -168,6 +168,12 @@ def with_standby_keeper(command: list[str]) -> list[str]:
     return ["/bin/sh", "-c", f'{shlex.join(keeper)} & exec "$@"', "sh", *command]
 
 
+def default_standby_ranks(available_bytes: int) -> int:
+    """Return the number of standby ranks for a machine with this much available memory."""
+    # A second one would cost a laptop another 0.7 GB.
+    return 1 if available_bytes >= _STANDBY_MIN_BYTES else 0
+
+
 def _environment(token: str, ports: list[int]) -> dict[str, str]:
     # Without settings for another Ray and without the service's own, which include passwords.
     excluded = ("RAY_ADDRESS", "DASL_")
@@ -177,7 +183,11 @@ def _environment(token: str, ports: list[int]) -> dict[str, str]:
         if folder := environment.get(name):
             # Ray has another working directory.
             environment[name] = os.path.abspath(folder)
-    environment.setdefault("DASL_STANDBY_RANKS", _STANDBY_RANKS)
+    # Here, because this package comes with Ray, whose absence has its own message.
+    import psutil
+
+    available = psutil.virtual_memory().available
+    environment.setdefault("DASL_STANDBY_RANKS", str(default_standby_ranks(available)))
     return environment | {
         "RAY_AUTH_MODE": "token",
         "RAY_AUTH_TOKEN": token,

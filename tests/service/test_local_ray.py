@@ -126,7 +126,7 @@ def test_ray_environment_has_only_settings_that_workers_read(
     monkeypatch.setenv("DASL_CACHE_DIR", "cache")
     monkeypatch.setenv("DASL_CACHE_MAX_BYTES", "5")
     monkeypatch.setenv("DASL_SCRATCH_DIR", "scratch")
-    monkeypatch.delenv("DASL_STANDBY_RANKS", raising=False)
+    monkeypatch.setenv("DASL_STANDBY_RANKS", "2")
     monkeypatch.setenv("RAY_ADDRESS", "http://another:8265")
     monkeypatch.setenv("HTTPS_PROXY", "http://proxy")
     monkeypatch.chdir(tmp_path)
@@ -137,11 +137,23 @@ def test_ray_environment_has_only_settings_that_workers_read(
         "DASL_CACHE_DIR": str(tmp_path / "cache"),
         "DASL_CACHE_MAX_BYTES": "5",
         "DASL_SCRATCH_DIR": str(tmp_path / "scratch"),
-        "DASL_STANDBY_RANKS": "1",
+        "DASL_STANDBY_RANKS": "2",
     }
     assert "hunter2" not in str(environment)
     assert "RAY_ADDRESS" not in environment
     assert environment["HTTPS_PROXY"] == "http://proxy"
+
+
+@pytest.mark.parametrize(
+    ("available_bytes", "ranks"), [(16 * 10**9, 1), (4 * 10**9, 1), (4 * 10**9 - 1, 0), (0, 0)]
+)
+def test_little_memory_is_left_to_jobs(available_bytes: int, ranks: int) -> None:
+    assert local_ray.default_standby_ranks(available_bytes) == ranks
+
+
+def test_standby_ranks_depend_on_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("DASL_STANDBY_RANKS", raising=False)
+    assert local_ray._environment("token", list(range(9)))["DASL_STANDBY_RANKS"] in ("0", "1")
 
 
 def test_every_setting_that_workers_read_is_passed_on() -> None:

@@ -20,7 +20,7 @@ from tests.support.processes import commands
 from workers import standby, standby_keeper
 from workers.driver import drop_job_environment
 from workers.settings import RAY_SETTINGS
-from workers.standby_keeper import Pool, waiting
+from workers.standby_keeper import waiting
 
 
 @pytest.mark.parametrize(("given", "expected"), [(None, 0), ("", 0), ("0", 0), ("3", 3)])
@@ -58,19 +58,20 @@ def test_environment_has_the_settings_of_the_node(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setenv("RAY_TRAIN_COLLECTIVE_TIMEOUT_S", "17")
     variables = standby.job_environment()["env_vars"]
     assert variables["RAY_TRAIN_COLLECTIVE_TIMEOUT_S"] == "17"
-    [controllers, ranks] = standby_keeper.pools_of(1, driver_node=True)
+    [ranks, controllers, supervisors] = standby_keeper.pools_of(1, driver_node=True)
     assert '"RAY_TRAIN_COLLECTIVE_TIMEOUT_S":"17"' in controllers.environment
     assert '"RAY_TRAIN_COLLECTIVE_TIMEOUT_S":"17"' in ranks.environment
+    assert "RAY_TRAIN" not in supervisors.environment
 
 
 def test_pools_of_a_node() -> None:
-    def sizes(pools: list[Pool]) -> dict[str | None, int]:
-        return {pool.role: pool.size for pool in pools}
+    def sizes(ranks: int, driver_node: bool) -> list[int]:
+        return [pool.size for pool in standby_keeper.pools_of(ranks, driver_node=driver_node)]
 
-    assert sizes(standby_keeper.pools_of(3, driver_node=True)) == {None: 2, standby.RANK: 3}
-    assert sizes(standby_keeper.pools_of(3, driver_node=False)) == {standby.RANK: 3}
-    assert sizes(standby_keeper.pools_of(0, driver_node=True)) == {None: 2}
-    assert standby_keeper.pools_of(0, driver_node=False) == []
+    assert sizes(3, driver_node=True) == [3, 3, 1]
+    assert sizes(3, driver_node=False) == [3]
+    assert sizes(0, driver_node=True) == [3, 1]
+    assert sizes(0, driver_node=False) == []
 
 
 def test_driver_drops_the_environment_of_its_submission_and_keeps_the_token(
@@ -118,13 +119,12 @@ def worker() -> Iterator[Any]:
     """Start child processes that look like Ray's."""
     running = []
 
-    def run(title: str, hook: str = "", role: str = "", *words: str) -> None:
-        variables = {"HOOK": hook, standby.ROLE_VARIABLE: role}
+    def run(title: str, role: str = "", *words: str) -> None:
         code = "import signal; print(flush=True); signal.pause()"
         process = subprocess.Popen(
             [title, "-c", code, *words],
             executable=sys.executable,
-            env={name: value for name, value in variables.items() if value},
+            env={standby.ROLE_VARIABLE: role} if role else {},
             stdout=subprocess.PIPE,
         )
         running.append(process)
@@ -137,17 +137,20 @@ def worker() -> Iterator[Any]:
         process.communicate()
 
 
+CONTROLLER = standby.controller_environment()["env_vars"]
+RANK = standby.rank_environment()["env_vars"]
+
+
 def test_only_unused_processes_of_the_pool_count(worker: Any) -> None:
     here = psutil.Process()
     worker("ray::IDLE")  # of another user of the cluster
-    worker("ray::IDLE", "another.hook", standby.RANK)
-    worker("ray::TrainController", standby.HOOK)
-    worker("ray::RayTrainWorker.execute", standby.HOOK, standby.RANK)
-    assert (waiting(here, None), waiting(here, standby.RANK)) == (0, 0)
-    worker("ray::IDLE", standby.HOOK)
-    worker("ray::IDLE", standby.HOOK, standby.RANK)
-    worker("python", standby.HOOK, standby.RANK, "default_worker.py")  # still starting
-    assert (waiting(here, None), waiting(here, standby.RANK)) == (1, 2)
+    worker("ray::TrainController", standby.CONTROLLER)
+    worker("ray::RayTrainWorker.execute", standby.RANK)
+    assert (waiting(here, CONTROLLER), waiting(here, RANK)) == (0, 0)
+    worker("ray::IDLE", standby.CONTROLLER)
+    worker("ray::IDLE", standby.RANK)
+    worker("python", standby.RANK, "default_worker.py")  # still starting
+    assert (waiting(here, CONTROLLER), waiting(here, RANK)) == (1, 2)
 
 
 JOB = """

@@ -76,12 +76,12 @@ def test_submit_runs_command_with_environment(executor: Executor, name: str) -> 
     executor.submit(
         name,
         f"{sys.executable} -c \"import os; print(os.environ['WORD'])\"",
-        {"WORD": "ünder"},
+        {"WORD": "ünder 'quotes' $HOME"},
         TOKEN,
     )
     run = until(executor, name, ended)
     assert (run.state, run.exit_code) == (SubmissionState.SUCCEEDED, 0)
-    assert "ünder" in log_of(executor, name)
+    assert "ünder 'quotes' $HOME" in log_of(executor, name)
 
 
 def test_command_has_its_own_token(executor: Executor, name: str) -> None:
@@ -143,7 +143,7 @@ def test_ray_does_not_show_token(local_ray: LocalRay, name: str, tmp_path: Path)
     executor, token = RayExecutor(local_ray.address, local_ray.token), uuid4().hex
     with Onlooker(token) as onlooker:
         command = f"{sys.executable} {tmp_path / 'driver.py'}"
-        executor.submit(name, command, {"WORD": "for all"}, token)
+        executor.submit(name, command, {"WORD": "not secret"}, token)
         run = until(executor, name, ended)
     log = log_of(executor, name)
     executor.close()
@@ -151,14 +151,14 @@ def test_ray_does_not_show_token(local_ray: LocalRay, name: str, tmp_path: Path)
     pid, environment = next(json.loads(line) for line in log if line.startswith("["))
     assert pid in onlooker.pids, "it looked while the task's process lived"
     assert onlooker.found == set()
-    # Ray logs a job's environment in files that every user may read.
+    # Ray logs a job's command in files that every user may read.
     files = [
         file for file in (local_ray.log.parent / "ray").resolve().rglob("*.log") if file.is_file()
     ]
     logged = {file.name: file.read_bytes() for file in files}
-    assert [name for name, content in logged.items() if b"for all" in content]
+    assert [name for name, content in logged.items() if b"not secret" in content]
     assert [name for name, content in logged.items() if token.encode() in content] == []
-    assert environment["WORD"] == "for all"
+    assert "WORD" not in environment, "it would keep standby processes from this job"
     assert token not in str(environment)
 
 

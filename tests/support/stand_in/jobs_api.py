@@ -126,8 +126,7 @@ def handler(jobs: Jobs, address: str) -> type[BaseHTTPRequestHandler]:
             body = json.loads(self.rfile.read(int(self.headers["content-length"] or 0)) or "{}")
             if self.path == "/api/jobs/":
                 name = body["submission_id"]
-                metadata = json.dumps({"metadata": body["metadata"]})
-                variables = body["runtime_env"]["env_vars"] | {RAY_JOB_CONFIG: metadata}
+                variables = {RAY_JOB_CONFIG: json.dumps({"metadata": body["metadata"]})}
                 fresh = jobs.submit(name, body["entrypoint"], variables)
                 text = {"submission_id": name} if fresh else f"Job {name} already exists."
                 self.answer(200 if fresh else 500, text)

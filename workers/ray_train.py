@@ -1,0 +1,53 @@
+"""Ray Train's part of an attempt: `fit`, which runs in a process of its own.
+
+Importing Ray Train takes seconds. So the driver, which imports this module only to pass `fit` on, has it run
+in a process that has done this before: see `workers.standby`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from service.object_store import open_store
+from service.protocol import AttemptStart
+from workers.scaling import scaling_options
+from workers.standby import rank_environment
+
+RankLoop = Callable[[dict[str, Any]], None]
+
+
+def fit(loop: RankLoop, start: AttemptStart, config: dict[str, object]) -> Exception | None:
+    """Run `loop` in all ranks of an attempt; return Ray Train's error, or `None`."""
+    import pyarrow.fs
+    from ray.train import FailureConfig, LoggingConfig, RunConfig, ScalingConfig
+    from ray.train.v2.api.exceptions import TrainingFailedError
+
+    from workers.process_group import ProcessGroupConfig
+    from workers.trainer import LeanTrainer
+
+    resources = start.job_spec().resources
+    store, folder = open_store(start.artifacts_uri)
+    trainer = LeanTrainer(
+        loop,
+        train_loop_config=config,
+        backend_config=ProcessGroupConfig("nccl" if resources.gpus_per_worker else "gloo"),
+        scaling_config=ScalingConfig(**scaling_options(resources, start.excluded_nodes)),
+        run_config=RunConfig(
+            name="ray-train",
+            # All nodes share this folder; Ray writes only its own marker there. Through DASL's file system:
+            # pyarrow fails on a space or an umlaut in a URI, and has settings of its own for S3.
+            storage_filesystem=pyarrow.fs.PyFileSystem(pyarrow.fs.FSSpecHandler(store)),
+            storage_path=folder,
+            # A failure ends the attempt, because the dispatcher starts the next one.
+            failure_config=FailureConfig(max_failures=0, controller_failure_limit=0),
+            # The warnings contain tracebacks of harmless events, and the ranks log their own errors.
+            logging_config=LoggingConfig(log_level="ERROR"),
+            worker_runtime_env=rank_environment(),
+        ),
+    )
+    try:
+        trainer.fit()
+    except TrainingFailedError as error:
+        return error  # type: ignore[no-any-return]  # Ray's class has no types
+    return None
