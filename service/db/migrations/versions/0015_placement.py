@@ -4,8 +4,8 @@ import sqlalchemy as sa
 from alembic import op
 from sqlalchemy.dialects.postgresql import JSONB
 
-revision = "0017"
-down_revision = "0016"
+revision = "0015"
+down_revision = "0014"
 branch_labels = None
 depends_on = None
 
