@@ -10,6 +10,7 @@ BENCHMARKS = (
     "benchmarks.regularizers",
     "benchmarks.metrics",
     "benchmarks.scheduling",
+    "benchmarks.fair_share",
     "benchmarks.startup",
 )
 
