@@ -60,6 +60,8 @@ NEVER_SUCCEED = {
     "POST /worker/v1/runs/{run_id}/checkpoints",
     # The newest checkpoint of a running job cannot be deleted.
     "DELETE /v1/checkpoints/{checkpoint_id}",
+    # Nor can the job, which never ends here.
+    "DELETE /v1/jobs/{job_id}",
 }
 # `POST /v1/jobs` validates a job first, and the deprecated paths of workers share the code of
 # `/worker/v1/runs`.

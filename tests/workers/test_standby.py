@@ -192,10 +192,13 @@ def test_each_job_gets_its_own_standby_process(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(standby.COUNT_VARIABLE, "1")
-    with LocalRay(tmp_path / "ray", tmp_path / "logs" / "ray.log", cpus=1):
+    with LocalRay(tmp_path / "ray", tmp_path / "logs" / "ray.log", cpus=1) as ray:
+        # This process may have another Ray, for other tests.
+        guard = ray._guard
+        assert guard is not None
 
         def raylet() -> psutil.Process | None:
-            found = commands(os.getpid()).items()
+            found = commands(guard.pid).items()
             return next((psutil.Process(p) for p, w in found if w[0].endswith("/raylet")), None)
 
         node = until(raylet, "the raylet")
@@ -223,9 +226,7 @@ def test_each_job_gets_its_own_standby_process(
         [second_standby] = until(lambda: standby_ranks() or None, "another standby rank", 240)
         second = run("second")
         # The ordinary path, as with a keeper that could not do its work.
-        [keeper] = [
-            p for p, w in commands(os.getpid()).items() if "workers.standby_keeper" in w[3:4]
-        ]
+        [keeper] = [p for p, w in commands(guard.pid).items() if "workers.standby_keeper" in w[3:4]]
         psutil.Process(keeper).kill()
         for pid in standby_ranks():
             psutil.Process(pid).kill()

@@ -16,6 +16,7 @@ from service.client.errors import (
     DatasetFailed,
     JobFailed,
     StaleAttempt,
+    StoreUnreachable,
 )
 
 PROBLEM = {
@@ -28,6 +29,7 @@ ARGUMENTS: dict[type[DaslError], tuple[Any, ...]] = {
     ApiError: (422, PROBLEM),
     StaleAttempt: (409, {"detail": "replaced"}),
     ConnectionFailed: ("http://127.0.0.1:8000", "connection refused"),
+    StoreUnreachable: ("http://127.0.0.1:8333", "connection refused"),
     JobFailed: (JOB,),
     DatasetFailed: (SimpleNamespace(name="emoji", error_message="no images"),),
 }
