@@ -70,7 +70,7 @@ class Resources(SpecModel):
         ge=1,
         le=4096,
         description=(
-            "The fewest ranks with which a job that has run before goes on if the nodes that are left have no "
+            "The fewest ranks with which a job that has run before resumes if the nodes that are left have no "
             "room for all `workers`: with the largest number that divides the batch, and the same global "
             "batch. Its next attempt may have more again. null: it waits for nodes."
         ),

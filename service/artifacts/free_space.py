@@ -37,7 +37,7 @@ def local_folder(uri: str) -> Path | None:
 
 
 def shortage(what: str, uri: str) -> str | None:
-    """Say in words that the disk of a folder is full; `None` if it is not, or not local.
+    """Return a message that the disk of a folder is full; `None` if it is not, or not local.
 
     The path is left out: `/readyz` needs no token.
     """

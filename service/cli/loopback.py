@@ -35,7 +35,7 @@ class Callback:
         """Return the code that the browser brings for this login.
 
         Raises:
-            typer.Exit: the provider refused the login, or nobody logged in within ten minutes.
+            typer.Exit: the provider refused the login, or there was no login within ten minutes.
         """
         self._server.state = login.state
         deadline = time.monotonic() + _PATIENCE_SECONDS

@@ -1,4 +1,4 @@
-"""What is wrong with the service, in words, for a user whose job stands still."""
+"""Messages about what is wrong with the service, for a user whose job stands still."""
 
 from __future__ import annotations
 

@@ -157,7 +157,7 @@ class Dispatcher:
         Call it every few seconds. A database or a Ray that is away does not stop a loop: its rounds fail and are repeated.
         """
         now, limit = time.monotonic(), self._context.settings.stuck_seconds
-        # Called this late, the process itself was suspended, or its machine: all loops start anew.
+        # Called this late, the process itself was suspended, or its machine: all loops get their full time again.
         if now - self._asked_at >= limit / 2:
             self._awake_at = now
         self._asked_at = now

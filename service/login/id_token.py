@@ -10,7 +10,7 @@ import jwt
 from service.api.problems import Problem
 from service.login.provider import Provider, login_failed
 
-# Asymmetric ones only: whoever knows a public key could sign with HS256.
+# Asymmetric ones only: with HS256, the public key would be enough to sign.
 _ALGORITHMS = (
     "RS256",
     "RS384",

@@ -347,7 +347,7 @@ def weights(session: Session) -> dict[str, float]:
 
 
 def candidates(session: Session, taken: Sequence[Running]) -> list[Candidate]:
-    """Return the attempts that may be preempted: they train, and nobody has asked them to stop."""
+    """Return the attempts that may be preempted: they train, and have no request to stop."""
     held = {each.job_id: each for each in taken if each.job_id is not None}
     saved = (
         select(func.max(Checkpoint.created_at))

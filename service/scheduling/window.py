@@ -31,7 +31,7 @@ class FairQueue:
     def __init__(self, half_life: timedelta) -> None:
         self._half_life = half_life
         self._past, self._read_at = Shares(), datetime.min
-        # A restart of the process begins anew, which only postpones the turns of overdue jobs.
+        # A restart of the process resets it, which only postpones the turns of overdue jobs.
         self._turns: dict[Rank, Turns] = {}
 
     def first(self, session: Session, taken: Sequence[Running], now: datetime) -> list[str]:
