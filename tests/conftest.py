@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 from uuid import uuid4
@@ -45,7 +46,11 @@ def local_ray(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalRay]:
     from service.embedded.local_ray import LocalRay
 
     folder = tmp_path_factory.mktemp("ray")
-    with LocalRay(folder / "ray", folder / "ray.log", cpus=2) as ray:
+    with ExitStack() as stack:
+        with pytest.MonkeyPatch.context() as environment:
+            # Standby processes take the time of a core to import torch, and most tests end before they serve.
+            environment.setenv("DASL_STANDBY_RANKS", "0")
+            ray = stack.enter_context(LocalRay(folder / "ray", folder / "ray.log", cpus=2))
         executor = RayExecutor(ray.address, ray.token)
         deadline = time.monotonic() + 250
         while True:

@@ -79,8 +79,8 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
         "DASL_HOST": head,
         "DASL_RAY_ADDRESS": f"http://{head}:8265",
     }
-    # A socket's path has at most 107 bytes.
-    with two_nodes() as machines, TemporaryDirectory(prefix="dasl-ray-", dir="/tmp") as sockets:
+    # A socket's path has at most 107 bytes. Removed after the machines, which write into it until they end.
+    with TemporaryDirectory(prefix="dasl-ray-", dir="/tmp") as sockets, two_nodes() as machines:
         roles: dict[Machine, str] = {
             "head": f"--head --port=6379 --dashboard-host={head} --temp-dir={sockets}",
             "node": f"--address={head}:6379",

@@ -112,6 +112,8 @@ def start(folder: Path, home: Path, **settings: str) -> tuple[subprocess.Popen[b
         "DASL_CACHE_DIR": str(folder / "cache"),
         "DASL_PORT": "0",
         "DASL_HEARTBEAT_SECONDS": "0.5",
+        # They take the time of a core to import torch, and most tests end before they serve.
+        "DASL_STANDBY_RANKS": "0",
         **settings,
     }
     with output.open("wb") as file:
