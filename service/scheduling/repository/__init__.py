@@ -1,5 +1,6 @@
 """SQL of scheduling. Nothing here commits; the caller's transaction does."""
 
+from service.scheduling.repository.accounts import add_accounts
 from service.scheduling.repository.attempts import (
     AttemptView,
     Ended,
@@ -43,6 +44,7 @@ __all__ = [
     "Entry",
     "QueuePart",
     "QueuePosition",
+    "add_accounts",
     "attempts_on",
     "candidates",
     "demand_of",

@@ -11,12 +11,13 @@ from pydantic import ValidationError
 from sqlalchemy import func, null, select
 from sqlalchemy.orm import Session
 
-from service.db.models import Attempt, Checkpoint, Event, Job
+from service.db.models import Attempt, Checkpoint, Event, Job, Token
 from service.protocol import PLACEMENT, PlacementData
 from service.scheduling.admission import Running
 from service.scheduling.occupancy import Placement, placement_of
 from service.scheduling.packing import Demand
 from service.scheduling.preemption import Candidate, Rank
+from service.scheduling.repository.accounts import ACCOUNT
 from service.scheduling.repository.attempts import ended_attempts
 from service.scheduling.repository.resources import MAX_CACHED, resources_of, time_used
 from service.states import LIVE_ATTEMPT, AttemptState, Desired, JobStatus
@@ -63,11 +64,12 @@ def running(session: Session, now: datetime) -> list[Running]:
     Attempts with a request to stop may end at any moment. Jobs that wait for a retry keep their
     resources: after a killed rank, a younger job that may run for a day must not go first.
     """
-    of_job = (Job.desired, Job.token_id, Job.tenant, Job.max_hours)
+    of_job = (Job.desired, ACCOUNT, Job.tenant, Job.max_hours)
     columns = (Job.id, Attempt.number, *of_job, func.coalesce(Attempt.workers, Job.workers))
     rows = session.execute(
         select(*columns, Attempt.stop_reason, Attempt.created_at, Attempt.state)
         .join(Attempt, Attempt.job_id == Job.id)
+        .join(Token, Token.id == Job.token_id, isouter=True)
         .where(Attempt.state.in_(LIVE_ATTEMPT))
     ).all()
     between = session.execute(
@@ -82,6 +84,7 @@ def running(session: Session, now: datetime) -> list[Running]:
             null(),
         )
         .join(Attempt, (Attempt.job_id == Job.id) & (Attempt.number == Job.attempt), isouter=True)
+        .join(Token, Token.id == Job.token_id, isouter=True)
         .where(Job.status == JobStatus.RETRY_WAIT)
     ).all()
     resources = resources_of(session, [row.id for row in (*rows, *between)])
@@ -92,16 +95,25 @@ def running(session: Session, now: datetime) -> list[Running]:
     )
     jobs = []
     for row in (*rows, *between):
-        job_id, number, desired, token_id, tenant, max_hours, workers, stop_reason, began_at, _ = (
-            row
-        )
+        (
+            job_id,
+            number,
+            desired,
+            account_id,
+            tenant,
+            max_hours,
+            workers,
+            stop_reason,
+            began_at,
+            _,
+        ) = row
         assert began_at is not None
         held = resources[job_id]
         ends_by = began_at + held.limit(max_hours) - used.get(job_id, timedelta())
         stops = desired != Desired.RUN or stop_reason is not None
         at = now if stops else max(now, ends_by)
         placement = None if number is None else placements.get((job_id, number))
-        holding = _holding(held.of(workers), at, token_id, placement)
+        holding = _holding(held.of(workers), at, account_id, placement)
         jobs.append(replace(holding, tenant=tenant, job_id=job_id))
     return jobs
 
@@ -116,12 +128,12 @@ def attempts_on(session: Session, nodes: Collection[str]) -> set[tuple[str, int]
 
 
 def _holding(
-    demand: Demand, ends_by: datetime, token_id: str | None, placement: Placement | None
+    demand: Demand, ends_by: datetime, account_id: str | None, placement: Placement | None
 ) -> Running:
     # A placement of other workers than the demand's would miscount the nodes.
     if placement is not None and sum(placement.values()) != demand.workers:
         placement = None
-    return Running(demand, ends_by, token_id, placement)
+    return Running(demand, ends_by, account_id, placement)
 
 
 def resources_in_use(session: Session, now: datetime) -> list[Running]:

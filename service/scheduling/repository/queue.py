@@ -14,6 +14,7 @@ from service.scheduling.admission import Queued
 from service.scheduling.fair_share import Account
 from service.scheduling.preemption import Rank
 from service.scheduling.quota import Quota
+from service.scheduling.repository.accounts import ACCOUNT
 from service.scheduling.repository.resources import resources_of, time_used
 from service.states import Desired, JobStatus
 
@@ -60,7 +61,7 @@ def load_queued(session: Session, job_ids: Sequence[str]) -> list[Queued]:
             Job.id,
             Job.desired,
             Job.attempt,
-            Job.token_id,
+            ACCOUNT.label("account_id"),
             Job.max_hours,
             Job.workers,
             Job.tenant,
@@ -87,7 +88,7 @@ def load_queued(session: Session, job_ids: Sequence[str]) -> list[Queued]:
             max_runtime=max(
                 timedelta(), resources[row.id].limit(row.max_hours) - used.get(row.id, timedelta())
             ),
-            token_id=row.token_id,
+            account_id=row.account_id,
             quota=Quota(row.max_running_jobs, row.max_gpus),
             smaller=resources[row.id].smaller(row.workers) if row.attempt else (),
             tenant=row.tenant,
@@ -116,9 +117,9 @@ def front(session: Session, preemptible: bool, limit: int, below: int | None = N
         below: read the jobs of lower priority than this.
     """
     # The order of an index, which has no other order within a priority.
-    order = [column.desc() for column in (Job.priority, Job.tenant, Job.token_id, Job.id)]
+    order = [column.desc() for column in (Job.priority, Job.tenant, Job.account_id, Job.id)]
     query = (
-        select(Job.priority, Job.tenant, Job.token_id, Job.id)
+        select(Job.priority, Job.tenant, Job.account_id, Job.id)
         .where(Job.status == JobStatus.QUEUED, Job.preemptible.is_(preemptible))
         .order_by(*order)
         .limit(limit)
@@ -126,8 +127,8 @@ def front(session: Session, preemptible: bool, limit: int, below: int | None = N
     if below is not None:
         query = query.where(Job.priority < below)
     return [
-        Entry(Rank(not preemptible, priority), Account(tenant, token_id), job_id)
-        for priority, tenant, token_id, job_id in session.execute(query)
+        Entry(Rank(not preemptible, priority), Account(tenant, account_id), job_id)
+        for priority, tenant, account_id, job_id in session.execute(query)
     ]
 
 
@@ -143,30 +144,30 @@ def first_of_accounts(
     number_of_accounts = select(func.count()).select_from(accounts).scalar_subquery()
     first = select(
         accounts.c.tenant,
-        accounts.c.token_id,
+        accounts.c.account_id,
         _oldest(rank, accounts).label("id"),
         literal(1).label("number"),
     ).cte("account_jobs", recursive=True)
     jobs = first.union_all(
         select(
             first.c.tenant,
-            first.c.token_id,
+            first.c.account_id,
             _oldest(rank, first, Job.id > first.c.id),
             first.c.number + 1,
         ).where(first.c.id.is_not(None), first.c.number * number_of_accounts < limit)
     )
     found: dict[Account, list[str]] = {}
     most = 1
-    query = select(jobs.c.tenant, jobs.c.token_id, jobs.c.id, number_of_accounts)
-    for tenant, token_id, job_id, count in session.execute(query):
+    query = select(jobs.c.tenant, jobs.c.account_id, jobs.c.id, number_of_accounts)
+    for tenant, account_id, job_id, count in session.execute(query):
         most = max(1, -(-limit // count))
         if job_id is not None:
-            found.setdefault(Account(tenant, token_id), []).append(job_id)
+            found.setdefault(Account(tenant, account_id), []).append(job_id)
     return {account: sorted(ids) for account, ids in found.items()}, most
 
 
 def _accounts(rank: Rank) -> CTE:
-    """Return a table of the accounts with jobs of a rank, and one without token for each tenant."""
+    """Return a table of the accounts with jobs of a rank, and one without id for each tenant."""
     has_rank = _has_rank(rank)
     least = select(func.min(Job.tenant).label("tenant")).where(*has_rank)
     first = least.cte("tenants", recursive=True)
@@ -174,19 +175,19 @@ def _accounts(rank: Rank) -> CTE:
     tenants = first.union_all(
         select(following.scalar_subquery()).where(first.c.tenant.is_not(None))
     )
-    tokens = select(func.min(Job.token_id)).where(*has_rank)
-    first_token = tokens.where(Job.tenant == tenants.c.tenant).scalar_subquery()
+    ids = select(func.min(Job.account_id)).where(*has_rank)
+    first_account = ids.where(Job.tenant == tenants.c.tenant).scalar_subquery()
     account = (
-        select(tenants.c.tenant, first_token.label("token_id"))
+        select(tenants.c.tenant, first_account.label("account_id"))
         .where(tenants.c.tenant.is_not(None))
         .cte("accounts", recursive=True)
     )
-    next_token = tokens.where(
-        Job.tenant == account.c.tenant, Job.token_id > account.c.token_id
+    next_account = ids.where(
+        Job.tenant == account.c.tenant, Job.account_id > account.c.account_id
     ).scalar_subquery()
-    # The last one of each tenant is null, which stands for its jobs without a token.
+    # The last one of each tenant is null, which stands for its jobs without an account.
     return account.union_all(
-        select(account.c.tenant, next_token).where(account.c.token_id.is_not(None))
+        select(account.c.tenant, next_account).where(account.c.account_id.is_not(None))
     )
 
 
@@ -194,16 +195,16 @@ def _oldest(rank: Rank, account: CTE, *among: ColumnElement[bool]) -> ColumnElem
     """Return the oldest job of a rank and an account, a row of a table."""
     own = select(func.min(Job.id)).where(*_has_rank(rank), Job.tenant == account.c.tenant, *among)
     # Two branches, because PostgreSQL uses no index for IS NOT DISTINCT FROM.
-    with_token = own.where(Job.token_id == account.c.token_id).scalar_subquery()
-    without = own.where(Job.token_id.is_(None)).scalar_subquery()
-    return case((account.c.token_id.is_(None), without), else_=with_token)
+    with_id = own.where(Job.account_id == account.c.account_id).scalar_subquery()
+    without = own.where(Job.account_id.is_(None)).scalar_subquery()
+    return case((account.c.account_id.is_(None), without), else_=with_id)
 
 
 def next_of_account(
     session: Session, rank: Rank, account: Account, after: str, limit: int
 ) -> Sequence[str]:
     """Return the queued jobs of an account and rank behind one of them, oldest first."""
-    own = Job.tenant == account.tenant, Job.token_id == account.token_id, Job.id > after
+    own = Job.tenant == account.tenant, Job.account_id == account.id, Job.id > after
     query = select(Job.id).where(*_has_rank(rank), *own).order_by(Job.id).limit(limit)
     return session.scalars(query).all()
 
