@@ -65,7 +65,7 @@ def remove_expired_logins(session: Session, before: datetime, limit: int) -> int
     expired = select(Token.id).where(Token.from_login, Token.expires_at < before, ~unfinished)
     removed = session.execute(
         delete(Token)
-        .where(Token.id.in_(expired.limit(limit)))
+        .where(Token.id.in_(expired.limit(limit)), Token.expires_at < before)
         .returning(Token.id)
         .execution_options(synchronize_session=False)
     )

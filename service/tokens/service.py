@@ -23,7 +23,7 @@ def create_for(session: Session, caller: Caller, request: TokenRequest) -> tuple
     Unless the request says otherwise, it belongs to the caller's user, and expires when the caller's token does.
 
     Raises:
-        Problem: 404, no such user; 409, the user is disabled; 422, a scope exceeds the caller's or the user's.
+        Problem: 403, the user is an operator; 404, no such user; 409, the user is disabled; 422, a scope exceeds the caller's or the user's.
     """
     highest = credentials.highest_scope(request.scopes)
     users.check_grant(caller, "scopes", str(highest))
@@ -34,6 +34,7 @@ def create_for(session: Session, caller: Caller, request: TokenRequest) -> tuple
         expires_at = caller.expires_at
     if user_id is not None:
         user = users.get(session, caller.tenant, user_id)
+        users.check_may_change(caller, user)
         users.check_enabled(user)
         role = credentials.highest_scope([user.role])
         if highest is not None and not credentials.includes(role, highest):

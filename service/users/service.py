@@ -81,12 +81,12 @@ def check_grant(caller: Caller, field: str, scope: Scope | str) -> None:
 
 
 def check_may_change(caller: Caller, user: User) -> None:
-    """Check that a caller may change a user and its tokens: only operators change operators.
+    """Check that a caller may change a user and its tokens: only operators change other operators.
 
     Raises:
         Problem: 403.
     """
-    if user.role == "operator" and not caller.may("operator"):
+    if user.role == "operator" and user.id != caller.user_id and not caller.may("operator"):
         raise Problem(
             403,
             "forbidden",

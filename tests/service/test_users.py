@@ -108,7 +108,10 @@ def test_only_operators_change_operators_and_their_tokens(api: Api, admin: dict[
     assert problem["detail"].endswith("only an operator may change it or its tokens")
     refused(api.client.delete(token, headers=admin), 403, None, "forbidden")
     refused(api.client.patch(token, json={"expires_in_days": 1}, headers=admin), 403)
-    assert api.client.delete(token, headers=operator).status_code == 204
+    refused(token_of(api, admin, root), 403, None, "forbidden")
+    its = headers_of(token_of(api, operator, root, "admin"))
+    assert api.client.delete(token, headers=its).status_code == 204, "its own, with a lower scope"
+    assert token_of(api, its, root).status_code == 201
     assert api.client.patch(user, json={"disabled": True}, headers=operator).status_code == 200
 
 
