@@ -274,7 +274,7 @@ class Simulation:
         return Running(
             job.demand,
             at(max(ends_by, self.now)),
-            token_id=job.account.token_id,
+            account_id=job.account.id,
             placement=known if self.now >= attempt.began + REPORT_HOURS else None,
             tenant=job.tenant.name,
             job_id=job.id,
@@ -288,7 +288,7 @@ class Simulation:
             0,
             job.demand,
             timedelta(hours=job.limit),
-            token_id=job.account.token_id,
+            account_id=job.account.id,
             quota=tenant.token_quota if is_first else NO_QUOTA,
             tenant=tenant.name,
             tenant_quota=tenant.quota,

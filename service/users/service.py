@@ -52,9 +52,10 @@ def change(session: Session, caller: Caller, user_id: str, changes: UserChanges)
     """Change what the request names; a lower role limits the user's tokens at once.
 
     Raises:
-        Problem: 404; 422, the caller may not grant the role.
+        Problem: 403, the user is an operator; 404; 422, the caller may not grant the role.
     """
     user = get(session, caller.tenant, user_id, lock=True)
+    check_may_change(caller, user)
     named = changes.model_fields_set
     if "role" in named:
         check_grant(caller, "role", changes.role)
@@ -77,6 +78,20 @@ def check_grant(caller: Caller, field: str, scope: Scope | str) -> None:
     """
     if scope == "operator" and not caller.may("operator"):
         raise field_problem(field, "the scope 'operator' is granted by operators only", scope)
+
+
+def check_may_change(caller: Caller, user: User) -> None:
+    """Check that a caller may change a user and its tokens: only operators change other operators.
+
+    Raises:
+        Problem: 403.
+    """
+    if user.role == "operator" and user.id != caller.user_id and not caller.may("operator"):
+        raise Problem(
+            403,
+            "forbidden",
+            f"The user {user.name!r} is an operator; only an operator may change it or its tokens",
+        )
 
 
 def check_enabled(user: User) -> None:
