@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from sqlalchemy import event, select, text
 
-from service.api.threads import GENERAL_THREADS, HEAVY_THREADS, WORKER_THREADS
+from service.api.threads import GENERAL_THREADS, HEAVY_THREADS, STORE_THREADS, WORKER_THREADS
 from service.db.models import Attempt, Job, Usage
 from service.db.session import Database
 from service.jobs import service
@@ -25,7 +25,7 @@ from tests.support.api_under_test import Api
 # More than the threads of all pools.
 REQUESTS = 100
 # Those of requests and the two observer threads for `/readyz` and `/metrics`.
-THREADS = GENERAL_THREADS + WORKER_THREADS + HEAVY_THREADS + 2
+THREADS = GENERAL_THREADS + WORKER_THREADS + HEAVY_THREADS + STORE_THREADS + 2
 
 
 def test_waiting_writers_leave_a_thread_for_the_active_writer(api: Api) -> None:
