@@ -107,6 +107,7 @@ def write_history(
                     "restarts": 0,
                     "next_event": 2 if status == "queued" else len(_EVENTS) + 1,
                     "token_id": token.id,
+                    "account_id": token.id,
                 }
             )
         job_ids += [str(row["id"]) for row in rows[:: _JOBS_AT_ONCE // 10]]

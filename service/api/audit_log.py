@@ -27,16 +27,24 @@ def record_change(session: Session, request: Request) -> None:
     caller = getattr(request.state, "caller", None)
     if caller is not None and request.method in _CHANGES:
         status = getattr(request.scope.get("route"), "status_code", None) or 200
-        record(session, request, caller.tenant, caller.token_id, status)
+        record(session, request, caller.tenant, caller.token_id, caller.user_id, status)
 
 
-def record(session: Session, request: Request, tenant: str, token_id: str, status: int) -> None:
+def record(
+    session: Session,
+    request: Request,
+    tenant: str,
+    token_id: str,
+    user_id: str | None,
+    status: int,
+) -> None:
     """Add a row, without the request's body, query and headers."""
     row = {
         "id": ids.new_id("aud"),
         "at": datetime.now(UTC),
         "tenant": tenant,
         "token_id": token_id,
+        "user_id": user_id,
         "method": request.method,
         # Quoted: a path may contain characters that no database stores.
         "path": _TOKEN.sub("dasl_...", quote(request.scope["path"]))[:_LONGEST_PATH],

@@ -36,6 +36,15 @@ class Caller:
     """The highest scope; `None` if the token has none that this version knows."""
     has_queue_limit: bool
     """Whether the number of its queued jobs is limited, so that its submissions are serialized."""
+    user_id: str | None
+    """The user of the token."""
+    expires_at: datetime | None
+    """End of the token."""
+
+    @property
+    def account_id(self) -> str:
+        """Who is charged: the user of the token, else the token."""
+        return self.user_id or self.token_id
 
     def may(self, scope: Scope) -> bool:
         """Whether the caller's scope includes this one."""
@@ -90,7 +99,13 @@ def _require(scope: Scope) -> Callable[..., Caller]:
             named = _named_tenant(request)
             tenant = row.tenant if named is None else named
             caller = Caller(
-                row.id, tenant, row.tenant, credential.scope, row.max_queued_jobs is not None
+                row.id,
+                tenant,
+                row.tenant,
+                credential.scope,
+                row.max_queued_jobs is not None,
+                row.user_id,
+                row.expires_at,
             )
             foreign = tenant != row.tenant
             is_operator = caller.may("operator")
@@ -123,7 +138,9 @@ def _forbidden(request: Request, context: Context, caller: Caller, needed: Scope
             wait,
         )
     with context.database.write() as session:
-        audit_log.record(session, request, caller.token_tenant, caller.token_id, 403)
+        audit_log.record(
+            session, request, caller.token_tenant, caller.token_id, caller.user_id, 403
+        )
     cause = f"The header {TENANT_HEADER}" if caller.tenant != caller.token_tenant else "This"
     detail = f"{cause} needs the scope {needed!r}; the token has: {caller.scope or 'none'}"
     return Problem(403, "forbidden", detail)

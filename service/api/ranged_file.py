@@ -11,7 +11,7 @@ from fastapi import Request, Response
 from fastapi.responses import StreamingResponse
 
 from service.api.problems import Problem
-from service.artifacts.storage import Storage
+from service.api.transaction import Context
 
 RESPONSES: dict[int | str, dict[str, Any]] = {
     200: {"content": {"application/octet-stream": {"schema": {"type": "string"}}}},
@@ -41,10 +41,10 @@ class StoredFile:
         return f'"{self.sha256}"'
 
 
-def answer(request: Request, storage: Storage, file: StoredFile) -> Response:
+def answer(request: Request, context: Context, file: StoredFile) -> Response:
     """Answer with the file or the requested part of it; 304 if the client already has it.
 
-    With presigned downloads, a GET is answered with 307 and a URL of the store.
+    It reads the store, so it belongs in the threads of a `StoreRoute`. With presigned downloads, a GET is answered with 307 and a URL of the store.
 
     Raises:
         Problem: 404, the store has lost the file; 416, the range lies outside of the file.
@@ -59,6 +59,7 @@ def answer(request: Request, storage: Storage, file: StoredFile) -> Response:
     }
     if _lists(request.headers.get("if-none-match", ""), file.etag):
         return Response(status_code=304, headers=headers)
+    storage = context.storage
     if storage.size(file.uri) != file.size:
         raise Problem(
             404,
@@ -78,7 +79,7 @@ def answer(request: Request, storage: Storage, file: StoredFile) -> Response:
     headers["Content-Length"] = str(stop - start)
     if request.method == "HEAD":
         return Response(status_code=status, headers=headers, media_type=file.content_type)
-    body = storage.read(file.uri, start, stop)
+    body = context.store_threads.iterate(storage.read(file.uri, start, stop))
     return StreamingResponse(body, status, headers, media_type=file.content_type)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
@@ -17,7 +17,7 @@ from service.api.auth import Caller
 from service.api.problems import Problem
 from service.api.transaction import Context
 
-# Each stream polls the database twice a second, on one of the threads that most requests share.
+# Each stream polls the database twice a second.
 _PER_TOKEN = 100
 
 
@@ -36,13 +36,21 @@ class PollResult:
     ended: bool = False
 
 
+Run = Callable[[Callable[[], PollResult]], Awaitable[PollResult]]
+
+
 def wants_stream(request: Request) -> bool:
     """Whether the client asks for server-sent events."""
     return "text/event-stream" in request.headers.get("accept", "")
 
 
-def stream(context: Context, caller: Caller, poll: Callable[[], PollResult]) -> EventSourceResponse:
+def stream(
+    context: Context, caller: Caller, poll: Callable[[], PollResult], run: Run = run_in_threadpool
+) -> EventSourceResponse:
     """Stream what `poll` returns until it reports the end, or the token is no longer valid.
+
+    Args:
+        run: calls `poll` in a thread; by default in one of those that most requests share.
 
     Raises:
         Problem: 429, the token has too many open streams.
@@ -54,25 +62,25 @@ def stream(context: Context, caller: Caller, poll: Callable[[], PollResult]) -> 
             f"This token has {_PER_TOKEN} open live streams; close some first",
         )
     return EventSourceResponse(
-        _counted(context, caller, poll),
+        _counted(context, caller, poll, run),
         headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"},
     )
 
 
 async def _counted(
-    context: Context, caller: Caller, poll: Callable[[], PollResult]
+    context: Context, caller: Caller, poll: Callable[[], PollResult], run: Run
 ) -> AsyncIterator[bytes]:
     """Yield the messages, and count the stream as open until they end."""
     context.streams[caller.token_id] += 1
     try:
-        async for block in _messages(context, caller, poll):
+        async for block in _messages(context, caller, poll, run):
             yield block
     finally:
         context.streams[caller.token_id] -= 1
 
 
 async def _messages(
-    context: Context, caller: Caller, poll: Callable[[], PollResult]
+    context: Context, caller: Caller, poll: Callable[[], PollResult], run: Run
 ) -> AsyncIterator[bytes]:
     settings = context.settings
 
@@ -88,7 +96,7 @@ async def _messages(
             if await run_in_threadpool(refused):
                 return
             checked_at = time.monotonic()
-        result = await run_in_threadpool(poll)
+        result = await run(poll)
         if result.messages:
             yield b"".join(result.messages)
             sent_at = time.monotonic()

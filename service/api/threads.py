@@ -1,4 +1,4 @@
-"""Threads of the API by kind of request, so that slow reads delay neither heartbeats nor other requests.
+"""Threads of the API by kind of request, so that slow ones delay neither heartbeats nor other requests.
 
 A thread uses at most one database connection, so their numbers also divide the pool of connections.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
+from functools import partial
 from typing import TypeVar
 
 from anyio import CapacityLimiter, to_thread
@@ -19,6 +20,8 @@ GENERAL_THREADS = 24
 """Threads of all requests that have no pool of their own."""
 WORKER_THREADS = 16
 HEAVY_THREADS = 4
+STORE_THREADS = 8
+"""Threads of requests that read the artifact store, which may not answer for seconds."""
 # Running and waiting: of a token, and of all together.
 _HEAVY_PER_TOKEN = 16
 _HEAVY_REQUESTS = 64
@@ -30,22 +33,30 @@ def size_general_pool() -> None:
     to_thread.current_default_thread_limiter().total_tokens = GENERAL_THREADS
 
 
-class WorkerThreads:
-    """Threads of the workers' requests."""
+class Threads:
+    """A number of threads for one kind of request."""
 
-    def __init__(self) -> None:
-        self._limiter = CapacityLimiter(WORKER_THREADS)
+    def __init__(self, number: int) -> None:
+        self._limiter = CapacityLimiter(number)
 
     async def run(self, call: Callable[[], T]) -> T:
         """Run a call in a thread; it waits for one if all are busy."""
         return await to_thread.run_sync(call, limiter=self._limiter)
 
+    async def iterate(self, blocks: Iterator[T]) -> AsyncIterator[T]:
+        """Yield the blocks of an answer; each is made in a thread."""
+        while True:
+            block = await self.run(partial(next, blocks, None))
+            if block is None:
+                return
+            yield block
 
-class HeavyThreads:
+
+class HeavyThreads(Threads):
     """Threads of requests that may take seconds. Few of them run at once, and a limited number waits."""
 
     def __init__(self) -> None:
-        self._limiter = CapacityLimiter(HEAVY_THREADS)
+        super().__init__(HEAVY_THREADS)
         self._requests: Counter[str] = Counter()
 
     @property
@@ -53,33 +64,25 @@ class HeavyThreads:
         """Number of requests that run or wait."""
         return self._requests.total()
 
-    async def run(self, token_id: str, call: Callable[[], T]) -> T:
-        """Run a call in a thread; it waits for one if all are busy.
+    async def run_for(self, token_id: str, call: Callable[[], T]) -> T:
+        """Run a call of a token in a thread; it waits for one if all are busy.
 
         Raises:
             Problem: 429, too many such requests of the token run or wait; 503, of all tokens.
         """
         if self._requests[token_id] >= _HEAVY_PER_TOKEN:
             detail = (
-                f"{_HEAVY_PER_TOKEN} requests of this token for metrics or logs are being answered; "
+                f"{_HEAVY_PER_TOKEN} requests of this token for metrics are being answered; "
                 "wait for some of them"
             )
             raise Problem(429, "too-many-heavy-requests", detail, headers=_RETRY_AFTER)
         if self.requests >= _HEAVY_REQUESTS:
-            detail = "The service is answering too many requests for metrics or logs; retry later"
+            detail = "The service is answering too many requests for metrics; retry later"
             raise Problem(503, "too-many-heavy-requests", detail, headers=_RETRY_AFTER)
         self._requests[token_id] += 1
         try:
-            return await to_thread.run_sync(call, limiter=self._limiter)
+            return await self.run(call)
         finally:
             self._requests[token_id] -= 1
             if not self._requests[token_id]:
                 del self._requests[token_id]
-
-    async def iterate(self, blocks: Iterator[T]) -> AsyncIterator[T]:
-        """Yield the blocks of an answer; each is made in a thread."""
-        while True:
-            block = await to_thread.run_sync(next, blocks, None, limiter=self._limiter)
-            if block is None:
-                return
-            yield block

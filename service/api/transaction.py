@@ -17,14 +17,15 @@ from datetime import UTC, datetime
 from functools import partial, wraps
 from typing import Annotated, Any
 
-from fastapi import Depends, Request
+from fastapi import Depends, Request, Response
 from sqlalchemy.orm import Session
+from starlette.concurrency import run_in_threadpool
 
 from service.api import audit_log
 from service.api.auth_rate_limit import Failures
 from service.api.json_body import StrictRoute
 from service.api.last_use import LastUse
-from service.api.threads import HeavyThreads, WorkerThreads
+from service.api.threads import STORE_THREADS, WORKER_THREADS, HeavyThreads, Threads
 from service.artifacts.storage import Storage
 from service.db.session import Database
 from service.scheduling.decision_cache import DecisionCache
@@ -46,7 +47,8 @@ class Context:
     """Counts the logins that were started, by address."""
     streams: Counter[str] = field(default_factory=Counter)
     """Number of open live streams, by token."""
-    worker_threads: WorkerThreads = field(default_factory=WorkerThreads)
+    worker_threads: Threads = field(default_factory=lambda: Threads(WORKER_THREADS))
+    store_threads: Threads = field(default_factory=lambda: Threads(STORE_THREADS))
     heavy_threads: HeavyThreads = field(default_factory=HeavyThreads)
     last_use: LastUse = field(default_factory=LastUse)
     closing: threading.Event = field(default_factory=threading.Event)
@@ -140,9 +142,28 @@ class HeavyRoute(StrictRoute):
         async def run_in_thread(**values: Any) -> Any:
             request = _transaction.get().request
             context, token_id = await _context(request), request.state.caller.token_id
-            return await context.heavy_threads.run(token_id, partial(run, **values))
+            return await context.heavy_threads.run_for(token_id, partial(run, **values))
 
         super().__init__(path, run_in_thread, **options)
+
+
+class StoreRoute(StrictRoute):
+    """As `Route`; the endpoint returns a function that reads the artifact store and returns the answer.
+
+    It is called after the transaction, in the threads of such requests.
+    """
+
+    def __init__(
+        self, path: str, endpoint: Callable[..., Callable[[], Response]], **options: Any
+    ) -> None:
+        run = _transacted(endpoint)
+
+        @wraps(endpoint)
+        async def run_in_threads(**values: Any) -> Response:
+            context = await _context(_transaction.get().request)
+            return await context.store_threads.run(await run_in_threadpool(run, **values))
+
+        super().__init__(path, run_in_threads, **options | {"response_model": None})
 
 
 def _transacted(endpoint: Callable[..., Any]) -> Callable[..., Any]:

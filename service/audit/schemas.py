@@ -38,6 +38,9 @@ class AuditView(BaseModel):
     at: datetime
     token_id: str
     token_name: str | None
+    """`None`: the token was removed."""
+    user_id: str | None
+    """The user of the token."""
     method: str
     path: str
     status: int

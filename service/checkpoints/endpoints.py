@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Request, Response
 
 from service.api import ranged_file
 from service.api.auth import Reader, Submitter
-from service.api.transaction import InTransaction, ReadSession, Route, WithContext, WriteSession
+from service.api.transaction import (
+    InTransaction,
+    ReadSession,
+    Route,
+    StoreRoute,
+    WithContext,
+    WriteSession,
+)
 from service.checkpoints import service
 from service.checkpoints.schemas import CheckpointPatch, CheckpointView
 from service.db.models import Checkpoint
 
 router = APIRouter(prefix="/v1/checkpoints", tags=["checkpoints"], route_class=Route)
+files = APIRouter(prefix="/v1/checkpoints", tags=["checkpoints"], route_class=StoreRoute)
 
 
 async def _get(checkpoint_id: str, caller: Reader, session: ReadSession) -> InTransaction:
@@ -54,8 +64,8 @@ def delete_checkpoint(checkpoint: OwnCheckpointToChange, session: WriteSession) 
 
 
 # `:path`, so that a name with a slash is refused here instead of matching another route.
-@router.head("/{checkpoint_id}/files/{name:path}", include_in_schema=False)
-@router.get(
+@files.head("/{checkpoint_id}/files/{name:path}", include_in_schema=False)
+@files.get(
     "/{checkpoint_id}/files/{name:path}",
     response_class=Response,
     responses=ranged_file.RESPONSES,
@@ -66,8 +76,7 @@ def download_checkpoint_file(
     request: Request,
     context: WithContext,
     session: ReadSession,
-) -> Response:
+) -> Callable[[], Response]:
     """Download a file of a checkpoint or a part of it."""
     file = service.file(checkpoint, name)
-    session.close()  # The store may be slow: no transaction stays open meanwhile.
-    return ranged_file.answer(request, context.storage, file)
+    return partial(ranged_file.answer, request, context, file)

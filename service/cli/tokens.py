@@ -61,24 +61,34 @@ def create(
     expires_in_days: ExpiresInDays = None,
     user: Annotated[
         str | None,
-        typer.Option(metavar="USER_ID", help="Id of the user to whom the token belongs."),
+        typer.Option(
+            metavar="USER_ID|none",
+            help="User to whom the token belongs; by default the user of your own token.",
+        ),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Create a token and print its secret once.
 
-    By default it may have 1000 queued jobs and 100 data sets whose images are not all read, and does not expire.
+    By default it may have 1000 queued jobs and 100 data sets whose images are not all read. It expires
+    when your own token does; an operator's tokens do not expire.
     """
     changes = _changes(
         max_queued_jobs, max_running_jobs, max_gpus, max_pending_datasets, expires_in_days
     )
     with connect() as client:
-        token = client.tokens.create(name, scope, user_id=user, **changes)
+        if user is None:
+            token = client.tokens.create(name, scope, **changes)
+        else:
+            user_id = None if user == "none" else user
+            token = client.tokens.create(name, scope, user_id=user_id, **changes)
     if as_json:
         print_json(plain(token))
         return
     print_line(token.token or "")
-    note(f"{token.id}, scopes {', '.join(token.scopes)}. Save it: it is not shown again.")
+    note(
+        f"{token.id}, scopes {', '.join(token.scopes)}.{_expiry(token)} Save it: it is not shown again."
+    )
 
 
 def list_tokens(as_json: AsJson = False) -> None:
@@ -120,9 +130,7 @@ def set_quotas(
         record = client.tokens.set(token, **changes)
     limits = _limits(record) or "none"
     text = f"Limits of token {record.name or record.id}: {limits}."
-    if record.expires_at is not None:
-        text += f" It expires on {record.expires_at.astimezone():%Y-%m-%d at %H:%M}."
-    print_result(record, text, as_json)
+    print_result(record, text + _expiry(record), as_json)
 
 
 def revoke(token: TokenId, as_json: AsJson = False) -> None:
@@ -152,6 +160,13 @@ def _changes(
     if expires_in_days is not None:
         changes["expires_in_days"] = number(expires_in_days)
     return changes
+
+
+def _expiry(token: Token) -> str:
+    """Say when a token expires; empty if it does not."""
+    if token.expires_at is None:
+        return ""
+    return f" It expires on {token.expires_at.astimezone():%Y-%m-%d at %H:%M}."
 
 
 def _limits(token: Token) -> str | None:

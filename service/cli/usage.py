@@ -33,11 +33,11 @@ def usage(
         ),
     ] = None,
     by: Annotated[
-        str, typer.Option(metavar="token|tag:KEY", help="What to group by.", callback=utf8)
+        str, typer.Option(metavar="user|token|tag:KEY", help="What to group by.", callback=utf8)
     ] = "token",
     as_json: AsJson = False,
 ) -> None:
-    """Show GPU- and CPU-hours: of all tokens with an admin token, else of your own."""
+    """Show GPU- and CPU-hours: of the tenant with an admin token, else your own."""
     with connect() as client:
         result = client.usage(since=since, until=until, group_by=by)
     if as_json:
@@ -46,7 +46,7 @@ def usage(
     print_records(
         result.data,
         {
-            "TOKEN" if by == "token" else "VALUE": lambda group: group.value,
+            by.upper() if by in {"user", "token"} else "VALUE": lambda group: group.value,
             "NAME": lambda group: group.name,
             "JOBS": lambda group: group.jobs,
             "GPU-HOURS": lambda group: f"{group.gpu_hours:.1f}",

@@ -25,6 +25,13 @@ class TokenChanges(Quotas, total=False):
     expires_in_days: float | None
 
 
+class TokenSettings(TokenChanges, total=False):
+    """Settings of a new token."""
+
+    user_id: str | None
+    """The user it belongs to; None: none."""
+
+
 class TenantLimits(TypedDict, total=False):
     """Share and limits of a tenant; None means no limit."""
 
@@ -126,14 +133,14 @@ class Tokens:
         self,
         name: str,
         scopes: Sequence[str] = ("read", "submit"),
-        *,
-        user_id: str | None = None,
-        **settings: Unpack[TokenChanges],
+        **settings: Unpack[TokenSettings],
     ) -> Token:
-        """Create a token, of a user or of none. Its secret is returned once, in `.token`."""
+        """Create a token. Its secret is returned once, in `.token`.
+
+        Unless `user_id` is passed (None: of no user), it belongs to the user of this client's token. Unless
+        `expires_at` or `expires_in_days` is passed, it expires with this client's token; an operator's do not.
+        """
         body = {"name": name, "scopes": list(scopes), **settings}
-        if user_id is not None:
-            body["user_id"] = user_id
         return Token.model_validate(self._transport.json("POST", path_to("tokens"), body=body))
 
     def current(self) -> Token:

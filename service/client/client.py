@@ -98,12 +98,12 @@ class Client:
     def usage(
         self, *, since: str | None = None, until: str | None = None, group_by: str = "token"
     ) -> Usage:
-        """Return GPU- and CPU-hours: of the tenant with an admin token, else of this client's token.
+        """Return GPU- and CPU-hours: of the tenant with an admin token, else of this token's user.
 
         Args:
             since: a date, or a date and time, in UTC; by default 30 days before `until`.
             until: the end, not included; by default now.
-            group_by: "token" or "tag:KEY".
+            group_by: "user", "token" or "tag:KEY".
         """
         params = {"from": since, "to": until, "group_by": group_by}
         return Usage.model_validate(self._transport.json("GET", path_to("usage"), params=params))

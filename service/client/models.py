@@ -350,6 +350,7 @@ class AuditEntry(Record):
     at: datetime | None = None
     token_id: str = ""
     token_name: str | None = None
+    user_id: str | None = None
     method: str = ""
     path: str = ""
     status: int | None = None
@@ -357,7 +358,7 @@ class AuditEntry(Record):
 
 
 class UsageGroup(Record):
-    """GPU- and CPU-hours of the jobs of a token, or with a value of a tag (None: without one)."""
+    """GPU- and CPU-hours of the jobs of a user or token, or with a value of a tag (None: without one)."""
 
     value: str | None = None
     name: str | None = None

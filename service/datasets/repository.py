@@ -12,7 +12,7 @@ from sqlalchemy import bindparam, func, or_, select, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
-from service.db.models import Dataset, IngestRun, Job, Token
+from service.db.models import Dataset, IngestRun, Job, Token, User
 from service.runs import repository as runs
 from service.runs.repository import RunView
 from service.states import LIVE_ATTEMPT, TERMINAL, AttemptState, DatasetState
@@ -100,23 +100,27 @@ def unfinished_jobs(session: Session, dataset_id: str, limit: int = 5) -> Sequen
     ).all()
 
 
-def lock_pending_limit(session: Session, token_id: str) -> int | None:
+def lock_pending_limit(session: Session, token_id: str, user_id: str | None) -> int | None:
     """Return how many of a token's data sets may be pending or ingesting; `None`: no limit.
 
-    If there is a limit, the row stays locked until the transaction ends: concurrent registrations with the
-    token are serialized, so two of them cannot both take the last place.
+    If there is a limit, the row, and that of the token's user, stay locked until the transaction ends:
+    concurrent registrations are serialized, so two of them cannot both take the last place.
     """
-    return session.scalar(
+    limit = session.scalar(
         select(Token.max_pending_datasets)
         .where(Token.id == token_id, Token.max_pending_datasets.is_not(None))
         .with_for_update()
     )
+    if limit is not None and user_id is not None:
+        session.execute(select(User.id).where(User.id == user_id).with_for_update())
+    return limit
 
 
-def count_pending(session: Session, token_id: str) -> int:
-    """How many of a token's data sets are pending or ingesting."""
+def count_pending(session: Session, token_id: str, user_id: str | None) -> int:
+    """How many data sets of a token, or of all tokens of its user, are pending or ingesting."""
+    of_user = select(Token.id).where(Token.user_id == user_id)
     query = select(func.count()).where(
-        Dataset.token_id == token_id,
+        Dataset.token_id == token_id if user_id is None else Dataset.token_id.in_(of_user),
         Dataset.state.in_([DatasetState.PENDING, DatasetState.INGESTING]),
         Dataset.deleted_at.is_(None),
     )

@@ -54,7 +54,7 @@ def register(session: Session, caller: Caller, request: DatasetRequest) -> Datas
     tenant = caller.tenant
     if not lock_tenant(session, tenant):
         raise not_found("tenant", tenant)
-    limit = repository.lock_pending_limit(session, caller.token_id)
+    limit = repository.lock_pending_limit(session, caller.token_id, caller.user_id)
     dataset = Dataset(
         id=ids.new_id("ds"),
         tenant=tenant,
@@ -85,20 +85,21 @@ def register(session: Session, caller: Caller, request: DatasetRequest) -> Datas
             extra={"dataset": {"id": existing.id, "uri": existing.uri}},
         )
     # A name that is taken is reported first, because waiting would not help.
-    _check_quota(session, caller.token_id, limit)
+    _check_quota(session, caller, limit)
     return dataset
 
 
-def _check_quota(session: Session, token_id: str, limit: int | None) -> None:
-    """Check that a token has no more pending data sets than it may, the new one included."""
+def _check_quota(session: Session, caller: Caller, limit: int | None) -> None:
+    """Check that a caller has no more pending data sets than its token allows, the new one included."""
     if limit is None:
         return
-    used = repository.count_pending(session, token_id) - 1
+    used = repository.count_pending(session, caller.token_id, caller.user_id) - 1
     if used >= limit:
+        whose = "its data sets" if caller.user_id is None else "the data sets of its user"
         raise Problem(
             429,
             "quota-exceeded",
-            f"max_pending_datasets of this token is {limit}, and {used} of its data sets wait for their ingest "
+            f"max_pending_datasets of this token is {limit}, and {used} of {whose} wait for their ingest "
             "or are being read; register again when one is ready",
             extra={"quota": "max_pending_datasets", "limit": limit, "used": used},
         )

@@ -126,6 +126,7 @@ class Job(Base):
         Index(None, "tenant", "method", "id"),
         Index(None, "status", "priority", "id"),
         Index(None, "token_id", "status"),
+        Index(None, "account_id", "status"),
         Index(
             "ix_jobs_unthinned",
             "id",
@@ -139,8 +140,8 @@ class Job(Base):
             sqlite_where=text("deleted_at IS NOT NULL"),
             postgresql_where=text("deleted_at IS NOT NULL"),
         ),
-        # The order of admission: classes, and the jobs of each token in them.
-        Index(None, "status", "preemptible", "priority", "tenant", "token_id", "id"),
+        # The order of admission: classes, and the jobs of each account in them.
+        Index(None, "status", "preemptible", "priority", "tenant", "account_id", "id"),
     )
 
     id: Mapped[str] = mapped_column(String(40), primary_key=True)
@@ -190,6 +191,9 @@ class Job(Base):
     artifacts_removed_at: Mapped[datetime | None]
     # Replaces `resources.workers` in the same way.
     workers: Mapped[int | None]
+    # Who is charged: the user of the token, else the token. The dispatcher adds what versions without this column
+    # left out.
+    account_id: Mapped[str | None] = mapped_column(String(40))
 
     @property
     def submitted_spec(self) -> Object:
@@ -415,6 +419,8 @@ class Token(Base):
     created_at: Mapped[datetime]
     expires_at: Mapped[datetime | None]
     revoked_at: Mapped[datetime | None]
+    # Created by a login: removed long after its expiry.
+    from_login: Mapped[bool] = mapped_column(default=False, server_default=false())
     # To the minute: see `service.api.last_use`.
     last_used_at: Mapped[datetime | None]
 
@@ -455,6 +461,8 @@ class Login(Base):
     code_verifier: Mapped[str] = mapped_column(String(128))
     redirect_uri: Mapped[str] = mapped_column(String(200))
     expires_at: Mapped[datetime] = mapped_column(index=True)
+    # Of the client that started it.
+    address: Mapped[str | None] = mapped_column(String(100))
 
 
 class Tenant(Base):
@@ -486,6 +494,8 @@ class Usage(Base):
     hour: Mapped[datetime] = mapped_column(primary_key=True)
     tenant: Mapped[str] = mapped_column(String(100))
     token_id: Mapped[str | None] = mapped_column(String(40))
+    # As of the job; null, from a version without this column: `token_id`.
+    account_id: Mapped[str | None] = mapped_column(String(40))
     tags: Mapped[dict[str, str]]
     gpu_seconds: Mapped[float] = mapped_column(Double)
     cpu_seconds: Mapped[float] = mapped_column(Double)
@@ -501,6 +511,8 @@ class AuditEntry(Base):
     at: Mapped[datetime]
     tenant: Mapped[str] = mapped_column(String(100))
     token_id: Mapped[str] = mapped_column(String(40))
+    # The user of the token, which a removed token no longer names.
+    user_id: Mapped[str | None] = mapped_column(String(40))
     method: Mapped[str] = mapped_column(String(10))
     path: Mapped[str] = mapped_column(Text)
     status: Mapped[int]

@@ -17,6 +17,7 @@ from service.datasets import repository as datasets
 from service.db.models import Checkpoint, Dataset, IngestRun
 from service.dispatcher.adoption import Adoption
 from service.dispatcher.context import DispatcherContext, passed
+from service.dispatcher.housekeeping import Housekeeping
 from service.dispatcher.isolation import run_isolated
 from service.dispatcher.retention import Retention
 from service.runs import repository as runs
@@ -37,7 +38,7 @@ class Garbage:
 
     def __init__(self, context: DispatcherContext, adoption: Adoption) -> None:
         self._context, self._adoption = context, adoption
-        self._retention = Retention(context)
+        self._retention, self._housekeeping = Retention(context), Housekeeping(context)
         self._tried_at: dict[str, datetime] = {}
 
     def round(self) -> bool:
@@ -54,6 +55,7 @@ class Garbage:
             run_isolated(self.remove_dataset, dataset, "remove this data set")
         self._adoption.sweep()
         self._retention.round()
+        self._housekeeping.round()
         return True
 
     def jobs(self, session: Session) -> Sequence[str]:

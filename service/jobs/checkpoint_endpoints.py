@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+
 from fastapi import APIRouter, Request, Response
 
 from service.api import ranged_file
 from service.api.pagination import Page
-from service.api.transaction import ReadSession, Route, WithContext
+from service.api.transaction import ReadSession, Route, StoreRoute, WithContext
 from service.checkpoints import repository, service
 from service.checkpoints.schemas import ArtifactView, CheckpointView
 from service.jobs.dependencies import OwnJob
 
 router = APIRouter(prefix="/v1/jobs", tags=["checkpoints"], route_class=Route)
+files = APIRouter(prefix="/v1/jobs", tags=["checkpoints"], route_class=StoreRoute)
 
 
 @router.get("/{job_id}/checkpoints")
@@ -28,14 +32,13 @@ def list_artifacts(job: OwnJob, session: ReadSession) -> Page[ArtifactView]:
     return Page(data=[ArtifactView.model_validate(row) for row in rows])
 
 
-@router.head("/{job_id}/artifacts/{name:path}", include_in_schema=False)
-@router.get(
+@files.head("/{job_id}/artifacts/{name:path}", include_in_schema=False)
+@files.get(
     "/{job_id}/artifacts/{name:path}", response_class=Response, responses=ranged_file.RESPONSES
 )
 def download_artifact(
     job: OwnJob, name: str, request: Request, context: WithContext, session: ReadSession
-) -> Response:
+) -> Callable[[], Response]:
     """Download an artifact or a part of it."""
     file = service.artifact(session, job.id, name)
-    session.close()  # The store may be slow: no transaction stays open meanwhile.
-    return ranged_file.answer(request, context.storage, file)
+    return partial(ranged_file.answer, request, context, file)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Annotated
 
 from fastapi import APIRouter, Header, Query, Request, Response
@@ -10,7 +11,7 @@ from fastapi.responses import StreamingResponse
 from service.api.auth import Reader
 from service.api.problems import field_problem, not_found
 from service.api.sse import stream, wants_stream
-from service.api.transaction import HeavyRoute, ReadSession, Route, WithContext
+from service.api.transaction import HeavyRoute, ReadSession, Route, StoreRoute, WithContext
 from service.artifacts.attempt_log import AttemptLog
 from service.jobs import repository
 from service.jobs.dependencies import OwnJob
@@ -21,6 +22,7 @@ from service.metrics import repository as metrics
 
 router = APIRouter(prefix="/v1/jobs", tags=["jobs"], route_class=Route)
 heavy = APIRouter(prefix="/v1/jobs", tags=["jobs"], route_class=HeavyRoute)
+logs = APIRouter(prefix="/v1/jobs", tags=["jobs"], route_class=StoreRoute)
 
 _LARGEST = 2**31 - 1
 Position = Annotated[int, Query(ge=0, le=_LARGEST)]
@@ -73,7 +75,7 @@ def show_metrics(
     return StreamingResponse(blocks, media_type="application/json")
 
 
-@heavy.get(
+@logs.get(
     "/{job_id}/logs",
     response_class=Response,
     responses={200: {"content": {"text/plain": {"schema": {"type": "string"}}, **_SSE}}},
@@ -87,7 +89,7 @@ def show_log(
     last_event_id: LastEventId = None,
     tail: Annotated[int | None, Query(ge=0, le=100_000)] = None,
     attempt: Annotated[int | None, Query(ge=1, le=_LARGEST)] = None,
-) -> Response:
+) -> Callable[[], Response]:
     """Show the driver's log of an attempt (by default the newest), or its last `tail` lines.
 
     With `Accept: text/event-stream` the log is streamed until the job has ended, across restarts; the
@@ -97,20 +99,27 @@ def show_log(
     if attempt is not None and attempt > newest:
         raise not_found("attempt", str(attempt))
     number = attempt or newest
-    # The store may be slow: no transaction stays open meanwhile.
-    session.close()
-    log = AttemptLog(context.storage, job.id, number)
-    if wants_stream(request):
-        if last_event_id:
-            left, _, right = last_event_id.partition(":")
-            number = _number(left, last_event_id, _LARGEST)
-            offset = _number(right, last_event_id, 2**53)
-        else:
-            offset = 0 if tail is None else log.tail(tail)[1]
-        return stream(context, caller, LogStream(context, job.id, number, offset).poll)
-    text = log.text() if tail is None else log.tail(tail)[0]
-    blocks = context.heavy_threads.iterate(iter(text))
-    return StreamingResponse(blocks, media_type="text/plain; charset=utf-8")
+    job_id, position = job.id, None
+    if wants_stream(request) and last_event_id:
+        left, _, right = last_event_id.partition(":")
+        number = _number(left, last_event_id, _LARGEST)
+        position = _number(right, last_event_id, 2**53)
+
+    def answer() -> Response:
+        log = AttemptLog(context.storage, job_id, number)
+        threads = context.store_threads
+        if wants_stream(request):
+            offset = position
+            if offset is None:
+                offset = 0 if tail is None else log.tail(tail)[1]
+            poll = LogStream(context, job_id, number, offset).poll
+            return stream(context, caller, poll, threads.run)
+        text = log.text() if tail is None else log.tail(tail)[0]
+        return StreamingResponse(
+            threads.iterate(iter(text)), media_type="text/plain; charset=utf-8"
+        )
+
+    return answer
 
 
 def _number(text: str, event_id: str, largest: int) -> int:

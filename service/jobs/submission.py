@@ -154,7 +154,9 @@ def submit(
     if not lock_tenant(session, caller.tenant):
         raise not_found("tenant", caller.tenant)
     queue_limit = (
-        tokens.lock_queue_limit(session, caller.token_id) if caller.has_queue_limit else None
+        tokens.lock_queue_limit(session, caller.token_id, caller.user_id)
+        if caller.has_queue_limit
+        else None
     )
     if key is not None:
         replay = _replay(session, caller.tenant, key, request_hash)
@@ -174,7 +176,7 @@ def submit(
     )
     if checkpoint is not None:
         clones.check_branch(session, planned.resolved, checkpoint)
-    check_queue(session, caller.token_id, queue_limit)
+    check_queue(session, caller, queue_limit)
     tenant_limits.check_queue(session, caller.tenant)
     job = _new_job(caller, spec, submitted, planned, checkpoint)
     lifecycle.enqueue(session, job)
@@ -219,6 +221,7 @@ def _new_job(
         evaluate_dataset_id=planned.evaluate_dataset and planned.evaluate_dataset.id,
         created_at=datetime.now(UTC),
         token_id=caller.token_id,
+        account_id=caller.account_id,
         start_checkpoint_id=checkpoint and checkpoint.id,
     )
 

@@ -6,15 +6,17 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import ColumnElement, Insert, Row, func, null, select
+from sqlalchemy import ColumnElement, Insert, Row, delete, func, null, select, tuple_
 from sqlalchemy.dialects.postgresql import Insert as PostgresqlInsert
 from sqlalchemy.dialects.postgresql import insert as postgresql_insert
 from sqlalchemy.dialects.sqlite import Insert as SqliteInsert
 from sqlalchemy.dialects.sqlite import insert as sqlite_insert
 from sqlalchemy.orm import Session
 
-from service.db.models import Base, Job, Token, Usage
+from service.db.models import Base, Job, Token, Usage, User
 
+# The version before stores no account.
+_ACCOUNT = func.coalesce(Usage.account_id, Usage.token_id)
 _TABLE = Base.metadata.tables[Usage.__tablename__]
 
 
@@ -41,6 +43,7 @@ def add(session: Session, job: Job, now: datetime, gpu_seconds: float, cpu_secon
             "hour": now.replace(minute=0, second=0, microsecond=0),
             "tenant": job.tenant,
             "token_id": job.token_id,
+            "account_id": job.account_id,
             "tags": dict(job.tags),
             "gpu_seconds": gpu_seconds,
             "cpu_seconds": cpu_seconds,
@@ -48,20 +51,32 @@ def add(session: Session, job: Job, now: datetime, gpu_seconds: float, cpu_secon
     )
 
 
+def remove_before(session: Session, before: datetime, limit: int) -> int:
+    """Remove use of hours before a time; return the number of removed rows, `limit` at most."""
+    old = select(Usage.job_id, Usage.hour).where(Usage.hour < before).order_by(Usage.hour)
+    removed = session.execute(
+        delete(Usage)
+        .where(tuple_(Usage.job_id, Usage.hour).in_(old.limit(limit)))
+        .returning(Usage.job_id)
+        .execution_options(synchronize_session=False)
+    )
+    return len(removed.all())
+
+
 def by_account(session: Session, since: datetime) -> Sequence[Row[*tuple[Any, ...]]]:
-    """Return (tenant, token_id, hour, gpu_seconds, cpu_seconds) of each token and hour."""
+    """Return (tenant, account id, hour, gpu_seconds, cpu_seconds) of each account and hour."""
     sums = func.sum(Usage.gpu_seconds), func.sum(Usage.cpu_seconds)
     return session.execute(
-        select(Usage.tenant, Usage.token_id, Usage.hour, *sums)
+        select(Usage.tenant, _ACCOUNT, Usage.hour, *sums)
         .where(Usage.hour >= since)
-        .group_by(Usage.hour, Usage.tenant, Usage.token_id)
+        .group_by(Usage.hour, Usage.tenant, _ACCOUNT)
     ).all()
 
 
 def by_token(
     session: Session,
     tenant: str,
-    token_id: str | None,
+    account_id: str | None,
     start: datetime,
     end: datetime,
     limit: int,
@@ -69,19 +84,35 @@ def by_token(
     """Return (token id, its name, jobs, gpu_seconds, cpu_seconds) of a tenant, most use first.
 
     Args:
-        token_id: only this token; `None`: all.
+        account_id: only this user, or token without user; `None`: all.
     """
     query = select(Usage.token_id, Token.name, *_SUMS)
     query = query.join(Token, Token.id == Usage.token_id, isouter=True)
     query = query.group_by(Usage.token_id, Token.name)
     query = query.order_by(*_MOST_FIRST, Usage.token_id).limit(limit)
-    return session.execute(query.where(*_between(tenant, token_id, start, end))).all()
+    return session.execute(query.where(*_between(tenant, account_id, start, end))).all()
+
+
+def by_user(
+    session: Session,
+    tenant: str,
+    account_id: str | None,
+    start: datetime,
+    end: datetime,
+    limit: int,
+) -> Sequence[Row[*tuple[Any, ...]]]:
+    """Return the same for each user; `None` for the use of tokens without a user."""
+    query = select(User.id, User.name, *_SUMS)
+    query = query.join(User, User.id == _ACCOUNT, isouter=True)
+    query = query.group_by(User.id, User.name)
+    query = query.order_by(*_MOST_FIRST, User.id).limit(limit)
+    return session.execute(query.where(*_between(tenant, account_id, start, end))).all()
 
 
 def by_tag(
     session: Session,
     tenant: str,
-    token_id: str | None,
+    account_id: str | None,
     start: datetime,
     end: datetime,
     limit: int,
@@ -99,7 +130,7 @@ def by_tag(
     else:
         value = func.jsonb_extract_path_text(Usage.tags, key)
     used = select(value.label("value"), Usage.job_id, Usage.gpu_seconds, Usage.cpu_seconds).where(
-        *_between(tenant, token_id, start, end)
+        *_between(tenant, account_id, start, end)
     )
     rows = used.subquery()
     sums = func.sum(rows.c.gpu_seconds), func.sum(rows.c.cpu_seconds)
@@ -120,7 +151,7 @@ _MOST_FIRST = (_SUMS[1].desc(), _SUMS[2].desc())
 
 
 def _between(
-    tenant: str, token_id: str | None, start: datetime, end: datetime
+    tenant: str, account_id: str | None, start: datetime, end: datetime
 ) -> list[ColumnElement[bool]]:
     found = [Usage.tenant == tenant, Usage.hour >= start, Usage.hour < end]
-    return found if token_id is None else [*found, Usage.token_id == token_id]
+    return found if account_id is None else [*found, _ACCOUNT.in_([account_id])]

@@ -40,10 +40,11 @@ def start_login(
 ) -> StartedLogin:
     """Start a login: a person opens the page, and the client presents the code that the browser brings."""
     # It needs no token and adds a row, so it is rate-limited.
-    wait = context.logins.count(client_address(request.scope) or "")
+    address = client_address(request.scope)
+    wait = context.logins.count(address or "")
     if wait is not None:
         raise too_many("Too many logins were started from this address; retry later", wait)
-    return service.start(context.database, provider, login)
+    return service.start(context.database, provider, login, address)
 
 
 @router.post("/finish", status_code=201)
@@ -54,5 +55,5 @@ def finish_login(
     claims = service.claims_of(context.database, provider, result)
     with context.database.write() as session:
         token, text = service.log_in(session, context.settings, claims)
-        audit_log.record(session, request, token.tenant, token.id, 201)
+        audit_log.record(session, request, token.tenant, token.id, token.user_id, 201)
         return NewToken(**TokenView.model_validate(token).model_dump(), token=text)

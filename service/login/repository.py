@@ -32,3 +32,9 @@ def remove_expired(session: Session, now: datetime) -> int:
         delete(Login).where(Login.expires_at <= now).execution_options(synchronize_session=False)
     )
     return session.scalar(select(func.count()).select_from(Login)) or 0
+
+
+def count_from(session: Session, address: str | None) -> int:
+    """How many logins from an address are not finished."""
+    query = select(func.count()).where(Login.address.is_not_distinct_from(address))
+    return session.scalar(query) or 0

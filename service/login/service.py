@@ -6,6 +6,7 @@ nonce and PKCE verifier are used once.
 
 from __future__ import annotations
 
+import ipaddress
 import secrets
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
@@ -27,13 +28,20 @@ from service.users import repository as users
 
 _PENDING = timedelta(minutes=10)
 _MAX_PENDING = 10_000
+# So that one address cannot keep all others from logging in.
+_MAX_PENDING_PER_ADDRESS = 100
 
 
-def start(database: Database, provider: Provider, request: LoginRequest) -> StartedLogin:
+def start(
+    database: Database, provider: Provider, request: LoginRequest, address: str | None
+) -> StartedLogin:
     """Start a login.
 
+    Args:
+        address: of the client.
+
     Raises:
-        Problem: 429, too many are unfinished; 503, the provider does not answer.
+        Problem: 429, too many of this address, or of all, are unfinished; 503, the provider does not answer.
     """
     state, secret, nonce, verifier = (secrets.token_urlsafe(32) for _ in range(4))
     url = provider.authorization_url(
@@ -47,19 +55,31 @@ def start(database: Database, provider: Provider, request: LoginRequest) -> Star
         code_verifier=verifier,
         redirect_uri=request.redirect_uri,
         expires_at=now + _PENDING,
+        address=address and network_of(address),
     )
     with database.write() as session:
         if repository.remove_expired(session, now) >= _MAX_PENDING:
-            raise Problem(
-                429,
-                "too-many-logins",
-                "Too many logins are unfinished; try again in ten minutes",
-                headers={"Retry-After": "600"},
-            )
+            raise _too_many("Too many logins are unfinished")
+        if repository.count_from(session, login.address) >= _MAX_PENDING_PER_ADDRESS:
+            raise _too_many("Too many logins from this address are unfinished")
         repository.add(session, login)
     return StartedLogin(
         authorization_url=url, state=state, secret=secret, expires_at=login.expires_at
     )
+
+
+def network_of(address: str) -> str:
+    """Return an address, or of an IPv6 address its network of 64 bits, which one client may have for itself."""
+    try:
+        ip = ipaddress.ip_address(address)
+    except ValueError:  # as of a Unix socket
+        return address[:100]
+    return str(ip) if ip.version == 4 else str(ipaddress.ip_network((ip.packed, 64), strict=False))
+
+
+def _too_many(reason: str) -> Problem:
+    headers = {"Retry-After": str(int(_PENDING.total_seconds()))}
+    return Problem(429, "too-many-logins", f"{reason}; try again in ten minutes", headers=headers)
 
 
 def claims_of(database: Database, provider: Provider, result: LoginResult) -> dict[str, Any]:
@@ -108,6 +128,7 @@ def log_in(session: Session, settings: Settings, claims: dict[str, Any]) -> tupl
         scopes=[_scope(user.role)],
         user_id=user.id,
         expires_at=now + timedelta(hours=settings.oidc_token_hours),
+        from_login=True,
     )
 
 

@@ -44,8 +44,8 @@ class Running:
     demand: Demand
     ends_by: datetime
     """The latest time at which it ends; not in the past."""
-    token_id: str | None = None
-    """The token whose quota it uses; `None` if no quota."""
+    account_id: str | None = None
+    """The user or token whose quota it uses; `None` if no quota."""
     placement: Placement | None = None
     """The nodes of its workers; `None` if unknown."""
     tenant: str | None = None
@@ -64,8 +64,10 @@ class Queued:
     demand: Demand
     max_runtime: timedelta
     """The longest time that it may run."""
-    token_id: str | None = None
+    account_id: str | None = None
+    """The user of its token, else the token."""
     quota: Quota = NO_QUOTA
+    """The quota of its token, for all jobs of the account."""
     smaller: tuple[Demand, ...] = ()
     """What an elastic job accepts if the nodes are too few, the most first."""
     tenant: str | None = None
@@ -76,8 +78,8 @@ class Queued:
     @property
     def quotas(self) -> list[tuple[Owner, Quota]]:
         """The quotas that limit the job: that of its token, then that of its tenant."""
-        of_kind = {"token": self.quota, "tenant": self.tenant_quota}
-        return [(owner, of_kind[owner.kind]) for owner in owners(self.token_id, self.tenant)]
+        of_kind = {"user": self.quota, "token": self.quota, "tenant": self.tenant_quota}
+        return [(owner, of_kind[owner.kind]) for owner in owners(self.account_id, self.tenant)]
 
 
 WaitsFor = Literal["machines", "quota", "room", "reserved-room"]
@@ -121,7 +123,7 @@ class _Taken:
         self.cpus += job.demand.cpus
         self.gpus += job.demand.gpus
         self.memory += job.demand.memory
-        for owner in owners(job.token_id, job.tenant):
+        for owner in owners(job.account_id, job.tenant):
             self.jobs_of[owner] += 1
             self.gpus_of[owner] += job.demand.gpus
 
@@ -207,7 +209,8 @@ class _Round:
             reason = self._why_quota_waits(job, owner, quota)
             if reason is None:
                 continue
-            message = f"Waiting for the quota of its {owner.kind}: {reason}"
+            whose = "token, for all jobs of its user" if owner.kind == "user" else owner.kind
+            message = f"Waiting for the quota of its {whose}: {reason}"
             reserved = self._reserve_quota(job, owner, quota)
             if reserved is not None and reserved.job_id == job.job_id:
                 message += f". The quota is kept for it, as the first job of its {owner.kind} that "
@@ -244,7 +247,7 @@ class _Round:
         return Decision(job)
 
     def _start(self, job: Queued) -> None:
-        started = Running(job.demand, self._end_of(job), job.token_id, tenant=job.tenant)
+        started = Running(job.demand, self._end_of(job), job.account_id, tenant=job.tenant)
         self._taken.add(started)
         self._running.append(started)
         for owner, _ in job.quotas:
@@ -263,7 +266,7 @@ class _Round:
         if quota == NO_QUOTA or not quota.ever_allows(job.demand.gpus):
             return None
         if owner not in self._quota_reservations:
-            own = (one for one in self._running if owner in owners(one.token_id, one.tenant))
+            own = (one for one in self._running if owner in owners(one.account_id, one.tenant))
             self._quota_reservations[owner] = QuotaReservation.at_earliest(
                 job.job_id,
                 quota,
@@ -314,7 +317,7 @@ class _Round:
 
     def _leaves_quota_for_reservation(self, job: Queued, reserved: Queued) -> bool:
         # Checked now, not only at the reserved time: an exhausted quota would end the reservation.
-        own = owners(job.token_id, job.tenant)
+        own = owners(job.account_id, job.tenant)
         for owner, quota in reserved.quotas:
             jobs = self._taken.jobs_of[owner] + 1
             gpus = self._taken.gpus_of[owner] + job.demand.gpus

@@ -1,12 +1,12 @@
-"""Fair share: the order of queued jobs of the same class, by what their tenants and tokens have used.
+"""Fair share: the order of queued jobs of the same class, by what their tenants and accounts have used.
 
-Among tenants, the one with the least use in relation to its weight comes first; among its tokens, the one
-with the least use; among its jobs, the oldest. Use is counted in GPU-hours and decays with a half-life. A
-job is charged in advance with its first hour when it starts or takes its place in the order, so that jobs
-of several tenants alternate. With one tenant and one token, the order is that of submission.
+An account is a user, or a token that belongs to no user. Among tenants, the one with the least use in
+relation to its weight comes first; among its accounts, the one with the least use; among its jobs, the
+oldest. Use is counted in GPU-hours and decays with a half-life. A job is charged in advance with its first
+hour when it starts or takes its place in the order, so that jobs of several tenants alternate. With one tenant and one account, the order is that of submission.
 
-Later jobs of a token may start before its oldest one, which lacks room, and use up the share of both. So that
-the oldest job starts nevertheless, it comes first once it has been its token's oldest for a day.
+Later jobs of an account may start before its oldest one, which lacks room, and use up the share of both. So that
+the oldest job starts nevertheless, it comes first once it has been its account's oldest for a day.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ class Account(NamedTuple):
     """Who is charged for a job."""
 
     tenant: str
-    token_id: str | None
+    id: str | None
+    """The user, or the token that belongs to no user; `None` if unknown."""
 
 
 class Waiting(NamedTuple):
@@ -84,7 +85,7 @@ class Turns:
 
 @dataclass
 class Shares:
-    """Decayed use of tenants and tokens in GPU-hours, and the weights of the tenants."""
+    """Decayed use of tenants and accounts in GPU-hours, and the weights of the tenants."""
 
     weights: Mapping[str, float] = field(default_factory=dict)
     of_tenant: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
@@ -133,14 +134,14 @@ def in_order(
         shares.charge(account, job.demand)
         if (following := next(queues[account], None)) is not None:
             oldest[account] = following
-    tokens: defaultdict[str, list[tuple[float, Waiting, Account]]] = defaultdict(list)
+    accounts: defaultdict[str, list[tuple[float, Waiting, Account]]] = defaultdict(list)
     for account, job in oldest.items():
-        heapq.heappush(tokens[account.tenant], (shares.of_account[account], job, account))
-    tenants = [(shares.normalized(tenant), heap[0][1], tenant) for tenant, heap in tokens.items()]
+        heapq.heappush(accounts[account.tenant], (shares.of_account[account], job, account))
+    tenants = [(shares.normalized(tenant), heap[0][1], tenant) for tenant, heap in accounts.items()]
     heapq.heapify(tenants)
     while tenants:
         _, _, tenant = heapq.heappop(tenants)
-        heap = tokens[tenant]
+        heap = accounts[tenant]
         _, job, account = heapq.heappop(heap)
         yield job.job_id
         shares.charge(account, job.demand)

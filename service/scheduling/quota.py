@@ -1,4 +1,4 @@
-"""Quotas of the running jobs of a token or tenant, and the part that is kept for a waiting job."""
+"""Quotas of the running jobs of an account or tenant, and the part that is kept for a waiting job."""
 
 from __future__ import annotations
 
@@ -7,17 +7,21 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal, NamedTuple, Self
 
+from service.ids import is_id
+
 
 class Owner(NamedTuple):
-    """A token or a tenant, whose jobs share a quota."""
+    """A user, a token without user, or a tenant, whose jobs share a quota."""
 
-    kind: Literal["token", "tenant"]
+    kind: Literal["user", "token", "tenant"]
     id: str
 
 
-def owners(token_id: str | None, tenant: str | None) -> list[Owner]:
-    """Return the token and the tenant of a job, of those that are known."""
-    found = [Owner("token", token_id)] if token_id is not None else []
+def owners(account_id: str | None, tenant: str | None) -> list[Owner]:
+    """Return the user or token, and the tenant of a job, of those that are known."""
+    found = []
+    if account_id is not None:
+        found.append(Owner("user" if is_id("usr", account_id) else "token", account_id))
     return [*found, Owner("tenant", tenant)] if tenant is not None else found
 
 
@@ -32,8 +36,8 @@ class Quota:
         """Return how one more job would exceed the quota, as a clause; `None` if it would not.
 
         Args:
-            jobs: running jobs of the token.
-            gpus: GPUs in use by the token.
+            jobs: running jobs of the owner.
+            gpus: GPUs in use by the owner.
             needed: GPUs of the job.
         """
         if self.max_running_jobs is not None and jobs >= self.max_running_jobs:
@@ -43,7 +47,7 @@ class Quota:
         return None
 
     def ever_allows(self, needed: int) -> bool:
-        """Whether a job with so many GPUs may run when no other job of the token does."""
+        """Whether a job with so many GPUs may run when no other job of the owner does."""
         return self.excess(0, 0, needed) is None
 
 
@@ -52,9 +56,9 @@ NO_QUOTA = Quota()
 
 @dataclass
 class QuotaReservation:
-    """The part of a token's quota that is kept, from `at` on, for its first waiting job.
+    """The part of an owner's quota that is kept, from `at` on, for its first waiting job.
 
-    `jobs` and `gpus` are those of the token's other jobs that may still run at that time.
+    `jobs` and `gpus` are those of the owner's other jobs that may still run at that time.
     """
 
     job_id: str
@@ -77,7 +81,7 @@ class QuotaReservation:
 
         Args:
             needed: GPUs of the job; the quota must allow it when no other job runs.
-            running: latest end and GPUs of each running job of the token.
+            running: latest end and GPUs of each running job of the owner.
         """
         left, at = sorted(running, reverse=True), now
         while quota.excess(len(left), sum(gpus for _, gpus in left), needed) is not None:
@@ -86,13 +90,13 @@ class QuotaReservation:
         return cls(job_id, quota, needed, at, len(left), sum(gpus for _, gpus in left))
 
     def is_delayed_by(self, ends_by: datetime, gpus: int) -> bool:
-        """Whether another job of the token would delay the reserved one if it started now."""
+        """Whether another job of the owner would delay the reserved one if it started now."""
         if ends_by <= self.at:
             return False
         return self.quota.excess(self.jobs + 1, self.gpus + gpus, self.needed) is not None
 
     def add(self, ends_by: datetime, gpus: int) -> None:
-        """Count another job of the token, which starts now."""
+        """Count another job of the owner, which starts now."""
         if ends_by > self.at:
             self.jobs += 1
             self.gpus += gpus

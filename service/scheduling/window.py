@@ -21,7 +21,8 @@ IN_TURN = 500
 """Further jobs that a round considers; the next round considers those after them."""
 
 _REFRESH = timedelta(seconds=10)
-_FORGOTTEN = 10  # half-lives
+FORGOTTEN = 10
+"""Use counts for so many half-lives."""
 _REFILLS = 20
 
 
@@ -43,7 +44,7 @@ class FairQueue:
         shares = self._read_past(session, now).copy()
         for job in taken:
             if job.tenant is not None:
-                shares.charge(Account(job.tenant, job.token_id), job.demand)
+                shares.charge(Account(job.tenant, job.account_id), job.demand)
         ids: list[str] = []
         for preemptible in (False, True):
             left = ALWAYS - len(ids)
@@ -64,7 +65,7 @@ class FairQueue:
         """Return the decayed use, which is read again after some seconds."""
         naive = now.replace(tzinfo=None)
         if abs(naive - self._read_at) >= _REFRESH:
-            rows = ledger.by_account(session, now - _FORGOTTEN * self._half_life)
+            rows = ledger.by_account(session, now - FORGOTTEN * self._half_life)
             self._past = Shares(repository.weights(session))
             uses = (Use(Account(row[0], row[1]), row[2], row[3], row[4]) for row in rows)
             self._past.add(uses, now, self._half_life)

@@ -21,13 +21,16 @@ from service.api.transaction import Context
 from service.artifacts.storage import Storage
 from service.audit.endpoints import router as audit
 from service.catalog.endpoints import router as catalog
+from service.checkpoints.endpoints import files as checkpoint_files
 from service.checkpoints.endpoints import router as checkpoints
 from service.cluster.endpoints import router as cluster
 from service.datasets.endpoints import router as datasets
 from service.db.session import Database
+from service.jobs.checkpoint_endpoints import files as artifact_files
 from service.jobs.checkpoint_endpoints import router as job_checkpoints
 from service.jobs.endpoints import router as jobs
 from service.jobs.history_endpoints import heavy as heavy_history
+from service.jobs.history_endpoints import logs
 from service.jobs.history_endpoints import router as history
 from service.login.endpoints import router as login
 from service.login.provider import Provider
@@ -48,9 +51,12 @@ for _part in (
     jobs,
     history,
     heavy_history,
+    logs,
     job_checkpoints,
+    artifact_files,
     datasets,
     checkpoints,
+    checkpoint_files,
     cluster,
     storage,
     catalog,

@@ -51,4 +51,4 @@ def change_token(
 @router.delete("/{token_id}", status_code=204, response_class=Response)
 def revoke_token(token_id: str, caller: Admin, session: WriteSession) -> None:
     """Revoke a token, with immediate effect."""
-    service.revoke(session, caller.tenant, token_id)
+    service.revoke(session, caller, token_id)

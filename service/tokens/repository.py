@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import datetime
 
-from sqlalchemy import func, select
+from sqlalchemy import delete, exists, func, select
 from sqlalchemy.orm import Session
 
-from service.db.models import Job, Token
-from service.states import JobStatus
+from service.db.models import Job, Token, User
+from service.states import TERMINAL, JobStatus
 
 
 def add(session: Session, token: Token) -> None:
@@ -32,20 +33,40 @@ def newest(session: Session, tenant: str, after: str | None, limit: int) -> Sequ
     return session.scalars(query.limit(limit + 1)).all()
 
 
-def lock_queue_limit(session: Session, token_id: str) -> int | None:
+def lock_queue_limit(session: Session, token_id: str, user_id: str | None) -> int | None:
     """Return how many of a token's jobs may be queued; `None`: no limit.
 
-    If there is a limit, the row stays locked until the transaction ends: concurrent submissions with
-    the token are serialized, so two of them cannot both take the last place.
+    If there is a limit, the row, and that of the token's user, stay locked until the transaction ends:
+    concurrent submissions are serialized, so two of them cannot both take the last place.
     """
-    return session.scalar(
+    limit = session.scalar(
         select(Token.max_queued_jobs)
         .where(Token.id == token_id, Token.max_queued_jobs.is_not(None))
         .with_for_update()
     )
+    if limit is not None and user_id is not None:
+        session.execute(select(User.id).where(User.id == user_id).with_for_update())
+    return limit
 
 
-def count_queued(session: Session, token_id: str) -> int:
-    """How many jobs of a token are queued."""
-    query = select(func.count()).where(Job.token_id == token_id, Job.status == JobStatus.QUEUED)
+def count_queued(session: Session, account_id: str) -> int:
+    """How many jobs of a user, or of a token without user, are queued."""
+    query = select(func.count()).where(Job.account_id == account_id, Job.status == JobStatus.QUEUED)
     return session.execute(query).scalar_one()
+
+
+def remove_expired_logins(session: Session, before: datetime, limit: int) -> int:
+    """Remove tokens of logins that expired before a time; return their number, `limit` at most.
+
+    Those with a job that has not ended stay, as its quotas are theirs. Jobs, use and the audit log keep the ids of
+    token and user.
+    """
+    unfinished = exists().where(Job.token_id == Token.id, Job.status.not_in(TERMINAL))
+    expired = select(Token.id).where(Token.from_login, Token.expires_at < before, ~unfinished)
+    removed = session.execute(
+        delete(Token)
+        .where(Token.id.in_(expired.limit(limit)), Token.expires_at < before)
+        .returning(Token.id)
+        .execution_options(synchronize_session=False)
+    )
+    return len(removed.all())

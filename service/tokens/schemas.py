@@ -66,7 +66,7 @@ class Expiry(BaseModel):
 
 
 class TokenRequest(Expiry, DefaultQuotas):
-    """A token to create; `user_id` is the user it belongs to."""
+    """A token to create; `user_id` is the user it belongs to: by default that of the caller, null: none."""
 
     name: TokenName
     scopes: Annotated[list[Scope], Field(min_length=1, max_length=4, fail_fast=True)] = [

@@ -13,20 +13,28 @@ from service.api.problems import Problem, field_problem, not_found
 from service.db.models import Token
 from service.tenants import service as tenants
 from service.tokens import repository
-from service.tokens.schemas import DefaultQuotas, Quotas, TokenChanges, TokenRequest
+from service.tokens.schemas import DefaultQuotas, Expiry, Quotas, TokenChanges, TokenRequest
 from service.users import service as users
 
 
 def create_for(session: Session, caller: Caller, request: TokenRequest) -> tuple[Token, str]:
     """Create the token that a caller requests; returns its row and its text.
 
+    Unless the request says otherwise, it belongs to the caller's user, and expires when the caller's token does.
+
     Raises:
-        Problem: 404, no such user; 409, the user is disabled; 422, a scope exceeds the caller's or the user's.
+        Problem: 403, the user is an operator; 404, no such user; 409, the user is disabled; 422, a scope exceeds the caller's or the user's.
     """
     highest = credentials.highest_scope(request.scopes)
     users.check_grant(caller, "scopes", str(highest))
-    if request.user_id is not None:
-        user = users.get(session, caller.tenant, request.user_id)
+    user_id, expires_at = request.user_id, request.expiry()
+    if "user_id" not in request.model_fields_set and caller.tenant == caller.token_tenant:
+        user_id = caller.user_id
+    if not request.model_fields_set & Expiry.model_fields.keys() and not caller.may("operator"):
+        expires_at = caller.expires_at
+    if user_id is not None:
+        user = users.get(session, caller.tenant, user_id)
+        users.check_may_change(caller, user)
         users.check_enabled(user)
         role = credentials.highest_scope([user.role])
         if highest is not None and not credentials.includes(role, highest):
@@ -39,8 +47,8 @@ def create_for(session: Session, caller: Caller, request: TokenRequest) -> tuple
         name=request.name,
         scopes=request.scopes,
         quotas=request,
-        user_id=request.user_id,
-        expires_at=request.expiry(),
+        user_id=user_id,
+        expires_at=expires_at,
     )
 
 
@@ -53,6 +61,7 @@ def create(
     quotas: Quotas | None = None,
     user_id: str | None = None,
     expires_at: datetime | None = None,
+    from_login: bool = False,
 ) -> tuple[Token, str]:
     """Create a token, and the row of its tenant; returns its row and its text, which is not stored."""
     tenants.ensure(session, tenant)
@@ -69,6 +78,7 @@ def create(
         scopes=sorted(set(scopes)),
         user_id=user_id,
         expires_at=expires_at,
+        from_login=from_login,
         **{quota: getattr(quotas, quota) for quota in Quotas.model_fields},
         created_at=datetime.now(UTC),
     )
@@ -80,9 +90,10 @@ def change(session: Session, caller: Caller, token_id: str, changes: TokenChange
     """Set the quotas and the expiry that the request names. Running jobs continue even above a new limit.
 
     Raises:
-        Problem: 404, the tenant has no such token; 422, the caller may not extend an operator's token.
+        Problem: 403, it belongs to an operator; 404, the tenant has no such token; 422, the caller may not extend an operator's token.
     """
     token = _find(session, caller.tenant, token_id)
+    _check_owner(session, caller, token)
     named = changes.model_fields_set
     for quota in named & Quotas.model_fields.keys():
         setattr(token, quota, getattr(changes, quota))
@@ -93,8 +104,8 @@ def change(session: Session, caller: Caller, token_id: str, changes: TokenChange
     return token
 
 
-def check_queue(session: Session, token_id: str, limit: int | None) -> None:
-    """Check that a token may have one more job in the queue.
+def check_queue(session: Session, caller: Caller, limit: int | None) -> None:
+    """Check that a caller's token may have one more job in the queue; all jobs of its user count.
 
     Args:
         limit: from `repository.lock_queue_limit` in the same transaction.
@@ -104,25 +115,32 @@ def check_queue(session: Session, token_id: str, limit: int | None) -> None:
     """
     if limit is None:
         return
-    queued = repository.count_queued(session, token_id)
+    queued = repository.count_queued(session, caller.account_id)
     if queued >= limit:
+        whose = "its jobs" if caller.user_id is None else "the jobs of its user"
         raise Problem(
             429,
             "quota-exceeded",
-            f"max_queued_jobs of this token is {limit}, and {queued} of its jobs are queued; "
+            f"max_queued_jobs of this token is {limit}, and {queued} of {whose} are queued; "
             "submit again when one has started",
             extra={"quota": "max_queued_jobs", "limit": limit, "used": queued},
         )
 
 
-def revoke(session: Session, tenant: str, token_id: str) -> None:
+def revoke(session: Session, caller: Caller, token_id: str) -> None:
     """Revoke a token; a repetition changes nothing.
 
     Raises:
-        Problem: 404, the tenant has no such token.
+        Problem: 403, it belongs to an operator; 404, the tenant has no such token.
     """
-    token = _find(session, tenant, token_id)
+    token = _find(session, caller.tenant, token_id)
+    _check_owner(session, caller, token)
     token.revoked_at = token.revoked_at or datetime.now(UTC)
+
+
+def _check_owner(session: Session, caller: Caller, token: Token) -> None:
+    if token.user_id is not None:
+        users.check_may_change(caller, users.get(session, token.tenant, token.user_id))
 
 
 def _find(session: Session, tenant: str, token_id: str) -> Token:

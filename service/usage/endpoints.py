@@ -1,4 +1,4 @@
-"""`/v1/usage`: GPU- and CPU-hours by token or tag."""
+"""`/v1/usage`: GPU- and CPU-hours by user, token or tag."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ _MOST = timedelta(days=366)
 _DEFAULT = timedelta(days=30)
 _MAX_GROUPS = 1000
 _TAG = "tag:"
+_GROUPS = {"user": repository.by_user, "token": repository.by_token}
 
 
 @router.get("")
@@ -27,12 +28,14 @@ def show_usage(
     session: ReadSession,
     start: Annotated[Moment, Query(alias="from", description="In UTC; 30 days before to.")] = None,
     end: Annotated[Moment, Query(alias="to", description="In UTC; not included; now.")] = None,
-    group_by: Annotated[str, Query(description="`token`, or `tag:KEY`.", max_length=100)] = "token",
+    group_by: Annotated[
+        str, Query(description="`user`, `token` or `tag:KEY`.", max_length=100)
+    ] = "token",
 ) -> UsageView:
-    """Show GPU- and CPU-hours: of the tenant for an administrator, else of the caller's token."""
+    """Show GPU- and CPU-hours: of the tenant for an administrator, else of the caller, with all tokens of the same user."""
     key = group_by.removeprefix(_TAG) if group_by.startswith(_TAG) else None
-    if group_by != "token" and not key:
-        raise field_problem("group_by", "is not known", group_by, "token or tag:KEY")
+    if group_by not in _GROUPS and not key:
+        raise field_problem("group_by", "is not known", group_by, "user, token or tag:KEY")
     end = end or datetime.now(UTC)
     if start is None and end - datetime.min.replace(tzinfo=UTC) < _DEFAULT:
         raise field_problem("to", "is out of range", str(end), "a date of this century")
@@ -40,9 +43,9 @@ def show_usage(
     if not timedelta() < end - start <= _MOST:
         expected = f"a time before `to`, by {_MOST.days} days at most"
         raise field_problem("from", "is not in the range", str(start), expected)
-    token_id = None if caller.may("admin") else caller.token_id
-    selected = session, caller.tenant, token_id, start, end, _MAX_GROUPS + 1
-    rows = repository.by_tag(*selected, key) if key else repository.by_token(*selected)
+    account_id = None if caller.may("admin") else caller.account_id
+    selected = session, caller.tenant, account_id, start, end, _MAX_GROUPS + 1
+    rows = repository.by_tag(*selected, key) if key else _GROUPS[group_by](*selected)
     return UsageView(
         start=start,
         end=end,

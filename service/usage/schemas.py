@@ -24,12 +24,12 @@ Moment = Annotated[datetime | None, AfterValidator(_in_utc)]
 
 
 class UsageGroup(BaseModel):
-    """Use of the cluster by the jobs of a token, or with a value of a tag."""
+    """Use of the cluster by the jobs of a user or token, or with a value of a tag."""
 
     value: str | None
-    """The token's id or the tag's value; null: jobs without one."""
+    """The id of the user or token, or the tag's value; null: jobs without one."""
     name: str | None
-    """The token's name."""
+    """The name of the user or token; null: a tag, or removed."""
     jobs: int
     gpu_hours: float
     cpu_hours: float

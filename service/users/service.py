@@ -10,6 +10,7 @@ from service import ids
 from service.api.auth import Caller
 from service.api.problems import Problem, field_problem, not_found
 from service.credentials import Scope
+from service.db.locks import lock_tenant
 from service.db.models import User
 from service.users import repository
 from service.users.schemas import UserChanges, UserRequest
@@ -19,9 +20,11 @@ def create(session: Session, caller: Caller, request: UserRequest) -> User:
     """Create a user of the caller's tenant.
 
     Raises:
-        Problem: 422, the role is above the caller's scope.
+        Problem: 404, the tenant was deleted; 422, the role is above the caller's scope.
     """
     check_grant(caller, "role", request.role)
+    if not lock_tenant(session, caller.tenant):
+        raise not_found("tenant", caller.tenant)
     user = User(
         id=ids.new_id("usr"),
         tenant=caller.tenant,
@@ -52,9 +55,10 @@ def change(session: Session, caller: Caller, user_id: str, changes: UserChanges)
     """Change what the request names; a lower role limits the user's tokens at once.
 
     Raises:
-        Problem: 404; 422, the caller may not grant the role.
+        Problem: 403, the user is an operator; 404; 422, the caller may not grant the role.
     """
     user = get(session, caller.tenant, user_id, lock=True)
+    check_may_change(caller, user)
     named = changes.model_fields_set
     if "role" in named:
         check_grant(caller, "role", changes.role)
@@ -77,6 +81,20 @@ def check_grant(caller: Caller, field: str, scope: Scope | str) -> None:
     """
     if scope == "operator" and not caller.may("operator"):
         raise field_problem(field, "the scope 'operator' is granted by operators only", scope)
+
+
+def check_may_change(caller: Caller, user: User) -> None:
+    """Check that a caller may change a user and its tokens: only operators change other operators.
+
+    Raises:
+        Problem: 403.
+    """
+    if user.role == "operator" and user.id != caller.user_id and not caller.may("operator"):
+        raise Problem(
+            403,
+            "forbidden",
+            f"The user {user.name!r} is an operator; only an operator may change it or its tokens",
+        )
 
 
 def check_enabled(user: User) -> None:

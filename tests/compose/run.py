@@ -1,6 +1,6 @@
 """Start docker-compose.yml for real and check what docs/operations.md says about it.
 
-    python -m tests.compose.run [--compose "docker compose"] [--port 18000] [--output FILE]
+    python -m tests.compose.run [--s3] [--compose "docker compose"] [--port 18000] [--output FILE]
 
 It needs a container engine with compose, this repository's environment (`make setup`) to load the trained
 backbone, and 15 minutes; `make compose-test` runs it. It does not touch another deployment on the same
@@ -13,6 +13,7 @@ It checks that
 - only the API is published, no container runs as root, and the API's image has no torch;
 - Ray and PostgreSQL refuse access without their secrets;
 - a job survives the death of each container in turn, and timm loads its backbone;
+- with `--s3`, the artifacts are on the S3 server of the profile `s3`, which is killed as well;
 - all data is still there after `down` and `up`.
 """
 
@@ -67,6 +68,7 @@ class Deployment:
     command: list[str]
     secrets: Path
     url: str
+    services: tuple[str, ...]
 
     def compose(self, *arguments: str, fails: bool = False) -> str:
         """Run a compose command and return its output, or its errors where it must fail."""
@@ -91,6 +93,15 @@ class Deployment:
         """Run Python code in a running container and return what it prints."""
         return self.compose("exec", "-T", service, "python", "-c", code).strip()
 
+    def status_of(self, url: str) -> int:
+        """Return the HTTP status that a GET from within the private network gets."""
+        code = (
+            "import urllib.request as u, urllib.error as e\n"
+            f"try: print(u.urlopen({url!r}).status)\n"
+            "except e.HTTPError as r: print(r.code)"
+        )
+        return int(self.python("api", code))
+
     def until_ready(self) -> None:
         """Wait until `/readyz` reports that the service is ready."""
 
@@ -111,12 +122,17 @@ def main() -> None:
     parser.add_argument(
         "--seconds", type=float, default=400, help="training time of the job without any kill"
     )
-    parser.add_argument("--output", type=Path, default=ROOT / "benchmarks/results/compose.json")
+    parser.add_argument("--s3", action="store_true", help="keep the artifacts on S3")
+    parser.add_argument("--output", type=Path, help="default: compose.json in benchmarks/results")
     arguments = parser.parse_args()
+    name = "compose-s3.json" if arguments.s3 else "compose.json"
+    output: Path = arguments.output or ROOT / "benchmarks/results" / name
     results: dict[str, Any] = {"machine": machine("ray", "torch")}
     with (
         tempfile.TemporaryDirectory(prefix="dasl-compose-") as folder,
-        deployed(shlex.split(arguments.compose), Path(folder), arguments.port) as deployment,
+        deployed(
+            shlex.split(arguments.compose), Path(folder), arguments.port, s3=arguments.s3
+        ) as deployment,
     ):
         results |= start(deployment)
         check_exposure(deployment)
@@ -131,27 +147,31 @@ def main() -> None:
             check(job.status == "succeeded", f"the job succeeded, with {job.restarts} restarts")
             results["job"] = {"attempts": job.attempt, "restarts": job.restarts}
             load(client, final(client, job), Path(folder) / "first")
+            if arguments.s3:
+                check_s3(deployment, job)
             deployment.compose("down")
             deployment.compose("up", "--detach", "--wait")
             load(client, final(client, job), Path(folder) / "second")
-    arguments.output.write_text(json.dumps(results, indent=2) + "\n", encoding="utf-8")
+    output.write_text(json.dumps(results, indent=2) + "\n", encoding="utf-8")
     print(json.dumps(results, indent=2))
 
 
 @contextmanager
-def deployed(command: list[str], folder: Path, port: int) -> Iterator[Deployment]:
+def deployed(command: list[str], folder: Path, port: int, *, s3: bool) -> Iterator[Deployment]:
     """Yield a deployment with training images that is not started yet; remove it at the end."""
     data, secrets = folder / "data", folder / ".env"
     unpack_emoji(data, CLASSES)
     # The containers run as another user, who must be able to read the images.
     for path in (folder, data, *data.rglob("*")):
         path.chmod(0o755 if path.is_dir() else 0o644)
-    deployment = Deployment(command, secrets, f"http://127.0.0.1:{port}")
+    services = (*SERVICES, "s3") if s3 else SERVICES
+    deployment = Deployment(command, secrets, f"http://127.0.0.1:{port}", services)
     secrets.touch()
     refusal = deployment.compose("up", "--detach", fails=True)
     check("make_env.py" in refusal, "nothing starts without secrets, and the error says what to do")
     secrets.unlink()
     make = [sys.executable, "docker/make_env.py", "--data", str(data), "--output", str(secrets)]
+    make += ["--s3"] if s3 else []
     subprocess.run(make, cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
     check(secrets.stat().st_mode & 0o777 == 0o600, "only the owner can read the secrets")
     check(
@@ -196,12 +216,13 @@ def check_exposure(deployment: Deployment) -> None:
         [container["ExitCode"] for container in listed if container["Service"] == "migrate"] == [0],
         "the tables were migrated, once",
     )
-    for service in SERVICES:
+    for service in deployment.services:
         user = deployment.compose("exec", "-T", service, "id", "-u").strip()
         check(user not in ("", "0"), f"{service} runs as user {user}, not as root")
-    request = "import urllib.request as u, urllib.error as e\ntry: print(u.urlopen({!r}).status)\nexcept e.HTTPError as r: print(r.code)"
-    jobs = deployment.python("api", request.format("http://ray-head:8265/api/jobs/"))
-    check(jobs == "401", "Ray refuses requests without its token")
+    check(
+        deployment.status_of("http://ray-head:8265/api/jobs/") == 401,
+        "Ray refuses requests without its token",
+    )
     connect = (
         "import psycopg\n"
         "for password in ('', 'dasl', 'postgres'):\n"
@@ -217,6 +238,19 @@ def check_no_torch_in_server(deployment: Deployment) -> None:
     find = "import importlib.util as u; print([m for m in ('torch', 'ray') if u.find_spec(m)])"
     check(deployment.python("api", find) == "[]", "the API's image has no torch and no Ray")
     check(deployment.python("worker", find) == "['torch', 'ray']", "the worker's image has both")
+
+
+def check_s3(deployment: Deployment, job: Job) -> None:
+    """Check that a job's checkpoints are objects, and that S3 refuses requests without access."""
+    find = (
+        "import os\n"
+        "from service.object_store import open_store\n"
+        "fs, path = open_store(os.environ['DASL_ARTIFACTS_URI'])\n"
+        f"print(sum('/checkpoints/' in name for name in fs.find(f'{{path}}/jobs/{job.id}')))"
+    )
+    check(int(deployment.python("api", find)) > 0, "the checkpoints are on the S3 server")
+    status = deployment.status_of("http://s3:8333/dasl?list-type=2")
+    check(status == 403, "S3 refuses requests without access")
 
 
 def measure(deployment: Deployment) -> dict[str, Any]:
@@ -252,7 +286,7 @@ def epochs_of(client: Client, seconds: float) -> int:
 def kill_each_container(deployment: Deployment, client: Client, job: Job) -> dict[str, Any]:
     """Kill each container in turn; return the seconds until the service is ready and training."""
     seconds = {}
-    for service in SERVICES:
+    for service in deployment.services:
         begun = until(lambda: trained(client, job, 0), "the job trains")
         next_kill = begun + STEPS_BETWEEN_KILLS
         until(lambda: trained(client, job, next_kill), "training continues")  # noqa: B023

@@ -18,6 +18,7 @@ from fastapi.testclient import TestClient
 from sqlalchemy import func, select
 
 from service.db.models import Login, User
+from service.login import service
 from service.server.app import create_app
 from service.settings import Settings
 from tests.support.api_under_test import Api, refused
@@ -455,3 +456,29 @@ def test_login_is_off_without_settings(api: Api) -> None:
 def test_invalid_settings_are_refused(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         Settings(**settings)
+
+
+def test_unfinished_logins_of_one_address_do_not_keep_others_out(
+    login_api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(service, "_MAX_PENDING_PER_ADDRESS", 2)
+    first, _ = start(login_api), start(login_api)
+    body = {"redirect_uri": REDIRECT}
+    problem = refused(login_api.client.post("/v1/login", json=body), 429, None, "too-many-logins")
+    assert "from this address" in problem["detail"]
+    other = TestClient(login_api.client.app, client=("192.0.2.7", 1))
+    assert other.post("/v1/login", json=body).status_code == 201
+    assert finish(login_api, first, code=browse(first)["code"]).status_code == 201
+    start(login_api)
+
+
+@pytest.mark.parametrize(
+    ("address", "network"),
+    [
+        ("192.0.2.7", "192.0.2.7"),
+        ("2001:db8:1:2:3:4:5:6", "2001:db8:1:2::/64"),
+        ("testclient", "testclient"),
+    ],
+)
+def test_logins_are_counted_by_network(address: str, network: str) -> None:
+    assert service.network_of(address) == network

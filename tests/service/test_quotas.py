@@ -189,3 +189,38 @@ def test_new_token_may_have_a_hundred_pending_data_sets(api: Api) -> None:
     path = f"/v1/tokens/{created['id']}"
     changed = api.client.patch(path, json={"max_pending_datasets": 5}, headers=admin).json()
     assert changed["max_pending_datasets"] == 5
+
+
+def test_tokens_of_one_user_share_the_queue_quotas(api: Api) -> None:
+    api.dataset()
+    admin = api.token("admin")
+    user = api.client.post("/v1/users", json={"name": "Ada"}, headers=admin).json()["id"]
+    limits = {"max_queued_jobs": 1, "max_pending_datasets": 1}
+    body = {"name": "x", "user_id": user, **limits}
+    first, second = (
+        {"Authorization": f"Bearer {answer.json()['token']}"}
+        for answer in (api.client.post("/v1/tokens", json=body, headers=admin) for _ in range(2))
+    )
+    job = submit(api, first)
+    assert job.status_code == 201
+    problem = refused(submit(api, second), 429, None, "quota-exceeded")
+    assert "1 of the jobs of its user are queued" in problem["detail"]
+    alone = api.token("submit", max_queued_jobs=1)
+    clone = {"checkpoint": None}
+    path = f"/v1/jobs/{job.json()['id']}/clone"
+    refused(api.client.post(path, json=clone, headers=second), 429)
+    assert api.client.post(path, json=clone, headers=alone).status_code == 202
+    with api.database.read() as session:
+        accounts = {row.account_id == row.token_id for row in session.query(Job)}
+        assert session.get_one(Job, job.json()["id"]).account_id == user
+        assert accounts == {True, False}, "a clone is charged to whoever cloned it"
+    folders = [api.settings.home.parent / "images" / name for name in ("a", "b")]
+    for folder in folders:
+        folder.mkdir(parents=True)
+    registered = [
+        api.client.post("/v1/datasets", json={"name": f.name, "uri": str(f)}, headers=token)
+        for f, token in zip(folders, (first, second), strict=True)
+    ]
+    assert registered[0].status_code == 201
+    problem = refused(registered[1], 429, None, "quota-exceeded")
+    assert "1 of the data sets of its user wait" in problem["detail"]

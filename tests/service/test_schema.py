@@ -12,8 +12,9 @@ from sqlalchemy import insert, inspect, select, text
 from sqlalchemy.exc import InvalidRequestError
 
 from service.db import migrate
-from service.db.models import Attempt, Base, Dataset, Job
+from service.db.models import Attempt, AuditEntry, Base, Dataset, Job, Token, Usage
 from service.db.session import Database
+from service.ledger import repository as ledger
 from tests.support.api_under_test import Api
 
 
@@ -134,3 +135,33 @@ def test_view_of_version_0_1_has_its_column_names(database: Database) -> None:
         columns = {column["name"] for column in inspect(connection).get_columns("attempts")}
     assert {"job_id", "number", "heartbeat_at", "rank_heard_at", "progressed_at"} <= columns
     assert not {"owner", "kind", "progress_reported_at"} & columns
+
+
+def test_upgrade_from_0016_charges_jobs_and_their_use_to_users(
+    api: Api, database: Database, database_url: str
+) -> None:
+    api.dataset()
+    admin = api.token("admin")
+    user = api.client.post("/v1/users", json={"name": "Ada"}, headers=admin).json()["id"]
+    body = {"name": "dasl login", "user_id": user, "expires_in_days": 1}
+    token = api.client.post("/v1/tokens", json=body, headers=admin).json()
+    hers = {"Authorization": f"Bearer {token['token']}"}
+    jobs = [
+        api.client.post("/v1/jobs", json={"dataset": "emoji"}, headers=headers).json()["id"]
+        for headers in (hers, admin)
+    ]
+    with database.write() as session:
+        owner_of_other = session.get_one(Job, jobs[1]).token_id
+        for job in jobs:
+            ledger.add(session, session.get_one(Job, job), datetime.now(UTC), 1.0, 1.0)
+    with database.engine.begin() as connection:
+        command.downgrade(migrate.configuration(connection), "0016")
+    migrate.upgrade(database_url)
+    with database.read() as session:
+        for table in (Job, Usage):
+            accounts = set(session.scalars(select(table.account_id)))
+            assert accounts == {user, owner_of_other}
+        from_login = select(Token.id).where(Token.from_login)
+        assert list(session.scalars(from_login)) == [token["id"]]
+        users = select(AuditEntry.user_id).where(AuditEntry.token_id == token["id"])
+        assert set(session.scalars(users)) == {user}

@@ -1,4 +1,4 @@
-"""SQL statements are only in `repository.py`, `lifecycle.py` and `service/db`."""
+"""SQL statements are only in `repository.py` or a package `repository`, `lifecycle.py` and `service/db`."""
 
 from __future__ import annotations
 
@@ -29,6 +29,7 @@ SESSIONS = {"session", "reading"}
 def may_hold_sql(path: Path) -> bool:
     return (
         path.name == "repository.py"
+        or path.parent.name == "repository"
         or path == ROOT / "service/lifecycle.py"
         or path.is_relative_to(ROOT / "service/db")
     )

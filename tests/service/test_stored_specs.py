@@ -42,7 +42,7 @@ def store_newer(job: Job) -> None:
 
 @pytest.fixture
 def scheduling_without_cache(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scheduling, "_resources_by_job", {})
+    monkeypatch.setattr(scheduling.resources, "_resources_by_job", {})
 
 
 def change(api: Api, job_id: str, store: Callable[[Job], None]) -> None:

@@ -95,7 +95,29 @@ def test_usage_is_limited_to_the_groups_with_the_most(
     assert not answer["is_complete"]
 
 
-@pytest.mark.parametrize("group_by", ["", "tag", "tag:", "user", "tag:" + "x" * 100])
+def test_usage_is_told_by_user_and_limited_to_the_callers(api: Api) -> None:
+    admin = api.token("admin")
+    ada = api.client.post("/v1/users", json={"name": "Ada"}, headers=admin).json()["id"]
+    body = {"name": "x", "user_id": ada, "scopes": ["read"]}
+    first, second = (
+        api.client.post("/v1/tokens", json=body, headers=admin).json() for _ in range(2)
+    )
+    use(api, 0, token_id=first["id"], account_id=ada)
+    use(api, 1, token_id=second["id"], account_id=ada)
+    use(api, 2, token_id="tok_0", gpu_seconds=3600.0)  # by the version before
+    params = {"group_by": "user"} | DAY
+    rows = api.client.get(PATH, params=params, headers=admin).json()["data"]
+    assert [(row["value"], row["name"], row["jobs"], row["gpu_hours"]) for row in rows] == [
+        (ada, "Ada", 2, 4.0),
+        (None, None, 1, 1.0),
+    ]
+    own = {"Authorization": f"Bearer {second['token']}"}
+    assert api.client.get(PATH, params=params, headers=own).json()["data"] == rows[:1]
+    by_token = api.client.get(PATH, params=DAY, headers=own).json()["data"]
+    assert {row["value"] for row in by_token} == {first["id"], second["id"]}
+
+
+@pytest.mark.parametrize("group_by", ["", "tag", "tag:", "account", "tag:" + "x" * 100])
 def test_usage_refuses_unknown_groups(api: Api, group_by: str) -> None:
     answer = api.client.get(PATH, params={"group_by": group_by} | DAY)
     refused(answer, 422, "group_by")

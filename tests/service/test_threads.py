@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
@@ -13,7 +15,9 @@ from sqlalchemy import text
 from sqlalchemy.orm import Session
 
 from service.api import threads
-from service.api.threads import GENERAL_THREADS, HEAVY_THREADS
+from service.api.threads import GENERAL_THREADS, HEAVY_THREADS, STORE_THREADS
+from service.artifacts.attempt_log import AttemptLog
+from service.artifacts.storage import Storage
 from service.jobs import service
 from service.metrics import repository
 from tests.support.api_under_test import Api, refused
@@ -110,7 +114,7 @@ def test_blocked_heavy_reads_delay_neither_heartbeats_nor_other_requests(
     assert post("metrics", points=[]).status_code == 204
     assert get(f"/v1/jobs/{worker.job_id}").status_code == 200
     # All 64 places are taken.
-    busy = get(f"/v1/jobs/{worker.job_id}/logs")
+    busy = get(f"/v1/jobs/{worker.job_id}/metrics")
     refused(busy, 503, type="too-many-heavy-requests")
     assert int(busy.headers["retry-after"]) > 0
     gate.opened.set()
@@ -158,6 +162,53 @@ def test_blocked_requests_of_clients_do_not_delay_workers(
     assert heartbeat.json() == {"desired": "run"}
     gate.opened.set()
     assert [answer.result(SECONDS).status_code for answer in answers] == [200] * GENERAL_THREADS
+
+
+def test_store_that_does_not_answer_delays_only_those_who_read_it(
+    api: Api, gate: Gate, requests: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Downloads, logs and live logs wait in threads of their own, without a database connection."""
+    api.dataset()
+    worker = api.start(api.submit()["id"])
+    worker.post("start")
+    content = b"step 1\n"
+    folder = Path(worker.uri.removeprefix("file://"))
+    folder.mkdir(parents=True)
+    for name in ("loss.png", "driver.log"):
+        (folder / name).write_bytes(content)
+    file = {"size": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+    worker.post(
+        "artifacts", name="loss.png", content_type="image/png", uri=f"{worker.uri}/loss.png", **file
+    )
+    monkeypatch.setattr(Storage, "size", gate.guard(Storage.size))
+    monkeypatch.setattr(AttemptLog, "read", gate.guard(AttemptLog.read))
+    job = f"/v1/jobs/{worker.job_id}"
+    number = GENERAL_THREADS + STORE_THREADS
+    downloads = [
+        requests.submit(api.client.get, f"{job}/artifacts/loss.png") for _ in range(number)
+    ]
+    gate.wait_for(STORE_THREADS)
+    stream = {"Accept": "text/event-stream"}
+    logs = [
+        requests.submit(api.client.get, f"{job}/logs", headers=each)
+        for each in ({}, stream)
+        for _ in range(number)
+    ]
+    checked_out = api.database.engine.pool.checkedout  # type: ignore[attr-defined]
+    until(lambda: checked_out() == 0 or None, "no open connection", SECONDS, pause=0.01)
+    heartbeat = requests.submit(worker.post, "heartbeat").result(SECONDS)
+    assert heartbeat.json() == {"desired": "run"}
+    assert requests.submit(api.client.get, job).result(SECONDS).status_code == 200
+    gate.opened.set()
+    # Ends the live logs.
+    assert worker.post("finish", outcome="succeeded").status_code == 204
+    assert gate.largest == STORE_THREADS
+    for answer in downloads:
+        assert answer.result(SECONDS).content == content
+    for answer in logs[:number]:
+        assert answer.result(SECONDS).content == content
+    for answer in logs[number:]:
+        assert "data: step 1" in answer.result(SECONDS).text
 
 
 def test_statement_that_takes_too_long_is_a_problem_of_its_own(

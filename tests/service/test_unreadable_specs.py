@@ -23,12 +23,12 @@ def spoil(
 ) -> Callable[[str], None]:
     """Make the spec of a job unreadable."""
     monkeypatch.setattr(versions, "UPGRADERS", [fail_on_unexpected])
-    monkeypatch.setattr(scheduling, "_resources_by_job", {})
+    monkeypatch.setattr(scheduling.resources, "_resources_by_job", {})
 
     def spoil_job(job_id: str) -> None:
         with api.database.write() as session:
             request.param(session.get_one(Job, job_id))
-        monkeypatch.setattr(scheduling, "_resources_by_job", {})
+        monkeypatch.setattr(scheduling.resources, "_resources_by_job", {})
 
     return spoil_job
 

@@ -91,12 +91,58 @@ def test_only_operators_make_users_operators(api: Api, admin: dict[str, str]) ->
     refused(api.client.post("/v1/users", json=body, headers=admin), 422, "role")
     operator = api.token("operator")
     path = f"/v1/users/{create(api, operator, role='operator')['id']}"
-    assert api.client.patch(path, json={"disabled": True}, headers=admin).status_code == 200
-    refused(api.client.patch(path, json={"disabled": False}, headers=admin), 422, "disabled")
     both = {"disabled": False, "role": "admin"}
-    assert api.client.patch(path, json=both, headers=admin).json()["role"] == "admin"
+    assert api.client.patch(path, json=both, headers=operator).json()["role"] == "admin"
     refused(api.client.patch(path, json={"role": "operator"}, headers=admin), 422, "role")
     assert api.client.patch(path, json={"role": "operator"}, headers=operator).status_code == 200
+
+
+def test_only_operators_change_operators_and_their_tokens(api: Api, admin: dict[str, str]) -> None:
+    operator = api.token("operator")
+    root = create(api, operator, role="operator")["id"]
+    token = f"/v1/tokens/{token_of(api, operator, root).json()['id']}"
+    user = f"/v1/users/{root}"
+    problem = refused(
+        api.client.patch(user, json={"disabled": True}, headers=admin), 403, None, "forbidden"
+    )
+    assert problem["detail"].endswith("only an operator may change it or its tokens")
+    refused(api.client.delete(token, headers=admin), 403, None, "forbidden")
+    refused(api.client.patch(token, json={"expires_in_days": 1}, headers=admin), 403)
+    refused(token_of(api, admin, root), 403, None, "forbidden")
+    its = headers_of(token_of(api, operator, root, "admin"))
+    assert api.client.delete(token, headers=its).status_code == 204, "its own, with a lower scope"
+    assert token_of(api, its, root).status_code == 201
+    assert api.client.patch(user, json={"disabled": True}, headers=operator).status_code == 200
+
+
+def test_new_token_belongs_to_the_user_of_its_creator_and_ends_with_it(
+    api: Api, admin: dict[str, str]
+) -> None:
+    ada = create(api, admin, role="admin")["id"]
+    body = {"name": "laptop", "user_id": ada, "scopes": ["admin"], "expires_in_days": 1}
+    parent = api.client.post("/v1/tokens", json=body, headers=admin)
+    hers = headers_of(parent)
+
+    def new(headers: dict[str, str], **fields: Any) -> Any:
+        answer = api.client.post("/v1/tokens", json={"name": "x", **fields}, headers=headers)
+        return answer.json()["user_id"], answer.json()["expires_at"]
+
+    end = parent.json()["expires_at"]
+    assert new(hers) == (ada, end)
+    assert new(hers, user_id=None, expires_at=None) == (None, None), "unless the request says so"
+    later = (datetime.now(UTC) + timedelta(days=9)).isoformat().replace("+00:00", "Z")
+    assert new(hers, expires_at=later) == (ada, later)
+    assert new(admin) == (None, None)
+    api.client.patch(f"/v1/tokens/{parent.json()['id']}", json={"expires_at": None}, headers=admin)
+    assert new(hers) == (ada, None)
+    operator = api.token("operator")
+    root = create(api, operator, role="operator")["id"]
+    body = {**body, "user_id": root, "scopes": ["operator"]}
+    its = headers_of(api.client.post("/v1/tokens", json=body, headers=operator))
+    assert new(its) == (root, None)
+    other = its | {"DASL-Tenant": "other"}
+    api.token("read", tenant="other")
+    assert new(other) == (None, None), "the user is of another tenant"
 
 
 def test_scopes_of_a_newer_version_grant_nothing(api: Api) -> None:

@@ -82,6 +82,7 @@ class World:
         *,
         priority: int = 0,
         token_id: str | None = None,
+        user_id: str | None = None,
         tenant: str = "default",
         preemptible: bool = False,
         **resources: Any,
@@ -112,18 +113,20 @@ class World:
             dataset_id=self.dataset_id(),
             created_at=self.now(),
             token_id=token_id,
+            account_id=user_id or token_id,
         )
         with self.database.write() as session:
             lifecycle.enqueue(session, job)
         return job.id
 
-    def add_token(self, **quotas: int) -> str:
+    def add_token(self, user_id: str | None = None, **quotas: int) -> str:
         token = Token(
             id=ids.new_id("tok"),
             tenant="default",
             name="a token",
             hash=ids.new_id("tok"),
             scopes=["submit"],
+            user_id=user_id,
             created_at=self.now(),
             **quotas,
         )

@@ -90,6 +90,24 @@ def test_token_expiry_commands(operator: str) -> None:
     assert "expires_in_days" in problem
 
 
+def test_new_token_belongs_to_the_user_of_ones_own_token(
+    operator: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ada = _json("users", "create", "Ada", "--role", "admin")["id"]
+    options = ["--scope", "admin", "--user", ada, "--expires-in-days", "1"]
+    hers = _json("tokens", "create", "laptop", *options)
+    monkeypatch.setenv("DASL_TOKEN", hers["token"])
+    created = _json("tokens", "create", "desktop")
+    assert (created["user_id"], created["expires_at"]) == (ada, hers["expires_at"])
+    assert "It expires on" in _run("tokens", "create", "phone").stderr
+    program = _json("tokens", "create", "ci", "--user", "none", "--expires-in-days", "none")
+    assert (program["user_id"], program["expires_at"]) == (None, None)
+    with Client(token=hers["token"]) as client:
+        assert client.tokens.create("ci", user_id=None).user_id is None
+    usage = _json("usage", "--by", "user")
+    assert (usage["group_by"], usage["data"]) == ("user", [])
+
+
 def test_tenant_of_another_alphabet_reaches_the_server(operator: str, service: Service) -> None:
     _run("db", "admin-token", "first", "--tenant", "工房 / 1")
     with Client(tenant="工房 / 1") as client:

@@ -122,7 +122,7 @@ class Simulation:
             left[on][0] -= worker.cpus
             left[on][1] -= worker.gpus
             nodes.append(on)
-        running = Running(job.demand, self.now + job.max_runtime, job.token_id)
+        running = Running(job.demand, self.now + job.max_runtime, job.account_id)
         ends, reports = self.now + self.takes[job.job_id], self.now + self.silence * MINUTE
         self.placed.append(Placed(running, nodes, ends, reports))
         self.started[job.job_id] = self.now
@@ -149,7 +149,7 @@ def fits_from(world: Simulation, running: Sequence[Running], demand: Demand) -> 
 
 
 def exceeds(running: Iterable[Running], job: Queued) -> bool:
-    own = [one for one in running if one.token_id == job.token_id]
+    own = [one for one in running if one.account_id == job.account_id]
     gpus = sum(one.demand.gpus for one in own) + job.demand.gpus
     return (job.quota.max_running_jobs is not None and len(own) >= job.quota.max_running_jobs) or (
         job.quota.max_gpus is not None and job.demand.gpus > 0 and gpus > job.quota.max_gpus
@@ -173,11 +173,11 @@ def check_what_waits(
     first: dict[str, tuple[Queued, datetime]] = {}
     for decision in decisions:
         job = decision.job
-        alone = Running(job.demand, world.now + job.max_runtime, job.token_id)
+        alone = Running(job.demand, world.now + job.max_runtime, job.account_id)
         fits = fits_beside(world, running, job.demand)
         delays_own = False
-        if job.token_id in first:
-            own, moment = first[job.token_id]
+        if job.account_id in first:
+            own, moment = first[job.account_id]
             delays_own = exceeds([x for x in [*running, alone] if x.ends_by > moment], own)
         if decision.starts:
             assert fits
@@ -197,10 +197,10 @@ def check_what_waits(
             assert head is not None
             assert head.starts_by is not None
             later = fits_from(world, [*running, alone], head.job.demand) > head.starts_by
-            same = job.token_id == head.job.token_id
+            same = job.account_id == head.job.account_id
             assert later or (same and exceeds([*running, alone], head.job))
         if decision.waits_for not in (None, "machines") and not exceeds([], job):
-            first.setdefault(job.token_id or "", (job, quota_moment(world, running, job)))
+            first.setdefault(job.account_id or "", (job, quota_moment(world, running, job)))
     if head is not None:
         assert fits_from(world, head_running, head.job.demand) == head.starts_by
         assert fits_from(world, running, head.job.demand) == head.starts_by
@@ -379,8 +379,8 @@ def queued(job_id: str, cpus: int, hours: float, **more: object) -> Queued:
     return Queued(job_id, 0, demand, timedelta(hours=hours), **more)  # type: ignore[arg-type]
 
 
-def running(cpus: int, hours: float, token_id: str | None = None) -> Running:
-    return Running(Demand(1, Worker(cpus, 0)), BEGAN + timedelta(hours=hours), token_id)
+def running(cpus: int, hours: float, account_id: str | None = None) -> Running:
+    return Running(Demand(1, Worker(cpus, 0)), BEGAN + timedelta(hours=hours), account_id)
 
 
 def outcomes(cpus: int, busy: Sequence[Running], queue: Sequence[Queued]) -> dict[str, str]:
@@ -430,13 +430,13 @@ def test_fragmented_room_is_reported_as_reason() -> None:
 
 def test_jobs_overtake_job_held_by_quota() -> None:
     quota = Quota(max_running_jobs=1)
-    queue = [queued("kept", 4, 24, token_id="t", quota=quota), queued("next", 2, 24)]
+    queue = [queued("kept", 4, 24, account_id="t", quota=quota), queued("next", 2, 24)]
     assert outcomes(4, [running(1, 24, "t")], queue) == {"kept": "quota", "next": "starts"}
 
 
 def test_backfill_leaves_quota_of_reserved_job() -> None:
     quota = Quota(max_running_jobs=2)
-    own = {"token_id": "t", "quota": quota}
+    own = {"account_id": "t", "quota": quota}
     queue = [queued("large", 4, 24, **own), queued("own", 1, 1, **own), queued("other", 1, 1)]
     assert outcomes(4, [running(2, 24, "t")], queue) == {
         "large": "room",
@@ -469,7 +469,7 @@ def test_quota_is_kept_for_first_waiting_job_of_a_token() -> None:
 
 
 def test_job_beyond_its_quota_keeps_nothing() -> None:
-    own = {"token_id": "t", "quota": Quota(max_gpus=0, max_running_jobs=5)}
+    own = {"account_id": "t", "quota": Quota(max_gpus=0, max_running_jobs=5)}
     never = Queued("never", 0, Demand(1, Worker(1, 1)), timedelta(hours=1), **own)  # type: ignore[arg-type]
     cluster = Cluster((Node("n", "127.0.0.1", 4, 1, 0, 0),))
     decisions = decide(cluster, [], [never, queued("next", 1, 24, **own)], BEGAN)

@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sqlalchemy import select
 
+from service import ids
 from service.db.models import Attempt, Job, Tenant, Usage
 from service.scheduling import repository as scheduling
 from service.scheduling import window
@@ -141,6 +142,40 @@ def test_weights_of_tenants_are_read(world: World) -> None:
     with world.database.read() as session:
         order = window.FairQueue(DAY).first(session, [], world.now())
     assert order[:4] == [first, *own[:2], order[3]]
+
+
+@given(st.lists(st.integers(1, 3), min_size=2, max_size=4))
+def test_user_with_many_tokens_has_the_share_of_one(tokens: list[int]) -> None:
+    """Jobs are queued by account: however many tokens a user has, users alternate."""
+    user = [ids.new_id("usr") for _ in tokens]
+    jobs = [
+        (Account("a", owner), f"{number:05}")
+        for number, owner in enumerate(
+            owner for owner, count in zip(user, tokens, strict=True) for _ in range(10 * count)
+        )
+    ]
+    queues = {
+        Account("a", owner): iter([Waiting(job, ONE_GPU) for of, job in jobs if of.id == owner])
+        for owner in user
+    }
+    order = list(in_order(Shares(), queues, Turns(), BEGAN))[: 10 * len(user)]
+    owner_of = {job: of.id for of, job in jobs}
+    assert Counter(owner_of[job] for job in order) == dict.fromkeys(user, 10)
+
+
+def test_two_tokens_of_a_user_share_its_use(world: World) -> None:
+    user = ids.new_id("usr")
+    used, fresh, other = world.add_token(user), world.add_token(user), world.add_token()
+    with world.database.write() as session:
+        hour = world.now().replace(minute=0, second=0, microsecond=0)
+        usage = {"tenant": "default", "hour": hour, "tags": {}, "cpu_seconds": 0.0}
+        session.add(Usage(job_id="1", token_id=used, account_id=user, gpu_seconds=7200.0, **usage))
+        # By the version before.
+        session.add(Usage(job_id="2", token_id=other, gpu_seconds=3600.0, **usage))
+    hers = world.add_job(token_id=fresh, user_id=user)
+    theirs = world.add_job(token_id=other)
+    with world.database.read() as session:
+        assert window.FairQueue(DAY).first(session, [], world.now()) == [theirs, hers]
 
 
 def test_ledger_has_exactly_the_confirmed_runtime(world: World) -> None:

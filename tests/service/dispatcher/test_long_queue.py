@@ -72,7 +72,7 @@ def test_first_jobs_are_those_of_the_whole_queue_in_order(
         preemptible, priority = rng.random() < 0.2, rng.choice([0, 0, 0, 0, 1])
         job = world.add_job(
             tenant=account.tenant,
-            token_id=account.token_id,
+            token_id=account.id,
             preemptible=preemptible,
             priority=priority,
         )

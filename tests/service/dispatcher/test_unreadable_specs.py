@@ -26,7 +26,7 @@ def test_dispatcher_starts_the_other_jobs(
     with world.database.write() as session:
         for job_id in (running, queued):
             spoil(session.get_one(Job, job_id))
-    monkeypatch.setattr(scheduling, "_resources_by_job", {})
+    monkeypatch.setattr(scheduling.resources, "_resources_by_job", {})
     world.restart()
     healthy = world.add_job()
     world.tick()

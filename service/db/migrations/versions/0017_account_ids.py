@@ -1,0 +1,51 @@
+"""Accounts: jobs and their use are charged to the user of a token; and tokens that a login created."""
+
+import sqlalchemy as sa
+from alembic import op
+
+revision = "0017"
+down_revision = "0016"
+branch_labels = None
+depends_on = None
+
+_QUEUE = "ix_jobs_status_preemptible_priority_tenant_{}_id"
+_ORDER = ["status", "preemptible", "priority", "tenant"]
+
+
+def upgrade() -> None:
+    for table in ("jobs", "usage"):
+        op.add_column(table, sa.Column("account_id", sa.String(40), nullable=True))
+        op.execute(
+            f"UPDATE {table} SET account_id = coalesce("  # names of tables
+            f"(SELECT user_id FROM tokens WHERE tokens.id = {table}.token_id), token_id) "
+            "WHERE token_id IS NOT NULL"
+        )
+    op.create_index("ix_jobs_account_id_status", "jobs", ["account_id", "status"])
+    op.create_index(_QUEUE.format("account_id"), "jobs", [*_ORDER, "account_id", "id"])
+    op.drop_index(_QUEUE.format("token_id"), "jobs")
+    op.add_column("audit_entries", sa.Column("user_id", sa.String(40), nullable=True))
+    op.execute(
+        "UPDATE audit_entries SET user_id = "
+        "(SELECT user_id FROM tokens WHERE tokens.id = audit_entries.token_id)"
+    )
+    op.add_column(
+        "tokens",
+        sa.Column("from_login", sa.Boolean(), nullable=False, server_default=sa.false()),
+    )
+    # As the versions before named them.
+    op.execute(
+        "UPDATE tokens SET from_login = true "
+        "WHERE name = 'dasl login' AND user_id IS NOT NULL AND expires_at IS NOT NULL"
+    )
+    op.add_column("logins", sa.Column("address", sa.String(100), nullable=True))
+
+
+def downgrade() -> None:
+    op.drop_column("logins", "address")
+    op.drop_column("tokens", "from_login")
+    op.drop_column("audit_entries", "user_id")
+    op.create_index(_QUEUE.format("token_id"), "jobs", [*_ORDER, "token_id", "id"])
+    op.drop_index(_QUEUE.format("account_id"), "jobs")
+    op.drop_index("ix_jobs_account_id_status", "jobs")
+    for table in ("usage", "jobs"):
+        op.drop_column(table, "account_id")

@@ -1,0 +1,43 @@
+"""Upkeep of the database's small tables: accounts that are missing, and rows that nothing needs any more."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+
+from service.dispatcher.context import DispatcherContext, passed
+from service.ledger import repository as ledger
+from service.scheduling import repository as scheduling
+from service.scheduling.window import FORGOTTEN
+from service.tokens import repository as tokens
+
+KEEP_USE = timedelta(days=3 * 366)
+"""Use of the cluster is kept this long, or longer if the half-life of the fair share needs it."""
+KEEP_LOGIN_TOKENS = timedelta(days=90)
+"""The tokens of logins are kept this long after their expiry."""
+_EVERY = timedelta(minutes=5)
+# Bounds the duration of a transaction, during which other writers wait.
+_ROWS_AT_ONCE = 5000
+
+
+class Housekeeping:
+    """Completes and removes rows in batches."""
+
+    def __init__(self, context: DispatcherContext) -> None:
+        self._context = context
+        self._done_at: datetime | None = None
+
+    def round(self) -> None:
+        """Treat a batch of each kind; if no batch is full, the next ones are minutes later."""
+        now = self._context.clock()
+        if not passed(self._done_at, now, _EVERY):
+            return
+        keep_use = max(KEEP_USE, FORGOTTEN * self._context.settings.fair_share_half_life)
+        with self._context.write() as session:
+            counts = [scheduling.add_accounts(session, _ROWS_AT_ONCE)]
+        with self._context.write() as session:
+            counts.append(ledger.remove_before(session, now - keep_use, _ROWS_AT_ONCE))
+        with self._context.write() as session:
+            before = now - KEEP_LOGIN_TOKENS
+            counts.append(tokens.remove_expired_logins(session, before, _ROWS_AT_ONCE))
+        if max(counts) < _ROWS_AT_ONCE:
+            self._done_at = now

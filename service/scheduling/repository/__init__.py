@@ -1,0 +1,73 @@
+"""SQL of scheduling. Nothing here commits; the caller's transaction does."""
+
+from service.scheduling.repository.accounts import add_accounts
+from service.scheduling.repository.attempts import (
+    AttemptView,
+    Ended,
+    ended_attempts,
+    finalized_attempts,
+    has_unfinalized_attempt,
+    live_attempts,
+)
+from service.scheduling.repository.cluster import (
+    drained,
+    drains,
+    excluded_nodes,
+    nodes_of,
+    save_snapshot,
+    snapshot,
+    split_node,
+)
+from service.scheduling.repository.holdings import (
+    attempts_on,
+    candidates,
+    resources_in_use,
+    running,
+)
+from service.scheduling.repository.queue import (
+    Entry,
+    QueuePart,
+    QueuePosition,
+    first_of_accounts,
+    front,
+    is_queue_full,
+    load_queued,
+    next_of_account,
+    queued,
+    weights,
+)
+from service.scheduling.repository.resources import demand_of, demands, why_unreadable
+
+__all__ = [
+    "AttemptView",
+    "Ended",
+    "Entry",
+    "QueuePart",
+    "QueuePosition",
+    "add_accounts",
+    "attempts_on",
+    "candidates",
+    "demand_of",
+    "demands",
+    "drained",
+    "drains",
+    "ended_attempts",
+    "excluded_nodes",
+    "finalized_attempts",
+    "first_of_accounts",
+    "front",
+    "has_unfinalized_attempt",
+    "is_queue_full",
+    "live_attempts",
+    "load_queued",
+    "next_of_account",
+    "nodes_of",
+    "queued",
+    "resources_in_use",
+    "running",
+    "save_snapshot",
+    "snapshot",
+    "split_node",
+    "weights",
+    "why_unreadable",
+]

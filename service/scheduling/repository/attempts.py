@@ -1,0 +1,155 @@
+"""SQL of the attempts of jobs, as the dispatcher sees them: live, ended and finalized."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, NamedTuple
+
+from sqlalchemy import Select, func, select, tuple_
+from sqlalchemy.orm import Session
+
+from service.db.models import Attempt, Job
+from service.runs.repository import RunView
+from service.scheduling.packing import Demand
+from service.scheduling.repository.resources import resources_of
+from service.states import LIVE_ATTEMPT, AttemptState, Desired, JobStatus, StopReason
+
+
+@dataclass(frozen=True)
+class AttemptView(RunView):
+    """An attempt with the parts of its job that the dispatcher needs, read at one moment."""
+
+    created_at: datetime
+    heartbeat_at: datetime | None
+    progress_reported_at: datetime | None
+    progressed_at: datetime | None
+    ran: timedelta
+    """Confirmed runtime: a gap between heartbeats counts for at most `liveness.MAX_SILENCE`."""
+    finished_at: datetime | None
+    status: JobStatus
+    desired: Desired
+    """What a person requested."""
+    stop_reason: StopReason | None
+    """Why the service itself stops the attempt."""
+    stop_requested_at: datetime | None
+    job_started_at: datetime | None
+    demand: Demand
+    """Resources that the attempt holds."""
+    limit: timedelta
+    """Time limit of all attempts of the job together."""
+    has_error: bool
+    """The attempt ended with an error that has no log tail yet."""
+
+    @property
+    def job_id(self) -> str:
+        """The owner of the attempt."""
+        return self.owner
+
+    @property
+    def requested(self) -> Desired:
+        """What the attempt is to do: what a person requested, or else the service."""
+        return Desired.PAUSE if self.desired == Desired.RUN and self.stop_reason else self.desired
+
+    @property
+    def standstill(self) -> timedelta:
+        """How long the attempt has reported without progress, as of its last report.
+
+        Before the first report of progress, which rank 0 sends, the driver's heartbeats count as reports.
+        """
+        reported = self.progress_reported_at or self.heartbeat_at
+        if reported is None or self.progressed_at is None:
+            return timedelta()
+        return reported - self.progressed_at
+
+
+class Ended(NamedTuple):
+    """Position of an attempt in the order of their ends."""
+
+    at: datetime
+    owner: str = ""
+    number: int = 0
+
+    @classmethod
+    def of(cls, attempt: AttemptView) -> Ended:
+        """Return the position of an ended attempt."""
+        assert attempt.finished_at is not None
+        return cls(attempt.finished_at, attempt.owner, attempt.number)
+
+
+def live_attempts(session: Session) -> list[AttemptView]:
+    """Return the attempts that have not ended, oldest first."""
+    live = Attempt.state.in_(LIVE_ATTEMPT)
+    return _attempts(session, _ATTEMPTS.where(live).order_by(Attempt.created_at))
+
+
+def ended_attempts(session: Session) -> list[AttemptView]:
+    """Return the attempts that have ended and are not finalized, oldest first."""
+    ended = (~Attempt.settled, Attempt.finished_at.is_not(None))
+    return _attempts(session, _ATTEMPTS.where(*ended).order_by(Attempt.finished_at))
+
+
+def finalized_attempts(
+    session: Session, *, after: Ended, before: datetime, limit: int
+) -> list[AttemptView]:
+    """Return finalized attempts that ended after a position and before a time, oldest first."""
+    position = (Attempt.finished_at, Attempt.owner, Attempt.number)
+    ended = (Attempt.settled, tuple_(*position) > after, Attempt.finished_at < before)
+    return _attempts(session, _ATTEMPTS.where(*ended).order_by(*position).limit(limit))
+
+
+def has_unfinalized_attempt(session: Session, job_id: str) -> bool:
+    """Whether an attempt of the job may still run, or its checkpoints may not be adopted yet."""
+    attempt = select(Attempt.number).where(Attempt.owner == job_id, ~Attempt.settled).limit(1)
+    return session.scalar(attempt) is not None
+
+
+# Columns instead of rows: the specs of a job are large and not needed here.
+_ATTEMPTS = select(
+    Attempt.job_id,
+    Attempt.number,
+    Attempt.submission_id,
+    Attempt.state,
+    Attempt.created_at,
+    Attempt.heartbeat_at,
+    Attempt.progress_reported_at,
+    Attempt.progressed_at,
+    Attempt.ran_seconds,
+    Attempt.finished_at,
+    Attempt.error,
+    Job.status,
+    Job.desired,
+    Job.started_at,
+    Job.max_hours,
+    func.coalesce(Attempt.workers, Job.workers).label("workers"),
+    Attempt.stop_reason,
+    Attempt.stop_requested_at,
+).join(Job, Job.id == Attempt.job_id)
+
+
+def _attempts(session: Session, query: Select[*tuple[Any, ...]]) -> list[AttemptView]:
+    rows = session.execute(query).all()
+    resources = resources_of(session, [row.job_id for row in rows])
+    return [
+        AttemptView(
+            owner=row.job_id,
+            number=row.number,
+            submission_id=row.submission_id,
+            state=AttemptState(row.state),
+            created_at=row.created_at,
+            heartbeat_at=row.heartbeat_at,
+            progress_reported_at=row.progress_reported_at,
+            progressed_at=row.progressed_at,
+            ran=timedelta(seconds=row.ran_seconds),
+            finished_at=row.finished_at,
+            status=JobStatus(row.status),
+            desired=Desired(row.desired),
+            stop_reason=row.stop_reason and StopReason(row.stop_reason),
+            stop_requested_at=row.stop_requested_at,
+            job_started_at=row.started_at,
+            demand=resources[row.job_id].of(row.workers),
+            limit=resources[row.job_id].limit(row.max_hours),
+            has_error=row.error is not None and "log_tail" not in row.error,
+        )
+        for row in rows
+    ]

@@ -1,0 +1,64 @@
+"""SQL of the cluster: the last snapshot of its nodes, and the drained ones."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from dasl_core.spec import Resources
+from service.db.models import ClusterSnapshot, Drain
+from service.scheduling.nodes import Cluster, Node, with_drains
+
+
+def drains(session: Session) -> list[Drain]:
+    """Return the drained nodes, by name."""
+    return list(session.scalars(select(Drain).order_by(Drain.node)))
+
+
+def drained(session: Session) -> set[str]:
+    """Return the ids, names or addresses of drained nodes."""
+    return set(session.scalars(select(Drain.node)))
+
+
+def excluded_nodes(session: Session, resources: Resources) -> list[str]:
+    """Return the ids of the nodes that must get no rank of a job, as far as they are known."""
+    found = snapshot(session)
+    if found is None:
+        return []
+    cluster = with_drains(Cluster(nodes_of(found)), drained(session))
+    return [
+        node.id for node in cluster.nodes if node.drained or node.is_named(resources.exclude_nodes)
+    ]
+
+
+_ROW = 1
+
+
+def snapshot(session: Session) -> ClusterSnapshot | None:
+    """Return the last snapshot of the cluster; `None` before the first."""
+    return session.get(ClusterSnapshot, _ROW)
+
+
+def save_snapshot(session: Session, snapshot: ClusterSnapshot) -> None:
+    """Replace the snapshot; sets its id."""
+    snapshot.id = _ROW
+    session.merge(snapshot)
+
+
+def nodes_of(snapshot: ClusterSnapshot) -> tuple[Node, ...]:
+    """Return the nodes of a snapshot, with their details unless a dispatcher without them wrote it."""
+    details, known = snapshot.node_details or {}, Node.__dataclass_fields__.keys()
+    nodes = ({**node, **details.get(node["id"], {})} for node in snapshot.nodes)
+    # A newer dispatcher may know more of a node.
+    return tuple(Node(**{name: node[name] for name in node.keys() & known}) for node in nodes)
+
+
+def split_node(node: Node) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the parts of a node for `nodes` and `node_details` of a snapshot."""
+    values = {name: value for name, value in vars(node).items() if name != "drained"}
+    return {name: values.pop(name) for name in _PLAIN}, {**values, "labels": dict(node.labels)}
+
+
+_PLAIN = ("id", "address", "total_cpus", "total_gpus", "used_cpus", "used_gpus")

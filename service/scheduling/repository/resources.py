@@ -1,0 +1,158 @@
+"""SQL of what jobs need: their resources and time limit, and the time that they have used."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import NamedTuple, TypeGuard
+
+from sqlalchemy import func, select
+from sqlalchemy.orm import Session
+
+from dasl_core.spec import versions
+from dasl_core.spec.versions import UnreadableSpec
+from service.db.models import Attempt, Job
+from service.scheduling.packing import Demand, Worker
+from service.states import LIVE_ATTEMPT
+
+logger = logging.getLogger(__name__)
+
+
+def demands(session: Session, job_ids: Sequence[str]) -> dict[str, Demand]:
+    """Return the demand of jobs; what its numbers state, for one whose spec cannot be read."""
+    changed = select(Job.id, Job.workers).where(Job.id.in_(job_ids), Job.workers.is_not(None))
+    workers = {row.id: row.workers for row in session.execute(changed)} if job_ids else {}
+    resources = resources_of(session, job_ids)
+    return {job_id: each.of(workers.get(job_id)) for job_id, each in resources.items()}
+
+
+def demand_of(session: Session, job_id: str, workers: int | None) -> Demand:
+    """Return the demand of a job; what its numbers state, if its spec cannot be read.
+
+    Args:
+        workers: their number, if not that of the spec.
+    """
+    return resources_of(session, [job_id])[job_id].of(workers)
+
+
+def why_unreadable(session: Session, job_ids: Sequence[str]) -> dict[str, str]:
+    """Return, for each of these jobs whose spec cannot be read, why."""
+    resources = resources_of(session, job_ids)
+    return {
+        job_id: each.why_unreadable for job_id, each in resources.items() if each.why_unreadable
+    }
+
+
+class _Resources(NamedTuple):
+    """Resources and time limit of a job.
+
+    An attempt whose spec cannot be read has no time limit and holds what `_plain_demand` says.
+    """
+
+    demand: Demand
+    limit_of_spec: timedelta
+    why_unreadable: str = ""
+    fewest: int | None = None
+    """The fewest workers of an elastic job."""
+    batch: tuple[int, int] = (0, 1)
+    """Global batch and number of its micro-batches."""
+
+    def limit(self, max_hours: float | None) -> timedelta:
+        """Return the time limit; `max_hours` of the job replaces that of its spec."""
+        return self.limit_of_spec if max_hours is None else timedelta(hours=max_hours)
+
+    def of(self, workers: int | None) -> Demand:
+        """Return the demand; `workers` of the job or attempt replaces that of its spec."""
+        return self.demand if workers is None else self.demand._replace(workers=workers)
+
+    def smaller(self, workers: int | None) -> tuple[Demand, ...]:
+        """Return what an elastic job accepts if the nodes are too few, the most first."""
+        if self.fewest is None:
+            return ()
+        batch, parts = self.batch
+        most = self.of(workers).workers
+        counts = range(most - 1, self.fewest - 1, -1)
+        return tuple(self.of(count) for count in counts if batch % (count * parts) == 0)
+
+
+_NO_LIMIT = timedelta(days=36_500)
+
+
+_NOTHING = Demand(0, Worker(1, 0))
+
+
+# A cache: what a job's spec states never changes, and reading those of a thousand jobs from their specs would be
+# most of a round's time.
+_resources_by_job: dict[str, _Resources] = {}
+
+
+MAX_CACHED, _BATCH = 100_000, 1000
+
+
+def resources_of(session: Session, job_ids: Sequence[str]) -> dict[str, _Resources]:
+    cached = {job_id: _resources_by_job.get(job_id) for job_id in job_ids}
+    missing = [job_id for job_id, resources in cached.items() if resources is None]
+    loaded: dict[str, _Resources] = {}
+    for start in range(0, len(missing), _BATCH):
+        batch = Job.id.in_(missing[start : start + _BATCH])
+        for row in session.execute(select(Job.id, Job.resolved, Job.spec_version).where(batch)):
+            loaded[row.id] = _read_resources(*row)
+    if len(_resources_by_job) > MAX_CACHED:
+        _resources_by_job.clear()
+    _resources_by_job.update(loaded)
+    return {job_id: cached[job_id] or loaded[job_id] for job_id in cached}
+
+
+def _read_resources(job_id: str, resolved: object, version: int) -> _Resources:
+    try:
+        resources = versions.load_resources(resolved, version)
+    except UnreadableSpec as error:
+        logger.error("The spec of job %s cannot be used: %s", job_id, error)
+        return _Resources(_plain_demand(resolved), _NO_LIMIT, str(error))
+    demand, limit = Demand.of(resources), timedelta(hours=resources.max_hours)
+    batch = _batch(resolved) if resources.min_workers else None
+    if batch is None:
+        return _Resources(demand, limit)
+    return _Resources(demand, limit, fewest=resources.min_workers, batch=batch)
+
+
+def _batch(resolved: object) -> tuple[int, int] | None:
+    """Return the batch size and the number of micro-batches of a stored spec; `None` if they cannot be read."""
+    train = resolved.get("train") if isinstance(resolved, dict) else None
+    if not isinstance(train, dict):
+        return None
+    size, parts = train.get("batch_size"), train.get("micro_batches")
+    return (size, parts) if type(size) is int and type(parts) is int and parts > 0 else None
+
+
+def _plain_demand(resolved: object) -> Demand:
+    """Return the demand that the numbers of an unreadable spec state; zero if they are not plausible."""
+    resources = resolved.get("resources") if isinstance(resolved, dict) else None
+    if not isinstance(resources, dict):
+        return _NOTHING
+    workers, cpus, gpus = (
+        resources.get(name) for name in ("workers", "cpus_per_worker", "gpus_per_worker")
+    )
+    if not (_is_count(workers) and _is_count(cpus) and _is_count(gpus)):
+        return _NOTHING
+    return Demand(workers, Worker(cpus, gpus))
+
+
+def _is_count(value: object) -> TypeGuard[int]:
+    """Whether a value is an integer in the range of `workers`, the widest one."""
+    return type(value) is int and 0 <= value <= 4096
+
+
+def time_used(session: Session, job_ids: Sequence[str]) -> dict[str, timedelta]:
+    """Return the total run time of each job's ended attempts."""
+    used: dict[str, timedelta] = {}
+    for start in range(0, len(job_ids), _BATCH):
+        batch = Attempt.job_id.in_(job_ids[start : start + _BATCH])
+        rows = session.execute(
+            select(Attempt.job_id, func.sum(Attempt.ran_seconds))
+            .where(batch, Attempt.state.not_in(LIVE_ATTEMPT))
+            .group_by(Attempt.job_id)
+        )
+        used |= {job_id: timedelta(seconds=seconds) for job_id, seconds in rows}
+    return used

@@ -1,0 +1,83 @@
+"""Upkeep of tables: what is removed, and what stays."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import Any
+
+from sqlalchemy import select
+
+from service import ids
+from service.db.models import Job, Token, Usage
+from service.dispatcher.housekeeping import KEEP_LOGIN_TOKENS, KEEP_USE, Housekeeping
+from service.ledger import repository as ledger
+from service.tokens import repository as tokens
+from tests.support.dispatcher_world import World
+
+HOUR = timedelta(hours=1)
+
+
+def change_token(world: World, token: str, **columns: Any) -> None:
+    with world.database.write() as session:
+        row = session.get_one(Token, token)
+        for name, value in columns.items():
+            setattr(row, name, value)
+
+
+def add_use(world: World, job: str, hour: datetime) -> None:
+    with world.database.write() as session:
+        usage = {"tenant": "default", "tags": {}, "gpu_seconds": 1.0, "cpu_seconds": 1.0}
+        session.add(Usage(job_id=job, hour=hour, **usage))
+
+
+def use_in(world: World) -> list[str]:
+    with world.database.read() as session:
+        return list(session.scalars(select(Usage.job_id).order_by(Usage.job_id)))
+
+
+def test_tokens_of_logins_are_removed_long_after_their_expiry(world: World) -> None:
+    user = ids.new_id("usr")
+    old, recent, busy, created, endless = (world.add_token(user) for _ in range(5))
+    long_ago = world.now() - KEEP_LOGIN_TOKENS - HOUR
+    for token in (old, busy):
+        change_token(world, token, from_login=True, expires_at=long_ago)
+    change_token(world, recent, from_login=True, expires_at=long_ago + 2 * HOUR)
+    change_token(world, endless, from_login=True)
+    change_token(world, created, expires_at=long_ago)
+    ended = world.add_job(token_id=old, user_id=user)
+    world.cancel(ended)
+    waits = world.add_job(token_id=busy, user_id=user, workers=1000)
+    world.tick()
+    Housekeeping(world.dispatcher._context).round()
+    with world.database.read() as session:
+        assert set(session.scalars(select(Token.id))) == {recent, busy, created, endless}
+        assert session.get_one(Job, ended).token_id == old
+    world.cancel(waits)
+    world.tick()
+    with world.database.write() as session:
+        assert tokens.remove_expired_logins(session, world.now() - KEEP_LOGIN_TOKENS, 100) == 1
+
+
+def test_old_use_is_removed(world: World) -> None:
+    add_use(world, "old", world.now() - KEEP_USE - HOUR)
+    add_use(world, "kept", world.now() - KEEP_USE + HOUR)
+    world.tick()
+    Housekeeping(world.dispatcher._context).round()
+    assert use_in(world) == ["kept"]
+
+
+def test_use_that_a_long_half_life_needs_stays(world: World) -> None:
+    world.dispatcher._context.settings.fair_share_half_life_hours = 8760
+    add_use(world, "old", world.now() - KEEP_USE - HOUR)
+    world.tick()
+    Housekeeping(world.dispatcher._context).round()
+    assert use_in(world) == ["old"]
+
+
+def test_use_is_removed_in_batches_the_oldest_first(world: World) -> None:
+    now = world.now()
+    for number in range(3):
+        add_use(world, str(number), now - (9 - number) * HOUR)
+    with world.database.write() as session:
+        assert ledger.remove_before(session, now, 2) == 2
+    assert use_in(world) == ["2"]
