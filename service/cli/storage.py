@@ -84,7 +84,7 @@ def storage(as_json: AsJson = False) -> None:
         return
     store, metrics = report.store, report.metrics
     more = "more than " if metrics.get("more") else ""
-    limit = "" if store.max_bytes is None else f" of at most {size(store.max_bytes)}"
+    limit = None if store.max_bytes is None else size(store.max_bytes)
     free = None
     if store.free_bytes is not None:
         free = f"{size(store.free_bytes)} of {size(store.total_bytes)}"
@@ -95,10 +95,14 @@ def storage(as_json: AsJson = False) -> None:
             ("logs", f"of {report.logs.get('count', 0)} attempts"),
             ("metrics", f"{more}{metrics.get('count', 0):,} values"),
             ("data sets", report.datasets),
-            ("all tenants", f"{size(store.bytes)}{limit}"),
+            ("limit of all tenants", limit),
             ("free on the disk", free),
         ]
     )
+    if len(store.tenants) > 1:
+        print_line()
+        rows = [[each.tenant, size(each.bytes)] for each in store.tenants]
+        print_table(["TENANT", "SIZE"], [*rows, ["all of these", size(store.bytes)]])
     if report.deleted_jobs:
         note(f"Deleted jobs that are still being removed: {report.deleted_jobs}")
     if report.largest_jobs:

@@ -453,10 +453,21 @@ class LargeJob(Record):
     bytes: int = 0
 
 
+class TenantBytes(Record):
+    """What the checkpoints and artifacts of a tenant take."""
+
+    tenant: str
+    bytes: int = 0
+
+
 class Store(Record):
-    """The artifact store of all tenants; total and free bytes are None if it is remote."""
+    """The artifact store; total and free bytes are None if it is remote.
+
+    `bytes` are those of `tenants`: all of them for an operator, else the caller's own.
+    """
 
     bytes: int = 0
+    tenants: list[TenantBytes] = Field(default_factory=list)
     max_bytes: int | None = None
     total_bytes: int | None = None
     free_bytes: int | None = None

@@ -13,6 +13,7 @@ from service.api.auth import Caller
 from service.api.problems import Problem, field_problem, not_found
 from service.datasets import repository
 from service.datasets.schemas import DatasetRequest
+from service.db.locks import lock_tenant
 from service.db.models import Dataset
 from service.settings import Settings
 from service.states import DatasetState
@@ -48,9 +49,11 @@ def register(session: Session, caller: Caller, request: DatasetRequest) -> Datas
     """Add a data set, pending until it is ingested.
 
     Raises:
-        Problem: 409, the tenant already has a data set of this name; 429, the token's quota is exhausted.
+        Problem: 404, the tenant was deleted; 409, it already has a data set of this name; 429, the token's quota is exhausted.
     """
     tenant = caller.tenant
+    if not lock_tenant(session, tenant):
+        raise not_found("tenant", tenant)
     limit = repository.lock_pending_limit(session, caller.token_id, caller.user_id)
     dataset = Dataset(
         id=ids.new_id("ds"),

@@ -84,7 +84,7 @@ class Adoption:
                 limit=_BATCH_SIZE,
             )
         for attempt in attempts:
-            run_isolated(self.sweep_attempt, attempt)
+            run_isolated(self.sweep_attempt, attempt, "examine the checkpoints of this attempt")
             self._swept_until = Ended.of(attempt)
         if len(attempts) < _BATCH_SIZE:
             self._swept_at = now

@@ -38,10 +38,10 @@ class Finalizer:
             ended = scheduling.ended_attempts(session)
             live = scheduling.live_attempts(session)
         for attempt in ended:
-            run_isolated(self.finalize, attempt)
+            run_isolated(self.finalize, attempt, "finalize this attempt")
         for attempt in live:
             if attempt.state != AttemptState.CREATED:
-                run_isolated(self.follow, attempt)
+                run_isolated(self.follow, attempt, "copy the log of this attempt")
         return True
 
     def follow(self, attempt: AttemptView) -> None:

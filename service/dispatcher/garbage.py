@@ -48,11 +48,11 @@ class Garbage:
         with self._context.database.read() as session:
             jobs, marked, deleted = self.jobs(session), self.marked(session), self.deleted(session)
         for job_id in jobs:
-            run_isolated(self.remove_job, job_id)
+            run_isolated(self.remove_job, job_id, "remove this job")
         for checkpoint in marked:
-            run_isolated(self.remove, checkpoint)
+            run_isolated(self.remove, checkpoint, "remove this checkpoint")
         for dataset in deleted:
-            run_isolated(self.remove_dataset, dataset)
+            run_isolated(self.remove_dataset, dataset, "remove this data set")
         self._adoption.sweep()
         self._retention.round()
         self._housekeeping.round()

@@ -21,8 +21,11 @@ from service.scheduling.repository import AttemptView
 logger = logging.getLogger(__name__)
 
 
-def run_isolated(step: Callable[[Any], None], item: object) -> bool:
+def run_isolated(step: Callable[[Any], None], item: object, action: str) -> bool:
     """Run a step for one item and log its errors; return whether the executor answered.
+
+    Args:
+        action: what the step does, for the log: "remove this checkpoint".
 
     Raises:
         LeaseLost: another dispatcher took over.
@@ -38,7 +41,7 @@ def run_isolated(step: Callable[[Any], None], item: object) -> bool:
             logger.warning("%s", error)
             return False
         except Exception:
-            logger.exception("The dispatcher could not %s this", step.__name__)
+            logger.exception("The dispatcher could not %s", action)
     return True
 
 

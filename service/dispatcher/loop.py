@@ -262,7 +262,7 @@ class Dispatcher:
             with self._context.write() as session:
                 lifecycle.requeue(session, job_id)
         for dataset_id in dataset_ids:
-            self._run_step(self._ingests.start, dataset_id)
+            self._run_step(self._ingests.start, dataset_id, "start the ingest of this data set")
         self._admit()
 
     def _watch(self) -> None:
@@ -275,16 +275,16 @@ class Dispatcher:
         self._foreign_use.update(demands, self._context.clock())
         for watcher, runs in live:
             for run in runs:
-                self._run_step(watcher.watch, run)
+                self._run_step(watcher.watch, run, watcher.watching)
         self._ingest.restart_orphans()
 
-    def _run_step(self, step: Callable[[Any], None], item: object) -> None:
+    def _run_step(self, step: Callable[[Any], None], item: object, action: str) -> None:
         """Run a step for one item; its failure must not block the others."""
         if not self._context.executor_answers:
             return
         # Each step calls Ray, and together they may take longer than a lease.
         self._context.keep_lease()
-        if not run_isolated(step, item):
+        if not run_isolated(step, item, action):
             # If all of Ray is unreachable, the rest of the round is skipped.
             self._cluster_polled_at = None
             self._poll_cluster()
@@ -373,7 +373,7 @@ class Dispatcher:
         for decision in decisions:
             if decision.starts:
                 start = partial(self._attempts.start, workers=decision.job.demand.workers)
-                self._run_step(start, decision.job.job_id)
+                self._run_step(start, decision.job.job_id, "start an attempt of this job")
         nodes = without_foreign(cluster, foreign)
         self._preempt(nodes, taken, candidates, decisions, now)
         self._record_waits([decision for decision in decisions if not decision.starts])

@@ -42,7 +42,7 @@ class MetricThinner:
         self._jobs = {job.job_id: job for job in jobs}
         self._strides_left = _STRIDES_PER_ROUND
         for job_id in self._jobs:
-            run_isolated(self.thin, job_id)
+            run_isolated(self.thin, job_id, "thin the metrics of this job")
             self._after = job_id
             if self._strides_left <= 0:
                 return True

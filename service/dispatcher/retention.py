@@ -84,7 +84,7 @@ class Retention:
             del self._tried_at[job_id]  # not reached if it failed
 
         for job_id in jobs:
-            run_isolated(remove_one, job_id)
+            run_isolated(remove_one, job_id, "apply the retention rules to this job")
         return len(jobs) < _BATCH_SIZE
 
     def delete_job(self, job_id: str) -> None:

@@ -72,6 +72,11 @@ class RunWatcher(Generic[V]):
     def __init__(self, context: DispatcherContext, policy: RunPolicy[V]) -> None:
         self._context, self._policy = context, policy
 
+    @property
+    def watching(self) -> str:
+        """What `watch` does, for the log."""
+        return f"watch this {self._policy.noun}"
+
     def live(self, session: Session) -> Sequence[V]:
         """Return the runs to watch, also those of earlier dispatchers."""
         return self._policy.live(session)

@@ -196,7 +196,8 @@ def lock_queue_limit(session: Session, tenant: str) -> int | None:
     return session.scalar(
         select(Tenant.max_queued_jobs)
         .where(Tenant.name == tenant, Tenant.max_queued_jobs.is_not(None))
-        .with_for_update()
+        # Two submissions that hold `lock_tenant` must not wait for one another.
+        .with_for_update(key_share=True)
     )
 
 

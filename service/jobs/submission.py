@@ -25,8 +25,9 @@ from dasl_core.spec import resolve as resolve_spec
 from dasl_core.spec.job import ANOTHER_DATASET, NOT_ITS_DATASET
 from service import ids, lifecycle
 from service.api.auth import Caller
-from service.api.problems import Problem, field_problem, spec_problem
+from service.api.problems import Problem, field_problem, not_found, spec_problem
 from service.datasets import repository as datasets
+from service.db.locks import lock_tenant
 from service.db.models import Checkpoint, Dataset, Job
 from service.jobs import clones, repository, tenant_limits
 from service.jobs.path_checks import PathChecks
@@ -145,10 +146,13 @@ def submit(
         The first answer to the request, as it was stored, and whether this is a replay.
 
     Raises:
-        Problem: as in `plan`; 422, the key was used for another request; 429, a quota is exhausted.
+        Problem: as in `plan`; 404, the tenant was deleted; 422, the key was used for another request; 429, a
+            quota is exhausted.
     """
     submitted = spec.model_dump(mode="json", exclude_unset=True)
     request_hash = _hash_request(submitted if request is None else request)
+    if not lock_tenant(session, caller.tenant):
+        raise not_found("tenant", caller.tenant)
     queue_limit = (
         tokens.lock_queue_limit(session, caller.token_id, caller.user_id)
         if caller.has_queue_limit

@@ -10,7 +10,7 @@ from fastapi import APIRouter
 from service.api.auth import Admin
 from service.api.transaction import ReadSession, Route, WithContext
 from service.storage import repository
-from service.storage.schemas import StorageView, Store
+from service.storage.schemas import StorageView, Store, TenantBytes
 
 router = APIRouter(prefix="/v1", tags=["storage"], route_class=Route)
 
@@ -20,8 +20,11 @@ def show_storage(caller: Admin, context: WithContext, session: ReadSession) -> S
     """Show what the jobs of the tenant take, the largest of them, and the free space of a local store."""
     settings = context.settings
     total, free = _disk(settings.artifacts_uri)
+    only = None if caller.may("operator") else caller.tenant
+    stored = repository.stored_by_tenant(session, only=only)
     store = Store(
-        bytes=repository.stored_bytes(session),
+        bytes=sum(stored.values()),
+        tenants=[TenantBytes(tenant=tenant, bytes=size) for tenant, size in stored.items()],
         max_bytes=settings.max_artifact_bytes,
         total_bytes=total,
         free_bytes=free,

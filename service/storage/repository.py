@@ -206,6 +206,27 @@ def add_sizes(session: Session, limit: int) -> int:
     return len(rows)
 
 
+def stored_by_tenant(session: Session, *, only: str | None) -> dict[str, int]:
+    """Return the bytes that `stored_bytes` counts, by tenant; without tenants that have none.
+
+    Args:
+        only: the one tenant to return; `None`: all.
+    """
+    kept = select(Checkpoint.job_id, Checkpoint.size.label("size")).where(_STORED)
+    sizes = union_all(kept, select(Artifact.job_id, Artifact.size.label("size"))).subquery()
+    total = func.sum(sizes.c.size)
+    query = (
+        select(Job.tenant, total)
+        .join(sizes, sizes.c.job_id == Job.id)
+        .group_by(Job.tenant)
+        .having(total > 0)
+        .order_by(Job.tenant)
+    )
+    if only is not None:
+        query = query.where(Job.tenant == only)
+    return {tenant: int(size) for tenant, size in session.execute(query)}
+
+
 def stored_bytes(session: Session) -> int:
     """Return the bytes of all checkpoints and artifacts that are not to be removed, of all tenants."""
     kept = select(func.sum(Checkpoint.size)).where(_STORED)

@@ -38,10 +38,21 @@ class LargeJob(BaseModel):
     bytes: int
 
 
+class TenantBytes(BaseModel):
+    """What the checkpoints and artifacts of a tenant take."""
+
+    tenant: str
+    bytes: int
+
+
 class Store(BaseModel):
-    """The artifact store of all tenants; total and free bytes are of its disk, null if it is remote."""
+    """The artifact store; total and free bytes are of its disk, null if it is remote.
+
+    `bytes` are those of `tenants`: all of them for an operator, else the caller's own.
+    """
 
     bytes: int
+    tenants: list[TenantBytes]
     max_bytes: int | None
     total_bytes: int | None
     free_bytes: int | None

@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from sqlalchemy.orm import Session
 
 from service.api.problems import Problem, not_found
+from service.db.locks import lock_tenant
 from service.db.models import Tenant
 from service.tenants import repository
 from service.tenants.schemas import Limits, TenantChanges, TenantRequest
@@ -27,8 +28,9 @@ def create(session: Session, request: TenantRequest) -> Tenant:
 
 
 def ensure(session: Session, name: str) -> None:
-    """Add the row of a tenant that has none, with the defaults."""
-    repository.add(session, name, datetime.now(UTC))
+    """Add the row of a tenant that has none, with the defaults, and keep it until the transaction ends."""
+    while not lock_tenant(session, name):  # It may be deleted in between.
+        repository.add(session, name, datetime.now(UTC))
 
 
 def get(session: Session, name: str, *, lock: bool = False) -> Tenant:

@@ -10,6 +10,7 @@ from service import ids
 from service.api.auth import Caller
 from service.api.problems import Problem, field_problem, not_found
 from service.credentials import Scope
+from service.db.locks import lock_tenant
 from service.db.models import User
 from service.users import repository
 from service.users.schemas import UserChanges, UserRequest
@@ -19,9 +20,11 @@ def create(session: Session, caller: Caller, request: UserRequest) -> User:
     """Create a user of the caller's tenant.
 
     Raises:
-        Problem: 422, the role is above the caller's scope.
+        Problem: 404, the tenant was deleted; 422, the role is above the caller's scope.
     """
     check_grant(caller, "role", request.role)
+    if not lock_tenant(session, caller.tenant):
+        raise not_found("tenant", caller.tenant)
     user = User(
         id=ids.new_id("usr"),
         tenant=caller.tenant,

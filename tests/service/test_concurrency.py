@@ -11,16 +11,25 @@ from typing import Any
 import pytest
 from sqlalchemy import event, select, text
 
+from dasl_core.spec import JobSpec
+from service.api.auth import Caller
+from service.api.problems import Problem
 from service.api.threads import GENERAL_THREADS, HEAVY_THREADS, STORE_THREADS, WORKER_THREADS
+from service.datasets import service as datasets
+from service.datasets.schemas import DatasetRequest
 from service.db.models import Attempt, Job, Usage
 from service.db.session import Database
-from service.jobs import service
+from service.jobs import service, submission
+from service.jobs.path_checks import PathChecks
 from service.jobs.schemas import JobPatch
 from service.ledger import repository as ledger
 from service.protocol import CheckpointReport, FileEntry
 from service.scheduling.packing import Demand
+from service.tenants import service as tenants
+from service.users import service as users
+from service.users.schemas import UserRequest
 from service.worker_api.attempts import AttemptSession
-from tests.support.api_under_test import Api
+from tests.support.api_under_test import Api, refused
 
 # More than the threads of all pools.
 REQUESTS = 100
@@ -100,6 +109,39 @@ def test_clone_during_checkpoint_registration_gets_the_new_checkpoint(api: Api) 
         _wait_for_lock(api, clone)
         session.commit()
         assert clone.result().json()["start_checkpoint_id"] == newest
+
+
+def test_tenant_with_a_registration_under_way_is_not_deleted(api: Api) -> None:
+    operator = api.token("operator", tenant="operations")
+    api.client.post("/v1/tenants", json={"name": "lab"}, headers=operator)
+    caller = Caller("tok_x", "lab", "operations", "operator", False, None, None)
+    request = DatasetRequest(name="birds", uri="file:///nowhere")
+    with api.database.write() as session, ThreadPoolExecutor(1) as pool:
+        datasets.register(session, caller, request)
+        session.flush()
+        deletion = pool.submit(api.client.delete, "/v1/tenants/lab", headers=operator)
+        _wait_for_lock(api, deletion)
+        session.commit()
+        refused(deletion.result(), 409, None, "tenant-not-empty")
+
+
+def test_deleted_tenant_gets_nothing(api: Api) -> None:
+    """The tenant is deleted after the token of the request was checked."""
+    operator = api.token("operator", tenant="operations")
+    api.client.post("/v1/tenants", json={"name": "lab"}, headers=operator)
+    caller = Caller("tok_x", "lab", "operations", "operator", False, None, None)
+    with api.database.write() as session:
+        tenants.delete(session, "lab")
+    with api.database.write() as session, pytest.raises(Problem) as refusal:
+        datasets.register(session, caller, DatasetRequest(name="birds", uri="file:///nowhere"))
+    assert refusal.value.status_code == 404
+    checks = PathChecks()
+    with api.database.write() as session, pytest.raises(Problem) as refusal:
+        submission.submit(session, caller, JobSpec(dataset="birds"), None, checks, None)
+    assert refusal.value.status_code == 404
+    with api.database.write() as session, pytest.raises(Problem) as refusal:
+        users.create(session, caller, UserRequest(name="ada", role="submit"))
+    assert refusal.value.status_code == 404
 
 
 def test_concurrent_use_of_one_hour_is_added_up(api: Api) -> None:

@@ -332,3 +332,24 @@ def test_droppable_keeps_newest_final_best_and_pinned(
     # It frees all that it may: what stays has a reason.
     reasonless = [c for c in stay[1:] if not (c.pinned or c.final)]
     assert len(reasonless) <= max(1, keep_best)
+
+
+def test_storage_report_names_other_tenants_to_operators_only(api: Api) -> None:
+    api.dataset()
+    worker = api.start(api.submit()["id"])
+    worker.post("start")
+    uri = f"{worker.uri}/artifacts/plot.png"
+    stored = worker.post(
+        "artifacts", name="plot.png", uri=uri, size=7, sha256="0" * 64, content_type="image/png"
+    )
+    assert stored.is_success, stored.text
+
+    def store(*scopes: Any, tenant: str) -> tuple[int, list[dict[str, Any]]]:
+        headers = api.token(*scopes, tenant=tenant)
+        shown = api.client.get("/v1/storage", headers=headers).json()["store"]
+        return shown["bytes"], shown["tenants"]
+
+    of_default = (7, [{"tenant": "default", "bytes": 7}])
+    assert store("admin", tenant="lab") == (0, [])
+    assert store("admin", tenant="default") == of_default
+    assert store("operator", tenant="operations") == of_default

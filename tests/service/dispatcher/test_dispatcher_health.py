@@ -12,10 +12,12 @@ from pathlib import Path
 
 import pytest
 
+from service import ids
 from service.artifacts.storage import Storage
 from service.checkpoints import repository as checkpoints
 from service.dispatcher import isolation, loop
 from service.dispatcher.executor import ExecutorUnavailable
+from service.dispatcher.isolation import run_isolated
 from service.dispatcher.watchdog import STUCK_EXIT_CODE, Watchdog
 from service.scheduling import repository as scheduling
 from service.scheduling.dispatcher_report import DispatcherReport
@@ -207,3 +209,12 @@ def test_rounds_that_fail_are_counted() -> None:
     loop.run(stop)
     assert loop.failed_rounds == 1
     assert loop.progressed_at is None
+
+
+def test_failed_step_is_logged_in_plain_words(caplog: pytest.LogCaptureFixture) -> None:
+    def broken(_: object) -> None:
+        raise ValueError("no such thing")
+
+    run_isolated(broken, ids.new_id("job"), "remove this job")
+    (record,) = caplog.records
+    assert record.getMessage() == "The dispatcher could not remove this job"
