@@ -71,3 +71,9 @@ def test_killed_dispatcher_loses_no_step(tmp_path: Path) -> None:
     assert (result["status"], result["attempt"], result["restarts"]) == ("running", 1, 0), result
     assert result["every_step_once_and_in_order"], result
     assert result["left_behind"] == []
+
+
+def test_rank_ends_although_its_driver_ended_before_the_rank_began() -> None:
+    command = [sys.executable, "-m", "tests.support.stand_in.training", "--rank", "0"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE) as rank:
+        assert rank.wait(120) == 1

@@ -12,6 +12,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -35,12 +36,21 @@ _ORPHANED_FOR_SECONDS = 1.0
 def ranks(start: AttemptStart, config: dict[str, object]) -> BaseException | None:
     """Replace `workers.driver.run_ranks`: run one rank in its own process."""
     done = subprocess.run(
-        [sys.executable, "-m", "tests.support.stand_in.training", "--rank"],
+        [sys.executable, "-m", "tests.support.stand_in.training", "--rank", str(os.getpid())],
         input=json.dumps(config),
         text=True,
         check=False,
     )
     return OSError(f"a rank ended with {done.returncode}") if done.returncode else None
+
+
+def end_with(driver: int) -> None:
+    """End this process soon after its driver, whatever it does then, as Ray would end it."""
+    # The driver may have ended before this process has run its first line.
+    while os.getppid() == driver:
+        time.sleep(0.1)
+    time.sleep(_ORPHANED_FOR_SECONDS)
+    os._exit(1)
 
 
 def train(config: dict[str, Any]) -> None:
@@ -50,7 +60,6 @@ def train(config: dict[str, Any]) -> None:
     client = WorkerClient(config["url"], config["token"], run=config["run"])
     total = spec.train.epochs * STEPS_AN_EPOCH
     every = int(spec.train.checkpoint_every_epochs) * STEPS_AN_EPOCH
-    parent, parent_alive_at = os.getppid(), time.monotonic()
     with (
         tempfile.TemporaryDirectory(prefix="dasl-") as scratch,
         ApiReporter(
@@ -68,10 +77,6 @@ def train(config: dict[str, Any]) -> None:
         for step in range(first + 1, total + 1):
             weights = hashlib.sha256(f"{weights} {spec.train.seed}".encode()).hexdigest()
             time.sleep(_STEP_SECONDS)
-            if os.getppid() == parent:
-                parent_alive_at = time.monotonic()
-            elif time.monotonic() - parent_alive_at > _ORPHANED_FOR_SECONDS:
-                os._exit(1)
             value = int(weights[:8], 16) / 2**32
             points.append({"step": step, "time": time.time(), "values": {"loss": value}})
             desired = reporter.desired()
@@ -115,7 +120,8 @@ def _state(start: AttemptStart, scratch: Path) -> tuple[int, str]:
 
 def main() -> int:
     """Run a driver or one of its ranks."""
-    if "--rank" in sys.argv:
+    if sys.argv[1:2] == ["--rank"]:
+        threading.Thread(target=end_with, args=(int(sys.argv[2]),), daemon=True).start()
         train(json.load(sys.stdin))
         return 0
     driver.run_ranks = ranks
