@@ -32,8 +32,8 @@ def id_or_name(value: str) -> str:
     Raises:
         typer.BadParameter: it cannot be either (exit code 2).
     """
-    if value.strip() in {"", ".", ".."}:
-        raise typer.BadParameter(f"{value!r} is not an id")
+    if value.strip() in {"", ".", ".."} or "/" in value:
+        raise typer.BadParameter(f"{value!r} is not an id or a name")
     return utf8(value)
 
 
