@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from service.cli.inputs import connect, id_or_name, utf8
+from service.cli.inputs import connect, tenant_name
 from service.cli.limits import (
     MaxGpus,
     MaxHours,
@@ -26,11 +26,8 @@ Weight = Annotated[
     float | None,
     typer.Option(help="Share of the cluster, relative to that of other tenants.", min=0),
 ]
-NewName = Annotated[
-    str, typer.Argument(metavar="TENANT", callback=utf8, help="Name of the tenant.")
-]
 Name = Annotated[
-    str, typer.Argument(metavar="TENANT", callback=id_or_name, help="Name of the tenant.")
+    str, typer.Argument(metavar="TENANT", callback=tenant_name, help="Name of the tenant.")
 ]
 
 
@@ -51,7 +48,7 @@ def register(app: typer.Typer) -> None:
 
 
 def create(
-    name: NewName,
+    name: Name,
     weight: Weight = None,
     max_queued_jobs: MaxQueuedJobs = None,
     max_running_jobs: MaxRunningJobs = None,
