@@ -203,7 +203,8 @@ class JobSpec(SpecModel):
         False,
         description=(
             "Whether the job gives way: it starts after all jobs that are not preemptible, and when "
-            "one of them lacks room, it saves a checkpoint and returns to the queue."
+            "one of them lacks room, it saves a checkpoint and returns to the queue, but not before "
+            "it has run for ten minutes."
         ),
     )
     tags: dict[Tag, Tag] = Field(

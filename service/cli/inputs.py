@@ -32,8 +32,19 @@ def id_or_name(value: str) -> str:
     Raises:
         typer.BadParameter: it cannot be either (exit code 2).
     """
+    if "/" in value:
+        raise typer.BadParameter(f"{value!r} is not an id or a name")
+    return tenant_name(value)
+
+
+def tenant_name(value: str) -> str:
+    """Check an argument that names a tenant, which may have a slash.
+
+    Raises:
+        typer.BadParameter: it cannot be a name (exit code 2).
+    """
     if value.strip() in {"", ".", ".."}:
-        raise typer.BadParameter(f"{value!r} is not an id")
+        raise typer.BadParameter(f"{value!r} is not an id or a name")
     return utf8(value)
 
 

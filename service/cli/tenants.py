@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from service.cli.inputs import connect, id_or_name
+from service.cli.inputs import connect, tenant_name
 from service.cli.limits import (
     MaxGpus,
     MaxHours,
@@ -27,7 +27,7 @@ Weight = Annotated[
     typer.Option(help="Share of the cluster, relative to that of other tenants.", min=0),
 ]
 Name = Annotated[
-    str, typer.Argument(metavar="TENANT", callback=id_or_name, help="Name of the tenant.")
+    str, typer.Argument(metavar="TENANT", callback=tenant_name, help="Name of the tenant.")
 ]
 
 

@@ -209,7 +209,8 @@ class Transport:
 def path_to(*segments: str) -> str:
     """Join quoted segments to `/v1/...`, so that a name cannot reach another path."""
     for segment in segments:
-        if segment in {"", ".", ".."}:
+        # Servers decode %2F to a slash; only the names of tenants may have one.
+        if segment in {"", ".", ".."} or ("/" in segment and segments[0] != "tenants"):
             raise ValueError(f"{segment!r} is not an id")
     return "/v1/" + "/".join(quote(segment, safe="") for segment in segments)
 

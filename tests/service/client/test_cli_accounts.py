@@ -114,6 +114,7 @@ def test_tenant_of_another_alphabet_reaches_the_server(operator: str, service: S
         [token] = client.tokens.list()
         assert token.tenant == "工房 / 1"
         assert client.tenants.get("工房 / 1").name == token.tenant
+    assert "工房 / 1" in _run("tenants", "show", "工房 / 1").stdout
 
 
 @pytest.mark.parametrize(

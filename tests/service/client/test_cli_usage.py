@@ -230,6 +230,7 @@ BYTES = os.fsdecode(b"birds\xff")  # a file name that is not UTF-8
     [
         *(([*command, ""], "'' is not an id") for command in TAKING_IDS),
         *(([*command, ".."], "'..' is not an id") for command in TAKING_IDS),
+        *(([*command, "job_1/events"], "'job_1/events' is not an id") for command in TAKING_IDS),
         *(([*command, BYTES], r"birds\xff is not UTF-8") for command in TAKING_IDS),
         (["datasets", "add", ""], "'' is not a folder"),
         (["datasets", "add", f"/{BYTES}"], r"/birds\xff is not UTF-8"),

@@ -116,7 +116,7 @@ def test_unexpected_answers_are_reported(answer: Answer) -> None:
         Client(server.url).jobs.get("job_1")
 
 
-@pytest.mark.parametrize("wrong", ["", ".", ".."])
+@pytest.mark.parametrize("wrong", ["", ".", "..", "job_1/events"])
 def test_id_that_changes_the_path_is_refused(wrong: str) -> None:
     with pytest.raises(ValueError, match="not an id"):
         Client("http://127.0.0.1:1").jobs.get(wrong)
