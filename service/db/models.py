@@ -494,7 +494,7 @@ class Usage(Base):
     hour: Mapped[datetime] = mapped_column(primary_key=True)
     tenant: Mapped[str] = mapped_column(String(100))
     token_id: Mapped[str | None] = mapped_column(String(40))
-    # As of the job; null, from a version without this column: `token_id`.
+    # As of the job; null: `token_id`. So it is in rows of tokens without user that are older than this column.
     account_id: Mapped[str | None] = mapped_column(String(40))
     tags: Mapped[dict[str, str]]
     gpu_seconds: Mapped[float] = mapped_column(Double)

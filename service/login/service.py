@@ -74,7 +74,12 @@ def network_of(address: str) -> str:
         ip = ipaddress.ip_address(address)
     except ValueError:  # as of a Unix socket
         return address[:100]
-    return str(ip) if ip.version == 4 else str(ipaddress.ip_network((ip.packed, 64), strict=False))
+    if isinstance(ip, ipaddress.IPv6Address):
+        # A server that listens on both versions sees the clients of IPv4 as ::ffff:192.0.2.7.
+        if ip.ipv4_mapped is not None:
+            return str(ip.ipv4_mapped)
+        return str(ipaddress.ip_network((ip.packed, 64), strict=False))
+    return str(ip)
 
 
 def _too_many(reason: str) -> Problem:

@@ -23,7 +23,7 @@ of that owner do not delay the time from which the quota allows it. Jobs of othe
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
@@ -167,7 +167,10 @@ class _Round:
         self._running = list(running)
         self._taken = _Taken.of(self._nodes, running)
         self._reservation: _Reservation | None = None
-        self._quota_reservations: dict[Owner, QuotaReservation] = {}
+        # By owner and quota: the tokens of a user may have different quotas.
+        self._quota_reservations: defaultdict[Owner, dict[Quota, QuotaReservation]] = defaultdict(
+            dict
+        )
         # Most jobs of a long queue have equal demands. Room only shrinks during a round, so a demand that
         # did not fit once need not be tried again.
         usable = [node for node in cluster.nodes if not node.drained]
@@ -224,7 +227,7 @@ class _Round:
         excess = quota.excess(jobs, gpus, job.demand.gpus)
         if excess is not None:
             return excess
-        reserved = self._quota_reservations.get(owner)
+        reserved = self._quota_reservations[owner].get(quota)
         if reserved is not None and reserved.is_delayed_by(self._end_of(job), job.demand.gpus):
             return "it is kept for an earlier job"
         return None
@@ -251,30 +254,31 @@ class _Round:
         self._taken.add(started)
         self._running.append(started)
         for owner, _ in job.quotas:
-            if owner in self._quota_reservations:
-                self._quota_reservations[owner].add(started.ends_by, job.demand.gpus)
+            for reservation in self._quota_reservations[owner].values():
+                reservation.add(started.ends_by, job.demand.gpus)
 
     def _end_of(self, job: Queued) -> datetime:
         """Return the latest end of a job that starts now."""
         return self._now + job.max_runtime
 
     def _reserve_quota(self, job: Queued, owner: Owner, quota: Quota) -> QuotaReservation | None:
-        """Return the reservation within the quota of an owner; its first waiting job gets it.
+        """Return the reservation within a quota of an owner; its first waiting job gets it.
 
         `None` if there is no quota, or the job needs more than all of it.
         """
         if quota == NO_QUOTA or not quota.ever_allows(job.demand.gpus):
             return None
-        if owner not in self._quota_reservations:
+        reservations = self._quota_reservations[owner]
+        if quota not in reservations:
             own = (one for one in self._running if owner in owners(one.account_id, one.tenant))
-            self._quota_reservations[owner] = QuotaReservation.at_earliest(
+            reservations[quota] = QuotaReservation.at_earliest(
                 job.job_id,
                 quota,
                 job.demand.gpus,
                 ((other.ends_by, other.demand.gpus) for other in own),
                 self._now,
             )
-        return self._quota_reservations[owner]
+        return reservations[quota]
 
     def _fits(self, demand: Demand) -> bool:
         if demand in self._does_not_fit:

@@ -90,7 +90,8 @@ def change(session: Session, caller: Caller, token_id: str, changes: TokenChange
     """Set the quotas and the expiry that the request names. Running jobs continue even above a new limit.
 
     Raises:
-        Problem: 403, it belongs to an operator; 404, the tenant has no such token; 422, the caller may not extend an operator's token.
+        Problem: 403, it is an operator's; 404, the tenant has no such token; 422, the caller may not extend a token
+            with the scope `operator`.
     """
     token = _find(session, caller.tenant, token_id)
     _check_owner(session, caller, token)
@@ -131,7 +132,7 @@ def revoke(session: Session, caller: Caller, token_id: str) -> None:
     """Revoke a token; a repetition changes nothing.
 
     Raises:
-        Problem: 403, it belongs to an operator; 404, the tenant has no such token.
+        Problem: 403, it is an operator's; 404, the tenant has no such token.
     """
     token = _find(session, caller.tenant, token_id)
     _check_owner(session, caller, token)
@@ -139,8 +140,15 @@ def revoke(session: Session, caller: Caller, token_id: str) -> None:
 
 
 def _check_owner(session: Session, caller: Caller, token: Token) -> None:
+    """Check that a caller may change a token: only operators change those of other operators."""
     if token.user_id is not None:
         users.check_may_change(caller, users.get(session, token.tenant, token.user_id))
+    elif credentials.highest_scope(token.scopes) == "operator" and not caller.may("operator"):
+        raise Problem(
+            403,
+            "forbidden",
+            f"The token {token.name!r} has the scope 'operator'; only an operator may change it",
+        )
 
 
 def _find(session: Session, tenant: str, token_id: str) -> Token:

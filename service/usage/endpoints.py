@@ -29,7 +29,8 @@ def show_usage(
     start: Annotated[Moment, Query(alias="from", description="In UTC; 30 days before to.")] = None,
     end: Annotated[Moment, Query(alias="to", description="In UTC; not included; now.")] = None,
     group_by: Annotated[
-        str, Query(description="`user`, `token` or `tag:KEY`.", max_length=100)
+        str,
+        Query(max_length=100, pattern=r"^[^\x00]*$", description="`user`, `token` or `tag:KEY`."),
     ] = "token",
 ) -> UsageView:
     """Show GPU- and CPU-hours: of the tenant for an administrator, else of the caller, with all tokens of the same user."""

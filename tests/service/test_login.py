@@ -476,6 +476,7 @@ def test_unfinished_logins_of_one_address_do_not_keep_others_out(
     ("address", "network"),
     [
         ("192.0.2.7", "192.0.2.7"),
+        ("::ffff:192.0.2.7", "192.0.2.7"),
         ("2001:db8:1:2:3:4:5:6", "2001:db8:1:2::/64"),
         ("testclient", "testclient"),
     ],

@@ -117,7 +117,7 @@ def test_usage_is_told_by_user_and_limited_to_the_callers(api: Api) -> None:
     assert {row["value"] for row in by_token} == {first["id"], second["id"]}
 
 
-@pytest.mark.parametrize("group_by", ["", "tag", "tag:", "account", "tag:" + "x" * 100])
+@pytest.mark.parametrize("group_by", ["", "tag", "tag:", "account", "tag:" + "x" * 100, "tag:\0"])
 def test_usage_refuses_unknown_groups(api: Api, group_by: str) -> None:
     answer = api.client.get(PATH, params={"group_by": group_by} | DAY)
     refused(answer, 422, "group_by")

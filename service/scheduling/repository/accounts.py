@@ -12,7 +12,7 @@ ACCOUNT = func.coalesce(Job.account_id, Token.user_id, Job.token_id)
 
 
 def add_accounts(session: Session, limit: int) -> int:
-    """Store the accounts of jobs that a version without accounts added; return their number."""
+    """Store the accounts of jobs that a version without accounts added; return their number, `limit` at most."""
     without = select(Job.id).where(Job.account_id.is_(None), Job.token_id.is_not(None))
     # Whoever has locked a job changes it now; the next call finds it.
     ids = session.scalars(without.limit(limit).with_for_update(skip_locked=True)).all()

@@ -7,15 +7,17 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from service import ids
 from service.scheduling import packing
 from service.scheduling.admission import Decision, Queued, Running, decide
 from service.scheduling.nodes import ANY_NODE, Cluster, Node
 from service.scheduling.occupancy import Occupancy
 from service.scheduling.packing import Demand, Room, Worker
-from service.scheduling.quota import Quota
+from service.scheduling.quota import NO_QUOTA, Quota
 
 BEGAN = datetime(2026, 1, 1, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)
@@ -466,6 +468,15 @@ def test_quota_is_kept_for_first_waiting_job_of_a_token() -> None:
         "Waiting for the quota of its token: it is kept for an earlier job",
     )
     assert short.starts, "it ends before the quota allows the large job"
+
+
+@pytest.mark.parametrize("quota", [NO_QUOTA, Quota(max_running_jobs=8)])
+def test_quota_of_one_token_of_a_user_keeps_nothing_from_another_token(quota: Quota) -> None:
+    user = ids.new_id("usr")
+    small = queued("small", 1, 24, account_id=user, quota=Quota(max_running_jobs=1))
+    large = [queued(f"large{n}", 1, 24, account_id=user, quota=quota) for n in range(2)]
+    waits = {"small": "quota", "large0": "starts", "large1": "starts"}
+    assert outcomes(4, [running(1, 1, user)], [small, *large]) == waits
 
 
 def test_job_beyond_its_quota_keeps_nothing() -> None:

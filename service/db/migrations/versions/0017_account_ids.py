@@ -10,23 +10,30 @@ depends_on = None
 
 _QUEUE = "ix_jobs_status_preemptible_priority_tenant_{}_id"
 _ORDER = ["status", "preemptible", "priority", "tenant"]
+# Rows of other tokens need no change.
+_OF_USERS = "token_id IN (SELECT id FROM tokens WHERE user_id IS NOT NULL)"
 
 
 def upgrade() -> None:
     for table in ("jobs", "usage"):
         op.add_column(table, sa.Column("account_id", sa.String(40), nullable=True))
-        op.execute(
-            f"UPDATE {table} SET account_id = coalesce("  # names of tables
-            f"(SELECT user_id FROM tokens WHERE tokens.id = {table}.token_id), token_id) "
-            "WHERE token_id IS NOT NULL"
-        )
+    # Nobody can use the tables meanwhile, so the dispatcher adds the accounts of jobs that have ended.
+    op.execute(
+        "UPDATE jobs SET account_id = coalesce("
+        "(SELECT user_id FROM tokens WHERE tokens.id = jobs.token_id), token_id) "
+        "WHERE token_id IS NOT NULL AND status NOT IN ('succeeded', 'failed', 'cancelled')"
+    )
+    op.execute(
+        "UPDATE usage SET account_id = "
+        f"(SELECT user_id FROM tokens WHERE tokens.id = usage.token_id) WHERE {_OF_USERS}"
+    )
     op.create_index("ix_jobs_account_id_status", "jobs", ["account_id", "status"])
     op.create_index(_QUEUE.format("account_id"), "jobs", [*_ORDER, "account_id", "id"])
     op.drop_index(_QUEUE.format("token_id"), "jobs")
     op.add_column("audit_entries", sa.Column("user_id", sa.String(40), nullable=True))
     op.execute(
         "UPDATE audit_entries SET user_id = "
-        "(SELECT user_id FROM tokens WHERE tokens.id = audit_entries.token_id)"
+        f"(SELECT user_id FROM tokens WHERE tokens.id = audit_entries.token_id) WHERE {_OF_USERS}"
     )
     op.add_column(
         "tokens",
