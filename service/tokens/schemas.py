@@ -22,7 +22,9 @@ def _in_future(at: datetime) -> datetime:
     except OverflowError as error:
         raise problem("is out of range", at.isoformat(), "a date and time") from error
     if at <= datetime.now(UTC):
-        raise problem("is in the past", at.isoformat(), "a later time; revoke a token to end it now")
+        raise problem(
+            "is in the past", at.isoformat(), "a later time; revoke a token to end it now"
+        )
     return at
 
 
