@@ -49,6 +49,8 @@ def test_index_for_which_no_store_is_left_fails_with_its_setting(
     (tmp_path / "store").write_text("a file where a folder must be")
     waits: list[float] = []
     monkeypatch.setattr(artifacts, "time", SimpleNamespace(sleep=waits.append))
-    with pytest.raises(OSError, match=r"\(DASL_ARTIFACTS_URI\) does not take the index: .*Not a directory"):
+    with pytest.raises(
+        OSError, match=r"\(DASL_ARTIFACTS_URI\) does not take the index: .*Not a directory"
+    ):
         ingest.upload_index(index, f"file://{tmp_path}/store/ds_1/{index.name}")
     assert sum(waits) == 300
