@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, TypeVar
 
 from fsspec.implementations.local import LocalFileSystem
 
@@ -24,12 +24,31 @@ CHUNK = 1 << 20
 # Pauses in seconds before a failed copy is retried.
 UPLOAD_PAUSES = (1.0, 2.0)
 
+T = TypeVar("T")
+
 
 def upload(file: Path, uri: str, on_chunk: Callable[[], None] = lambda: None) -> FileEntry:
     """Copy one file to `uri` and return its manifest entry. `on_chunk` is called after each part."""
     with open(file, "rb") as source:
         size, sha256 = _write(source, uri, on_chunk)
     return FileEntry(name=file.name, size=size, sha256=sha256)
+
+
+def retried(write: Callable[[], T], uri: str, pauses: Sequence[float]) -> T:
+    """Write to the store with `write`, which may be repeated; retry after each pause in seconds.
+
+    Raises:
+        OSError: the last try failed, or a disk is full.
+    """
+    for pause in pauses:
+        try:
+            return write()
+        except OSError as error:
+            if error.errno in (errno.ENOSPC, errno.EDQUOT):
+                raise  # waiting makes no room
+            logger.warning("%s could not be written; trying again: %s", uri, error)
+            time.sleep(pause)
+    return write()
 
 
 def upload_checkpoint(
@@ -50,20 +69,20 @@ def upload_checkpoint(
     Raises:
         OSError: the last try failed. The files that were copied are removed, if that is possible.
     """
-    files, pauses = sorted(folder.iterdir()), [*UPLOAD_PAUSES]
-    while True:
-        try:
-            _remove_manifest(uri)
-            entries = [upload(file, f"{uri}/{file.name}", on_chunk) for file in files]
-            content = manifest.encode({e.name: (e.size, e.sha256) for e in entries}, about)
-            _write(io.BytesIO(content), f"{uri}/{manifest.MANIFEST}")
-            return entries
-        except OSError as error:
-            if not pauses or error.errno in (errno.ENOSPC, errno.EDQUOT):
-                _remove(uri)
-                raise
-            logger.warning("%s could not be written; trying again: %s", uri, error)
-            time.sleep(pauses.pop(0))
+    files = sorted(folder.iterdir())
+
+    def write() -> list[FileEntry]:
+        _remove_manifest(uri)
+        entries = [upload(file, f"{uri}/{file.name}", on_chunk) for file in files]
+        content = manifest.encode({e.name: (e.size, e.sha256) for e in entries}, about)
+        _write(io.BytesIO(content), f"{uri}/{manifest.MANIFEST}")
+        return entries
+
+    try:
+        return retried(write, uri, UPLOAD_PAUSES)
+    except OSError:
+        _remove(uri)
+        raise
 
 
 def _remove_manifest(uri: str) -> None:

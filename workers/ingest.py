@@ -19,7 +19,7 @@ from dasl_core.spec.locations import ReadableFolders, local_path
 from service.client import ApiError, ConnectionFailed, StaleAttempt
 from service.client.attempt_token import read_attempt_token
 from service.client.worker import WorkerClient
-from workers.artifacts import upload
+from workers.artifacts import retried, upload
 from workers.failures import storable
 from workers.logs import log_to_stderr
 from workers.settings import PATIENCE_SECONDS
@@ -27,6 +27,9 @@ from workers.settings import PATIENCE_SECONDS
 logger = logging.getLogger("workers.ingest")
 
 INDEX = "index.json.gz"
+# Pauses in seconds before a failed upload of the index is retried: reading the images may have taken hours. The
+# dispatcher does not count this time as a standstill, because no progress is reported any more.
+INDEX_PAUSES = (1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 60.0, 60.0, 60.0, 60.0)
 
 
 class ProgressReports:
@@ -77,6 +80,19 @@ class ProgressReports:
                     return
 
 
+def upload_index(file: Path, uri: str) -> None:
+    """Copy an index to the artifact store, which may be away for five minutes.
+
+    Raises:
+        OSError: it was away for longer, or its disk is full; the message names the setting.
+    """
+    try:
+        retried(lambda: upload(file, uri), uri, INDEX_PAUSES)
+    except OSError as error:
+        message = f"The artifact store (DASL_ARTIFACTS_URI) does not take the index: {error}"
+        raise OSError(message) from error
+
+
 def main() -> int:
     """Ingest the data set named on the command line and return the exit code."""
     parser = argparse.ArgumentParser(description="Ingest of one data set.")
@@ -105,7 +121,7 @@ def main() -> int:
             index.save(file)
             # A superseded run may still write, so each process writes to a folder of its own.
             index_uri = f"{start.artifacts_uri}/{uuid.uuid4().hex}/{INDEX}"
-            upload(file, index_uri)
+            upload_index(file, index_uri)
         client.dataset_finish(
             dataset,
             state="ready",

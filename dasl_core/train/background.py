@@ -20,6 +20,11 @@ class BackgroundCall(Generic[T]):
         self._thread = threading.Thread(target=self._run, name="checkpoint", daemon=True)
         self._thread.start()
 
+    @property
+    def error(self) -> BaseException | None:
+        """What the function has raised; None also while it runs. Never waits."""
+        return self._error
+
     def result(self) -> T:
         """Wait for the function and return its result.
 

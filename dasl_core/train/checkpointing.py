@@ -127,6 +127,20 @@ class Checkpointer:
         if result != _Result.FAILED:
             self.saved_step = step
 
+    def check_write(self) -> None:
+        """Raise the error of a checkpoint beside the training, if it has ended with one. Never waits.
+
+        Only rank 0 writes. Its error makes the collectives of the other ranks fail, too.
+
+        Raises:
+            Exception: it could not be written, for another reason than a full disk or an unavailable store.
+        """
+        # A full disk or an unavailable store is known to all ranks at the next save, which comes at its regular time,
+        # as after a success: a retry at once would hold the training again for a store that is away.
+        if self._write is not None and self._write.error is not None:
+            write, self._write = self._write, None
+            write.result()
+
     def close(self) -> None:
         """Wait for the checkpoint that is being written. Only needed after an error: saving waits, too."""
         if self._write is None:

@@ -81,6 +81,7 @@ class Trainer:
             CollapsedError: the representation has collapsed, and `train.collapse` is "stop".
             DivergedError: the loss or the weights are not finite.
             OSError: a required checkpoint could not be written.
+            Exception: as `Checkpointer.check_write`.
         """
         try:
             self._start()
@@ -91,6 +92,7 @@ class Trainer:
                 epoch, first_step = divmod(self.progress.step, self.length.steps_per_epoch)
                 self.begin_epoch(epoch)
                 for batch in self.loader.epoch(epoch, first_step):
+                    self.checkpointer.check_write()
                     if self.interruption.check_step(save=self.checkpointer.is_overdue()):
                         self.metrics.report()
                         self._save(required=False)

@@ -19,6 +19,7 @@ from service.db.locks import lock_job
 from service.db.session import AWAY
 from service.dispatcher.context import DispatcherContext, LeaseLost, passed
 from service.dispatcher.isolation import run_isolated
+from service.dispatcher.store_outage import StoreOutage
 from service.protocol import CheckpointManifest
 from service.scheduling import repository as scheduling
 from service.scheduling.repository import AttemptView, Ended
@@ -40,8 +41,8 @@ _MAX_MANIFEST_BYTES = 4 << 20
 class Adoption:
     """Registers whole checkpoints of ended attempts, and removes the others after a day."""
 
-    def __init__(self, context: DispatcherContext) -> None:
-        self._context = context
+    def __init__(self, context: DispatcherContext, outage: StoreOutage) -> None:
+        self._context, self._outage = context, outage
         self._failed_at: dict[str, datetime] = {}
         """When the store last failed, by submission id."""
         self._swept_at: datetime | None = None
@@ -57,18 +58,27 @@ class Adoption:
         now, name = self._context.clock(), attempt.submission_id
         if name in self._failed_at and not passed(self._failed_at[name], now, _STORE_PAUSE):
             return False
-        try:
-            self._adopt(attempt)
-        except (LeaseLost, *AWAY):
-            raise
-        except Exception as error:  # noqa: BLE001  # Each store raises what it likes.
-            logger.warning("The checkpoints of %s cannot be examined now: %s", name, error)
-            self._failed_at[name] = now
+        if not self._was_adopted(attempt):
             # An attempt of a job that has ended must not hold its resources for a failing store.
             follows = attempt.status not in TERMINAL
             if follows and not passed(attempt.finished_at, now, _STORE_PATIENCE):
                 return False
         self._failed_at.pop(name, None)
+        return True
+
+    def _was_adopted(self, attempt: AttemptView) -> bool:
+        if self._outage.away:
+            return False
+        try:
+            with self._outage.watch():
+                self._adopt(attempt)
+        except (LeaseLost, *AWAY):
+            raise
+        except Exception as error:  # noqa: BLE001  # Each store raises what it likes.
+            name = attempt.submission_id
+            logger.warning("The checkpoints of %s cannot be examined now: %s", name, error)
+            self._failed_at[name] = self._context.clock()
+            return False
         return True
 
     def sweep(self) -> None:

@@ -78,6 +78,8 @@ class DispatcherContext:
     """Ids of the live runs that this dispatcher submitted, or tried to."""
     renewed_at: datetime | None = None
     """When the lease was last taken or renewed by `take_lease`."""
+    terms: int = 0
+    """How often this dispatcher took charge: also after each time that its lease was lost or expired."""
     executor_answers: bool = True
     """Whether the executor answered the last request for the cluster."""
     _stopped_at: dict[str, datetime] = field(default_factory=dict)
@@ -97,8 +99,11 @@ class DispatcherContext:
         now = self.clock()
         if not passed(self.renewed_at, now, self.lease / 4):
             return True  # Not verified here: `write` does so.
+        continues = self.in_charge
         with self.database.write() as session:
             taken = leases.take_lease(session, DISPATCHER_LEASE, self.holder, self.lease)
+        if taken and not continues:
+            self.terms += 1
         self.renewed_at = now if taken else None
         return taken
 

@@ -14,6 +14,7 @@ from service.dispatcher.adoption import Adoption
 from service.dispatcher.context import DispatcherContext, passed
 from service.dispatcher.isolation import run_isolated
 from service.dispatcher.log_copier import LogCopier
+from service.dispatcher.log_recovery import LogRecovery
 from service.runs import repository as runs
 from service.scheduling import repository as scheduling
 from service.scheduling.repository import AttemptView
@@ -23,8 +24,15 @@ from service.states import AttemptState
 class Finalizer:
     """Copies logs and finalizes ended attempts."""
 
-    def __init__(self, context: DispatcherContext, logs: LogCopier, adoption: Adoption) -> None:
-        self._context, self._logs, self._adoption = context, logs, adoption
+    def __init__(
+        self,
+        context: DispatcherContext,
+        logs: LogCopier,
+        adoption: Adoption,
+        recovery: LogRecovery,
+    ) -> None:
+        self._context, self._logs = context, logs
+        self._adoption, self._recovery = adoption, recovery
 
     def round(self) -> bool:
         """Finalize ended attempts, then copy new log lines of running ones.
@@ -51,6 +59,7 @@ class Finalizer:
     def finalize(self, attempt: AttemptView) -> None:
         """Copy the rest of an ended attempt's log, adopt its checkpoints, and mark it as finalized.
 
+        If the store is away, the log is copied later (`LogRecovery`).
         A driver that still runs is stopped first, after a grace period. The job's next attempt starts
         only after this, because it may resume from an adopted checkpoint.
         """
@@ -63,10 +72,12 @@ class Finalizer:
             return
         if not self._adoption.adopt(attempt):
             return
-        lines = self._logs.finish(attempt.job_id, attempt.number, attempt.submission_id)
+        end = self._logs.finish(attempt.job_id, attempt.number, attempt.submission_id)
+        if end.copy_later:
+            self._recovery.add(attempt)
         if attempt.has_error:
             with self._context.write() as session:
-                lifecycle.attach_log_tail(session, attempt.job_id, attempt.number, lines)
+                lifecycle.attach_log_tail(session, attempt.job_id, attempt.number, end.lines)
         with self._context.write() as session:
             runs.mark_finalized(session, Attempt, attempt.job_id, attempt.number)
         self._context.forget(attempt.submission_id)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from service.artifacts.attempt_log import AttemptLog
@@ -12,6 +13,7 @@ from service.artifacts.storage import Storage
 from service.db.session import AWAY
 from service.dispatcher.context import LeaseLost, passed
 from service.dispatcher.executor import Executor, ExecutorUnavailable
+from service.dispatcher.store_outage import StoreOutage
 
 logger = logging.getLogger(__name__)
 
@@ -26,8 +28,18 @@ _SHARE = 0.05
 _RETRY_AFTER = timedelta(seconds=30)
 
 
+@dataclass(frozen=True)
+class LogEnd:
+    """The last lines of a driver's log, and whether its rest is still to be stored."""
+
+    lines: list[str]
+    copy_later: bool = False
+
+
 class LogCopier:
     """Copies drivers' logs in intervals, until they are complete.
+
+    While the store is away, one log waits for it, and the others are copied later.
 
     Args:
         limit: how many bytes of an attempt's log are kept; see `AttemptLog`.
@@ -42,8 +54,9 @@ class LogCopier:
         limit: int,
         *,
         in_charge: Callable[[], bool],
+        outage: StoreOutage,
     ) -> None:
-        self._executor, self._storage = executor, storage
+        self._executor, self._storage, self._outage = executor, storage, outage
         self._clock, self._limit = clock, limit
         self._in_charge = in_charge
         self._last_copies: dict[str, tuple[datetime, timedelta]] = {}
@@ -56,11 +69,11 @@ class LogCopier:
         """
         now = self._clock()
         copied_at, pause = self._last_copies.get(submission_id, (None, _INTERVAL))
-        if not passed(copied_at, now, pause):
+        if self._outage.away or not passed(copied_at, now, pause):
             return
         began = time.monotonic()
         try:
-            self._copy(AttemptLog(self._storage, job_id, number), submission_id, final=False)
+            self._copy(job_id, number, submission_id, final=False)
         except (LeaseLost, *AWAY):
             raise
         except Exception as error:  # noqa: BLE001  # Each store raises what it likes.
@@ -82,37 +95,60 @@ class LogCopier:
             lines = []
         return lines or self._copied_tail(job_id, number)
 
-    def finish(self, job_id: str, number: int, submission_id: str) -> list[str]:
+    def finish(self, job_id: str, number: int, submission_id: str) -> LogEnd:
         """Copy the rest of a driver's log; return its last lines.
 
         If Ray does not know the driver any more, return the last copied lines. An attempt must be able
-        to end without a log.
+        to end without a log, and without a store; `copy_rest` copies its log later then.
         """
         self._last_copies.pop(submission_id, None)
-        log = AttemptLog(self._storage, job_id, number)
         lines: list[str] = []
         try:
             lines = last_lines(self._executor, submission_id)
-            self._copy(log, submission_id, final=True)
+            if self.copy_rest(job_id, number, submission_id) is None:
+                logger.warning("The rest of the log of %s is stored later", submission_id)
+                return LogEnd(lines, copy_later=True)
         except ExecutorUnavailable as error:
             # The node that stored the log is gone.
             logger.warning("The rest of the log of %s is lost: %s", submission_id, error)
         except (LeaseLost, *AWAY):
             raise
         except Exception as error:  # noqa: BLE001  # Each store raises what it likes.
-            logger.warning("The rest of the log of %s cannot be stored: %s", submission_id, error)
-            return lines
-        return lines or self._copied_tail(job_id, number)
+            logger.warning(
+                "The rest of the log of %s cannot be stored now: %s", submission_id, error
+            )
+            return LogEnd(lines, copy_later=True)
+        return LogEnd(lines or self._copied_tail(job_id, number))
+
+    def copy_rest(self, job_id: str, number: int, submission_id: str) -> int | None:
+        """Copy what is not stored yet of an ended driver's log. It may be repeated.
+
+        Returns:
+            The size of Ray's log, which is 0 if Ray does not know the driver any more; `None` if nothing
+            was done, because the store is away.
+        """
+        if self._outage.away:
+            return None
+        return self._copy(job_id, number, submission_id, final=True)
 
     def _copied_tail(self, job_id: str, number: int) -> list[str]:
+        if self._outage.away:
+            return []
         try:
-            text, _ = AttemptLog(self._storage, job_id, number).tail(TAIL_LINES)
-            return _lines(b"".join(text))
+            with self._outage.watch():
+                text, _ = AttemptLog(self._storage, job_id, number).tail(TAIL_LINES)
+                return _lines(b"".join(text))
         except Exception as error:  # noqa: BLE001  # Each store raises what it likes.
             logger.warning("The log of attempt %d of %s cannot be read: %s", number, job_id, error)
             return []
 
-    def _copy(self, log: AttemptLog, submission_id: str, *, final: bool) -> None:
+    def _copy(self, job_id: str, number: int, submission_id: str, *, final: bool) -> int:
+        """Copy new bytes of a log, and return its size."""
+        with self._outage.watch():
+            log = AttemptLog(self._storage, job_id, number)
+            return self._copy_to(log, submission_id, final=final)
+
+    def _copy_to(self, log: AttemptLog, submission_id: str, *, final: bool) -> int:
         position = log.end()
         while True:
             piece = self._executor.logs(submission_id, position, _BLOCK)
@@ -135,7 +171,7 @@ class LogCopier:
                 log.append(position, data, self._limit)
                 position += len(data)
             if not final or complete or not data:
-                return
+                return piece.size
 
 
 def last_lines(executor: Executor, submission_id: str) -> list[str]:

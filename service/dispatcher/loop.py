@@ -36,8 +36,10 @@ from service.dispatcher.garbage import Garbage
 from service.dispatcher.ingest_policy import IngestPolicy
 from service.dispatcher.isolation import Loop, Outage, run_isolated
 from service.dispatcher.log_copier import LogCopier
+from service.dispatcher.log_recovery import LogRecovery
 from service.dispatcher.metric_thinner import MetricThinner
 from service.dispatcher.store_check import StoreCheck
+from service.dispatcher.store_outage import StoreOutage
 from service.dispatcher.train_policy import Restarted, TrainPolicy
 from service.dispatcher.watcher import RunWatcher
 from service.scheduling import autoscaling
@@ -97,26 +99,33 @@ class Dispatcher:
             holder=holder,
             entrypoints=entrypoints or Entrypoints(),
         )
+        outage = StoreOutage(clock)
         logs = LogCopier(
             executor,
             storage,
             clock,
             settings.log_max_bytes,
             in_charge=lambda: self._context.in_charge,
+            outage=outage,
         )
-        adoption = Adoption(self._context)
+        adoption, recovery = Adoption(self._context, outage), LogRecovery(self._context, logs)
         self._train, self._ingest = TrainPolicy(self._context, logs), IngestPolicy(self._context)
         self._attempts = RunWatcher(self._context, self._train)
         self._ingests = RunWatcher(self._context, self._ingest)
         # One watcher for each kind of run.
         self._watchers: Sequence[RunWatcher[Any]] = (self._attempts, self._ingests)
         self._outage = Outage()
-        finalizer = Finalizer(self._context, logs, adoption)
+        finalizer = Finalizer(self._context, logs, adoption, recovery)
         garbage, thinner = Garbage(self._context, adoption), MetricThinner(self._context)
         self._store = StoreCheck(self._context)
         self.background = {
             "logs": Loop(finalizer.round, _LOG_INTERVAL_SECONDS, self._outage),
-            "garbage": Loop(garbage.round, _GARBAGE_INTERVAL_SECONDS, self._outage),
+            # One loop for both: no log is copied while it is removed.
+            "garbage": Loop(
+                lambda: recovery.round() and garbage.round(),
+                _GARBAGE_INTERVAL_SECONDS,
+                self._outage,
+            ),
             "metrics": Loop(thinner.round, _THINNING_INTERVAL_SECONDS, self._outage),
             "store": Loop(self._store.round, _STORE_INTERVAL_SECONDS, self._outage),
         }

@@ -37,3 +37,9 @@ def waiting_events(session: Session, job_ids: Collection[str]) -> set[tuple[str,
         select(Event.job_id, Event.data).where(Event.job_id.in_(job_ids), Event.type == "waiting")
     )
     return {(job_id, data["attempt"], data.get("for", "room")) for job_id, data in rows}
+
+
+def with_logs(session: Session, job_ids: Collection[str]) -> set[str]:
+    """Return those of these jobs that are not deleted, and whose logs retention has not removed."""
+    kept = (Job.deleted_at.is_(None), Job.logs_removed_at.is_(None))
+    return set(session.scalars(select(Job.id).where(Job.id.in_(job_ids), *kept)))

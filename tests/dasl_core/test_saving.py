@@ -213,16 +213,24 @@ def test_error_beside_a_failing_run_is_logged(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """The run raises its own error, and the other one would be lost."""
+    released = threading.Event()
+
+    class LateBrokenStore(BrokenStore):
+        def checkpoint(self, *arguments: Any) -> None:
+            assert released.wait(60)
+            super().checkpoint(*arguments)
+
     step = Trainer.step
 
     def fail(trainer: Trainer, batch: Any) -> None:
         if trainer.progress.step == STEPS + 1:
+            released.set()
             raise ArithmeticError("diverged")
         step(trainer, batch)
 
     monkeypatch.setattr(Trainer, "step", fail)
     with pytest.raises(ArithmeticError):
-        run(resolved(pictures), pictures, cache, BrokenStore(tmp_path))
+        run(resolved(pictures), pictures, cache, LateBrokenStore(tmp_path))
     [record] = [each for each in caplog.records if "failed, too" in each.getMessage()]
     assert "a defect" in str(record.exc_info)
 
@@ -233,3 +241,55 @@ def test_unexpected_error_beside_the_training_is_raised_once(
     with pytest.raises(KeyError, match="a defect"):
         run(resolved(pictures), pictures, cache, BrokenStore(tmp_path))
     assert "failed, too" not in caplog.text
+
+
+def wait_for_write(patch: pytest.MonkeyPatch) -> list[int]:
+    """Let the step after the first save wait until the save has ended; return the list of the steps run."""
+    step, steps = Trainer.step, []
+
+    def waiting(trainer: Trainer, batch: Any) -> None:
+        write = trainer.checkpointer._write
+        if trainer.progress.step == STEPS and write is not None:
+            write._thread.join(60)
+        step(trainer, batch)
+        steps.append(trainer.progress.step)
+
+    patch.setattr(Trainer, "step", waiting)
+    return steps
+
+
+def test_unexpected_error_beside_the_training_ends_the_run_before_its_next_step(
+    pictures: DatasetIndex, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not at the next save, which may be hours away."""
+    steps = wait_for_write(monkeypatch)
+    with pytest.raises(KeyError, match="a defect"):
+        run(resolved(pictures), pictures, cache, BrokenStore(tmp_path))
+    assert steps == [1, 2, 3, 4]
+
+
+def test_save_after_a_failed_one_comes_at_its_regular_time(
+    pictures: DatasetIndex, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two steps later, by the clock, unless an epoch ends there."""
+    monkeypatch.setattr(checkpointing, "available_memory", lambda: 1 << 40)
+    steps: list[int] = []
+
+    def clock() -> float:
+        return 200.0 * len(steps)
+
+    step = Trainer.step
+
+    def count(trainer: Trainer, batch: Any) -> None:
+        step(trainer, batch)
+        steps.append(trainer.progress.step)
+
+    monkeypatch.setattr(Trainer, "step", count)
+    monkeypatch.setattr(checkpointing, "monotonic", clock)
+    spec = resolved(
+        pictures, checkpoints={"every_minutes": 5}, train={"checkpoint_every_epochs": 3}
+    )
+    disk = FullDisk(tmp_path, 2)
+    assert run(spec, pictures, cache, disk) == "succeeded"
+    assert len(disk.failures) == 1
+    assert [step for step, _, _ in disk.checkpoints] == [4, 7, 9]

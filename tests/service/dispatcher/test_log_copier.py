@@ -13,6 +13,7 @@ from service.artifacts.attempt_log import AttemptLog
 from service.artifacts.storage import Storage
 from service.dispatcher import log_copier
 from service.dispatcher.log_copier import LogCopier
+from service.dispatcher.store_outage import StoreOutage
 from tests.support.fake_executor import FakeExecutor
 
 NAME = "job_x-1"
@@ -32,7 +33,12 @@ class Copying:
 
     def restart(self) -> None:
         self.copier = LogCopier(
-            self.executor, self.storage, lambda: self.now, LIMIT, in_charge=lambda: True
+            self.executor,
+            self.storage,
+            lambda: self.now,
+            LIMIT,
+            in_charge=lambda: True,
+            outage=StoreOutage(lambda: self.now),
         )
 
     def write(self, text: str | bytes) -> None:
@@ -47,7 +53,7 @@ class Copying:
         return self.kept()
 
     def finish(self) -> list[str]:
-        return self.copier.finish("job_x", 1, NAME)
+        return self.copier.finish("job_x", 1, NAME).lines
 
     def kept(self) -> bytes:
         return b"".join(self.log.text())

@@ -1,0 +1,122 @@
+"""Ends of logs that were not stored when their attempts were finalized, because the artifact store was away.
+
+An attempt must end without its store, so the rest of its log is copied later, for a day. What a killed
+dispatcher left is found by comparing the logs of the last day with Ray's.
+"""
+
+from __future__ import annotations
+
+import logging
+from datetime import datetime, timedelta
+from functools import partial
+
+from sqlalchemy.orm import Session
+
+from service.db.session import AWAY
+from service.dispatcher import repository
+from service.dispatcher.context import DispatcherContext, LeaseLost, passed
+from service.dispatcher.executor import ExecutorUnavailable
+from service.dispatcher.isolation import run_isolated
+from service.dispatcher.log_copier import LogCopier
+from service.scheduling import repository as scheduling
+from service.scheduling.repository import AttemptView, Ended
+
+logger = logging.getLogger(__name__)
+
+_RETRY_EVERY = timedelta(seconds=30)
+_KEEP_TRYING = timedelta(days=1)
+_BATCH_SIZE = 20
+
+
+class LogRecovery:
+    """Copies the missing ends of the logs of finalized attempts."""
+
+    def __init__(self, context: DispatcherContext, logs: LogCopier) -> None:
+        self._context, self._logs = context, logs
+        self._missing: dict[str, AttemptView] = {}
+        """Attempts whose logs could not be stored, by submission id."""
+        self._failed_at: datetime | None = None
+        self._term = 0
+        """The time in charge for which the logs of the last day are compared."""
+        self._compared: Ended | None = None
+        """How far they are compared; `None`: all are."""
+
+    def add(self, attempt: AttemptView) -> None:
+        """Copy the rest of this attempt's log later. Another thread than that of `round` may call it."""
+        self._missing[attempt.submission_id] = attempt
+
+    def round(self) -> bool:
+        """Copy a batch of logs, unless one failed within the last 30 s.
+
+        Returns:
+            Whether this dispatcher is in charge; if not, nothing was done.
+        """
+        if not self._context.in_charge:
+            return False
+        now = self._context.clock()
+        if self._context.executor_answers and passed(self._failed_at, now, _RETRY_EVERY):
+            self._copy_batch(now)
+        return True
+
+    def _copy_batch(self, now: datetime) -> None:
+        if self._term != self._context.terms:
+            # Before this time in charge, another dispatcher may have finalized attempts and been killed.
+            self._term, self._compared = self._context.terms, Ended(now - _KEEP_TRYING)
+        missing, compared = list(self._missing.values())[:_BATCH_SIZE], self._compared
+        if not missing and compared is None:
+            return
+        with self._context.database.read() as session:
+            recent = [] if compared is None else self._finalized(session, compared, now)
+            attempts = {each.submission_id: each for each in (*missing, *recent)}
+            jobs = {attempt.job_id for attempt in attempts.values()}
+            kept = repository.with_logs(session, jobs)
+        for name, attempt in attempts.items():
+            known = self._missing.pop(name, None) is not None
+            if attempt.job_id in kept:
+                run_isolated(partial(self._copy, known=known), attempt, "copy the rest of this log")
+        self._compared = Ended.of(recent[-1]) if len(recent) == _BATCH_SIZE else None
+
+    def _finalized(self, session: Session, after: Ended, now: datetime) -> list[AttemptView]:
+        return scheduling.finalized_attempts(session, after=after, before=now, limit=_BATCH_SIZE)
+
+    def _copy(self, attempt: AttemptView, *, known: bool) -> None:
+        """Copy the rest of a log, or keep the attempt for later.
+
+        Args:
+            known: whether the log is known to be incomplete.
+        """
+        name = attempt.submission_id
+        try:
+            size = self._logs.copy_rest(attempt.job_id, attempt.number, name)
+        except (LeaseLost, *AWAY):
+            raise
+        except ExecutorUnavailable as error:
+            # Raised here, too, if it is Ray that does not answer, and not only the node with the log.
+            try:
+                self._context.executor.status(name)
+            except ExecutorUnavailable:
+                self._keep(attempt)
+            else:
+                if known:
+                    logger.warning("The rest of the log of %s is lost: %s", name, error)
+        except Exception as error:  # noqa: BLE001  # Each store raises what it likes.
+            if not known:
+                logger.warning("The rest of the log of %s is not stored now: %s", name, error)
+            self._keep(attempt)
+        else:
+            if size is None:
+                self._keep(attempt)
+            elif known and size == 0:
+                logger.warning("Ray no longer has the log of %s, whose end may not be stored", name)
+            elif known:
+                logger.info("The log of %s is complete now", name)
+
+    def _keep(self, attempt: AttemptView) -> None:
+        assert attempt.finished_at is not None
+        now = self._context.clock()
+        self._failed_at = now
+        if passed(attempt.finished_at, now, _KEEP_TRYING):
+            name = attempt.submission_id
+            logger.warning("The rest of the log of %s is lost: it was not stored for a day", name)
+            return
+        self._missing[attempt.submission_id] = attempt  # After the others, which may be storable.

@@ -1,0 +1,56 @@
+"""The upload of an index to a store that is away."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from tests.support.s3_server import S3Server
+from workers import artifacts, ingest
+
+
+@pytest.fixture
+def index(tmp_path: Path) -> Path:
+    file = tmp_path / "index.json.gz"
+    file.write_bytes(b"an index")
+    return file
+
+
+def test_index_is_uploaded_once_the_store_is_back(
+    index: Path, tmp_path: Path, s3_server: S3Server, s3_root: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("service.object_store._RETRY", timedelta(seconds=0.2))
+    waits: list[float] = []
+
+    def wait(seconds: float) -> None:
+        waits.append(seconds)
+        if len(waits) == 6:
+            s3_server.start()
+
+    uri = f"{s3_root}/datasets/ds_1/1/{index.name}"
+    s3_server.kill()
+    # Only the pauses of the uploads: other code sleeps, too.
+    monkeypatch.setattr(artifacts, "time", SimpleNamespace(sleep=wait))
+    try:
+        ingest.upload_index(index, uri)
+    finally:
+        if len(waits) < 6:
+            s3_server.start()
+    assert waits == [1, 2, 4, 8, 15, 30]
+    assert artifacts.fetch(uri, tmp_path / "back").read_bytes() == b"an index"
+
+
+def test_index_for_which_no_store_is_left_fails_with_its_setting(
+    index: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "store").write_text("a file where a folder must be")
+    waits: list[float] = []
+    monkeypatch.setattr(artifacts, "time", SimpleNamespace(sleep=waits.append))
+    with pytest.raises(
+        OSError, match=r"\(DASL_ARTIFACTS_URI\) does not take the index: .*Not a directory"
+    ):
+        ingest.upload_index(index, f"file://{tmp_path}/store/ds_1/{index.name}")
+    assert sum(waits) == 300
