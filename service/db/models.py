@@ -142,6 +142,8 @@ class Job(Base):
         ),
         # The order of admission: classes, and the jobs of each account in them.
         Index(None, "status", "preemptible", "priority", "tenant", "account_id", "id"),
+        # For the dispatcher of the version before; a later migration may drop it.
+        Index(None, "status", "preemptible", "priority", "tenant", "token_id", "id"),
     )
 
     id: Mapped[str] = mapped_column(String(40), primary_key=True)

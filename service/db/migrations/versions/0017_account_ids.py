@@ -29,7 +29,7 @@ def upgrade() -> None:
     )
     op.create_index("ix_jobs_account_id_status", "jobs", ["account_id", "status"])
     op.create_index(_QUEUE.format("account_id"), "jobs", [*_ORDER, "account_id", "id"])
-    op.drop_index(_QUEUE.format("token_id"), "jobs")
+    # The index with token_id stays: the version before may still run, and needs it.
     op.add_column("audit_entries", sa.Column("user_id", sa.String(40), nullable=True))
     op.execute(
         "UPDATE audit_entries SET user_id = "
@@ -51,7 +51,6 @@ def downgrade() -> None:
     op.drop_column("logins", "address")
     op.drop_column("tokens", "from_login")
     op.drop_column("audit_entries", "user_id")
-    op.create_index(_QUEUE.format("token_id"), "jobs", [*_ORDER, "token_id", "id"])
     op.drop_index(_QUEUE.format("account_id"), "jobs")
     op.drop_index("ix_jobs_account_id_status", "jobs")
     for table in ("usage", "jobs"):
