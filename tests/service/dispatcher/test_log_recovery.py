@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -76,13 +78,16 @@ def test_log_of_an_attempt_that_ended_without_its_s3_store_is_completed(
         for job in jobs:
             end(world, job)
         lists: list[str] = []
-        list_folders, list_parts = Storage.folders, AttemptLog.parts
-        monkeypatch.setattr(
-            Storage, "folders", lambda *each: lists.append("folders") or list_folders(*each)
-        )
-        monkeypatch.setattr(
-            AttemptLog, "parts", lambda *each: lists.append("parts") or list_parts(*each)
-        )
+
+        def counted(call: Callable[..., Any]) -> Callable[..., Any]:
+            def count(*arguments: Any) -> Any:
+                lists.append(call.__name__)
+                return call(*arguments)
+
+            return count
+
+        monkeypatch.setattr(Storage, "folders", counted(Storage.folders))
+        monkeypatch.setattr(AttemptLog, "parts", counted(AttemptLog.parts))
         world.tick()
         assert [world.status(job) for job in jobs] == [JobStatus.SUCCEEDED] * 2
         assert world.num_unfinalized() == 0
