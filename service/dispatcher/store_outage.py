@@ -11,7 +11,7 @@ from service.db.session import AWAY
 from service.dispatcher.context import Clock, LeaseLost, passed
 from service.dispatcher.executor import ExecutorUnavailable
 
-# A store that refuses at once holds nobody up, and may refuse only this file.
+# A store that refuses at once delays no other attempt, and may refuse only this file.
 _LONG_SECONDS = 1.0
 _PAUSE = timedelta(seconds=30)
 

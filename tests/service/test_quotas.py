@@ -213,7 +213,7 @@ def test_tokens_of_one_user_share_the_queue_quotas(api: Api) -> None:
     with api.database.read() as session:
         accounts = {row.account_id == row.token_id for row in session.query(Job)}
         assert session.get_one(Job, job.json()["id"]).account_id == user
-        assert accounts == {True, False}, "a clone is charged to whoever cloned it"
+        assert accounts == {True, False}, "a clone is charged to the account that cloned it"
     folders = [api.settings.home.parent / "images" / name for name in ("a", "b")]
     for folder in folders:
         folder.mkdir(parents=True)

@@ -171,7 +171,7 @@ def test_upgrade_from_0016_charges_jobs_and_their_use_to_users(
 def test_upgrade_from_0016_leaves_the_accounts_of_ended_jobs_to_the_dispatcher(
     api: Api, database: Database, database_url: str
 ) -> None:
-    """An update of all jobs, during which nobody can use the table, takes minutes on PostgreSQL."""
+    """An update of all jobs would lock the table for minutes on PostgreSQL."""
     api.dataset()
     ended, waits = (api.submit()["id"] for _ in range(2))
     assert api.client.post(f"/v1/jobs/{ended}/cancel").status_code == 202

@@ -17,7 +17,7 @@ _OF_USERS = "token_id IN (SELECT id FROM tokens WHERE user_id IS NOT NULL)"
 def upgrade() -> None:
     for table in ("jobs", "usage"):
         op.add_column(table, sa.Column("account_id", sa.String(40), nullable=True))
-    # Nobody can use the tables meanwhile, so the dispatcher adds the accounts of jobs that have ended.
+    # The table is locked meanwhile, so the dispatcher adds the accounts of jobs that have ended.
     op.execute(
         "UPDATE jobs SET account_id = coalesce("
         "(SELECT user_id FROM tokens WHERE tokens.id = jobs.token_id), token_id) "
