@@ -114,7 +114,9 @@ def livez() -> float:
 
     with tempfile.TemporaryDirectory(prefix="dasl-bench-") as folder:
         began = time.monotonic()
-        process, _ = start(Path(folder), Path(folder) / "d", DASL_PORT=str(port))
+        process, _ = start(
+            Path(folder), Path(folder) / "d", DASL_PORT=str(port), DASL_STANDBY_RANKS="1"
+        )
         try:
             until(answers, "the first response", PATIENCE_SECONDS, pause=0.05)
             return time.monotonic() - began
@@ -181,7 +183,12 @@ def served(folder: Path) -> Iterator[Service]:
     index = folder / "index.json.gz"
     ingest_folder(images).save(index)
     with (
-        serving(folder, folder / "d", DASL_HEARTBEAT_SECONDS="2") as (pid, url, token),
+        # The tests' service has no standby processes.
+        serving(folder, folder / "d", DASL_HEARTBEAT_SECONDS="2", DASL_STANDBY_RANKS="1") as (
+            pid,
+            url,
+            token,
+        ),
         Client(url, token) as client,
     ):
         client.datasets.add(images, DATASET).wait(timeout=PATIENCE_SECONDS)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 from datetime import timedelta
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Literal, NamedTuple, Self
 from urllib.parse import urlsplit
@@ -16,6 +18,21 @@ from sqlalchemy import make_url
 from dasl_core.spec.locations import ReadableFolders
 from service.credentials import SCOPES, Scope
 from service.log_records import LogFormat
+
+logger = logging.getLogger(__name__)
+
+# Of workers, the client, and the compose file.
+_OTHER_VARIABLES = frozenset(
+    {
+        *("DASL_CACHE_DIR", "DASL_CACHE_MAX_BYTES", "DASL_SCRATCH_DIR", "DASL_STANDBY_RANKS"),
+        *("DASL_SUBMISSION", "DASL_TENANT", "DASL_TOKEN", "DASL_URL", "DASL_WORKER_TOKEN"),
+        *("DASL_CPUS", "DASL_CPU_WORKERS", "DASL_DATA", "DASL_GRAFANA_PASSWORD"),
+        *("DASL_GRAFANA_PORT", "DASL_HEAD_MEMORY", "DASL_POSTGRES_PASSWORD"),
+        *("DASL_SERVER_MEMORY", "DASL_WORKER_MEMORY"),
+    }
+)
+# Below it, a name may well be another program's: Kubernetes sets DASL_API_PORT beside our DASL_API_URL.
+_SIMILARITY = 0.85
 
 
 class NodeShape(NamedTuple):
@@ -295,6 +312,14 @@ class Settings(BaseSettings):
         ]
         values = [token.get_secret_value() for token in tokens if token is not None]
         return (*values, make_url(self.database_url).password or "")
+
+
+def warn_of_misspelled_variables() -> None:
+    """Log each variable of the environment that no setting reads, if its name resembles that of one."""
+    known = {f"DASL_{field.upper()}" for field in Settings.model_fields} | _OTHER_VARIABLES
+    for name in sorted(os.environ.keys() - known):
+        if name.startswith("DASL_") and (meant := get_close_matches(name, known, 1, _SIMILARITY)):
+            logger.warning("%s: unknown setting, ignored. Did you mean %s?", name, meant[0])
 
 
 def read_settings() -> Settings:

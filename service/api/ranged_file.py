@@ -44,7 +44,8 @@ class StoredFile:
 def answer(request: Request, context: Context, file: StoredFile) -> Response:
     """Answer with the file or the requested part of it; 304 if the client already has it.
 
-    It reads the store, so it belongs in the threads of a `StoreRoute`. With presigned downloads, a GET is answered with 307 and a URL of the store.
+    It reads the store, so it belongs in the threads of a `StoreRoute`. With presigned downloads, a GET is
+    answered with 307 and a URL of the store.
 
     Raises:
         Problem: 404, the store has lost the file; 416, the range lies outside of the file.

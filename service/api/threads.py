@@ -6,7 +6,7 @@ A thread uses at most one database connection, so their numbers also divide the 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Generator
 from functools import partial
 from typing import TypeVar
 
@@ -22,9 +22,6 @@ WORKER_THREADS = 16
 HEAVY_THREADS = 4
 STORE_THREADS = 8
 """Threads of requests that read the artifact store, which may not answer for seconds."""
-# Running and waiting: of a token, and of all together.
-_HEAVY_PER_TOKEN = 16
-_HEAVY_REQUESTS = 64
 _RETRY_AFTER = {"Retry-After": "2"}
 
 
@@ -43,20 +40,33 @@ class Threads:
         """Run a call in a thread; it waits for one if all are busy."""
         return await to_thread.run_sync(call, limiter=self._limiter)
 
-    async def iterate(self, blocks: Iterator[T]) -> AsyncIterator[T]:
-        """Yield the blocks of an answer; each is made in a thread."""
-        while True:
-            block = await self.run(partial(next, blocks, None))
-            if block is None:
-                return
-            yield block
+    async def iterate(self, blocks: Generator[T, None, None]) -> AsyncIterator[T]:
+        """Yield the blocks of an answer; each is made in a thread. Close them also if the client leaves."""
+        try:
+            while True:
+                block = await self.run(partial(next, blocks, None))
+                if block is None:
+                    return
+                yield block
+        finally:
+            # Without a thread: whoever cancels a request allows no further waiting.
+            blocks.close()
 
 
-class HeavyThreads(Threads):
+class LimitedThreads(Threads):
     """Threads of requests that may take seconds. Few of them run at once, and a limited number waits."""
 
-    def __init__(self) -> None:
-        super().__init__(HEAVY_THREADS)
+    def __init__(self, number: int, *, kind: str, of: str, per_token: int, in_all: int) -> None:
+        """Args:
+        number: requests that run at once.
+        kind: word for these requests in the types of problems.
+        of: what such a request is for.
+        per_token: requests of a token that may run or wait.
+        in_all: requests of all tokens that may run or wait.
+        """
+        super().__init__(number)
+        self.per_token, self.in_all = per_token, in_all
+        self._type, self._of = f"too-many-{kind}-requests", of
         self._requests: Counter[str] = Counter()
 
     @property
@@ -70,15 +80,15 @@ class HeavyThreads(Threads):
         Raises:
             Problem: 429, too many such requests of the token run or wait; 503, of all tokens.
         """
-        if self._requests[token_id] >= _HEAVY_PER_TOKEN:
+        if self._requests[token_id] >= self.per_token:
             detail = (
-                f"{_HEAVY_PER_TOKEN} requests of this token for metrics are being answered; "
+                f"{self.per_token} requests of this token for {self._of} are being answered; "
                 "wait for some of them"
             )
-            raise Problem(429, "too-many-heavy-requests", detail, headers=_RETRY_AFTER)
-        if self.requests >= _HEAVY_REQUESTS:
-            detail = "The service is answering too many requests for metrics; retry later"
-            raise Problem(503, "too-many-heavy-requests", detail, headers=_RETRY_AFTER)
+            raise Problem(429, self._type, detail, headers=_RETRY_AFTER)
+        if self.requests >= self.in_all:
+            detail = f"The service is answering too many requests for {self._of}; retry later"
+            raise Problem(503, self._type, detail, headers=_RETRY_AFTER)
         self._requests[token_id] += 1
         try:
             return await self.run(call)
@@ -86,3 +96,15 @@ class HeavyThreads(Threads):
             self._requests[token_id] -= 1
             if not self._requests[token_id]:
                 del self._requests[token_id]
+
+
+def heavy_threads() -> LimitedThreads:
+    """Return the threads of requests for metrics, which read and encode up to a million values."""
+    return LimitedThreads(HEAVY_THREADS, kind="heavy", of="metrics", per_token=16, in_all=64)
+
+
+def store_threads() -> LimitedThreads:
+    """Return the threads of requests that read the artifact store, which may not answer for seconds."""
+    return LimitedThreads(
+        STORE_THREADS, kind="store", of="files and logs", per_token=32, in_all=128
+    )

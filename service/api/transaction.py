@@ -25,7 +25,13 @@ from service.api import audit_log
 from service.api.auth_rate_limit import Failures
 from service.api.json_body import StrictRoute
 from service.api.last_use import LastUse
-from service.api.threads import STORE_THREADS, WORKER_THREADS, HeavyThreads, Threads
+from service.api.threads import (
+    WORKER_THREADS,
+    LimitedThreads,
+    Threads,
+    heavy_threads,
+    store_threads,
+)
 from service.artifacts.storage import Storage
 from service.db.session import Database
 from service.scheduling.decision_cache import DecisionCache
@@ -48,8 +54,8 @@ class Context:
     streams: Counter[str] = field(default_factory=Counter)
     """Number of open live streams, by token."""
     worker_threads: Threads = field(default_factory=lambda: Threads(WORKER_THREADS))
-    store_threads: Threads = field(default_factory=lambda: Threads(STORE_THREADS))
-    heavy_threads: HeavyThreads = field(default_factory=HeavyThreads)
+    store_threads: LimitedThreads = field(default_factory=store_threads)
+    heavy_threads: LimitedThreads = field(default_factory=heavy_threads)
     last_use: LastUse = field(default_factory=LastUse)
     closing: threading.Event = field(default_factory=threading.Event)
     """Set at shutdown, to end the live streams."""
@@ -150,7 +156,8 @@ class HeavyRoute(StrictRoute):
 class StoreRoute(StrictRoute):
     """As `Route`; the endpoint returns a function that reads the artifact store and returns the answer.
 
-    It is called after the transaction, in the threads of such requests.
+    It is called after the transaction, in the threads of such requests. The endpoint needs a session and a
+    caller.
     """
 
     def __init__(
@@ -160,8 +167,10 @@ class StoreRoute(StrictRoute):
 
         @wraps(endpoint)
         async def run_in_threads(**values: Any) -> Response:
-            context = await _context(_transaction.get().request)
-            return await context.store_threads.run(await run_in_threadpool(run, **values))
+            request = _transaction.get().request
+            context, token_id = await _context(request), request.state.caller.token_id
+            answer = await run_in_threadpool(run, **values)
+            return await context.store_threads.run_for(token_id, answer)
 
         super().__init__(path, run_in_threads, **options | {"response_model": None})
 

@@ -16,7 +16,7 @@ one covers is what a killed writer left, and the next one removes it.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Generator
 from dataclasses import dataclass
 
 from fsspec.implementations.local import LocalFileSystem
@@ -122,11 +122,11 @@ class AttemptLog:
                 continue  # The part was dropped or merged in between.
             return Piece(start, data, end)
 
-    def text(self) -> Iterator[bytes]:
+    def text(self) -> Generator[bytes, None, None]:
         """Read the stored log in blocks, with a line in place of dropped bytes."""
         return self._text(0, self.end())
 
-    def tail(self, lines: int) -> tuple[Iterator[bytes], int]:
+    def tail(self, lines: int) -> tuple[Generator[bytes, None, None], int]:
         """Return the last lines in blocks, and the position where they begin.
 
         They reach back at most to the last dropped bytes, for which there is a line then.
@@ -158,7 +158,7 @@ class AttemptLog:
                 position, left = start, left - breaks
         return self._text(position, end), position
 
-    def _text(self, position: int, end: int) -> Iterator[bytes]:
+    def _text(self, position: int, end: int) -> Generator[bytes, None, None]:
         while position < end:
             piece = self.read(position, min(_BLOCK, end - position))
             if piece.start > position:

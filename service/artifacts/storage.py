@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Generator
 from datetime import timedelta
 from typing import cast
 from uuid import uuid4
@@ -62,7 +62,7 @@ class Storage:
         except FileNotFoundError:
             return None
 
-    def read(self, uri: str, start: int, stop: int) -> Iterator[bytes]:
+    def read(self, uri: str, start: int, stop: int) -> Generator[bytes, None, None]:
         """Read the bytes `start` to `stop` (exclusive) of a file, in blocks."""
         fs, path = open_store(uri)
         with fs.open(path, "rb") as file:

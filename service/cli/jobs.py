@@ -171,10 +171,15 @@ def logs(
                     print_line(line)
             return
         text = client.jobs.logs(job, tail=tail, attempt=attempt)
+        ended = not text and client.jobs.get(job).done
     if as_json:
         print_json({"job": job, "lines": text.splitlines()})
     elif text:
         print_line(text.rstrip("\n"))
+    elif ended:
+        note(
+            "No log lines are stored: none were printed, or they were removed after their retention."
+        )
     else:
         note("There are no log lines yet.")
 

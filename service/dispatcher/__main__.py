@@ -23,7 +23,7 @@ from service.db.session import Database
 from service.dispatcher.loop import Dispatcher
 from service.dispatcher.ray_executor import RayExecutor
 from service.dispatcher.watchdog import Watchdog
-from service.settings import read_settings
+from service.settings import read_settings, warn_of_misspelled_variables
 
 logger = logging.getLogger(__name__)
 
@@ -50,6 +50,7 @@ def main() -> int:
         print(f"The dispatcher cannot start: {error}", file=sys.stderr)
         return 1
     log_records.configure(settings.log_format, secrets=settings.secrets)
+    warn_of_misspelled_variables()
     stop = threading.Event()
 
     def on_signal(number: int, _frame: FrameType | None) -> None:

@@ -23,7 +23,12 @@ from types import FrameType
 from service import log_records
 from service.embedded.local_ray import LocalRay
 from service.server.listener import bind_listener, warn_if_exposed
-from service.settings import CURRENT_NODES, Settings, read_settings
+from service.settings import (
+    CURRENT_NODES,
+    Settings,
+    read_settings,
+    warn_of_misspelled_variables,
+)
 
 logger = logging.getLogger("dasl.serve")
 
@@ -50,6 +55,7 @@ def main() -> int:
             )
         settings = read_settings()
         log_records.configure(settings.log_format, secrets=settings.secrets)
+        warn_of_misspelled_variables()
         serve(settings, stop)
     except ValueError as error:
         print(f"dasl serve: {error}", file=sys.stderr)

@@ -115,9 +115,7 @@ def show_log(
             poll = LogStream(context, job_id, number, offset).poll
             return stream(context, caller, poll, threads.run)
         text = log.text() if tail is None else log.tail(tail)[0]
-        return StreamingResponse(
-            threads.iterate(iter(text)), media_type="text/plain; charset=utf-8"
-        )
+        return StreamingResponse(threads.iterate(text), media_type="text/plain; charset=utf-8")
 
     return answer
 

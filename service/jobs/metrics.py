@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 from array import array
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby, islice
 from operator import itemgetter
@@ -52,7 +52,7 @@ class Columns:
             columns._add_steps(steps, times)
         return columns
 
-    def as_json(self) -> Iterator[bytes]:
+    def as_json(self) -> Generator[bytes, None, None]:
         """Encode a `MetricColumns`, in blocks."""
         yield b'{"step":'
         yield from _encoded(self.steps)

@@ -16,7 +16,7 @@ from sqlalchemy.orm import Session
 from service.db.models import Base, Job, Token, Usage, User
 
 # The version before stores no account.
-_ACCOUNT = func.coalesce(Usage.account_id, Usage.token_id)
+_account = func.coalesce(Usage.account_id, Usage.token_id)
 _TABLE = Base.metadata.tables[Usage.__tablename__]
 
 
@@ -67,9 +67,9 @@ def by_account(session: Session, since: datetime) -> Sequence[Row[*tuple[Any, ..
     """Return (tenant, account id, hour, gpu_seconds, cpu_seconds) of each account and hour."""
     sums = func.sum(Usage.gpu_seconds), func.sum(Usage.cpu_seconds)
     return session.execute(
-        select(Usage.tenant, _ACCOUNT, Usage.hour, *sums)
+        select(Usage.tenant, _account, Usage.hour, *sums)
         .where(Usage.hour >= since)
-        .group_by(Usage.hour, Usage.tenant, _ACCOUNT)
+        .group_by(Usage.hour, Usage.tenant, _account)
     ).all()
 
 
@@ -103,7 +103,7 @@ def by_user(
 ) -> Sequence[Row[*tuple[Any, ...]]]:
     """Return the same for each user; `None` for the use of tokens without a user."""
     query = select(User.id, User.name, *_SUMS)
-    query = query.join(User, User.id == _ACCOUNT, isouter=True)
+    query = query.join(User, User.id == _account, isouter=True)
     query = query.group_by(User.id, User.name)
     query = query.order_by(*_MOST_FIRST, User.id).limit(limit)
     return session.execute(query.where(*_between(tenant, account_id, start, end))).all()
@@ -154,4 +154,4 @@ def _between(
     tenant: str, account_id: str | None, start: datetime, end: datetime
 ) -> list[ColumnElement[bool]]:
     found = [Usage.tenant == tenant, Usage.hour >= start, Usage.hour < end]
-    return found if account_id is None else [*found, _ACCOUNT.in_([account_id])]
+    return found if account_id is None else [*found, _account == account_id]

@@ -17,7 +17,7 @@ from service.db.session import Database
 from service.server.listener import bind_listener, warn_if_exposed
 from service.server.thread import ApiThread
 from service.server.tuning import freeze_garbage_collection, stay_on_one_core
-from service.settings import read_settings
+from service.settings import read_settings, warn_of_misspelled_variables
 
 logger = logging.getLogger(__name__)
 
@@ -33,6 +33,7 @@ def main() -> int:
     try:
         settings = read_settings()
         log_records.configure(settings.log_format, secrets=settings.secrets)
+        warn_of_misspelled_variables()
         warn_if_exposed(settings)
         stay_on_one_core()
         with bind_listener(settings) as listener:

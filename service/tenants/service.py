@@ -23,7 +23,11 @@ def create(session: Session, request: TenantRequest) -> Tenant:
     """
     limits = {field: getattr(request, field) for field in Limits.model_fields}
     if not repository.add(session, request.name, datetime.now(UTC), **limits):
-        raise Problem(409, "name-taken", f"The tenant {request.name!r} exists")
+        raise Problem(
+            409,
+            "name-taken",
+            f"There is a tenant {request.name!r} already. Choose another name, or change this one.",
+        )
     return get(session, request.name)
 
 

@@ -1,12 +1,13 @@
 """Settings: validation, defaults, and errors without passwords."""
 
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 from pydantic import ValidationError
 
-from service.settings import Settings, read_settings
+from service.settings import Settings, read_settings, warn_of_misspelled_variables
 
 
 @pytest.mark.parametrize("name", ["a?b", "a#b", "a%20b", "a::b"])
@@ -149,3 +150,28 @@ def test_settings_error_shows_no_other_variable(
     with pytest.raises(ValueError, match="home must be a path without") as refused:
         read_settings()
     assert "hunter2" not in str(refused.value)
+
+
+def test_misspelled_variable_is_logged(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    # The last two are the user's own, and of Kubernetes beside a service of this name.
+    for name in ("DASL_KEEP_JOB_DAYS", "DASL_CACHE_DIR", "DASL_PROJECT", "DASL_API_PORT"):
+        monkeypatch.setenv(name, "30")
+    warn_of_misspelled_variables()
+    assert caplog.messages == [
+        "DASL_KEEP_JOB_DAYS: unknown setting, ignored. Did you mean DASL_KEEP_JOBS_DAYS?"
+    ]
+
+
+def test_no_variable_of_the_manual_is_called_misspelled(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    root = Path(__file__).parents[2]
+    files = [root / "docs" / "operations.md", root / "docker-compose.yml"]
+    names = {name for file in files for name in re.findall(r"DASL_[A-Z_]+[A-Z]", file.read_text())}
+    assert len(names) > 50
+    for name in names:
+        monkeypatch.setenv(name, "1")
+    warn_of_misspelled_variables()
+    assert caplog.messages == []

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import hashlib
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
+import anyio
 import pytest
 from sqlalchemy import text
 from sqlalchemy.orm import Session
 
-from service.api import threads
-from service.api.threads import GENERAL_THREADS, HEAVY_THREADS, STORE_THREADS
+from service.api.threads import GENERAL_THREADS, HEAVY_THREADS, STORE_THREADS, Threads
 from service.artifacts.attempt_log import AttemptLog
 from service.artifacts.storage import Storage
 from service.jobs import service
@@ -60,7 +60,7 @@ class Gate:
 @pytest.fixture
 def requests() -> Iterator[ThreadPoolExecutor]:
     """Threads of clients."""
-    with ThreadPoolExecutor(100) as pool:
+    with ThreadPoolExecutor(140) as pool:
         yield pool
 
 
@@ -88,7 +88,7 @@ def heavy_requests(api: Api, pool: ThreadPoolExecutor, job_id: str, tokens: int)
     return [
         pool.submit(get, path, headers=each)
         for each in headers
-        for _ in range(threads._HEAVY_PER_TOKEN)
+        for _ in range(api.context.heavy_threads.per_token)
     ]
 
 
@@ -135,7 +135,7 @@ def test_heavy_requests_of_one_token_leave_places_for_others(
     path, greedy = f"/v1/jobs/{job_id}/metrics", api.token("read")
     answers = [
         requests.submit(api.client.get, path, headers=greedy)
-        for _ in range(threads._HEAVY_PER_TOKEN)
+        for _ in range(api.context.heavy_threads.per_token)
     ]
     wait_for_requests(api, len(answers))
     refused(api.client.get(path, headers=greedy), 429, type="too-many-heavy-requests")
@@ -184,14 +184,17 @@ def test_store_that_does_not_answer_delays_only_those_who_read_it(
     monkeypatch.setattr(AttemptLog, "read", gate.guard(AttemptLog.read))
     job = f"/v1/jobs/{worker.job_id}"
     number = GENERAL_THREADS + STORE_THREADS
+    assert number <= api.context.store_threads.per_token
+    downloader, reader, follower = (api.token("read") for _ in range(3))
     downloads = [
-        requests.submit(api.client.get, f"{job}/artifacts/loss.png") for _ in range(number)
+        requests.submit(api.client.get, f"{job}/artifacts/loss.png", headers=downloader)
+        for _ in range(number)
     ]
     gate.wait_for(STORE_THREADS)
     stream = {"Accept": "text/event-stream"}
     logs = [
-        requests.submit(api.client.get, f"{job}/logs", headers=each)
-        for each in ({}, stream)
+        requests.submit(api.client.get, f"{job}/logs", headers=headers)
+        for headers in (reader, follower | stream)
         for _ in range(number)
     ]
     checked_out = api.database.engine.pool.checkedout  # type: ignore[attr-defined]
@@ -209,6 +212,70 @@ def test_store_that_does_not_answer_delays_only_those_who_read_it(
         assert answer.result(SECONDS).content == content
     for answer in logs[number:]:
         assert "data: step 1" in answer.result(SECONDS).text
+
+
+def test_store_requests_of_one_token_leave_places_for_others(
+    api: Api, gate: Gate, requests: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While the store does not answer, a token cannot fill the queue of all."""
+    api.dataset()
+    worker = api.start(api.submit()["id"])
+    log = Path(worker.uri.removeprefix("file://")) / "driver.log"
+    log.parent.mkdir(parents=True)
+    log.write_bytes(b"step 1\n")
+    monkeypatch.setattr(AttemptLog, "text", gate.guard(AttemptLog.text))
+    path, store = f"/v1/jobs/{worker.job_id}/logs", api.context.store_threads
+    tokens = [api.token("read") for _ in range(store.in_all // store.per_token)]
+    answers: list[Future[Any]] = []
+    for headers in tokens:
+        answers += [
+            requests.submit(api.client.get, path, headers=headers) for _ in range(store.per_token)
+        ]
+        number = len(answers)
+        until(lambda n=number: store.requests == n or None, f"{number} requests", SECONDS)
+        answer = requests.submit(api.client.get, path, headers=headers).result(SECONDS)
+        refused(answer, 429, type="too-many-store-requests")
+    answer = requests.submit(api.client.get, path).result(SECONDS)
+    refused(answer, 503, type="too-many-store-requests")
+    assert int(answer.headers["retry-after"]) > 0
+    gate.opened.set()
+    assert {answer.result(SECONDS).content for answer in answers} == {b"step 1\n"}
+    assert store.requests == 0
+
+
+@pytest.mark.parametrize("reads", [True, False], ids=["it is read", "it is sent"])
+def test_answer_is_closed_when_the_client_leaves(reads: bool) -> None:
+    """Its file must not stay open until Python next collects garbage."""
+    closed, read = threading.Event(), threading.Event()
+
+    def blocks() -> Generator[bytes, None, None]:
+        try:
+            yield b"first"
+            read.set()
+            yield b"second"
+        finally:
+            closed.set()
+
+    answer = blocks()  # held: the end of its last reference would close it, too
+
+    async def send(scope: anyio.CancelScope) -> None:
+        async for _ in Threads(1).iterate(answer):
+            if not reads:
+                scope.cancel()
+                await anyio.sleep_forever()
+            if read.is_set():
+                raise AssertionError("the client has left")
+            scope.cancel()
+
+    async def leave() -> None:
+        with anyio.CancelScope() as scope:
+            await send(scope)
+        with anyio.fail_after(SECONDS):
+            while not closed.is_set():
+                await anyio.sleep(0.01)
+
+    anyio.run(leave)
+    assert closed.is_set()
 
 
 def test_statement_that_takes_too_long_is_a_problem_of_its_own(

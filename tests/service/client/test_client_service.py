@@ -214,6 +214,7 @@ def test_submit_list_show_and_cancel_commands(
 
     assert client.jobs.update(job["id"], name="third", priority=3).priority == 3
     assert _json("cancel", job["id"])["status"] == "cancelled"
+    assert "No log lines are stored" in _run("logs", job["id"]).stderr
     assert _run("watch", job["id"], code=1).stdout.splitlines()[-1].endswith("cancelled")
 
 
