@@ -14,7 +14,7 @@ from timm.layers import BatchNormAct2d, convert_sync_batchnorm
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from dasl_core.distributed import all_ranks, all_reduce_sum, world_size
+from dasl_core.distributed import all_ranks, gather, world_size
 
 
 def synchronize_batchnorm(module: nn.Module, device: torch.device) -> nn.Module:
@@ -53,18 +53,25 @@ class _GlobalStatistics(_BatchNorm):
         dims = [0, *range(2, x.dim())]
         # float32 at least, as torch's own kernels do under autocast.
         wide = x if x.dtype == torch.float64 else x.float()
-        count = wide.numel() // wide.shape[1] * world_size()
-        mean = all_reduce_sum(wide.sum(dims), all_ranks()) / count
         shape = [1, -1] + [1] * (x.dim() - 2)
-        centered = wide - mean.view(shape)
-        # Two passes: E[x^2] - E[x]^2 cancels when the mean is large compared with the deviation.
-        variance = all_reduce_sum(centered.square().sum(dims), all_ranks()) / count
+        own_mean = wide.mean(dims)
+        centered = wide - own_mean.view(shape)
+        # (W, 2, C) in one collective, whose latency is most of the time on a CPU. Combined as by Chan, Golub and
+        # LeVeque (1979) for equal shares: E[x^2] - E[x]^2 cancels when the mean is large compared with the deviation.
+        own = torch.stack([own_mean, centered.square().mean(dims)])
+        means, variances = gather(own.unsqueeze(0), all_ranks()).unbind(1)
+        mean = means.mean(0)
+        variance = (variances + (means - mean).square()).mean(0)
         if self.track_running_stats:
+            count = wide.numel() // wide.shape[1] * world_size()
             self._track(mean.detach(), variance.detach() * (count / max(count - 1, 1)))
-        result = centered * torch.rsqrt(variance + self.eps).view(shape)
+        scale = torch.rsqrt(variance + self.eps)
         if self.affine:
-            result = result * self.weight.view(shape) + self.bias.view(shape)
-        return result.to(x.dtype)
+            scale = scale * self.weight
+        offset = (own_mean - mean) * scale
+        if self.affine:
+            offset = offset + self.bias
+        return torch.addcmul(offset.view(shape), centered, scale.view(shape)).to(x.dtype)
 
     @torch.no_grad()
     def _track(self, mean: Tensor, unbiased_variance: Tensor) -> None:

@@ -46,7 +46,7 @@ REPOSITORY = Path(__file__).parents[2]
 DATASET = "pictures"
 CPUS = 2
 STEPS_AN_EPOCH = 4
-LONG_EPOCHS, SHORT_EPOCHS = 1500, 40
+LONG_EPOCHS, SHORT_EPOCHS = 600, 40
 
 
 @dataclass

@@ -72,7 +72,8 @@ def test_equals_torch_on_the_whole_batch(pool: GlooPool, kind: str) -> None:
         names.append("evaluated")
     for name in names:
         together = np.concatenate([part[name] for part in parts])
-        np.testing.assert_allclose(together, alone[name], rtol=0, atol=1e-10, err_msg=name)
+        # Evaluated values are thousands.
+        np.testing.assert_allclose(together, alone[name], rtol=1e-12, atol=1e-10, err_msg=name)
     for index, slope in enumerate(alone["parameter_gradients"]):
         total = sum(part["parameter_gradients"][index] for part in parts)
         np.testing.assert_allclose(total, slope, rtol=0, atol=1e-10)

@@ -57,10 +57,12 @@ class Cluster:
         return "\n".join(f"{file.name}:\n{file.read_text()[-4000:]}" for file in files)
 
 
-@pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[Cluster]:
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """Two machines with a data set; a test leaves the cable connected and no CPU in use."""
     if reason := why_impossible():
         pytest.skip(reason)
+    tmp_path = tmp_path_factory.mktemp("cluster")
     database_url = f"sqlite:///{tmp_path / 'dasl.db'}"
     upgrade(database_url)
     database = Database(database_url)
@@ -98,13 +100,13 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
             machines.start("head", command, env, tmp_path / f"{service}.log")
         with machines.on("head"), Client(URL, token, patience=PATIENCE_SECONDS) as client:
             until(lambda: len(client.cluster().nodes) == 2 or None, "two nodes", pause=0.5)
+            write_images(tmp_path / "images", 88)
+            client.datasets.add(tmp_path / "images", "images").wait(timeout=PATIENCE_SECONDS)
             yield Cluster(machines, tmp_path, client)
 
 
 def test_job_on_two_nodes_survives_cut_cable(cluster: Cluster) -> None:
     client, machines = cluster.client, cluster.machines
-    write_images(cluster.folder / "images", 88)
-    client.datasets.add(cluster.folder / "images", "images").wait(timeout=PATIENCE_SECONDS)
     # It saves about once a second, and has more steps than it can take.
     train = {"epochs": 5000, "batch_size": 8, "checkpoint_every_epochs": 10}
     job = client.jobs.submit(
@@ -141,8 +143,6 @@ def test_job_on_two_nodes_survives_cut_cable(cluster: Cluster) -> None:
 
 def test_jobs_leave_drained_node(cluster: Cluster) -> None:
     client, (head, node) = cluster.client, ADDRESSES.values()
-    write_images(cluster.folder / "images", 88)
-    client.datasets.add(cluster.folder / "images", "images").wait(timeout=PATIENCE_SECONDS)
     train = {"epochs": 5000, "batch_size": 8, "checkpoint_every_epochs": 10}
     changes = {"train": train, "evaluate": {"every_epochs": 5000}, "checkpoints": {"keep_last": 1}}
     elastic = {"workers": 2, "cpus_per_worker": 1, "min_workers": 1}
