@@ -19,13 +19,18 @@ FINAL_WEIGHTS = "training_state.safetensors"
 
 
 def violations(
-    database: Database, accepted: Mapping[str, str], steps: Mapping[str, int]
+    database: Database,
+    accepted: Mapping[str, str],
+    steps: Mapping[str, int],
+    forgotten: Mapping[str, range] | None = None,
 ) -> list[str]:
     """Return one sentence for each violation; none if nothing was lost or done twice.
 
     Args:
         accepted: the job id that the API returned, by idempotency key.
         steps: number of training steps, by job.
+        forgotten: steps among which those are whose loss went with a replaced database, by job. These must follow
+            one another.
     """
     problems: list[str] = []
     with database.read() as session:
@@ -39,7 +44,9 @@ def violations(
         for job in jobs.values():
             problems += [
                 f"{job.id}: {violation}"
-                for violation in _job_violations(session, job, steps.get(job.id))
+                for violation in _job_violations(
+                    session, job, steps.get(job.id), (forgotten or {}).get(job.id, range(0))
+                )
             ]
     return problems
 
@@ -90,7 +97,9 @@ def weight_differences(database: Database, kinds: Mapping[str, str]) -> list[str
     return problems
 
 
-def _job_violations(session: Session, job: Job, steps: int | None) -> Iterator[str]:
+def _job_violations(
+    session: Session, job: Job, steps: int | None, forgotten: range
+) -> Iterator[str]:
     events = session.scalars(select(Event).where(Event.job_id == job.id).order_by(Event.seq)).all()
     attempts = session.scalars(
         select(Attempt).where(Attempt.job_id == job.id).order_by(Attempt.number)
@@ -109,8 +118,11 @@ def _job_violations(session: Session, job: Job, steps: int | None) -> Iterator[s
             yield f"attempt {metric.attempt} trained step {metric.step} after the next one began"
     unreported = _unreported_steps(list(events), list(attempts), list(checkpoints))
     reported = {metric.step for metric in metrics}
-    if steps is not None and reported | unreported != set(range(1, steps + 1)):
-        yield f"the loss is missing for some of its {steps} steps"
+    if steps is not None:
+        missing = set(range(1, steps + 1)) - reported - unreported
+        one_gap = not missing or max(missing) - min(missing) + 1 == len(missing)
+        if not (missing <= set(forgotten) and one_gap and reported <= set(range(1, steps + 1))):
+            yield f"the loss is missing for some of its {steps} steps"
     yield from _checkpoint_violations(list(attempts), list(checkpoints), started_at)
 
 

@@ -180,7 +180,13 @@ def trial(
     }
     database = Database(database_url)
     violations = [
-        *history.violations(database, {name: job.id for name, job in jobs.items()}, steps),
+        *history.violations(
+            database,
+            {name: job.id for name, job in jobs.items()},
+            steps,
+            # Reported to the database that the backup has replaced.
+            {jobs["running"].id: range(at_backup + 1, at_second_upgrade)},
+        ),
         *history.weight_differences(
             database, {job.id: "short" for name, job in jobs.items() if name != "running"}
         ),

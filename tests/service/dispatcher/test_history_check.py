@@ -138,6 +138,18 @@ def test_every_violation_is_found(
     assert any(violation in text for text in history.violations()), history.violations()
 
 
+def test_losses_of_a_replaced_database_may_be_missing_in_one_gap(history: History) -> None:
+    def found(forgotten: range) -> list[str]:
+        jobs, accepted = {history.job: STEPS}, {"key": history.job}
+        return violations(history.world.database, accepted, jobs, {history.job: forgotten})
+
+    change(history, delete(Metric).where(Metric.step == 2))
+    assert found(range(2, 3)) == []
+    assert any("missing" in text for text in found(range(3, 4)))
+    change(history, delete(Metric).where(Metric.step == 4))
+    assert any("missing" in text for text in found(range(2, 5)))
+
+
 def test_lost_and_unknown_jobs_are_found(history: History) -> None:
     assert history.violations(one=history.job, two="job_x") == ["job_x: accepted as two, and lost"]
     assert any("was never submitted" in text for text in history.violations(two="job_x"))
