@@ -18,6 +18,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -53,16 +54,22 @@ def main() -> int:
         action="store_true",
         help=f"replace Ray and training, see tests.support.stand_in; only for {' and '.join(STANDIN)}",
     )
+    parser.add_argument(
+        "--lease-seconds",
+        type=float,
+        help="the dispatcher's lease in the trial `dispatcher`; default: that of the product",
+    )
     parser.add_argument("--output", type=Path, default=RESULTS)
     options = parser.parse_args()
     own_all_processes()
     results = json.loads(options.output.read_text()) if options.output.exists() else {}
+    trials = TRIALS | {"dispatcher": partial(dispatcher, lease_seconds=options.lease_seconds)}
     for name in options.only or TRIALS:
         before = machine("torch", "ray", "sqlalchemy")
         # Ray's environment variables may change the results.
         before |= {name: value for name, value in os.environ.items() if name[:4] == "RAY_"}
         with tempfile.TemporaryDirectory(prefix="dasl-recovery-") as folder:
-            result = TRIALS[name](Path(folder), options.standin and name in STANDIN)
+            result = trials[name](Path(folder), options.standin and name in STANDIN)
         orphans = [
             " ".join(words)[:200] for words in processes.commands(os.getpid()).values() if words[0]
         ]
@@ -114,11 +121,14 @@ def ray_head(folder: Path, standin: bool) -> dict[str, Any]:
     }
 
 
-def dispatcher(folder: Path, standin: bool) -> dict[str, Any]:
-    """Kill the dispatcher, with the default lease; the job continues and is adopted."""
+def dispatcher(
+    folder: Path, standin: bool, *, lease_seconds: float | None = None
+) -> dict[str, Any]:
+    """Kill the dispatcher, by default with the product's lease; the job continues and is adopted."""
     url = f"sqlite:///{folder / 'dasl.db'}"
+    settings = {} if lease_seconds is None else {"DASL_LEASE_SECONDS": f"{lease_seconds:g}"}
     with (
-        deployed(folder, url, cpus=2, settings={}, ray=_ray(folder, standin)) as deployment,
+        deployed(folder, url, cpus=2, settings=settings, ray=_ray(folder, standin)) as deployment,
         deployment.client() as client,
     ):
         database = Database(url)

@@ -1,13 +1,14 @@
-"""Jobs across two Ray nodes whose cable is cut, or of which one is drained."""
+"""Jobs across two Ray nodes whose cable is cut, whose service is killed, or of which one is drained."""
 
 from __future__ import annotations
 
 import os
 import secrets
+import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -34,7 +35,23 @@ class Cluster:
 
     machines: TwoNodes
     folder: Path
+    env: Mapping[str, str]
     client: Client
+    services: list[subprocess.Popen[bytes]] = field(default_factory=list)
+
+    def start_services(self) -> None:
+        """Start API and dispatcher on the head."""
+        for name in ("server", "dispatcher"):
+            command = [sys.executable, "-m", f"service.{name}"]
+            output = self.folder / f"{name}.log"
+            self.services.append(self.machines.start("head", command, self.env, output))
+
+    def kill_services(self) -> None:
+        """Kill API and dispatcher (SIGKILL)."""
+        while self.services:
+            process = self.services.pop()
+            process.kill()
+            process.wait()
 
     def waits_for_machines(self, job: Job) -> bool:
         """Whether a job is queued because too few nodes are left."""
@@ -75,11 +92,14 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         "RAY_AUTH_TOKEN": secrets.token_hex(32),
         "RAY_enable_worker_prestart": "0",
         "RAY_prestart_worker_first_driver": "0",
+        # A node counts as dead after 36 s without an answer, which is more than the short outage; by default after 62 s.
+        "RAY_health_check_failure_threshold": "3",
         "DASL_HOME": str(tmp_path / "home"),
         "DASL_DATABASE_URL": database_url,
         "DASL_CACHE_DIR": str(tmp_path / "cache"),
         "DASL_HOST": head,
         "DASL_RAY_ADDRESS": f"http://{head}:8265",
+        "DASL_LEASE_SECONDS": "5",
     }
     # A socket's path has at most 107 bytes. Removed after the machines, which write into it until they end.
     with TemporaryDirectory(prefix="dasl-ray-", dir="/tmp") as sockets, two_nodes() as machines:
@@ -95,14 +115,13 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
             # A node that has lost the head for too long exits, and is restarted like a container.
             always = ["sh", "-c", f"while true; do {ray}; sleep 1; done"]
             machines.start(machine, always, env, tmp_path / f"{machine}.log")
-        for service in ("server", "dispatcher"):
-            command = [sys.executable, "-m", f"service.{service}"]
-            machines.start("head", command, env, tmp_path / f"{service}.log")
         with machines.on("head"), Client(URL, token, patience=PATIENCE_SECONDS) as client:
+            cluster = Cluster(machines, tmp_path, env, client)
+            cluster.start_services()
             until(lambda: len(client.cluster().nodes) == 2 or None, "two nodes", pause=0.5)
             write_images(tmp_path / "images", 88)
             client.datasets.add(tmp_path / "images", "images").wait(timeout=PATIENCE_SECONDS)
-            yield Cluster(machines, tmp_path, client)
+            yield cluster
 
 
 def test_job_on_two_nodes_survives_cut_cable(cluster: Cluster) -> None:
@@ -141,13 +160,19 @@ def test_job_on_two_nodes_survives_cut_cable(cluster: Cluster) -> None:
     assert None not in sources[1:], "each attempt resumes from the one before it"
 
 
-def test_jobs_leave_drained_node(cluster: Cluster) -> None:
+def test_jobs_survive_killed_service_and_leave_drained_node(cluster: Cluster) -> None:
     client, (head, node) = cluster.client, ADDRESSES.values()
     train = {"epochs": 5000, "batch_size": 8, "checkpoint_every_epochs": 10}
     changes = {"train": train, "evaluate": {"every_epochs": 5000}, "checkpoints": {"keep_last": 1}}
     elastic = {"workers": 2, "cpus_per_worker": 1, "min_workers": 1}
     job = client.jobs.submit(spec("images", **changes, resources=elastic))
     cluster.until_saved(job)
+
+    # The next dispatcher adopts what runs.
+    cluster.kill_services()
+    cluster.start_services()
+    cluster.until_saved(job)
+    assert (len(client.jobs.attempts(job.id)), job.refresh().restarts) == (1, 0)
 
     client.drain(node, reason="maintenance")
     assert [each.drained for each in client.cluster().nodes if each.address == node] == [True]

@@ -60,6 +60,8 @@ class S3Server:
             ),
             # A missing bucket is an error, as on AWS.
             *("-s3.autoCreateBucket=false", "-volume.max=0", "-volume.preStopSeconds=0"),
+            # A single master elects itself after its restart; by default it waits 10 s for another one.
+            "-master.electionTimeout=1s",
             *("-master.volumeSizeLimitMB=64", "-master.telemetry=false", "-metricsPort=0"),
         ]
 

@@ -35,7 +35,7 @@ class TwoNodes:
 
     def start(
         self, machine: Machine, command: Sequence[str], env: Mapping[str, str], output: Path
-    ) -> None:
+    ) -> subprocess.Popen[bytes]:
         """Start a process on a machine; append its output to a file."""
         with output.open("ab") as file:
             process = subprocess.Popen(
@@ -46,6 +46,7 @@ class TwoNodes:
                 env=dict(env),
             )
         self.processes.append(process)
+        return process
 
     def cut(self) -> None:
         """Cut the cable."""

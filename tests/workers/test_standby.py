@@ -225,17 +225,11 @@ def test_each_job_gets_its_own_standby_process(
         first = run("first")
         [second_standby] = until(lambda: standby_ranks() or None, "another standby rank", 240)
         second = run("second")
-        # The ordinary path, as with a keeper that could not do its work.
-        [keeper] = [p for p, w in commands(guard.pid).items() if "workers.standby_keeper" in w[3:4]]
-        psutil.Process(keeper).kill()
-        for pid in standby_ranks():
-            psutil.Process(pid).kill()
-        third = run("third")
 
+    # Without standby processes, attempts start as in all other tests.
     assert (first["pid"], second["pid"]) == (first_standby, second_standby)
-    jobs = (first, second, third)
-    assert len({(facts["pid"], facts["born"]) for facts in jobs}) == 3
-    for facts in jobs:
+    assert (first["pid"], first["born"]) != (second["pid"], second["born"])
+    for facts in (first, second):
         assert facts["modules"] == ["dasl_core.train.build", "torch"]
         assert facts["found"] == [False, False], "something of another job"
         assert facts["address"] == access["RAY_ADDRESS"]

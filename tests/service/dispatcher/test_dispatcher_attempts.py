@@ -676,11 +676,11 @@ def test_attempt_that_reads_images_hangs_only_if_their_number_stands_still(world
     job = world.add_job()
     world.tick()
     world.worker_starts(job)
-    for images in range(0, 400_000, 4_000):  # hours before the first step
-        stands_still(world, job, 200, {"images_read": images, "images_total": 400_000})
+    for images in range(0, 400_000, 40_000):  # more than an hour before the first step
+        stands_still(world, job, 400, {"images_read": images, "images_total": 400_000})
     assert world.status(job) == JobStatus.RUNNING
     progress = world.job(job).progress
-    assert progress == {"images_read": 396_000, "images_total": 400_000}
+    assert progress == {"images_read": 360_000, "images_total": 400_000}
     stands_still(world, job, 2000, progress)
     error = world.attempt(job).error
     assert error is not None

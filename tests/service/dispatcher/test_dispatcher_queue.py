@@ -191,19 +191,19 @@ def test_small_jobs_run_beside_reservation_of_large_one(world: World) -> None:
 
 
 def test_earlier_attempts_count_in_expected_duration(world: World) -> None:
-    first = world.add_job(max_hours=10)
+    first = world.add_job(max_hours=1)
     world.tick()
     world.worker_starts(first)
-    world.worker_trains(first, 6 * 3600)
+    world.worker_trains(first, 36 * 60)
     world.pause(first)
     world.worker_finishes(first, "paused")
     world.executor.end(world.run_id(first), 0)
     world.resume(first)
     world.tick()
     assert world.status(first) == JobStatus.STARTING
-    # The job, and the resources that it holds, have four of ten hours left.
+    # The job, and the resources that it holds, have 24 of 60 minutes left.
     large = world.add_job(workers=2)
-    longer, shorter = world.add_job(max_hours=5), world.add_job(max_hours=3)
+    longer, shorter = world.add_job(max_hours=0.5), world.add_job(max_hours=0.3)
     world.tick()
     assert world.status(large) == world.status(longer) == JobStatus.QUEUED
     assert world.status(shorter) == JobStatus.STARTING
