@@ -22,7 +22,7 @@ from tests.support.running_service import (
 )
 from tests.support.service_v0_1 import OldService, relocate, unpack
 
-NUM_IMAGES = 356
+NUM_IMAGES = 180
 
 
 @dataclass(frozen=True)

@@ -33,7 +33,7 @@ from tests.support.running_service import CLASSES, Served
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("ray"), pytest.mark.timeout(900)]
 
-EPOCHS, STEPS = 3, 40
+EPOCHS, STEPS = 3, 20
 
 # The model card's code, run without this project and without Python's `site` on the path.
 BEFORE_CARD = """
