@@ -1,6 +1,7 @@
 """Threads of the API by kind of request, so that slow ones delay neither heartbeats nor other requests.
 
-A thread uses at most one database connection, so their numbers also divide the pool of connections.
+A thread uses at most one database connection, so their numbers also divide the pool of connections. Those that
+check paths use none.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ WORKER_THREADS = 16
 HEAVY_THREADS = 4
 STORE_THREADS = 8
 """Threads of requests that read the artifact store, which may not answer for seconds."""
+PATH_THREADS = 8
+"""Threads of requests that check folders and weights, whose file system may hang."""
 _RETRY_AFTER = {"Retry-After": "2"}
 
 
@@ -107,4 +110,15 @@ def store_threads() -> LimitedThreads:
     """Return the threads of requests that read the artifact store, which may not answer for seconds."""
     return LimitedThreads(
         STORE_THREADS, kind="store", of="files and logs", per_token=32, in_all=128
+    )
+
+
+def path_threads() -> LimitedThreads:
+    """Return the threads of requests that check folders and weights, whose file system may hang."""
+    return LimitedThreads(
+        PATH_THREADS,
+        kind="path",
+        of="checks of paths (their file system may hang)",
+        per_token=128,
+        in_all=256,
     )

@@ -30,6 +30,7 @@ from service.api.threads import (
     LimitedThreads,
     Threads,
     heavy_threads,
+    path_threads,
     store_threads,
 )
 from service.artifacts.storage import Storage
@@ -56,6 +57,7 @@ class Context:
     worker_threads: Threads = field(default_factory=lambda: Threads(WORKER_THREADS))
     store_threads: LimitedThreads = field(default_factory=store_threads)
     heavy_threads: LimitedThreads = field(default_factory=heavy_threads)
+    path_threads: LimitedThreads = field(default_factory=path_threads)
     last_use: LastUse = field(default_factory=LastUse)
     closing: threading.Event = field(default_factory=threading.Event)
     """Set at shutdown, to end the live streams."""

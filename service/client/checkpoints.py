@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from service.client.errors import DownloadFailed
 from service.client.files import OnBytes, fetch, safe_name
 from service.client.models import Checkpoint
 from service.client.transport import Transport, path_to
@@ -50,9 +51,11 @@ class Checkpoints:
         SHA-256 before it gets its final name.
 
         Raises:
-            DownloadFailed: a file is incomplete or differs from the manifest.
+            DownloadFailed: the checkpoint was deleted, or a file is incomplete or differs from the manifest.
         """
         checkpoint = self.get(checkpoint_id)
+        if checkpoint.state == "deleted":  # its manifest is empty
+            raise DownloadFailed(f"The checkpoint {checkpoint_id} was deleted.")
         for file in checkpoint.files:  # refuse a bad manifest before writing anything
             safe_name(file.name)
         return [

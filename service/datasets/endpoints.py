@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Query, Response
@@ -32,16 +33,27 @@ OwnDatasetToChange = Annotated[Dataset, Depends(_get_to_change)]
 """As `OwnDataset`, for callers who may submit. Needs a `WriteSession`."""
 
 
+async def _checked(
+    request: DatasetRequest, caller: Submitter, context: WithContext
+) -> DatasetRequest:
+    # Before the transaction, in threads of their own, as a file system may hang.
+    check = partial(service.check_folder, request.uri, caller.tenant, context.settings)
+    await context.path_threads.run_for(caller.token_id, check)
+    return request
+
+
+CheckedRequest = Annotated[DatasetRequest, Depends(_checked)]
+"""The body, whose folder exists and may be read by the caller, who may submit."""
+
+
 @router.post("", status_code=201)
 def register_dataset(
-    request: DatasetRequest,
+    request: CheckedRequest,
     response: Response,
     caller: Submitter,
-    context: WithContext,
     session: WriteSession,
 ) -> DatasetView:
     """Register a folder of images by its path; it is ingested in the background, tenants taking turns."""
-    service.check_folder(request.uri, caller.tenant, context.settings)
     dataset = service.register(session, caller, request)
     response.headers["Location"] = f"/v1/datasets/{dataset.id}"
     return DatasetView.model_validate(dataset)

@@ -255,7 +255,8 @@ class IdempotencyKey(Base):
     key: Mapped[str] = mapped_column(String(255), primary_key=True)
     body_hash: Mapped[str] = mapped_column(String(64))
     answer: Mapped[Object]
-    created_at: Mapped[datetime]
+    # Indexed to remove old rows.
+    created_at: Mapped[datetime] = mapped_column(index=True)
 
 
 class Run(Base):
@@ -359,7 +360,7 @@ class Evaluation(Base):
 
 
 class Checkpoint(Base):
-    """A registered checkpoint: `files` is its manifest, a list of {name, size, sha256}."""
+    """A registered checkpoint: `files` is its manifest, a list of {name, size, sha256}; empty once it is deleted."""
 
     __tablename__ = "checkpoints"
     __table_args__ = (

@@ -8,12 +8,15 @@ from service.dispatcher.context import DispatcherContext, passed
 from service.ledger import repository as ledger
 from service.scheduling import repository as scheduling
 from service.scheduling.window import FORGOTTEN
+from service.storage import repository as storage
 from service.tokens import repository as tokens
 
 KEEP_USE = timedelta(days=3 * 366)
 """Use of the cluster is kept this long, or longer if the half-life of the fair share needs it."""
 KEEP_LOGIN_TOKENS = timedelta(days=90)
 """The tokens of logins are kept this long after their expiry."""
+KEEP_ANSWERS = timedelta(days=90)
+"""The answers to requests with an Idempotency-Key are kept this long."""
 _EVERY = timedelta(minutes=5)
 # Bounds the duration of a transaction, during which other writers wait.
 _ROWS_AT_ONCE = 5000
@@ -39,5 +42,8 @@ class Housekeeping:
         with self._context.write() as session:
             before = now - KEEP_LOGIN_TOKENS
             counts.append(tokens.remove_expired_logins(session, before, _ROWS_AT_ONCE))
+        with self._context.write() as session:
+            before = now - KEEP_ANSWERS
+            counts.append(storage.remove_answers(session, before, _ROWS_AT_ONCE))
         if max(counts) < _ROWS_AT_ONCE:
             self._done_at = now

@@ -134,7 +134,10 @@ def _serve(
                 print(f"Ready after {seconds:.0f} s. Ctrl-C stops everything.", flush=True)
             if not api.is_alive():
                 raise RuntimeError("The API ended unexpectedly; the reason is logged above")
-            stuck = dispatcher.stuck() or api.stuck()
+            stuck = dispatcher.stuck()
+            if stuck is None and (stuck := api.stuck()) is not None:
+                # As after Ctrl-C, trainings may save first: workers' requests have threads of their own.
+                stop.set()
             if stuck is not None:
                 # A stuck thread cannot be ended: another dispatcher beside it would share its lease.
                 raise RuntimeError(f"{stuck}. The service ends; start it again")

@@ -9,23 +9,21 @@ from fastapi import APIRouter, Header, Query, Response
 from fastapi.responses import JSONResponse
 from pydantic import AfterValidator
 
-from dasl_core.spec import METHODS, JobSpec
+from dasl_core.spec import METHODS
 from dasl_core.spec.base import problem
 from dasl_core.spec.errors import closest
 from service.api.auth import Reader, Submitter
 from service.api.pagination import After, Limit, Page, page, position
 from service.api.problems import field_problem
-from service.api.transaction import Context, ReadSession, Route, WithContext, WriteSession
-from service.jobs import clones, path_checks, repository, service, submission
+from service.api.transaction import ReadSession, Route, WithContext, WriteSession
+from service.jobs import clones, repository, service, submission
+from service.jobs.checked_specs import CloneToSubmit, SpecToSubmit, SpecToValidate
 from service.jobs.dependencies import OwnJob, OwnJobToChange
-from service.jobs.path_checks import PathChecks
 from service.jobs.schemas import (
     AttemptView,
-    CloneRequest,
     EvaluationView,
     JobPatch,
     JobView,
-    SpecBody,
     SubmittedJob,
     ValidatedJob,
 )
@@ -49,31 +47,25 @@ def _known_method(name: str | None) -> str | None:
 
 @router.post("", status_code=201, response_model=SubmittedJob)
 def submit_job(
-    spec: SpecBody,
+    checked: SpecToSubmit,
     caller: Submitter,
     context: WithContext,
     session: WriteSession,
     key: IdempotencyKey = None,
 ) -> Response:
     """Queue a job; a request repeated with the same `Idempotency-Key` gets the first answer."""
-    checks = _check_paths(context, caller.tenant, spec)
     limit = context.settings.cluster_limit
-    return _submitted(*submission.submit(session, caller, spec, key, checks, limit), status=201)
+    answer, repeated = submission.submit(session, caller, checked.spec, key, checked.checks, limit)
+    return _submitted(answer, repeated, status=201)
 
 
 @router.post("/validate")
 def validate_job(
-    spec: SpecBody, caller: Reader, context: WithContext, session: ReadSession
+    checked: SpecToValidate, caller: Reader, context: WithContext, session: ReadSession
 ) -> ValidatedJob:
     """Resolve a spec (no "auto" is left) and estimate its cost, without storing anything."""
-    if spec.backbone.pretrained is not None and not caller.may("submit"):
-        # The answer would tell which files exist, and what they are.
-        message = "is a path, which only a token with the scope submit may check"
-        expected = "null, or a token with the scope submit"
-        raise field_problem("backbone.pretrained", message, spec.backbone.pretrained, expected)
-    checks = _check_paths(context, caller.tenant, spec)
     limit = context.settings.cluster_limit
-    planned = submission.plan(session, caller.tenant, spec, checks, limit)
+    planned = submission.plan(session, caller.tenant, checked.spec, checked.checks, limit)
     return ValidatedJob(
         resolved=planned.resolved.model_dump(mode="json"),
         estimate=planned.estimate,
@@ -153,23 +145,14 @@ def resume_job(job: OwnJobToChange, session: WriteSession) -> JobView:
 @router.post("/{job_id}/clone", status_code=202, response_model=SubmittedJob)
 def clone_job(
     job_id: str,
+    checked: CloneToSubmit,
     caller: Submitter,
     context: WithContext,
     session: WriteSession,
     key: IdempotencyKey = None,
-    request: CloneRequest | None = None,
 ) -> Response:
     """Queue a new job that continues from a checkpoint of this job, with changed settings."""
-    request = request or CloneRequest()
-    with context.database.read() as reading:
-        clone = clones.spec_of_clone(
-            reading,
-            caller.tenant,
-            job_id,
-            request.changes,
-            continues=request.checkpoint is not None,
-        )
-    checks = _check_paths(context, caller.tenant, clone.spec)
+    request, clone = checked.request, checked.clone
     find_checkpoint = None
     if request.checkpoint is not None:
         find_checkpoint = partial(
@@ -182,7 +165,7 @@ def clone_job(
         caller,
         clone.spec,
         key,
-        checks,
+        checked.checks,
         context.settings.cluster_limit,
         find_checkpoint=find_checkpoint,
         request=replayable,
@@ -205,10 +188,6 @@ def list_evaluations(job: OwnJob, session: ReadSession) -> Page[EvaluationView]:
     """List a job's evaluations on held-out images, by step."""
     rows = repository.evaluations(session, job.id)
     return Page(data=[EvaluationView.model_validate(row) for row in rows])
-
-
-def _check_paths(context: Context, tenant: str, spec: JobSpec) -> PathChecks:
-    return path_checks.check_paths(context.settings, context.database, tenant, spec)
 
 
 def _submitted(answer: dict[str, Any], repeated: bool, *, status: int) -> Response:

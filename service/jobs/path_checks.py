@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -37,10 +37,29 @@ class PathChecks:
     record: WeightsRecord = NO_RECORD
 
 
-def check_paths(settings: Settings, database: Database, tenant: str, spec: JobSpec) -> PathChecks:
+def find_datasets(database: Database, tenant: str, spec: JobSpec) -> dict[str, Dataset]:
+    """Return the data sets of a spec that are ready, by field."""
+    with database.autocommit() as session:
+        rows = {
+            field: datasets.find(session, tenant, name)
+            for field, name in _named_datasets(spec).items()
+        }
+    return {
+        field: row
+        for field, row in rows.items()
+        if row is not None and row.state == DatasetState.READY
+    }
+
+
+def check_paths(
+    settings: Settings, tenant: str, spec: JobSpec, ready: Mapping[str, Dataset]
+) -> PathChecks:
     """Check the paths that a spec names.
 
-    No transaction is open while paths are checked, as a file system may hang.
+    It uses no database connection, as a file system may hang.
+
+    Args:
+        ready: data sets by field, from `find_datasets`.
     """
     record, pretrained = NO_RECORD, spec.backbone.pretrained
     readable = settings.readable_folders(tenant)
@@ -49,17 +68,16 @@ def check_paths(settings: Settings, database: Database, tenant: str, spec: JobSp
         record, problems = _record(readable, pretrained)
         if not problems:
             problems = _content_problems(pretrained, spec.backbone)
-    names = {"dataset": spec.dataset, "evaluate.dataset": spec.evaluate.dataset}
-    with database.autocommit() as session:
-        by_field = {
-            field: datasets.find(session, tenant, name)
-            for field, name in names.items()
-            if name is not None
-        }
-    for field, dataset in by_field.items():
-        if dataset is not None and dataset.state == DatasetState.READY:
-            problems += _folder_problems(settings, readable, field, str(names[field]), dataset)
+    names = _named_datasets(spec)
+    for field, dataset in ready.items():
+        problems += _folder_problems(settings, readable, field, names[field], dataset)
     return PathChecks(problems, record)
+
+
+def _named_datasets(spec: JobSpec) -> dict[str, str]:
+    """Return the names of a spec's data sets, by field."""
+    names = {"dataset": spec.dataset, "evaluate.dataset": spec.evaluate.dataset}
+    return {field: name for field, name in names.items() if name is not None}
 
 
 def _weights_problems(

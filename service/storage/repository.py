@@ -25,8 +25,19 @@ from sqlalchemy import (
 )
 from sqlalchemy.orm import Session, aliased
 
-from service.checkpoints.repository import DAMAGED, DELETED, DELETING, REGISTERED
-from service.db.models import Artifact, Attempt, Base, Checkpoint, Dataset, Job, JobTag, Metric, Run
+from service.checkpoints.repository import DAMAGED, DELETED, DELETING, HAS_FILES, REGISTERED
+from service.db.models import (
+    Artifact,
+    Attempt,
+    Base,
+    Checkpoint,
+    Dataset,
+    IdempotencyKey,
+    Job,
+    JobTag,
+    Metric,
+    Run,
+)
 from service.states import TERMINAL, JobStatus
 from service.storage.schemas import (
     LargeJob,
@@ -191,11 +202,24 @@ def remove_artifact(session: Session, artifact: Artifact) -> None:
     )
 
 
+def remove_answers(session: Session, before: datetime, limit: int) -> int:
+    """Remove the answers to Idempotency-Keys of before a time; return their number, `limit` at most."""
+    key = IdempotencyKey.tenant, IdempotencyKey.key
+    old = select(*key).where(IdempotencyKey.created_at < before).order_by(IdempotencyKey.created_at)
+    removed = session.execute(
+        delete(IdempotencyKey)
+        .where(tuple_(*key).in_(old.limit(limit)))
+        .returning(IdempotencyKey.key)
+        .execution_options(synchronize_session=False)
+    )
+    return len(removed.all())
+
+
 def add_sizes(session: Session, limit: int) -> int:
     """Store the sizes of checkpoints that a version without sizes registered; return their number."""
     rows = session.scalars(
         select(Checkpoint)
-        .where(Checkpoint.size.is_(None))
+        .where(HAS_FILES, Checkpoint.size.is_(None))
         .limit(limit)
         # Others lock the checkpoints of a job in another order.
         .with_for_update(skip_locked=True)

@@ -13,6 +13,7 @@ from sqlalchemy import event
 
 from dasl_core.spec import Checkpoints
 from service import ids, lifecycle, registration
+from service.artifacts.storage import Storage
 from service.checkpoints import repository as checkpoints
 from service.checkpoints.retention import obsolete_checkpoints
 from service.db.models import Checkpoint, Job
@@ -20,6 +21,7 @@ from service.dispatcher.context import utc_now
 from service.dispatcher.garbage import Garbage
 from service.protocol import CheckpointReport
 from service.runs.endings import Ending, Retry
+from service.storage import repository as storage
 from tests.support.api_under_test import Api, Worker, refused
 
 
@@ -263,6 +265,56 @@ def test_retention_drops_only_old_inferior_unpinned_checkpoints(
             and c.metrics.get("knn_top1", -1.0) >= checkpoint.metrics.get("knn_top1", -1.0)
         ]
         assert len(better) >= keep_best
+
+
+def test_deleted_checkpoint_keeps_its_row_without_the_manifest(
+    api: Api, garbage: Garbage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worker = running(api, keep_last=1)
+    deleted, newest = save(worker, 1), save(worker, 2)
+
+    def manifests() -> dict[str, tuple[str, int]]:
+        with api.database.read() as session:
+            rows = (session.get_one(Checkpoint, each) for each in (deleted, newest))
+            return {row.id: (row.state, len(row.files)) for row in rows}
+
+    def fail(*_: object) -> None:
+        raise OSError("the store is away")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Storage, "remove", fail)
+        sweep(garbage)
+    # The files are still there, so the manifest is, too.
+    assert manifests() == {deleted: ("deleting", 1), newest: ("registered", 1)}
+    garbage._tried_at.clear()
+    sweep(garbage)
+    assert manifests() == {deleted: ("deleted", 0), newest: ("registered", 1)}
+    shown = api.client.get(f"/v1/checkpoints/{deleted}").json()
+    assert (shown["state"], shown["files"]) == ("deleted", [])
+    download = api.client.get(f"/v1/checkpoints/{deleted}/files/weights")
+    refused(download, 410, type="checkpoint-deleted")
+    with api.database.read() as session:
+        assert checkpoints.stored_bytes(session) == (1, 0)
+
+
+# SQLite only: PostgreSQL's planner scans a table as small as this one.
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+def test_sums_of_sizes_do_not_read_deleted_checkpoints(api: Api) -> None:
+    """Most rows of the table are deleted checkpoints, and the sums are made every minute."""
+    statements: list[tuple[str, Any]] = []
+    listener = ("before_cursor_execute", lambda *arguments: statements.append(arguments[2:4]))
+    event.listen(api.database.engine, *listener)
+    with api.database.write() as session:
+        checkpoints.stored_bytes(session)
+        storage.stored_bytes(session)
+        storage.add_sizes(session, 10)
+        queries = [each for each in statements if "FROM checkpoints" in each[0]]
+        assert len(queries) == 3
+        for query, parameters in queries:
+            explained = f"EXPLAIN QUERY PLAN {query}"
+            (step,) = session.connection().exec_driver_sql(explained, parameters).all()
+            assert step[-1].startswith("SEARCH checkpoints USING INDEX ix_checkpoints_state"), query
+    event.remove(api.database.engine, *listener)
 
 
 # SQLite only: PostgreSQL's planner scans a table as small as this one.

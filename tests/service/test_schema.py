@@ -12,7 +12,7 @@ from sqlalchemy import func, insert, inspect, select, text
 from sqlalchemy.exc import InvalidRequestError
 
 from service.db import migrate
-from service.db.models import Attempt, AuditEntry, Base, Dataset, Job, Token, Usage
+from service.db.models import Attempt, AuditEntry, Base, Checkpoint, Dataset, Job, Token, Usage
 from service.db.session import Database
 from service.ledger import repository as ledger
 from service.scheduling import repository as scheduling
@@ -183,3 +183,27 @@ def test_upgrade_from_0016_leaves_the_accounts_of_ended_jobs_to_the_dispatcher(
         assert list(session.scalars(without)) == [ended]
         assert scheduling.add_accounts(session, 10) == 1
         assert session.get_one(Job, ended).account_id == session.get_one(Job, waits).account_id
+
+
+def test_upgrade_from_0017_empties_the_manifests_of_deleted_checkpoints(
+    api: Api, database: Database, database_url: str
+) -> None:
+    api.dataset()
+    worker = api.start(api.submit()["id"])
+    worker.post("start")
+    files = [{"name": "weights", "size": 1, "sha256": "0" * 64}]
+    report = {"epoch": 1.0, "files": files, "metrics": {}, "final": False}
+    saved = [
+        worker.post(
+            "checkpoints", step=step, uri=f"{worker.uri}/checkpoints/step-{step}", **report
+        ).json()["id"]
+        for step in (1, 2)
+    ]
+    with database.write() as session:
+        session.get_one(Checkpoint, saved[0]).state = "deleted"
+    with database.engine.begin() as connection:
+        command.downgrade(migrate.configuration(connection), "0017")
+    migrate.upgrade(database_url)
+    with database.read() as session:
+        manifests = {row.id: row.files for row in session.scalars(select(Checkpoint))}
+    assert manifests == {saved[0]: [], saved[1]: files}

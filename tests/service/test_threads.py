@@ -15,7 +15,15 @@ import pytest
 from sqlalchemy import text
 from sqlalchemy.orm import Session
 
-from service.api.threads import GENERAL_THREADS, HEAVY_THREADS, STORE_THREADS, Threads
+from dasl_core.spec.locations import ReadableFolders
+from service.api.threads import (
+    GENERAL_THREADS,
+    HEAVY_THREADS,
+    PATH_THREADS,
+    STORE_THREADS,
+    LimitedThreads,
+    Threads,
+)
 from service.artifacts.attempt_log import AttemptLog
 from service.artifacts.storage import Storage
 from service.jobs import service
@@ -75,10 +83,10 @@ def gate(requests: ThreadPoolExecutor) -> Iterator[Gate]:
 Answers = Sequence[Future[Any]]
 
 
-def wait_for_requests(api: Api, number: int) -> None:
-    """Wait until so many heavy requests run or wait."""
-    what = f"{number} heavy requests"
-    until(lambda: api.context.heavy_threads.requests == number or None, what, SECONDS, pause=0.01)
+def wait_for_requests(threads: LimitedThreads, number: int) -> None:
+    """Wait until so many requests run in these threads or wait for one."""
+    what = f"{number} requests"
+    until(lambda: threads.requests == number or None, what, SECONDS, pause=0.01)
 
 
 def heavy_requests(api: Api, pool: ThreadPoolExecutor, job_id: str, tokens: int) -> Answers:
@@ -102,7 +110,7 @@ def test_blocked_heavy_reads_delay_neither_heartbeats_nor_other_requests(
     monkeypatch.setattr(repository, "points", gate.guard(repository.points))
     answers = heavy_requests(api, requests, worker.job_id, tokens=4)
     gate.wait_for(HEAVY_THREADS)
-    wait_for_requests(api, len(answers))
+    wait_for_requests(api.context.heavy_threads, len(answers))
 
     def post(action: str, **body: Any) -> Any:
         return requests.submit(worker.post, action, **body).result(SECONDS)
@@ -137,10 +145,10 @@ def test_heavy_requests_of_one_token_leave_places_for_others(
         requests.submit(api.client.get, path, headers=greedy)
         for _ in range(api.context.heavy_threads.per_token)
     ]
-    wait_for_requests(api, len(answers))
+    wait_for_requests(api.context.heavy_threads, len(answers))
     refused(api.client.get(path, headers=greedy), 429, type="too-many-heavy-requests")
     other = requests.submit(api.client.get, path)
-    wait_for_requests(api, len(answers) + 1)
+    wait_for_requests(api.context.heavy_threads, len(answers) + 1)
     gate.opened.set()
     for answer in [*answers, other]:
         assert answer.result(SECONDS).status_code == 200
@@ -231,8 +239,7 @@ def test_store_requests_of_one_token_leave_places_for_others(
         answers += [
             requests.submit(api.client.get, path, headers=headers) for _ in range(store.per_token)
         ]
-        number = len(answers)
-        until(lambda n=number: store.requests == n or None, f"{number} requests", SECONDS)
+        wait_for_requests(store, len(answers))
         answer = requests.submit(api.client.get, path, headers=headers).result(SECONDS)
         refused(answer, 429, type="too-many-store-requests")
     answer = requests.submit(api.client.get, path).result(SECONDS)
@@ -241,6 +248,76 @@ def test_store_requests_of_one_token_leave_places_for_others(
     gate.opened.set()
     assert {answer.result(SECONDS).content for answer in answers} == {b"step 1\n"}
     assert store.requests == 0
+
+
+def test_file_system_that_hangs_delays_only_those_who_name_paths(
+    api: Api, gate: Gate, requests: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Path checks wait in threads of their own, without a database connection."""
+    api.dataset()
+    worker = api.start(api.submit()["id"])
+    worker.post("start")
+    queued = api.submit()["id"]
+    monkeypatch.setattr(ReadableFolders, "allow_tree", gate.guard(ReadableFolders.allow_tree))
+    spec, folder = {"dataset": "emoji"}, str(api.settings.home.parent / "images" / "emoji")
+    bodies = [
+        body
+        for number in range((GENERAL_THREADS + PATH_THREADS) // 4)
+        for body in (
+            ("jobs", spec),
+            ("jobs/validate", spec),
+            (f"jobs/{queued}/clone", {"checkpoint": None}),
+            ("datasets", {"name": f"emoji {number}", "uri": folder}),
+        )
+    ]
+    answers = [requests.submit(api.client.post, f"/v1/{path}", json=body) for path, body in bodies]
+    gate.wait_for(PATH_THREADS)
+    wait_for_requests(api.context.path_threads, len(answers))
+    assert api.database.engine.pool.checkedout() == 0  # type: ignore[attr-defined]
+
+    def post(path: str, **body: Any) -> Any:
+        return requests.submit(api.client.post, f"/v1/{path}", json=body).result(SECONDS)
+
+    def get(path: str) -> Any:
+        return requests.submit(api.client.get, f"/v1/{path}").result(SECONDS)
+
+    heartbeat = requests.submit(worker.post, "heartbeat").result(SECONDS)
+    assert heartbeat.json() == {"desired": "run"}
+    assert len(get("jobs").json()["data"]) == 2
+    assert get(f"jobs/{queued}/events").status_code == 200
+    refused(post("jobs/validate", dataset="unknown"), 422, "dataset")
+    assert post(f"jobs/{queued}/cancel").json()["status"] == "cancelled"
+    gate.opened.set()
+    statuses = [answer.result(SECONDS).status_code for answer in answers]
+    assert statuses == [201, 200, 202, 201] * (len(answers) // 4)
+    assert gate.largest == PATH_THREADS
+
+
+def test_number_of_path_checks_that_wait_is_limited(
+    api: Api, gate: Gate, requests: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Clients give up after some time and repeat their requests while a file system hangs."""
+    api.dataset()
+    monkeypatch.setattr(ReadableFolders, "allow_tree", gate.guard(ReadableFolders.allow_tree))
+    threads, spec = api.context.path_threads, {"dataset": "emoji"}
+    monkeypatch.setattr(threads, "per_token", 2)
+    monkeypatch.setattr(threads, "in_all", 4)
+
+    def validate(headers: dict[str, str]) -> Future[Any]:
+        return requests.submit(api.client.post, "/v1/jobs/validate", json=spec, headers=headers)
+
+    answers: list[Future[Any]] = []
+    for headers in (api.token("read"), api.token("read")):
+        answers += [validate(headers) for _ in range(2)]
+        wait_for_requests(threads, len(answers))
+        refused(validate(headers).result(SECONDS), 429, type="too-many-path-requests")
+    answer = validate(api.token("read")).result(SECONDS)
+    problem = refused(answer, 503, type="too-many-path-requests")
+    assert "file system may hang" in problem["detail"]
+    assert int(answer.headers["retry-after"]) > 0
+    gate.opened.set()
+    assert [answer.result(SECONDS).status_code for answer in answers] == [200] * 4
+    assert threads.requests == 0
 
 
 @pytest.mark.parametrize("reads", [True, False], ids=["it is read", "it is sent"])

@@ -81,6 +81,16 @@ def test_command_downloads_the_best_checkpoint_of_a_job(
         assert server.requests[-1].path == path
 
 
+def test_download_of_a_deleted_checkpoint_is_refused(tmp_path: Path) -> None:
+    deleted = {"id": "ckpt_1", "state": "deleted", "files": []}
+    with (
+        scripted(lambda _: answer_json(deleted)) as server,
+        pytest.raises(DownloadFailed, match="The checkpoint ckpt_1 was deleted"),
+    ):
+        Client(server.url).checkpoints.download("ckpt_1", tmp_path / "new")
+    assert not (tmp_path / "new").exists()
+
+
 def test_lost_connection_resumes_at_its_offset(tmp_path: Path) -> None:
     def send(request: Request) -> Answer:
         answer = answer_range(CONTENT, request)

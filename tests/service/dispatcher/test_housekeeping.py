@@ -5,12 +5,20 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import select
+import pytest
+from sqlalchemy import event, select
 
 from service import ids
-from service.db.models import Job, Token, Usage
-from service.dispatcher.housekeeping import KEEP_LOGIN_TOKENS, KEEP_USE, Housekeeping
+from service.db.models import IdempotencyKey, Job, Token, Usage
+from service.dispatcher import housekeeping
+from service.dispatcher.housekeeping import (
+    KEEP_ANSWERS,
+    KEEP_LOGIN_TOKENS,
+    KEEP_USE,
+    Housekeeping,
+)
 from service.ledger import repository as ledger
+from service.storage import repository as storage
 from service.tokens import repository as tokens
 from tests.support.dispatcher_world import World
 
@@ -81,3 +89,49 @@ def test_use_is_removed_in_batches_the_oldest_first(world: World) -> None:
     with world.database.write() as session:
         assert ledger.remove_before(session, now, 2) == 2
     assert use_in(world) == ["2"]
+
+
+def add_answer(world: World, key: str, created_at: datetime) -> None:
+    with world.database.write() as session:
+        row = {"tenant": "default", "body_hash": "x", "answer": {"id": "job_1"}}
+        session.add(IdempotencyKey(key=key, created_at=created_at, **row))
+
+
+def keys_in(world: World) -> list[str]:
+    with world.database.read() as session:
+        return list(session.scalars(select(IdempotencyKey.key).order_by(IdempotencyKey.key)))
+
+
+def test_old_idempotency_keys_are_removed_in_batches_the_oldest_first(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.tick()
+    long_ago = world.now() - KEEP_ANSWERS
+    for age in (3, 2, 1, -1):
+        add_answer(world, f"age {age}", long_ago - age * HOUR)
+    monkeypatch.setattr(housekeeping, "_ROWS_AT_ONCE", 2)
+    upkeep = Housekeeping(world.dispatcher._context)
+    upkeep.round()
+    assert keys_in(world) == ["age -1", "age 1"]
+    # A full batch is followed by another one at once.
+    upkeep.round()
+    assert keys_in(world) == ["age -1"]
+
+
+# SQLite only: PostgreSQL's planner scans a table as small as this one.
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+def test_removal_of_idempotency_keys_reads_only_old_ones(world: World) -> None:
+    """Answers are large, and most rows are recent."""
+    statements: list[str] = []
+    listener = ("before_cursor_execute", lambda *arguments: statements.append(arguments[2]))
+    event.listen(world.database.engine, *listener)
+    with world.database.write() as session:
+        assert storage.remove_answers(session, world.now(), 10) == 0
+        (query,) = (statement for statement in statements if statement.startswith("DELETE"))
+        plan = session.connection().exec_driver_sql(
+            f"EXPLAIN QUERY PLAN {query}", ("2026-01-01", 10, 0)
+        )
+        steps = " ".join(row[-1] for row in plan)
+    event.remove(world.database.engine, *listener)
+    assert "ix_idempotency_keys_created_at" in steps
+    assert "SCAN idempotency_keys" not in steps

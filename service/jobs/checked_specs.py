@@ -1,0 +1,87 @@
+"""Dependencies that check the paths of the spec in a request, before the request's transaction begins.
+
+A file system may hang, so the checks have threads of their own: only requests that name paths wait for it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Annotated
+
+from fastapi import Depends
+from starlette.concurrency import run_in_threadpool
+
+from dasl_core.spec import JobSpec
+from service.api.auth import Caller, Reader, Submitter
+from service.api.problems import field_problem
+from service.api.transaction import Context, WithContext
+from service.db.session import Database
+from service.jobs import clones, path_checks
+from service.jobs.clones import CloneSpec
+from service.jobs.path_checks import PathChecks
+from service.jobs.schemas import CloneRequest, SpecBody
+
+
+@dataclass(frozen=True)
+class CheckedSpec:
+    """A spec, and what its paths were found to be."""
+
+    spec: JobSpec
+    checks: PathChecks
+
+
+@dataclass(frozen=True)
+class CheckedClone:
+    """A request for a clone, the clone's spec, and what its paths were found to be."""
+
+    request: CloneRequest
+    clone: CloneSpec
+    checks: PathChecks
+
+
+async def _to_submit(spec: SpecBody, caller: Submitter, context: WithContext) -> CheckedSpec:
+    return CheckedSpec(spec, await _check(context, caller, spec))
+
+
+async def _to_validate(spec: SpecBody, caller: Reader, context: WithContext) -> CheckedSpec:
+    if spec.backbone.pretrained is not None and not caller.may("submit"):
+        # The answer would tell which files exist, and what they are.
+        message = "is a path, which only a token with the scope submit may check"
+        expected = "null, or a token with the scope submit"
+        raise field_problem("backbone.pretrained", message, spec.backbone.pretrained, expected)
+    return CheckedSpec(spec, await _check(context, caller, spec))
+
+
+async def _to_clone(
+    job_id: str, caller: Submitter, context: WithContext, request: CloneRequest | None = None
+) -> CheckedClone:
+    request = request or CloneRequest()
+    find = partial(_spec_of_clone, context.database, caller.tenant, job_id, request)
+    clone = await run_in_threadpool(find)
+    return CheckedClone(request, clone, await _check(context, caller, clone.spec))
+
+
+def _spec_of_clone(
+    database: Database, tenant: str, job_id: str, request: CloneRequest
+) -> CloneSpec:
+    continues = request.checkpoint is not None
+    with database.read() as session:
+        return clones.spec_of_clone(session, tenant, job_id, request.changes, continues=continues)
+
+
+async def _check(context: Context, caller: Caller, spec: JobSpec) -> PathChecks:
+    tenant = caller.tenant
+    ready = await run_in_threadpool(path_checks.find_datasets, context.database, tenant, spec)
+    if spec.backbone.pretrained is None and not ready:
+        return PathChecks()
+    check = partial(path_checks.check_paths, context.settings, tenant, spec, ready)
+    return await context.path_threads.run_for(caller.token_id, check)
+
+
+SpecToSubmit = Annotated[CheckedSpec, Depends(_to_submit)]
+"""The spec of the body, for callers who may submit."""
+SpecToValidate = Annotated[CheckedSpec, Depends(_to_validate)]
+"""The spec of the body; only callers who may submit learn of its weights."""
+CloneToSubmit = Annotated[CheckedClone, Depends(_to_clone)]
+"""The clone that the body describes, of the job of the path, for callers who may submit."""
