@@ -171,8 +171,10 @@ def test_watchdog_ends_stuck_process_with_reason_and_stacks() -> None:
     program = (
         "import logging, threading; logging.basicConfig()\n"
         "from service.dispatcher.watchdog import Watchdog\n"
-        "Watchdog(lambda: 'The loop hangs', None, every=0.01).start()\n"
-        "def blocked_round(): threading.Event().wait()\n"
+        "entered = threading.Event()\n"
+        "stuck = lambda: 'The loop hangs' if entered.is_set() else None\n"
+        "Watchdog(stuck, None, every=0.01).start()\n"
+        "def blocked_round(): entered.set(); threading.Event().wait()\n"
         "blocked_round()\n"
     )
     done = subprocess.run(
