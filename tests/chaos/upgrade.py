@@ -160,6 +160,11 @@ def trial(
             old.start()
             _say("rolled back")
             _until_saved(client, jobs["running"])
+            until(
+                lambda: _step(client, jobs["running"]) > at_rollback or None,
+                "a report to the restored database",
+                pause=0.5,
+            )
             rolled_back = jobs["running"].refresh()
             at_second_upgrade = _step(client, jobs["running"])
             old.stop()
