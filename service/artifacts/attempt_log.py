@@ -98,24 +98,23 @@ class AttemptLog:
             return []
         return entries
 
+    def belongs_to(self, submission_id: str) -> bool:
+        """Whether `begin` was called for this submission, and for no other after it."""
+        return self._owners() == [f"{self._owner}{submission_id}"]
+
     def begin(self, submission_id: str) -> None:
         """Remove the log of another submission, if there is one, before that of this submission is written.
 
-        It may be called again at any time. A log that does not say whose it is, as those of earlier versions,
-        is kept.
+        A log that does not say whose it is, as those of earlier versions, is kept.
         """
-        own = f"{self._owner}{submission_id}"
-        owners = self._owners()
-        if owners == [own]:
-            return
-        if owners:
+        if owners := self._owners():
             # The owners last, so that an interrupted removal is repeated.
             self._remove_parts()
             for path in owners:
                 self._fs.rm_file(path)
         if isinstance(self._fs, LocalFileSystem):
             self._fs.makedirs(self._folder, exist_ok=True)
-        self._fs.pipe_file(own, submission_id.encode())
+        self._fs.pipe_file(f"{self._owner}{submission_id}", submission_id.encode())
 
     def _owners(self) -> list[str]:
         """Return the files that say whose log it is."""

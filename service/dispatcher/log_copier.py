@@ -62,7 +62,7 @@ class LogCopier:
         self._last_copies: dict[str, tuple[datetime, timedelta]] = {}
         """When each log was last copied, and the pause before its next copy."""
         self._begun: set[str] = set()
-        """Running submissions whose logs are known to be their own in the store."""
+        """Submissions to which the logs in the store are known to belong."""
 
     def follow(self, job_id: str, number: int, submission_id: str) -> None:
         """Copy the new whole lines of a running driver's log, unless the last copy was just made.
@@ -104,7 +104,6 @@ class LogCopier:
         to end without a log, and without a store; `copy_rest` copies its log later then.
         """
         self._last_copies.pop(submission_id, None)
-        self._begun.discard(submission_id)
         lines: list[str] = []
         try:
             lines = last_lines(self._executor, submission_id)
@@ -149,12 +148,14 @@ class LogCopier:
         """Copy new bytes of a log, and return its size."""
         with self._outage.watch():
             log = AttemptLog(self._storage, job_id, number)
-            if submission_id not in self._begun:
+            if submission_id not in self._begun and not log.belongs_to(submission_id):
                 self._check_in_charge(submission_id)
                 log.begin(submission_id)
-            if not final:
-                self._begun.add(submission_id)
-            return self._copy_to(log, submission_id, final=final)
+            self._begun.add(submission_id)
+            size = self._copy_to(log, submission_id, final=final)
+            if final:
+                self._begun.discard(submission_id)
+            return size
 
     def _copy_to(self, log: AttemptLog, submission_id: str, *, final: bool) -> int:
         position = log.end()
