@@ -28,6 +28,7 @@ from workers.failures import (
     start_failure,
 )
 from workers.logs import log_to_stderr
+from workers.ray_logs import remove_old_logs_here
 from workers.ray_train import fit
 from workers.report_queue import ReportsUndelivered
 from workers.settings import BEST_EFFORT_SECONDS, PATIENCE_SECONDS, RAY_SETTINGS
@@ -193,6 +194,7 @@ def run_ranks(start: AttemptStart, config: dict[str, object]) -> BaseException |
         logging_level=logging.WARNING,
         runtime_env=job_environment(),
     )
+    remove_old_logs_here()
     # Ray's handler writes a stack to the log of a stopped job, which looks like a crash.
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     here = ray.get_runtime_context().get_node_id()

@@ -44,6 +44,7 @@ def train_rank(config: dict[str, Any]) -> None:
     from service.protocol import AttemptStart
     from workers import placement
     from workers.logs import log_to_stderr
+    from workers.ray_logs import remove_old_logs_here
     from workers.reporter import ApiReporter
     from workers.scratch import SubmissionFolder, scratch_root
 
@@ -56,6 +57,7 @@ def train_rank(config: dict[str, Any]) -> None:
     if device.type == "cuda":
         torch.cuda.set_device(device)
     logger.info("rank %d of %d is on %s, %s", rank(), world_size(), node, device)
+    remove_old_logs_here()
     start = AttemptStart.model_validate(config["start"])
     spec = start.job_spec()
     readable = ReadableFolders(start.dataset_roots, start.excluded_folders)

@@ -82,6 +82,14 @@ class FakeCluster:
         if driver is not None and driver.ended is None:
             driver.ended = time.monotonic()
 
+    def delete(self, submission_id: str) -> bool:
+        """Forget an attempt that has ended."""
+        driver = self._drivers.get(submission_id)
+        if driver is not None and driver.ended is None:
+            return False
+        self._drivers.pop(submission_id, None)
+        return True
+
     def cluster(self) -> Cluster:
         """Return machines for 100 jobs of one CPU."""
         used = sum(driver.ended is None for driver in list(self._drivers.values()))

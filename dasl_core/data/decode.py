@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Callable
 from typing import IO, NamedTuple
 
 import numpy as np
@@ -15,6 +16,10 @@ FORMATS = ("JPEG", "PNG", "BMP", "DIB", "WEBP", "GIF", "TIFF", "PPM", "JPEG2000"
 
 # A file of a few KiB can claim an image of any size; this is 268 MB of RGB, far above any photo.
 MAX_PIXELS = 89_478_485
+
+# Most bytes that decoding takes for a pixel, as measured: of Pillow's decoder and image, of converted, turned or
+# blended copies, and of the array. JPEG takes half of it; WebP, JPEG 2000 and PNG with transparency take all.
+BYTES_PER_PIXEL = 20
 
 # Prefixes of reasons that do not depend on a file's content: another attempt may succeed.
 _MISSING, _FORBIDDEN = "the file does not exist", "the file may not be read"
@@ -69,9 +74,16 @@ def decode_image(source: str | os.PathLike[str] | IO[bytes], channels: int = 3) 
 
 
 def decode_with_range(
-    source: str | os.PathLike[str] | IO[bytes], channels: int = 3
+    source: str | os.PathLike[str] | IO[bytes],
+    channels: int = 3,
+    before_load: Callable[[int], object] = lambda pixels: None,
 ) -> tuple[np.ndarray, ValueRange | None]:
     """Decode an image as `decode_image`, and measure the values of one of more than 8 bits.
+
+    Args:
+        source: as for `decode_image`.
+        channels: as for `decode_image`.
+        before_load: called with the number of pixels, before they are decoded; it may wait for memory.
 
     Returns:
         The array, and the values in the file; None if the image has 8 bits or floating-point values.
@@ -87,6 +99,7 @@ def decode_with_range(
             if width * height > MAX_PIXELS:
                 raise ValueError(_too_large(f"{width} x {height} pixels"))
             deep = _has_more_than_8_bits(image)
+            before_load(width * height)
             image.load()
             value_range = _value_range(image) if deep else None
             array = eight_bit_pixels(image, channels)

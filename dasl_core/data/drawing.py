@@ -8,11 +8,9 @@ import numpy as np
 from PIL import Image
 
 from dasl_core.data.bounded_map import AHEAD_PER_THREAD, bounded_map
+from dasl_core.data.decode import BYTES_PER_PIXEL
 from dasl_core.data.index import DatasetIndex
 from dasl_core.machine import usable_cores
-
-# Most bytes that decoding takes for a pixel: of Pillow's image, a turned or blended copy, and the array.
-_BYTES_PER_PIXEL = 12
 
 
 class Drawer:
@@ -58,7 +56,7 @@ class Drawer:
     def memory(self, position: int) -> int:
         """Estimate the bytes of memory that drawing an image takes."""
         width, height = map(int, self.index.sizes[position])
-        return width * height * _BYTES_PER_PIXEL + int(np.prod(self.shape[1:]))
+        return width * height * BYTES_PER_PIXEL + int(np.prod(self.shape[1:]))
 
     def missing(self, on_looked: Callable[[], None] = lambda: None) -> dict[int, str]:
         """Find the images whose files are missing or empty, which is known without decoding.

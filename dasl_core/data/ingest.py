@@ -10,15 +10,17 @@ import os
 import re
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from dasl_core.data.bounded_map import AHEAD_PER_THREAD, bounded_map
-from dasl_core.data.decode import ValueRange, decode_with_range
+from dasl_core.data.decode import BYTES_PER_PIXEL, ValueRange, decode_with_range
 from dasl_core.data.index import DatasetIndex, DeepImages, Skipped, inside
-from dasl_core.machine import usable_cores
+from dasl_core.data.memory_budget import MemoryBudget
+from dasl_core.machine import available_memory, usable_cores
 from dasl_core.spec.locations import CONTAINS_PRIVATE, EVERY_FOLDER, OUTSIDE, ReadableFolders
 
 # fmt: off
@@ -41,6 +43,9 @@ FILLERS = frozenset({
 })
 # fmt: on
 
+# The images that are decoded at the same time may take this share of the memory that is free at the start: another
+# ingest and the drivers of trainings, which an exhausted memory would end, run on the same node.
+_SHARE_OF_MEMORY = 0.25
 
 OnProgress = Callable[[int, int], None]
 """Called with the number of images that were decoded, and of those that were found so far."""
@@ -108,7 +113,8 @@ def ingest_folder(
 
     Args:
         root: the folder.
-        workers: decoding threads (Pillow decodes outside Python's lock); None: one per usable core.
+        workers: decoding threads (Pillow decodes outside Python's lock); None: one per usable core. Those whose
+            images do not fit into a quarter of the free memory together wait.
         allowed: folders that may be read, in which `root` must lie with all that is inside.
         on_progress: called in this thread after each file that is found or decoded.
 
@@ -267,20 +273,27 @@ def _decode_all(root: Path, paths: list[str], workers: int | None) -> Iterator[_
     """Decode all images; return the facts of each, or why it cannot be used, in order."""
 
     def check(path: str) -> _Usable | str:
-        return _usable_or_reason(root, path)
+        return _usable_or_reason(root, path, memory)
 
     threads = workers or usable_cores()
+    memory = MemoryBudget(int(_SHARE_OF_MEMORY * available_memory()))
     with ThreadPoolExecutor(threads, "decode") as pool:
         yield from bounded_map(pool, check, paths, AHEAD_PER_THREAD * threads)
 
 
-def _usable_or_reason(root: Path, path: str) -> _Usable | str:
-    try:
-        pixels, value_range = decode_with_range(inside(root, path))
-    except ValueError as error:
-        return str(error)
-    height, width, _ = pixels.shape
-    return (width, height), value_range
+def _usable_or_reason(root: Path, path: str, memory: MemoryBudget) -> _Usable | str:
+    with ExitStack() as held:
+
+        def wait_for_memory(pixels: int) -> None:
+            held.enter_context(memory.lend(pixels * BYTES_PER_PIXEL))
+
+        try:
+            pixels, value_range = decode_with_range(inside(root, path), before_load=wait_for_memory)
+        except ValueError as error:
+            return str(error)
+        height, width, _ = pixels.shape
+        del pixels  # while the memory is still held
+        return (width, height), value_range
 
 
 def _splits(paths: list[str]) -> list[str]:

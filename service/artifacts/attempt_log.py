@@ -11,6 +11,9 @@ at least doubles whenever it is written again: a log of n bytes costs O(n log n)
 O(log n) objects in each part.
 Objects never change, so a reader or a second writer sees whole ones at any time; an object that a larger
 one covers is what a killed writer left, and the next one removes it.
+
+Beside the parts, the name of a file `driver.log.of-<submission>` says whose log they are: a restored database
+repeats an attempt whose files are still there.
 """
 
 from __future__ import annotations
@@ -18,6 +21,7 @@ from __future__ import annotations
 import re
 from collections.abc import Generator
 from dataclasses import dataclass
+from typing import Any
 
 from fsspec.implementations.local import LocalFileSystem
 
@@ -60,7 +64,7 @@ class AttemptLog:
 
     def __init__(self, storage: Storage, job_id: str, number: int) -> None:
         self._fs, self._first = open_store(storage.log_uri(job_id, number))
-        self._folder = self._first.rpartition("/")[0]
+        self._folder, self._owner = self._first.rpartition("/")[0], f"{self._first}.of-"
 
     def parts(self) -> list[Part]:
         """The stored parts in order; empty before the driver has written anything."""
@@ -68,14 +72,8 @@ class AttemptLog:
 
     def _list(self) -> tuple[list[Part], list[Part]]:
         """Return the stored parts without overlaps, and those that are covered by others."""
-        # A cached listing would be stale: the log grows while it is read.
-        self._fs.invalidate_cache(self._folder)
-        try:
-            entries = self._fs.ls(self._folder, detail=True)
-        except FileNotFoundError:
-            return [], []
         stored = []
-        for entry in entries:
+        for entry in self._entries():
             name = _NAME.fullmatch(entry["name"].rpartition("/")[2])
             if name is not None:
                 start = int(name[1] or 0)
@@ -91,8 +89,45 @@ class AttemptLog:
                 parts.append(Part(part.start + skipped, part.end, part.path, skipped))
         return parts, covered
 
+    def _entries(self) -> list[dict[str, Any]]:
+        # A cached listing would be stale: the log grows while it is read.
+        self._fs.invalidate_cache(self._folder)
+        try:
+            entries: list[dict[str, Any]] = self._fs.ls(self._folder, detail=True)
+        except FileNotFoundError:
+            return []
+        return entries
+
+    def belongs_to(self, submission_id: str) -> bool:
+        """Whether `begin` was called for this submission, and for no other after it."""
+        return self._owners() == [f"{self._owner}{submission_id}"]
+
+    def begin(self, submission_id: str) -> None:
+        """Remove the log of another submission, if there is one, before that of this submission is written.
+
+        A log that does not say whose it is, as those of earlier versions, is kept.
+        """
+        if owners := self._owners():
+            # The owners last, so that an interrupted removal is repeated.
+            self._remove_parts()
+            for path in owners:
+                self._fs.rm_file(path)
+        if isinstance(self._fs, LocalFileSystem):
+            self._fs.makedirs(self._folder, exist_ok=True)
+        self._fs.pipe_file(f"{self._owner}{submission_id}", submission_id.encode())
+
+    def _owners(self) -> list[str]:
+        """Return the files that say whose log it is."""
+        paths = (str(entry["name"]) for entry in self._entries())
+        return [path for path in paths if path.startswith(self._owner)]
+
     def remove(self) -> None:
         """Remove all parts, the last one first, so that an interrupted removal leaves the beginning."""
+        self._remove_parts()
+        for path in self._owners():
+            self._fs.rm_file(path)
+
+    def _remove_parts(self) -> None:
         parts, covered = self._list()
         # Those that are covered first: they would be the log once the others are gone.
         for part in (*covered, *reversed(parts)):

@@ -276,11 +276,40 @@ def begin_ingest(session: Session, dataset_id: str, token_hash: str) -> IngestRu
     return runs.add(session, IngestRun, dataset_id, number, token_hash)
 
 
-def end_ingest(session: Session, dataset_id: str, number: int, state: str, **columns: Any) -> bool:
+def count_lost(session: Session, dataset_id: str) -> int:
+    """How many ingest runs of a data set Ray has lost."""
+    lost = (IngestRun.owner == dataset_id, IngestRun.state == AttemptState.LOST)
+    return session.execute(select(func.count()).select_from(IngestRun).where(*lost)).scalar_one()
+
+
+def any_was_lost(session: Session) -> bool:
+    """Whether Ray has lost an ingest run of a data set that is pending or ingesting."""
+    lost = (
+        select(IngestRun.number)
+        .join(Dataset, Dataset.id == IngestRun.owner)
+        .where(
+            IngestRun.state == AttemptState.LOST,
+            Dataset.state.in_([DatasetState.PENDING, DatasetState.INGESTING]),
+            Dataset.deleted_at.is_(None),
+        )
+    )
+    return session.scalar(lost.limit(1)) is not None
+
+
+def end_ingest(
+    session: Session,
+    dataset_id: str,
+    number: int,
+    state: str,
+    *,
+    run_state: AttemptState | None = None,
+    **columns: Any,
+) -> bool:
     """Move ingesting -> ready or failed, or back to pending for another run.
 
     Args:
         number: the run that ended; the end of an earlier run is discarded.
+        run_state: of the run; `None`: succeeded if the data set is ready, else failed.
         columns: `facts`, `report`, `index_uri`, `error`.
     """
     assert state in (DatasetState.READY, DatasetState.FAILED, DatasetState.PENDING)
@@ -304,6 +333,6 @@ def end_ingest(session: Session, dataset_id: str, number: int, state: str, **col
     if moved is None:
         return False
     over = AttemptState.SUCCEEDED if state == DatasetState.READY else AttemptState.FAILED
-    runs.move(session, IngestRun, dataset_id, number, over, error=columns.get("error"))
+    runs.move(session, IngestRun, dataset_id, number, run_state or over, error=columns.get("error"))
     runs.mark_finalized(session, IngestRun, dataset_id, number)
     return True

@@ -39,4 +39,7 @@ class AutoscalerDemand:
         except (ExecutorUnavailable, SubmissionRefused) as error:
             logger.warning("Ray's autoscaler was not shown the demand of jobs: %s", error)
             return
+        finally:
+            # Not before: the loop that removes it would find it unknown. It may also run if Ray did not answer.
+            self._context.demand_programs.add(name)
         self._shown = bundles

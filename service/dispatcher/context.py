@@ -76,6 +76,8 @@ class DispatcherContext:
     """Tokens of submissions that Ray may not have accepted yet, by submission id."""
     submitted: set[str] = field(default_factory=set)
     """Ids of the live runs that this dispatcher submitted, or tried to."""
+    demand_programs: set[str] = field(default_factory=set)
+    """Submissions that showed Ray's autoscaler a demand, and of which Ray may still have a record."""
     renewed_at: datetime | None = None
     """When the lease was last taken or renewed by `take_lease`."""
     terms: int = 0

@@ -82,5 +82,14 @@ class Executor(Protocol):
     def stop(self, submission_id: str) -> None:
         """End the processes of a submission, gracefully first. No error if it is over or unknown."""
 
+    def delete(self, submission_id: str) -> bool:
+        """Remove the record of a submission that has ended; `status` and `logs` do not know it any more.
+
+        A submission must not be submitted again after this. It is no error to delete one again, or an unknown one.
+
+        Returns:
+            Whether there is no record now; `False` if the submission has not ended, and stays.
+        """
+
     def cluster(self) -> Cluster:
         """Return the live nodes."""

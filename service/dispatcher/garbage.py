@@ -1,4 +1,4 @@
-"""Removal of unneeded files: of marked checkpoints, deleted jobs and deleted data sets.
+"""Removal of unneeded files: of marked checkpoints, deleted jobs and deleted data sets; then other upkeep.
 
 SQL alone decides which files to remove. Files are removed before their row is updated, so that an
 interrupted removal is repeated.
@@ -20,6 +20,7 @@ from service.dispatcher.context import DispatcherContext, passed
 from service.dispatcher.housekeeping import Housekeeping
 from service.dispatcher.isolation import run_isolated
 from service.dispatcher.retention import Retention
+from service.dispatcher.submission_removal import SubmissionRemoval
 from service.runs import repository as runs
 from service.states import LIVE_ATTEMPT
 from service.storage import repository as storage
@@ -39,6 +40,7 @@ class Garbage:
     def __init__(self, context: DispatcherContext, adoption: Adoption) -> None:
         self._context, self._adoption = context, adoption
         self._retention, self._housekeeping = Retention(context), Housekeeping(context)
+        self._submissions = SubmissionRemoval(context)
         self._tried_at: dict[str, datetime] = {}
 
     def round(self) -> bool:
@@ -56,6 +58,7 @@ class Garbage:
         self._adoption.sweep()
         self._retention.round()
         self._housekeeping.round()
+        self._submissions.round()
         return True
 
     def jobs(self, session: Session) -> Sequence[str]:

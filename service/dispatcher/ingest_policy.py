@@ -1,7 +1,8 @@
 """Rules for ingest runs of data sets.
 
-A run that Ray does not know is submitted again. Running it twice is harmless: it only reads images, and
-the API accepts only the report with the newest token.
+A run that Ray has not accepted is submitted again. Running it twice is harmless: it only reads images, and
+the API accepts only the report with the newest token. One that Ray had and does not know any more is lost, which
+counts: the ingest may be what took Ray's head down.
 """
 
 from __future__ import annotations
@@ -21,9 +22,11 @@ from service.dispatcher.log_copier import last_lines
 from service.dispatcher.watcher import MissingAction, RunPolicy
 from service.runs.endings import Ending, Retry
 from service.runs.repository import RunView
-from service.states import DatasetState
+from service.states import AttemptState, DatasetState
 
-_MAX_RUNS = 2
+_MAX_FAILURES = 2
+# Restarts of Ray for other reasons must not fail a data set. Each loss may be that of all trainings, too.
+_MAX_LOSSES = 3
 # Each uses all cores of Ray's head.
 _MAX_CONCURRENT = 2
 _TIME_LIMIT = timedelta(hours=24)
@@ -40,8 +43,12 @@ class IngestPolicy(RunPolicy[IngestView]):
         self._first_checked_at: dict[str, datetime] = {}
 
     def due(self, session: Session) -> Sequence[str]:
-        """Return the data sets to ingest next."""
-        return datasets.awaiting_ingest(session, _MAX_CONCURRENT)
+        """Return the data sets to ingest next.
+
+        Ray lost all ingests that ran together: one after the other, only the one that takes Ray down is lost again.
+        """
+        concurrent = 1 if datasets.any_was_lost(session) else _MAX_CONCURRENT
+        return datasets.awaiting_ingest(session, concurrent)
 
     def restart_orphans(self) -> None:
         """Restart ingests that a version 0.1 dispatcher started during the upgrade of the tables."""
@@ -63,7 +70,18 @@ class IngestPolicy(RunPolicy[IngestView]):
         return self._context.entrypoints.ingest.format(run=run.submission_id, dataset=run.owner)
 
     def on_missing(self, run: IngestView) -> Ending | MissingAction:
-        return MissingAction.SUBMIT
+        if run.state == AttemptState.CREATED:
+            return MissingAction.SUBMIT
+        with self._context.database.read() as session:
+            losses = datasets.count_lost(session, run.owner) + 1
+        if losses < _MAX_LOSSES:
+            message = "Ray no longer knows the ingest; Ray was probably restarted"
+            return Ending("lost", {"type": "ingest-lost", "message": message}, Retry.INFRASTRUCTURE)
+        message = (
+            f"Ray went away {losses} times while the images were read, perhaps for lack of memory. Check why Ray's "
+            "head ended, give it more memory or make the largest images smaller, then remove the data set and register it again"
+        )
+        return Ending("lost", {"type": "ingest-lost", "message": message}, Retry.NEVER)
 
     def on_driver_ended(self, run: IngestView, submission: Submission) -> Ending:
         lines = last_lines(self._context.executor, run.submission_id)
@@ -90,6 +108,11 @@ class IngestPolicy(RunPolicy[IngestView]):
         return Ending("failed", {"type": "too-long", "message": message}, Retry.NEVER)
 
     def end(self, session: Session, run: RunView, ending: Ending) -> None:
-        retried = ending.retry != Retry.NEVER and run.number < _MAX_RUNS
+        failures = run.number - datasets.count_lost(session, run.owner)
+        within_limit = ending.retry == Retry.INFRASTRUCTURE or failures < _MAX_FAILURES
+        retried = ending.retry != Retry.NEVER and within_limit
         state = DatasetState.PENDING if retried else DatasetState.FAILED
-        datasets.end_ingest(session, run.owner, run.number, state, error=ending.error)
+        over = AttemptState.LOST if ending.outcome == "lost" else AttemptState.FAILED
+        datasets.end_ingest(
+            session, run.owner, run.number, state, run_state=over, error=ending.error
+        )

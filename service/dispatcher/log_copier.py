@@ -61,6 +61,8 @@ class LogCopier:
         self._in_charge = in_charge
         self._last_copies: dict[str, tuple[datetime, timedelta]] = {}
         """When each log was last copied, and the pause before its next copy."""
+        self._begun: set[str] = set()
+        """Submissions to which the logs in the store are known to belong."""
 
     def follow(self, job_id: str, number: int, submission_id: str) -> None:
         """Copy the new whole lines of a running driver's log, unless the last copy was just made.
@@ -146,7 +148,14 @@ class LogCopier:
         """Copy new bytes of a log, and return its size."""
         with self._outage.watch():
             log = AttemptLog(self._storage, job_id, number)
-            return self._copy_to(log, submission_id, final=final)
+            if submission_id not in self._begun and not log.belongs_to(submission_id):
+                self._check_in_charge(submission_id)
+                log.begin(submission_id)
+            self._begun.add(submission_id)
+            size = self._copy_to(log, submission_id, final=final)
+            if final:
+                self._begun.discard(submission_id)
+            return size
 
     def _copy_to(self, log: AttemptLog, submission_id: str, *, final: bool) -> int:
         position = log.end()
@@ -166,12 +175,15 @@ class LogCopier:
             if not (final and complete) and (b"\n" in data or len(data) < _BLOCK):
                 data = data[: data.rfind(b"\n") + 1]
             if data:
-                if not self._in_charge():
-                    raise LeaseLost(f"The log of {submission_id} is another dispatcher's to copy")
+                self._check_in_charge(submission_id)
                 log.append(position, data, self._limit)
                 position += len(data)
             if not final or complete or not data:
                 return piece.size
+
+    def _check_in_charge(self, submission_id: str) -> None:
+        if not self._in_charge():
+            raise LeaseLost(f"The log of {submission_id} is another dispatcher's to copy")
 
 
 def last_lines(executor: Executor, submission_id: str) -> list[str]:

@@ -24,7 +24,8 @@ from service.scheduling.repository import AttemptView, Ended
 logger = logging.getLogger(__name__)
 
 _RETRY_EVERY = timedelta(seconds=30)
-_KEEP_TRYING = timedelta(days=1)
+KEEP_TRYING = timedelta(days=1)
+"""The logs of attempts that ended longer ago are not copied any more."""
 _BATCH_SIZE = 20
 
 
@@ -61,7 +62,7 @@ class LogRecovery:
     def _copy_batch(self, now: datetime) -> None:
         if self._term != self._context.terms:
             # Before this time in charge, another dispatcher may have finalized attempts and been killed.
-            self._term, self._compared = self._context.terms, Ended(now - _KEEP_TRYING)
+            self._term, self._compared = self._context.terms, Ended(now - KEEP_TRYING)
         missing, compared = list(self._missing.values())[:_BATCH_SIZE], self._compared
         if not missing and compared is None:
             return
@@ -115,7 +116,7 @@ class LogRecovery:
         assert attempt.finished_at is not None
         now = self._context.clock()
         self._failed_at = now
-        if passed(attempt.finished_at, now, _KEEP_TRYING):
+        if passed(attempt.finished_at, now, KEEP_TRYING):
             name = attempt.submission_id
             logger.warning("The rest of the log of %s is lost: it was not stored for a day", name)
             return

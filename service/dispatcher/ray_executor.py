@@ -31,6 +31,7 @@ logger = logging.getLogger(__name__)
 
 TESTED_RAY = "2.60"
 _TAKEN = "already exists"
+_NOT_ENDED = "non-terminal state"
 # The dashboard waits up to 10 s for the node's agent before it answers a submission.
 _SUBMIT_TIMEOUT = 30.0
 _AGENT_TIMEOUT = httpx.Timeout(10.0, connect=2.0)
@@ -172,6 +173,19 @@ class RayExecutor:
         answer = self._request("POST", f"/api/jobs/{quote(submission_id)}/stop")
         if answer.status_code != httpx.codes.NOT_FOUND and not answer.is_success:
             raise _unavailable(answer)
+
+    def delete(self, submission_id: str) -> bool:
+        """See `Executor.delete`. Ray leaves the log on the disk of the driver's node; `workers.ray_logs` removes it."""
+        path = f"/api/jobs/{quote(submission_id)}"
+        # The head passes this on to its agent, too.
+        answer = self._request("DELETE", path, timeout=_SUBMIT_TIMEOUT)
+        if _NOT_ENDED in answer.text:
+            return False
+        if answer.status_code != httpx.codes.NOT_FOUND and not answer.is_success:
+            raise _unavailable(answer)
+        with self._lock:
+            self._drivers.pop(submission_id, None)
+        return True
 
     def cluster(self) -> Cluster:
         """See `Executor.cluster`. Ray's autoscaler refreshes the usage every 5 s."""

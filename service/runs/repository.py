@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar
 
-from sqlalchemy import ColumnElement, func, select, update
+from sqlalchemy import ColumnElement, func, select, tuple_, update
 from sqlalchemy.orm import Session
 
 from service import ids
@@ -15,6 +15,9 @@ from service.db.models import Metric, Run
 from service.states import LIVE_ATTEMPT, AttemptState
 
 R = TypeVar("R", bound=Run)
+
+Position = tuple[datetime, str, int]
+"""Place of a run in the order of their ends: its end, owner and number."""
 
 
 @dataclass(frozen=True)
@@ -110,6 +113,26 @@ def error_type(error: dict[str, Any] | None) -> str | None:
 def mark_submitted(session: Session, owner: str, number: int) -> bool:
     """Move a run from created to submitted; return `False` if it is in another state."""
     return move(session, Run, owner, number, AttemptState.SUBMITTED, sources={AttemptState.CREATED})
+
+
+def finalized(
+    session: Session, *, after: Position, before: datetime, limit: int
+) -> list[tuple[Position, str]]:
+    """Return the positions and submission ids of finalized runs of all kinds, in the order of their ends.
+
+    Args:
+        after: position of the last run that is not returned.
+        before: time before which they ended.
+        limit: their largest number.
+    """
+    position = (Run.finished_at, Run.owner, Run.number)
+    ended = (Run.settled, tuple_(*position) > after, Run.finished_at < before)
+    query = select(*position, Run.submission_id).where(*ended).order_by(*position).limit(limit)
+    return [
+        ((at, owner, number), submission_id)
+        for at, owner, number, submission_id in session.execute(query)
+        if at is not None  # as `before` says
+    ]
 
 
 def replace_token(session: Session, owner: str, number: int, token_hash: str) -> bool:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import threading
 from pathlib import Path
 
 import numpy as np
 import pytest
-from PIL import Image
+from PIL import Image, ImageFile
 
-from dasl_core.data import DatasetIndex, ingest_folder
+from dasl_core.data import DatasetIndex, ingest, ingest_folder
 from dasl_core.spec.locations import ReadableFolders
 
 
@@ -443,3 +444,34 @@ def test_ingest_counts_the_images_found_and_decoded(tmp_path: Path) -> None:
     calls: list[tuple[int, int]] = []
     ingest_folder(tmp_path, on_progress=lambda decoded, total: calls.append((decoded, total)))
     assert calls == [(0, 1), (0, 2), (0, 3), (1, 3), (2, 3), (3, 3)]
+
+
+@pytest.mark.parametrize(("free", "together"), [(0, 1), (4 * 2 * 50 * 40 * 20, 2), (1 << 40, 4)])
+def test_images_decoded_together_fit_into_the_free_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, free: int, together: int
+) -> None:
+    """Threads that each held a large image took down the node, with the drivers of trainings on it."""
+    for number in range(8):
+        picture(tmp_path / f"{number}.png", size=(50, 40))
+    lock, enough = threading.Lock(), threading.Event()
+    loading = most = 0
+    load = ImageFile.ImageFile.load
+
+    def counted(image: ImageFile.ImageFile) -> object:
+        nonlocal loading, most
+        with lock:
+            loading += 1
+            most = max(most, loading)
+            if loading == together:
+                enough.set()
+        assert enough.wait(60), "fewer threads decode than fit"
+        try:
+            return load(image)
+        finally:
+            with lock:
+                loading -= 1
+
+    monkeypatch.setattr(ImageFile.ImageFile, "load", counted)
+    monkeypatch.setattr(ingest, "available_memory", lambda: free)
+    assert len(ingest_folder(tmp_path, workers=4)) == 8
+    assert most == together

@@ -65,6 +65,23 @@ def test_removed_log_is_gone_with_what_a_killed_writer_left(store_root: str) -> 
     assert (log.parts(), list(log.text())) == ([], [])
 
 
+def test_interrupted_removal_of_another_log_is_repeated(
+    log: AttemptLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log.begin("job_x-1-a")
+    log.append(0, lines(0, 30), LIMIT)
+    with monkeypatch.context() as patch:
+        patch.setattr(log._fs, "rm_file", lambda path: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            log.begin("job_x-1-b")
+    assert not log.belongs_to("job_x-1-b")
+    log.begin("job_x-1-b")
+    assert log.belongs_to("job_x-1-b")
+    assert log.parts() == []
+    log.remove()
+    assert log._entries() == []
+
+
 def test_short_log_in_files_is_one_growing_file(tmp_path: Path) -> None:
     log = AttemptLog(Storage(f"file://{tmp_path}"), "job_x", 1)
     log.append(0, b"one\ntwo\n", LIMIT)

@@ -89,6 +89,14 @@ class FakeExecutor:
             self.stopped.append(submission_id)
             self.kill(submission_id, signal.SIGTERM)
 
+    def delete(self, submission_id: str) -> bool:
+        self._check()
+        if self.is_running(submission_id):
+            return False
+        self._processes.pop(submission_id, None)
+        self._log(submission_id).unlink(missing_ok=True)
+        return True
+
     def cluster(self) -> Cluster:
         self._check()
         return Cluster(tuple(self.nodes))

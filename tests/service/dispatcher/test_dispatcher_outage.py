@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy.exc import OperationalError
 
 from service.credentials import hash_token
-from service.dispatcher.executor import Submission
+from service.dispatcher.executor import ExecutorUnavailable, Submission
 from service.scheduling.nodes import Cluster
 from service.states import JobStatus
 from tests.support.database_outage import database_outage
@@ -124,8 +124,13 @@ def test_failed_token_replacement_is_repeated(
 ) -> None:
     """A token whose hash was not stored would be refused by the API."""
     dataset = world.add_dataset()
-    world.tick()
-    world.executor.lose_everything()
+
+    def refuse(*_: object) -> None:
+        raise ExecutorUnavailable("not now")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(world.executor, "submit", refuse)
+        world.tick()
     world.restart()
 
     def away(*_: object) -> bool:

@@ -11,7 +11,7 @@ from service import ids
 from service.datasets import repository as datasets
 from service.db.models import Dataset, Job, Token
 from service.dispatcher import loop
-from service.dispatcher.executor import Submission
+from service.dispatcher.executor import ExecutorUnavailable, Submission
 from service.scheduling import repository as scheduling
 from service.scheduling import window
 from service.scheduling.nodes import Node
@@ -469,14 +469,70 @@ def test_failed_ingest_is_retried_once(world: World) -> None:
     assert failed.error["log_tail"][-1] == "MemoryError again"
 
 
-def test_ingest_unknown_to_ray_is_submitted_again(world: World) -> None:
-    dataset = world.add_dataset()
-    world.tick()
+def restart_ray(world: World) -> None:
     world.executor.lose_everything()
     world.restart()
     world.tick()
-    assert world.executor.submitted == [world.run_id(dataset), world.run_id(dataset)]
-    assert world.executor.is_running(world.run_id(dataset))
+
+
+def test_ingest_that_ray_lost_is_tried_again(world: World) -> None:
+    dataset = world.add_dataset()
+    world.tick()
+    for number in (2, 3):
+        restart_ray(world)
+        assert world.ingest_run(dataset, number - 1).state == "lost"
+        assert world.executor.is_running(world.run_id(dataset, number))
+    # What Ray lost is not what failed.
+    world.executor.end(world.run_id(dataset, 3), 1)
+    world.tick()
+    world.tick()
+    assert world.executor.is_running(world.run_id(dataset, 4))
+    world.executor.end(world.run_id(dataset, 4), 1)
+    world.tick()
+    assert world.dataset(dataset).state == "failed"
+
+
+def test_ingest_that_takes_ray_down_each_time_fails(world: World) -> None:
+    """It does so to all trainings, too; one that only ran beside it goes on."""
+    harmful, beside, later = (world.add_dataset() for _ in range(3))
+    world.tick()
+    assert world.executor.is_running(world.run_id(beside))
+    restarts = 0
+    while world.dataset(harmful).state != "failed":
+        restart_ray(world)
+        assert (restarts := restarts + 1) <= 3
+        running = [
+            each for each in (harmful, beside, later) if world.dataset(each).state == "ingesting"
+        ]
+        assert len(running) == 1, "apart from each other"
+    error = world.dataset(harmful).error
+    assert error is not None
+    assert error["message"].startswith("Ray went away 3 times while the images were read")
+    world.tick()
+    assert world.dataset(beside).state == "ingesting"
+    assert world.ingest_run(beside, 2).state == "submitted"
+    with world.database.write() as session:
+        assert datasets.end_ingest(session, beside, 2, DatasetState.READY)
+    world.tick()
+    assert world.executor.is_running(world.run_id(later))
+
+
+def test_ingest_that_ray_has_not_accepted_is_submitted_again(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dataset = world.add_dataset()
+    submit = world.executor.submit
+
+    def refuse(*arguments: object) -> None:
+        raise ExecutorUnavailable("not now")
+
+    monkeypatch.setattr(world.executor, "submit", refuse)
+    for _ in range(5):
+        world.tick()
+    monkeypatch.setattr(world.executor, "submit", submit)
+    world.restart()
+    world.tick()
+    assert world.executor.submitted == [world.run_id(dataset)]
 
 
 def test_retried_job_keeps_its_room(world: World) -> None:
@@ -509,14 +565,13 @@ def test_number_of_concurrent_ingests_is_limited(world: World) -> None:
     world.tick()
     world.tick()
     assert world.executor.submitted == [world.run_id(dataset) for dataset in waiting[:2]]
-    world.executor.lose_everything()
     world.restart()
     world.tick()
-    assert world.executor.submitted[2:] == [world.run_id(dataset) for dataset in waiting[:2]]
+    assert len(world.executor.submitted) == 2
     with world.database.write() as session:
         assert datasets.end_ingest(session, waiting[0], 1, DatasetState.READY)
     world.tick()
-    assert world.executor.submitted[4:] == [world.run_id(waiting[2])]
+    assert world.executor.submitted[2:] == [world.run_id(waiting[2])]
 
 
 def test_deleted_dataset_leaves_neither_run_nor_index(world: World) -> None:

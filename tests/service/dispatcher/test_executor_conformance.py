@@ -209,6 +209,20 @@ def test_logs_grow_while_it_runs_and_stop_ends_it(executor: Executor, name: str)
     assert "first" in log_of(executor, name)
 
 
+def test_delete_removes_the_record_of_an_ended_submission(executor: Executor, name: str) -> None:
+    executor.submit(name, "exec sleep 1000", {}, TOKEN)
+    until(executor, name, lambda run: run.state == SubmissionState.RUNNING)
+    assert executor.delete(name) is False
+    assert executor.status(name) is not None
+    executor.stop(name)
+    until(executor, name, ended)
+    assert executor.delete(name) is True
+    assert executor.status(name) is None
+    assert executor.logs(name, 0, 10) == LogPiece(b"", 0)
+    assert executor.delete(name) is True
+    assert executor.delete(f"{name}-unknown") is True
+
+
 @pytest.mark.parametrize("way", ["agent", "head"])
 def test_logs_are_read_by_byte_range(executor: Executor, name: str, way: str) -> None:
     # Bytes of no encoding, all kinds of line ends, and more than one answer's block.

@@ -23,11 +23,11 @@ LIMIT = 16 * 1000
 class Copying:
     """A driver's log, its copy, and a clock between them."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, root: str = "") -> None:
         self.folder = folder
         self.executor = FakeExecutor()
         self.now = datetime.now(UTC)
-        self.storage = Storage(f"file://{folder}")
+        self.storage = Storage(root or f"file://{folder}")
         self.log = AttemptLog(self.storage, "job_x", 1)
         self.restart()
 
@@ -41,8 +41,8 @@ class Copying:
             outage=StoreOutage(lambda: self.now),
         )
 
-    def write(self, text: str | bytes) -> None:
-        self.executor.write_log(NAME, text if isinstance(text, bytes) else text.encode())
+    def write(self, text: str | bytes, name: str = NAME) -> None:
+        self.executor.write_log(name, text if isinstance(text, bytes) else text.encode())
 
     def look(self, seconds: float = 60) -> None:
         self.now += timedelta(seconds=seconds)
@@ -157,3 +157,36 @@ def test_last_lines_are_bounded(copying: Copying) -> None:
     lines = copying.finish()
     assert len(lines) == log_copier.TAIL_LINES
     assert max(map(len, lines)) == 2000
+
+
+@pytest.mark.parametrize("ended", [False, True], ids=["running", "ended"])
+def test_log_of_a_repeated_attempt_replaces_that_of_a_replaced_database(
+    tmp_path: Path, store_root: str, ended: bool
+) -> None:
+    """A restored backup does not know the attempt, and the next one has the same number."""
+    copying = Copying(tmp_path / "artifacts", store_root)
+    copying.write("one\ntwo\n")
+    copying.follow()
+    copying.restart()
+    copying.write("new one\nnew two\nnew three\n", "job_x-1-b")
+    if ended:
+        copying.copier.finish("job_x", 1, "job_x-1-b")
+    else:
+        copying.now += timedelta(seconds=60)
+        copying.copier.follow("job_x", 1, "job_x-1-b")
+    assert copying.kept() == b"new one\nnew two\nnew three\n"
+    copying.executor.close()
+
+
+def test_log_of_an_adopted_attempt_is_continued(tmp_path: Path, store_root: str) -> None:
+    """Also that of an earlier version, which did not store whose log it is."""
+    copying = Copying(tmp_path / "artifacts", store_root)
+    copying.write("one\n")
+    copying.log.append(0, b"one\n", LIMIT)
+    copying.write("two\n")
+    for _ in range(2):
+        copying.restart()
+        copying.executor.log_bytes_read = 0
+        assert copying.follow() == b"one\ntwo\n"
+        assert copying.executor.log_bytes_read <= len("two\n")
+    copying.executor.close()

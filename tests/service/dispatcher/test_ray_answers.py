@@ -126,3 +126,25 @@ def test_untested_version_of_ray_is_logged_once_per_connection(
     with pytest.raises(ExecutorUnavailable):
         executor.cluster()
     assert not executor._version_checked, "a restarted Ray may have another version"
+
+
+@pytest.mark.parametrize(
+    ("answer", "gone"),
+    [
+        (answer_json({"deleted": True}), True),
+        (Answer(b"Job job_x-1 does not exist", 404), True),
+        (Answer(b"RuntimeError: it is in a non-terminal state RUNNING.", 500), False),
+    ],
+)
+def test_deletion_tells_whether_the_submission_is_gone(answer: Answer, gone: bool) -> None:
+    with scripted(ray({"/api/jobs/job_x-1": lambda request: answer})) as server:
+        assert RayExecutor(server.url, None).delete("job_x-1") is gone
+
+
+def test_deletion_that_ray_fails_to_do_counts_as_no_answer() -> None:
+    answers = {"/api/jobs/job_x-1": lambda request: Answer(b"TimeoutError", 500)}
+    with (
+        scripted(ray(answers)) as server,
+        pytest.raises(ExecutorUnavailable, match="DELETE /api/jobs/job_x-1 with 500"),
+    ):
+        RayExecutor(server.url, None).delete("job_x-1")

@@ -1,0 +1,70 @@
+"""Removal of ended submissions from Ray, whose head otherwise keeps the records of all of them in memory.
+
+What Ray does not know counts as lost, so only the submissions of runs are removed that are finalized, and whose logs
+are not read any more. A removal that is missed is repeated after the next start of a dispatcher, or is harmless.
+"""
+
+from __future__ import annotations
+
+import logging
+from datetime import datetime, timedelta
+
+from service.dispatcher.context import DispatcherContext, passed
+from service.dispatcher.executor import ExecutorUnavailable
+from service.dispatcher.isolation import show_progress
+from service.dispatcher.log_recovery import KEEP_TRYING
+from service.runs import repository as runs
+from service.runs.repository import Position
+
+logger = logging.getLogger(__name__)
+
+KEEP = 2 * KEEP_TRYING
+"""Submissions stay for this long after the end of their run, also for Ray's own tools."""
+# After a start, runs that ended earlier are not examined again.
+_BACK_TO = timedelta(days=7)
+_RUNS_EVERY = timedelta(minutes=10)
+_DEMAND_EVERY = timedelta(minutes=1)
+_BATCH_SIZE = 20
+
+
+class SubmissionRemoval:
+    """Removes the submissions of finalized runs, and of programs that showed a demand to the autoscaler."""
+
+    def __init__(self, context: DispatcherContext) -> None:
+        self._context = context
+        self._runs_at: datetime | None = None
+        self._demand_at: datetime | None = None
+        self._removed_until: Position | None = None
+
+    def round(self) -> None:
+        """Remove a batch of each kind; if there are no more, or Ray fails, the next ones are minutes later."""
+        now = self._context.clock()
+        if not self._context.executor_answers:
+            return
+        try:
+            if passed(self._demand_at, now, _DEMAND_EVERY):
+                self._demand_at = now
+                self._remove_demand_programs()
+            if passed(self._runs_at, now, _RUNS_EVERY) and self._remove_runs(now):
+                self._runs_at = now
+        except ExecutorUnavailable as error:
+            logger.warning("Ended submissions stay in Ray for now: %s", error)
+            self._runs_at = now
+
+    def _remove_demand_programs(self) -> None:
+        for name in list(self._context.demand_programs)[:_BATCH_SIZE]:
+            show_progress()
+            if self._context.executor.delete(name):
+                self._context.demand_programs.discard(name)
+
+    def _remove_runs(self, now: datetime) -> bool:
+        """Remove a batch of submissions of runs; return whether there are no more."""
+        after = self._removed_until or (now - _BACK_TO, "", 0)
+        with self._context.database.read() as session:
+            ended = runs.finalized(session, after=after, before=now - KEEP, limit=_BATCH_SIZE)
+        for position, submission_id in ended:
+            show_progress()
+            # Before the removal: one that always fails must not hold up the others.
+            self._removed_until = position
+            self._context.executor.delete(submission_id)
+        return len(ended) < _BATCH_SIZE
