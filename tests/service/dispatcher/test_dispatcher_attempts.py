@@ -424,16 +424,51 @@ def test_pause_before_start_is_immediate(world: World, state: str) -> None:
 
 
 def test_job_that_fails_while_pausing_is_paused(world: World) -> None:
+    """Also without a restart left: a failed job could not be resumed."""
     job = world.add_job(max_restarts=1)
-    for number, status in ((1, JobStatus.PAUSED), (2, JobStatus.FAILED)):
+    for number in (1, 2):
         world.tick()
         world.worker_starts(job, number)
         world.pause(job)
         world.executor.end(world.run_id(job, number), 1)
         world.tick()
-        assert world.status(job) == status
+        assert world.status(job) == JobStatus.PAUSED
+        error = world.job(job).error
+        assert error is not None
+        assert error == world.attempt(job, number).error
+        assert error["message"] in world.events(job)[-1]
         world.resume(job)
+        assert world.job(job).error is None
+    world.tick()
+    world.executor.end(world.run_id(job, 3), 1)
+    world.tick()
+    assert world.status(job) == JobStatus.FAILED
     assert world.job(job).restarts == 1
+
+
+@pytest.mark.parametrize("retry", [Retry.LIMITED, Retry.UNLESS_REPEATED, Retry.NEVER])
+def test_attempt_that_cannot_save_at_the_time_limit_pauses_its_job(
+    world: World, retry: Retry
+) -> None:
+    job = world.add_job(max_hours=0.1, max_restarts=0)
+    world.tick()
+    world.worker_starts(job)
+    world.worker_trains(job, 360)
+    world.tick(10)
+    assert world.status(job) == JobStatus.PAUSING
+    error = {"type": "storage-full", "message": "The disk of /scratch is full"}
+    world.worker_finishes(job, "failed", error=error, retry=retry)
+    stored = world.attempt(job).error
+    assert stored is not None
+    assert stored["type"] == "storage-full"
+    if retry == Retry.NEVER:
+        assert world.status(job) == JobStatus.FAILED
+        return
+    assert world.status(job) == JobStatus.PAUSED
+    assert error["message"] in world.events(job)[-1]
+    shown = world.job(job).error
+    assert shown is not None
+    assert shown["type"] == "max-hours"
 
 
 @pytest.mark.parametrize("spelled", ["file://{}", "{}", "/another/mount{}"])
