@@ -20,6 +20,7 @@ from service.dispatcher.context import DispatcherContext, passed
 from service.dispatcher.driver_errors import driver_ended, undelivered, was_killed
 from service.dispatcher.executor import Submission, SubmissionState
 from service.dispatcher.log_copier import LogCopier
+from service.dispatcher.store_check import StoreCheck
 from service.dispatcher.watcher import MissingAction, RunPolicy
 from service.protocol import UNDELIVERED_EXIT_CODE
 from service.runs import liveness
@@ -46,8 +47,8 @@ class TrainPolicy(RunPolicy[AttemptView]):
     noun = "job"
     finalized = True
 
-    def __init__(self, context: DispatcherContext, logs: LogCopier) -> None:
-        self._context, self._logs = context, logs
+    def __init__(self, context: DispatcherContext, logs: LogCopier, store: StoreCheck) -> None:
+        self._context, self._logs, self._store = context, logs, store
         self.restarted: Restarted | None = None
         """Set if Ray is known to have lost all submissions of earlier dispatchers."""
         self._silent_since: dict[str, datetime] = {}
@@ -252,4 +253,6 @@ class TrainPolicy(RunPolicy[AttemptView]):
             "message": "The training has made no progress for "
             f"{allowed.total_seconds():g} s (DASL_HANG_SECONDS)",
         }
-        return Ending("failed", error)
+        # A store that hangs lets the attempts that use it hang.
+        retry = Retry.LIMITED if self._store.is_writable else Retry.OUTAGE
+        return Ending("failed", error, retry)
