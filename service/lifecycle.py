@@ -207,15 +207,12 @@ def finish_attempt(session: Session, job_id: str, number: int, ending: Ending) -
 def _retry_or_fail(
     session: Session, job: Job, ending: Ending, stop_reason: StopReason | None
 ) -> JobStatus | None:
-    """Fail, pause or retry a job after its newest attempt failed or was lost."""
+    """Pause, fail or retry a job after its newest attempt failed or was lost."""
     error, retry = ending.error, ending.retry
     if stop_reason in _CAUSES and retry != Retry.NEVER:
         retry = Retry.FREE  # It would not have stopped then but for the service.
     message = str((error or {}).get("message") or f"Attempt {job.attempt} was {ending.outcome}")
     reason = message.removesuffix(".")  # It becomes part of a sentence.
-    if retry == Retry.UNLESS_REPEATED and _is_repeated(session, job, error or {}):
-        message = f"Job failed (same error twice in a row, without a step in between): {reason}"
-        return _end(session, job, JobStatus.FAILED, message, error=error)
     progressed = retry == Retry.INFRASTRUCTURE and _made_progress(session, job)
     budget = charge(
         retry,
@@ -224,18 +221,23 @@ def _retry_or_fail(
         failures=job.infrastructure_failures,
         progressed=progressed,
     )
-    if budget.used_up is not None:
-        message = f"Job failed{budget.used_up}: {reason}"
-        return _end(session, job, JobStatus.FAILED, message, error=error)
     ended = f"Attempt {job.attempt} {ending.outcome}: {reason}"
     counts = {
         "restarts": budget.restarts,
         "infrastructure_failures": budget.infrastructure_failures,
     }
-    if job.desired == Desired.PAUSE:
-        return _pause(session, job, f"{ended}. Job paused", {"error": error}, **counts)
-    if stop_reason == StopReason.TIME_LIMIT:
+    # Before the budget: a job that was to be paused must stay resumable, even if it could not save.
+    if job.desired == Desired.PAUSE and retry != Retry.NEVER:
+        message = f"{ended}. Job paused"
+        return _pause(session, job, message, {"error": error}, error=error, **counts)
+    if stop_reason == StopReason.TIME_LIMIT and retry != Retry.NEVER:
         return _pause_at_time_limit(session, job, f". {ended}", **counts)
+    if retry == Retry.UNLESS_REPEATED and _is_repeated(session, job, error or {}):
+        message = f"Job failed (same error twice in a row, without a step in between): {reason}"
+        return _end(session, job, JobStatus.FAILED, message, error=error)
+    if budget.used_up is not None:
+        message = f"Job failed{budget.used_up}: {reason}"
+        return _end(session, job, JobStatus.FAILED, message, error=error)
     not_before = datetime.now(UTC) + budget.delay
     message, data = f"{ended}. {budget.message}", {"error": error}
     _move(session, job, JobStatus.RETRY_WAIT, message, data, not_before=not_before, **counts)

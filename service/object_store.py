@@ -34,13 +34,25 @@ _CODE = re.compile("<Code>(.*?)</Code>(?:<Message>(.*?)</Message>)?", re.DOTALL)
 
 
 class StoreError(OSError):
-    """The object store cannot be reached, or refused a request."""
+    """An artifact store cannot be reached, or refused a request."""
 
 
 def open_store(uri: str) -> tuple[Any, str]:
     """Return the file system of a URI, and its path in there."""
     fs, path = fsspec.core.url_to_fs(uri)
     return fs, str(path)
+
+
+@contextmanager
+def store_errors(uri: str) -> Iterator[None]:
+    """Raise the errors of a store of any kind as `StoreError`, with the `errno` of their cause."""
+    try:
+        yield
+    except StoreError:
+        raise
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise StoreError(error.errno or errno.EIO, reason, error.filename or uri) from None
 
 
 def signed_url(uri: str, lifetime: timedelta, endpoint: str = "") -> str:

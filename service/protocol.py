@@ -22,6 +22,9 @@ from dasl_core.vocabulary import FILE_NAME, LONGEST_FILE_NAME, Desired, Outcome,
 NODE_DIED = "node-died"
 """Type of the error of an attempt one of whose ranks was on a node that is gone."""
 
+STORE_UNAVAILABLE = "store-unavailable"
+"""Type of the error of an attempt that could not use the artifact store."""
+
 IngestOutcome = Literal["ready", "failed"]
 
 NO_ROOM = "no-room"

@@ -110,7 +110,7 @@ class Settings(BaseSettings):
     stuck_seconds: Annotated[float, Field(ge=60)] = 900.0
     """A dispatcher or an API that makes no progress for this long ends itself, to be started again."""
     cancel_grace_seconds: Annotated[float, Field(gt=0)] = 30.0
-    """How long a cancelled or paused attempt may show no progress before its processes are killed."""
+    """How long a cancelled or paused attempt may be heard without progress before its processes are killed."""
     cancel_max_seconds: Annotated[float, Field(gt=0)] = 900.0
     """How long a cancelled or paused attempt may take to stop, even if it shows progress."""
     shutdown_seconds: Annotated[float, Field(ge=0)] = 60.0

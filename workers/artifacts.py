@@ -1,21 +1,23 @@
-"""Transfer of files to and from the artifact store, through fsspec."""
+"""Transfer of files to and from the artifact store, through fsspec.
+
+Errors of the store, of whatever kind it is, are `StoreError`; those of this machine's disks are not.
+"""
 
 import errno
 import hashlib
 import io
 import logging
 import os
-import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, BinaryIO, TypeVar
+from typing import Any, BinaryIO, Protocol, Self, TypeVar
 
 from fsspec.implementations.local import LocalFileSystem
 
 from dasl_core import manifest
-from service.object_store import open_store
+from service.object_store import StoreError, open_store, store_errors
 from service.protocol import FileEntry
 
 logger = logging.getLogger(__name__)
@@ -25,6 +27,50 @@ CHUNK = 1 << 20
 UPLOAD_PAUSES = (1.0, 2.0)
 
 T = TypeVar("T")
+
+
+class _Readable(Protocol):
+    def read(self, size: int, /) -> bytes: ...
+
+
+class _Writable(Protocol):
+    def write(self, data: bytes, /) -> object: ...
+
+
+class _StoreFile:
+    """A file of the store, whose errors are `StoreError`."""
+
+    def __init__(self, uri: str, mode: str) -> None:
+        self._uri = uri
+        with store_errors(uri):
+            system, path = open_store(uri)
+            if mode == "wb":
+                system.makedirs(os.path.dirname(path), exist_ok=True)
+            self._is_local = isinstance(system, LocalFileSystem)
+            self._file: Any = system.open(path, mode)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        with store_errors(self._uri):
+            self._file.__exit__(*exception)
+
+    def read(self, size: int) -> bytes:
+        with store_errors(self._uri):
+            content: bytes = self._file.read(size)
+        return content
+
+    def write(self, data: bytes) -> None:
+        with store_errors(self._uri):
+            self._file.write(data)
+
+    def flush(self) -> None:
+        """Write durably: a registered file must survive a power loss."""
+        with store_errors(self._uri):
+            self._file.flush()
+            if self._is_local:
+                os.fsync(self._file.fileno())
 
 
 def upload(file: Path, uri: str, on_chunk: Callable[[], None] = lambda: None) -> FileEntry:
@@ -90,9 +136,10 @@ def _remove_manifest(uri: str) -> None:
 
     A restored database repeats an attempt whose files are still there.
     """
-    system, target = open_store(f"{uri}/{manifest.MANIFEST}")
+    file = f"{uri}/{manifest.MANIFEST}"
     # Not `exists`, which answers no if the store fails.
-    with suppress(FileNotFoundError):
+    with store_errors(file), suppress(FileNotFoundError):
+        system, target = open_store(file)
         system.rm_file(target)
 
 
@@ -115,11 +162,12 @@ def download(
     `on_chunk` is called after each part.
 
     Raises:
-        OSError: a file is missing or differs from the registered one.
+        StoreError: a file cannot be read.
+        OSError: a file differs from the registered one, or cannot be written here.
     """
     for file in files:
         target = folder / Path(file.name).name
-        with _reading(f"{uri}/{file.name}") as source, open(target, "wb") as sink:
+        with _StoreFile(f"{uri}/{file.name}", "rb") as source, open(target, "wb") as sink:
             _, sha256 = _copy(source, sink, on_chunk)
         if sha256 != file.sha256:
             raise OSError(f"{uri}/{file.name} is damaged: its sha256 is not the registered one")
@@ -129,13 +177,15 @@ def find_damage(uri: str, files: Sequence[FileEntry]) -> str | None:
     """Return a description of the first damaged file of a manifest; `None` if all are intact.
 
     Raises:
-        OSError: the store cannot be read, so the state of the files is unknown.
+        StoreError: the store cannot be read, so the state of the files is unknown.
     """
     for file in files:
         try:
-            with _reading(f"{uri}/{file.name}") as source:
+            with _StoreFile(f"{uri}/{file.name}", "rb") as source:
                 _, sha256 = _copy(source)
-        except FileNotFoundError:
+        except StoreError as error:
+            if error.errno != errno.ENOENT:
+                raise
             return f"{file.name} is missing"
         if sha256 != file.sha256:
             return f"the sha256 of {file.name} is not the registered one"
@@ -146,23 +196,14 @@ def _write(
     source: BinaryIO, uri: str, on_chunk: Callable[[], None] = lambda: None
 ) -> tuple[int, str]:
     """Copy to a file of the store, durably; return size and sha256."""
-    system, target = open_store(uri)
-    system.makedirs(os.path.dirname(target), exist_ok=True)
-    with system.open(target, "wb") as sink:
+    with _StoreFile(uri, "wb") as sink:
         size, sha256 = _copy(source, sink, on_chunk)
         sink.flush()
-        if isinstance(system, LocalFileSystem):  # a registered file must survive a power loss
-            os.fsync(sink.fileno())
     return size, sha256
 
 
-def _reading(uri: str) -> Any:
-    system, path = open_store(uri)
-    return system.open(path, "rb")
-
-
 def _copy(
-    source: BinaryIO, sink: BinaryIO | None = None, on_chunk: Callable[[], object] = lambda: None
+    source: _Readable, sink: _Writable | None = None, on_chunk: Callable[[], object] = lambda: None
 ) -> tuple[int, str]:
     """Read a file, and write it to `sink` if there is one; return its size and sha256."""
     digest = hashlib.sha256()
@@ -177,13 +218,13 @@ def _copy(
 
 
 def exists(uri: str) -> bool:
-    """Return whether the file exists."""
+    """Return whether the file exists; no if the store fails."""
     system, path = open_store(uri)
     return bool(system.exists(path))
 
 
 def fetch(uri: str, file: Path) -> Path:
     """Copy one file of the store to a local file and return the path of the copy."""
-    with _reading(uri) as source, open(file, "wb") as sink:
-        shutil.copyfileobj(source, sink, CHUNK)
+    with _StoreFile(uri, "rb") as source, open(file, "wb") as sink:
+        _copy(source, sink)
     return file

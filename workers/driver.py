@@ -18,6 +18,7 @@ from service.client import ApiError, ConnectionFailed, StaleAttempt
 from service.client.attempt_token import RAY_JOB_CONFIG, read_attempt_token
 from service.client.errors import SPEC_UNREADABLE
 from service.client.worker import WorkerClient
+from service.object_store import StoreError
 from service.protocol import UNDELIVERED_EXIT_CODE, AttemptStart
 from workers.artifacts import exists, find_damage
 from workers.failures import (
@@ -158,7 +159,7 @@ def with_intact_checkpoint(client: WorkerClient, start: AttemptStart) -> Attempt
     before the ranks start, so it costs neither an attempt nor a restart.
 
     Raises:
-        OSError: the store cannot be read now.
+        StoreError: the store cannot be read now.
         ValueError: the start checkpoint of a clone is damaged.
     """
     while (resume := start.resume) is not None:
@@ -167,7 +168,7 @@ def with_intact_checkpoint(client: WorkerClient, start: AttemptStart) -> Attempt
             break
         if not exists(start.dataset.index_uri):
             # An unavailable store, such as an unmounted volume, must not cost a job all its checkpoints.
-            raise OSError(
+            raise StoreError(
                 f"{start.dataset.index_uri} does not exist: check that the artifact store is mounted"
             )
         logger.warning("checkpoint %s is damaged: %s", resume.checkpoint_id, damage)

@@ -3,8 +3,10 @@
 import errno
 import traceback
 from collections.abc import Mapping
+from typing import TypeGuard
 
-from service.protocol import NO_ROOM, NODE_DIED
+from service.object_store import StoreError
+from service.protocol import NO_ROOM, NODE_DIED, STORE_UNAVAILABLE
 
 _LONGEST_TEXT = 20_000
 
@@ -20,7 +22,7 @@ NON_RETRYABLE = (ValueError, ArithmeticError)
 
 
 STORAGE_FULL = "storage-full"
-"""Type of the error of an attempt that could not write, because a disk is full or its quota is used up."""
+"""Type of the error of an attempt that could not write to its node, because a disk is full or its quota is used up."""
 _NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 # What Ray's message says of an actor whose node is gone.
@@ -79,6 +81,7 @@ _TYPES: dict[type[BaseException], str] = {
     RankDied: "rank-died",
     NodeDied: NODE_DIED,
     NoRoom: NO_ROOM,
+    StoreError: STORE_UNAVAILABLE,
 }
 
 
@@ -94,7 +97,7 @@ def describe(error: BaseException) -> dict[str, str]:
     lines = traceback.format_exception(error)
     device = _exhausted_device(error)
     kind = _TYPES.get(type(error), type(error).__name__)
-    if isinstance(error, OSError) and error.errno in _NO_SPACE:
+    if _is_full_disk(error) and not isinstance(error, StoreError):
         kind = STORAGE_FULL
     return {
         "type": kind if device is None else "out-of-memory",
@@ -132,6 +135,10 @@ def _exhausted_device(error: BaseException) -> str | None:
     return None
 
 
+def _is_full_disk(error: BaseException) -> TypeGuard[OSError]:
+    return isinstance(error, OSError) and error.errno in _NO_SPACE
+
+
 def _message(error: BaseException) -> str:
     """Return the message of an error for users; one line of it if Ray raised the error.
 
@@ -139,7 +146,7 @@ def _message(error: BaseException) -> str:
     and the log.
     """
     text = str(error) or type(error).__name__
-    if isinstance(error, OSError) and error.errno in _NO_SPACE:
+    if _is_full_disk(error):
         where = f" of {error.filename}" if error.filename else ""
         return (
             f"The disk{where} is full: {text}. Make room there; a retry then resumes the training"

@@ -71,7 +71,7 @@ class SubmissionFolder:
             on_chunk: called after each part, whichever process copies it.
 
         Raises:
-            OSError: a file is missing or differs from the registered one.
+            OSError: as `workers.artifacts.download`.
         """
         folder, partial = self.path / "resume", self.path / "resume.partial"
         report = on_chunk or (lambda: None)

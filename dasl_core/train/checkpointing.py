@@ -37,6 +37,17 @@ logger = logging.getLogger(__name__)
 FORMAT = 4
 
 
+class CheckpointFailed(OSError):
+    """A checkpoint could not be written.
+
+    Attributes:
+        cause: the error of the disk or the store, which decides about a retry. Unlike `__cause__` it survives the
+            way from a rank to its driver.
+    """
+
+    cause: OSError | None = None
+
+
 @dataclass
 class Checkpointer:
     """Saves the training state and the exported backbone, publishes them, and resumes from them.
@@ -101,7 +112,7 @@ class Checkpointer:
                 store is reported, and the next checkpoint tries again.
 
         Raises:
-            OSError: a required checkpoint could not be written.
+            CheckpointFailed: a required checkpoint could not be written.
         """
         began = monotonic()
         self._wait()
@@ -205,7 +216,7 @@ class Checkpointer:
         """Write the files of a checkpoint and pass them to the reporter.
 
         Raises:
-            OSError: they could not be written.
+            CheckpointFailed: they could not be written.
         """
         step, epoch = snapshot.metrics["step"], snapshot.metrics["epoch"]
         try:
@@ -224,7 +235,11 @@ class Checkpointer:
                     self.reporter.event("onnx_missing", missing, {"step": step})
                 self.reporter.checkpoint(folder, step, epoch, snapshot.latest, snapshot.ended)
         except (OSError, SafetensorError) as error:
-            raise OSError(f"The checkpoint of step {step} could not be written: {error}") from error
+            failed = CheckpointFailed(
+                f"The checkpoint of step {step} could not be written: {error}"
+            )
+            failed.cause = error if isinstance(error, OSError) else None
+            raise failed from error
 
 
 class _Result(IntEnum):

@@ -80,7 +80,7 @@ class Trainer:
         Raises:
             CollapsedError: the representation has collapsed, and `train.collapse` is "stop".
             DivergedError: the loss or the weights are not finite.
-            OSError: a required checkpoint could not be written.
+            CheckpointFailed: a required checkpoint could not be written.
             Exception: as `Checkpointer.check_write`.
         """
         try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from datetime import timedelta
 from pathlib import Path
 
 from sqlalchemy import make_url
@@ -49,6 +50,11 @@ def full(what: str, free: int | None = None) -> str:
     """Describe a full disk, with the remedy."""
     left = "" if free is None else f" ({free / 1e6:.0f} MB are free)"
     return f"the disk of {what} is full{left}. Make room there; then jobs continue by themselves"
+
+
+def silent(since: timedelta) -> str:
+    """Describe a store of artifacts that gives no answer."""
+    return f"the store of {ARTIFACTS} has not answered for {since.total_seconds():.0f} s"
 
 
 DATABASE, ARTIFACTS = (

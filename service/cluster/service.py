@@ -130,8 +130,4 @@ def _storage(snapshot: ClusterSnapshot | None, settings: Settings, full: bool) -
         return report.store.problem
     # It checks every minute, and a store that hangs gives no answer. By the dispatcher's clock alone.
     silent = snapshot.at - (report.store.checked_at if report.store else report.started_at)
-    if silent <= _STORE_SILENT:
-        return None
-    return (
-        f"the store of {free_space.ARTIFACTS} has not answered for {silent.total_seconds():.0f} s"
-    )
+    return free_space.silent(silent) if silent > _STORE_SILENT else None

@@ -109,7 +109,9 @@ class Dispatcher:
             outage=outage,
         )
         adoption, recovery = Adoption(self._context, outage), LogRecovery(self._context, logs)
-        self._train, self._ingest = TrainPolicy(self._context, logs), IngestPolicy(self._context)
+        self._store = StoreCheck(self._context)
+        self._train = TrainPolicy(self._context, logs, self._store)
+        self._ingest = IngestPolicy(self._context)
         self._attempts = RunWatcher(self._context, self._train)
         self._ingests = RunWatcher(self._context, self._ingest)
         # One watcher for each kind of run.
@@ -117,7 +119,6 @@ class Dispatcher:
         self._outage = Outage()
         finalizer = Finalizer(self._context, logs, adoption, recovery)
         garbage, thinner = Garbage(self._context, adoption), MetricThinner(self._context)
-        self._store = StoreCheck(self._context)
         self.background = {
             "logs": Loop(finalizer.round, _LOG_INTERVAL_SECONDS, self._outage),
             # One loop for both: no log is copied while it is removed.
@@ -378,7 +379,8 @@ class Dispatcher:
             cluster = with_drains(cluster, scheduling.drained(session))
             candidates = scheduling.candidates(session, taken)
         foreign = self._foreign_use.of(cluster.nodes, taken)
-        decisions = decide(cluster, taken, queue, now, foreign)
+        is_writable = self._store.is_writable
+        decisions = decide(cluster, taken, queue, now, foreign, is_writable=is_writable)
         for decision in decisions:
             if decision.starts:
                 start = partial(self._attempts.start, workers=decision.job.demand.workers)

@@ -14,6 +14,8 @@ logger = logging.getLogger(__name__)
 
 # The sizes of all checkpoints are added up.
 _EVERY = timedelta(minutes=1)
+# A store may hang instead of failing, as a hard mount of NFS does.
+_SILENT = timedelta(minutes=5)
 
 
 class StoreCheck:
@@ -22,20 +24,41 @@ class StoreCheck:
     def __init__(self, context: DispatcherContext) -> None:
         self._context = context
         self._checked_at: datetime | None = None
-        self.report: StoreReport | None = None
-        """The last result."""
+        self._result: StoreReport | None = None
+        self._asked_at: datetime | None = None
+        """When the check began that is not answered yet."""
+
+    @property
+    def report(self) -> StoreReport | None:
+        """The last result, or that the store has given no answer for five minutes."""
+        asked_at, now = self._asked_at, self._context.clock()
+        if asked_at is None or not passed(asked_at, now, _SILENT):
+            return self._result
+        problem = free_space.silent(now - asked_at)
+        result = self._result or StoreReport(checked_at=asked_at)
+        return result.model_copy(update={"problem": problem})
+
+    @property
+    def is_writable(self) -> bool:
+        """Whether the store is writable, as far as known."""
+        report = self.report
+        return report is None or report.problem is None
 
     def round(self) -> bool:
         """Check the store if due; return whether the database was used."""
         now = self._context.clock()
         if not self._context.in_charge or not passed(self._checked_at, now, _EVERY):
             return False
-        problem, free = self._problem()
-        if problem is not None and (self.report is None or self.report.problem is None):
+        self._asked_at = now
+        try:
+            problem, free = self._problem()
+        finally:
+            self._asked_at = None
+        if problem is not None and (self._result is None or self._result.problem is None):
             logger.error("Artifacts cannot be stored: %s", problem)
         with self._context.database.read() as session:
             of_checkpoints, of_artifacts = checkpoints.stored_bytes(session)
-        self.report = StoreReport(
+        self._result = StoreReport(
             checked_at=now,
             problem=problem,
             free_bytes=free,

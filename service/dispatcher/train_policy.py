@@ -15,10 +15,12 @@ from sqlalchemy.orm import Session
 from service import lifecycle, states
 from service.db.models import Attempt
 from service.dispatcher import repository
+from service.dispatcher.contact import Contact
 from service.dispatcher.context import DispatcherContext, passed
 from service.dispatcher.driver_errors import driver_ended, undelivered, was_killed
 from service.dispatcher.executor import Submission, SubmissionState
 from service.dispatcher.log_copier import LogCopier
+from service.dispatcher.store_check import StoreCheck
 from service.dispatcher.watcher import MissingAction, RunPolicy
 from service.protocol import UNDELIVERED_EXIT_CODE
 from service.runs import liveness
@@ -45,17 +47,21 @@ class TrainPolicy(RunPolicy[AttemptView]):
     noun = "job"
     finalized = True
 
-    def __init__(self, context: DispatcherContext, logs: LogCopier) -> None:
-        self._context, self._logs = context, logs
+    def __init__(self, context: DispatcherContext, logs: LogCopier, store: StoreCheck) -> None:
+        self._context, self._logs, self._store = context, logs, store
         self.restarted: Restarted | None = None
         """Set if Ray is known to have lost all submissions of earlier dispatchers."""
         self._silent_since: dict[str, datetime] = {}
         """When this dispatcher first saw each live attempt that has not reported, by submission id."""
+        self._grace = timedelta(seconds=context.settings.cancel_grace_seconds)
+        # Heartbeats come at least twice as often as that.
+        self._contact = Contact(self._grace / 2)
 
     def live(self, session: Session) -> Sequence[AttemptView]:
         attempts, now = scheduling.live_attempts(session), self._context.clock()
         silent = [each.submission_id for each in attempts if each.state != AttemptState.RUNNING]
         self._silent_since = {name: self._silent_since.get(name, now) for name in silent}
+        self._contact.keep(attempts)
         return attempts
 
     def create(
@@ -168,7 +174,8 @@ class TrainPolicy(RunPolicy[AttemptView]):
         """Stop an attempt's driver if its ranks stand still or take too long.
 
         The ranks receive the request to stop from the API, and stop after a step or in an evaluation.
-        Saving may take minutes, in which rank 0 reports progress.
+        Saving may take minutes, in which rank 0 reports progress. Only time in which the attempt's
+        heartbeats arrive counts as standing still: while the API is away, the ranks know of no request.
         """
         requested_at = attempt.stop_requested_at
         if attempt.desired != Desired.RUN:
@@ -178,16 +185,16 @@ class TrainPolicy(RunPolicy[AttemptView]):
                 requested_at = repository.stop_requested_at(
                     session, attempt.job_id, attempt.desired
                 )
-        settings, now = self._context.settings, self._context.clock()
-        still_since = requested_at
-        if requested_at is not None and attempt.progressed_at is not None:
-            still_since = max(requested_at, attempt.progressed_at)
-        stands_still = passed(still_since, now, timedelta(seconds=settings.cancel_grace_seconds))
-        takes_too_long = passed(requested_at, now, timedelta(seconds=settings.cancel_max_seconds))
-        # A driver that has not reported yet has nothing to save.
-        has_reported = attempt.state != AttemptState.SUBMITTED
-        if not has_reported or stands_still or takes_too_long:
+        if self._is_due(attempt, requested_at):
             self._context.stop(attempt.submission_id)
+
+    def _is_due(self, attempt: AttemptView, requested_at: datetime | None) -> bool:
+        if attempt.state == AttemptState.SUBMITTED:
+            return True  # A driver that has not reported yet has nothing to save.
+        longest = timedelta(seconds=self._context.settings.cancel_max_seconds)
+        if requested_at is None or passed(requested_at, self._context.clock(), longest):
+            return True
+        return self._contact.standstill(attempt, requested_at) >= self._grace
 
     def _request_stop(self, attempt: AttemptView, reason: StopReason) -> None:
         with self._context.write() as session:
@@ -246,4 +253,6 @@ class TrainPolicy(RunPolicy[AttemptView]):
             "message": "The training has made no progress for "
             f"{allowed.total_seconds():g} s (DASL_HANG_SECONDS)",
         }
-        return Ending("failed", error)
+        # A store that hangs lets the attempts that use it hang.
+        retry = Retry.LIMITED if self._store.is_writable else Retry.OUTAGE
+        return Ending("failed", error, retry)

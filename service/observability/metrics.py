@@ -52,6 +52,7 @@ REASONS = frozenset(
         "reports-undelivered",
         "start-timeout",
         "storage-full",
+        "store-unavailable",
         "submission-refused",
         "ValueError",
     }

@@ -10,6 +10,7 @@ from typing import Any
 from service.states import AttemptOutcome
 
 _FIRST_RETRY = timedelta(seconds=2)
+# Longer than it takes the dispatcher to notice that the artifact store is away (`StoreCheck`).
 LONGEST_RETRY = timedelta(minutes=2)
 MAX_INFRASTRUCTURE_FAILURES = 10
 """How often in a row infrastructure may end a job's attempts that make no progress. A limit, because a job may
@@ -29,6 +30,9 @@ class Retry(StrEnum):
     INFRASTRUCTURE = "infrastructure"
     """Retry without using up a restart, `MAX_INFRASTRUCTURE_FAILURES` times in a row without progress: Ray or a
     node went away, or the driver was killed."""
+    OUTAGE = "outage"
+    """Always retry, after `LONGEST_RETRY`, without using up a restart: the artifact store was away. No limit,
+    because an outage may take hours; meanwhile admission starts nothing."""
     FREE = "free"
     """Always retry, without using up a restart: the service was stopped while the attempt ran, or Ray had
     no room for its ranks."""
@@ -75,6 +79,9 @@ def charge(
         return Budget(restarts, failures, used_up="")
     if retry == Retry.FREE:
         return Budget(restarts, failures)
+    if retry == Retry.OUTAGE:
+        message = f"It is retried in {_seconds(LONGEST_RETRY)} without using up a restart"
+        return Budget(restarts, failures, message, LONGEST_RETRY)
     if retry == Retry.INFRASTRUCTURE:
         failures = 1 if progressed else failures + 1
         count, delay = f"{failures} of {MAX_INFRASTRUCTURE_FAILURES}", _retry_delay(failures - 1)

@@ -82,7 +82,9 @@ class Queued:
         return [(owner, of_kind[owner.kind]) for owner in owners(self.account_id, self.tenant)]
 
 
-WaitsFor = Literal["machines", "quota", "room", "reserved-room"]
+WaitsFor = Literal["machines", "quota", "room", "reserved-room", "store"]
+
+_NO_STORE = "Waiting for the artifact store, which cannot be written at the moment"
 
 
 @dataclass(frozen=True)
@@ -144,13 +146,18 @@ def decide(
     queue: Iterable[Queued],
     now: datetime,
     foreign: Mapping[str, Room] | None = None,
+    *,
+    is_writable: bool = True,
 ) -> list[Decision]:
     """Decide on every job of the queue, in order.
 
     Args:
         running: all jobs that hold resources; their `ends_by` must be enforced.
         foreign: what other programs use of each node, by its id; when that ends is not known.
+        is_writable: whether the artifact store is; if not, no job could save anything, and none starts.
     """
+    if not is_writable:
+        return [Decision(job, "store", _NO_STORE) for job in queue]
     return _Round(cluster, running, now, foreign or {}).decide(queue)
 
 

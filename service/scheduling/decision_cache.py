@@ -12,6 +12,7 @@ from sqlalchemy.orm import Session
 from service.db.models import ClusterSnapshot
 from service.scheduling import repository
 from service.scheduling.admission import Decision, Running, decide
+from service.scheduling.dispatcher_report import DispatcherReport
 from service.scheduling.foreign_use import ForeignUse
 from service.scheduling.nodes import Cluster, with_drains
 from service.scheduling.repository import nodes_of
@@ -62,5 +63,7 @@ class DecisionCache:
         foreign = ForeignUse().of(cluster.nodes, taken)
         first = self._queue.first(session, taken, now)
         queue = repository.load_queued(session, first)
-        decisions = decide(cluster, taken, queue, now, foreign)
+        report = DispatcherReport.of(snapshot)
+        is_writable = report is None or report.is_writable
+        decisions = decide(cluster, taken, queue, now, foreign, is_writable=is_writable)
         return {decision.job.job_id: decision for decision in decisions}

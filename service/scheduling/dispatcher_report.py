@@ -37,6 +37,11 @@ class DispatcherReport(BaseModel):
     """Rounds that failed since its start, by loop."""
     store: StoreReport | None = None
 
+    @property
+    def is_writable(self) -> bool:
+        """Whether the artifact store is writable, as far as known."""
+        return self.store is None or self.store.problem is None
+
     @classmethod
     def of(cls, snapshot: ClusterSnapshot | None) -> DispatcherReport | None:
         """Return the report in a snapshot; `None` if there is none, or an older dispatcher wrote it."""

@@ -19,6 +19,7 @@ from service.protocol import (
     NO_ROOM,
     NODE_DIED,
     PLACEMENT,
+    STORE_UNAVAILABLE,
     ArtifactReport,
     AttemptStart,
     CheckpointReport,
@@ -37,6 +38,13 @@ from service.settings import Settings
 from service.states import StaleAttempt
 from service.worker_api import repository
 from service.worker_api.paths import check_below
+
+_RETRIES = {
+    NO_ROOM: Retry.FREE,
+    NODE_DIED: Retry.INFRASTRUCTURE,
+    STORE_UNAVAILABLE: Retry.OUTAGE,
+}
+"""How attempts are retried that failed with these types of errors."""
 
 
 class AttemptSession:
@@ -206,8 +214,5 @@ def finish(session: Session, job_id: str, number: int, report: FinishReport) -> 
 def _retry(report: FinishReport) -> Retry:
     if not report.retryable:
         return Retry.NEVER
-    if report.error is not None and report.error.type == NO_ROOM:
-        return Retry.FREE
-    if report.error is not None and report.error.type == NODE_DIED:
-        return Retry.INFRASTRUCTURE
-    return Retry.UNLESS_REPEATED if report.repeatable else Retry.LIMITED
+    otherwise = Retry.UNLESS_REPEATED if report.repeatable else Retry.LIMITED
+    return otherwise if report.error is None else _RETRIES.get(report.error.type, otherwise)

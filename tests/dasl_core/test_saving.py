@@ -11,6 +11,7 @@ import pytest
 
 from dasl_core.data.index import DatasetIndex
 from dasl_core.train import checkpointing
+from dasl_core.train.checkpointing import CheckpointFailed
 from dasl_core.train.serialization import StateCopy
 from dasl_core.train.trainer import Trainer
 from dasl_core.train.validation import Validator
@@ -75,8 +76,10 @@ def test_failed_required_save_fails_run(
     pictures: DatasetIndex, cache: Path, tmp_path: Path, full: int, stop_at: int | None
 ) -> None:
     reporter = FullDisk(tmp_path, full, stop_at=stop_at)
-    with pytest.raises(OSError, match="No space left"):
+    with pytest.raises(CheckpointFailed, match="No space left") as failed:
         run(resolved(pictures), pictures, cache, reporter)
+    assert failed.value.cause is not None
+    assert failed.value.cause.errno == errno.ENOSPC
     assert [step for step, _, _ in reporter.checkpoints] == [s for s in (3, 6) if s < full]
 
 

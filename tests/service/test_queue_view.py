@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,6 +12,7 @@ from sqlalchemy import select
 from service.cluster import queue as queue_view
 from service.db.models import ClusterSnapshot
 from service.scheduling import decision_cache, window
+from service.scheduling.dispatcher_report import DispatcherReport, StoreReport
 from tests.support.api_under_test import Api, snapshot
 
 
@@ -70,6 +72,21 @@ def test_queue_says_what_each_job_waits_for(api: Api) -> None:
     assert queue[large]["reason"].startswith("Waiting for 4 CPUs: 3 of 4 CPUs are in use")
     assert queue[large]["starts_by"] is not None
     assert (queue[short]["reason"], queue[short]["starts_by"]) == ("", None)
+
+
+def test_queue_says_that_the_artifact_store_is_away(api: Api) -> None:
+    api.dataset()
+    api.submit()
+    snapshot(api, cpus=4)
+    assert [job["waits_for"] for job in queue_of(api)] == [None]
+    now = datetime.now(UTC)
+    report = DispatcherReport(started_at=now, store=StoreReport(checked_at=now, problem="away"))
+    with api.database.write() as session:
+        stored = session.scalars(select(ClusterSnapshot)).one()
+        stored.dispatcher = report.model_dump(mode="json")
+    [job] = queue_of(api)
+    assert job["waits_for"] == "store"
+    assert "the artifact store" in job["reason"]
 
 
 def test_only_admins_see_ids_and_addresses_of_nodes(api: Api) -> None:

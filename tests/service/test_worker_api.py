@@ -181,9 +181,10 @@ def test_finish_is_idempotent_and_ends_the_attempt(api: Api) -> None:
         refused(worker.post(action), 409, None, "stale-attempt")
 
 
-def test_attempt_without_room_for_its_ranks_uses_no_restart(api: Api) -> None:
+@pytest.mark.parametrize("kind", ["no-room", "node-died", "store-unavailable"])
+def test_attempt_that_something_else_ended_uses_no_restart(api: Api, kind: str) -> None:
     worker = running(api, resources={"max_restarts": 0})
-    error = {"type": "no-room", "message": "Ray had no room for the ranks of the attempt"}
+    error = {"type": kind, "message": "Ray had no room for the ranks of the attempt"}
     assert worker.post("finish", outcome="failed", error=error).status_code == 204
     shown = job(api, worker)
     assert (shown["status"], shown["restarts"]) == ("retry_wait", 0)

@@ -15,7 +15,7 @@ import pytest
 
 from dasl_core.manifest import MANIFEST, damage_of
 from service.artifacts.storage import Storage
-from service.object_store import open_store
+from service.object_store import StoreError, open_store
 from service.protocol import FileEntry
 from tests.support.s3_server import S3Server
 from workers import artifacts
@@ -79,7 +79,7 @@ def test_persistent_upload_failure_raises_and_leaves_nothing(
     store = tmp_path / "store"
     (store / "weights").mkdir(parents=True)
     monkeypatch.setattr("workers.artifacts.time.sleep", lambda seconds: None)
-    with pytest.raises(IsADirectoryError):
+    with pytest.raises(StoreError, match="Is a directory"):
         artifacts.upload_checkpoint(folder, f"file://{store}", {})
     assert not store.exists()
 
@@ -95,10 +95,28 @@ def test_full_disk_raises_at_once_and_leaves_nothing(
         raise AssertionError("waiting makes no room")
 
     monkeypatch.setattr("workers.artifacts.time.sleep", wait)
-    with pytest.raises(OSError, match="No space left") as full:
+    with pytest.raises(StoreError, match="No space left") as full:
         artifacts.upload_checkpoint(folder, f"file://{store}", {})
     assert full.value.errno == errno.ENOSPC
     assert not store.exists()
+
+
+def test_only_errors_of_the_store_count_as_its_own(folder: Path, tmp_path: Path) -> None:
+    uri, here = f"file://{tmp_path}/store", tmp_path / "here"
+    entries = artifacts.upload_checkpoint(folder, uri, {})
+    here.mkdir()
+    (here / "weights").symlink_to("/dev/full")
+    with pytest.raises(OSError, match="No space left") as full:
+        artifacts.download(uri, entries, here)
+    assert not isinstance(full.value, StoreError), "the disk of the node is full"
+    with pytest.raises(FileNotFoundError):
+        artifacts.upload(here / "missing", f"{uri}/missing")
+    (tmp_path / "store").rename(tmp_path / "unmounted")
+    with pytest.raises(StoreError) as away:
+        artifacts.fetch(f"{uri}/weights", here / "copy")
+    assert away.value.errno == errno.ENOENT
+    with pytest.raises(StoreError):
+        artifacts.download(uri, entries, here)
 
 
 def test_replaced_checkpoint_has_no_manifest_until_it_is_whole(

@@ -5,10 +5,12 @@ from __future__ import annotations
 import errno
 import os
 import threading
+from pathlib import Path
 from typing import cast
 
 import pytest
 import torch
+from ray import cloudpickle
 from ray.core.generated.common_pb2 import ActorDiedErrorContext
 from ray.exceptions import ActorDiedError, OutOfMemoryError, RayActorError, RayTaskError
 from ray.train.v2._internal.exceptions import (
@@ -19,10 +21,12 @@ from ray.train.v2._internal.exceptions import (
 )
 from ray.train.v2.api.exceptions import ControllerError
 
+from dasl_core.train.checkpointing import CheckpointFailed
 from dasl_core.train.divergence import DivergedError
 from service.client import ConnectionFailed
 from service.client.worker import WorkerClient
-from service.protocol import NO_ROOM, ErrorReport
+from service.object_store import StoreError
+from service.protocol import NO_ROOM, STORE_UNAVAILABLE, ErrorReport
 from workers.driver import DriverHeartbeat
 from workers.failures import (
     NON_RETRYABLE,
@@ -221,3 +225,30 @@ def test_full_disk_has_a_type_of_its_own_and_names_the_file(number: int) -> None
     assert "The disk of /artifacts/jobs/x is full" in error["message"]
     assert "Make room there" in error["message"]
     assert describe(OSError(errno.EIO, "I/O error"))["type"] == "OSError"
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.ENOSPC])
+def test_error_of_the_store_is_recognized_behind_a_failed_checkpoint(number: int) -> None:
+    """Ray pickles the errors of ranks, which drops `__cause__`."""
+    failed = CheckpointFailed("The checkpoint of step 3 could not be written")
+    failed.cause = StoreError(number, os.strerror(number), "s3://bucket/jobs/x")
+    arrived = cloudpickle.loads(cloudpickle.dumps(failed))
+    error = cause_of({0: RayTaskError("train", REMOTE, arrived), 1: RuntimeError("Gloo timeout")})
+    assert error is not None
+    described = describe(error)
+    assert described["type"] == STORE_UNAVAILABLE
+    assert "s3://bucket/jobs/x" in described["message"]
+    assert ("Make room there" in described["message"]) == (number == errno.ENOSPC)
+    assert is_infrastructure_error(error)
+    assert not isinstance(error, NON_RETRYABLE)
+
+
+def test_marker_of_ray_reports_a_store_that_is_away(tmp_path: Path) -> None:
+    """Ray's controller would die of it, without a cause that the driver could report."""
+    from workers.ray_train import run_config
+
+    config = run_config(f"file://{tmp_path}/attempt")
+    assert "storage_context" in vars(cloudpickle.loads(cloudpickle.dumps(config)))
+    (tmp_path / "away").touch()
+    with pytest.raises(StoreError):
+        run_config(f"file://{tmp_path}/away/attempt")

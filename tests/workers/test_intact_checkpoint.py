@@ -11,6 +11,7 @@ import pytest
 from dasl_core.spec import DatasetFacts, JobSpec, resolve
 from service.client import StaleAttempt
 from service.client.worker import WorkerClient
+from service.object_store import StoreError
 from service.protocol import AttemptStart
 from tests.workers.test_reporter import STALE, Home
 from workers import driver
@@ -149,7 +150,7 @@ def test_missing_store_does_not_mark_checkpoint_damaged(
 ) -> None:
     away = store.folder.rename(store.folder.with_name("unmounted"))
     store.folder.mkdir()
-    with pytest.raises(OSError, match="check that the artifact store is mounted"):
+    with pytest.raises(StoreError, match="check that the artifact store is mounted"):
         sound(client, store.start(2))
     assert home.reports == []
     store.folder.rmdir()

@@ -19,7 +19,7 @@ from service.db.models import Attempt, Checkpoint, Event, Job
 from service.dispatcher.executor import ExecutorUnavailable, LogPiece
 from service.runs.endings import Retry
 from service.scheduling import repository as scheduling
-from service.states import AttemptState, Desired, JobStatus
+from service.states import AttemptState, Desired, JobStatus, StopReason
 from tests.support.dispatcher_world import World
 
 
@@ -276,9 +276,9 @@ def test_cancel_waits_for_running_job_and_then_stops_it(world: World) -> None:
     world.cancel(job)
     world.tick()
     assert world.status(job) == JobStatus.CANCELLING
-    world.tick(20)
+    ranks_hang(world, job, 30)
     assert world.executor.is_running(world.run_id(job))
-    world.tick(20)
+    ranks_hang(world, job, 20)
     assert world.executor.stopped == [world.run_id(job)]
     world.tick()
     assert world.status(job) == JobStatus.CANCELLED
@@ -297,9 +297,43 @@ def test_attempt_that_saves_is_not_stopped_until_it_stands_still(
     request_stop(world, job)
     works_for(world, job, 200)
     assert world.executor.is_running(world.run_id(job))
-    world.tick(8)
+    ranks_hang(world, job, 30)
     assert world.executor.is_running(world.run_id(job))
-    world.tick(4)
+    ranks_hang(world, job, 20)
+    assert not world.executor.is_running(world.run_id(job))
+
+
+@pytest.mark.parametrize("heard", ["never", "for a moment"])
+def test_attempt_that_cannot_reach_the_api_is_not_stopped_unsaved(world: World, heard: str) -> None:
+    """Its ranks do not know of the request, or save and cannot report that."""
+    job = world.add_job()
+    world.tick()
+    world.worker_starts(job)
+    world.worker_trains(job, 100)
+    world.pause(job)
+    if heard == "for a moment":
+        world.tick()
+        world.worker_sends_heartbeat(job)
+    world.tick(200)
+    assert world.executor.is_running(world.run_id(job))
+    # The API is back: the driver reaches it first, and its ranks have time to save.
+    ranks_hang(world, job, 20)
+    works_for(world, job, 40)
+    assert world.executor.is_running(world.run_id(job))
+    ranks_hang(world, job, 50)
+    assert not world.executor.is_running(world.run_id(job))
+
+
+def test_preempted_attempt_that_cannot_reach_the_api_is_stopped_in_the_end(world: World) -> None:
+    job = world.add_job()
+    world.tick()
+    world.worker_starts(job)
+    world.worker_trains(job, 100)
+    with world.database.write() as session:
+        assert lifecycle.request_stop(session, job, 1, StopReason.PREEMPTED, "Make room")
+    world.tick(880)
+    assert world.executor.is_running(world.run_id(job))
+    world.tick(40)
     assert not world.executor.is_running(world.run_id(job))
 
 
@@ -314,6 +348,15 @@ def test_attempt_that_ignores_pause_is_stopped_in_the_end(world: World) -> None:
     assert not world.executor.is_running(world.run_id(job))
     world.tick()
     assert world.status(job) == JobStatus.PAUSED
+
+
+def ranks_hang(world: World, job: str, seconds: int, number: int = 1) -> None:
+    """Let only the heartbeats of the driver arrive, every ten seconds."""
+    for _ in range(0, seconds, 10):
+        world.tick(10)
+        if not world.executor.is_running(world.run_id(job, number)):
+            return
+        world.worker_sends_heartbeat(job, number)
 
 
 def works_for(world: World, job: str, seconds: int) -> None:
@@ -391,10 +434,9 @@ def test_job_that_does_not_pause_is_stopped_and_paused(world: World) -> None:
             ).first()
             assert event is not None
             event.at = world.now()
-        world.tick()
-        world.tick(20)
+        ranks_hang(world, job, 30, cycle)
         assert world.executor.is_running(world.run_id(job, cycle))
-        world.tick(20)
+        ranks_hang(world, job, 20, cycle)
         world.tick()
         assert not world.executor.is_running(world.run_id(job, cycle))
         assert world.status(job) == JobStatus.PAUSED
@@ -424,16 +466,51 @@ def test_pause_before_start_is_immediate(world: World, state: str) -> None:
 
 
 def test_job_that_fails_while_pausing_is_paused(world: World) -> None:
+    """Also without a restart left: a failed job could not be resumed."""
     job = world.add_job(max_restarts=1)
-    for number, status in ((1, JobStatus.PAUSED), (2, JobStatus.FAILED)):
+    for number in (1, 2):
         world.tick()
         world.worker_starts(job, number)
         world.pause(job)
         world.executor.end(world.run_id(job, number), 1)
         world.tick()
-        assert world.status(job) == status
+        assert world.status(job) == JobStatus.PAUSED
+        error = world.job(job).error
+        assert error is not None
+        assert error == world.attempt(job, number).error
+        assert error["message"] in world.events(job)[-1]
         world.resume(job)
+        assert world.job(job).error is None
+    world.tick()
+    world.executor.end(world.run_id(job, 3), 1)
+    world.tick()
+    assert world.status(job) == JobStatus.FAILED
     assert world.job(job).restarts == 1
+
+
+@pytest.mark.parametrize("retry", [Retry.LIMITED, Retry.UNLESS_REPEATED, Retry.NEVER])
+def test_attempt_that_cannot_save_at_the_time_limit_pauses_its_job(
+    world: World, retry: Retry
+) -> None:
+    job = world.add_job(max_hours=0.1, max_restarts=0)
+    world.tick()
+    world.worker_starts(job)
+    world.worker_trains(job, 360)
+    world.tick(10)
+    assert world.status(job) == JobStatus.PAUSING
+    error = {"type": "storage-full", "message": "The disk of /scratch is full"}
+    world.worker_finishes(job, "failed", error=error, retry=retry)
+    stored = world.attempt(job).error
+    assert stored is not None
+    assert stored["type"] == "storage-full"
+    if retry == Retry.NEVER:
+        assert world.status(job) == JobStatus.FAILED
+        return
+    assert world.status(job) == JobStatus.PAUSED
+    assert error["message"] in world.events(job)[-1]
+    shown = world.job(job).error
+    assert shown is not None
+    assert shown["type"] == "max-hours"
 
 
 @pytest.mark.parametrize("spelled", ["file://{}", "{}", "/another/mount{}"])
@@ -852,7 +929,7 @@ def test_job_at_its_time_limit_saves_and_is_paused(world: World, saves: bool) ->
         world.worker_finishes(job, "paused")
         world.executor.end(world.run_id(job), 0)
     else:
-        world.tick(40)
+        ranks_hang(world, job, 50)
     world.tick()
     assert world.status(job) == JobStatus.PAUSED
     assert not world.executor.is_running(world.run_id(job))
@@ -993,7 +1070,7 @@ def test_failing_store_does_not_hold_room(world: World, monkeypatch: pytest.Monk
     world.executor.write_log(world.run_id(job), b"a line\n")
     world.tick(60)
     world.cancel(job)
-    world.tick(60)  # the grace period is over; the broken log must not prevent the stop
+    ranks_hang(world, job, 50)  # the broken log must not prevent the stop
     assert not world.executor.is_running(world.run_id(job))
     world.tick()
     world.tick()
