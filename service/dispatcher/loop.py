@@ -44,7 +44,7 @@ from service.dispatcher.train_policy import Restarted, TrainPolicy
 from service.dispatcher.watcher import RunWatcher
 from service.scheduling import autoscaling
 from service.scheduling import repository as scheduling
-from service.scheduling.admission import Decision, Running, decide, without_foreign
+from service.scheduling.admission import Decision, Queued, Running, decide, without_foreign
 from service.scheduling.dispatcher_report import DispatcherReport
 from service.scheduling.foreign_use import ForeignUse
 from service.scheduling.nodes import Cluster, Node, with_drains
@@ -403,21 +403,28 @@ class Dispatcher:
         decisions: Sequence[Decision],
         now: datetime,
     ) -> None:
-        """Let running jobs give way to the job with the reservation, if that makes it fit."""
-        reserved = next((each.job for each in decisions if each.starts_by is not None), None)
-        if reserved is None:
+        """Let running jobs give way to the first job with a reservation that fits then."""
+        reserved = [each.job for each in decisions if each.may_preempt]
+        if not reserved:
             return
         known = {each.job_id for each in candidates}
-        # Those that end now are stopping; their room is the reserved job's already.
+        # Those that end now are stopping; their room is a reserved job's already.
         staying = [each for each in taken if each.ends_by > now and each.job_id not in known]
         started = (each.job for each in decisions if each.starts)
         staying += [Running(job.demand, now + job.max_runtime) for job in started]
         mode = self._context.settings.preemption
-        chosen = victims(nodes, staying, candidates, reserved, now, mode)
-        if not chosen:
-            return
+        for job in reserved:
+            chosen = victims(nodes, staying, candidates, job, now, mode)
+            if chosen:
+                self._request_room(chosen, job)
+                return
+            # The next one gets none of the room that is kept for this one.
+            staying.append(Running(job.demand, now + job.max_runtime))
+
+    def _request_room(self, chosen: Sequence[Candidate], job: Queued) -> None:
+        """Ask attempts to save a checkpoint and to give way to a job."""
         # It may be another tenant's, so it is not named.
-        why = f"A job of higher rank needs its room (priority {reserved.priority})"
+        why = f"A job of higher rank needs its room (priority {job.priority})"
         with self._context.write() as session:
             for each in chosen:
                 reason = StopReason.PREEMPTED
