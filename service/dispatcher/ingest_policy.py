@@ -6,7 +6,7 @@ the API accepts only the report with the newest token.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import datetime, timedelta
 
 from sqlalchemy.orm import Session
@@ -55,7 +55,12 @@ class IngestPolicy(RunPolicy[IngestView]):
         return datasets.ingesting(session)
 
     def create(
-        self, session: Session, owner: str, token_hash: str, workers: int | None
+        self,
+        session: Session,
+        owner: str,
+        token_hash: str,
+        workers: int | None,
+        avoided: Collection[str],
     ) -> IngestRun | None:
         return datasets.begin_ingest(session, owner, token_hash)
 

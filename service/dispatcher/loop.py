@@ -381,8 +381,11 @@ class Dispatcher:
         decisions = decide(cluster, taken, queue, now, foreign)
         for decision in decisions:
             if decision.starts:
-                start = partial(self._attempts.start, workers=decision.job.demand.workers)
-                self._run_step(start, decision.job.job_id, "start an attempt of this job")
+                job = decision.job
+                start = partial(
+                    self._attempts.start, workers=job.demand.workers, avoided=job.avoided
+                )
+                self._run_step(start, job.job_id, "start an attempt of this job")
         nodes = without_foreign(cluster, foreign)
         self._preempt(nodes, taken, candidates, decisions, now)
         self._record_waits([decision for decision in decisions if not decision.starts])

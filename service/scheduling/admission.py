@@ -15,7 +15,8 @@ nodes.
 Room that other programs on the same Ray use is not there for any job. Jobs that do not fit beside them
 wait without a reservation, because nothing says when they end.
 
-A job starts on the nodes that its `resources` allow, and on none that is drained. If these nodes are too
+A job starts on the nodes that its `resources` allow, and on none that is drained. It avoids
+the nodes where its last attempt failed before its first step, if the others can hold it. If these nodes are too
 few for all workers of an elastic job that has run before, it starts with the most that fit on them and
 divide its batch (`Queued.smaller`). It never shrinks for lack of room alone, which running jobs will leave.
 
@@ -80,6 +81,8 @@ class Queued:
     tenant_quota: Quota = NO_QUOTA
     priority: int = 0
     preemptible: bool = False
+    avoided: frozenset[str] = frozenset()
+    """Ids of nodes that it does not use if it fits on others: those where its last attempt failed at once."""
 
     @property
     def quotas(self) -> list[tuple[Owner, Quota]]:
@@ -227,6 +230,25 @@ class _Round:
             if demand is None:
                 return Decision(job, "machines", self._too_few_machines(job.demand))
             job = replace(job, demand=demand)
+        if not job.avoided:
+            return self._decide_start(job)
+        job = self._without_avoided(job)
+        decision = self._decide_start(job)
+        if decision.starts or not job.avoided:
+            return decision
+        nodes = "a node" if len(job.avoided) == 1 else f"{len(job.avoided)} nodes"
+        why = f"It avoids {nodes} on which its last attempt failed before its first step"
+        return replace(decision, message=f"{decision.message}. {why}")
+
+    def _without_avoided(self, job: Queued) -> Queued:
+        """Exclude the nodes that a job avoids, if the others can hold it; else avoid none."""
+        choice = job.demand.choice
+        demand = job.demand._replace(choice=choice._replace(excluded=choice.excluded | job.avoided))
+        if self._own_places(demand) < demand.workers:
+            return replace(job, avoided=frozenset())
+        return replace(job, demand=demand)
+
+    def _decide_start(self, job: Queued) -> Decision:
         decision = self._decide_quota(job)
         if decision is not None:
             return decision
