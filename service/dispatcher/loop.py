@@ -47,6 +47,7 @@ from service.scheduling import repository as scheduling
 from service.scheduling.admission import Decision, Queued, Running, decide, without_foreign
 from service.scheduling.dispatcher_report import DispatcherReport
 from service.scheduling.foreign_use import ForeignUse
+from service.scheduling.machines_lack import MachinesLack
 from service.scheduling.nodes import Cluster, Node, with_drains
 from service.scheduling.preemption import Candidate, victims
 from service.scheduling.window import QueueWindow
@@ -138,7 +139,7 @@ class Dispatcher:
         self._watched_at: datetime | None = None
         self._recorded_waits: set[tuple[str, int, str]] = set()
         self._autoscaler = AutoscalerDemand(self._context) if settings.autoscale else None
-        self._foreign_use = ForeignUse()
+        self._foreign_use, self._lack = ForeignUse(), MachinesLack()
         self._queue = QueueWindow(settings.fair_share_half_life)
         self._shutting_down = self._saving = False
         self._asked_at, self._awake_at = time.monotonic(), float("-inf")
@@ -314,6 +315,8 @@ class Dispatcher:
             if not self._context.executor_answers:
                 logger.info("Ray answers")
             self._context.executor_answers = True
+        if not self.sees_nodes:
+            self._lack.reset()
         self._save_snapshot(self._cluster)
         return self._context.executor_answers
 
@@ -378,7 +381,8 @@ class Dispatcher:
             cluster = with_drains(cluster, scheduling.drained(session))
             candidates = scheduling.candidates(session, taken)
         foreign = self._foreign_use.of(cluster.nodes, taken)
-        decisions = decide(cluster, taken, queue, now, foreign)
+        decisions = decide(cluster, taken, queue, now, foreign, self._lack.long(now))
+        self._lack.update(decisions, now)
         for decision in decisions:
             if decision.starts:
                 job = decision.job

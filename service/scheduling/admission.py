@@ -17,8 +17,8 @@ wait without a reservation, because nothing says when they end.
 
 A job starts on the nodes that its `resources` allow, and on none that is drained. It avoids
 the nodes where its last attempt failed before its first step, if the others can hold it. If these nodes are too
-few for all workers of an elastic job that has run before, it starts with the most that fit on them and
-divide its batch (`Queued.smaller`). It never shrinks for lack of room alone, which running jobs will leave.
+few for all workers of an elastic job that has run before, and have been for some minutes or because nodes are
+drained, it starts with the most that fit on them and divide its batch (`Queued.smaller`). It never shrinks for lack of room alone, which running jobs will leave.
 
 Jobs that would not fit on the empty cluster, and jobs held back by a quota of their token or tenant, are
 skipped and get no reservation: more machines, or the end of the owner's own jobs, must come first.
@@ -31,7 +31,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from functools import cache
@@ -140,6 +140,10 @@ class _Taken:
             self.gpus_of[owner] += job.demand.gpus
 
 
+SHRINK_AFTER = timedelta(minutes=5)
+"""An attempt that starts with fewer workers keeps their number to its end. After a restart of Ray's head, or of a
+machine, nodes join one by one, within a few minutes."""
+
 MAX_RESERVATIONS = 8
 """Each costs a search through the ends of the running jobs in every round. Clusters have few kinds of nodes, and two
 reservations for a kind suffice: with and without GPUs."""
@@ -179,14 +183,16 @@ def decide(
     queue: Iterable[Queued],
     now: datetime,
     foreign: Mapping[str, Room] | None = None,
+    lacking: Collection[str] = (),
 ) -> list[Decision]:
     """Decide on every job of the queue, in order.
 
     Args:
         running: all jobs that hold resources; their `ends_by` must be enforced.
         foreign: what other programs use of each node, by its id; when that ends is not known.
+        lacking: ids of the jobs for which the nodes have been too few for `SHRINK_AFTER`.
     """
-    return _Round(cluster, running, now, foreign or {}).decide(queue)
+    return _Round(cluster, running, now, foreign or {}, lacking).decide(queue)
 
 
 class _Round:
@@ -196,8 +202,9 @@ class _Round:
         running: Sequence[Running],
         now: datetime,
         foreign: Mapping[str, Room],
+        lacking: Collection[str],
     ) -> None:
-        self._cluster, self._now = cluster, now
+        self._cluster, self._now, self._lacking = cluster, now, lacking
         self._nodes = without_foreign(cluster, foreign)
         self._running = list(running)
         self._taken = _Taken.of(self._nodes, running)
@@ -226,9 +233,13 @@ class _Round:
     def _decide(self, job: Queued) -> Decision:
         if self._places(job.demand) < job.demand.workers:
             smaller = (each for each in job.smaller if self._places(each) >= each.workers)
-            demand = next(smaller, None)
+            demand, message = next(smaller, None), self._too_few_machines(job.demand)
+            if demand is not None and not self._may_shrink(job):
+                minutes = SHRINK_AFTER // timedelta(minutes=1)
+                message += f". It starts with {demand.workers} if this lasts for {minutes} minutes"
+                demand = None
             if demand is None:
-                return Decision(job, "machines", self._too_few_machines(job.demand))
+                return Decision(job, "machines", message)
             job = replace(job, demand=demand)
         if not job.avoided:
             return self._decide_start(job)
@@ -239,6 +250,11 @@ class _Round:
         nodes = "a node" if len(job.avoided) == 1 else f"{len(job.avoided)} nodes"
         why = f"It avoids {nodes} on which its last attempt failed before its first step"
         return replace(decision, message=f"{decision.message}. {why}")
+
+    def _may_shrink(self, job: Queued) -> bool:
+        """Whether an elastic job takes fewer workers: nodes are away for long, or a person drained them."""
+        drained_too = packing.most_places(self._cluster.nodes, job.demand)
+        return job.job_id in self._lacking or drained_too >= job.demand.workers
 
     def _without_avoided(self, job: Queued) -> Queued:
         """Exclude the nodes that a job avoids, if the others can hold it; else avoid none."""

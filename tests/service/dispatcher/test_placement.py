@@ -9,6 +9,7 @@ from service import lifecycle
 from service.db.models import Attempt, Drain, Job
 from service.runs.endings import Retry
 from service.scheduling import repository as scheduling
+from service.scheduling.admission import SHRINK_AFTER
 from service.scheduling.nodes import ALL_NODES, GPU_TYPE_LABEL, Node
 from service.states import Desired, JobStatus
 from tests.support.dispatcher_world import World
@@ -133,6 +134,8 @@ def test_elastic_job_goes_on_with_the_ranks_that_are_left(world: World) -> None:
     train(world, job, a=4, b=2)
     checkpoint = world.add_checkpoint(job, 1, step=8)
     lose_node(world, job, 1)
+    assert world.events(job, "waiting")[-1].endswith("It starts with 4 if this lasts for 5 minutes")
+    world.tick(SHRINK_AFTER.total_seconds())
     second = world.attempt(job, 2)
     assert (second.workers, second.resume_checkpoint_id) == (4, checkpoint)
     assert any("Attempt 2 is starting with 4 of 6 ranks" in each for each in world.events(job))
@@ -150,6 +153,33 @@ def test_elastic_job_goes_on_with_the_ranks_that_are_left(world: World) -> None:
     for _ in range(3):
         world.tick()
     assert world.attempt(job, 3).workers == 6
+
+
+def test_elastic_job_waits_for_nodes_that_join_one_by_one(world: World) -> None:
+    both = [node("a"), node("b")]
+    world.executor.nodes = both
+    job = world.add_job(workers=4, min_workers=1)
+    world.tick()
+    train(world, job, a=2, b=2)
+    stop(world, job)
+    for nodes, away in ((both[:1], False), (both[:1], True), (both[:1], False), (both, False)):
+        world.executor.nodes, world.executor.away = nodes, away
+        world.tick(SHRINK_AFTER.total_seconds() - 20)
+        world.tick()
+    assert world.attempt(job, 2).workers == 4
+
+
+def test_elastic_job_goes_on_at_once_beside_drained_nodes(world: World) -> None:
+    world.executor.nodes = [node("a"), node("b")]
+    job = world.add_job(workers=4, min_workers=1)
+    world.tick()
+    train(world, job, a=2, b=2)
+    drain(world, "b")
+    world.tick()
+    stop(world, job)
+    for _ in range(3):
+        world.tick()
+    assert world.attempt(job, 2).workers == 2
 
 
 def test_elastic_job_starts_first_with_all_its_ranks(world: World) -> None:
