@@ -10,6 +10,7 @@ Nothing here commits: the caller's transaction does.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -72,7 +73,11 @@ def enqueue(session: Session, job: Job) -> None:
 
 
 def start_attempt(
-    session: Session, job_id: str, token_hash: str, workers: int | None = None
+    session: Session,
+    job_id: str,
+    token_hash: str,
+    workers: int | None = None,
+    avoided: Collection[str] = (),
 ) -> Attempt | None:
     """Move a queued job to starting and add its next attempt, which is not submitted yet.
 
@@ -81,6 +86,7 @@ def start_attempt(
 
     Args:
         workers: its number of ranks, if not that of the job.
+        avoided: ids of nodes that get none of its ranks, because the last attempt failed there.
 
     Returns:
         The attempt; `None` if the job is no longer queued, a pause or cancellation was requested, or it is not to
@@ -92,7 +98,7 @@ def start_attempt(
     number = job.attempt + 1
     resume = resume_point.of_job(session, job)
     resume_id = resume.id if resume is not None else None
-    data = {"attempt": number, "resume_checkpoint_id": resume_id}
+    data: Data = {"attempt": number, "resume_checkpoint_id": resume_id}
     message = f"Attempt {number} is starting"
     workers = workers if workers is not None else job.workers
     if workers is not None and workers != (wanted := job.workers or job.resources.workers):
@@ -102,6 +108,10 @@ def start_attempt(
         data["workers"] = workers
     if resume is not None:
         message += f" from step {resume.step} (checkpoint {resume.id})"
+    if avoided:
+        nodes = ", ".join(scheduling.addresses(session, avoided))
+        message += f". It avoids {nodes}, where the last attempt failed before its first step"
+        data[scheduling.AVOIDED] = sorted(avoided)
     columns = {
         "progress": resume_point.progress_at(job, resume),
         "verdict": resume_point.verdict_at(job, resume),
@@ -274,13 +284,18 @@ def _max_restarts(job: Job) -> int | None:
 
 
 def _is_repeated(session: Session, job: Job, error: Data) -> bool:
-    """Whether the previous attempt failed with the same error and the newest one made no progress."""
+    """Whether the previous attempt failed with the same error and the newest one made no progress.
+
+    On the same node, a broken GPU or disk may be the cause, if the job could run on other nodes.
+    """
     job_id, number = job.id, job.attempt
     previous = session.get(Attempt, (job_id, number - 1))
     previous_error = (previous.error if previous is not None else None) or {}
     if any(previous_error.get(key) != error.get(key) for key in ("type", "message")):
         return False
-    return runs.last_step(session, job_id, number) <= runs.last_step(session, job_id, number - 1)
+    if runs.last_step(session, job_id, number) > runs.last_step(session, job_id, number - 1):
+        return False
+    return not scheduling.could_run_elsewhere(session, job_id, number, job.workers)
 
 
 def requeue(session: Session, job_id: str) -> bool:

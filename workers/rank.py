@@ -54,8 +54,6 @@ def train_rank(config: dict[str, Any]) -> None:
     )
     log_to_stderr(config["token"], job=config["job"], attempt=config["attempt"], rank=rank())
     device, node = ray.train.torch.get_device(), ray.util.get_node_ip_address()
-    if device.type == "cuda":
-        torch.cuda.set_device(device)
     logger.info("rank %d of %d is on %s, %s", rank(), world_size(), node, device)
     remove_old_logs_here()
     start = AttemptStart.model_validate(config["start"])
@@ -84,6 +82,9 @@ def train_rank(config: dict[str, Any]) -> None:
                 )
             )
             reporter.event("placement", *placement.describe(config["attempt"]))
+        # After the report: if the GPU is broken, the next attempt must know which nodes to avoid.
+        if device.type == "cuda":
+            torch.cuda.set_device(device)
         submission = config["run"] or f"{config['job']}-{config['attempt']}"
         shared = stack.enter_context(SubmissionFolder(scratch_root(), submission))
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=shared.path)))

@@ -7,7 +7,7 @@ counts: the ingest may be what took Ray's head down.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import datetime, timedelta
 
 from sqlalchemy.orm import Session
@@ -62,7 +62,12 @@ class IngestPolicy(RunPolicy[IngestView]):
         return datasets.ingesting(session)
 
     def create(
-        self, session: Session, owner: str, token_hash: str, workers: int | None
+        self,
+        session: Session,
+        owner: str,
+        token_hash: str,
+        workers: int | None,
+        avoided: Collection[str],
     ) -> IngestRun | None:
         return datasets.begin_ingest(session, owner, token_hash)
 

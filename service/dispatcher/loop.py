@@ -44,9 +44,10 @@ from service.dispatcher.train_policy import Restarted, TrainPolicy
 from service.dispatcher.watcher import RunWatcher
 from service.scheduling import autoscaling
 from service.scheduling import repository as scheduling
-from service.scheduling.admission import Decision, Running, decide, without_foreign
+from service.scheduling.admission import Decision, Queued, Running, decide, without_foreign
 from service.scheduling.dispatcher_report import DispatcherReport
 from service.scheduling.foreign_use import ForeignUse
+from service.scheduling.machines_lack import MachinesLack
 from service.scheduling.nodes import Cluster, Node, with_drains
 from service.scheduling.preemption import Candidate, victims
 from service.scheduling.window import QueueWindow
@@ -139,7 +140,7 @@ class Dispatcher:
         self._watched_at: datetime | None = None
         self._recorded_waits: set[tuple[str, int, str]] = set()
         self._autoscaler = AutoscalerDemand(self._context) if settings.autoscale else None
-        self._foreign_use = ForeignUse()
+        self._foreign_use, self._lack = ForeignUse(), MachinesLack()
         self._queue = QueueWindow(settings.fair_share_half_life)
         self._shutting_down = self._saving = False
         self._asked_at, self._awake_at = time.monotonic(), float("-inf")
@@ -315,6 +316,8 @@ class Dispatcher:
             if not self._context.executor_answers:
                 logger.info("Ray answers")
             self._context.executor_answers = True
+        if not self.sees_nodes:
+            self._lack.reset()
         self._save_snapshot(self._cluster)
         return self._context.executor_answers
 
@@ -379,12 +382,23 @@ class Dispatcher:
             cluster = with_drains(cluster, scheduling.drained(session))
             candidates = scheduling.candidates(session, taken)
         foreign = self._foreign_use.of(cluster.nodes, taken)
-        is_writable = self._store.is_writable
-        decisions = decide(cluster, taken, queue, now, foreign, is_writable=is_writable)
+        decisions = decide(
+            cluster,
+            taken,
+            queue,
+            now,
+            foreign,
+            lacking=self._lack.long(now),
+            is_writable=self._store.is_writable,
+        )
+        self._lack.update(decisions, now)
         for decision in decisions:
             if decision.starts:
-                start = partial(self._attempts.start, workers=decision.job.demand.workers)
-                self._run_step(start, decision.job.job_id, "start an attempt of this job")
+                job = decision.job
+                start = partial(
+                    self._attempts.start, workers=job.demand.workers, avoided=job.avoided
+                )
+                self._run_step(start, job.job_id, "start an attempt of this job")
         nodes = without_foreign(cluster, foreign)
         self._preempt(nodes, taken, candidates, decisions, now)
         self._record_waits([decision for decision in decisions if not decision.starts])
@@ -405,21 +419,28 @@ class Dispatcher:
         decisions: Sequence[Decision],
         now: datetime,
     ) -> None:
-        """Let running jobs give way to the job with the reservation, if that makes it fit."""
-        reserved = next((each.job for each in decisions if each.starts_by is not None), None)
-        if reserved is None:
+        """Let running jobs give way to the first job with a reservation that fits then."""
+        reserved = [each.job for each in decisions if each.may_preempt]
+        if not reserved:
             return
         known = {each.job_id for each in candidates}
-        # Those that end now are stopping; their room is the reserved job's already.
+        # Those that end now are stopping; their room is a reserved job's already.
         staying = [each for each in taken if each.ends_by > now and each.job_id not in known]
         started = (each.job for each in decisions if each.starts)
         staying += [Running(job.demand, now + job.max_runtime) for job in started]
         mode = self._context.settings.preemption
-        chosen = victims(nodes, staying, candidates, reserved, now, mode)
-        if not chosen:
-            return
+        for job in reserved:
+            chosen = victims(nodes, staying, candidates, job, now, mode)
+            if chosen:
+                self._request_room(chosen, job)
+                return
+            # The next one gets none of the room that is kept for this one.
+            staying.append(Running(job.demand, now + job.max_runtime))
+
+    def _request_room(self, chosen: Sequence[Candidate], job: Queued) -> None:
+        """Ask attempts to save a checkpoint and to give way to a job."""
         # It may be another tenant's, so it is not named.
-        why = f"A job of higher rank needs its room (priority {reserved.priority})"
+        why = f"A job of higher rank needs its room (priority {job.priority})"
         with self._context.write() as session:
             for each in chosen:
                 reason = StopReason.PREEMPTED

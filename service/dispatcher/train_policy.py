@@ -6,7 +6,7 @@ again, because a stalled earlier dispatcher may still submit it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import datetime, timedelta
 from typing import Literal
 
@@ -65,11 +65,16 @@ class TrainPolicy(RunPolicy[AttemptView]):
         return attempts
 
     def create(
-        self, session: Session, owner: str, token_hash: str, workers: int | None
+        self,
+        session: Session,
+        owner: str,
+        token_hash: str,
+        workers: int | None,
+        avoided: Collection[str],
     ) -> Attempt | None:
         if scheduling.has_unfinalized_attempt(session, owner):
             return None  # The checkpoint to resume from is not known yet.
-        return lifecycle.start_attempt(session, owner, token_hash, workers)
+        return lifecycle.start_attempt(session, owner, token_hash, workers, avoided)
 
     def command(self, run: RunView) -> str:
         return self._context.entrypoints.job.format(

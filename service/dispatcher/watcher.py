@@ -7,7 +7,7 @@ rules that differ between kinds of runs.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from enum import Enum, auto
 from typing import Generic, Protocol, TypeVar
 
@@ -46,9 +46,14 @@ class RunPolicy(Protocol[V]):
         """Return the runs to watch."""
 
     def create(
-        self, session: Session, owner: str, token_hash: str, workers: int | None
+        self,
+        session: Session,
+        owner: str,
+        token_hash: str,
+        workers: int | None,
+        avoided: Collection[str],
     ) -> Run | None:
-        """Add the owner's next run, of so many workers; return `None` if none is due any more."""
+        """Add the owner's next run, of so many workers and without some nodes; return `None` if none is due any more."""
 
     def command(self, run: RunView) -> str:
         """Return the shell command of a run."""
@@ -81,11 +86,11 @@ class RunWatcher(Generic[V]):
         """Return the runs to watch, also those of earlier dispatchers."""
         return self._policy.live(session)
 
-    def start(self, owner: str, workers: int | None = None) -> None:
-        """Start the owner's next run; that of a job has as many workers as were admitted."""
+    def start(self, owner: str, workers: int | None = None, avoided: Collection[str] = ()) -> None:
+        """Start the owner's next run; that of a job as it was admitted: how many workers, and where not."""
         token, hashed = credentials.new_token()
         with self._context.write() as session:
-            row = self._policy.create(session, owner, hashed, workers)
+            row = self._policy.create(session, owner, hashed, workers, avoided)
         if row is None:
             return
         run = RunView.of(row)

@@ -6,12 +6,20 @@ within its `resources.max_hours`. Later jobs are backfilled if they fit now and 
 reservation: their own limit ends them before it, or they leave enough room beside the reserved job. So
 small jobs can never postpone the reserved time, and resources that are not reserved are used.
 
+A later job that does not fit gets a reservation of its own if no job with a reservation competes with it: they
+may use no node in common, or only one of them needs GPUs and the empty cluster is certain to have room for both.
+Otherwise a backlog for one kind of node would let a job for another kind wait behind jobs of lower rank. Such a
+reservation binds only the jobs behind it, so its time is a promise only if no job that waits before it may use its
+nodes.
+
 Room that other programs on the same Ray use is not there for any job. Jobs that do not fit beside them
 wait without a reservation, because nothing says when they end.
 
-A job starts on the nodes that its `resources` allow, and on none that is drained. If these nodes are too
-few for all workers of an elastic job that has run before, it starts with the most that fit on them and
-divide its batch (`Queued.smaller`). It never shrinks for lack of room alone, which running jobs will leave.
+A job starts on the nodes that its `resources` allow, and on none that is drained. It avoids the nodes where its last
+attempt failed before its first step, if the others can hold it. If these nodes are too few for all workers of an
+elastic job that has run before, and have been for some minutes or because nodes are drained, it starts with the most
+that fit on them and divide its batch (`Queued.smaller`). It never shrinks for lack of room alone, which running jobs
+will leave.
 
 Jobs that would not fit on the empty cluster, and jobs held back by a quota of their token or tenant, are
 skipped and get no reservation: more machines, or the end of the owner's own jobs, must come first.
@@ -24,14 +32,14 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from functools import cache
 from typing import Literal
 
 from service.scheduling import packing
-from service.scheduling.nodes import Cluster, Node
+from service.scheduling.nodes import Cluster, Node, NodeChoice
 from service.scheduling.occupancy import Occupancy, Placement
 from service.scheduling.packing import Demand, Room
 from service.scheduling.quota import NO_QUOTA, Owner, Quota, QuotaReservation, owners
@@ -74,6 +82,8 @@ class Queued:
     tenant_quota: Quota = NO_QUOTA
     priority: int = 0
     preemptible: bool = False
+    avoided: frozenset[str] = frozenset()
+    """Ids of nodes that it does not use if it fits on others: those where its last attempt failed at once."""
 
     @property
     def quotas(self) -> list[tuple[Owner, Quota]]:
@@ -95,7 +105,10 @@ class Decision:
     waits_for: WaitsFor | None = None
     message: str = ""
     starts_by: datetime | None = None
-    """The latest start of a job with a reservation, unless a job of higher priority arrives."""
+    """The latest start of a job with a reservation, unless a job of higher priority arrives. `None` if jobs
+    that wait before it may take its room."""
+    may_preempt: bool = False
+    """Whether it has a reservation, and would start at once if it had room."""
 
     @property
     def starts(self) -> bool:
@@ -130,14 +143,41 @@ class _Taken:
             self.gpus_of[owner] += job.demand.gpus
 
 
+SHRINK_AFTER = timedelta(minutes=5)
+"""An attempt that starts with fewer workers keeps their number to its end. After a restart of Ray's head, or of a
+machine, nodes join one by one, within a few minutes."""
+
+MAX_RESERVATIONS = 8
+"""Each costs a search through the ends of the running jobs in every round. Clusters have few kinds of nodes, and two
+reservations for a kind suffice: with and without GPUs."""
+
+_Nodes = frozenset[int]
+"""Nodes by their place in the cluster."""
+
+
 @dataclass
 class _Reservation:
-    """The reservation of the first job that does not fit: it can start at `at`."""
+    """The reservation of a job that does not fit: it can start at `at`."""
 
     job: Queued
     at: datetime
+    nodes: _Nodes
+    """The nodes that it may use."""
     others: Occupancy
     """Resources that jobs may still hold at that time."""
+    delayed_by: set[Demand] = field(default_factory=set)
+    """Demands that are known to leave too little room if they are still held at that time."""
+
+    def with_job(self, demand: Demand) -> Occupancy | None:
+        """Return `others` with a further job that does not end before; `None` if that delays this one."""
+        if demand in self.delayed_by:
+            return None
+        others = self.others.copy()
+        others.change(demand, None, +1)
+        if others.fits(self.job.demand):
+            return others
+        self.delayed_by.add(demand)
+        return None
 
 
 def decide(
@@ -147,6 +187,7 @@ def decide(
     now: datetime,
     foreign: Mapping[str, Room] | None = None,
     *,
+    lacking: Collection[str] = (),
     is_writable: bool = True,
 ) -> list[Decision]:
     """Decide on every job of the queue, in order.
@@ -154,11 +195,12 @@ def decide(
     Args:
         running: all jobs that hold resources; their `ends_by` must be enforced.
         foreign: what other programs use of each node, by its id; when that ends is not known.
+        lacking: ids of the jobs for which the nodes have been too few for `SHRINK_AFTER`.
         is_writable: whether the artifact store is; if not, no job could save anything, and none starts.
     """
     if not is_writable:
         return [Decision(job, "store", _NO_STORE) for job in queue]
-    return _Round(cluster, running, now, foreign or {}).decide(queue)
+    return _Round(cluster, running, now, foreign or {}, lacking).decide(queue)
 
 
 class _Round:
@@ -168,12 +210,15 @@ class _Round:
         running: Sequence[Running],
         now: datetime,
         foreign: Mapping[str, Room],
+        lacking: Collection[str],
     ) -> None:
-        self._cluster, self._now = cluster, now
+        self._cluster, self._now, self._lacking = cluster, now, lacking
         self._nodes = without_foreign(cluster, foreign)
         self._running = list(running)
         self._taken = _Taken.of(self._nodes, running)
-        self._reservation: _Reservation | None = None
+        self._reservations: list[_Reservation] = []
+        # Nodes that the jobs may use which wait for room.
+        self._contended: set[int] = set()
         # By owner and quota: the tokens of a user may have different quotas.
         self._quota_reservations: defaultdict[Owner, dict[Quota, QuotaReservation]] = defaultdict(
             dict
@@ -185,8 +230,9 @@ class _Round:
         self._usable = usable
         self._places = cache(lambda demand: packing.most_places(usable, demand))
         self._own_places = cache(lambda demand: packing.most_places(own, demand))
+        self._allowed = cache(self._nodes_of)
+        self._leaves_room = cache(self._find_leaves_room)
         self._does_not_fit: set[Demand] = set()
-        self._delays_reserved: set[Demand] = set()
         self._total = cluster.total_cpus, cluster.total_gpus
 
     def decide(self, queue: Iterable[Queued]) -> list[Decision]:
@@ -195,10 +241,38 @@ class _Round:
     def _decide(self, job: Queued) -> Decision:
         if self._places(job.demand) < job.demand.workers:
             smaller = (each for each in job.smaller if self._places(each) >= each.workers)
-            demand = next(smaller, None)
+            demand, message = next(smaller, None), self._too_few_machines(job.demand)
+            if demand is not None and not self._may_shrink(job):
+                minutes = SHRINK_AFTER // timedelta(minutes=1)
+                message += f". It starts with {demand.workers} if this lasts for {minutes} minutes"
+                demand = None
             if demand is None:
-                return Decision(job, "machines", self._too_few_machines(job.demand))
+                return Decision(job, "machines", message)
             job = replace(job, demand=demand)
+        if not job.avoided:
+            return self._decide_start(job)
+        job = self._without_avoided(job)
+        decision = self._decide_start(job)
+        if decision.starts or not job.avoided:
+            return decision
+        nodes = "a node" if len(job.avoided) == 1 else f"{len(job.avoided)} nodes"
+        why = f"It avoids {nodes} on which its last attempt failed before its first step"
+        return replace(decision, message=f"{decision.message}. {why}")
+
+    def _may_shrink(self, job: Queued) -> bool:
+        """Whether an elastic job takes fewer workers: nodes are away for long, or a person drained them."""
+        drained_too = packing.most_places(self._cluster.nodes, job.demand)
+        return job.job_id in self._lacking or drained_too >= job.demand.workers
+
+    def _without_avoided(self, job: Queued) -> Queued:
+        """Exclude the nodes that a job avoids, if the others can hold it; else avoid none."""
+        choice = job.demand.choice
+        demand = job.demand._replace(choice=choice._replace(excluded=choice.excluded | job.avoided))
+        if self._own_places(demand) < demand.workers:
+            return replace(job, avoided=frozenset())
+        return replace(job, demand=demand)
+
+    def _decide_start(self, job: Queued) -> Decision:
         decision = self._decide_quota(job)
         if decision is not None:
             return decision
@@ -241,20 +315,50 @@ class _Round:
 
     def _decide_room(self, job: Queued) -> Decision:
         if not self._fits(job.demand):
-            message = self._too_little_room(job.demand)
-            if self._own_places(job.demand) < job.demand.workers:
-                return Decision(job, "room", message)  # nothing says when other programs end
-            if self._reservation is not None:
-                return Decision(job, "room", message)
-            self._reservation = self._reserve(job)
-            at = self._reservation.at
-            message += ". Room is kept for it: it starts as soon as enough running jobs end"
-            message += _latest(at, self._now)
-            return Decision(job, "room", message, starts_by=at)
-        if not self._fits_beside_reservation(job):
+            return self._wait_for_room(job)
+        changed = self._beside_reservations(job)
+        if changed is None:
+            self._contended |= self._allowed(job.demand.choice)
             message = f"Waiting for {job.demand}: free, but reserved for an earlier job"
             return Decision(job, "reserved-room", message)
+        for reservation, others in changed:
+            reservation.others = others
         return Decision(job)
+
+    def _wait_for_room(self, job: Queued) -> Decision:
+        message = self._too_little_room(job.demand)
+        if self._own_places(job.demand) < job.demand.workers:
+            return Decision(job, "room", message)  # nothing says when other programs end
+        nodes = self._allowed(job.demand.choice)
+        promised = self._contended.isdisjoint(nodes)
+        self._contended |= nodes
+        if not self._may_reserve(job.demand, nodes):
+            return Decision(job, "room", message)
+        may_preempt = self._beside_reservations(job) is not None
+        reservation = self._reserve(job, nodes)
+        self._reservations.append(reservation)
+        message += ". Room is kept for it: it starts as soon as enough running jobs end"
+        if promised:
+            message += _latest(reservation.at, self._now)
+        else:
+            message += ", unless a job before it needs their room"
+        at = reservation.at if promised else None
+        return Decision(job, "room", message, starts_by=at, may_preempt=may_preempt)
+
+    def _may_reserve(self, demand: Demand, nodes: _Nodes) -> bool:
+        """Whether a job that does not fit gets a reservation: none of the earlier ones competes with it."""
+        if len(self._reservations) >= MAX_RESERVATIONS:
+            return False
+        near = [one.job.demand for one in self._reservations if not one.nodes.isdisjoint(nodes)]
+        return not any(bool(one.gpus) == bool(demand.gpus) for one in near) and all(
+            self._leaves_room(demand, one) for one in near
+        )
+
+    def _find_leaves_room(self, demand: Demand, other: Demand) -> bool:
+        """Whether a job fits beside another one on the empty cluster, wherever Ray places that."""
+        empty = Occupancy(self._nodes)
+        empty.change(demand, None, +1)
+        return empty.fits(other)
 
     def _start(self, job: Queued) -> None:
         started = Running(job.demand, self._end_of(job), job.account_id, tenant=job.tenant)
@@ -295,7 +399,10 @@ class _Round:
         self._does_not_fit.add(demand)
         return False
 
-    def _reserve(self, job: Queued) -> _Reservation:
+    def _nodes_of(self, choice: NodeChoice) -> _Nodes:
+        return frozenset(n for n, node in enumerate(self._nodes) if choice.allows(node))
+
+    def _reserve(self, job: Queued, nodes: _Nodes) -> _Reservation:
         """Return a reservation at the earliest time at which the job is certain to fit."""
         ends = sorted({other.ends_by for other in self._running})
 
@@ -305,26 +412,24 @@ class _Round:
 
         # The job fits if no other job runs, so it fits at the last of these times.
         index = bisect_left(ends, True, key=lambda at: others_at(at).fits(job.demand))
-        return _Reservation(job, ends[index], others_at(ends[index]))
+        return _Reservation(job, ends[index], nodes, others_at(ends[index]))
 
-    def _fits_beside_reservation(self, job: Queued) -> bool:
-        """Whether the reserved job can still start on time if `job` starts now."""
-        reserved = self._reservation
-        if reserved is None:
-            return True
-        if not self._leaves_quota_for_reservation(job, reserved.job):
-            return False
-        if self._end_of(job) <= reserved.at:
-            return True
-        if job.demand in self._delays_reserved:
-            return False
-        others = reserved.others.copy()
-        others.change(job.demand, None, +1)
-        if others.fits(reserved.job.demand):
-            reserved.others = others
-            return True
-        self._delays_reserved.add(job.demand)
-        return False
+    def _beside_reservations(self, job: Queued) -> list[tuple[_Reservation, Occupancy]] | None:
+        """Return what the reserved jobs will find if `job` starts now; `None` if that delays one of them.
+
+        Reservations for times after its end are left out.
+        """
+        end, changed = self._end_of(job), []
+        for reserved in self._reservations:
+            if not self._leaves_quota_for_reservation(job, reserved.job):
+                return None
+            if end <= reserved.at:
+                continue
+            others = reserved.with_job(job.demand)
+            if others is None:
+                return None
+            changed.append((reserved, others))
+        return changed
 
     def _leaves_quota_for_reservation(self, job: Queued, reserved: Queued) -> bool:
         # Checked now, not only at the reserved time: an exhausted quota would end the reservation.

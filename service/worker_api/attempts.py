@@ -93,7 +93,11 @@ class AttemptSession:
             heartbeat_seconds=settings.heartbeat_seconds,
             dataset_roots=[str(root) for root in readable.roots],
             excluded_folders=[str(folder) for folder in readable.excluded],
-            excluded_nodes=scheduling.excluded_nodes(self.session, job.resources),
+            excluded_nodes=scheduling.excluded_nodes(
+                self.session,
+                job.resources,
+                scheduling.avoided_nodes(self.session, job.id, attempt.number),
+            ),
         )
 
     def damaged(self, report: DamageReport, storage: Storage, settings: Settings) -> AttemptStart:

@@ -66,3 +66,11 @@ def test_attempt_is_told_which_nodes_get_no_rank(api: Api) -> None:
     api.client.post("/v1/cluster/drain", json={"node": "10.0.0.3"})
     worker = api.start(api.submit(resources={"exclude_nodes": ["10.0.0.2"]})["id"])
     assert worker.post("start").json()["excluded_nodes"] == ["id-2", "id-3"]
+
+
+def test_attempt_is_told_which_nodes_it_avoids(api: Api) -> None:
+    api.dataset()
+    save_nodes(api, [Node(f"id-{n}", f"10.0.0.{n}", 4, 0, 0, 0) for n in (1, 2)])
+    worker = api.start(api.submit()["id"], avoided=["id-1"])
+    assert worker.post("start").json()["excluded_nodes"] == ["id-1"]
+    assert worker.post("start").json()["excluded_nodes"] == ["id-1"]

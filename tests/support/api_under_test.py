@@ -79,11 +79,11 @@ class Api:
         job: dict[str, Any] = answer.json()
         return job
 
-    def start(self, job_id: str) -> Worker:
+    def start(self, job_id: str, avoided: Sequence[str] = ()) -> Worker:
         """Start the next attempt, as the dispatcher does."""
         token, hashed = credentials.new_token()
         with self.database.write() as session:
-            attempt = lifecycle.start_attempt(session, job_id, hashed)
+            attempt = lifecycle.start_attempt(session, job_id, hashed, avoided=avoided)
             assert attempt is not None
             number = attempt.number
         return Worker(self, job_id, number, token)

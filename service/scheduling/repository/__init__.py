@@ -10,6 +10,7 @@ from service.scheduling.repository.attempts import (
     live_attempts,
 )
 from service.scheduling.repository.cluster import (
+    addresses,
     drained,
     drains,
     excluded_nodes,
@@ -17,6 +18,12 @@ from service.scheduling.repository.cluster import (
     save_snapshot,
     snapshot,
     split_node,
+)
+from service.scheduling.repository.failures import (
+    AVOIDED,
+    avoided_nodes,
+    could_run_elsewhere,
+    nodes_to_avoid,
 )
 from service.scheduling.repository.holdings import (
     attempts_on,
@@ -39,14 +46,18 @@ from service.scheduling.repository.queue import (
 from service.scheduling.repository.resources import demand_of, demands, why_unreadable
 
 __all__ = [
+    "AVOIDED",
     "AttemptView",
     "Ended",
     "Entry",
     "QueuePart",
     "QueuePosition",
     "add_accounts",
+    "addresses",
     "attempts_on",
+    "avoided_nodes",
     "candidates",
+    "could_run_elsewhere",
     "demand_of",
     "demands",
     "drained",
@@ -62,6 +73,7 @@ __all__ = [
     "load_queued",
     "next_of_account",
     "nodes_of",
+    "nodes_to_avoid",
     "queued",
     "resources_in_use",
     "running",

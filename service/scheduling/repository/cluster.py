@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 from sqlalchemy import select
@@ -22,15 +23,27 @@ def drained(session: Session) -> set[str]:
     return set(session.scalars(select(Drain.node)))
 
 
-def excluded_nodes(session: Session, resources: Resources) -> list[str]:
-    """Return the ids of the nodes that must get no rank of a job, as far as they are known."""
+def excluded_nodes(
+    session: Session, resources: Resources, avoided: Collection[str] = ()
+) -> list[str]:
+    """Return the ids of the nodes that must get no rank of an attempt, as far as they are known.
+
+    Args:
+        avoided: ids of those that it avoids.
+    """
     found = snapshot(session)
     if found is None:
-        return []
+        return [*avoided]
     cluster = with_drains(Cluster(nodes_of(found)), drained(session))
-    return [
-        node.id for node in cluster.nodes if node.drained or node.is_named(resources.exclude_nodes)
-    ]
+    named = {*resources.exclude_nodes, *avoided}
+    return [node.id for node in cluster.nodes if node.drained or node.is_named(named)]
+
+
+def addresses(session: Session, ids: Collection[str]) -> list[str]:
+    """Return the addresses of nodes; the id of one that is not in the cluster any more."""
+    found = snapshot(session)
+    known = {node.id: node.address for node in nodes_of(found)} if found is not None else {}
+    return sorted(known.get(each, each) for each in ids)
 
 
 _ROW = 1

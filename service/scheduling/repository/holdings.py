@@ -90,7 +90,7 @@ def running(session: Session, now: datetime) -> list[Running]:
     resources = resources_of(session, [row.id for row in (*rows, *between)])
     used = time_used(session, [row.id for row in (*rows, *between)])
     # Only an attempt whose driver has reported can have ranks.
-    placements = _placements(
+    placed = placements(
         session, [(row.id, row.number) for row in rows if row.state == AttemptState.RUNNING]
     )
     jobs = []
@@ -112,7 +112,7 @@ def running(session: Session, now: datetime) -> list[Running]:
         ends_by = began_at + held.limit(max_hours) - used.get(job_id, timedelta())
         stops = desired != Desired.RUN or stop_reason is not None
         at = now if stops else max(now, ends_by)
-        placement = None if number is None else placements.get((job_id, number))
+        placement = None if number is None else placed.get((job_id, number))
         holding = _holding(held.of(workers), at, account_id, placement)
         jobs.append(replace(holding, tenant=tenant, job_id=job_id))
     return jobs
@@ -123,8 +123,8 @@ def attempts_on(session: Session, nodes: Collection[str]) -> set[tuple[str, int]
     rows = session.execute(
         select(Attempt.job_id, Attempt.number).where(Attempt.state == AttemptState.RUNNING)
     )
-    placements = _placements(session, [(row.job_id, row.number) for row in rows])
-    return {attempt for attempt, placement in placements.items() if placement.keys() & set(nodes)}
+    placed = placements(session, [(row.job_id, row.number) for row in rows])
+    return {attempt for attempt, placement in placed.items() if placement.keys() & set(nodes)}
 
 
 def _holding(
@@ -143,10 +143,9 @@ def resources_in_use(session: Session, now: datetime) -> list[Running]:
     for a retry counts once.
     """
     ended = [each for each in ended_attempts(session) if each.status != JobStatus.RETRY_WAIT]
-    placements = _placements(session, [(each.job_id, each.number) for each in ended])
+    placed = placements(session, [(each.job_id, each.number) for each in ended])
     return running(session, now) + [
-        _holding(each.demand, now, None, placements.get((each.job_id, each.number)))
-        for each in ended
+        _holding(each.demand, now, None, placed.get((each.job_id, each.number))) for each in ended
     ]
 
 
@@ -154,7 +153,7 @@ def resources_in_use(session: Session, now: datetime) -> list[Running]:
 _placement_by_attempt: dict[tuple[str, int], Placement] = {}
 
 
-def _placements(
+def placements(
     session: Session, attempts: Collection[tuple[str, int]]
 ) -> dict[tuple[str, int], Placement]:
     """Return the nodes of the ranks of attempts, of those that have reported them."""

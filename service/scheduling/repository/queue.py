@@ -15,6 +15,7 @@ from service.scheduling.fair_share import Account
 from service.scheduling.preemption import Rank
 from service.scheduling.quota import Quota
 from service.scheduling.repository.accounts import ACCOUNT
+from service.scheduling.repository.failures import nodes_to_avoid
 from service.scheduling.repository.resources import resources_of, time_used
 from service.states import Desired, JobStatus
 
@@ -80,6 +81,7 @@ def load_queued(session: Session, job_ids: Sequence[str]) -> list[Queued]:
     rows = sorted(rows, key=lambda row: place[row.id])
     used = time_used(session, [row.id for row in rows if row.attempt])
     resources = resources_of(session, [row.id for row in rows])
+    avoided = nodes_to_avoid(session, {row.id: row.attempt for row in rows if row.attempt})
     return [
         Queued(
             row.id,
@@ -95,6 +97,7 @@ def load_queued(session: Session, job_ids: Sequence[str]) -> list[Queued]:
             tenant_quota=Quota(row.tenant_jobs, row.tenant_gpus),
             priority=row.priority,
             preemptible=row.preemptible,
+            avoided=avoided.get(row.id, frozenset()),
         )
         for row in rows
         if row.desired == Desired.RUN and not resources[row.id].why_unreadable

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
+from typing import NamedTuple
 
 import pytest
 from hypothesis import given, settings
@@ -13,10 +14,10 @@ from hypothesis import strategies as st
 
 from service import ids
 from service.scheduling import packing
-from service.scheduling.admission import Decision, Queued, Running, decide
-from service.scheduling.nodes import ANY_NODE, Cluster, Node
+from service.scheduling.admission import MAX_RESERVATIONS, Decision, Queued, Running, decide
+from service.scheduling.nodes import ANY_NODE, GPU_TYPE_LABEL, Cluster, Node, NodeChoice
 from service.scheduling.occupancy import Occupancy
-from service.scheduling.packing import Demand, Room, Worker
+from service.scheduling.packing import Demand, Worker
 from service.scheduling.quota import NO_QUOTA, Quota
 
 BEGAN = datetime(2026, 1, 1, tzinfo=UTC)
@@ -78,10 +79,12 @@ class Simulation:
         before = self.running
         decisions = decide(self.cluster, before, self.queue, self.now)
         assert [decision.job for decision in decisions] == self.queue
+        first = next((each for each in decisions if each.starts_by is not None), None)
         for decision in decisions:
             if decision.starts:
                 self._start(decision.job)
-            elif decision.starts_by is not None:
+            # Beside other reservations, a job is certain of its time only while placements are known.
+            elif decision.starts_by is not None and (self.silence == 0 or decision is first):
                 self.promised.setdefault(decision.job.job_id, decision.starts_by)
         self.queue = [job for job in self.queue if job.job_id not in self.started]
         check_what_waits(self, before, decisions)
@@ -92,7 +95,10 @@ class Simulation:
 
     @property
     def cluster(self) -> Cluster:
-        nodes = (Node(str(n), "10.0.0.1", *size, 0, 0) for n, size in enumerate(self.sizes))
+        nodes = (
+            Node(str(n), "10.0.0.1", *size, 0, 0, labels={"zone": "ab"[n % 2]})
+            for n, size in enumerate(self.sizes)
+        )
         return Cluster(tuple(nodes))
 
     @property
@@ -107,6 +113,7 @@ class Simulation:
     def _start(self, job: Queued) -> None:
         """Place the workers on arbitrary nodes with room, which admission guarantees."""
         left = [list(size) for size in self.sizes]
+        allowed = [job.demand.choice.allows(node) for node in self.cluster.nodes]
         for other in self.placed:
             for on in other.nodes:
                 left[on][0] -= other.running.demand.worker.cpus
@@ -116,7 +123,7 @@ class Simulation:
             room = [
                 number
                 for number, (cpus, gpus) in enumerate(left)
-                if cpus >= worker.cpus and gpus >= worker.gpus
+                if allowed[number] and cpus >= worker.cpus and gpus >= worker.gpus
             ]
             assert room, f"oversubscribed by {job}"
             self.whim = (self.whim * 1103515245 + 12345) % 2**31
@@ -130,6 +137,13 @@ class Simulation:
         self.started[job.job_id] = self.now
 
 
+class Reserved(NamedTuple):
+    """A job with a reservation for a moment."""
+
+    job: Queued
+    moment: datetime
+
+
 def fits_beside(world: Simulation, running: Iterable[Running], demand: Demand) -> bool:
     occupancy = Occupancy(world.cluster.nodes)
     for one in running:
@@ -137,8 +151,22 @@ def fits_beside(world: Simulation, running: Iterable[Running], demand: Demand) -
     return occupancy.fits(demand)
 
 
-def empty_places(world: Simulation, worker: Worker) -> int:
-    return packing.places([Room(*size) for size in world.sizes], worker)
+def empty_places(world: Simulation, demand: Demand) -> int:
+    return packing.most_places(world.cluster.nodes, demand)
+
+
+def share_nodes(world: Simulation, one: Demand, other: Demand) -> bool:
+    return any(
+        one.choice.allows(node) and other.choice.allows(node) for node in world.cluster.nodes
+    )
+
+
+def compete(world: Simulation, one: Demand, other: Demand) -> bool:
+    """Whether a job gets no reservation beside another one's."""
+    if not share_nodes(world, one, other):
+        return False
+    beside = fits_beside(world, [Running(one, BEGAN)], other)
+    return bool(one.gpus) == bool(other.gpus) or not beside
 
 
 def fits_from(world: Simulation, running: Sequence[Running], demand: Demand) -> datetime:
@@ -170,8 +198,9 @@ def check_what_waits(
     world: Simulation, before: Sequence[Running], decisions: Sequence[Decision]
 ) -> None:
     """Check that no job waits without need, and that starts respect quotas and reservations."""
-    head, head_running = None, list(before)
     running = list(before)
+    reserved: list[Reserved] = []
+    waiting: list[Demand] = []
     first: dict[str, tuple[Queued, datetime]] = {}
     for decision in decisions:
         job = decision.job
@@ -187,26 +216,31 @@ def check_what_waits(
             assert not delays_own
             running.append(alone)
         elif decision.waits_for == "machines":
-            assert empty_places(world, job.demand.worker) < job.demand.workers
+            assert empty_places(world, job.demand) < job.demand.workers
         elif decision.waits_for == "quota":
             assert exceeds(running, job) or delays_own
         elif decision.waits_for == "room":
             assert not fits
-            assert (decision.starts_by is not None) == (head is None)
-            if head is None:
-                head, head_running = decision, list(running)
+            beside = not any(compete(world, job.demand, each.job.demand) for each in reserved)
+            assert ("Room is kept" in decision.message) == beside
+            promised = not any(share_nodes(world, job.demand, other) for other in waiting)
+            if beside:
+                moment = fits_from(world, running, job.demand)
+                assert decision.starts_by == (moment if promised else None)
+                reserved.append(Reserved(job, moment))
         else:
-            assert head is not None
-            assert head.starts_by is not None
-            later = fits_from(world, [*running, alone], head.job.demand) > head.starts_by
-            same = job.account_id == head.job.account_id
-            assert later or (same and exceeds([*running, alone], head.job))
+            assert any(
+                fits_from(world, [*running, alone], each.job.demand) > each.moment
+                or (job.account_id == each.job.account_id and exceeds([*running, alone], each.job))
+                for each in reserved
+            )
+        if decision.waits_for in ("room", "reserved-room"):
+            waiting.append(job.demand)
         if decision.waits_for not in (None, "machines") and not exceeds([], job):
             first.setdefault(job.account_id or "", (job, quota_moment(world, running, job)))
-    if head is not None:
-        assert fits_from(world, head_running, head.job.demand) == head.starts_by
-        assert fits_from(world, running, head.job.demand) == head.starts_by
-        assert not exceeds(running, head.job)
+    for each in reserved:
+        assert fits_from(world, running, each.job.demand) == each.moment
+        assert not exceeds(running, each.job)
 
 
 demands = st.builds(
@@ -215,13 +249,19 @@ demands = st.builds(
     st.builds(Worker, st.integers(1, 4), st.integers(0, 1), st.just(0)),
     st.just(ANY_NODE),
 )
+zones = st.sampled_from(
+    [ANY_NODE, *(NodeChoice(labels=frozenset({("zone", zone)})) for zone in "ab")]
+)
+zoned = st.builds(lambda demand, choice: demand._replace(choice=choice), demands, zones)
 clusters = st.lists(st.tuples(st.integers(1, 8), st.integers(0, 4)), min_size=1, max_size=3)
 
 
 silences = st.sampled_from([0, 3, 10**6])
 
 
-def arrivals(tokens: st.SearchStrategy[str | None]) -> st.SearchStrategy[list[Arrival]]:
+def arrivals(
+    tokens: st.SearchStrategy[str | None], demands: st.SearchStrategy[Demand] = demands
+) -> st.SearchStrategy[list[Arrival]]:
     one = st.builds(
         Arrival,
         after=st.integers(0, 3),
@@ -248,7 +288,7 @@ def play(world: Simulation, jobs: Sequence[Arrival]) -> list[Decision]:
 
 
 @settings(deadline=None)
-@given(clusters, arrivals(st.none()), st.integers(0, 2**31), silences)
+@given(clusters, arrivals(st.none(), zoned), st.integers(0, 2**31), silences)
 def test_admission_never_oversubscribes_and_keeps_reservations(
     sizes: list[tuple[int, int]], jobs: list[Arrival], whim: int, silence: int
 ) -> None:
@@ -314,7 +354,7 @@ def test_large_job_starts_despite_stream_of_small_jobs(
         world.pass_time()
     before_it = len(world.queue)
     job_id = world.submit(Arrival(0, large, 10, 10))
-    if empty_places(world, large.worker) < large.workers:
+    if empty_places(world, large) < large.workers:
         return
     # The job and each one before it wait for the longest limit at most.
     end = world.now + 30 * MINUTE * (before_it + 1)
@@ -485,3 +525,101 @@ def test_job_beyond_its_quota_keeps_nothing() -> None:
     cluster = Cluster((Node("n", "127.0.0.1", 4, 1, 0, 0),))
     decisions = decide(cluster, [], [never, queued("next", 1, 24, **own)], BEGAN)
     assert [decision.waits_for for decision in decisions] == ["quota", None]
+
+
+def of_type(gpu_type: str) -> NodeChoice:
+    return NodeChoice(gpu_type)
+
+
+def gpu_job(job_id: str, gpus: int, hours: float, gpu_type: str = "H100") -> Queued:
+    demand = Demand(gpus, Worker(1, 1), of_type(gpu_type))
+    return Queued(job_id, 0, demand, timedelta(hours=hours))
+
+
+def gpu_cluster(*gpu_types: str) -> Cluster:
+    nodes = (
+        Node(str(n), "", 16, 8, 0, 0, labels={GPU_TYPE_LABEL: gpu_type})
+        for n, gpu_type in enumerate(gpu_types)
+    )
+    return Cluster(tuple(nodes))
+
+
+def on_node(node: int, worker: Worker, workers: int, hours: float) -> Running:
+    demand = Demand(workers, worker)
+    return Running(demand, BEGAN + timedelta(hours=hours), placement={str(node): workers})
+
+
+def test_job_for_other_nodes_has_a_reservation_of_its_own() -> None:
+    cluster = gpu_cluster("H100", "H100", "A100", "A100")
+    busy = [on_node(0, Worker(1, 1), 8, 5), on_node(2, Worker(1, 1), 8, 2)]
+    queue = [
+        gpu_job("h1", 16, 24),
+        gpu_job("h2", 16, 24),
+        gpu_job("a", 16, 24, "A100"),
+        gpu_job("long", 1, 24, "A100"),
+        gpu_job("short", 1, 2, "A100"),
+    ]
+    h1, h2, a, long, short = decide(cluster, busy, queue, BEGAN)
+    assert (h1.starts_by, h2.starts_by) == (BEGAN + timedelta(hours=5), None)
+    assert (a.starts_by, a.may_preempt) == (BEGAN + timedelta(hours=2), True)
+    assert (long.waits_for, short.waits_for) == ("reserved-room", None)
+
+
+def test_job_without_gpus_has_a_reservation_beside_one_for_gpus() -> None:
+    cluster = gpu_cluster("H100", "H100")
+    busy = [
+        on_node(0, Worker(1, 1), 8, 5),
+        on_node(1, Worker(1, 1), 5, 2),
+        on_node(1, Worker(8, 0), 1, 2),
+    ]
+    wide = Queued("wide", 0, Demand(20, Worker(1, 0)), timedelta(hours=24))
+    queue = [gpu_job("gpus", 4, 1), wide, queued("long", 8, 24), queued("short", 8, 2)]
+    gpus, wide_one, long, short = decide(cluster, busy, queue, BEGAN)
+    assert gpus.starts_by == BEGAN + timedelta(hours=2)
+    assert (wide_one.waits_for, wide_one.starts_by) == ("room", None)
+    assert wide_one.message.endswith(
+        "it starts as soon as enough running jobs end, unless a job before it needs their room"
+    )
+    assert (long.waits_for, short.waits_for) == ("reserved-room", None)
+
+
+def test_job_that_may_take_room_of_a_reserved_job_has_no_reservation() -> None:
+    cluster = gpu_cluster("H100", "H100")
+    busy = [on_node(0, Worker(1, 1), 8, 5), on_node(1, Worker(8, 0), 1, 2)]
+    wide = Queued("wide", 0, Demand(4, Worker(8, 0)), timedelta(hours=24))
+    queue = [gpu_job("gpus", 9, 1), wide, queued("small", 1, 24)]
+    _, wide_one, small = decide(cluster, busy, queue, BEGAN)
+    assert "Room is kept" not in wide_one.message
+    assert small.starts
+
+
+def test_number_of_reservations_is_limited() -> None:
+    kinds = [f"type{n}" for n in range(MAX_RESERVATIONS + 1)]
+    busy = [on_node(n, Worker(1, 1), 1, 1) for n in range(len(kinds))]
+    queue = [gpu_job(kind, 8, 1, kind) for kind in kinds]
+    decisions = decide(gpu_cluster(*kinds), busy, queue, BEGAN)
+    assert [each.starts_by is not None for each in decisions] == [True] * MAX_RESERVATIONS + [False]
+
+
+def test_wide_job_starts_despite_backlog_for_other_nodes_and_small_jobs() -> None:
+    cluster, now, number = gpu_cluster("H100", "A100"), BEGAN, 0
+    held: list[Running] = []
+    wide, queue = gpu_job("wide", 8, 5, "A100"), list[Queued]()
+    while now < BEGAN + timedelta(hours=20):
+        held = [each for each in held if each.ends_by > now]
+        while len(queue) < 8:
+            kind = ("H100", 5) if sum("H100" in each.job_id for each in queue) < 4 else ("A100", 1)
+            queue.append(gpu_job(f"{number}-{kind[0]}", kind[1], 1 + number % 3, kind[0]))
+            number += 1
+        ahead = [each for each in queue if "H100" in each.job_id]
+        arrived = [wide] if now > BEGAN else []
+        order = [*ahead, *arrived, *(each for each in queue if each not in ahead)]
+        for each in decide(cluster, held, order, now):
+            if each.starts and each.job is wide:
+                return
+            if each.starts:
+                queue.remove(each.job)
+                node = {"01"["A100" in each.job.job_id]: each.job.demand.workers}
+                held.append(Running(each.job.demand, now + each.job.max_runtime, placement=node))
+        now += timedelta(minutes=30)
+    raise AssertionError("jobs behind it took its nodes")

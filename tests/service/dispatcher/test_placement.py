@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from dasl_core.spec import Resources
 from service import lifecycle
 from service.db.models import Attempt, Drain, Job
+from service.runs.endings import Retry
 from service.scheduling import repository as scheduling
+from service.scheduling.admission import SHRINK_AFTER
 from service.scheduling.nodes import ALL_NODES, GPU_TYPE_LABEL, Node
 from service.states import Desired, JobStatus
 from tests.support.dispatcher_world import World
@@ -131,6 +134,8 @@ def test_elastic_job_goes_on_with_the_ranks_that_are_left(world: World) -> None:
     train(world, job, a=4, b=2)
     checkpoint = world.add_checkpoint(job, 1, step=8)
     lose_node(world, job, 1)
+    assert world.events(job, "waiting")[-1].endswith("It starts with 4 if this lasts for 5 minutes")
+    world.tick(SHRINK_AFTER.total_seconds())
     second = world.attempt(job, 2)
     assert (second.workers, second.resume_checkpoint_id) == (4, checkpoint)
     assert any("Attempt 2 is starting with 4 of 6 ranks" in each for each in world.events(job))
@@ -148,6 +153,33 @@ def test_elastic_job_goes_on_with_the_ranks_that_are_left(world: World) -> None:
     for _ in range(3):
         world.tick()
     assert world.attempt(job, 3).workers == 6
+
+
+def test_elastic_job_waits_for_nodes_that_join_one_by_one(world: World) -> None:
+    both = [node("a"), node("b")]
+    world.executor.nodes = both
+    job = world.add_job(workers=4, min_workers=1)
+    world.tick()
+    train(world, job, a=2, b=2)
+    stop(world, job)
+    for nodes, away in ((both[:1], False), (both[:1], True), (both[:1], False), (both, False)):
+        world.executor.nodes, world.executor.away = nodes, away
+        world.tick(SHRINK_AFTER.total_seconds() - 20)
+        world.tick()
+    assert world.attempt(job, 2).workers == 4
+
+
+def test_elastic_job_goes_on_at_once_beside_drained_nodes(world: World) -> None:
+    world.executor.nodes = [node("a"), node("b")]
+    job = world.add_job(workers=4, min_workers=1)
+    world.tick()
+    train(world, job, a=2, b=2)
+    drain(world, "b")
+    world.tick()
+    stop(world, job)
+    for _ in range(3):
+        world.tick()
+    assert world.attempt(job, 2).workers == 2
 
 
 def test_elastic_job_starts_first_with_all_its_ranks(world: World) -> None:
@@ -223,3 +255,92 @@ def test_attempt_that_a_newer_version_stops_does_not_block_the_others(world: Wor
     assert world.status(other) == JobStatus.STARTING
     stop(world, stopped)
     assert world.status(stopped) == JobStatus.QUEUED
+
+
+BROKEN = {"type": "RuntimeError", "message": "CUDA error: uncorrectable ECC error"}
+
+
+def fail(world: World, job: str, number: int, *, steps: int = 0, **ranks: int) -> None:
+    """Let an attempt start on some nodes and fail; wait for the next attempt."""
+    world.worker_starts(job, number)
+    world.worker_reports_placement(job, number, **ranks)
+    if steps:
+        world.add_metric(job, number, steps)
+    world.worker_finishes(job, "failed", number, error=BROKEN, retry=Retry.UNLESS_REPEATED)
+    world.executor.end(world.run_id(job, number), 1)
+    for _ in range(3):
+        world.tick(5)
+
+
+def excluded(world: World, job: str, number: int) -> list[str]:
+    with world.database.read() as session:
+        avoided = scheduling.avoided_nodes(session, job, number)
+        resources = Resources.model_validate(session.get_one(Job, job).resolved["resources"])
+        return scheduling.excluded_nodes(session, resources, avoided)
+
+
+def test_retry_avoids_the_node_where_the_last_attempt_failed_at_once(world: World) -> None:
+    world.executor.nodes = [node("a"), node("b")]
+    job = world.add_job()
+    world.tick()
+    fail(world, job, 1, a=1)
+    assert world.status(job) == JobStatus.STARTING
+    assert excluded(world, job, 2) == ["a"]
+    assert world.events(job)[-1] == (
+        "Attempt 2 is starting. It avoids 10.0.0.97, where the last attempt failed before its first step"
+    )
+    fail(world, job, 2, b=1)
+    assert world.status(job) == JobStatus.FAILED, "the same error on another node is the job's own"
+
+
+def test_retry_waits_for_another_node_that_is_busy(world: World) -> None:
+    world.executor.nodes = [node("a"), node("b")]
+    other = world.add_job(workers=2)
+    world.tick()
+    train(world, other, b=2)
+    job = world.add_job()
+    world.tick()
+    fail(world, job, 1, a=1)
+    assert world.status(job) == JobStatus.QUEUED
+    (waiting,) = world.events(job, "waiting")
+    assert waiting.endswith(
+        "It avoids a node on which its last attempt failed before its first step"
+    )
+    world.worker_finishes(other, "succeeded")
+    world.executor.end(world.run_id(other), 0)
+    world.tick()
+    world.tick()
+    assert excluded(world, job, 2) == ["a"]
+
+
+def test_retry_stays_on_the_only_node_that_can_hold_the_job(world: World) -> None:
+    world.executor.nodes = [node("a"), node("b", cpus=1)]
+    job = world.add_job(cpus_per_worker=2)
+    world.tick()
+    fail(world, job, 1, a=1)
+    assert (world.status(job), excluded(world, job, 2)) == (JobStatus.STARTING, [])
+    fail(world, job, 2, a=1)
+    assert world.status(job) == JobStatus.FAILED
+
+
+def test_error_on_the_node_of_the_last_attempt_is_not_repeated(world: World) -> None:
+    world.executor.nodes = [node("a"), node("b")]
+    job = world.add_job()
+    world.tick()
+    fail(world, job, 1, steps=3, a=1)
+    assert excluded(world, job, 2) == [], "it may be an error of the job: its node trained"
+    fail(world, job, 2, a=1)
+    assert (world.status(job), excluded(world, job, 3)) == (JobStatus.STARTING, ["a"])
+
+
+def test_attempt_that_found_no_room_does_not_forget_the_broken_node(world: World) -> None:
+    world.executor.nodes = [node("a"), node("b")]
+    job = world.add_job()
+    world.tick()
+    fail(world, job, 1, a=1)
+    world.worker_starts(job, 2)
+    world.worker_finishes(job, "failed", 2, error={"type": "no-room"}, retry=Retry.FREE)
+    world.executor.end(world.run_id(job, 2), 1)
+    world.tick()
+    world.tick()
+    assert excluded(world, job, 3) == ["a"]

@@ -130,6 +130,26 @@ def test_no_job_gives_way_that_is_not_preemptible_or_has_just_started(world: Wor
     assert [world.attempt(job).stop_reason for job in (low, young)] == [None, None]
 
 
+def test_job_gives_way_to_the_second_job_with_a_reservation(world: World) -> None:
+    world.executor.nodes = [
+        Node("a", "10.0.0.1", 1, 0, 0, 0, labels={"zone": "a"}),
+        Node("b", "10.0.0.2", 1, 0, 0, 0, labels={"zone": "b"}),
+    ]
+    stays = world.add_job(node_labels={"zone": "a"})
+    low = world.add_job(preemptible=True, node_labels={"zone": "b"})
+    world.tick()
+    for job, node in ((stays, "a"), (low, "b")):
+        world.worker_starts(job)
+        world.worker_reports_placement(job, **{node: 1})
+        world.worker_sends_heartbeat(job, progress={"step": 1})
+    world.worker_trains(low, MIN_RUNTIME.total_seconds() + 100)
+    world.add_job(node_labels={"zone": "a"})
+    world.add_job(node_labels={"zone": "b"})
+    world.tick()
+    assert world.attempt(stays).stop_reason is None
+    assert world.attempt(low).stop_reason == "preempted"
+
+
 def preempted(world: World) -> str:
     """Return a job that is to give way."""
     low = world.add_job(workers=2, preemptible=True, max_restarts=0)

@@ -1,0 +1,38 @@
+"""How long queued jobs have lacked nodes, before an elastic one starts with fewer workers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import datetime
+
+from service.scheduling.admission import SHRINK_AFTER, Decision
+
+_MAX_JOBS = 100_000
+
+
+class MachinesLack:
+    """Since when each job has waited for nodes without a break, as far as this process has seen.
+
+    A restart of the process starts the time again, which only postpones a start with fewer workers.
+    """
+
+    def __init__(self) -> None:
+        self._since: dict[str, datetime] = {}
+
+    def update(self, decisions: Iterable[Decision], now: datetime) -> None:
+        """Record the decisions of a round; jobs that it did not consider stay as they are."""
+        if len(self._since) > _MAX_JOBS:
+            self._since.clear()
+        for decision in decisions:
+            if decision.waits_for == "machines":
+                self._since.setdefault(decision.job.job_id, now)
+            else:
+                self._since.pop(decision.job.job_id, None)
+
+    def reset(self) -> None:
+        """Forget all jobs, because Ray is away or has no node: after its restart, nodes join one by one."""
+        self._since.clear()
+
+    def long(self, now: datetime) -> set[str]:
+        """Return the ids of the jobs that may start with fewer workers."""
+        return {job_id for job_id, since in self._since.items() if now - since >= SHRINK_AFTER}
