@@ -40,9 +40,9 @@ class Decoder:
         self.paths: list[str] = []
         monkeypatch.setattr(ingest, "decode_with_range", self.decode)
 
-    def decode(self, path: Path, *arguments: Any) -> Any:
+    def decode(self, path: Path, **options: Any) -> Any:
         self.paths.append(path.name)
-        return decode.decode_with_range(path, *arguments)
+        return decode.decode_with_range(path, **options)
 
     def count(self) -> int:
         """Return the number of images since the last count."""
@@ -169,13 +169,13 @@ def test_index_of_another_folder_is_not_used(
 def test_transient_failure_is_not_kept(
     root: Path, cache: Path, monkeypatch: pytest.MonkeyPatch, reason: OSError
 ) -> None:
-    def fails(path: Path, *arguments: Any) -> Any:
+    def fails(path: Path, **options: Any) -> Any:
         if path.name == "00.png":
             try:
                 raise reason
             except OSError as error:
                 raise ValueError(decode._reason(error, path)) from error
-        return decode.decode_with_range(path, *arguments)
+        return decode.decode_with_range(path, **options)
 
     with monkeypatch.context() as patch:
         patch.setattr(ingest, "decode_with_range", fails)

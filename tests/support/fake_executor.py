@@ -94,7 +94,6 @@ class FakeExecutor:
         if self.is_running(submission_id):
             return False
         self._processes.pop(submission_id, None)
-        self._log(submission_id).unlink(missing_ok=True)
         return True
 
     def cluster(self) -> Cluster:
@@ -118,8 +117,9 @@ class FakeExecutor:
         process.communicate(f"{code} {text}\n")
 
     def output(self, submission_id: str) -> str:
-        """Wait until a command has ended by itself, and return its output."""
-        self._processes[submission_id].wait(timeout=120)
+        """Wait until a command has ended by itself, and return its output, also that of a deleted one."""
+        if (process := self._processes.get(submission_id)) is not None:
+            process.wait(timeout=120)
         return self._log(submission_id).read_text()
 
     def kill(self, submission_id: str, number: signal.Signals = signal.SIGKILL) -> None:
