@@ -280,7 +280,9 @@ def main() -> int:
         database_of(options.database, Path(name)) as (url, server_logs),
     ):
         upgrade(url)
-        settings = Settings(home=Path(name), database_url=url, port=0)
+        home = Path(name) / "home"  # Images below it would be refused.
+        home.mkdir()
+        settings = Settings(home=home, database_url=url, port=0)
         database = Database(url)
         facts["database"] = database_version(database)
         began = time.monotonic()

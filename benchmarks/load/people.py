@@ -48,6 +48,8 @@ class People:
         )
         if status == 201:
             self.submitted.append(json.loads(content)["id"])
+        elif 400 <= status < 500:
+            raise RuntimeError(f"a submission was refused, so nothing can be measured: {content!r}")
 
     async def list(self, number: int, due: float) -> None:
         """Request the next of `LISTINGS`."""
