@@ -16,10 +16,10 @@ Room that other programs on the same Ray use is not there for any job. Jobs that
 wait without a reservation, because nothing says when they end.
 
 A job starts on the nodes that its `resources` allow, and on none that is drained. It avoids the nodes where its last
-attempt failed before its first step, if the others can hold it. If these nodes are too few for all workers of an
-elastic job that has run before, and have been for some minutes or because nodes are drained, it starts with the most
-that fit on them and divide its batch (`Queued.smaller`). It never shrinks for lack of room alone, which running jobs
-will leave.
+attempt failed before its first step, if it fits on others; for some minutes it also waits for others that are in use.
+If the nodes are too few for all workers of an elastic job that has run before, and have been for some minutes or
+because nodes are drained, it starts with the most that fit on them and divide its batch (`Queued.smaller`); in these
+minutes that room is kept for it. It never shrinks for lack of room alone, which running jobs will leave.
 
 Jobs that would not fit on the empty cluster, and jobs held back by a quota of their token or tenant, are
 skipped and get no reservation: more machines, or the end of the owner's own jobs, must come first.
@@ -84,6 +84,8 @@ class Queued:
     preemptible: bool = False
     avoided: frozenset[str] = frozenset()
     """Ids of nodes that it does not use if it fits on others: those where its last attempt failed at once."""
+    avoids_until: datetime | None = None
+    """Until then it waits for others also if they are in use."""
 
     @property
     def quotas(self) -> list[tuple[Owner, Quota]]:
@@ -109,6 +111,8 @@ class Decision:
     that wait before it may take its room."""
     may_preempt: bool = False
     """Whether it has a reservation, and would start at once if it had room."""
+    lacks_machines: bool = False
+    """Whether the nodes are too few for all its workers, even if they were empty."""
 
     @property
     def starts(self) -> bool:
@@ -239,16 +243,23 @@ class _Round:
         return [self._decide(job) for job in queue]
 
     def _decide(self, job: Queued) -> Decision:
-        if self._places(job.demand) < job.demand.workers:
-            smaller = (each for each in job.smaller if self._places(each) >= each.workers)
-            demand, message = next(smaller, None), self._too_few_machines(job.demand)
-            if demand is not None and not self._may_shrink(job):
-                minutes = SHRINK_AFTER // timedelta(minutes=1)
-                message += f". It starts with {demand.workers} if this lasts for {minutes} minutes"
-                demand = None
-            if demand is None:
-                return Decision(job, "machines", message)
-            job = replace(job, demand=demand)
+        if self._places(job.demand) >= job.demand.workers:
+            return self._decide_nodes(job)
+        message = self._too_few_machines(job.demand)
+        smaller = (each for each in job.smaller if self._places(each) >= each.workers)
+        demand = next(smaller, None)
+        if demand is None:
+            return Decision(job, "machines", message, lacks_machines=True)
+        decision = self._decide_nodes(replace(job, demand=demand))
+        if self._may_shrink(job):
+            return replace(decision, lacks_machines=True)
+        # Meanwhile the room of that decision is kept: jobs of lower rank would fill the nodes that are left.
+        minutes = SHRINK_AFTER // timedelta(minutes=1)
+        message += f". It starts with {demand.workers} once this has lasted for {minutes} minutes and there is room"
+        return Decision(job, "machines", message, lacks_machines=True)
+
+    def _decide_nodes(self, job: Queued) -> Decision:
+        """Decide on a job whose workers would fit on the empty nodes."""
         if not job.avoided:
             return self._decide_start(job)
         job = self._without_avoided(job)
@@ -257,7 +268,8 @@ class _Round:
             return decision
         nodes = "a node" if len(job.avoided) == 1 else f"{len(job.avoided)} nodes"
         why = f"It avoids {nodes} on which its last attempt failed before its first step"
-        return replace(decision, message=f"{decision.message}. {why}")
+        # No job gives way to one that would fit on a node that it avoids.
+        return replace(decision, message=f"{decision.message}. {why}", may_preempt=False)
 
     def _may_shrink(self, job: Queued) -> bool:
         """Whether an elastic job takes fewer workers: nodes are away for long, or a person drained them."""
@@ -265,12 +277,16 @@ class _Round:
         return job.job_id in self._lacking or drained_too >= job.demand.workers
 
     def _without_avoided(self, job: Queued) -> Queued:
-        """Exclude the nodes that a job avoids, if the others can hold it; else avoid none."""
-        choice = job.demand.choice
-        demand = job.demand._replace(choice=choice._replace(excluded=choice.excluded | job.avoided))
-        if self._own_places(demand) < demand.workers:
+        """Exclude the nodes that a job avoids if it fits on others, or may wait for them; else avoid none."""
+        elsewhere = replace(job, demand=job.demand.without(job.avoided))
+        if self._own_places(elsewhere.demand) < job.demand.workers:
             return replace(job, avoided=frozenset())
-        return replace(job, demand=demand)
+        may_wait = job.avoids_until is not None and self._now < job.avoids_until
+        if may_wait or (
+            self._fits(elsewhere.demand) and self._beside_reservations(elsewhere) is not None
+        ):
+            return elsewhere
+        return replace(job, avoided=frozenset())
 
     def _decide_start(self, job: Queued) -> Decision:
         decision = self._decide_quota(job)

@@ -11,7 +11,7 @@ _MAX_JOBS = 100_000
 
 
 class MachinesLack:
-    """Since when each job has waited for nodes without a break, as far as this process has seen.
+    """Since when each job has lacked nodes without a break, as far as this process has seen.
 
     A restart of the process starts the time again, which only postpones a start with fewer workers.
     """
@@ -24,9 +24,9 @@ class MachinesLack:
         if len(self._since) > _MAX_JOBS:
             self._since.clear()
         for decision in decisions:
-            if decision.waits_for == "machines":
+            if decision.lacks_machines and not decision.starts:
                 self._since.setdefault(decision.job.job_id, now)
-            else:
+            elif decision.waits_for != "store":  # which says nothing about nodes
                 self._since.pop(decision.job.job_id, None)
 
     def reset(self) -> None:

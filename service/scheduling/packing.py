@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 from dasl_core.spec import Resources
@@ -60,6 +60,11 @@ class Demand(NamedTuple):
     def memory(self) -> int:
         """Bytes of memory of all workers."""
         return self.workers * self.worker.memory
+
+    def without(self, nodes: Collection[str]) -> Demand:
+        """Return the same demand for other nodes than these, which are given by id."""
+        excluded = self.choice.excluded.union(nodes)
+        return self._replace(choice=self.choice._replace(excluded=excluded))
 
     def __str__(self) -> str:
         return amount(self.cpus, self.gpus, self.memory)

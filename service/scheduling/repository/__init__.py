@@ -2,8 +2,10 @@
 
 from service.scheduling.repository.accounts import add_accounts
 from service.scheduling.repository.attempts import (
+    AVOIDED,
     AttemptView,
     Ended,
+    avoided_nodes,
     ended_attempts,
     finalized_attempts,
     has_unfinalized_attempt,
@@ -20,8 +22,7 @@ from service.scheduling.repository.cluster import (
     split_node,
 )
 from service.scheduling.repository.failures import (
-    AVOIDED,
-    avoided_nodes,
+    AVOID_FOR,
     could_run_elsewhere,
     nodes_to_avoid,
 )
@@ -47,6 +48,7 @@ from service.scheduling.repository.resources import demand_of, demands, why_unre
 
 __all__ = [
     "AVOIDED",
+    "AVOID_FOR",
     "AttemptView",
     "Ended",
     "Entry",

@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 from sqlalchemy import Select, func, select, tuple_
 from sqlalchemy.orm import Session
 
-from service.db.models import Attempt, Job
+from service.db.models import Attempt, Event, Job
 from service.runs.repository import RunView
 from service.scheduling.packing import Demand
-from service.scheduling.repository.resources import resources_of
+from service.scheduling.repository.resources import MAX_CACHED, resources_of
 from service.states import LIVE_ATTEMPT, AttemptState, Desired, JobStatus, StopReason
 
 
@@ -153,3 +153,27 @@ def _attempts(session: Session, query: Select[*tuple[Any, ...]]) -> list[Attempt
         )
         for row in rows
     ]
+
+
+AVOIDED = "avoided_nodes"
+"""In the data of the event of an attempt's start: ids of the nodes that it avoids."""
+
+# A cache: the event is written with the attempt, and stays.
+_avoided_at_start: dict[tuple[str, int], frozenset[str]] = {}
+
+
+def avoided_nodes(session: Session, job_id: str, number: int) -> frozenset[str]:
+    """Return the ids of the nodes that an attempt avoids, as decided at its start."""
+    if (job_id, number) not in _avoided_at_start:
+        if len(_avoided_at_start) > MAX_CACHED:
+            _avoided_at_start.clear()
+        _avoided_at_start[job_id, number] = _read_avoided(session, job_id, number)
+    return _avoided_at_start[job_id, number]
+
+
+def _read_avoided(session: Session, job_id: str, number: int) -> frozenset[str]:
+    is_status = Event.job_id == job_id, Event.type == "status"
+    for data in session.scalars(select(Event.data).where(*is_status).order_by(Event.seq.desc())):
+        if data.get("to") == JobStatus.STARTING and data.get("attempt") == number:
+            return frozenset(data.get(AVOIDED, ()))
+    return frozenset()

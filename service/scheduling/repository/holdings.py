@@ -18,7 +18,7 @@ from service.scheduling.occupancy import Placement, placement_of
 from service.scheduling.packing import Demand
 from service.scheduling.preemption import Candidate, Rank
 from service.scheduling.repository.accounts import ACCOUNT
-from service.scheduling.repository.attempts import ended_attempts
+from service.scheduling.repository.attempts import avoided_nodes, ended_attempts
 from service.scheduling.repository.resources import MAX_CACHED, resources_of, time_used
 from service.states import LIVE_ATTEMPT, AttemptState, Desired, JobStatus
 
@@ -112,8 +112,11 @@ def running(session: Session, now: datetime) -> list[Running]:
         ends_by = began_at + held.limit(max_hours) - used.get(job_id, timedelta())
         stops = desired != Desired.RUN or stop_reason is not None
         at = now if stops else max(now, ends_by)
-        placement = None if number is None else placed.get((job_id, number))
-        holding = _holding(held.of(workers), at, account_id, placement)
+        demand, placement = held.of(workers), None
+        if number is not None:
+            placement = placed.get((job_id, number))
+            demand = demand.without(avoided_nodes(session, job_id, number))
+        holding = _holding(demand, at, account_id, placement)
         jobs.append(replace(holding, tenant=tenant, job_id=job_id))
     return jobs
 

@@ -97,7 +97,8 @@ def load_queued(session: Session, job_ids: Sequence[str]) -> list[Queued]:
             tenant_quota=Quota(row.tenant_jobs, row.tenant_gpus),
             priority=row.priority,
             preemptible=row.preemptible,
-            avoided=avoided.get(row.id, frozenset()),
+            avoided=avoided[row.id].nodes if row.id in avoided else frozenset(),
+            avoids_until=avoided[row.id].until if row.id in avoided else None,
         )
         for row in rows
         if row.desired == Desired.RUN and not resources[row.id].why_unreadable

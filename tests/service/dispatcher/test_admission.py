@@ -14,7 +14,15 @@ from hypothesis import strategies as st
 
 from service import ids
 from service.scheduling import packing
-from service.scheduling.admission import MAX_RESERVATIONS, Decision, Queued, Running, decide
+from service.scheduling.admission import (
+    MAX_RESERVATIONS,
+    SHRINK_AFTER,
+    Decision,
+    Queued,
+    Running,
+    decide,
+)
+from service.scheduling.machines_lack import MachinesLack
 from service.scheduling.nodes import ANY_NODE, GPU_TYPE_LABEL, Cluster, Node, NodeChoice
 from service.scheduling.occupancy import Occupancy
 from service.scheduling.packing import Demand, Worker
@@ -623,3 +631,40 @@ def test_wide_job_starts_despite_backlog_for_other_nodes_and_small_jobs() -> Non
                 held.append(Running(each.job.demand, now + each.job.max_runtime, placement=node))
         now += timedelta(minutes=30)
     raise AssertionError("jobs behind it took its nodes")
+
+
+def test_elastic_job_that_lacks_nodes_has_its_room_kept() -> None:
+    """It waits for the nodes that are left, too; others do not take them, neither before it may shrink nor after."""
+    cluster, busy = gpu_cluster("H100", "H100", "H100"), [on_node(0, Worker(1, 1), 1, 24)]
+    whole = Worker(1, 8)
+    elastic = replace(
+        queued("elastic", 1, 24), demand=Demand(4, whole), smaller=(Demand(3, whole),)
+    )
+    lack, kinds = MachinesLack(), list[tuple[str | None, bool]]()
+    for minute in range(21):
+        now = BEGAN + minute * MINUTE
+        first, later = decide(
+            cluster, busy, [elastic, gpu_job("later", 8, 48)], now, lacking=lack.long(now)
+        )
+        lack.update([first, later], now)
+        kinds.append((first.waits_for, first.may_preempt))
+        assert later.waits_for == "reserved-room"
+    before = SHRINK_AFTER // MINUTE
+    assert kinds == [("machines", False)] * before + [("room", True)] * (21 - before)
+
+
+@pytest.mark.parametrize(("minutes", "hours", "where"), [(-1, 24, ""), (1, 24, "01"), (1, 0, "1")])
+def test_retry_waits_for_another_node_for_some_minutes(
+    minutes: int, hours: float, where: str
+) -> None:
+    """Later it takes the node where it failed, but only if the other one has no room."""
+    nodes = tuple(Node(name, "", 1, 0, 0, 0) for name in "01")
+    busy = [replace(running(1, hours), placement={"1": 1})] if hours else []
+    job = replace(
+        queued("retry", 1, 1),
+        avoided=frozenset("0"),
+        avoids_until=BEGAN - minutes * MINUTE,
+    )
+    (decision,) = decide(Cluster(nodes), busy, [job], BEGAN)
+    allowed = "".join(each.id for each in nodes if decision.job.demand.choice.allows(each))
+    assert (allowed if decision.starts else "", decision.may_preempt) == (where, False)

@@ -11,6 +11,7 @@ from service.runs.endings import Retry
 from service.scheduling import repository as scheduling
 from service.scheduling.admission import SHRINK_AFTER
 from service.scheduling.nodes import ALL_NODES, GPU_TYPE_LABEL, Node
+from service.scheduling.repository import AVOID_FOR
 from service.states import Desired, JobStatus
 from tests.support.dispatcher_world import World
 
@@ -134,7 +135,9 @@ def test_elastic_job_goes_on_with_the_ranks_that_are_left(world: World) -> None:
     train(world, job, a=4, b=2)
     checkpoint = world.add_checkpoint(job, 1, step=8)
     lose_node(world, job, 1)
-    assert world.events(job, "waiting")[-1].endswith("It starts with 4 if this lasts for 5 minutes")
+    assert world.events(job, "waiting")[-1].endswith(
+        "It starts with 4 once this has lasted for 5 minutes and there is room"
+    )
     world.tick(SHRINK_AFTER.total_seconds())
     second = world.attempt(job, 2)
     assert (second.workers, second.resume_checkpoint_id) == (4, checkpoint)
@@ -286,6 +289,9 @@ def test_retry_avoids_the_node_where_the_last_attempt_failed_at_once(world: Worl
     fail(world, job, 1, a=1)
     assert world.status(job) == JobStatus.STARTING
     assert excluded(world, job, 2) == ["a"]
+    with world.database.read() as session:
+        (held,) = scheduling.running(session, world.now())
+    assert held.demand.choice.excluded == {"a"}, "no other job may take the room on the other node"
     assert world.events(job)[-1] == (
         "Attempt 2 is starting. It avoids 10.0.0.97, where the last attempt failed before its first step"
     )
@@ -311,6 +317,19 @@ def test_retry_waits_for_another_node_that_is_busy(world: World) -> None:
     world.tick()
     world.tick()
     assert excluded(world, job, 2) == ["a"]
+
+
+def test_retry_takes_the_node_where_it_failed_if_others_stay_busy(world: World) -> None:
+    world.executor.nodes = [node("a"), node("b")]
+    other = world.add_job(workers=2)
+    world.tick()
+    train(world, other, b=2)
+    job = world.add_job()
+    world.tick()
+    fail(world, job, 1, a=1)
+    assert world.status(job) == JobStatus.QUEUED
+    world.tick(AVOID_FOR.total_seconds())
+    assert (world.status(job), excluded(world, job, 2)) == (JobStatus.STARTING, [])
 
 
 def test_retry_stays_on_the_only_node_that_can_hold_the_job(world: World) -> None:
