@@ -223,7 +223,8 @@ def _retry_or_fail(
         retry = Retry.FREE  # It would not have stopped then but for the service.
     message = str((error or {}).get("message") or f"Attempt {job.attempt} was {ending.outcome}")
     reason = message.removesuffix(".")  # It becomes part of a sentence.
-    progressed = retry == Retry.INFRASTRUCTURE and _made_progress(session, job)
+    is_charged = retry in (Retry.INFRASTRUCTURE, Retry.OUTAGE)
+    progressed = is_charged and _made_progress(session, job)
     budget = charge(
         retry,
         restarts=job.restarts,

@@ -1,8 +1,8 @@
 """Rules for ingest runs of data sets.
 
-A run that Ray has not accepted is submitted again. Running it twice is harmless: it only reads images, and
-the API accepts only the report with the newest token. One that Ray had and does not know any more is lost, which
-counts: the ingest may be what took Ray's head down.
+A run that Ray has not accepted is submitted again, and so is one that ended with the whole service. Running it twice
+is harmless: it only reads images, and the API accepts only the report with the newest token. One that Ray alone does
+not know any more is lost, which counts: the ingest may be what took Ray's head down.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from service.dispatcher.context import DispatcherContext
 from service.dispatcher.driver_errors import driver_ended
 from service.dispatcher.executor import Submission
 from service.dispatcher.log_copier import last_lines
+from service.dispatcher.train_policy import Restarted
 from service.dispatcher.watcher import MissingAction, RunPolicy
 from service.runs.endings import Ending, Retry
 from service.runs.repository import RunView
@@ -40,6 +41,8 @@ class IngestPolicy(RunPolicy[IngestView]):
 
     def __init__(self, context: DispatcherContext) -> None:
         self._context = context
+        self.restarted: Restarted | None = None
+        """Set if Ray is known to have lost all submissions of earlier dispatchers."""
         self._first_checked_at: dict[str, datetime] = {}
 
     def due(self, session: Session) -> Sequence[str]:
@@ -75,7 +78,8 @@ class IngestPolicy(RunPolicy[IngestView]):
         return self._context.entrypoints.ingest.format(run=run.submission_id, dataset=run.owner)
 
     def on_missing(self, run: IngestView) -> Ending | MissingAction:
-        if run.state == AttemptState.CREATED:
+        is_earlier = run.submission_id not in self._context.submitted
+        if run.state == AttemptState.CREATED or (self.restarted == "service" and is_earlier):
             return MissingAction.SUBMIT
         with self._context.database.read() as session:
             losses = datasets.count_lost(session, run.owner) + 1

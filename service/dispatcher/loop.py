@@ -153,7 +153,7 @@ class Dispatcher:
                 case. If only Ray was, they are a limited number of times in a row, because a job may have
                 been the cause.
         """
-        self._train.restarted = self._restarted = restarted
+        self._train.restarted = self._ingest.restarted = self._restarted = restarted
         self._cluster_polled_at = self._watched_at = None
         self._context.executor_answers = False  # Ray is starting: log no warning.
 
@@ -268,7 +268,8 @@ class Dispatcher:
             return
         with self._context.database.read() as session:
             retries = repository.due_retries(session, now)
-            dataset_ids = self._ingest.due(session)
+            # An ingest ends with an upload, and its images would be read for nothing.
+            dataset_ids = self._ingest.due(session) if self._store.is_writable else []
         for job_id in retries:
             with self._context.write() as session:
                 lifecycle.requeue(session, job_id)

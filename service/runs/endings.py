@@ -79,12 +79,10 @@ def charge(
         return Budget(restarts, failures, used_up="")
     if retry == Retry.FREE:
         return Budget(restarts, failures)
-    if retry == Retry.OUTAGE:
-        message = f"It is retried in {_seconds(LONGEST_RETRY)} without using up a restart"
-        return Budget(restarts, failures, message, LONGEST_RETRY)
-    if retry == Retry.INFRASTRUCTURE:
+    if retry in (Retry.INFRASTRUCTURE, Retry.OUTAGE):
         failures = 1 if progressed else failures + 1
-        count, delay = f"{failures} of {MAX_INFRASTRUCTURE_FAILURES}", _retry_delay(failures - 1)
+        count = f"{failures} of {MAX_INFRASTRUCTURE_FAILURES}"
+        delay = LONGEST_RETRY if retry == Retry.OUTAGE else _retry_delay(failures - 1)
         return Budget(
             restarts,
             failures,

@@ -492,6 +492,21 @@ def test_ingest_that_ray_lost_is_tried_again(world: World) -> None:
     assert world.dataset(dataset).state == "failed"
 
 
+def test_ingest_that_ends_with_the_service_goes_on_with_it(world: World) -> None:
+    """However often: `dasl serve` stops its own Ray, and machines are restarted."""
+    dataset = world.add_dataset()
+    world.tick()
+    for _ in range(4):
+        world.executor.lose_everything()
+        world.restart().cluster_was_restarted("service")
+        world.tick()
+        assert world.executor.is_running(world.run_id(dataset))
+    world.executor.lose_everything()
+    world.tick()
+    world.tick()
+    assert world.ingest_run(dataset, 1).state == "lost", "this time only Ray was restarted"
+
+
 def test_ingest_that_takes_ray_down_each_time_fails(world: World) -> None:
     """It does so to all trainings, too; one that only ran beside it goes on."""
     harmful, beside, later = (world.add_dataset() for _ in range(3))

@@ -41,7 +41,7 @@ def test_jobs_wait_for_the_store_and_none_fails(
     world.tick(61)
     world.tick()
     assert world.executor.submitted[-1] == world.run_id(job, 2)
-    assert world.job(job).restarts == world.job(job).infrastructure_failures == 0
+    assert (world.job(job).restarts, world.job(job).infrastructure_failures) == (0, 1)
 
 
 def test_store_that_hangs_starts_no_job(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -80,9 +80,33 @@ def test_hang_while_the_store_is_away_uses_no_restart(
     assert world.job(job).restarts == restarts
 
 
-def test_outage_has_no_limit_and_a_pause() -> None:
-    failures = MAX_INFRASTRUCTURE_FAILURES
-    budget = charge(Retry.OUTAGE, restarts=3, max_restarts=3, failures=failures, progressed=False)
+def test_store_that_only_the_ranks_do_not_reach_is_not_tried_for_ever(world: World) -> None:
+    """As where its nodes lack the credentials. Meanwhile the job keeps its CPUs and GPUs."""
+    job = world.add_job()
+    for number in range(1, MAX_INFRASTRUCTURE_FAILURES + 2):
+        world.tick()
+        world.worker_starts(job, number)
+        world.worker_finishes(job, "failed", number, error=ERROR, retry=Retry.OUTAGE)
+        world.executor.end(world.run_id(job, number), 1)
+        world.tick(121)
+    assert world.status(job) == JobStatus.FAILED
+    assert world.job(job).restarts == 0
+
+
+def test_outage_pauses_longer_than_the_store_is_checked() -> None:
+    budget = charge(Retry.OUTAGE, restarts=3, max_restarts=3, failures=0, progressed=False)
     assert budget.used_up is None
-    assert (budget.restarts, budget.infrastructure_failures) == (3, failures)
-    assert budget.delay > timedelta(minutes=1), "the store is checked every minute"
+    assert (budget.restarts, budget.infrastructure_failures) == (3, 1)
+    assert budget.delay > timedelta(minutes=1)
+
+
+def test_ingests_wait_for_the_store(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as outage:
+        outage.setattr(Storage, "check_writable", away)
+        world.tick(61)
+        dataset = world.add_dataset()
+        world.tick()
+        assert world.dataset(dataset).state == "pending"
+    world.tick(61)
+    world.tick()
+    assert world.dataset(dataset).state == "ingesting"
