@@ -4,8 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from datetime import datetime, timedelta
+from typing import NamedTuple
 
 from service.scheduling.repository import AttemptView
+
+
+class _Heard(NamedTuple):
+    first: datetime
+    """The first heartbeat since the last gap."""
+    newest: datetime
+    called_at: datetime
 
 
 class Contact:
@@ -20,21 +28,22 @@ class Contact:
 
     def __init__(self, gap: timedelta) -> None:
         self._gap = gap
-        self._heard: dict[str, tuple[datetime, datetime]] = {}
-        """The first heartbeat since the last gap and the newest one, by submission id."""
+        self._heard: dict[str, _Heard] = {}
+        """By submission id."""
 
     def keep(self, attempts: Iterable[AttemptView]) -> None:
         """Forget all attempts but these."""
         live = {attempt.submission_id for attempt in attempts}
-        self._heard = {name: times for name, times in self._heard.items() if name in live}
+        self._heard = {name: heard for name, heard in self._heard.items() if name in live}
 
-    def standstill(self, attempt: AttemptView, requested_at: datetime) -> timedelta:
+    def standstill(self, attempt: AttemptView, requested_at: datetime, now: datetime) -> timedelta:
         """Return how long an attempt has been heard after a request without any progress."""
         heartbeat_at = attempt.heartbeat_at
         if heartbeat_at is None or heartbeat_at <= requested_at:
             return timedelta()
-        first, newest = self._heard.get(attempt.submission_id, (heartbeat_at, heartbeat_at))
-        if heartbeat_at - newest > self._gap:
-            first = heartbeat_at
-        self._heard[attempt.submission_id] = first, heartbeat_at
+        last = self._heard.get(attempt.submission_id, _Heard(heartbeat_at, heartbeat_at, now))
+        # Heartbeats between two calls are not seen: where these are rare, their distance is no gap.
+        gap = max(self._gap, 2 * (now - last.called_at))
+        first = heartbeat_at if heartbeat_at - last.newest > gap else last.first
+        self._heard[attempt.submission_id] = _Heard(first, heartbeat_at, now)
         return heartbeat_at - max(first, requested_at, attempt.progressed_at or first)

@@ -199,7 +199,7 @@ class TrainPolicy(RunPolicy[AttemptView]):
         longest = timedelta(seconds=self._context.settings.cancel_max_seconds)
         if requested_at is None or passed(requested_at, self._context.clock(), longest):
             return True
-        return self._contact.standstill(attempt, requested_at) >= self._grace
+        return self._contact.standstill(attempt, requested_at, self._context.clock()) >= self._grace
 
     def _request_stop(self, attempt: AttemptView, reason: StopReason) -> None:
         with self._context.write() as session:
