@@ -1,21 +1,24 @@
 """Removal of old log files of Ray, which keeps those of all ended processes while it runs.
 
 They hold the output of all ranks. Each process of an attempt removes them on its node, so that they do not grow
-with the number of attempts. Files of Ray's own services, which Ray rotates, stay.
+with the number of attempts. Files of Ray's own services, which Ray rotates, and logs of drivers of others stay.
 """
 
 import logging
 import re
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
+
+from service.ids import is_submission_id
 
 logger = logging.getLogger(__name__)
 
 KEEP_SECONDS = 7 * 24 * 3600.0
 """Log files stay this long after their last change: longer than the dispatcher may copy one."""
-_OF_DRIVER = re.compile(r"job-driver-.+\.log")
+_OF_DRIVER = re.compile(r"job-driver-(?P<submission_id>.+)\.log")
 _OF_PROCESS = re.compile(
     r"(?:worker|python-core-worker|python-core-driver)-.+[-_](?P<pid>\d+)\.(?:log|out|err)(?:\.\d+)?"
 )
@@ -37,14 +40,18 @@ def remove_old_logs(folder: Path) -> None:
     """Remove the files in a folder of logs that no process writes to, and that are older than a week."""
     before = time.time() - KEEP_SECONDS
     for file in folder.iterdir():
-        if _is_of_ended_process(file.name) and file.lstat().st_mtime < before:
-            # Another process of this node may do the same.
-            file.unlink(missing_ok=True)
+        if not _is_of_ended_process(file.name):
+            continue
+        with suppress(FileNotFoundError):  # Another process of this node may do the same.
+            if file.lstat().st_mtime < before:
+                file.unlink()
 
 
 def _is_of_ended_process(name: str) -> bool:
-    if _OF_DRIVER.fullmatch(name):
-        return True  # A driver that runs writes all the time.
+    driver = _OF_DRIVER.fullmatch(name)
+    if driver is not None:
+        # One of ours that runs writes all the time.
+        return is_submission_id(driver["submission_id"])
     match = _OF_PROCESS.fullmatch(name)
     # A standby process may wait for weeks, and Ray forwards what it writes then.
     return match is not None and not psutil.pid_exists(int(match["pid"]))

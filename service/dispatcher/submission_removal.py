@@ -7,6 +7,8 @@ are not read any more. A removal that is missed is repeated after the next start
 from __future__ import annotations
 
 import logging
+from collections import deque
+from collections.abc import Callable
 from datetime import datetime, timedelta
 
 from service.dispatcher.context import DispatcherContext, passed
@@ -20,11 +22,13 @@ logger = logging.getLogger(__name__)
 
 KEEP = 2 * KEEP_TRYING
 """Submissions stay for this long after the end of their run, also for Ray's own tools."""
-# After a start, runs that ended earlier are not examined again.
-_BACK_TO = timedelta(days=7)
+# After a start, runs that ended earlier are not examined again: most of their submissions are gone already.
+_BACK_TO = KEEP + timedelta(days=1)
 _RUNS_EVERY = timedelta(minutes=10)
 _DEMAND_EVERY = timedelta(minutes=1)
 _BATCH_SIZE = 20
+# A query sorts all runs, and a removal is a request to Ray's head.
+_QUERY_SIZE = 5000
 
 
 class SubmissionRemoval:
@@ -34,21 +38,22 @@ class SubmissionRemoval:
         self._context = context
         self._runs_at: datetime | None = None
         self._demand_at: datetime | None = None
-        self._removed_until: Position | None = None
+        self._found_until: Position | None = None
+        self._to_remove: deque[str] = deque()
 
     def round(self) -> None:
         """Remove a batch of each kind; if there are no more, or Ray fails, the next ones are minutes later."""
         now = self._context.clock()
         if not self._context.executor_answers:
             return
-        try:
-            if passed(self._demand_at, now, _DEMAND_EVERY):
-                self._demand_at = now
-                self._remove_demand_programs()
-            if passed(self._runs_at, now, _RUNS_EVERY) and self._remove_runs(now):
-                self._runs_at = now
-        except ExecutorUnavailable as error:
-            logger.warning("Ended submissions stay in Ray for now: %s", error)
+        if passed(self._demand_at, now, _DEMAND_EVERY):
+            self._demand_at = now
+            _log_failure(self._remove_demand_programs)
+        if not passed(self._runs_at, now, _RUNS_EVERY):
+            return
+        if not self._to_remove:
+            self._find_runs(now)
+        if not _log_failure(self._remove_runs) or not self._to_remove:
             self._runs_at = now
 
     def _remove_demand_programs(self) -> None:
@@ -57,14 +62,27 @@ class SubmissionRemoval:
             if self._context.executor.delete(name):
                 self._context.demand_programs.discard(name)
 
-    def _remove_runs(self, now: datetime) -> bool:
-        """Remove a batch of submissions of runs; return whether there are no more."""
-        after = self._removed_until or (now - _BACK_TO, "", 0)
+    def _find_runs(self, now: datetime) -> None:
+        after = self._found_until or (now - _BACK_TO, "", 0)
         with self._context.database.read() as session:
-            ended = runs.finalized(session, after=after, before=now - KEEP, limit=_BATCH_SIZE)
-        for position, submission_id in ended:
+            ended = runs.finalized(session, after=after, before=now - KEEP, limit=_QUERY_SIZE)
+        self._to_remove.extend(submission_id for _, submission_id in ended)
+        if ended:
+            self._found_until = ended[-1][0]
+
+    def _remove_runs(self) -> None:
+        """Remove a batch of submissions of runs."""
+        for _ in range(min(_BATCH_SIZE, len(self._to_remove))):
             show_progress()
             # Before the removal: one that always fails must not hold up the others.
-            self._removed_until = position
-            self._context.executor.delete(submission_id)
-        return len(ended) < _BATCH_SIZE
+            self._context.executor.delete(self._to_remove.popleft())
+
+
+def _log_failure(remove: Callable[[], None]) -> bool:
+    """Run a removal; log its failure, and return whether there was none."""
+    try:
+        remove()
+    except ExecutorUnavailable as error:
+        logger.warning("Ended submissions stay in Ray for now: %s", error)
+        return False
+    return True

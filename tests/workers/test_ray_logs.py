@@ -12,8 +12,10 @@ from types import SimpleNamespace
 
 import pytest
 
+from service.ids import new_id
 from workers.ray_logs import KEEP_SECONDS, remove_old_logs, remove_old_logs_here
 
+OURS = new_id("job")
 ID = "1c1a6ec5e876e9fab1c7e9d4040618041e269a48152752f2b768a857"
 
 
@@ -35,13 +37,14 @@ def ended() -> int:
 def test_only_old_files_of_ended_processes_are_removed(tmp_path: Path, ended: int) -> None:
     running = os.getpid()
     removed = [
-        "job-driver-job_01kb-1-0a1b2c3d.log",
+        f"job-driver-{OURS}-1-0a1b2c3d.log",
         f"worker-{ID}-ffffffff-{ended}.out",
         f"worker-{ID}-03000000-{ended}.err.2",
         f"python-core-worker-{ID}_{ended}.log",
         f"python-core-driver-02000000{'f' * 48}_{ended}.log",
     ]
     kept = [
+        "job-driver-raysubmit_RSjB5aN2wQ7yQv1q.log",
         f"worker-{ID}-ffffffff-{running}.out",
         f"python-core-worker-{ID}_{running}.log",
         "raylet.out",
@@ -51,7 +54,7 @@ def test_only_old_files_of_ended_processes_are_removed(tmp_path: Path, ended: in
     ]
     for name in (*removed, *kept):
         write(tmp_path, name, KEEP_SECONDS + 3600)
-    recent = ["job-driver-job_01kb-2-0a1b2c3d.log", f"worker-{ID}-04000000-{ended}.out"]
+    recent = [f"job-driver-{OURS}-2-0a1b2c3d.log", f"worker-{ID}-04000000-{ended}.out"]
     for name in recent:
         write(tmp_path, name, KEEP_SECONDS - 3600)
     (tmp_path / "old").mkdir()
