@@ -19,6 +19,7 @@ logger = logging.getLogger(__name__)
 KEEP_SECONDS = 7 * 24 * 3600.0
 """Log files stay this long after their last change: longer than the dispatcher may copy one."""
 _OF_DRIVER = re.compile(r"job-driver-(?P<submission_id>.+)\.log")
+_DEMAND_PROGRAM = re.compile("demand-[0-9a-f]{32}")  # see `service.dispatcher.autoscaler`
 _OF_PROCESS = re.compile(
     r"(?:worker|python-core-worker|python-core-driver)-.+[-_](?P<pid>\d+)\.(?:log|out|err)(?:\.\d+)?"
 )
@@ -50,8 +51,9 @@ def remove_old_logs(folder: Path) -> None:
 def _is_of_ended_process(name: str) -> bool:
     driver = _OF_DRIVER.fullmatch(name)
     if driver is not None:
-        # One of ours that runs writes all the time.
-        return is_submission_id(driver["submission_id"])
+        # One of ours that runs writes all the time, or ends at once.
+        name = driver["submission_id"]
+        return is_submission_id(name) or _DEMAND_PROGRAM.fullmatch(name) is not None
     match = _OF_PROCESS.fullmatch(name)
     # A standby process may wait for weeks, and Ray forwards what it writes then.
     return match is not None and not psutil.pid_exists(int(match["pid"]))

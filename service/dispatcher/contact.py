@@ -14,6 +14,8 @@ class _Heard(NamedTuple):
     """The first heartbeat since the last gap."""
     newest: datetime
     called_at: datetime
+    every: timedelta
+    """Time between the last two calls."""
 
 
 class Contact:
@@ -41,9 +43,12 @@ class Contact:
         heartbeat_at = attempt.heartbeat_at
         if heartbeat_at is None or heartbeat_at <= requested_at:
             return timedelta()
-        last = self._heard.get(attempt.submission_id, _Heard(heartbeat_at, heartbeat_at, now))
-        # Heartbeats between two calls are not seen: where these are rare, their distance is no gap.
-        gap = max(self._gap, 2 * (now - last.called_at))
+        last = self._heard.get(
+            attempt.submission_id, _Heard(heartbeat_at, heartbeat_at, now, timedelta())
+        )
+        # Heartbeats between two calls are not seen: where these are always rare, their distance is no gap. It is one
+        # where only the last call is long ago: the database was away, or the machine asleep.
+        gap = max(self._gap, 2 * last.every)
         first = heartbeat_at if heartbeat_at - last.newest > gap else last.first
-        self._heard[attempt.submission_id] = _Heard(first, heartbeat_at, now)
+        self._heard[attempt.submission_id] = _Heard(first, heartbeat_at, now, now - last.called_at)
         return heartbeat_at - max(first, requested_at, attempt.progressed_at or first)

@@ -78,7 +78,11 @@ class IngestPolicy(RunPolicy[IngestView]):
         return self._context.entrypoints.ingest.format(run=run.submission_id, dataset=run.owner)
 
     def on_missing(self, run: IngestView) -> Ending | MissingAction:
-        is_earlier = run.submission_id not in self._context.submitted
+        # A token that is left was not accepted by Ray.
+        is_earlier = (
+            run.submission_id not in self._context.submitted
+            or run.submission_id in self._context.tokens
+        )
         if run.state == AttemptState.CREATED or (self.restarted == "service" and is_earlier):
             return MissingAction.SUBMIT
         with self._context.database.read() as session:

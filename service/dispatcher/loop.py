@@ -427,8 +427,10 @@ class Dispatcher:
         known = {each.job_id for each in candidates}
         # Those that end now are stopping; their room is a reserved job's already.
         staying = [each for each in taken if each.ends_by > now and each.job_id not in known]
-        started = (each.job for each in decisions if each.starts)
-        staying += [Running(job.demand, now + job.max_runtime) for job in started]
+        for each in decisions:
+            held = each.job.demand if each.starts else each.keeps
+            if held is not None:
+                staying.append(Running(held, now + each.job.max_runtime))
         mode = self._context.settings.preemption
         for job in reserved:
             chosen = victims(nodes, staying, candidates, job, now, mode)

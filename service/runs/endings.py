@@ -31,8 +31,8 @@ class Retry(StrEnum):
     """Retry without using up a restart, `MAX_INFRASTRUCTURE_FAILURES` times in a row without progress: Ray or a
     node went away, or the driver was killed."""
     OUTAGE = "outage"
-    """Always retry, after `LONGEST_RETRY`, without using up a restart: the artifact store was away. No limit,
-    because an outage may take hours; meanwhile admission starts nothing."""
+    """As `INFRASTRUCTURE`, but after `LONGEST_RETRY`: the artifact store was away. While the dispatcher does not reach it,
+    admission starts nothing, so an outage costs few failures, however long it lasts."""
     FREE = "free"
     """Always retry, without using up a restart: the service was stopped while the attempt ran, or Ray had
     no room for its ranks."""

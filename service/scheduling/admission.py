@@ -113,6 +113,8 @@ class Decision:
     """Whether it has a reservation, and would start at once if it had room."""
     lacks_machines: bool = False
     """Whether the nodes are too few for all its workers, even if they were empty."""
+    keeps: Demand | None = None
+    """What is kept for it although it does not start: its fewer workers, until it may shrink."""
 
     @property
     def starts(self) -> bool:
@@ -251,12 +253,13 @@ class _Round:
         if demand is None:
             return Decision(job, "machines", message, lacks_machines=True)
         decision = self._decide_nodes(replace(job, demand=demand))
-        if self._may_shrink(job):
+        if decision.waits_for == "quota" or self._may_shrink(job):
             return replace(decision, lacks_machines=True)
         # Meanwhile the room of that decision is kept: jobs of lower rank would fill the nodes that are left.
+        keeps = decision.job.demand if decision.starts else None
         minutes = SHRINK_AFTER // timedelta(minutes=1)
         message += f". It starts with {demand.workers} once this has lasted for {minutes} minutes and there is room"
-        return Decision(job, "machines", message, lacks_machines=True)
+        return Decision(job, "machines", message, lacks_machines=True, keeps=keeps)
 
     def _decide_nodes(self, job: Queued) -> Decision:
         """Decide on a job whose workers would fit on the empty nodes."""

@@ -9,6 +9,7 @@ import sys
 import time
 from pathlib import Path
 from types import SimpleNamespace
+from uuid import uuid4
 
 import pytest
 
@@ -37,6 +38,7 @@ def ended() -> int:
 def test_only_old_files_of_ended_processes_are_removed(tmp_path: Path, ended: int) -> None:
     running = os.getpid()
     removed = [
+        f"job-driver-demand-{uuid4().hex}.log",
         f"job-driver-{OURS}-1-0a1b2c3d.log",
         f"worker-{ID}-ffffffff-{ended}.out",
         f"worker-{ID}-03000000-{ended}.err.2",

@@ -507,6 +507,26 @@ def test_ingest_that_ends_with_the_service_goes_on_with_it(world: World) -> None
     assert world.ingest_run(dataset, 1).state == "lost", "this time only Ray was restarted"
 
 
+def test_ingest_that_ray_does_not_accept_after_a_restart_is_not_lost(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dataset = world.add_dataset()
+    world.tick()
+    world.executor.lose_everything()
+    world.restart().cluster_was_restarted("service")
+
+    def refuse(*arguments: object) -> None:
+        raise ExecutorUnavailable("starting")
+
+    with monkeypatch.context() as starting:
+        starting.setattr(world.executor, "submit", refuse)
+        for _ in range(3):
+            world.tick()
+    world.tick()
+    assert world.ingest_run(dataset, 1).state == "submitted"
+    assert world.executor.is_running(world.run_id(dataset))
+
+
 def test_ingest_that_takes_ray_down_each_time_fails(world: World) -> None:
     """It does so to all trainings, too; one that only ran beside it goes on."""
     harmful, beside, later = (world.add_dataset() for _ in range(3))

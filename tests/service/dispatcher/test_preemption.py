@@ -190,3 +190,28 @@ def test_reason_of_a_newer_version_is_a_request_to_save(world: World) -> None:
     world.tick()
     world.tick()
     assert (world.status(job), world.job(job).restarts) == (JobStatus.STARTING, 0)
+
+
+def test_no_job_gives_way_for_room_that_is_kept_for_another(world: World) -> None:
+    """An elastic job waits some minutes for its lost node, and two others are kept for it."""
+    nodes = [
+        Node(name, "", 1, 0, 0, 0, labels={"kind": name[0]}) for name in ("e1", "e2", "e3", "r")
+    ]
+    world.executor.nodes = nodes
+    elastic = world.add_job(workers=3, min_workers=2, node_labels={"kind": "e"})
+    low = world.add_job(preemptible=True, node_labels={"kind": "r"})
+    world.tick()
+    train(world, low)
+    world.worker_starts(elastic)
+    world.pause(elastic)
+    world.worker_finishes(elastic, "paused")
+    world.executor.end(world.run_id(elastic), 0)
+    world.tick()
+    world.executor.nodes = [node for node in nodes if node.id != "e3"]
+    world.tick(60)
+    world.resume(elastic)
+    wide = world.add_job(workers=3)
+    world.tick()
+    assert "It starts with 2 once" in world.events(elastic, "waiting")[-1]
+    assert world.status(wide) == JobStatus.QUEUED
+    assert world.worker_sends_heartbeat(low) == "run"
