@@ -9,7 +9,7 @@ from typing import NamedTuple
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from service.db.models import Attempt
+from service.db.models import Run
 from service.protocol import NODE_DIED
 from service.runs import repository as runs
 from service.scheduling.nodes import Cluster, with_drains
@@ -58,13 +58,10 @@ def nodes_to_avoid(session: Session, newest: Mapping[str, int]) -> dict[str, Avo
 
 
 def _failed_nodes(session: Session, newest: Mapping[str, int]) -> dict[str, Avoided]:
-    ended = (Attempt.state, Attempt.error_type, Attempt.finished_at)
-    of_jobs = (
-        select(Attempt.job_id, Attempt.number, *ended)
-        .where(Attempt.job_id.in_(newest))
-        .order_by(Attempt.number)
-    )
-    rows = session.execute(of_jobs).all()
+    ended = (Run.state, Run.error_type, Run.finished_at)
+    # Not of `Attempt`: with its kind in the query, SQLite reads all attempts that there are.
+    of_jobs = select(Run.owner.label("job_id"), Run.number, *ended).where(Run.owner.in_(newest))
+    rows = session.execute(of_jobs.order_by(Run.number)).all()
     placed = placements(session, [(row.job_id, row.number) for row in rows])
     last = {row.job_id: row for row in rows if (row.job_id, row.number) in placed}
     return {

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+from sqlalchemy import event
+
 from dasl_core.spec import Resources
 from service import lifecycle
 from service.db.models import Attempt, Drain, Job
@@ -12,6 +15,7 @@ from service.scheduling import repository as scheduling
 from service.scheduling.admission import SHRINK_AFTER
 from service.scheduling.nodes import ALL_NODES, GPU_TYPE_LABEL, Node
 from service.scheduling.repository import AVOID_FOR
+from service.scheduling.repository.resources import time_used
 from service.states import Desired, JobStatus
 from tests.support.dispatcher_world import World
 
@@ -363,3 +367,23 @@ def test_attempt_that_found_no_room_does_not_forget_the_broken_node(world: World
     world.tick()
     world.tick()
     assert excluded(world, job, 3) == ["a"]
+
+
+# SQLite only: PostgreSQL's planner uses statistics of the tables.
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+def test_statements_of_a_round_do_not_read_the_runs_of_ended_jobs(world: World) -> None:
+    """There may be a million."""
+    jobs = [world.add_job() for _ in range(50)]
+    statements: list[tuple[str, Any]] = []
+    listener = ("before_cursor_execute", lambda *arguments: statements.append(arguments[2:4]))
+    with world.database.read() as session:
+        event.listen(world.database.engine, *listener)
+        time_used(session, jobs)
+        scheduling.nodes_to_avoid(session, dict.fromkeys(jobs, 1))
+        event.remove(world.database.engine, *listener)
+        queries = [each for each in statements if "FROM runs" in each[0]]
+        assert len(queries) == 2
+        for query, parameters in queries:
+            explained = f"EXPLAIN QUERY PLAN {query}"
+            steps = session.connection().exec_driver_sql(explained, parameters).all()
+            assert "(owner=?)" in steps[0][-1], query
