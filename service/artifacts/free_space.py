@@ -52,6 +52,10 @@ def full(what: str, free: int | None = None) -> str:
     return f"the disk of {what} is full{left}. Make room there; then jobs continue by themselves"
 
 
+SILENT = timedelta(minutes=5)
+"""A store that gives no answer for this long counts as away: it may hang, as a hard mount of NFS does."""
+
+
 def silent(since: timedelta) -> str:
     """Describe a store of artifacts that gives no answer."""
     return f"the store of {ARTIFACTS} has not answered for {since.total_seconds():.0f} s"

@@ -20,9 +20,6 @@ from service.scheduling.dispatcher_report import DispatcherReport
 from service.scheduling.nodes import Cluster, with_drains
 from service.settings import Settings
 
-_STORE_SILENT = timedelta(minutes=5)
-"""How long a check of the store may take before the store counts as away."""
-
 
 def view(
     session: Session,
@@ -130,4 +127,4 @@ def _storage(snapshot: ClusterSnapshot | None, settings: Settings, full: bool) -
         return report.store.problem
     # It checks every minute, and a store that hangs gives no answer. By the dispatcher's clock alone.
     silent = snapshot.at - (report.store.checked_at if report.store else report.started_at)
-    return free_space.silent(silent) if silent > _STORE_SILENT else None
+    return free_space.silent(silent) if silent > free_space.SILENT else None

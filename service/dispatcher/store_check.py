@@ -14,8 +14,6 @@ logger = logging.getLogger(__name__)
 
 # The sizes of all checkpoints are added up.
 _EVERY = timedelta(minutes=1)
-# A store may hang instead of failing, as a hard mount of NFS does.
-_SILENT = timedelta(minutes=5)
 
 
 class StoreCheck:
@@ -32,7 +30,7 @@ class StoreCheck:
     def report(self) -> StoreReport | None:
         """The last result, or that the store has given no answer for five minutes."""
         asked_at, now = self._asked_at, self._context.clock()
-        if asked_at is None or not passed(asked_at, now, _SILENT):
+        if asked_at is None or not passed(asked_at, now, free_space.SILENT):
             return self._result
         problem = free_space.silent(now - asked_at)
         result = self._result or StoreReport(checked_at=asked_at)

@@ -74,7 +74,7 @@ class SubmissionRemoval:
         """Remove a batch of submissions of runs."""
         for _ in range(min(_BATCH_SIZE, len(self._to_remove))):
             show_progress()
-            # Before the removal: one that always fails must not hold up the others.
+            # Off the list even if its removal fails: one that always fails must not hold up the others.
             self._context.executor.delete(self._to_remove.popleft())
 
 

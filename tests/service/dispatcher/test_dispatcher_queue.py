@@ -492,7 +492,7 @@ def test_ingest_that_ray_lost_is_tried_again(world: World) -> None:
     assert world.dataset(dataset).state == "failed"
 
 
-def test_ingest_that_ends_with_the_service_goes_on_with_it(world: World) -> None:
+def test_ingest_that_ends_with_the_service_continues_after_its_start(world: World) -> None:
     """However often: `dasl serve` stops its own Ray, and machines are restarted."""
     dataset = world.add_dataset()
     world.tick()
@@ -528,7 +528,7 @@ def test_ingest_that_ray_does_not_accept_after_a_restart_is_not_lost(
 
 
 def test_ingest_that_takes_ray_down_each_time_fails(world: World) -> None:
-    """It does so to all trainings, too; one that only ran beside it goes on."""
+    """It ends all trainings, too. An ingest that only ran beside it continues."""
     harmful, beside, later = (world.add_dataset() for _ in range(3))
     world.tick()
     assert world.executor.is_running(world.run_id(beside))

@@ -303,7 +303,8 @@ def test_retry_avoids_the_node_where_the_last_attempt_failed_at_once(world: Worl
     assert world.status(job) == JobStatus.FAILED, "the same error on another node is the job's own"
 
 
-def test_retry_waits_for_another_node_that_is_busy(world: World) -> None:
+def fail_beside_a_busy_node(world: World) -> tuple[str, str]:
+    """Let a job fail at once on node a while another job uses node b; return the other one and the failed one."""
     world.executor.nodes = [node("a"), node("b")]
     other = world.add_job(workers=2)
     world.tick()
@@ -312,6 +313,11 @@ def test_retry_waits_for_another_node_that_is_busy(world: World) -> None:
     world.tick()
     fail(world, job, 1, a=1)
     assert world.status(job) == JobStatus.QUEUED
+    return other, job
+
+
+def test_retry_waits_for_another_node_that_is_busy(world: World) -> None:
+    other, job = fail_beside_a_busy_node(world)
     (waiting,) = world.events(job, "waiting")
     assert waiting.endswith(
         "It avoids a node on which its last attempt failed before its first step"
@@ -324,14 +330,7 @@ def test_retry_waits_for_another_node_that_is_busy(world: World) -> None:
 
 
 def test_retry_takes_the_node_where_it_failed_if_others_stay_busy(world: World) -> None:
-    world.executor.nodes = [node("a"), node("b")]
-    other = world.add_job(workers=2)
-    world.tick()
-    train(world, other, b=2)
-    job = world.add_job()
-    world.tick()
-    fail(world, job, 1, a=1)
-    assert world.status(job) == JobStatus.QUEUED
+    _, job = fail_beside_a_busy_node(world)
     world.tick(AVOID_FOR.total_seconds())
     assert (world.status(job), excluded(world, job, 2)) == (JobStatus.STARTING, [])
 
