@@ -23,8 +23,10 @@ WORKER_THREADS = 16
 HEAVY_THREADS = 4
 STORE_THREADS = 8
 """Threads of requests that read the artifact store, which may not answer for seconds."""
-PATH_THREADS = 8
+PATH_THREADS = 32
 """Threads of requests that check folders and weights, whose file system may hang."""
+PATH_THREADS_OF_TOKEN = 8
+"""How many of them a token may use, so that a mount that hangs leaves threads for the paths of others."""
 _RETRY_AFTER = {"Retry-After": "2"}
 
 
@@ -59,18 +61,30 @@ class Threads:
 class LimitedThreads(Threads):
     """Threads of requests that may take seconds. Few of them run at once, and a limited number waits."""
 
-    def __init__(self, number: int, *, kind: str, of: str, per_token: int, in_all: int) -> None:
+    def __init__(
+        self,
+        number: int,
+        *,
+        kind: str,
+        of: str,
+        per_token: int,
+        in_all: int,
+        number_of_token: int | None = None,
+    ) -> None:
         """Args:
         number: requests that run at once.
         kind: word for these requests in the types of problems.
         of: what such a request is for.
         per_token: requests of a token that may run or wait.
         in_all: requests of all tokens that may run or wait.
+        number_of_token: requests of a token that run at once; `None`: `number`.
         """
         super().__init__(number)
         self.per_token, self.in_all = per_token, in_all
         self._type, self._of = f"too-many-{kind}-requests", of
         self._requests: Counter[str] = Counter()
+        self._number_of_token = number_of_token or number
+        self._limiters: dict[str, CapacityLimiter] = {}
 
     @property
     def requests(self) -> int:
@@ -93,12 +107,15 @@ class LimitedThreads(Threads):
             detail = f"The service is answering too many requests for {self._of}; retry later"
             raise Problem(503, self._type, detail, headers=_RETRY_AFTER)
         self._requests[token_id] += 1
+        if token_id not in self._limiters:
+            self._limiters[token_id] = CapacityLimiter(self._number_of_token)
         try:
-            return await self.run(call)
+            async with self._limiters[token_id]:
+                return await self.run(call)
         finally:
             self._requests[token_id] -= 1
             if not self._requests[token_id]:
-                del self._requests[token_id]
+                del self._requests[token_id], self._limiters[token_id]
 
 
 def heavy_threads() -> LimitedThreads:
@@ -121,4 +138,5 @@ def path_threads() -> LimitedThreads:
         of="checks of paths (their file system may hang)",
         per_token=128,
         in_all=256,
+        number_of_token=PATH_THREADS_OF_TOKEN,
     )

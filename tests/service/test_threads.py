@@ -19,7 +19,7 @@ from dasl_core.spec.locations import ReadableFolders
 from service.api.threads import (
     GENERAL_THREADS,
     HEAVY_THREADS,
-    PATH_THREADS,
+    PATH_THREADS_OF_TOKEN,
     STORE_THREADS,
     LimitedThreads,
     Threads,
@@ -262,7 +262,7 @@ def test_file_system_that_hangs_delays_only_those_who_name_paths(
     spec, folder = {"dataset": "emoji"}, str(api.settings.home.parent / "images" / "emoji")
     bodies = [
         body
-        for number in range((GENERAL_THREADS + PATH_THREADS) // 4)
+        for number in range((GENERAL_THREADS + PATH_THREADS_OF_TOKEN) // 4)
         for body in (
             ("jobs", spec),
             ("jobs/validate", spec),
@@ -271,7 +271,7 @@ def test_file_system_that_hangs_delays_only_those_who_name_paths(
         )
     ]
     answers = [requests.submit(api.client.post, f"/v1/{path}", json=body) for path, body in bodies]
-    gate.wait_for(PATH_THREADS)
+    gate.wait_for(PATH_THREADS_OF_TOKEN)
     wait_for_requests(api.context.path_threads, len(answers))
     assert api.database.engine.pool.checkedout() == 0  # type: ignore[attr-defined]
 
@@ -290,7 +290,34 @@ def test_file_system_that_hangs_delays_only_those_who_name_paths(
     gate.opened.set()
     statuses = [answer.result(SECONDS).status_code for answer in answers]
     assert statuses == [201, 200, 202, 201] * (len(answers) // 4)
-    assert gate.largest == PATH_THREADS
+    assert gate.largest == PATH_THREADS_OF_TOKEN
+
+
+def test_path_checks_of_one_token_leave_threads_for_others(
+    api: Api, gate: Gate, requests: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While the mount of one hangs, another's paths are checked."""
+    hanging, sound = (api.settings.home.parent / "images" / name for name in ("hanging", "emoji"))
+    sound.mkdir(parents=True)
+    allow, wait = ReadableFolders.allow_tree, gate.guard(ReadableFolders.allow_tree)
+
+    def allow_tree(readable: ReadableFolders, folder: str) -> Any:
+        return (wait if Path(folder) == hanging else allow)(readable, folder)
+
+    monkeypatch.setattr(ReadableFolders, "allow_tree", allow_tree)
+    threads = api.context.path_threads
+
+    def register(folder: Path, name: str, **headers: str) -> Future[Any]:
+        body = {"name": name, "uri": str(folder)}
+        return requests.submit(api.client.post, "/v1/datasets", json=body, headers=headers)
+
+    greedy = api.token("submit")
+    answers = [register(hanging, f"hanging {n}", **greedy) for n in range(threads.per_token)]
+    wait_for_requests(threads, len(answers))
+    assert register(sound, "emoji", **api.token("submit")).result(SECONDS).status_code == 201
+    gate.opened.set()
+    assert {answer.result(SECONDS).status_code for answer in answers} == {422}
+    assert gate.largest == PATH_THREADS_OF_TOKEN
 
 
 def test_number_of_path_checks_that_wait_is_limited(
