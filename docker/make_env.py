@@ -35,6 +35,9 @@ def main() -> str | None:
     parser.add_argument(
         "--output", type=Path, default=ROOT / ".env", metavar="FILE", help="default: .env"
     )
+    parser.add_argument(
+        "--monitoring", action="store_true", help="start Prometheus and Grafana, too"
+    )
     arguments = parser.parse_args()
     data = arguments.data.expanduser().absolute() if arguments.data else ROOT / "data"
     if "'" in str(data) or not str(data).isprintable():
@@ -57,7 +60,9 @@ def main() -> str | None:
     except OSError as error:
         return f"{error.filename}: {error.strerror}"
     with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-        file.write(content(data, gpu=arguments.gpu, s3=arguments.s3))
+        file.write(
+            content(data, gpu=arguments.gpu, monitoring=arguments.monitoring, s3=arguments.s3)
+        )
     print(f"Wrote {arguments.output}. Jobs see {data} as /data.")
     if not data.stat().st_mode & stat.S_IXOTH:
         print(f"The containers' user cannot read {data}. Run: chmod o+rx {data}")
@@ -65,9 +70,10 @@ def main() -> str | None:
     return None
 
 
-def content(data: Path, *, gpu: bool, s3: bool = False) -> str:
+def content(data: Path, *, gpu: bool, monitoring: bool = False, s3: bool = False) -> str:
     """Return the text of the file, with new secrets."""
-    profiles = [name for name, chosen in (("gpu", gpu), ("s3", s3)) if chosen]
+    chosen = {"gpu": gpu, "monitoring": monitoring, "s3": s3}
+    profiles = [name for name, is_chosen in chosen.items() if is_chosen]
     lines = [
         "# Written by docker/make_env.py. Read access to this file gives full control of the service.",
         f"DASL_POSTGRES_PASSWORD={secrets.token_hex(32)}",

@@ -66,7 +66,8 @@ class Outage:
         self._away = False
 
 
-_LONGEST_PAUSE_SECONDS = 60.0
+LONGEST_PAUSE_SECONDS = 60.0
+"""Pause of a loop whose rounds all fail; the alert DaslDispatcherRoundsFail counts on it."""
 _current = threading.local()
 
 
@@ -98,7 +99,7 @@ class Loop:
                 pause = self._interval
             except Exception:
                 self.failed_rounds += 1
-                pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
+                pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
                 logger.exception("A round of the dispatcher failed; the next is in %.1f s", pause)
             show_progress()
             stop.wait(pause)

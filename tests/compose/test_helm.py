@@ -74,11 +74,31 @@ def test_schema_accepts_defaults_and_refuses_unknown_and_empty_values() -> None:
         {"api": {**VALUES["api"], "replicas": -1}},
         {"database": {"secretName": "", "secretKey": "url"}},
         {"settings": {"LD_PRELOAD": "x"}},
+        # Helm would write it as 1e+06.
+        {"settings": {"DASL_LOG_MAX_BYTES": 1_000_000}},
+        {"cache": {"size": "100Gi", "maxBytes": 60}},
         {"workerGroups": []},
     )
     for change in changes:
         with pytest.raises(jsonschema.ValidationError):
             jsonschema.validate(VALUES | change, SCHEMA)
+
+
+def test_schema_accepts_every_setting() -> None:
+    fields = Settings.model_fields.items()
+    names = (str(about.validation_alias or f"DASL_{name.upper()}") for name, about in fields)
+    settings = {name: "x" for name in names if name.startswith("DASL_")}
+    assert "DASL_S3_PUBLIC_ENDPOINT" in settings
+    jsonschema.validate(VALUES | {"settings": settings}, SCHEMA)
+
+
+def test_cache_leaves_room_for_scratch_files_in_its_volume() -> None:
+    volume = int(VALUES["cache"]["size"].removesuffix("Gi")) << 30
+    for name, pod in pods():
+        environment = {each["name"]: each.get("value") for each in pod["containers"][0]["env"]}
+        if "DASL_CACHE_DIR" in environment:
+            size = int(str(environment["DASL_CACHE_MAX_BYTES"]))
+            assert size == int(VALUES["cache"]["maxBytes"]) <= 0.7 * volume, name
 
 
 def test_templates_use_every_value_and_no_other() -> None:
@@ -196,7 +216,7 @@ def test_chart_names_settings_that_exist() -> None:
         str(field.validation_alias or f"DASL_{name.upper()}")
         for name, field in Settings.model_fields.items()
     }
-    workers = {"DASL_CACHE_DIR"}
+    workers = {"DASL_CACHE_DIR", "DASL_CACHE_MAX_BYTES"}
     for name, pod in pods():
         for variable in pod["containers"][0]["env"]:
             if variable["name"].startswith("DASL_"):

@@ -57,6 +57,11 @@ def test_existing_file_is_not_overwritten(tmp_path: Path) -> None:
     assert file.read_text() == "precious"
 
 
+def test_monitoring_option_is_a_profile(tmp_path: Path) -> None:
+    make("--data", tmp_path, "--output", tmp_path / ".env", "--gpu", "--monitoring")
+    assert values(tmp_path / ".env")["COMPOSE_PROFILES"] == "gpu,monitoring"
+
+
 def test_gpu_option_disables_cpu_workers(tmp_path: Path) -> None:
     make("--data", tmp_path, "--output", tmp_path / ".env", "--gpu")
     variables = values(tmp_path / ".env")

@@ -19,6 +19,7 @@ from sqlalchemy import update
 
 from service import lifecycle
 from service.db.models import ClusterSnapshot, Dataset, Event, Lease
+from service.dispatcher.isolation import LONGEST_PAUSE_SECONDS
 from service.observability import tenants
 from service.observability.metrics import REASONS
 from service.runs.endings import Ending, Retry
@@ -231,6 +232,15 @@ def test_alerts_have_summary_description_and_runbook(rule: dict[str, dict[str, s
     page, _, anchor = notes["runbook"].partition("#")
     assert anchor in anchors(ROOT / page)
     assert rule["labels"]["severity"] in ("critical", "warning", "info")
+
+
+def test_loop_that_always_fails_raises_an_alert() -> None:
+    """Its pauses grow, so its failures become rare."""
+    rule = next(each for each in RULES if each["alert"] == "DaslDispatcherRoundsFail")
+    found = re.search(r"\(increase\(dasl_\w+\[(\d+)m\]\)\) > (\d+)$", rule["expr"])
+    assert found is not None
+    minutes, threshold = int(found[1]), int(found[2])
+    assert minutes * 60 / LONGEST_PAUSE_SECONDS - 1 > threshold
 
 
 def test_promtool_accepts_rules_and_their_tests() -> None:

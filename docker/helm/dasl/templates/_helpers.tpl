@@ -73,6 +73,7 @@ containers:
       - name: RAY_AUTH_TOKEN
         valueFrom: {secretKeyRef: {name: {{ .root.Values.ray.tokenSecretName }}, key: {{ .root.Values.ray.tokenSecretKey }}}}
       - {name: DASL_CACHE_DIR, value: /cache}
+      - {name: DASL_CACHE_MAX_BYTES, value: {{ .root.Values.cache.maxBytes | quote }}}
       - {name: HOME, value: /tmp}
     {{- include "dasl.envFrom" .root | nindent 4 }}
     {{- if .head }}
