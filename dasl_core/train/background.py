@@ -25,6 +25,11 @@ class BackgroundCall(Generic[T]):
         """What the function has raised; None also while it runs. Never waits."""
         return self._error
 
+    @property
+    def has_returned(self) -> bool:
+        """Whether `result` would return at once. Never waits."""
+        return bool(self._results)
+
     def result(self) -> T:
         """Wait for the function and return its result.
 

@@ -6,6 +6,7 @@ import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import IntEnum
+from math import inf
 from pathlib import Path
 from time import monotonic
 from typing import Any
@@ -35,6 +36,9 @@ logger = logging.getLogger(__name__)
 
 # Raised when an older training state can no longer be read.
 FORMAT = 4
+
+RETRY_SECONDS = 60.0
+"""After a failed save, the next one comes this much later, after each further failure twice as much."""
 
 
 class CheckpointFailed(OSError):
@@ -74,17 +78,22 @@ class Checkpointer:
     _write: BackgroundCall[bool] | None = None  # on rank 0
     _being_written: bool = False  # on all ranks
     _last_try: float = field(default_factory=lambda: monotonic())
+    _failures: int = 0  # in a row, on rank 0
 
     def is_overdue(self) -> bool:
         """Whether a checkpoint is due within the epoch: the last one was `checkpoints.every_minutes` ago.
 
-        Only the answer of rank 0 counts, as clocks differ.
+        After a failed save it is due sooner: the work since the last checkpoint is at risk already. The pauses
+        grow, because a save may hold the training while a store is away. Only the answer of rank 0 counts.
         """
         minutes = self.spec.checkpoints.every_minutes
         within_epoch = self.state.progress.step % self.length.steps_per_epoch != 0
         if minutes is None or not within_epoch:
             return False
-        return monotonic() - self._last_try >= 60 * minutes
+        failures = self._failures_in_a_row()
+        # The exponent is limited, as numbers of Python are not.
+        pause = RETRY_SECONDS * 2.0 ** min(failures - 1, 20) if failures else inf
+        return monotonic() - self._last_try >= min(60 * minutes, pause)
 
     def is_due(self, epochs: int) -> bool:
         """Whether a checkpoint is saved after this many epochs."""
@@ -131,6 +140,7 @@ class Checkpointer:
                 self._publish(snapshot)
             elif not self._try_to_publish(snapshot):
                 result = _Result.FAILED
+            self._count(result)
             logger.info("saving step %d held the training for %.2f s", step, monotonic() - began)
         self._last_try = monotonic()
         result = _Result(broadcast_int(result, self.control))
@@ -146,8 +156,7 @@ class Checkpointer:
         Raises:
             Exception: it could not be written, for another reason than a full disk or an unavailable store.
         """
-        # A full disk or an unavailable store is known to all ranks at the next save, which comes at its regular time,
-        # as after a success: a retry at once would hold the training again for a store that is away.
+        # A full disk or an unavailable store is known to all ranks at the next save.
         if self._write is not None and self._write.error is not None:
             write, self._write = self._write, None
             write.result()
@@ -167,8 +176,21 @@ class Checkpointer:
             return
         write, self._write, self._being_written = self._write, None, False
         written = write.result() if write is not None else True
+        self._count(_Result.WRITTEN if written else _Result.FAILED)
         if not broadcast_int(int(written), self.control):
             self.saved_step = None
+
+    def _count(self, result: "_Result") -> None:
+        """Count failed saves in a row."""
+        if result != _Result.BEING_WRITTEN:
+            self._failures = self._failures + 1 if result == _Result.FAILED else 0
+
+    def _failures_in_a_row(self) -> int:
+        """How many saves have failed since one that was written, or is still being written. Never waits."""
+        if self._write is None:
+            return self._failures
+        failed = self._write.has_returned and not self._write.result()
+        return self._failures + 1 if failed else 0
 
     def _may_write_in_background(self, snapshot: "_Snapshot") -> bool:
         """Whether the memory has room for a snapshot while the training continues, and as much again."""

@@ -271,28 +271,39 @@ def test_unexpected_error_beside_the_training_ends_the_run_before_its_next_step(
     assert steps == [1, 2, 3, 4]
 
 
-def test_save_after_a_failed_one_comes_at_its_regular_time(
-    pictures: DatasetIndex, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("full", "saved"),
+    [((4,), [5, 8, 9]), ((4, 5), [7, 9])],
+    ids=["one", "two, the pause grows"],
+)
+@pytest.mark.parametrize("memory", [0, 1 << 40], ids=["training waits", "beside the training"])
+def test_save_after_a_failed_one_comes_soon(
+    full: tuple[int, ...],
+    saved: list[int],
+    memory: int,
+    pictures: DatasetIndex,
+    cache: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Two steps later, by the clock, unless an epoch ends there."""
-    monkeypatch.setattr(checkpointing, "available_memory", lambda: 1 << 40)
+    """A store that was away for a moment must not double the work at risk. A step takes 100 s by this clock."""
+    monkeypatch.setattr(checkpointing, "available_memory", lambda: memory)
     steps: list[int] = []
-
-    def clock() -> float:
-        return 200.0 * len(steps)
-
     step = Trainer.step
 
     def count(trainer: Trainer, batch: Any) -> None:
+        write = trainer.checkpointer._write
+        if write is not None:
+            write._thread.join(60)
         step(trainer, batch)
         steps.append(trainer.progress.step)
 
     monkeypatch.setattr(Trainer, "step", count)
-    monkeypatch.setattr(checkpointing, "monotonic", clock)
+    monkeypatch.setattr(checkpointing, "monotonic", lambda: 100.0 * len(steps))
     spec = resolved(
         pictures, checkpoints={"every_minutes": 5}, train={"checkpoint_every_epochs": 3}
     )
-    disk = FullDisk(tmp_path, 2)
+    disk = FullDisk(tmp_path, *full)
     assert run(spec, pictures, cache, disk) == "succeeded"
-    assert len(disk.failures) == 1
-    assert [step for step, _, _ in disk.checkpoints] == [4, 7, 9]
+    assert len(disk.failures) == len(full)
+    assert [step for step, _, _ in disk.checkpoints] == saved
