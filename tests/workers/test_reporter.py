@@ -43,7 +43,7 @@ class Home:
 
     def __init__(self) -> None:
         self.requests: list[tuple[str, dict[str, Any]]] = []
-        self.refusals: dict[str, tuple[int, dict[str, Any]]] = {}
+        self.refusals: dict[str, tuple[int, dict[str, Any] | None]] = {}
         self.answers: dict[str, dict[str, Any]] = dict(ANSWERS)
         self.changed = threading.Condition()
         self._server: ThreadingHTTPServer | None = None
@@ -393,6 +393,23 @@ def test_other_refused_reports_are_logged_and_dropped(
         assert reporter.desired() == "run"
     assert [what for what, _ in home.reports] == ["checkpoints"]
     assert caplog.text.count("the API refused a report") == 4
+
+
+@pytest.mark.parametrize("status", [403, 404, 408, 425, 429])
+def test_answer_of_a_proxy_delays_reports_and_loses_none(
+    status: int, home: Home, reporter: ApiReporter, folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Without a problem document of the API: it is being replaced behind the proxy."""
+    home.refusals |= dict.fromkeys(("metrics", "checkpoints"), (status, None))
+    with reporter:
+        reporter.metrics(points(1))
+        reporter.checkpoint(folder, 2, 1.0, {}, final=True)
+        wait_for(lambda: "the API has a problem" in caplog.text)
+        assert home.reports == []
+        home.refusals.clear()
+        reporter.flush()
+        assert reporter.desired() == "run"
+    assert [what for what, _ in home.reports] == ["metrics", "checkpoints"]
 
 
 def test_invalid_report_ends_run(home: Home, reporter: ApiReporter) -> None:
