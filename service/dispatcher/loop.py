@@ -156,6 +156,8 @@ class Dispatcher:
         self._train.restarted = self._ingest.restarted = self._restarted = restarted
         self._cluster_polled_at = self._watched_at = None
         self._context.executor_answers = False  # Ray is starting: log no warning.
+        if self._autoscaler is not None:
+            self._autoscaler.forget()
 
     @property
     def sees_nodes(self) -> bool:
@@ -319,6 +321,8 @@ class Dispatcher:
             self._context.executor_answers = True
         if not self.sees_nodes:
             self._lack.reset()
+            if self._autoscaler is not None:
+                self._autoscaler.forget()
         self._save_snapshot(self._cluster)
         return self._context.executor_answers
 
@@ -378,7 +382,7 @@ class Dispatcher:
             taken = scheduling.resources_in_use(session, now)
             queue = self._queue.read(session, taken, now)
             if not queue:
-                self._show_demand([], [])
+                self._show_demand(cluster, [], [])
                 return
             cluster = with_drains(cluster, scheduling.drained(session))
             candidates = scheduling.candidates(session, taken)
@@ -403,14 +407,15 @@ class Dispatcher:
         nodes = without_foreign(cluster, foreign)
         self._preempt(nodes, taken, candidates, decisions, now)
         self._record_waits([decision for decision in decisions if not decision.starts])
-        self._show_demand(taken, decisions)
+        self._show_demand(cluster, taken, decisions)
 
-    def _show_demand(self, taken: Sequence[Running], decisions: Sequence[Decision]) -> None:
+    def _show_demand(
+        self, cluster: Cluster, taken: Sequence[Running], decisions: Sequence[Decision]
+    ) -> None:
         if self._autoscaler is not None:
-            started = [
-                Running(each.job.demand, self._context.clock()) for each in decisions if each.starts
-            ]
-            self._autoscaler.show(autoscaling.bundles([*taken, *started], decisions))
+            running = [each.demand for each in taken]
+            running += [each.job.demand for each in decisions if each.starts]
+            self._autoscaler.show(cluster, running, autoscaling.waiting_demands(decisions))
 
     def _preempt(
         self,

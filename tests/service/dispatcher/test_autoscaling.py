@@ -1,0 +1,215 @@
+"""Tests of the demand that Ray's autoscaler is shown; its own scheduler says whether it can be served."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from ray.autoscaler.v2.instance_manager.config import NodeTypeConfig
+from ray.autoscaler.v2.scheduler import ResourceDemandScheduler, SchedulingRequest
+from ray.autoscaler.v2.utils import ResourceRequestUtil
+from ray.core.generated.autoscaler_pb2 import ClusterResourceConstraint
+
+from service.scheduling import autoscaling
+from service.scheduling.autoscaling import Bundles
+from service.scheduling.nodes import Node, NodeChoice
+from service.scheduling.packing import Demand, Worker
+from service.settings import NodeShape
+from tests.support.dispatcher_world import World
+
+GPU, CPU = Demand(1, Worker(4, 1)), Demand(1, Worker(1, 0))
+MISTYPED = Demand(1, Worker(1, 0), NodeChoice(gpu_type="H10O"))
+GB = 10**9
+
+
+def launched(bundles: Bundles, limit: tuple[NodeShape, ...]) -> int | None:
+    """Return how many nodes Ray's autoscaler adds to none; `None` if it refuses the request."""
+    types = {
+        str(number): NodeTypeConfig(
+            str(number),
+            0,
+            shape.nodes,
+            resources={"CPU": shape.cpus, "GPU": shape.gpus, "memory": 1000 * GB},
+            labels={"rack": "1"},
+        )
+        for number, shape in enumerate(limit)
+    }
+    requests = [
+        ResourceRequestUtil.make(
+            resources,
+            label_selectors=[[(name, 1, [value]) for name, value in labels.items()]],
+        )
+        if labels
+        else ResourceRequestUtil.make(resources)
+        for count, resources, labels in bundles
+        for _ in range(count)
+    ]
+    constraint = ClusterResourceConstraint(
+        resource_requests=ResourceRequestUtil.group_by_count(requests)
+    )
+    reply = ResourceDemandScheduler().schedule(
+        SchedulingRequest(
+            disable_launch_config_check=True,
+            node_type_configs=types,
+            cluster_resource_constraints=[constraint],
+        )
+    )
+    if reply.infeasible_cluster_resource_constraints:
+        return None
+    return sum(int(launch.count) for launch in reply.to_launch)
+
+
+def test_rays_autoscaler_adds_no_node_for_a_request_that_it_cannot_serve_as_a_whole() -> None:
+    limit = (NodeShape(4, 16, 1),)
+    assert launched([(4, {"CPU": 4, "GPU": 1}, {})], limit) == 4
+    assert launched([(5, {"CPU": 4, "GPU": 1}, {})], limit) is None
+    assert launched([(1, {"CPU": 1}, {}), (1, {"CPU": 1}, {"rack": "2"})], limit) is None
+
+
+def test_waiting_jobs_are_shown_up_to_the_limit() -> None:
+    limit = (NodeShape(4, 16, 1),)
+    request = autoscaling.request([GPU], [GPU] * 5, limit, None)
+    assert request.bundles == [(4, {"CPU": 4, "GPU": 1}, {})]
+
+
+def test_small_jobs_get_their_nodes_beside_full_gpu_nodes() -> None:
+    """The GPU nodes are full; Ray's autoscaler places the large workers first."""
+    limit = (NodeShape(4, 4, 0), NodeShape(4, 16, 1))
+    running = [Demand(1, Worker(16, 1))] * 4
+    assert autoscaling.request(running, [CPU] * 20, limit, None).waiting == [CPU] * 16
+
+
+def test_job_that_does_not_fit_hides_none_behind_it() -> None:
+    limit = (NodeShape(4, 16, 1),)
+    huge = Demand(autoscaling.MAX_WORKERS + 1, Worker(1, 0))
+    for large in (huge, Demand(5, Worker(1, 1))):
+        assert autoscaling.request([], [large, CPU], limit, None).waiting == [CPU]
+    assert autoscaling.request([], [huge, CPU], None, CPU).waiting == [CPU]
+
+
+def test_one_guess_is_shown_beside_what_fits() -> None:
+    limit = (NodeShape(4, 16, 1),)
+    large = Demand(1, Worker(1, 0, 999 * GB))
+    waiting = [MISTYPED, large, CPU, MISTYPED]
+    assert autoscaling.guesses([], waiting, limit) == [MISTYPED, large]
+    assert autoscaling.guesses([], waiting, None) == [MISTYPED, large, CPU]
+    assert autoscaling.request([], waiting, limit, None).waiting == [CPU]
+    assert autoscaling.request([], waiting, limit, large).waiting == [large, CPU]
+    assert autoscaling.request([], waiting, limit, MISTYPED).waiting == [MISTYPED, CPU]
+
+
+RACK = NodeChoice(labels=frozenset({("rack", "1")}))
+demands = st.builds(
+    Demand,
+    st.integers(1, 3),
+    st.builds(Worker, st.integers(1, 9), st.integers(0, 3), st.sampled_from([0, 0, GB])),
+    st.sampled_from([NodeChoice(), NodeChoice(), RACK]),
+)
+shapes = st.builds(NodeShape, st.integers(1, 4), st.integers(1, 12), st.integers(0, 3))
+
+
+@given(
+    st.lists(shapes, min_size=1, max_size=3).map(tuple),
+    st.lists(demands, max_size=8),
+    st.lists(demands, max_size=8),
+)
+def test_rays_autoscaler_can_serve_what_fits_the_limit(
+    limit: tuple[NodeShape, ...], earlier: list[Demand], waiting: list[Demand]
+) -> None:
+    running: list[Demand] = []
+    for guess in [None, *autoscaling.guesses([], earlier, limit)]:
+        running += autoscaling.request(running, earlier, limit, guess).waiting
+    for guess in [None, *autoscaling.guesses(running, waiting, limit)]:
+        request = autoscaling.request(running, waiting, limit, guess)
+        assert launched(request.bundles, limit) is not None
+        demanded = sum(each.workers for each in [*running, *request.waiting])
+        assert not request.waiting or sum(count for count, _, _ in request.bundles) == demanded
+
+
+@pytest.fixture
+def world(world: World) -> World:
+    world.settings.autoscale = True
+    world.executor.nodes = [head()]
+    world.restart()
+    return world
+
+
+def head(name: str = "head") -> Node:
+    return Node(name, name, 0, 0, 0, 0)
+
+
+def shown(world: World) -> list[Any]:
+    """Return the demands that Ray's autoscaler was shown: the numbers and the values of labels of each."""
+    names = [name for name in world.executor.submitted if name.startswith("demand")]
+    demands = [json.loads(world.executor.output(name)) for name in names]
+    return [[(count, *labels.values()) for count, _, labels in bundles] for bundles in demands]
+
+
+def wait(world: World, seconds: float) -> None:
+    for _ in range(int(seconds // 10)):
+        world.tick(10)
+
+
+def test_guesses_take_turns_and_jobs_that_fit_are_shown_alone_between(world: World) -> None:
+    world.settings.cluster_limit = (NodeShape(4, 8, 0),)
+    for rack in ("a", "b", "a"):
+        world.add_job(node_labels={"rack": rack})
+    world.add_job(workers=2)
+    wait(world, 10)
+    alone, a, b = [(2,)], [(1, "a"), (2,)], [(1, "b"), (2,)]
+    assert shown(world) == [alone]
+    wait(world, 60)
+    assert shown(world) == [alone, a]
+    wait(world, 280)
+    assert shown(world) == [alone, a]
+    wait(world, 660)
+    assert [sorted(each) for each in shown(world)] == [
+        sorted(each) for each in (alone, a, alone, b, alone, a)
+    ]
+
+
+def test_guess_stays_while_nodes_join(world: World) -> None:
+    for rack in ("a", "b"):
+        world.add_job(node_labels={"rack": rack})
+    for number in range(3):
+        wait(world, 200)
+        world.executor.nodes.append(head(str(number)))
+    wait(world, 290)
+    assert {str(each) for each in shown(world)} == {"[(1, 'a')]"}
+    wait(world, 30)
+    assert shown(world)[-1] == [(1, "b")]
+
+
+def test_unchanged_demand_is_shown_again_after_some_minutes(world: World) -> None:
+    """The program before may have failed."""
+    world.add_job(workers=2)
+    wait(world, 290)
+    assert shown(world) == [[(2,)]]
+    wait(world, 30)
+    assert shown(world) == [[(2,)]] * 2
+
+
+@pytest.mark.parametrize("how", ["away", "no-nodes", "other-node", "restarted"])
+def test_demand_is_shown_again_when_ray_may_have_lost_it(world: World, how: str) -> None:
+    job = world.add_job(workers=2)
+    wait(world, 60)
+    assert shown(world) == [[(2,)]]
+    match how:
+        case "away":
+            world.executor.away = True
+        case "no-nodes":
+            world.executor.nodes = []
+        case "other-node":
+            world.executor.nodes = [head("other")]
+        case "restarted":
+            world.dispatcher.cluster_was_restarted("ray")
+    world.tick()
+    world.executor.away, world.executor.nodes = False, world.executor.nodes or [head()]
+    wait(world, 30)
+    assert shown(world) == [[(2,)]] * 2
+    world.cancel(job)
+    wait(world, 600)
+    assert shown(world) == [[(2,)]] * 2 + [[]], "a withdrawal is not repeated"
