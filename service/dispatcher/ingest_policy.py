@@ -18,7 +18,7 @@ from service.db.models import IngestRun
 from service.dispatcher.context import DispatcherContext
 from service.dispatcher.driver_errors import driver_ended
 from service.dispatcher.executor import Submission
-from service.dispatcher.log_copier import last_lines
+from service.dispatcher.log_copier import last_lines_if_readable
 from service.dispatcher.train_policy import Restarted
 from service.dispatcher.watcher import MissingAction, RunPolicy
 from service.runs.endings import Ending, Retry
@@ -97,7 +97,7 @@ class IngestPolicy(RunPolicy[IngestView]):
         return Ending("lost", {"type": "ingest-lost", "message": message}, Retry.NEVER)
 
     def on_driver_ended(self, run: IngestView, submission: Submission) -> Ending:
-        lines = last_lines(self._context.executor, run.submission_id)
+        lines = last_lines_if_readable(self._context.executor, run.submission_id)
         return Ending("failed", driver_ended("ingest", submission, lines))
 
     def enforce(self, run: IngestView) -> Ending | None:
