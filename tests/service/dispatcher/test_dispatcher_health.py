@@ -167,6 +167,39 @@ def test_dispatcher_stops_and_gives_up_its_lease_while_the_store_hangs(
     assert ended
 
 
+def test_dispatcher_starts_and_is_watched_while_the_store_hangs(tmp_path: Path) -> None:
+    """As an NFS mount does."""
+    program = (
+        "import sys, threading\n"
+        "from service.artifacts.storage import Storage\n"
+        "Storage.check_writable = lambda storage: threading.Event().wait()\n"
+        "from service.dispatcher.__main__ import main\n"
+        "sys.exit(main())\n"
+    )
+    alive = tmp_path / "alive"
+    environment = {**os.environ, "DASL_HOME": str(tmp_path / "home")}
+    process = subprocess.Popen(
+        [sys.executable, "-c", program, "--alive-file", str(alive)], env=environment
+    )
+    try:
+        until(lambda: alive.exists() or None, "the watchdog")
+    finally:
+        process.kill()
+        process.wait(60)
+
+
+def test_store_that_is_not_writable_at_the_start_is_told(
+    world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse(_: Storage) -> None:
+        raise ValueError("DASL_ARTIFACTS_URI: it cannot be written. Mount it")
+
+    monkeypatch.setattr(Storage, "check_writable", refuse)
+    world.tick()
+    [message] = [each.getMessage() for each in caplog.records if each.levelname == "ERROR"]
+    assert message.endswith("DASL_ARTIFACTS_URI: it cannot be written. Mount it")
+
+
 def test_watchdog_ends_stuck_process_with_reason_and_stacks() -> None:
     program = (
         "import logging, threading; logging.basicConfig()\n"
