@@ -105,7 +105,11 @@ class TrainPolicy(RunPolicy[AttemptView]):
             return Ending(_STOP_OUTCOMES[run.requested], forced=forced)
         lines = self._logs.tail(run.job_id, run.number, run.submission_id)
         if submission.exit_code == UNDELIVERED_EXIT_CODE:
-            return Ending("failed", undelivered(lines), Retry.FREE)
+            message = (
+                "The run ended and saved its checkpoint, but the API did not answer. The next attempt resumes from "
+                "that checkpoint"
+            )
+            return Ending("failed", undelivered(message, lines), Retry.FREE)
         error = driver_ended("training driver", submission, lines)
         retry = Retry.INFRASTRUCTURE if was_killed(submission) else Retry.LIMITED
         return Ending("failed", error, retry, forced)
