@@ -46,7 +46,7 @@ def test_report_has_store_sizes_and_failed_rounds(
     assert store is not None
     assert (store.problem, store.checkpoint_bytes, store.artifact_bytes) == (None, 3_000_000_500, 0)
     assert store.free_bytes
-    assert report(world).failed_rounds == {"logs": 0, "garbage": 0, "metrics": 0, "store": 0}
+    assert report(world).failed_rounds == dict.fromkeys(world.dispatcher.background, 0)
     assert report(world).started_at == world.began
 
     def refuse(_: Storage) -> None:
@@ -156,7 +156,7 @@ def test_dispatcher_stops_and_gives_up_its_lease_while_the_store_hangs(
         go_on.wait()
 
     monkeypatch.setattr(Storage, "check_writable", hang)
-    monkeypatch.setattr(loop, "_STORE_PATIENCE_SECONDS", 0.0)
+    monkeypatch.setattr(loop, "_CHECK_PATIENCE_SECONDS", 0.0)
     thread = threading.Thread(target=world.dispatcher.run, args=(stop,), kwargs={"interval": 0.01})
     thread.start()
     assert hangs.wait(60)
