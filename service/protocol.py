@@ -48,7 +48,8 @@ MAX_FILES = 10_000
 """Limit of the files of a checkpoint."""
 
 UNDELIVERED_EXIT_CODE = 75
-"""Exit code of a driver whose run ended and saved its state, while the API stayed unreachable."""
+"""Exit code of a driver whose run ended and saved its state, while the API stayed unreachable, and of an ingest that
+did not reach it."""
 
 
 def _not_reserved(type: str) -> str:

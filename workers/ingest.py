@@ -1,6 +1,7 @@
 """Ingest of one data set: `python -m workers.ingest --run R --dataset DS`.
 
-It reads every image once and reports which are usable. Environment and token are as for `workers.driver`.
+It reads every image once and reports which are usable. Environment and token are as for `workers.driver`. The exit
+code is 0 if the ingest was reported or superseded, `UNDELIVERED_EXIT_CODE` if the API did not answer, else 1.
 """
 
 import argparse
@@ -18,7 +19,9 @@ from dasl_core.data.ingest import ingest_folder
 from dasl_core.spec.locations import ReadableFolders, local_path
 from service.client import ApiError, ConnectionFailed, StaleAttempt
 from service.client.attempt_token import read_attempt_token
+from service.client.transport import BUSY
 from service.client.worker import WorkerClient
+from service.protocol import UNDELIVERED_EXIT_CODE
 from workers.artifacts import retried, upload
 from workers.failures import storable
 from workers.logs import log_to_stderr
@@ -131,6 +134,11 @@ def main() -> int:
         )
     except StaleAttempt as error:
         logger.warning("this ingest was superseded: %s", error)
+    except (ConnectionFailed, ApiError) as error:
+        if isinstance(error, ApiError) and error.status not in BUSY:
+            raise
+        logger.error("the ingest could not be reported: %s", error)
+        return UNDELIVERED_EXIT_CODE
     finally:
         client.close()
     return 0

@@ -127,7 +127,9 @@ def count_pending(session: Session, token_id: str, user_id: str | None) -> int:
     return session.execute(query).scalar_one()
 
 
-def awaiting_ingest(session: Session, max_concurrent: int) -> Sequence[str]:
+def awaiting_ingest(
+    session: Session, max_concurrent: int, without: Collection[str] = ()
+) -> Sequence[str]:
     """Return the ids of the data sets to ingest next.
 
     The tenant with the fewest running ingests is next; of several, the one whose last ingest began first. Of
@@ -135,6 +137,7 @@ def awaiting_ingest(session: Session, max_concurrent: int) -> Sequence[str]:
 
     Args:
         max_concurrent: limit of running ingests; those of deleted data sets count until they are stopped.
+        without: ids of data sets that must wait.
     """
     running = Counter(
         session.scalars(select(Dataset.tenant).where(Dataset.state == DatasetState.INGESTING))
@@ -145,7 +148,11 @@ def awaiting_ingest(session: Session, max_concurrent: int) -> Sequence[str]:
     position = func.row_number().over(partition_by=Dataset.tenant, order_by=Dataset.id)
     pending = (
         select(Dataset.tenant, Dataset.id, position.label("position"))
-        .where(Dataset.state == DatasetState.PENDING, Dataset.deleted_at.is_(None))
+        .where(
+            Dataset.state == DatasetState.PENDING,
+            Dataset.deleted_at.is_(None),
+            Dataset.id.not_in(without),
+        )
         .subquery()
     )
     waiting: dict[str, list[str]] = {}
@@ -280,6 +287,12 @@ def count_lost(session: Session, dataset_id: str) -> int:
     """How many ingest runs of a data set Ray has lost."""
     lost = (IngestRun.owner == dataset_id, IngestRun.state == AttemptState.LOST)
     return session.execute(select(func.count()).select_from(IngestRun).where(*lost)).scalar_one()
+
+
+def count_ended_with(session: Session, dataset_id: str, error_type: str) -> int:
+    """How many ingest runs of a data set ended with an error of this type."""
+    ended = (IngestRun.owner == dataset_id, IngestRun.error["type"].as_string() == error_type)
+    return session.execute(select(func.count()).select_from(IngestRun).where(*ended)).scalar_one()
 
 
 def any_was_lost(session: Session) -> bool:

@@ -7,7 +7,6 @@ and stop: for deployments that stop Ray, too.
 from __future__ import annotations
 
 import argparse
-import logging
 import os
 import secrets
 import signal
@@ -18,14 +17,11 @@ from pathlib import Path
 from types import FrameType
 
 from service import log_records
-from service.artifacts.storage import Storage
 from service.db.session import Database
 from service.dispatcher.loop import Dispatcher
 from service.dispatcher.ray_executor import RayExecutor
 from service.dispatcher.watchdog import Watchdog
 from service.settings import read_settings, warn_of_misspelled_variables
-
-logger = logging.getLogger(__name__)
 
 
 def main() -> int:
@@ -65,11 +61,6 @@ def main() -> int:
     database = Database(settings.database_url)
     # The random part is needed: containers with the same host name may all be process 1.
     holder = f"{socket.gethostname()} process {os.getpid()} {secrets.token_hex(4)}"
-    try:
-        Storage(settings.artifacts_uri).check_writable()
-    except ValueError as error:
-        # Start nevertheless: the problem may be temporary, and running attempts must be watched.
-        logger.error("%s. Attempts will fail until this is corrected.", error)
     seconds = settings.shutdown_seconds if save_on_stop else 0.0
     dispatcher = Dispatcher(settings, database, executor, holder=holder)
     Watchdog(dispatcher.stuck, arguments.alive_file).start()

@@ -7,6 +7,8 @@ from typing import Any
 
 from service.dispatcher.executor import Submission, SubmissionState
 
+UNDELIVERED = "reports-undelivered"
+"""Type of the error of a driver that did not reach the API."""
 # A crash of the program itself has another signal, such as SIGSEGV.
 _FROM_OUTSIDE = (signal.SIGKILL, signal.SIGTERM, signal.SIGHUP)
 
@@ -20,14 +22,9 @@ def driver_ended(process: str, submission: Submission, lines: list[str]) -> dict
     }
 
 
-def undelivered(lines: list[str]) -> dict[str, Any]:
+def undelivered(message: str, lines: list[str]) -> dict[str, Any]:
     """Return the error of a driver that exited with `UNDELIVERED_EXIT_CODE`."""
-    return {
-        "type": "reports-undelivered",
-        "message": "The run ended and saved its checkpoint, but the API did not answer. The next attempt "
-        "resumes from that checkpoint",
-        "log_tail": lines,
-    }
+    return {"type": UNDELIVERED, "message": message, "log_tail": lines}
 
 
 def was_killed(submission: Submission) -> bool:

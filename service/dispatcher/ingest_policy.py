@@ -2,7 +2,8 @@
 
 A run that Ray has not accepted is submitted again, and so is one that ended with the whole service. Running it twice
 is harmless: it only reads images, and the API accepts only the report with the newest token. One that Ray alone does
-not know any more is lost, which counts: the ingest may be what took Ray's head down.
+not know any more is lost, which counts: the ingest may be what took Ray's head down. One that did not reach the API
+does not count.
 """
 
 from __future__ import annotations
@@ -15,13 +16,14 @@ from sqlalchemy.orm import Session
 from service.datasets import repository as datasets
 from service.datasets.repository import IngestView
 from service.db.models import IngestRun
-from service.dispatcher.context import DispatcherContext
-from service.dispatcher.driver_errors import driver_ended
+from service.dispatcher.context import DispatcherContext, passed
+from service.dispatcher.driver_errors import UNDELIVERED, driver_ended, undelivered
 from service.dispatcher.executor import Submission
-from service.dispatcher.log_copier import last_lines
+from service.dispatcher.log_copier import last_lines_if_readable
 from service.dispatcher.train_policy import Restarted
 from service.dispatcher.watcher import MissingAction, RunPolicy
-from service.runs.endings import Ending, Retry
+from service.protocol import UNDELIVERED_EXIT_CODE
+from service.runs.endings import LONGEST_RETRY, Ending, Retry
 from service.runs.repository import RunView
 from service.states import AttemptState, DatasetState
 
@@ -44,6 +46,8 @@ class IngestPolicy(RunPolicy[IngestView]):
         self.restarted: Restarted | None = None
         """Set if Ray is known to have lost all submissions of earlier dispatchers."""
         self._first_checked_at: dict[str, datetime] = {}
+        self._undelivered_at: dict[str, datetime] = {}
+        """When the last ingest of each data set ended without the API, for a pause of `LONGEST_RETRY`."""
 
     def due(self, session: Session) -> Sequence[str]:
         """Return the data sets to ingest next.
@@ -51,7 +55,11 @@ class IngestPolicy(RunPolicy[IngestView]):
         Ray lost all ingests that ran together: one after the other, only the one that takes Ray down is lost again.
         """
         concurrent = 1 if datasets.any_was_lost(session) else _MAX_CONCURRENT
-        return datasets.awaiting_ingest(session, concurrent)
+        now = self._context.clock()
+        self._undelivered_at = {
+            id: at for id, at in self._undelivered_at.items() if not passed(at, now, LONGEST_RETRY)
+        }
+        return datasets.awaiting_ingest(session, concurrent, self._undelivered_at)
 
     def restart_orphans(self) -> None:
         """Restart ingests that a version 0.1 dispatcher started during the upgrade of the tables."""
@@ -97,7 +105,13 @@ class IngestPolicy(RunPolicy[IngestView]):
         return Ending("lost", {"type": "ingest-lost", "message": message}, Retry.NEVER)
 
     def on_driver_ended(self, run: IngestView, submission: Submission) -> Ending:
-        lines = last_lines(self._context.executor, run.submission_id)
+        lines = last_lines_if_readable(self._context.executor, run.submission_id)
+        if submission.exit_code == UNDELIVERED_EXIT_CODE:
+            message = (
+                "The ingest could not be reported, because the API did not answer. It is tried again. Check that Ray's "
+                f"head reaches {self._context.settings.api_url} (DASL_API_URL)"
+            )
+            return Ending("failed", undelivered(message, lines), Retry.FREE)
         return Ending("failed", driver_ended("ingest", submission, lines))
 
     def enforce(self, run: IngestView) -> Ending | None:
@@ -121,8 +135,12 @@ class IngestPolicy(RunPolicy[IngestView]):
         return Ending("failed", {"type": "too-long", "message": message}, Retry.NEVER)
 
     def end(self, session: Session, run: RunView, ending: Ending) -> None:
-        failures = run.number - datasets.count_lost(session, run.owner)
-        within_limit = ending.retry == Retry.INFRASTRUCTURE or failures < _MAX_FAILURES
+        if ending.retry == Retry.FREE:
+            self._undelivered_at[run.owner] = self._context.clock()
+        uncounted = datasets.count_lost(session, run.owner)
+        uncounted += datasets.count_ended_with(session, run.owner, UNDELIVERED)
+        is_free = ending.retry in (Retry.INFRASTRUCTURE, Retry.FREE)
+        within_limit = is_free or run.number - uncounted < _MAX_FAILURES
         retried = ending.retry != Retry.NEVER and within_limit
         state = DatasetState.PENDING if retried else DatasetState.FAILED
         over = AttemptState.LOST if ending.outcome == "lost" else AttemptState.FAILED

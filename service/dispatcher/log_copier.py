@@ -90,11 +90,7 @@ class LogCopier:
 
         If the executor cannot provide them, return the last copied lines.
         """
-        try:
-            lines = last_lines(self._executor, submission_id)
-        except ExecutorUnavailable as error:
-            logger.warning("The end of the log of %s cannot be read: %s", submission_id, error)
-            lines = []
+        lines = last_lines_if_readable(self._executor, submission_id)
         return lines or self._copied_tail(job_id, number)
 
     def finish(self, job_id: str, number: int, submission_id: str) -> LogEnd:
@@ -191,6 +187,15 @@ def last_lines(executor: Executor, submission_id: str) -> list[str]:
     size = executor.logs(submission_id, 0, 1).size
     start = max(0, size - _TAIL_BYTES)
     return _lines(executor.logs(submission_id, start, _TAIL_BYTES).data)
+
+
+def last_lines_if_readable(executor: Executor, submission_id: str) -> list[str]:
+    """Return `last_lines`; none if the executor cannot provide them, as when the driver's node is gone."""
+    try:
+        return last_lines(executor, submission_id)
+    except ExecutorUnavailable as error:
+        logger.warning("The end of the log of %s cannot be read: %s", submission_id, error)
+        return []
 
 
 def _lines(end: bytes) -> list[str]:

@@ -21,6 +21,7 @@ from service.db.models import ClusterSnapshot
 from service.db.session import Database
 from service.dispatcher import repository
 from service.dispatcher.adoption import Adoption
+from service.dispatcher.api_check import ApiCheck
 from service.dispatcher.autoscaler import AutoscalerDemand
 from service.dispatcher.context import (
     Clock,
@@ -60,9 +61,11 @@ logger = logging.getLogger(__name__)
 _LOG_INTERVAL_SECONDS = 0.5
 _GARBAGE_INTERVAL_SECONDS = 1.0
 _THINNING_INTERVAL_SECONDS = 1.0
-_STORE_INTERVAL_SECONDS = 5.0
-# How long a dispatcher that stops waits for a check of the store.
-_STORE_PATIENCE_SECONDS = 3.0
+_CHECK_INTERVAL_SECONDS = 5.0
+# Loops that may hang with what they check.
+_CHECKS = ("store", "api")
+# How long a dispatcher that stops waits for each check.
+_CHECK_PATIENCE_SECONDS = 3.0
 _POLL_CLUSTER_EVERY = timedelta(seconds=2)
 # Ray's head may share its cores with training, so it is polled less often than the queue.
 _WATCH_EVERY = timedelta(seconds=1)
@@ -111,7 +114,8 @@ class Dispatcher:
         )
         adoption, recovery = Adoption(self._context, outage), LogRecovery(self._context, logs)
         self._store = StoreCheck(self._context)
-        self._train = TrainPolicy(self._context, logs, self._store)
+        self._api = ApiCheck(settings.api_url)
+        self._train = TrainPolicy(self._context, logs, self._store, self._api)
         self._ingest = IngestPolicy(self._context)
         self._attempts = RunWatcher(self._context, self._train)
         self._ingests = RunWatcher(self._context, self._ingest)
@@ -129,7 +133,8 @@ class Dispatcher:
                 self._outage,
             ),
             "metrics": Loop(thinner.round, _THINNING_INTERVAL_SECONDS, self._outage),
-            "store": Loop(self._store.round, _STORE_INTERVAL_SECONDS, self._outage),
+            "store": Loop(self._store.round, _CHECK_INTERVAL_SECONDS, self._outage),
+            "api": Loop(self._api.round, _CHECK_INTERVAL_SECONDS, self._outage),
         }
         """Loops that may take long; each runs in its own thread."""
         self._loops = dict(self.background)
@@ -176,8 +181,8 @@ class Dispatcher:
         self._asked_at = now
         for name, loop in list(self._loops.items()):
             at = loop.progressed_at
-            # Nothing waits for the check of the store, and a restart would not help it.
-            if name == "store" or at is None:
+            # Nothing waits for the checks, and a restart would not help them.
+            if name in _CHECKS or at is None:
                 continue
             if (idle := now - max(at, self._awake_at)) >= limit:
                 return f"The loop {name!r} of the dispatcher made no progress for {idle:.0f} s"
@@ -214,7 +219,7 @@ class Dispatcher:
             background_stop.set()
             for name, thread in threads.items():
                 # A store that hangs must not keep the lease from the next dispatcher.
-                thread.join(_STORE_PATIENCE_SECONDS if name == "store" else None)
+                thread.join(_CHECK_PATIENCE_SECONDS if name in _CHECKS else None)
         Loop(self._release_lease, interval, self._outage).run_once()
 
     def begin_shutdown(self) -> None:
@@ -270,8 +275,9 @@ class Dispatcher:
             return
         with self._context.database.read() as session:
             retries = repository.due_retries(session, now)
-            # An ingest ends with an upload, and its images would be read for nothing.
-            dataset_ids = self._ingest.due(session) if self._store.is_writable else []
+            # An ingest ends with an upload and a report: its images would be read for nothing.
+            can_end = self._store.is_writable and self._api.answers
+            dataset_ids = self._ingest.due(session) if can_end else []
         for job_id in retries:
             with self._context.write() as session:
                 lifecycle.requeue(session, job_id)
@@ -355,6 +361,7 @@ class Dispatcher:
             ray_tested=cluster.tested if cluster else None,
             failed_rounds=failed,
             store=self._store.report,
+            api_answers=self._api.answers,
         )
         return report.model_dump(mode="json")
 
@@ -395,6 +402,7 @@ class Dispatcher:
             foreign,
             lacking=self._lack.long(now),
             is_writable=self._store.is_writable,
+            api_answers=self._api.answers,
         )
         self._lack.update(decisions, now)
         for decision in decisions:

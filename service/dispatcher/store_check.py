@@ -53,7 +53,7 @@ class StoreCheck:
         finally:
             self._asked_at = None
         if problem is not None and (self._result is None or self._result.problem is None):
-            logger.error("Artifacts cannot be stored: %s", problem)
+            logger.error("Nothing starts, because no artifact can be stored: %s", problem)
         with self._context.database.read() as session:
             of_checkpoints, of_artifacts = checkpoints.stored_bytes(session)
         self._result = StoreReport(

@@ -15,6 +15,7 @@ from sqlalchemy.orm import Session
 from service import lifecycle, states
 from service.db.models import Attempt
 from service.dispatcher import repository
+from service.dispatcher.api_check import ApiCheck
 from service.dispatcher.contact import Contact
 from service.dispatcher.context import DispatcherContext, passed
 from service.dispatcher.driver_errors import driver_ended, undelivered, was_killed
@@ -47,8 +48,10 @@ class TrainPolicy(RunPolicy[AttemptView]):
     noun = "job"
     finalized = True
 
-    def __init__(self, context: DispatcherContext, logs: LogCopier, store: StoreCheck) -> None:
-        self._context, self._logs, self._store = context, logs, store
+    def __init__(
+        self, context: DispatcherContext, logs: LogCopier, store: StoreCheck, api: ApiCheck
+    ) -> None:
+        self._context, self._logs, self._store, self._api = context, logs, store, api
         self.restarted: Restarted | None = None
         """Set if Ray is known to have lost all submissions of earlier dispatchers."""
         self._silent_since: dict[str, datetime] = {}
@@ -105,7 +108,11 @@ class TrainPolicy(RunPolicy[AttemptView]):
             return Ending(_STOP_OUTCOMES[run.requested], forced=forced)
         lines = self._logs.tail(run.job_id, run.number, run.submission_id)
         if submission.exit_code == UNDELIVERED_EXIT_CODE:
-            return Ending("failed", undelivered(lines), Retry.FREE)
+            message = (
+                "The run ended and saved its checkpoint, but the API did not answer. The next attempt resumes from "
+                "that checkpoint"
+            )
+            return Ending("failed", undelivered(message, lines), Retry.FREE)
         error = driver_ended("training driver", submission, lines)
         retry = Retry.INFRASTRUCTURE if was_killed(submission) else Retry.LIMITED
         return Ending("failed", error, retry, forced)
@@ -230,7 +237,9 @@ class TrainPolicy(RunPolicy[AttemptView]):
             f"{self._allowed_to_start()}. Check that Ray's nodes reach {self._context.settings.api_url} "
             "(DASL_API_URL)",
         }
-        return Ending("failed", error, Retry.INFRASTRUCTURE)
+        # Without the API no driver can report; the next attempt starts when it answers.
+        retry = Retry.INFRASTRUCTURE if self._api.answers else Retry.FREE
+        return Ending("failed", error, retry)
 
     def _is_late(self, attempt: AttemptView) -> bool:
         """Whether an attempt has not reported for too long, as far as this dispatcher has seen.

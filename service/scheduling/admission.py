@@ -94,9 +94,10 @@ class Queued:
         return [(owner, of_kind[owner.kind]) for owner in owners(self.account_id, self.tenant)]
 
 
-WaitsFor = Literal["machines", "quota", "room", "reserved-room", "store"]
+WaitsFor = Literal["machines", "quota", "room", "reserved-room", "store", "api"]
 
 _NO_STORE = "Waiting for the artifact store, which cannot be written at the moment"
+_NO_API = "Waiting for the API, which does not answer the dispatcher at the moment"
 
 
 @dataclass(frozen=True)
@@ -195,6 +196,7 @@ def decide(
     *,
     lacking: Collection[str] = (),
     is_writable: bool = True,
+    api_answers: bool = True,
 ) -> list[Decision]:
     """Decide on every job of the queue, in order.
 
@@ -203,9 +205,12 @@ def decide(
         foreign: what other programs use of each node, by its id; when that ends is not known.
         lacking: ids of the jobs for which the nodes have been too few for `SHRINK_AFTER`.
         is_writable: whether the artifact store is; if not, no job could save anything, and none starts.
+        api_answers: whether the API does; if not, no job could report its start, and none starts.
     """
     if not is_writable:
         return [Decision(job, "store", _NO_STORE) for job in queue]
+    if not api_answers:
+        return [Decision(job, "api", _NO_API) for job in queue]
     return _Round(cluster, running, now, foreign or {}, lacking).decide(queue)
 
 

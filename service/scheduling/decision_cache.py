@@ -64,6 +64,13 @@ class DecisionCache:
         first = self._queue.first(session, taken, now)
         queue = repository.load_queued(session, first)
         report = DispatcherReport.of(snapshot)
-        is_writable = report is None or report.is_writable
-        decisions = decide(cluster, taken, queue, now, foreign, is_writable=is_writable)
+        decisions = decide(
+            cluster,
+            taken,
+            queue,
+            now,
+            foreign,
+            is_writable=report is None or report.is_writable,
+            api_answers=report is None or report.api_answers,
+        )
         return {decision.job.job_id: decision for decision in decisions}

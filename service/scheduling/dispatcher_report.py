@@ -36,6 +36,8 @@ class DispatcherReport(BaseModel):
     failed_rounds: dict[str, int] = {}
     """Rounds that failed since its start, by loop."""
     store: StoreReport | None = None
+    api_answers: bool = True
+    """Whether the API answers this dispatcher, as far as known."""
 
     @property
     def is_writable(self) -> bool:

@@ -26,7 +26,7 @@ class MachinesLack:
         for decision in decisions:
             if decision.lacks_machines and not decision.starts:
                 self._since.setdefault(decision.job.job_id, now)
-            elif decision.waits_for != "store":  # which says nothing about nodes
+            elif decision.waits_for not in ("store", "api"):  # which say nothing about nodes
                 self._since.pop(decision.job.job_id, None)
 
     def reset(self) -> None:

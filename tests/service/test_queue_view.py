@@ -89,6 +89,19 @@ def test_queue_says_that_the_artifact_store_is_away(api: Api) -> None:
     assert "the artifact store" in job["reason"]
 
 
+def test_queue_says_that_the_dispatcher_does_not_reach_the_api(api: Api) -> None:
+    """As where only the address of the workers is down."""
+    api.dataset()
+    api.submit()
+    snapshot(api, cpus=4)
+    report = DispatcherReport(started_at=datetime.now(UTC), api_answers=False)
+    with api.database.write() as session:
+        stored = session.scalars(select(ClusterSnapshot)).one()
+        stored.dispatcher = report.model_dump(mode="json")
+    [job] = queue_of(api)
+    assert (job["waits_for"], "the API" in job["reason"]) == ("api", True)
+
+
 def test_only_admins_see_ids_and_addresses_of_nodes(api: Api) -> None:
     snapshot(api, 4, others=[(8, 1)])
     for scope in ("read", "submit"):

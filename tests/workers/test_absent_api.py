@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -96,3 +97,34 @@ def test_end_that_a_failing_api_does_not_take_is_no_failure_of_the_training(
             report_end(client, "succeeded")
     finally:
         client.close()
+
+
+@pytest.mark.parametrize("answer", ["none", "busy"])
+@pytest.mark.parametrize("action", ["start", "finish"])
+def test_ingest_that_cannot_be_reported_is_left_to_the_dispatcher(
+    home: Home, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, action: str, answer: str
+) -> None:
+    """At its start, or after its images were read."""
+    monkeypatch.setattr(ingest, "PATIENCE_SECONDS", 0.0)
+    home.answers["start"] = {
+        "uri": f"file://{tmp_path}/none",
+        "artifacts_uri": f"file://{tmp_path}/store",
+        "dataset_roots": [str(tmp_path)],
+    }
+
+    def goes_down(text: str) -> str:
+        home.down()
+        return text
+
+    if answer == "busy":
+        home.refusals[action] = (503, {"type": "problem", "detail": "no"})
+    elif action == "start":
+        home.down()
+    else:
+        # The folder is missing, which is to be reported.
+        monkeypatch.setattr(ingest, "storable", goes_down)
+    monkeypatch.setenv("DASL_API_URL", home.url)
+    monkeypatch.setenv("DASL_WORKER_TOKEN", "token")
+    monkeypatch.setattr("sys.argv", ["ingest", "--run", "ds_1-1", "--dataset", "ds_1"])
+    assert ingest.main() == UNDELIVERED_EXIT_CODE
+    assert [what for what, _ in home.reports] == (["start"] if action == "finish" else [])

@@ -46,7 +46,7 @@ def test_report_has_store_sizes_and_failed_rounds(
     assert store is not None
     assert (store.problem, store.checkpoint_bytes, store.artifact_bytes) == (None, 3_000_000_500, 0)
     assert store.free_bytes
-    assert report(world).failed_rounds == {"logs": 0, "garbage": 0, "metrics": 0, "store": 0}
+    assert report(world).failed_rounds == dict.fromkeys(world.dispatcher.background, 0)
     assert report(world).started_at == world.began
 
     def refuse(_: Storage) -> None:
@@ -156,7 +156,7 @@ def test_dispatcher_stops_and_gives_up_its_lease_while_the_store_hangs(
         go_on.wait()
 
     monkeypatch.setattr(Storage, "check_writable", hang)
-    monkeypatch.setattr(loop, "_STORE_PATIENCE_SECONDS", 0.0)
+    monkeypatch.setattr(loop, "_CHECK_PATIENCE_SECONDS", 0.0)
     thread = threading.Thread(target=world.dispatcher.run, args=(stop,), kwargs={"interval": 0.01})
     thread.start()
     assert hangs.wait(60)
@@ -165,6 +165,39 @@ def test_dispatcher_stops_and_gives_up_its_lease_while_the_store_hangs(
     ended = not thread.is_alive()
     go_on.set()
     assert ended
+
+
+def test_dispatcher_starts_and_is_watched_while_the_store_hangs(tmp_path: Path) -> None:
+    """As an NFS mount does."""
+    program = (
+        "import sys, threading\n"
+        "from service.artifacts.storage import Storage\n"
+        "Storage.check_writable = lambda storage: threading.Event().wait()\n"
+        "from service.dispatcher.__main__ import main\n"
+        "sys.exit(main())\n"
+    )
+    alive = tmp_path / "alive"
+    environment = {**os.environ, "DASL_HOME": str(tmp_path / "home")}
+    process = subprocess.Popen(
+        [sys.executable, "-c", program, "--alive-file", str(alive)], env=environment
+    )
+    try:
+        until(lambda: alive.exists() or None, "the watchdog")
+    finally:
+        process.kill()
+        process.wait(60)
+
+
+def test_store_that_is_not_writable_at_the_start_is_told(
+    world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse(_: Storage) -> None:
+        raise ValueError("DASL_ARTIFACTS_URI: it cannot be written. Mount it")
+
+    monkeypatch.setattr(Storage, "check_writable", refuse)
+    world.tick()
+    [message] = [each.getMessage() for each in caplog.records if each.levelname == "ERROR"]
+    assert message.endswith("DASL_ARTIFACTS_URI: it cannot be written. Mount it")
 
 
 def test_watchdog_ends_stuck_process_with_reason_and_stacks() -> None:

@@ -469,6 +469,28 @@ def test_failed_ingest_is_retried_once(world: World) -> None:
     assert failed.error["log_tail"][-1] == "MemoryError again"
 
 
+def test_ingest_whose_log_is_gone_with_its_node_ends(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ray answers 500 for that log, also in the next round."""
+
+    def gone(*arguments: object) -> None:
+        raise ExecutorUnavailable("Ray answered 500 to the log")
+
+    dataset = world.add_dataset()
+    world.tick()
+    monkeypatch.setattr(world.executor, "logs", gone)
+    for number in (1, 2):
+        world.executor.kill(world.run_id(dataset, number))
+        world.tick()
+        world.tick()
+    failed = world.dataset(dataset)
+    assert failed.state == "failed"
+    assert failed.error is not None
+    assert failed.error["message"] == "The ingest was ended by SIGKILL"
+    assert failed.error["log_tail"] == []
+
+
 def restart_ray(world: World) -> None:
     world.executor.lose_everything()
     world.restart()

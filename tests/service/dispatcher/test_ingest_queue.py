@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from service.datasets import repository as datasets
 from service.db.models import Dataset, IngestRun
+from service.protocol import UNDELIVERED_EXIT_CODE
 from service.states import DatasetState
 from tests.support.dispatcher_world import World
 
@@ -134,3 +135,27 @@ def test_ingest_that_reports_no_progress_is_left_alone(world: World) -> None:
         session.get_one(IngestRun, (dataset, 1)).progressed_at = world.now()
     world.tick(10_000)
     assert world.executor.is_running(world.run_id(dataset))
+
+
+def test_ingests_that_do_not_reach_the_api_are_tried_again_after_a_pause(world: World) -> None:
+    """However often: an outage of the API must not fail a data set."""
+    dataset = world.add_dataset()
+    world.tick()
+    for number in range(1, 5):
+        world.executor.end(world.run_id(dataset, number), UNDELIVERED_EXIT_CODE)
+        world.tick()
+        world.tick(110)
+        assert world.dataset(dataset).state == "pending"
+        other = world.add_dataset()
+        world.tick()
+        assert started(world)[-1] == other, "it does not block others"
+        finish(world, other)
+        world.tick(10)
+        assert world.executor.is_running(world.run_id(dataset, number + 1))
+    error = world.ingest_run(dataset).error or {}
+    assert (error["type"], "DASL_API_URL" in error["message"]) == ("reports-undelivered", True)
+    for number, state in ((5, "ingesting"), (6, "failed")):
+        world.executor.end(world.run_id(dataset, number), 1)
+        world.tick()
+        world.tick()
+        assert world.dataset(dataset).state == state, "failures of the ingest itself count"
