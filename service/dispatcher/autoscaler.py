@@ -13,8 +13,8 @@ from service.dispatcher.context import DispatcherContext, passed
 from service.dispatcher.executor import ExecutorUnavailable, SubmissionRefused
 from service.scheduling import autoscaling
 from service.scheduling.autoscaling import Bundles, Request
-from service.scheduling.nodes import Cluster
-from service.scheduling.packing import Demand
+from service.scheduling.nodes import Cluster, Node
+from service.scheduling.packing import Demand, Room
 
 logger = logging.getLogger(__name__)
 
@@ -23,7 +23,7 @@ _EVERY = timedelta(seconds=10)
 _REPEAT_EVERY = timedelta(minutes=5)
 """Interval at which an unchanged demand is shown again, in case the program before failed."""
 _GUESS_FOR = timedelta(minutes=5)
-"""How long a guess is shown if no node joins."""
+"""How long a guess is shown if no node joins that it can use."""
 _NO_GUESS_FOR = timedelta(minutes=1)
 """How long the jobs that fit the limit are shown without a guess, between two of them."""
 
@@ -41,6 +41,8 @@ class AutoscalerDemand:
         self._shown: Bundles | None = None
         self._shown_at: datetime | None = None
         self._tried_at: datetime | None = None
+        self._withdrawals = 0
+        """How often an empty demand was shown since one that was not empty."""
         self._nodes: frozenset[str] = frozenset()
         self._guess: Demand | None = None
         self._alone = False
@@ -59,15 +61,14 @@ class AutoscalerDemand:
         nodes = frozenset(node.id for node in cluster.nodes)
         if nodes != self._nodes:
             self.forget()
-        if nodes - self._nodes:
+        if any(self._is_for_guess(node) for node in cluster.nodes if node.id not in self._nodes):
             self._turn_began_at = now
         self._nodes = nodes
         if not passed(self._tried_at, now, _EVERY):
             return
         self._tried_at = now
         bundles = self._next(running, waiting, now).bundles
-        lost = bool(bundles) and passed(self._shown_at, now, _REPEAT_EVERY)
-        if bundles == self._shown and not lost:
+        if bundles == self._shown and not self._is_repeated(now):
             return
         command = self._context.entrypoints.demand.format(bundles=shlex.quote(json.dumps(bundles)))
         name = f"demand-{uuid4().hex}"
@@ -79,7 +80,20 @@ class AutoscalerDemand:
         finally:
             # Not before: the loop that removes it would find it unknown. It may also run if Ray did not answer.
             self._context.demand_programs.add(name)
+        self._withdrawals = 0 if bundles else self._withdrawals + 1
         self._shown, self._shown_at = bundles, now
+
+    def _is_repeated(self, now: datetime) -> bool:
+        """Whether the unchanged demand is shown again; an empty one only once, as most clusters never wait."""
+        return self._withdrawals < 2 and passed(self._shown_at, now, _REPEAT_EVERY)
+
+    def _is_for_guess(self, node: Node) -> bool:
+        guess = self._guess
+        return (
+            guess is not None
+            and guess.choice.allows(node)
+            and Room.of(node).places(guess.worker) > 0
+        )
 
     def _next(self, running: Sequence[Demand], waiting: Sequence[Demand], now: datetime) -> Request:
         """Return the request of this turn, or of the next one if this turn is over."""

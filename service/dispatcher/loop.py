@@ -420,7 +420,9 @@ class Dispatcher:
     def _show_demand(
         self, cluster: Cluster, taken: Sequence[Running], decisions: Sequence[Decision]
     ) -> None:
-        if self._autoscaler is not None:
+        # While the store or the API is away, jobs wait for their nodes, too.
+        unknown = any(each.waits_for in ("store", "api") for each in decisions)
+        if self._autoscaler is not None and not unknown:
             running = [each.demand for each in taken]
             running += [each.job.demand for each in decisions if each.starts]
             self._autoscaler.show(cluster, running, autoscaling.waiting_demands(decisions))

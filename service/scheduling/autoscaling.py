@@ -2,8 +2,9 @@
 
 Version 2 of Ray's autoscaler serves a request as a whole or not at all: if one worker fits on no node that it may
 add, it adds none. So a request has what runs and, in the order of the queue, the waiting jobs that fit beside it on
-the largest cluster (`DASL_CLUSTER_LIMIT`). The limit knows neither labels nor types of GPUs nor memory. Of the jobs
-that name these, and of all jobs if there is no limit, a request has one: the guess.
+the largest cluster (`DASL_CLUSTER_LIMIT`), wherever Ray places each. The limit knows neither labels nor types of GPUs
+nor memory. Of the jobs that name these, of those that may only fit, and of all jobs if there is no limit, a request
+has one: the guess.
 """
 
 from __future__ import annotations
@@ -45,23 +46,30 @@ def guesses(
     running: Iterable[Demand], waiting: Iterable[Demand], limit: ClusterLimit
 ) -> list[Demand]:
     """Return the distinct demands that the limit does not exclude, but does not know to be possible either."""
-    unknown = [each for each in waiting if not _is_decidable(each, limit)]
-    return _fitting(_kinds(running), unknown, _rooms(limit))
+    kinds, rooms = _kinds(running), _rooms(limit)
+    return [
+        each
+        for each in dict.fromkeys(waiting)
+        if _may_fit(with_it := kinds + _kinds([each]), rooms)
+        and not (_is_decidable(each, limit) and _fits(with_it, rooms))
+    ]
 
 
 def request(
     running: Iterable[Demand], waiting: Iterable[Demand], limit: ClusterLimit, guess: Demand | None
 ) -> Request:
-    """Return a request with what runs, the waiting jobs that fit beside it, and one with the demand `guess`.
+    """Return a request with what runs, one waiting job with the demand `guess`, and those that fit beside these.
 
     Ray's autoscaler compares a request with the whole cluster, so it contains what runs.
     """
     kinds, rooms = _kinds(running), _rooms(limit)
-    queue: list[Demand] = []
-    for demand in waiting:
-        if _is_decidable(demand, limit) or (demand == guess and guess not in queue):
-            queue.append(demand)
+    queue = [each for each in waiting if _is_decidable(each, limit)]
     chosen: list[Demand] = []
+    if guess is not None and guess in waiting and _may_fit(kinds + _kinds([guess]), rooms):
+        chosen = [guess]
+        kinds += _kinds(chosen)
+        if guess in queue:
+            queue.remove(guess)
     while fitting := set(_fitting(kinds, queue, rooms)):
         queue = [each for each in queue if each in fitting]
         # As many from its head as fit together; a search, because a check takes long for a large cluster.
@@ -123,6 +131,22 @@ def _fits(kinds: _Kinds, rooms: Sequence[Room] | None) -> bool:
             return False
         placed[known] += count
     return True
+
+
+def _may_fit(kinds: _Kinds, rooms: Sequence[Room] | None) -> bool:
+    """Whether all workers together need no more than the empty nodes have, and each fits on one of them."""
+    if kinds.total() > MAX_WORKERS:
+        return False
+    if rooms is None:
+        return True
+    workers = {worker._replace(memory=0) for worker, _ in kinds}
+    return (
+        sum(worker.cpus * count for (worker, _), count in kinds.items())
+        <= sum(room.cpus for room in rooms)
+        and sum(worker.gpus * count for (worker, _), count in kinds.items())
+        <= sum(room.gpus for room in rooms)
+        and all(any(room.places(worker) for room in rooms) for worker in workers)
+    )
 
 
 def _rank(item: tuple[tuple[Worker, NodeChoice], int]) -> tuple[int, int, float]:

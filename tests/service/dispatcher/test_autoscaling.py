@@ -13,6 +13,8 @@ from ray.autoscaler.v2.scheduler import ResourceDemandScheduler, SchedulingReque
 from ray.autoscaler.v2.utils import ResourceRequestUtil
 from ray.core.generated.autoscaler_pb2 import ClusterResourceConstraint
 
+from service.dispatcher.api_check import ApiCheck
+from service.dispatcher.store_check import StoreCheck
 from service.scheduling import autoscaling
 from service.scheduling.autoscaling import Bundles
 from service.scheduling.nodes import Node, NodeChoice
@@ -121,12 +123,34 @@ def test_rays_autoscaler_can_serve_what_fits_the_limit(
 ) -> None:
     running: list[Demand] = []
     for guess in [None, *autoscaling.guesses([], earlier, limit)]:
-        running += autoscaling.request(running, earlier, limit, guess).waiting
-    for guess in [None, *autoscaling.guesses(running, waiting, limit)]:
+        request = autoscaling.request(running, earlier, limit, guess)
+        # Ray may refuse a guess.
+        if launched(request.bundles, limit) is not None:
+            running += request.waiting
+    surely = autoscaling.request(running, waiting, limit, None)
+    assert launched(surely.bundles, limit) is not None
+    guesses = autoscaling.guesses(running, waiting, limit)
+    for guess in [None, *guesses]:
         request = autoscaling.request(running, waiting, limit, guess)
-        assert launched(request.bundles, limit) is not None
         demanded = sum(each.workers for each in [*running, *request.waiting])
         assert not request.waiting or sum(count for count, _, _ in request.bundles) == demanded
+    # Each job that it could serve is shown, now or as a guess, unless those before it take its place.
+    for demand in set(waiting) - set(guesses):
+        fits = demand in autoscaling.request(running, [demand], limit, None).waiting
+        alone = autoscaling.request(running, [demand], None, demand)
+        assert fits or launched(alone.bundles, limit) is None
+
+
+def test_job_that_only_may_fit_is_a_guess() -> None:
+    """The 8 CPUs need a node for themselves, and the others fit on one, if Ray places them so."""
+    limit, large = (NodeShape(2, 8, 0),), Demand(1, Worker(8, 0))
+    running = [Demand(1, Worker(5, 0)), Demand(1, Worker(3, 0))]
+    assert autoscaling.request(running, [large], limit, None).waiting == []
+    assert autoscaling.guesses(running, [large, large], limit) == [large]
+    request = autoscaling.request(running, [large, large], limit, large)
+    assert request.waiting == [large]
+    assert launched(request.bundles, limit) == 2
+    assert autoscaling.guesses([*running, large], [large], limit) == []
 
 
 @pytest.fixture
@@ -137,8 +161,8 @@ def world(world: World) -> World:
     return world
 
 
-def head(name: str = "head") -> Node:
-    return Node(name, name, 0, 0, 0, 0)
+def head(name: str = "head", cpus: int = 0, **labels: str) -> Node:
+    return Node(name, name, cpus, 0, 0, 0, labels=labels)
 
 
 def shown(world: World) -> list[Any]:
@@ -171,16 +195,34 @@ def test_guesses_take_turns_and_jobs_that_fit_are_shown_alone_between(world: Wor
     ]
 
 
-def test_guess_stays_while_nodes_join(world: World) -> None:
-    for rack in ("a", "b"):
-        world.add_job(node_labels={"rack": rack})
+@pytest.mark.parametrize("rack", ["a", "c"])
+def test_guess_stays_while_nodes_join_that_it_can_use(world: World, rack: str) -> None:
+    for number, name in enumerate("ab"):
+        world.add_job(node_labels={"rack": name}, workers=4 + number)
     for number in range(3):
         wait(world, 200)
-        world.executor.nodes.append(head(str(number)))
+        world.executor.nodes.append(head(str(number), cpus=1, rack=rack))
     wait(world, 290)
-    assert {str(each) for each in shown(world)} == {"[(1, 'a')]"}
+    demands = {str(each) for each in shown(world)}
+    assert demands == {"[(4, 'a')]"} if rack == "a" else {"[(4, 'a')]", "[(5, 'b')]"}
     wait(world, 30)
+    assert "[(5, 'b')]" in {str(each) for each in shown(world)}
+
+
+@pytest.mark.parametrize("away", ["store", "api"])
+def test_demand_stays_while_nothing_may_start(
+    world: World, away: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for rack in ("a", "b"):
+        world.add_job(node_labels={"rack": rack})
+    wait(world, 200)
+    kind, name = (StoreCheck, "is_writable") if away == "store" else (ApiCheck, "answers")
+    with monkeypatch.context() as patch:
+        patch.setattr(kind, name, False)
+        wait(world, 60)
+    wait(world, 60)
     assert shown(world)[-1] == [(1, "b")]
+    assert [] not in shown(world)
 
 
 def test_unchanged_demand_is_shown_again_after_some_minutes(world: World) -> None:
@@ -212,4 +254,4 @@ def test_demand_is_shown_again_when_ray_may_have_lost_it(world: World, how: str)
     assert shown(world) == [[(2,)]] * 2
     world.cancel(job)
     wait(world, 600)
-    assert shown(world) == [[(2,)]] * 2 + [[]], "a withdrawal is not repeated"
+    assert shown(world) == [[(2,)]] * 2 + [[]] * 2, "a withdrawal is repeated once"
