@@ -22,8 +22,6 @@ FLUSH_SECONDS = 600.0
 # before saves the next attempt some steps.
 CLOSE_SECONDS = 60.0
 METRIC_POINTS_PER_CALL = 1000
-# What a proxy answers while the API behind it is replaced or busy.
-_OF_PROXY = frozenset({403, 404, 408, 425, 429})
 # Above this number, which a long outage can reach, every second metric point is dropped.
 MAX_METRIC_POINTS = 100_000
 
@@ -152,7 +150,7 @@ class ReportQueue:
             logger.warning("the API does not answer, training continues: %s", error)
             return False
         except ApiError as error:
-            if error.status >= 500 or _is_of_proxy(error):
+            if error.status >= 500:
                 logger.warning("the API has a problem, training continues: %s", error)
                 return False
             logger.error("the API refused a report: %s", error)
@@ -224,8 +222,3 @@ class ReportQueue:
         with self._changed:
             self._failure = self._failure or error
             self._changed.notify_all()
-
-
-def _is_of_proxy(error: ApiError) -> bool:
-    """Whether an answer is that of a proxy, and temporary. Each answer of the API itself has a type."""
-    return error.status in _OF_PROXY and error.type == "about:blank"

@@ -23,6 +23,9 @@ from service.client.errors import (
 BUSY = frozenset({502, 503, 504})
 """Status codes of a server or proxy that is temporarily unavailable."""
 
+_OF_PROXY = frozenset({403, 404, 408, 425, 429})
+"""What a proxy answers, too, while the server behind it is replaced or busy."""
+
 _SIGNATURE = "X-Amz-Signature"
 """Parameter of a URL that is valid without a token."""
 
@@ -37,6 +40,8 @@ class Transport:
             504, in seconds; calls may override it. A request is repeatable if it is a GET, has an
             Idempotency-Key, or the caller declares it.
         timeout: seconds to wait for an answer.
+        awaits_server: also retry what only a proxy answers, such as a 404 that is no problem document, and then raise
+            `ConnectionFailed`: the server is known to exist.
         tenant: the tenant for which an operator's token acts; `None`: its own.
     """
 
@@ -46,9 +51,11 @@ class Transport:
         *,
         patience: float,
         timeout: float = 30.0,
+        awaits_server: bool = False,
         tenant: str | None = None,
     ) -> None:
         self.url = connection.url
+        self._awaits_server = awaits_server
         self._patience = patience
         self._timeout = timeout
         headers = {"User-Agent": "dasl-client", "Accept": "application/json"}
@@ -168,7 +175,10 @@ class Transport:
                 failure = ConnectionFailed(self.url, _reason(error, self._timeout))
                 failure.__cause__ = error
             else:
-                if response.status_code not in BUSY:
+                if self._awaits_server and _is_of_proxy(response):
+                    answer = f"a proxy answers {response.status_code}"
+                    failure = ConnectionFailed(self.url, answer)
+                elif response.status_code not in BUSY:
                     self._raise_for(response)
                     return response
                 retry_after = _retry_after(response)
@@ -190,18 +200,9 @@ class Transport:
         if response.is_redirect:
             target = response.headers.get("location", "elsewhere")
             raise ConnectionFailed(self.url, f"it redirects to {target}; use that address")
-        problem: dict[str, Any] = {}
-        if "json" in response.headers.get("content-type", ""):
-            try:
-                decoded = response.json()
-            except ValueError:
-                decoded = None
-            if isinstance(decoded, dict):
-                problem = decoded
-        if not problem:
-            problem = {
-                "title": f"{self.url} answered {response.status_code} to {response.url.path}"
-            }
+        problem = _problem(response) or {
+            "title": f"{self.url} answered {response.status_code} to {response.url.path}"
+        }
         stale = response.status_code == 409 and str(problem.get("type", "")).endswith(STALE_ATTEMPT)
         raise (StaleAttempt if stale else ApiError)(response.status_code, problem)
 
@@ -217,6 +218,22 @@ def path_to(*segments: str) -> str:
 
 def _without_none(params: Params | None) -> dict[str, str | int | float]:
     return {key: value for key, value in (params or {}).items() if value is not None}
+
+
+def _problem(response: httpx.Response) -> dict[str, Any]:
+    """Return the problem document of an answer; empty if it has none."""
+    if "json" not in response.headers.get("content-type", ""):
+        return {}
+    try:
+        decoded = response.json()
+    except ValueError:
+        return {}
+    return decoded if isinstance(decoded, dict) else {}
+
+
+def _is_of_proxy(response: httpx.Response) -> bool:
+    """Whether an answer is that of a proxy, and may be temporary. Each problem of the API has a type."""
+    return response.status_code in _OF_PROXY and not _problem(response).get("type")
 
 
 def _retry_after(response: httpx.Response) -> float:

@@ -58,7 +58,8 @@ class WorkerClient:
         run: str | None = None,
         patience: float = 60.0,
     ) -> None:
-        self._transport = Transport(resolve_connection(url, token), patience=patience)
+        connection = resolve_connection(url, token)
+        self._transport = Transport(connection, patience=patience, awaits_server=True)
         self._job = job
         self._attempt = attempt
         self._run = run

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -85,11 +86,26 @@ def test_driver_leaves_an_end_that_was_not_reported_to_the_dispatcher(
     assert home.reports == []
 
 
-@pytest.mark.parametrize(("status", "error"), [(503, ReportsUndelivered), (422, ApiError)])
+PROBLEM, OF_PROXY = {"type": "problem", "detail": "no"}, None
+
+
+@pytest.mark.parametrize(
+    ("status", "answer", "error"),
+    [
+        (503, PROBLEM, ReportsUndelivered),
+        (404, OF_PROXY, ReportsUndelivered),
+        (404, PROBLEM, ApiError),
+        (422, PROBLEM, ApiError),
+    ],
+)
 def test_end_that_a_failing_api_does_not_take_is_no_failure_of_the_training(
-    home: Home, monkeypatch: pytest.MonkeyPatch, status: int, error: type[Exception]
+    home: Home,
+    monkeypatch: pytest.MonkeyPatch,
+    status: int,
+    answer: dict[str, Any] | None,
+    error: type[Exception],
 ) -> None:
-    home.refusals["finish"] = (status, {"type": "problem", "detail": "no"})
+    home.refusals["finish"] = (status, answer)
     monkeypatch.setattr("workers.settings.PATIENCE_SECONDS", 0.0)
     client = WorkerClient(home.url, "token", "job_1", 1, run="r")
     try:
@@ -99,7 +115,7 @@ def test_end_that_a_failing_api_does_not_take_is_no_failure_of_the_training(
         client.close()
 
 
-@pytest.mark.parametrize("answer", ["none", "busy"])
+@pytest.mark.parametrize("answer", ["none", "busy", "of a proxy"])
 @pytest.mark.parametrize("action", ["start", "finish"])
 def test_ingest_that_cannot_be_reported_is_left_to_the_dispatcher(
     home: Home, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, action: str, answer: str
@@ -117,7 +133,9 @@ def test_ingest_that_cannot_be_reported_is_left_to_the_dispatcher(
         return text
 
     if answer == "busy":
-        home.refusals[action] = (503, {"type": "problem", "detail": "no"})
+        home.refusals[action] = (503, PROBLEM)
+    elif answer == "of a proxy":
+        home.refusals[action] = (404, OF_PROXY)
     elif action == "start":
         home.down()
     else:

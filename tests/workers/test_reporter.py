@@ -404,7 +404,7 @@ def test_answer_of_a_proxy_delays_reports_and_loses_none(
     with reporter:
         reporter.metrics(points(1))
         reporter.checkpoint(folder, 2, 1.0, {}, final=True)
-        wait_for(lambda: "the API has a problem" in caplog.text)
+        wait_for(lambda: f"a proxy answers {status}" in caplog.text)
         assert home.reports == []
         home.refusals.clear()
         reporter.flush()
