@@ -88,12 +88,13 @@ class Checkpointer:
         """
         minutes = self.spec.checkpoints.every_minutes
         within_epoch = self.state.progress.step % self.length.steps_per_epoch != 0
-        if minutes is None or not within_epoch:
+        if not within_epoch:
             return False
+        regular = inf if minutes is None else 60 * minutes
         failures = self._failures_in_a_row()
         # The exponent is limited, as numbers of Python are not.
         pause = RETRY_SECONDS * 2.0 ** min(failures - 1, 20) if failures else inf
-        return monotonic() - self._last_try >= min(60 * minutes, pause)
+        return monotonic() - self._last_try >= min(regular, pause)
 
     def is_due(self, epochs: int) -> bool:
         """Whether a checkpoint is saved after this many epochs."""

@@ -272,13 +272,18 @@ def test_unexpected_error_beside_the_training_ends_the_run_before_its_next_step(
 
 
 @pytest.mark.parametrize(
-    ("full", "saved"),
-    [((4,), [5, 8, 9]), ((4, 5), [7, 9])],
-    ids=["one", "two, the pause grows"],
+    ("full", "settings", "saved"),
+    [
+        ((4,), {"every_minutes": 5, "every_epochs": 3}, [5, 8, 9]),
+        ((4, 5), {"every_minutes": 5, "every_epochs": 3}, [7, 9]),
+        ((3,), {"every_minutes": None, "every_epochs": 1}, [4, 6, 9]),
+    ],
+    ids=["one", "two, the pause grows", "only by epochs"],
 )
 @pytest.mark.parametrize("memory", [0, 1 << 40], ids=["training waits", "beside the training"])
 def test_save_after_a_failed_one_comes_soon(
     full: tuple[int, ...],
+    settings: dict[str, int | None],
     saved: list[int],
     memory: int,
     pictures: DatasetIndex,
@@ -301,7 +306,9 @@ def test_save_after_a_failed_one_comes_soon(
     monkeypatch.setattr(Trainer, "step", count)
     monkeypatch.setattr(checkpointing, "monotonic", lambda: 100.0 * len(steps))
     spec = resolved(
-        pictures, checkpoints={"every_minutes": 5}, train={"checkpoint_every_epochs": 3}
+        pictures,
+        checkpoints={"every_minutes": settings["every_minutes"]},
+        train={"checkpoint_every_epochs": settings["every_epochs"]},
     )
     disk = FullDisk(tmp_path, *full)
     assert run(spec, pictures, cache, disk) == "succeeded"
