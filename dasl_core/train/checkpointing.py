@@ -92,7 +92,7 @@ class Checkpointer:
             return False
         regular = inf if minutes is None else 60 * minutes
         failures = self._failures_in_a_row()
-        # The exponent is limited, as numbers of Python are not.
+        # A float overflows at 2 to the power of 1024.
         pause = RETRY_SECONDS * 2.0 ** min(failures - 1, 20) if failures else inf
         return monotonic() - self._last_try >= min(regular, pause)
 

@@ -120,7 +120,7 @@ def _rooms(limit: ClusterLimit) -> list[Room] | None:
 
 def _fits(kinds: _Kinds, rooms: Sequence[Room] | None) -> bool:
     """Whether all workers fit on empty nodes, wherever Ray's autoscaler places those that it places first."""
-    if kinds.total() > MAX_WORKERS:
+    if not _may_fit(kinds, rooms):
         return False
     if rooms is None:
         return True
