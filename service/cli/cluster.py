@@ -39,9 +39,13 @@ def drain(
     with connect() as client:
         client.drain(node, save=save, reason=reason)
         known = client.cluster().nodes
-    print_line(f"{'All nodes get' if node is None else f'{node} gets'} no new workers.")
-    if node is not None and not any(node in (each.id, each.address, each.name) for each in known):
-        note("No node of now has this id, name or address: see `dasl cluster`.")
+    if node is None or any(node in (each.id, each.address, each.name) for each in known):
+        print_line(f"{'All nodes get' if node is None else f'{node} gets'} no new workers.")
+    else:
+        note(
+            f"No node that is up has the id, name or address {node!r}: see `dasl cluster`. One that joins with it "
+            f"gets no workers; if that is not meant, run: dasl undrain {node}"
+        )
 
 
 def undrain(node: NodeArgument = None) -> None:

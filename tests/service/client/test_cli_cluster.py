@@ -61,3 +61,20 @@ def test_usage_shows_hours_by_tag_and_says_if_groups_are_left_out(
     assert result.stdout.splitlines()[-1].split() == ["vision", "-", "3", "1.2", "10.0"]
     assert "Only the first 1" in result.stderr
     assert json.loads(as_json.stdout)["data"][0]["gpu_hours"] == 1.25
+
+
+@pytest.mark.parametrize("node", ["gpu-1", "nonsense"])
+def test_drain_of_unknown_node_says_so_and_how_to_end_it(
+    node: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nodes = [{"id": "a1", "address": "10.0.0.1", "name": "gpu-1"}]
+    with scripted(lambda _: answer_json({"data": [], "nodes": nodes})) as server:
+        monkeypatch.setenv("DASL_URL", server.url)
+        result = CliRunner().invoke(app, ["drain", node])
+    assert result.exit_code == 0
+    if node == "gpu-1":
+        assert (result.stdout, result.stderr) == ("gpu-1 gets no new workers.\n", "")
+    else:
+        assert result.stdout == ""
+        assert "No node that is up has the id, name or address 'nonsense'" in result.stderr
+        assert "dasl undrain nonsense" in result.stderr
