@@ -23,7 +23,10 @@ def model_card(spec: ResolvedJobSpec, model: dict[str, Any], metrics: dict[str, 
 
 def hub_card(spec: ResolvedJobSpec, model: dict[str, Any], metrics: dict[str, Any]) -> str:
     """Write the README.md of a folder in Hugging Face's layout."""
-    return _card(spec, model, metrics, LOAD_HUB_FOLDER)
+    images = model["preprocessing"]
+    # timm's transform takes 8-bit images in color or gray.
+    fits = "window" not in images and images["channels"] in (1, 3)
+    return _card(spec, model, metrics, LOAD_HUB_FOLDER + (TIMM_TRANSFORM if fits else "```\n"))
 
 
 def transformers_card(
@@ -37,6 +40,14 @@ def transformers_card(
         metrics: the content of `metrics.json`.
         features: the expression of the backbone's features in `tokens`, the last hidden state.
     """
+    images = model["preprocessing"]
+    unscaled = ""
+    if "window" in images:
+        low, high = images["window"]
+        unscaled = (
+            f" The processor does not clamp: clip raw values to [{low:g}, {high:g}] before, and pass arrays with "
+            '`input_data_format="channels_first"`.'
+        )
     load = f"""```python
 from transformers import AutoImageProcessor, AutoModel
 
@@ -49,7 +60,7 @@ def model(images):
     return {features}
 ```
 
-`processor(pictures, return_tensors="pt")["pixel_values"]` gives `images`.
+`processor(pictures, return_tensors="pt")["pixel_values"]` gives `images`.{unscaled}
 """
     return _card(spec, model, metrics, load, library="transformers")
 
@@ -60,7 +71,9 @@ import timm
 # "local-dir:" reads safetensors from timm 1.0.26 on. After an upload: "hf-hub:USER/NAME".
 model = timm.create_model("local-dir:.", pretrained=True)
 model.eval()
+"""
 
+TIMM_TRANSFORM = """
 config = timm.data.resolve_model_data_config(model)
 transform = timm.data.create_transform(**config, is_training=False)
 ```
@@ -165,8 +178,7 @@ def _card(
 
 {load}
 `images` is float32, (batch, {images["channels"]}, {side}, {side}): {_square(spec.evaluate.crop_pct)} of each image,
-resized to {side} x {side} ({images["interpolation"]}), values in [0, 1] minus mean {images["mean"]},
-divided by {images["std"]}. No exported network does this itself.
+resized to {side} x {side} ({images["interpolation"]}), {_values(images)}. No exported network does this itself.
 `model(images)` gives features of width {model["num_features"]}.
 
 ## Measured on held-out images
@@ -189,6 +201,20 @@ All evaluations and the loss of every epoch are in `metrics.json` of the checkpo
 {spec.model_dump_json(indent=2)}
 ```
 """
+
+
+def _values(images: dict[str, Any]) -> str:
+    """Describe what becomes of pixels; `images` is the preprocessing of `model.json`."""
+    channels = images["channels"]
+    mean, std = f"mean {images['mean']}", f"{images['std']}"
+    bands = "" if channels in (1, 3) else f"its {channels} bands in the order of the file, "
+    if "window" not in images:
+        return f"{bands}values in [0, 1] minus {mean},\ndivided by {std}"
+    low, high = images["window"]
+    return (
+        f"{bands}raw values x\nas `(clip((x - {low:g}) / ({high:g} - {low:g}), 0, 1) - mean) / std`, with {mean}\n"
+        f"and std {std} of each channel"
+    )
 
 
 def _square(crop_pct: float) -> str:

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from dasl_core.models.backbone import build_backbone
 from dasl_core.spec import OWN_BACKBONE, ResolvedBackbone, ResolvedJobSpec
+from dasl_core.spec.fields import EIGHT_BIT
 from dasl_core.spec.normalization import PREPROCESSING
 
 # Other runtimes sum in another order. A larger difference means that they compute another function.
@@ -101,12 +102,15 @@ def largest_difference(
 def preprocessing(spec: ResolvedJobSpec) -> dict[str, Any]:
     """Describe the preprocessing of images, JSON-ready. No exported network does it itself."""
     backbone, crop_pct = spec.backbone, spec.evaluate.crop_pct
+    # 8-bit images need no word of it: readers map them to [0, 1].
+    window = {} if backbone.window == EIGHT_BIT else {"window": list(backbone.window)}
     return {
         "image_size": backbone.image_size,
         "channels": backbone.in_channels,
         "crop": "largest central square" if crop_pct == 1 else "central square",
         "crop_pct": crop_pct,
         "interpolation": "bilinear",
+        **window,
         "mean": list(backbone.mean),
         "std": list(backbone.std),
     }

@@ -116,18 +116,21 @@ def processor_config(spec: ResolvedJobSpec) -> dict[str, Any]:
     """Content of `preprocessor_config.json`: the central square of each image, resized and normalized."""
     images = preprocessing(spec)
     size = images["image_size"]
+    low, high = spec.backbone.window
+    scale = 1 / (high - low)
     return {
         "image_processor_type": "BitImageProcessor",
-        "do_convert_rgb": images["channels"] == 3,
+        "do_convert_rgb": images["channels"] == 3 and "window" not in images,
         "do_resize": True,
         "size": {"shortest_edge": round(size / images["crop_pct"])},
         "resample": BILINEAR,
         "do_center_crop": True,
         "crop_size": {"height": size, "width": size},
         "do_rescale": True,
-        "rescale_factor": 1 / 255,
+        "rescale_factor": scale,
         "do_normalize": True,
-        "image_mean": images["mean"],
+        # x * scale - (mean + low * scale) is (x - low) * scale - mean.
+        "image_mean": [mean + low * scale for mean in images["mean"]],
         "image_std": images["std"],
     }
 

@@ -6,13 +6,14 @@ from collections.abc import Callable
 from contextlib import redirect_stdout
 from inspect import signature
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 import timm
 import torch
 from timm.models import load_pretrained, model_entrypoint
 from torch import nn
 
+from dasl_core.models.input_bands import adapt_first_convolutions
 from dasl_core.models.transformers_layout import to_authors_layout
 from dasl_core.models.warm_start import (
     check_finite,
@@ -71,7 +72,7 @@ def build_backbone(backbone: ResolvedBackbone, *, any_size: bool = False) -> nn.
         if has_same_shapes(weights, model):
             model.load_state_dict(weights)  # such as `backbone.safetensors` of a checkpoint
         else:
-            model = _from_timm_file(start, weights, arguments | extra, backbone.stem)
+            model = _from_timm_file(start, weights, arguments | extra, backbone)
     check_finite(model, start)
     check_normalization(backbone, start)
     return model
@@ -95,7 +96,7 @@ def fit_stem(model: nn.Module, kind: Stem) -> None:
 
 
 def _from_timm_file(
-    file: Path, weights: dict[str, Any], arguments: dict[str, Any], stem: Stem
+    file: Path, weights: dict[str, Any], arguments: dict[str, Any], backbone: ResolvedBackbone
 ) -> nn.Module:
     """Build a timm model whose weights timm itself loads from a file.
 
@@ -104,7 +105,7 @@ def _from_timm_file(
 
     Args:
         weights: the content of the file.
-        stem: which the weights of a ResNet have; a deep one may get another stride.
+        backbone: its stem is that of the weights of a ResNet; a deep one may get another stride.
 
     Raises:
         ValueError: the weights do not fit the model.
@@ -112,8 +113,8 @@ def _from_timm_file(
     name = arguments["model_name"]
     try:
         model: nn.Module = timm.create_model(**arguments)
-        fit_stem(model, stem)
-        kept = _Kept(name)
+        fit_stem(model, backbone.stem)
+        kept = _Kept(name, backbone.extra_bands)
         # For some ViTs timm would otherwise expect weights in the format of JAX.
         source = _configuration(model) | {"state_dict": weights, "custom_load": False}
         with redirect_stdout(sys.stderr):  # some of timm's filters print
@@ -121,12 +122,13 @@ def _from_timm_file(
                 model,
                 pretrained_cfg=source,
                 num_classes=0,
-                in_chans=arguments["in_chans"],
+                # timm leaves three channels as they are: the filter has adapted them.
+                in_chans=3 if kept.adapts_bands else arguments["in_chans"],
                 filter_fn=kept,
                 strict=False,
             )
         names, expected = kept.names, model.state_dict().keys()
-        classifier = tuple(f"{part}." for part in _classifiers(model))
+        classifier = tuple(f"{part}." for part in _layers(model, "classifier"))
         # timm silently leaves missing weights random, and drops those that it does not know.
         if missing := expected - names:
             raise ValueError(f"it has no {min(missing)}")
@@ -144,10 +146,13 @@ def _from_timm_file(
 
 
 class _Kept:
-    """timm's filter of a model's published weights, which keeps the names of what it returns."""
+    """timm's filter of a model's published weights, which keeps the names of what it returns.
 
-    def __init__(self, name: str) -> None:
-        self.name, self.convert = name, _filter_of(name)
+    It adapts them to the bands of images, unless `extra_bands` is "repeat": that is what timm does.
+    """
+
+    def __init__(self, name: str, extra_bands: Literal["repeat", "mean", "random"]) -> None:
+        self.name, self.extra_bands, self.convert = name, extra_bands, _filter_of(name)
         self.names: set[str] = set()
 
     def __call__(self, weights: dict[str, Any], model: nn.Module) -> dict[str, Any]:
@@ -157,9 +162,17 @@ class _Kept:
             takes_model = "model" in signature(self.convert).parameters
             converted = self.convert(weights, *([model] if takes_model else []))
         converted = with_last_norm_of(model, converted)
+        if self.extra_bands != "repeat":
+            first = _layers(model, "first_conv")
+            converted = adapt_first_convolutions(converted, model, first, self.extra_bands)
         self.names = set(converted)
         self._check_biases(weights)
         return converted
+
+    @property
+    def adapts_bands(self) -> bool:
+        """Whether what it returns has the bands of the model."""
+        return self.extra_bands != "repeat"
 
     def _check_biases(self, weights: dict[str, Any]) -> None:
         """Check that timm dropped no biases of attention, as it does if the model has none.
@@ -198,9 +211,9 @@ def _configuration(model: nn.Module) -> dict[str, Any]:
     return configuration
 
 
-def _classifiers(model: nn.Module) -> tuple[str, ...]:
-    """Names of the layers that a timm model with classes has after its features."""
-    names = _configuration(model).get("classifier") or ()
+def _layers(model: nn.Module, kind: Literal["first_conv", "classifier"]) -> tuple[str, ...]:
+    """Names of the layers of a timm model that take the image, or that follow its features."""
+    names = _configuration(model).get(kind) or ()
     return (names,) if isinstance(names, str) else tuple(names)
 
 

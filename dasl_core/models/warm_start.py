@@ -17,7 +17,7 @@ from dasl_core.spec.locations import (
     local_path,
 )
 from dasl_core.spec.normalization import not_a_checkpoint
-from dasl_core.spec.resolve.backbone import normalization_problem
+from dasl_core.spec.resolve.pixels import normalization_problem
 
 
 def pretrained_path(location: str) -> Path:
@@ -118,14 +118,13 @@ def check_normalization(backbone: ResolvedBackbone, start: Path) -> None:
         ValueError: the files of `start` record another mean or std; the message says what to set.
     """
     recorded = recorded_normalization(start)
-    if recorded is not None:
-        expected = recorded.of_channels(backbone.in_channels)
-        if not backbone.normalization.is_close(expected):
-            problem = normalization_problem(backbone.normalization, expected)
-            raise ValueError(
-                f"{problem}. The job was resolved where the files were not read, or by an older version: with "
-                "auto, a new job takes what they record (dasl clone JOB --checkpoint none)"
-            )
+    if recorded is not None and (
+        problem := normalization_problem(backbone.normalization, recorded)
+    ):
+        raise ValueError(
+            f"{problem}. The job was resolved where the files were not read, or by an older version: with "
+            "auto, a new job takes what they record (dasl clone JOB --checkpoint none)"
+        )
 
 
 def load_checkpoint(model: nn.Module, folder: Path, expected: dict[str, Any]) -> None:

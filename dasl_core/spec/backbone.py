@@ -9,12 +9,35 @@ from dasl_core.spec.base import Auto, SpecModel, problem
 from dasl_core.spec.errors import closest
 from dasl_core.spec.fields import (
     ChannelMeans,
+    Channels,
     ChannelStds,
     DropPath,
     FrozenBatchNorm,
     ImageSize,
     Pooling,
+    Window,
 )
+
+
+class Percentiles(SpecModel):
+    """A window by percentiles of the data set's values."""
+
+    percentiles: tuple[
+        Annotated[float, Field(ge=0, le=100)], Annotated[float, Field(ge=0, le=100)]
+    ] = Field(
+        description="The window is between these two percentiles of the raw values: 0 <= low < high <= 100."
+    )
+
+    @model_validator(mode="after")
+    def _check_order(self) -> Self:
+        if self.percentiles[0] >= self.percentiles[1]:
+            raise problem(
+                "must increase",
+                list(self.percentiles),
+                "two percentiles: low, then a larger high, such as [0.1, 99.9]",
+                field="backbone.window.percentiles",
+            )
+        return self
 
 
 class Backbone(SpecModel):
@@ -37,7 +60,23 @@ class Backbone(SpecModel):
             "network can compute."
         ),
     )
-    in_channels: Literal[1, 3] = Field(3, description="3 reads all images as RGB, 1 as luminance.")
+    in_channels: Channels | Auto = Field(
+        "auto",
+        description=(
+            "Channels of the network's input. 3 reads all images as RGB, 1 as luminance; other numbers need "
+            'images with as many bands. "auto": that of the checkpoint of `pretrained`; else 3, or for images '
+            "with 2 or more than 4 bands their number, and for those with 4 bands of more than 8 bits, 4."
+        ),
+    )
+    window: Window | Percentiles | Auto = Field(
+        "auto",
+        description=(
+            "The raw values [low, high] that become 0 and 1; values beyond them are clamped. Or "
+            '`{percentiles: [low, high]}` of the data set\'s values. "auto": [0, 255] for 8-bit images; for '
+            "others the percentiles 0.1 and 99.9, or where they were not measured, the range of the type: [0, "
+            "65535] for uint16, [-32768, 32767] for int16, [0, 1] for float32."
+        ),
+    )
     stem: Stem | Auto = Field(
         "auto",
         description=(
@@ -53,21 +92,33 @@ class Backbone(SpecModel):
         description=(
             "Weights to start from: a path or file:// URI on the workers. Either the folder "
             "of a downloaded checkpoint of the same network, or a file of timm weights "
-            "(.safetensors, .pth, .pt, .bin), which timm adapts to `in_channels` and to the "
-            "image size of a ViT. null: random weights."
+            "(.safetensors, .pth, .pt, .bin), which timm adapts to `in_channels` (see `extra_bands`) and to "
+            "the image size of a ViT. null: random weights."
+        ),
+    )
+    extra_bands: Literal["repeat", "mean", "random"] = Field(
+        "repeat",
+        description=(
+            "How a file of weights for RGB is adapted to other `in_channels` than 1 and 3, with outputs of the "
+            'same scale. "repeat": as timm does, RGBRGB..., times 3 / `in_channels`. "mean": each band gets the '
+            'mean of the weights of R, G and B, times 3 / `in_channels`. "random": the first three bands keep '
+            "theirs, further ones get random weights of the same size, all times the square root of 3 / "
+            "`in_channels`."
         ),
     )
     mean: ChannelMeans | Auto = Field(
         "auto",
         description=(
-            "Mean of each channel by which pixels in [0, 1] are normalized, in training, evaluation "
+            "Mean of each channel by which images are normalized, in units of the window, in training, evaluation "
             'and the exported preprocessing. "auto": that with which the weights of `pretrained` were '
-            "trained, and an error if it is unknown; for random weights ImageNet's."
+            "trained, and an error if it is unknown; for random weights ImageNet's, and for images of more than 8 "
+            "bits, another window or other `in_channels` than 1 and 3 that of the data set, or 0.5 if it was not "
+            "measured."
         ),
     )
     std: ChannelStds | Auto = Field(
         "auto",
-        description='Standard deviation of each channel, likewise. "auto": as for `mean`.',
+        description='Standard deviation of each channel, likewise. "auto": as for `mean`, or 0.25.',
     )
     pooling: Pooling | Auto = Field(
         "auto",
@@ -143,7 +194,7 @@ class Backbone(SpecModel):
     def _check_channels(self) -> Self:
         for field in ("mean", "std"):
             values = getattr(self, field)
-            if values != "auto" and len(values) != self.in_channels:
+            if "auto" not in (values, self.in_channels) and len(values) != self.in_channels:
                 raise problem(
                     f"has {len(values)} values for {self.in_channels} channels",
                     list(values),

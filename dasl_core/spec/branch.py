@@ -42,6 +42,9 @@ def branch_problems(source: ResolvedJobSpec, spec: ResolvedJobSpec) -> list[Fiel
         for name in names:
             if before.get(name) != after.get(name):
                 problems.append(_changed(f"{part}.{name}", before.get(name), after.get(name)))
+    if source.backbone.window != spec.backbone.window:
+        windows = (list(each.backbone.window) for each in (source, spec))
+        problems.append(_changed("backbone.window", *windows))
     same_channels = source.backbone.in_channels == spec.backbone.in_channels
     if same_channels and not source.backbone.normalization.is_close(spec.backbone.normalization):
         for name in ("mean", "std"):

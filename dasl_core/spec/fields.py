@@ -2,8 +2,9 @@
 
 from typing import Annotated, Literal
 
-from pydantic import Field, StringConstraints
+from pydantic import AfterValidator, Field, StringConstraints
 
+from dasl_core.spec.base import problem
 from dasl_core.spec.errors import LINE_PATTERN, METRIC_PATTERN, NAME_PATTERN
 
 Name = Annotated[str, StringConstraints(min_length=1, max_length=200, pattern=NAME_PATTERN)]
@@ -26,12 +27,32 @@ Decay = Annotated[float, Field(ge=0, le=LARGEST_DECAY)]
 Probability = Annotated[float, Field(ge=0, le=1)]
 # fail_fast: report only the first invalid entry of what may be many.
 PerView = Annotated[tuple[Probability, ...], Field(min_length=1, max_length=100, fail_fast=True)]
-# Of pixels in [0, 1], so that constants for 0 to 255, such as 123.675, are refused.
-ChannelMeans = Annotated[tuple[Probability, ...], Field(min_length=1, max_length=3, fail_fast=True)]
+MOST_CHANNELS = 64
+Channels = Annotated[int, Field(ge=1, le=MOST_CHANNELS)]
+# In units of the window, so that constants for 0 to 255, such as 123.675, are refused.
+ChannelMeans = Annotated[
+    tuple[Probability, ...], Field(min_length=1, max_length=MOST_CHANNELS, fail_fast=True)
+]
 ChannelStds = Annotated[
     tuple[Annotated[float, Field(ge=0.001, le=1)], ...],
-    Field(min_length=1, max_length=3, fail_fast=True),
+    Field(min_length=1, max_length=MOST_CHANNELS, fail_fast=True),
 ]
+
+
+def _increasing(bounds: tuple[float, float]) -> tuple[float, float]:
+    low, high = bounds
+    if low >= high:
+        raise problem("must increase", [low, high], "two numbers: low, then a larger high")
+    return bounds
+
+
+# Far above any sensor's values, so that products of them stay finite in float32.
+LARGEST_VALUE = 1e12
+_RawValue = Annotated[float, Field(ge=-LARGEST_VALUE, le=LARGEST_VALUE)]
+Window = Annotated[tuple[_RawValue, _RawValue], AfterValidator(_increasing)]
+EIGHT_BIT = (0.0, 255.0)
+"""The window of 8-bit images."""
+PixelType = Literal["uint8", "uint16", "int16", "float32"]
 # A share below a tenth would be a slip, such as pixels or percent.
 CropShare = Annotated[float, Field(ge=0.1, le=1)]
 SMALLEST_IMAGE, LARGEST_IMAGE = 8, 1024

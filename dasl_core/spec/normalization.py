@@ -1,4 +1,4 @@
-"""Mean and standard deviation by which images are normalized, and those that weights record."""
+"""Window, mean and standard deviation by which images are normalized, and those that weights record."""
 
 import json
 import math
@@ -11,7 +11,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from dasl_core.spec.base import SpecModel, shorten
-from dasl_core.spec.fields import ChannelMeans, ChannelStds
+from dasl_core.spec.fields import EIGHT_BIT, ChannelMeans, ChannelStds, Window
 from dasl_core.spec.locations import CHECKPOINT_MODEL, CHECKPOINT_WEIGHTS
 
 # Hugging Face's layout: timm writes and reads these names.
@@ -27,10 +27,14 @@ MOST_ENTRIES = 10_000
 
 
 class Normalization(SpecModel):
-    """Images in [0, 1] become (image - mean) / std, with one number per channel."""
+    """Raw values x become (y - mean) / std, with y = (x - low) / (high - low), clamped to [0, 1].
+
+    `mean` and `std` have one number per channel, in units of the window.
+    """
 
     mean: ChannelMeans
     std: ChannelStds
+    window: Window = EIGHT_BIT
 
     def of_channels(self, channels: int) -> "Normalization":
         """Return it for images with this number of channels.
@@ -41,10 +45,10 @@ class Normalization(SpecModel):
         if len(self.mean) == channels == len(self.std):
             return self
         mean, std = (round(sum(each) / len(each), 6) for each in (self.mean, self.std))
-        return Normalization(mean=(mean,) * channels, std=(std,) * channels)
+        return Normalization(mean=(mean,) * channels, std=(std,) * channels, window=self.window)
 
     def is_close(self, other: "Normalization") -> bool:
-        """Whether both are equal, up to the digits that files leave out."""
+        """Whether mean and std of both are equal, up to the digits that files leave out."""
         return all(
             len(ours) == len(theirs)
             and all(math.isclose(a, b, abs_tol=1e-4) for a, b in zip(ours, theirs, strict=True))
@@ -130,13 +134,22 @@ def _read(file: Path) -> Normalization | None:
             missing = [name for name in ("mean", "std") if name not in recorded]
             if missing:
                 raise ValueError(f"its preprocessing has no {missing[0]}")
-            return Normalization(mean=recorded["mean"], std=recorded["std"])
+            return _normalization(recorded)
         if file.name == HUB_PROCESSOR:
             content = {name: content.get(f"image_{name}") for name in ("mean", "std")}
         # Early exports of timm have no section.
         recorded = _mapping(content.get("pretrained_cfg", content))
-    mean, std = recorded.get("mean"), recorded.get("std")
-    return None if mean is None or std is None else Normalization(mean=mean, std=std)
+    return (
+        None
+        if recorded.get("mean") is None or recorded.get("std") is None
+        else _normalization(recorded)
+    )
+
+
+def _normalization(recorded: dict[str, Any]) -> Normalization:
+    # Exports of 8-bit images, and other programs, record no window.
+    window = recorded.get("window", EIGHT_BIT)
+    return Normalization(mean=recorded["mean"], std=recorded["std"], window=window)
 
 
 def _mapping(value: Any) -> dict[str, Any]:

@@ -14,7 +14,9 @@ from dasl_core.spec.backbones import Stem
 from dasl_core.spec.base import SpecModel
 from dasl_core.spec.evaluate import Evaluate, FineTune, KMeans, LinearProbe
 from dasl_core.spec.fields import (
+    EIGHT_BIT,
     ChannelMeans,
+    Channels,
     ChannelStds,
     ClusterCount,
     CropShare,
@@ -37,6 +39,7 @@ from dasl_core.spec.fields import (
     WarmupEpochs,
     Weight,
     WholeEpochs,
+    Window,
 )
 from dasl_core.spec.job import JobSpec
 from dasl_core.spec.methods import ResolvedMethodSettings
@@ -48,10 +51,12 @@ from dasl_core.spec.train import Clip, Optimizer, StepDecay, Train
 
 
 class ResolvedBackbone(Backbone):
-    """A backbone with its image size, stem and normalization."""
+    """A backbone with its image size, stem, channels and normalization."""
 
     image_size: ImageSize
     stem: Stem
+    in_channels: Channels = 3
+    window: Window = EIGHT_BIT
     mean: ChannelMeans
     std: ChannelStds
     pooling: Pooling = "timm"
@@ -60,8 +65,8 @@ class ResolvedBackbone(Backbone):
 
     @property
     def normalization(self) -> Normalization:
-        """The mean and standard deviation by which all of its images are normalized."""
-        return Normalization(mean=self.mean, std=self.std)
+        """The window, mean and standard deviation by which all of its images are normalized."""
+        return Normalization(mean=self.mean, std=self.std, window=self.window)
 
 
 class ResolvedAugment(Augment):

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
+from dasl_core.spec.fields import EIGHT_BIT
 from dasl_core.spec.job import Resources
 from dasl_core.spec.normalization import IMAGENET
 from dasl_core.spec.resolved import ResolvedJobSpec, StepSettings
@@ -86,7 +87,7 @@ def keep_normalizing_as_imagenet(spec: Content) -> Content:
     if not decides_steps(spec):
         return spec
     channels = 1 if spec["backbone"].get("in_channels") == 1 else 3
-    usual = IMAGENET.of_channels(channels).model_dump(mode="json")
+    usual = IMAGENET.of_channels(channels).model_dump(mode="json", include={"mean", "std"})
     return {**spec, "backbone": {**spec["backbone"], **usual}}
 
 
@@ -132,8 +133,11 @@ def place_on_any_node(spec: Content) -> Content:
     return {**spec, "resources": {**_ANY_NODE, **spec["resources"]}}
 
 
+_EIGHT_BIT_RGB: Content = {"window": [*EIGHT_BIT], "extra_bands": "repeat"}
+
+
 def for_older(spec: Content) -> Content:
-    """Leave out what version 9 added to a resolved spec where it is the default, for readers of version 8.
+    """Leave out what version 9 has more than version 8 where it is the default, for readers of version 8.
 
     While a service is upgraded, they may run beside it; they refuse fields that they do not know.
     """
@@ -144,7 +148,12 @@ def for_older(spec: Content) -> Content:
     }
     added = {"preemptible": False}
     kept = {key: value for key, value in spec.items() if key not in added or value != added[key]}
-    return {**kept, "resources": resources}
+    backbone = {
+        key: value
+        for key, value in spec["backbone"].items()
+        if key not in _EIGHT_BIT_RGB or value != _EIGHT_BIT_RGB[key]
+    }
+    return {**kept, "backbone": backbone, "resources": resources}
 
 
 UPGRADERS: list[Callable[[Content], Content]] = [

@@ -156,7 +156,7 @@ def _checkpoint_problem(folder: Path, backbone: Backbone) -> str | None:
         return None
     expected = {"model_name": backbone.name, "in_chans": backbone.in_channels}
     for name, value in expected.items():
-        if name in arguments and arguments[name] != value:
+        if name in arguments and value not in ("auto", arguments[name]):
             return f"is a checkpoint of another network: its {name} is {arguments[name]}, this job's {value}"
     return None
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from dasl_core.spec.backbones import SMALL_STEM_PATCHES, Stem
-from dasl_core.spec.fields import LARGEST_IMAGE, SMALLEST_IMAGE
+from dasl_core.spec.fields import LARGEST_IMAGE, MOST_CHANNELS, SMALLEST_IMAGE
 from dasl_core.spec.locations import CHECKPOINT_MODEL
 from dasl_core.spec.normalization import (
     HUB_CONFIG,
@@ -28,11 +28,13 @@ class WeightsRecord(NamedTuple):
         stem: of their network.
         image_size: the only one at which they load. A checkpoint's position embeddings are not resampled;
             those of files are.
+        in_channels: the only number at which they load. A checkpoint is not adapted; files are.
     """
 
     normalization: Normalization | None = None
     stem: Stem | None = None
     image_size: int | None = None
+    in_channels: int | None = None
 
 
 NO_RECORD = WeightsRecord()
@@ -69,7 +71,12 @@ def read_record(weights: Path) -> WeightsRecord:
             is_small = size and arguments.get("patch_size") == size // SMALL_STEM_PATCHES
             if stem is None:  # `stem` of a checkpoint: lines that fit a ResNet's to small images
                 stem = "small" if is_small or content.get("stem") else "standard"
-            return WeightsRecord(normalization, stem, size if weights.is_dir() else None)
+            channels = arguments.get("in_chans")
+            if type(channels) is not int or not 1 <= channels <= MOST_CHANNELS:
+                channels = None
+            if not weights.is_dir():
+                return WeightsRecord(normalization, stem)
+            return WeightsRecord(normalization, stem, size, channels)
     return WeightsRecord(normalization, stem)
 
 

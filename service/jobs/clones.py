@@ -98,7 +98,9 @@ def checks_of_clone(
 def _record_of(job: Job) -> WeightsRecord:
     """Return what the checkpoints of a job record."""
     backbone = job.resolved_spec.backbone
-    return WeightsRecord(backbone.normalization, backbone.stem, backbone.image_size)
+    return WeightsRecord(
+        backbone.normalization, backbone.stem, backbone.image_size, backbone.in_channels
+    )
 
 
 def _kept_settings(

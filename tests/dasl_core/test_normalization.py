@@ -124,7 +124,7 @@ def test_recorded_normalization_is_chosen_and_must_agree() -> None:
 @pytest.mark.parametrize(
     ("backbone", "field"),
     [
-        ({"mean": [0.5]}, "backbone.mean"),
+        ({"mean": [0.5], "in_channels": 3}, "backbone.mean"),
         ({"std": [0.5, 0.5, 0.5], "in_channels": 1}, "backbone.std"),
         ({"mean": []}, "backbone.mean"),
         ({"mean": 0.5}, "backbone.mean"),
@@ -147,8 +147,9 @@ def test_invalid_normalization_is_refused(backbone: dict[str, Any], field: str) 
 
 def test_number_of_values_must_be_that_of_channels() -> None:
     with pytest.raises(ValidationError) as raised:
-        spec_of(mean=[0.5])
+        spec_of(mean=[0.5], in_channels=3)
     (problem,) = field_problems(raised.value, JobSpec)
+    assert problem == refused(None, mean=[0.5])  # the data set decides on "auto" channels
     assert problem.message == "has 1 values for 3 channels"
     assert problem.expected == "'auto', or 3 numbers: one for each of backbone.in_channels"
 
@@ -311,7 +312,7 @@ def test_views_and_evaluation_feed_weights_as_they_were_trained(
         finally:
             trainer.close()
         mean, std = (
-            torch.tensor(each).view(3, 1, 1) for each in dict(spec.backbone.normalization).values()
+            torch.tensor(each).view(3, 1, 1) for each in (spec.backbone.mean, spec.backbone.std)
         )
         images.append([part * std + mean for part in (*views, held_out.view(-1, 3, 32, 32))])
         assert spec.backbone.normalization == (normalization or HALF)

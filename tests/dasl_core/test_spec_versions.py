@@ -272,3 +272,15 @@ def test_written_spec_of_version_1_with_all_parts_is_readable() -> None:
     """It looks like a resolved one, whose fields are all there."""
     spec: dict[str, Any] = {part: {} for part in versions._PARTS_OF_VERSION_1}
     assert versions.upgrade(spec, 1)["evaluate"]["on"] == "backbone"
+
+
+def test_specs_from_before_windows_keep_8_bits(pictures: DatasetIndex) -> None:
+    stored = resolved(pictures).model_dump(mode="json")
+    for_older = versions.for_older(stored)
+    assert not for_older["backbone"].keys() & {"window", "extra_bands"}
+    loaded = versions.load(for_older, versions.current())
+    assert loaded == resolved(pictures)
+    assert list(loaded.backbone.window) == [0, 255]
+    deep = resolved(pictures, backbone={"window": [0, 4095]})
+    sent = versions.for_older(deep.model_dump(mode="json"))
+    assert sent["backbone"]["window"] == [0, 4095]

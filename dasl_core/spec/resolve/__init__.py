@@ -14,13 +14,18 @@ from dasl_core.spec.resolve.backbone import (
     check_frozen_batch_norm,
     choose_backbone,
     choose_features,
-    choose_normalization,
 )
 from dasl_core.spec.resolve.batch import choose_batch
 from dasl_core.spec.resolve.checks import check_backbone, check_ignored, check_labels
 from dasl_core.spec.resolve.estimate import Estimate, estimate
 from dasl_core.spec.resolve.evaluate import check_evaluate, check_named_metrics, resolve_evaluate
 from dasl_core.spec.resolve.facts import DatasetFacts, training_images
+from dasl_core.spec.resolve.pixels import (
+    check_extra_bands,
+    choose_channels,
+    choose_normalization,
+    choose_window,
+)
 from dasl_core.spec.resolve.recipe import choose_recipe, fill_in, name_recipe
 from dasl_core.spec.resolve.regularizers import (
     check_dar,
@@ -83,7 +88,12 @@ def _resolve(
     check_schedule(spec, has_weights, problems)
     recipe, given = choose_recipe(spec, has_weights, problems), spec
     spec = fill_in(spec, recipe, image_size, features, training_images(spec, facts))
-    normalization = choose_normalization(spec.backbone, record.normalization, problems)
+    channels = choose_channels(spec.backbone, facts, record)
+    window = choose_window(spec.backbone, facts, problems)
+    normalization = choose_normalization(
+        spec.backbone, channels, window, facts, record.normalization, problems
+    )
+    check_extra_bands(spec.backbone, channels, problems)
     batch, per_class = choose_batch(spec, facts, problems)
     context = ResolveContext(
         backbone=spec.backbone.name,
@@ -120,6 +130,8 @@ def _resolve(
             ResolvedBackbone,
             image_size=image_size,
             stem=chosen.stem,
+            in_channels=channels,
+            window=window,
             mean=normalization.mean,
             std=normalization.std,
         ),

@@ -1,11 +1,10 @@
-"""Choose the image size, the stem and the normalization."""
+"""Choose the image size and the stem."""
 
 from typing import NamedTuple
 
 from dasl_core.spec.backbone import Backbone
 from dasl_core.spec.backbones import OWN_BACKBONE, SMALL_STEM_PATCHES, SMALL_STEMS, Stem
 from dasl_core.spec.locations import WEIGHTS_ENDINGS
-from dasl_core.spec.normalization import IMAGENET, Normalization
 from dasl_core.spec.problems import FieldProblem
 from dasl_core.spec.resolve.facts import DatasetFacts
 from dasl_core.spec.weights_record import WeightsRecord
@@ -151,64 +150,6 @@ def choose_features(
     return own_features
 
 
-def choose_normalization(
-    backbone: Backbone, recorded: Normalization | None, problems: list[FieldProblem]
-) -> Normalization:
-    """Choose the mean and standard deviation of images; `recorded` is that of the weights, if known."""
-    given = {"mean": backbone.mean, "std": backbone.std}
-    automatic = [name for name, value in given.items() if value == "auto"]
-    expected = IMAGENET.of_channels(backbone.in_channels)
-    if recorded is not None:
-        expected = recorded.of_channels(backbone.in_channels)
-    elif automatic and _starts_from_file(backbone):
-        # A folder is a checkpoint, whose normalization the worker compares with this choice.
-        published = backbone.info.normalizations
-        if len(published) == 1:
-            expected = published[0].of_channels(backbone.in_channels)
-        else:
-            problems.append(_unknown(backbone, automatic))
-    chosen = expected.model_copy(
-        update={name: value for name, value in given.items() if value != "auto"}
-    )
-    if recorded is not None and not chosen.is_close(expected):
-        problems.append(normalization_problem(chosen, expected))
-    return chosen
-
-
-def normalization_problem(chosen: Normalization, expected: Normalization) -> FieldProblem:
-    """Describe a mean and std that are not those that the weights record."""
-    field = "backbone.std" if chosen.mean == expected.mean else "backbone.mean"
-    return FieldProblem(
-        field,
-        "is not what the weights of backbone.pretrained were trained with, as their files record it",
-        str(chosen),
-        f"backbone.mean: {list(expected.mean)} and backbone.std: {list(expected.std)}, or auto for both; if "
-        "the record is wrong, correct it in the files",
-    )
-
-
-def _unknown(backbone: Backbone, automatic: list[str]) -> FieldProblem:
-    """Describe that nothing says which normalization a file of weights needs."""
-    name, published = backbone.name, backbone.info.normalizations
-    if published:
-        reason = f"timm publishes weights of {name} with different ones"
-        expected = "; or ".join(
-            f"{each.of_channels(backbone.in_channels)} for {', '.join(each.weights)}"
-            for each in published
-        )
-    else:
-        reason = f"timm publishes no weights of {name}"
-        expected = f"such as {IMAGENET.of_channels(backbone.in_channels)} (ImageNet's)"
-    return FieldProblem(
-        f"backbone.{automatic[0]}",
-        "is not known for the weights of backbone.pretrained: no file beside them that can be read "
-        f"here records it, and {reason}; set backbone.mean and backbone.std to what they were trained "
-        "with",
-        "auto",
-        expected,
-    )
-
-
 def _automatic_size(facts: DatasetFacts, record: WeightsRecord) -> int:
     return record.image_size or max(32, min(224, facts.median_size // 32 * 32))
 
@@ -219,11 +160,11 @@ def _automatic_stem(backbone: Backbone, image_size: int, record: WeightsRecord) 
     if record.stem is not None:
         return record.stem
     # Of a checkpoint that cannot be read here, the likeliest: workers compare it.
-    is_small = image_size <= SMALL_STEM_UP_TO and not _starts_from_file(backbone)
+    is_small = image_size <= SMALL_STEM_UP_TO and not starts_from_file(backbone)
     return "small" if is_small else "standard"
 
 
-def _starts_from_file(backbone: Backbone) -> bool:
+def starts_from_file(backbone: Backbone) -> bool:
     """Whether the weights to start from are a file, and not the folder of a checkpoint."""
     return backbone.pretrained is not None and backbone.pretrained.endswith(WEIGHTS_ENDINGS)
 
@@ -236,7 +177,7 @@ def _check_record(
     problems: list[FieldProblem],
 ) -> None:
     """Check that a checkpoint to start from has the stem and the image size; files are adapted."""
-    if backbone.pretrained is None or _starts_from_file(backbone):
+    if backbone.pretrained is None or starts_from_file(backbone):
         return
     expected = {"image_size": record.image_size, "stem": record.stem}
     chosen = {"image_size": image_size, "stem": stem}

@@ -1,9 +1,21 @@
 """Facts about a data set, from which "auto" settings are resolved."""
 
-from pydantic import Field
+from itertools import pairwise
+from typing import Annotated, Self
+
+from pydantic import Field, model_validator
 
 from dasl_core.spec.base import SpecModel
+from dasl_core.spec.fields import PixelType
 from dasl_core.spec.job import JobSpec
+
+# Of the raw values of a sample, as shares. Finer at the ends, where windows are cut.
+QUANTILES = (
+    *(0.0, 0.001, 0.005, 0.01, 0.02, 0.05, 0.25),
+    0.5,
+    *(0.75, 0.95, 0.98, 0.99, 0.995, 0.999, 1.0),
+)
+_PerBand = Annotated[tuple[float, ...], Field(min_length=1)]
 
 
 class DatasetFacts(SpecModel):
@@ -12,6 +24,25 @@ class DatasetFacts(SpecModel):
     num_images: int = Field(ge=1)
     num_classes: int | None = Field(description="Number of classes; null if there are no labels.")
     median_size: int = Field(ge=1, description="Median of the images' shorter side, in pixels.")
+    bands: int = Field(3, ge=1, description="Bands of most images.")
+    dtype: PixelType = Field("uint8", description="The deepest type of pixels among the images.")
+    quantiles: tuple[float, ...] | None = Field(
+        None,
+        description="Raw values of a sample at the shares QUANTILES; null if they were not measured.",
+    )
+    mean: _PerBand | None = Field(None, description="Mean of each band, in raw values.")
+    std: _PerBand | None = Field(
+        None, description="Standard deviation of each band, in raw values."
+    )
+
+    @model_validator(mode="after")
+    def _check_quantiles(self) -> Self:
+        values = self.quantiles
+        if values is None:
+            return self
+        if len(values) != len(QUANTILES) or any(a > b for a, b in pairwise(values)):
+            raise ValueError(f"quantiles must be {len(QUANTILES)} numbers that do not decrease")
+        return self
 
 
 def training_images(spec: JobSpec, facts: DatasetFacts) -> int:

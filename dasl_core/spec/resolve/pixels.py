@@ -1,0 +1,187 @@
+"""Choose the channels, the window and the normalization of images."""
+
+from itertools import pairwise
+
+from dasl_core.spec.backbone import Backbone, Percentiles
+from dasl_core.spec.fields import EIGHT_BIT, PixelType
+from dasl_core.spec.normalization import IMAGENET, Normalization
+from dasl_core.spec.problems import FieldProblem
+from dasl_core.spec.resolve.backbone import starts_from_file
+from dasl_core.spec.resolve.facts import QUANTILES, DatasetFacts
+from dasl_core.spec.weights_record import WeightsRecord
+
+RGB = 3
+AUTOMATIC_PERCENTILES = (0.1, 99.9)
+# Where nothing was measured. Decoders give floats that are made from integers in [0, 1].
+RANGES: dict[PixelType, tuple[float, float]] = {
+    "uint8": EIGHT_BIT,
+    "uint16": (0.0, 65_535.0),
+    "int16": (-32_768.0, 32_767.0),
+    "float32": (0.0, 1.0),
+}
+UNKNOWN_MEAN, UNKNOWN_STD = 0.5, 0.25  # about those of values that fill their window
+SMALLEST_STD = 0.001
+
+
+def choose_channels(backbone: Backbone, facts: DatasetFacts, record: WeightsRecord) -> int:
+    """Choose the number of channels of the network's input."""
+    if backbone.in_channels != "auto":
+        return backbone.in_channels
+    if record.in_channels is not None:
+        return record.in_channels
+    # The fourth band of 8 bits is opacity; decoders compose such images on white.
+    has_alpha = facts.bands == 4 and facts.dtype == "uint8"
+    return RGB if facts.bands in (1, RGB) or has_alpha else facts.bands
+
+
+def choose_window(
+    backbone: Backbone, facts: DatasetFacts, problems: list[FieldProblem]
+) -> tuple[float, float]:
+    """Choose the raw values that become 0 and 1."""
+    given = backbone.window
+    if not isinstance(given, Percentiles):
+        if given != "auto":
+            return given
+        if facts.dtype == "uint8" or facts.quantiles is None:
+            return RANGES[facts.dtype]
+        low, high = (percentile(facts.quantiles, each) for each in AUTOMATIC_PERCENTILES)
+        return (low, high) if low < high else RANGES[facts.dtype]
+    message = "needs the quantiles of the data set's values, which were not measured"
+    if facts.quantiles is not None:
+        low, high = (percentile(facts.quantiles, each) for each in given.percentiles)
+        if low < high:
+            return low, high
+        message = f"is empty: both percentiles of the data set's values are {low:g}"
+    problems.append(
+        FieldProblem(
+            "backbone.window",
+            message,
+            str(list(given.percentiles)),
+            "'auto', or two numbers: the raw values that become 0 and 1",
+        )
+    )
+    return RANGES[facts.dtype]
+
+
+def percentile(quantiles: tuple[float, ...], percent: float) -> float:
+    """Interpolate linearly between the values at `QUANTILES`."""
+    share = round(percent / 100, 12)  # 99.9 is the share 0.999
+    for (left, right), (low, high) in zip(pairwise(QUANTILES), pairwise(quantiles), strict=True):
+        if share <= right:
+            return low + (high - low) * (share - left) / (right - left)
+    return quantiles[-1]
+
+
+def choose_normalization(
+    backbone: Backbone,
+    channels: int,
+    window: tuple[float, float],
+    facts: DatasetFacts,
+    recorded: Normalization | None,
+    problems: list[FieldProblem],
+) -> Normalization:
+    """Choose the mean and standard deviation of images; `recorded` is that of the weights, if known."""
+    given = {"mean": backbone.mean, "std": backbone.std}
+    automatic = [name for name, value in given.items() if value == "auto"]
+    expected = _of_images(facts, channels, window)
+    if recorded is not None:
+        expected = recorded.of_channels(channels)
+    elif automatic and starts_from_file(backbone):
+        # A folder is a checkpoint, whose normalization the worker compares with this choice.
+        published = backbone.info.normalizations
+        if len(published) == 1:
+            expected = published[0].of_channels(channels)
+        else:
+            problems.append(_unknown(backbone, channels, automatic))
+    values = {name: value for name, value in given.items() if value != "auto"}
+    for name, value in values.items():
+        if len(value) != channels:
+            problems.append(
+                FieldProblem(
+                    f"backbone.{name}",
+                    f"has {len(value)} values for {channels} channels",
+                    str(list(value)),
+                    f"'auto', or {channels} numbers: one for each of backbone.in_channels",
+                )
+            )
+    chosen = expected.model_copy(update=values | {"window": window})
+    if recorded is not None and (problem := normalization_problem(chosen, recorded)):
+        problems.append(problem)
+    return chosen
+
+
+def normalization_problem(chosen: Normalization, recorded: Normalization) -> FieldProblem | None:
+    """Describe a mean and std that are not those that the weights record.
+
+    The record does not bind images in another window, or with other bands: these are not like those of the
+    weights.
+    """
+    channels = len(chosen.mean)
+    expected = recorded.of_channels(channels)
+    is_alike = chosen.window == recorded.window and channels in (1, len(recorded.mean))
+    if not is_alike or chosen.is_close(expected):
+        return None
+    field = "backbone.std" if chosen.mean == expected.mean else "backbone.mean"
+    return FieldProblem(
+        field,
+        "is not what the weights of backbone.pretrained were trained with, as their files record it",
+        str(chosen),
+        f"backbone.mean: {list(expected.mean)} and backbone.std: {list(expected.std)}, or auto for both; if "
+        "the record is wrong, correct it in the files",
+    )
+
+
+def check_extra_bands(backbone: Backbone, channels: int, problems: list[FieldProblem]) -> None:
+    """Refuse a way to adapt weights where none are adapted."""
+    if backbone.extra_bands == "repeat":
+        return
+    if not starts_from_file(backbone):
+        cause = "without a file of weights in backbone.pretrained"
+    elif channels in (1, RGB) or (backbone.extra_bands == "random" and channels < RGB):
+        cause = f"with {channels} channel{'s' if channels > 1 else ''}"
+    else:
+        return
+    problems.append(
+        FieldProblem(
+            "backbone.extra_bands", f"has no effect {cause}; remove it", repr(backbone.extra_bands)
+        )
+    )
+
+
+def _of_images(facts: DatasetFacts, channels: int, window: tuple[float, float]) -> Normalization:
+    """Return ImageNet's normalization for images like ImageNet's, and else that of the data set."""
+    if facts.dtype == "uint8" and window == EIGHT_BIT and channels in (1, RGB):
+        return IMAGENET.of_channels(channels)
+    if facts.mean is None or facts.std is None:
+        return Normalization(
+            mean=(UNKNOWN_MEAN,) * channels, std=(UNKNOWN_STD,) * channels, window=window
+        )
+    low, high = window
+    mean = [(each - low) / (high - low) for each in facts.mean]
+    std = [each / (high - low) for each in facts.std]
+    return Normalization(
+        mean=tuple(round(min(1.0, max(0.0, each)), 6) for each in mean),
+        std=tuple(round(min(1.0, max(SMALLEST_STD, each)), 6) for each in std),
+        window=window,
+    ).of_channels(channels)
+
+
+def _unknown(backbone: Backbone, channels: int, automatic: list[str]) -> FieldProblem:
+    """Describe that nothing says which normalization a file of weights needs."""
+    name, published = backbone.name, backbone.info.normalizations
+    if published:
+        reason = f"timm publishes weights of {name} with different ones"
+        expected = "; or ".join(
+            f"{each.of_channels(channels)} for {', '.join(each.weights)}" for each in published
+        )
+    else:
+        reason = f"timm publishes no weights of {name}"
+        expected = f"such as {IMAGENET.of_channels(channels)} (ImageNet's)"
+    return FieldProblem(
+        f"backbone.{automatic[0]}",
+        "is not known for the weights of backbone.pretrained: no file beside them that can be read "
+        f"here records it, and {reason}; set backbone.mean and backbone.std to what they were trained "
+        "with",
+        "auto",
+        expected,
+    )
