@@ -232,7 +232,7 @@ def test_unreadable_paths_are_explained(tmp_path: Path, monkeypatch: pytest.Monk
     def refuse(*arguments: object, **options: object) -> None:
         raise PermissionError(13, "Permission denied", "secret.png")
 
-    monkeypatch.setattr("dasl_core.data.decode.Image.open", refuse)
+    monkeypatch.setattr("PIL.Image.open", refuse)
     with pytest.raises(ValueError, match="permission denied"):
         decode_image(tmp_path / "secret.png")
 

@@ -1,43 +1,21 @@
-"""Decoding of an image file to a uint8 array, for every mode, bit depth and orientation."""
+"""Decoding to 8 bits, whatever a file has: for callers that know no other depth."""
 
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Callable
 from typing import IO, NamedTuple
 
 import numpy as np
 from PIL import Image, ImageFile, UnidentifiedImageError
 
-# Raster formats that Pillow decodes itself, unlike EPS, for which it runs another program. Only these
-# are tried, for any extension of the file.
-FORMATS = ("JPEG", "PNG", "BMP", "DIB", "WEBP", "GIF", "TIFF", "PPM", "JPEG2000", "AVIF")
-
-# A file of a few KiB can claim an image of any size; this is 268 MB of RGB, far above any photo.
-MAX_PIXELS = 89_478_485
-
-# Most bytes that decoding takes for a pixel, as measured: of Pillow's decoder and image, of converted, turned or
-# blended copies, and of the array. JPEG takes half of it; WebP, JPEG 2000 and PNG with transparency take all.
-BYTES_PER_PIXEL = 20
-
-# Prefixes of reasons that do not depend on a file's content: another attempt may succeed.
-_MISSING, _FORBIDDEN = "the file does not exist", "the file may not be read"
-_UNREADABLE, _NO_MEMORY = "the file cannot be read", "there is not enough memory"
+from dasl_core.data.decode.header import check_pixels
+from dasl_core.data.decode.pillow import FORMATS, as_array, to_mode, upright
+from dasl_core.data.decode.reasons import EMPTY, reason_of
 
 # Bytes in which the codestream of a JPEG 2000 file begins: color profiles may be before it.
 _JPEG2000_HEADERS = 2**22
-
 _EXIF_ORIENTATION = 0x0112
-_UPRIGHT = {
-    2: Image.Transpose.FLIP_LEFT_RIGHT,
-    3: Image.Transpose.ROTATE_180,
-    4: Image.Transpose.FLIP_TOP_BOTTOM,
-    5: Image.Transpose.TRANSPOSE,
-    6: Image.Transpose.ROTATE_270,
-    7: Image.Transpose.TRANSVERSE,
-    8: Image.Transpose.ROTATE_90,
-}
 
 
 class ValueRange(NamedTuple):
@@ -96,27 +74,30 @@ def decode_with_range(
     try:
         with Image.open(source, formats=FORMATS) as image:
             width, height = image.size
-            if width * height > MAX_PIXELS:
-                raise ValueError(_too_large(f"{width} x {height} pixels"))
+            check_pixels(width, height)
             deep = _has_more_than_8_bits(image)
             before_load(width * height)
             image.load()
             value_range = _value_range(image) if deep else None
             array = eight_bit_pixels(image, channels)
     except Exception as error:  # on damaged files Pillow raises almost anything
-        raise ValueError(_reason(error, source)) from error
+        is_path = isinstance(source, str | os.PathLike)
+        if isinstance(error, UnidentifiedImageError) and is_path and os.path.getsize(source) == 0:
+            raise ValueError(EMPTY) from error
+        raise ValueError(reason_of(error)) from error
     return array, value_range
 
 
 def eight_bit_pixels(image: Image.Image, channels: int) -> np.ndarray:
     """Convert a loaded image as `decode_image` does, to a uint8 array (height, width, channels)."""
-    pixels = _to_mode(_upright(image), "L" if channels == 1 else "RGB")
-    return np.array(pixels, dtype=np.uint8).reshape(pixels.height, pixels.width, channels)
-
-
-def is_transient(reason: str) -> bool:
-    """Whether `decode_image` failed with this reason for something other than the file's content."""
-    return reason.startswith((_MISSING, _FORBIDDEN, _UNREADABLE, _NO_MEMORY))
+    try:
+        orientation = image.getexif().get(_EXIF_ORIENTATION)
+    except Exception:  # noqa: BLE001 - damaged EXIF raises almost anything; the pixels are fine
+        orientation = None
+    image = upright(image, orientation if isinstance(orientation, int) else 1)
+    if image.mode.startswith(("I", "F")):
+        image = _eight_bit(image)
+    return as_array(to_mode(image, "L" if channels == 1 else "RGB"))
 
 
 def _has_more_than_8_bits(image: ImageFile.ImageFile) -> bool:
@@ -152,29 +133,6 @@ def _value_range(image: Image.Image) -> ValueRange:
     return ValueRange(256 * int(colors.min()), 256 * int(colors.max()) + 255, upper)
 
 
-def _upright(image: Image.Image) -> Image.Image:
-    try:
-        orientation = image.getexif().get(_EXIF_ORIENTATION)
-    except Exception:  # noqa: BLE001 - damaged EXIF raises almost anything; the pixels are fine
-        orientation = None
-    turn = _UPRIGHT.get(orientation) if isinstance(orientation, int) else None
-    return image if turn is None else image.transpose(turn)
-
-
-def _to_mode(image: Image.Image, mode: str) -> Image.Image:
-    if image.mode.startswith(("I", "F")):
-        image = _eight_bit(image)
-    elif image.has_transparency_data:
-        # Straight alpha first: "La" and "RGBa" hold colors already multiplied by it.
-        straight = {"La": "LA"}.get(image.mode, "RGBA")
-        color = image.convert(straight).convert("RGBA")
-        white = Image.new("RGBA", color.size, "white")
-        image = Image.alpha_composite(white, color)
-    if image.mode == "LAB":
-        image = image.convert("RGB")
-    return image if image.mode == mode else image.convert(mode)
-
-
 def _eight_bit(image: Image.Image) -> Image.Image:
     """Scale gray of more than 8 bits; Pillow's own conversion would clip it at 255."""
     values = np.asarray(image)
@@ -199,30 +157,3 @@ def _eight_bit(image: Image.Image) -> Image.Image:
     if isinstance(clear := image.info.get("transparency"), int):
         eight[values == clear] = 255
     return Image.fromarray(eight)
-
-
-def _reason(error: Exception, source: object) -> str:
-    if isinstance(error, FileNotFoundError):
-        return _MISSING
-    if isinstance(error, PermissionError):
-        return f"{_FORBIDDEN} (permission denied)"
-    if isinstance(error, IsADirectoryError):
-        return "it is a folder"
-    if isinstance(error, UnidentifiedImageError):
-        if isinstance(source, str | os.PathLike) and os.path.getsize(source) == 0:
-            return "the file is empty"
-        return "the content is not an image of a known format"
-    if isinstance(error, Image.DecompressionBombError | Image.DecompressionBombWarning):
-        # Pillow raised before the size was read; its message contains it.
-        count = re.search(r"\d+ pixels", str(error))
-        return _too_large(count[0] if count else "far too many pixels")
-    if isinstance(error, MemoryError):
-        return f"{_NO_MEMORY} to decode it"
-    if isinstance(error, OSError) and error.strerror:
-        return f"{_UNREADABLE}: {error.strerror}"
-    detail = " ".join(str(error).split()) or type(error).__name__
-    return detail if detail.startswith("the image ") else f"the image is damaged: {detail}"
-
-
-def _too_large(size: str) -> str:
-    return f"the image is too large: {size}, more than the limit of {MAX_PIXELS} pixels"

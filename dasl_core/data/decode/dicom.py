@@ -1,0 +1,125 @@
+"""DICOM images: the first frame, in the units of the modality (such as Hounsfield units)."""
+
+from __future__ import annotations
+
+from typing import IO, Any, NamedTuple
+
+import numpy as np
+
+from dasl_core.data.decode.header import Header, PixelType
+from dasl_core.data.decode.pixels import Pixels, colors_of, from_file_type
+from dasl_core.data.decode.reasons import optional_module
+
+# The prefix "DICM" is behind a preamble of 128 bytes, which old files lack.
+PREFIX, PREFIX_AT = b"DICM", 128
+_DEFLATED = "1.2.840.10008.1.2.1.99"
+_IMPLICIT = "1.2.840.10008.1.2"
+# "Float Pixel Data" and "Double Float Pixel Data".
+_FLOAT_PIXELS, _DOUBLE_PIXELS = 0x7FE00008, 0x7FE00009
+_INT16 = np.iinfo(np.int16)
+
+
+class _Values(NamedTuple):
+    """How stored values become those of the image: `slope * value + intercept`.
+
+    Attributes:
+        low: smallest value that the file may store.
+        high: largest value that the file may store.
+        inverted: whether larger values are darker.
+    """
+
+    low: int
+    high: int
+    slope: float
+    intercept: float
+    inverted: bool
+    dtype: PixelType
+
+
+def read_header(file: IO[bytes]) -> Header:
+    """Read the header of an image; see `dasl_core.data.decode.read_header`."""
+    return _header_of(_read(file))
+
+
+def decode(file: IO[bytes]) -> Pixels:
+    """Decode the first frame; see `dasl_core.data.decode.decode`."""
+    dataset = _read(file, pixels=True)
+    header = _header_of(dataset)
+    frame = optional_module("pydicom.pixels", "DICOM", "dicom").pixel_array(dataset, index=0)
+    if dataset.PhotometricInterpretation == "PALETTE COLOR":
+        frame = optional_module("pydicom.pixels", "DICOM", "dicom").apply_color_lut(frame, dataset)
+    frame = frame.reshape(header.height, header.width, header.bands)
+    if header.bands == 3:
+        return Pixels(from_file_type(frame), "rgb")
+    return Pixels(_in_units(frame, _values_of(dataset)), colors_of(header.bands))
+
+
+def _read(file: IO[bytes], *, pixels: bool = False) -> Any:
+    pydicom = optional_module("pydicom", "DICOM", "dicom")
+    file.seek(0)
+    has_prefix = file.read(PREFIX_AT + len(PREFIX))[PREFIX_AT:] == PREFIX
+    if has_prefix:
+        # An inflated file may have any size, and pydicom inflates it whole to read its header.
+        file.seek(0)
+        meta = pydicom.filereader.read_partial(file, stop_when=lambda *_: True).file_meta
+        if meta.get("TransferSyntaxUID") == _DEFLATED:
+            raise ValueError("the image is a deflated DICOM file; store it without deflation")
+    file.seek(0)
+    dataset = pydicom.dcmread(file, stop_before_pixels=not pixels, force=not has_prefix)
+    if "Rows" not in dataset or "Columns" not in dataset:
+        raise ValueError("the content is not an image: it is DICOM without rows and columns")
+    if "TransferSyntaxUID" not in dataset.file_meta:
+        dataset.file_meta.TransferSyntaxUID = pydicom.uid.UID(_IMPLICIT)
+    return dataset
+
+
+def _header_of(dataset: Any) -> Header:
+    photometric = dataset.PhotometricInterpretation
+    bands = 3 if photometric == "PALETTE COLOR" else int(dataset.SamplesPerPixel)
+    if photometric == "PALETTE COLOR":
+        bits = int(dataset.RedPaletteColorLookupTableDescriptor[2])
+        dtype: PixelType = "uint8" if bits == 8 else "uint16"
+    else:
+        dtype = _values_of(dataset).dtype
+    if bands not in (1, 3):
+        raise ValueError(f"the image has {bands} samples per pixel, which DICOM does not define")
+    return Header(int(dataset.Columns), int(dataset.Rows), bands, dtype, "DICOM").checked()
+
+
+def _values_of(dataset: Any) -> _Values:
+    allocated = int(dataset.BitsAllocated)
+    stored = min(int(dataset.get("BitsStored", allocated)), allocated)
+    signed = bool(dataset.get("PixelRepresentation", 0))
+    low, high = (-(1 << stored - 1), (1 << stored - 1) - 1) if signed else (0, (1 << stored) - 1)
+    slope = float(dataset.get("RescaleSlope", None) or 1)
+    intercept = float(dataset.get("RescaleIntercept", None) or 0)
+    if dataset.SamplesPerPixel != 1:
+        slope, intercept = 1.0, 0.0
+    inverted = dataset.PhotometricInterpretation == "MONOCHROME1"
+    ends = sorted((slope * low + intercept, slope * high + intercept))
+    dtype: PixelType
+    if allocated > 16 or _FLOAT_PIXELS in dataset or _DOUBLE_PIXELS in dataset:
+        dtype = "float32"
+    elif (slope, intercept) == (1, 0):
+        dtype = "int16" if signed else "uint8" if allocated <= 8 else "uint16"
+    elif (
+        slope.is_integer()
+        and intercept.is_integer()
+        and _INT16.min <= ends[0]
+        and ends[1] <= _INT16.max
+    ):
+        dtype = "int16"
+    else:
+        dtype = "float32"
+    return _Values(low, high, slope, intercept, inverted, dtype)
+
+
+def _in_units(frame: np.ndarray, values: _Values) -> np.ndarray:
+    if frame.dtype.kind == "f":
+        return from_file_type(frame * values.slope + values.intercept)
+    wide = frame.astype(np.float64 if values.dtype == "float32" else np.int32)
+    if values.inverted:
+        wide = values.low + values.high - wide
+    if (values.slope, values.intercept) != (1, 0):
+        wide = wide * wide.dtype.type(values.slope) + wide.dtype.type(values.intercept)
+    return wide.astype(values.dtype)

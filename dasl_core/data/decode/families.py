@@ -1,0 +1,63 @@
+"""Families of image formats, and which of them a file belongs to."""
+
+from __future__ import annotations
+
+from enum import Enum, auto
+from typing import IO
+
+from dasl_core.data.decode import dicom, npy, raw
+from dasl_core.data.decode.reasons import EMPTY
+
+# fmt: off
+_DICOM_EXTENSIONS = frozenset({"dcm", "dicom", "dic"})
+EXTENSIONS = frozenset({
+    "jpg", "jpeg", "jpe", "jfif", "png", "bmp", "dib", "webp", "gif", "tif", "tiff", "tf8", "btf",
+    "ppm", "pgm", "pbm", "pnm", "pfm", "jp2", "j2k", "avif", "heic", "heif", "hif", "npy",
+}) | _DICOM_EXTENSIONS | raw.EXTENSIONS
+"""Extensions of files that may be images: lower case, without the dot."""
+
+_TIFF_MAGIC = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")
+_PILLOW_MAGIC = (b"\xff\xd8\xff", b"\x89PNG", b"BM", b"GIF8", b"\0\0\0\x0cjP  ", b"\xff\x4f\xff\x51")
+_HEIF_BRANDS = (
+    b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"hevm", b"hevs", b"mif1", b"msf1",
+)
+# fmt: on
+_HEAD = 132
+
+
+class Family(Enum):
+    """Formats that one module decodes."""
+
+    PILLOW = auto()
+    HEIF = auto()
+    TIFF = auto()
+    DICOM = auto()
+    NPY = auto()
+    RAW = auto()
+
+
+def family_of(file: IO[bytes], name: str) -> Family:
+    """Find the family of a file: by its content, or by the extension of its name where formats share
+    a beginning (camera RAW and TIFF) or have none (old DICOM).
+
+    Raises:
+        ValueError: the file is empty.
+    """
+    file.seek(0)
+    head = file.read(_HEAD)
+    if not head:
+        raise ValueError(EMPTY)
+    extension = name.rpartition(".")[2].lower()
+    if head[dicom.PREFIX_AT :] == dicom.PREFIX:
+        return Family.DICOM
+    if head.startswith(npy.MAGIC):
+        return Family.NPY
+    if head.startswith(_PILLOW_MAGIC):
+        return Family.PILLOW
+    if head[4:8] == b"ftyp" and head[8:12] in _HEIF_BRANDS and b"avif" not in head[:32]:
+        return Family.HEIF
+    if extension in raw.EXTENSIONS:
+        return Family.RAW
+    if head.startswith(_TIFF_MAGIC):
+        return Family.TIFF
+    return Family.DICOM if extension in _DICOM_EXTENSIONS else Family.PILLOW

@@ -1,0 +1,82 @@
+"""What the header of an image file says, and the limits on it."""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple
+
+import numpy as np
+
+PixelType = Literal["uint8", "uint16", "int16", "float32"]
+"""Types in which pixels are handed out; see `pixel_type` for those of files."""
+
+# A file of a few KiB can claim an image of any size; this is 268 MB of RGB, far above any photo.
+MAX_PIXELS = 89_478_485
+# Values of all bands together: 1.4 GB as float32.
+MAX_VALUES = 4 * MAX_PIXELS
+
+
+class Header(NamedTuple):
+    """The facts of an image that its file's header has.
+
+    Attributes:
+        width: pixels in a row of the upright image: EXIF orientation is applied.
+        height: rows of the upright image.
+        bands: values of a pixel, opacity included: 4 for RGBA and for CMYK. A palette counts as RGB.
+        dtype: type of the values, as `decode` hands them out when asked for the same type.
+        format: name of the file's format, such as "JPEG" or "DICOM".
+    """
+
+    width: int
+    height: int
+    bands: int
+    dtype: PixelType
+    format: str = ""
+
+    def checked(self) -> Header:
+        """Return the header.
+
+        Raises:
+            ValueError: it claims no pixels or bands, or more than `MAX_PIXELS` or `MAX_VALUES`.
+        """
+        if min(self.width, self.height, self.bands) < 1:
+            raise ValueError(
+                f"the image is empty: {self.width} x {self.height} pixels, {self.bands} bands"
+            )
+        check_pixels(self.width, self.height)
+        if self.width * self.height * self.bands > MAX_VALUES:
+            raise ValueError(
+                f"the image is too large: {self.width} x {self.height} pixels of {self.bands} bands, "
+                f"more than the limit of {MAX_VALUES} values"
+            )
+        return self
+
+
+def check_pixels(width: int, height: int) -> None:
+    """Refuse an image of more than `MAX_PIXELS` with a ValueError."""
+    if width * height > MAX_PIXELS:
+        raise ValueError(too_large(f"{width} x {height} pixels"))
+
+
+def too_large(size: str) -> str:
+    return f"the image is too large: {size}, more than the limit of {MAX_PIXELS} pixels"
+
+
+def pixel_type(stored: np.dtype) -> PixelType:
+    """Return the type in which values of a file's type are handed out.
+
+    uint8, uint16 and int16 stay; bool becomes uint8 (0 and 255) and int8 becomes int16. Other
+    integers and floats become float32, with the values that they have: float32 holds whole numbers
+    up to 2**24 exactly.
+
+    Raises:
+        ValueError: the values are complex numbers, text or objects.
+    """
+    if stored.kind == "b" or stored == np.uint8:
+        return "uint8"
+    if stored.kind == "u" and stored.itemsize == 2:
+        return "uint16"
+    if stored.kind == "i" and stored.itemsize <= 2:
+        return "int16"
+    if stored.kind in "uif":
+        return "float32"
+    raise ValueError(f"the image has pixels of type {stored}, which is neither integer nor float")

@@ -1,0 +1,55 @@
+"""NumPy's .npy files: an array (H, W) or (H, W, bands)."""
+
+from __future__ import annotations
+
+from typing import IO
+
+import numpy as np
+from numpy.lib import format as npy_format
+
+from dasl_core.data.decode.header import Header, pixel_type
+from dasl_core.data.decode.pixels import Pixels, colors_of, from_file_type
+
+MAGIC = npy_format.MAGIC_PREFIX
+
+
+def read_header(file: IO[bytes]) -> Header:
+    """Read the header of an array; see `dasl_core.data.decode.read_header`."""
+    return _read(file)[0]
+
+
+def decode(file: IO[bytes]) -> Pixels:
+    """Read an array; see `dasl_core.data.decode.decode`."""
+    header, shape, by_columns, stored = _read(file)
+    size = header.width * header.height * header.bands * stored.itemsize
+    content = file.read(size)
+    if len(content) < size:
+        raise ValueError(
+            f"the image is damaged: {len(content)} of {size} bytes of pixels are there"
+        )
+    values = np.frombuffer(content, stored).reshape(shape, order="F" if by_columns else "C")
+    values = values.reshape(header.height, header.width, header.bands)
+    return Pixels(from_file_type(values), colors_of(header.bands))
+
+
+def _read(file: IO[bytes]) -> tuple[Header, tuple[int, ...], bool, np.dtype]:
+    file.seek(0)
+    version = npy_format.read_magic(file)
+    read = {
+        (1, 0): npy_format.read_array_header_1_0,
+        (2, 0): npy_format.read_array_header_2_0,
+    }.get(version)
+    if read is None:
+        raise ValueError(f"the image is damaged: version {version} of .npy is not 1.0 or 2.0")
+    shape, by_columns, stored = read(file)
+    if len(shape) not in (2, 3):
+        raise ValueError(
+            f"the image is an array of shape {shape}, and must be (H, W) or (H, W, bands)"
+        )
+    height, width, bands = (*shape, 1)[:3]
+    return (
+        Header(width, height, bands, pixel_type(stored), "NPY").checked(),
+        shape,
+        by_columns,
+        stored,
+    )

@@ -1,0 +1,259 @@
+"""Images that Pillow decodes: JPEG, PNG, WebP, HEIC and others, and most TIFFs of 8 bits."""
+
+from __future__ import annotations
+
+from typing import IO, cast
+
+import numpy as np
+from PIL import Image, ImageFile
+
+from dasl_core.data.decode.header import Header, PixelType, check_pixels
+from dasl_core.data.decode.pixels import Pixels, from_file_type, wrong_bands
+from dasl_core.data.decode.reasons import optional_module
+
+# Raster formats that Pillow decodes itself, unlike EPS, for which it runs another program. Only these
+# are tried, for any extension of the file.
+FORMATS = ("JPEG", "PNG", "BMP", "DIB", "WEBP", "GIF", "TIFF", "PPM", "JPEG2000", "AVIF")
+
+_EXIF_ORIENTATION = 0x0112
+_UPRIGHT = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
+# Orientations with rows for columns.
+_TURNED = (5, 6, 7, 8)
+# Bands of a mode without the key color or palette entry that may be transparent.
+_BANDS = {"1": 1, "L": 1, "LA": 2, "La": 2, "RGBA": 4, "RGBa": 4, "PA": 4, "CMYK": 4}
+# Bytes at the end of a PNG in which EXIF is searched where none is before the pixels.
+_PNG_END = 4096
+# Pillow reads colors of 16 bits as their upper bytes. The same file read with the second raw mode gives the
+# lower bytes; for gray with opacity, all four bytes of a pixel.
+_LOWER_BYTES = {"RGB;16B": "RGB;16L", "RGBA;16B": "RGBA;16L", "LA;16B": "RGBA"}
+
+
+def read_header(file: IO[bytes], formats: tuple[str, ...] = FORMATS) -> Header:
+    """Read the header of an image; see `dasl_core.data.decode.read_header`."""
+    return header_of(open_image(file, formats))
+
+
+def header_of(image: ImageFile.ImageFile, *, orientation: int | None = None) -> Header:
+    """Describe an image that is opened and not loaded.
+
+    Args:
+        orientation: EXIF orientation; None: as the file says.
+    """
+    width, height = image.size
+    if (orientation or orientation_of(image)) in _TURNED:
+        width, height = height, width
+    name = "JPEG" if image.format == "MPO" else image.format or ""
+    return Header(width, height, bands_of(image), type_of(image), name).checked()
+
+
+def decode(
+    file: IO[bytes],
+    channels: int,
+    at_least: tuple[int, int] | None,
+    formats: tuple[str, ...] = FORMATS,
+    *,
+    orientation: int | None = None,
+) -> Pixels:
+    """Decode an image; see `dasl_core.data.decode.decode`. Args as there and in `header_of`."""
+    image = open_image(file, formats)
+    check_pixels(*image.size)
+    turn = orientation or orientation_of(image)
+    if at_least is not None:
+        scale_down(image, at_least[::-1] if turn in _TURNED else at_least)
+    if type_of(image) != "uint8":
+        pixels = _deep_pixels(image, file, formats)
+        check_pixels(*image.size)
+        values = turned(pixels.values, turn)
+        return Pixels(values, pixels.colors, pixels.alpha)
+    bands = bands_of(image)
+    image.load()
+    # HEIC may turn out to have another size than its header says.
+    check_pixels(*image.size)
+    return _eight_bit_pixels(upright(image, turn), bands, channels)
+
+
+def open_image(file: IO[bytes], formats: tuple[str, ...]) -> ImageFile.ImageFile:
+    """Open an image without decoding its pixels."""
+    file.seek(0)
+    if "HEIF" in formats:
+        heif = optional_module("pillow_heif", "HEIC", "heif")
+        # The pool that decodes has a thread for each core already.
+        heif.register_heif_opener(decode_threads=1, thumbnails=False)
+    return cast(ImageFile.ImageFile, Image.open(file, formats=formats))
+
+
+def scale_down(image: ImageFile.ImageFile, at_least: tuple[int, int]) -> None:
+    """Let a JPEG be decoded at 1/2, 1/4 or 1/8 of its size, if that is at least (height, width)."""
+    if image.format in ("JPEG", "MPO"):
+        height, width = at_least
+        image.draft(None, (max(1, width), max(1, height)))
+
+
+def orientation_of(image: ImageFile.ImageFile) -> int:
+    """Read the EXIF orientation of an image that is not loaded; 1 is upright."""
+    if image.format == "TIFF":  # its size is upright already, and `load` turns its pixels
+        return 1
+    try:
+        if image.format == "PNG" and "exif" not in image.info:
+            # `getexif` would decode all pixels to find what is behind them.
+            exif = Image.Exif()
+            exif.load(_exif_at_end(image))
+            if _EXIF_ORIENTATION not in exif and "XML:com.adobe.xmp" in image.info:
+                exif = Image.Image.getexif(image)
+        else:
+            exif = image.getexif()
+        orientation = exif.get(_EXIF_ORIENTATION)
+    except Exception:  # noqa: BLE001 - damaged EXIF raises almost anything; the pixels are fine
+        return 1
+    return orientation if isinstance(orientation, int) and orientation in _UPRIGHT else 1
+
+
+def _exif_at_end(image: ImageFile.ImageFile) -> bytes:
+    """Find the EXIF chunk of a PNG behind its pixels, in the last bytes of the file."""
+    file = image.fp
+    assert file is not None, "it is open until `load`"
+    before = file.tell()
+    end = file.seek(0, 2)
+    file.seek(max(0, end - _PNG_END))
+    tail = file.read(_PNG_END)
+    file.seek(before)
+    start = tail.find(b"eXIf")
+    size = int.from_bytes(tail[max(0, start - 4) : max(0, start)], "big")
+    return tail[start + 4 : start + 4 + size] if start >= 4 else b""
+
+
+def bands_of(image: Image.Image) -> int:
+    """Count the bands of an image that need not be loaded; a palette counts as RGB."""
+    if image.mode.startswith(("I", "F")):
+        return 1
+    if type_of(image) == "uint16":
+        return {"L": 2, "R": 4 if image.mode == "RGBA" else 3}[_raw_mode(image)[0]]
+    bands = _BANDS.get(image.mode, 3)
+    return bands if bands in (2, 4) else bands + image.has_transparency_data
+
+
+def type_of(image: Image.Image) -> PixelType:
+    """Return the type of the pixels of an image that is not loaded."""
+    if image.mode == "F":
+        return "float32"
+    if image.mode.startswith("I;16"):
+        return "uint16"
+    if image.mode == "I":
+        raw_mode = _raw_mode(image)
+        if ";32" in raw_mode:
+            return "float32"
+        return "int16" if raw_mode.endswith("S") else "uint16"
+    is_deep_png = image.format == "PNG" and _raw_mode(image) in _LOWER_BYTES
+    return "uint16" if is_deep_png else "uint8"
+
+
+def _raw_mode(image: Image.Image) -> str:
+    """Name the layout of the pixels in the file, as Pillow does; "" if Pillow does not know it."""
+    tiles = getattr(image, "tile", None)
+    if not tiles:
+        return ""
+    arguments = tiles[0][3]
+    return str(arguments[0] if isinstance(arguments, tuple) and arguments else arguments)
+
+
+def _deep_pixels(image: ImageFile.ImageFile, file: IO[bytes], formats: tuple[str, ...]) -> Pixels:
+    kind, raw_mode = type_of(image), _raw_mode(image)
+    if lower_mode := _LOWER_BYTES.get(raw_mode):
+        return _deep_colors(image, file, formats, raw_mode, lower_mode)
+    image.load()
+    values = np.array(image)
+    if kind == "float32" and values.dtype.kind == "i":
+        # Pillow holds unsigned numbers of 32 bits as signed ones.
+        values = from_file_type(values if raw_mode.endswith("S") else values.view(np.uint32))
+    elif kind == "float32":
+        values = from_file_type(values)
+    elif kind == "uint16":
+        values = values.astype(np.uint16)
+        # A PNG of 16 bits may name one value that is transparent: white, as other transparency is.
+        if isinstance(clear := image.info.get("transparency"), int):
+            values[values == clear] = 65535
+    elif kind == "int16":
+        values = values.astype(np.int16)
+    return Pixels(values[..., None], "gray")
+
+
+def _deep_colors(
+    image: ImageFile.ImageFile,
+    file: IO[bytes],
+    formats: tuple[str, ...],
+    raw_mode: str,
+    lower_mode: str,
+) -> Pixels:
+    """Read all 16 bits of a color PNG, of which Pillow returns the upper or the lower byte."""
+
+    def load(opened: ImageFile.ImageFile, mode: str) -> np.ndarray:
+        opened.tile = [tile._replace(args=mode) for tile in opened.tile]
+        opened.load()
+        return np.asarray(opened)
+
+    if raw_mode.startswith("LA"):
+        big_endian = load(image, lower_mode)
+        return Pixels(big_endian.view(">u2").astype(np.uint16), "gray", "straight")
+    upper = load(image, raw_mode).astype(np.uint16)
+    lower = load(open_image(file, formats), lower_mode)
+    values = (upper << 8) | lower
+    return Pixels(values, "rgb", "straight" if values.shape[2] == 4 else None)
+
+
+def _eight_bit_pixels(image: Image.Image, bands: int, channels: int) -> Pixels:
+    """Convert a loaded image to its own bands, or as it must be for 1 or 3 channels."""
+    if channels in (1, 3):
+        mode = "L" if channels == 1 else "RGB"
+        return Pixels(as_array(to_mode(image, mode)), "gray" if channels == 1 else "rgb")
+    if channels != bands:
+        raise ValueError(wrong_bands(bands, channels))
+    if image.mode == "CMYK":
+        return Pixels(as_array(image), "cmyk")
+    return Pixels(as_array(_with_opacity(image, "LA" if bands == 2 else "RGBA")), "any")
+
+
+def as_array(image: Image.Image) -> np.ndarray:
+    """Copy an image of 8 bits to an array (H, W, bands)."""
+    return np.array(image, dtype=np.uint8).reshape(image.height, image.width, -1)
+
+
+def upright(image: Image.Image, orientation: int) -> Image.Image:
+    """Turn a loaded image by its EXIF orientation."""
+    turn = _UPRIGHT.get(orientation)
+    return image if turn is None else image.transpose(turn)
+
+
+def turned(values: np.ndarray, orientation: int) -> np.ndarray:
+    """Turn pixels (H, W, bands) by their EXIF orientation."""
+    if orientation in _TURNED:
+        values = values.swapaxes(0, 1)
+    if orientation in (3, 4, 7, 8):
+        values = values[::-1]
+    if orientation in (2, 3, 6, 7):
+        values = values[:, ::-1]
+    return values
+
+
+def to_mode(image: Image.Image, mode: str) -> Image.Image:
+    """Convert a loaded image of 8 bits to "L" or "RGB", with white behind transparent pixels."""
+    if image.has_transparency_data:
+        color = _with_opacity(image, "RGBA")
+        white = Image.new("RGBA", color.size, "white")
+        image = Image.alpha_composite(white, color)
+    if image.mode == "LAB":
+        image = image.convert("RGB")
+    return image if image.mode == mode else image.convert(mode)
+
+
+def _with_opacity(image: Image.Image, mode: str) -> Image.Image:
+    # Straight alpha first: "La" and "RGBa" hold colors already multiplied by it.
+    straight = {"La": "LA"}.get(image.mode, mode)
+    return image.convert(straight).convert(mode)

@@ -1,0 +1,130 @@
+"""Pixels as a file has them, and the rules by which they become the bands and type of a data set."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+
+from dasl_core.data.decode.header import PixelType, pixel_type
+
+# ITU-R 601-2, as Pillow's "L".
+_LUMINANCE = np.array([0.299, 0.587, 0.114], dtype=np.float32)
+_MAX = {"uint8": 255, "uint16": 65535}
+
+
+@dataclass(frozen=True)
+class Pixels:
+    """Decoded pixels.
+
+    Attributes:
+        values: (H, W, bands), of a `PixelType`.
+        colors: what the bands are, before opacity; "any" has no known meaning.
+        alpha: whether the last band is opacity, and whether colors are multiplied by it.
+    """
+
+    values: np.ndarray
+    colors: Literal["gray", "rgb", "cmyk", "any"]
+    alpha: Literal["straight", "associated"] | None = None
+
+
+def colors_of(bands: int) -> Literal["gray", "rgb", "any"]:
+    """Return what so many bands are where the file does not say."""
+    return "gray" if bands == 1 else "rgb" if bands == 3 else "any"
+
+
+def as_data_set_has(pixels: Pixels, channels: int, dtype: PixelType) -> np.ndarray:
+    """Convert pixels to the channels and the type of a data set.
+
+    Returns:
+        (H, W, channels), contiguous and writable.
+
+    Raises:
+        ValueError: the bands are not those of the data set, or its type cannot hold the values.
+    """
+    return np.require(_to_type(_to_channels(pixels, channels), dtype), requirements="CWO")
+
+
+def _to_channels(pixels: Pixels, channels: int) -> np.ndarray:
+    values = pixels.values
+    bands = values.shape[2]
+    if bands == channels:
+        return values
+    if channels not in (1, 3):
+        raise ValueError(wrong_bands(bands, channels))
+    if pixels.alpha:
+        opaque = replace(pixels, values=_on_white(pixels), alpha=None)
+        return _to_channels(opaque, channels)
+    if pixels.colors == "cmyk" and bands == 4:
+        return _to_channels(Pixels(_rgb_of_inks(values), "rgb"), channels)
+    if pixels.colors == "gray" and channels == 3:
+        return np.repeat(values[..., :1], 3, axis=2)
+    if pixels.colors == "rgb" and bands == 3:
+        return _rounded(values.astype(np.float32) @ _LUMINANCE[:, None], values.dtype)
+    raise ValueError(wrong_bands(bands, channels))
+
+
+def wrong_bands(bands: int, channels: int) -> str:
+    """Return the reason why an image does not fit a number of channels."""
+    noun = "band" if bands == 1 else "bands"
+    return f"the image has {bands} {noun}, and backbone.in_channels is {channels}"
+
+
+def _on_white(pixels: Pixels) -> np.ndarray:
+    white = np.float32(_MAX[pixels.values.dtype.name])
+    colors = pixels.values[..., :-1].astype(np.float32)
+    opacity = pixels.values[..., -1:].astype(np.float32) / white
+    if pixels.alpha == "straight":
+        colors *= opacity
+    return _rounded(colors + white * (1 - opacity), pixels.values.dtype)
+
+
+def _rgb_of_inks(values: np.ndarray) -> np.ndarray:
+    white = np.float32(_MAX[values.dtype.name])
+    light = white - values.astype(np.float32)
+    return _rounded(light[..., :3] * light[..., 3:] / white, values.dtype)
+
+
+def _rounded(values: np.ndarray, dtype: np.dtype) -> np.ndarray:
+    if dtype.kind == "f":
+        return values.astype(dtype)
+    limits = np.iinfo(dtype)
+    return np.clip(np.rint(values), limits.min, limits.max).astype(dtype)
+
+
+def _to_type(values: np.ndarray, dtype: PixelType) -> np.ndarray:
+    given = values.dtype.name
+    if given == dtype:
+        return values
+    if given == "uint8" and dtype == "uint16":
+        return values.astype(np.uint16) * np.uint16(257)
+    if given in _MAX and dtype == "float32":
+        return values.astype(np.float32) / np.float32(_MAX[given])
+    if given == "int16" and dtype == "float32":
+        return values.astype(np.float32)
+    if given == "uint16" and dtype == "uint8":
+        return (values.astype(np.float32) * np.float32(1 / 257) + np.float32(0.5)).astype(np.uint8)
+    raise ValueError(f"the image has {given} pixels, which a data set of {dtype} cannot hold")
+
+
+def from_file_type(values: np.ndarray) -> np.ndarray:
+    """Convert values of any number type to that of `pixel_type`.
+
+    Values that are not finite become the smallest that is.
+
+    Raises:
+        ValueError: no value is finite, or the values are no numbers.
+    """
+    target = np.dtype(pixel_type(values.dtype))
+    if values.dtype.kind == "b":
+        return values.astype(np.uint8) * np.uint8(255)
+    with np.errstate(over="ignore"):
+        converted = values.astype(target)
+    if target.kind == "f":
+        finite = np.isfinite(converted)
+        if not finite.all():
+            if not finite.any():
+                raise ValueError("the image has no finite pixel")
+            converted[~finite] = converted[finite].min()
+    return converted

@@ -1,0 +1,68 @@
+"""Camera RAW files, by the JPEG preview that cameras put into them."""
+
+from __future__ import annotations
+
+import io
+from typing import IO, Any
+
+from dasl_core.data.decode import pillow
+from dasl_core.data.decode.header import Header
+from dasl_core.data.decode.pixels import Pixels
+from dasl_core.data.decode.reasons import optional_module
+
+# fmt: off
+EXTENSIONS = frozenset({
+    "3fr", "arw", "cr2", "cr3", "crw", "dcr", "dng", "erf", "fff", "iiq", "kdc", "mef", "mos", "mrw",
+    "nef", "nrw", "orf", "pef", "raf", "rw2", "rwl", "sr2", "srf", "srw", "x3f",
+})
+# fmt: on
+
+# LibRaw needs the whole file. The largest, of medium format cameras, have 200 MB.
+_MAX_BYTES = 2**30
+# LibRaw's name of a rotation, as an EXIF orientation.
+_ORIENTATIONS = {3: 3, 5: 8, 6: 6}
+
+
+def read_header(file: IO[bytes]) -> Header:
+    """Read the header of the preview; see `dasl_core.data.decode.read_header`."""
+    preview, orientation = _preview(file)
+    image = pillow.open_image(preview, _FORMATS)
+    header = pillow.header_of(image, orientation=_first(pillow.orientation_of(image), orientation))
+    return header._replace(format="RAW")
+
+
+def decode(file: IO[bytes], channels: int, at_least: tuple[int, int] | None) -> Pixels:
+    """Decode the preview; see `dasl_core.data.decode.decode`."""
+    preview, orientation = _preview(file)
+    own = pillow.orientation_of(pillow.open_image(preview, _FORMATS))
+    turn = _first(own, orientation)
+    return pillow.decode(preview, channels, at_least, _FORMATS, orientation=turn)
+
+
+_FORMATS = ("JPEG", "PPM")
+
+
+def _first(own: int, outer: int) -> int:
+    return own if own != 1 else outer
+
+
+def _preview(file: IO[bytes]) -> tuple[IO[bytes], int]:
+    """Find the largest preview, as a file, and the orientation of the photo."""
+    rawpy: Any = optional_module("rawpy", "camera RAW", "raw")
+    size = file.seek(0, 2)
+    if size > _MAX_BYTES:
+        raise ValueError(f"the image is too large: a camera RAW file of {size} bytes")
+    file.seek(0)
+    try:
+        with rawpy.imread(io.BytesIO(file.read())) as photo:
+            thumbnail = photo.extract_thumb()
+            orientation = _ORIENTATIONS.get(photo.sizes.flip, 1)
+    except rawpy.LibRawNoThumbnailError as error:
+        raise ValueError("the image is camera RAW without a preview") from error
+    if thumbnail.format == rawpy.ThumbFormat.JPEG:
+        return io.BytesIO(thumbnail.data), orientation
+    if thumbnail.format == rawpy.ThumbFormat.BITMAP:
+        height, width, _ = thumbnail.data.shape
+        header = f"P6 {width} {height} 255\n".encode()
+        return io.BytesIO(header + thumbnail.data.tobytes()), orientation
+    raise ValueError("the image is camera RAW without a preview")

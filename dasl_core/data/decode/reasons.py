@@ -1,0 +1,75 @@
+"""Reasons why an image cannot be decoded, each one sentence in one line."""
+
+from __future__ import annotations
+
+import importlib
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import ModuleType
+from typing import Any
+
+from PIL import Image, UnidentifiedImageError
+
+from dasl_core.data.decode.header import too_large
+
+# Prefixes of reasons that do not depend on a file's content: another attempt may succeed.
+MISSING, FORBIDDEN = "the file does not exist", "the file may not be read"
+UNREADABLE, NO_MEMORY = "the file cannot be read", "there is not enough memory"
+# Part of the reason where the package for a format is not installed.
+_INSTALL = "; install dasl["
+
+EMPTY = "the file is empty"
+UNKNOWN = "the content is not an image of a known format"
+_MAX_DETAIL = 200
+
+
+def is_transient(reason: str) -> bool:
+    """Whether decoding failed with this reason for something other than the file's content."""
+    return reason.startswith((MISSING, FORBIDDEN, UNREADABLE, NO_MEMORY)) or _INSTALL in reason
+
+
+def optional_module(name: str, kind: str, extra: str) -> Any:
+    """Import the package of an extra.
+
+    Raises:
+        ValueError: it is not installed; the message names the extra.
+    """
+    try:
+        module: ModuleType = importlib.import_module(name)
+    except ImportError as error:
+        raise ValueError(f"the image is {kind}{_INSTALL}{extra}]") from error
+    return module
+
+
+@contextmanager
+def one_sentence() -> Iterator[None]:
+    """Context manager that turns any error of a decoder into a ValueError with its reason."""
+    try:
+        yield
+    except Exception as error:  # on damaged files decoders raise almost anything
+        raise ValueError(reason_of(error)) from error
+
+
+def reason_of(error: Exception) -> str:
+    """Describe why decoding failed, in one line."""
+    if isinstance(error, FileNotFoundError):
+        return MISSING
+    if isinstance(error, PermissionError):
+        return f"{FORBIDDEN} (permission denied)"
+    if isinstance(error, IsADirectoryError):
+        return "it is a folder"
+    if isinstance(error, UnidentifiedImageError):
+        return UNKNOWN
+    if isinstance(error, Image.DecompressionBombError | Image.DecompressionBombWarning):
+        # Pillow raised before the size was read; its message contains it.
+        count = re.search(r"\d+ pixels", str(error))
+        return too_large(count[0] if count else "far too many pixels")
+    if isinstance(error, MemoryError):
+        return f"{NO_MEMORY} to decode it"
+    if isinstance(error, OSError) and error.strerror:
+        return f"{UNREADABLE}: {error.strerror}"
+    detail = "".join(c if c.isprintable() else " " for c in str(error))
+    detail = " ".join(detail.split())[:_MAX_DETAIL] or type(error).__name__
+    whole = detail.startswith(("the image ", "the file ", "the content "))
+    return detail if whole else f"the image is damaged: {detail}"

@@ -1,0 +1,121 @@
+"""TIFFs of any depth and number of bands: by Pillow where it loses nothing, else by tifffile."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import IO, Any
+
+import numpy as np
+from PIL import ImageFile
+
+from dasl_core.data.decode import pillow
+from dasl_core.data.decode.header import MAX_VALUES, Header, check_pixels, pixel_type
+from dasl_core.data.decode.pixels import Pixels, colors_of, from_file_type
+from dasl_core.data.decode.reasons import optional_module
+
+_PHOTOMETRIC, _COMPRESSION = 262, 259
+_WHITE_IS_ZERO, _RGB, _INKS = 0, 2, 5
+_ASSOCIATED, _STRAIGHT = 1, 2
+_ORIENTATION = 274
+_BITS, _SAMPLES, _SAMPLE_FORMAT = 258, 277, 339
+# tifffile knows more, by codecs for which a damaged file is not a common case: these are what images
+# of more than 8 bits and geographic rasters use.
+_COMPRESSIONS = {
+    1: "none",
+    5: "LZW",
+    8: "deflate",
+    32773: "PackBits",
+    32946: "deflate",
+    34887: "LERC",
+    34925: "LZMA",
+    50000: "Zstandard",
+    7: "JPEG",
+}
+
+
+def read_header(file: IO[bytes]) -> Header:
+    """Read the header of the first page; see `dasl_core.data.decode.read_header`."""
+    image = _by_pillow(file)
+    return pillow.header_of(image) if image else _header_of(_first_page(file))
+
+
+def decode(file: IO[bytes], channels: int) -> Pixels:
+    """Decode the first page; see `dasl_core.data.decode.decode`."""
+    if image := _by_pillow(file):
+        white_is_zero = image.tag_v2.get(_PHOTOMETRIC) == _WHITE_IS_ZERO  # type: ignore[attr-defined]
+        pixels = pillow.decode(file, channels, None, ("TIFF",))
+    else:
+        page = _first_page(file)
+        _header_of(page)
+        white_is_zero = page.photometric == _WHITE_IS_ZERO
+        pixels = _pixels_of(page)
+    if white_is_zero and pixels.values.dtype == np.uint16:
+        return Pixels(65535 - pixels.values, pixels.colors, pixels.alpha)
+    return pixels
+
+
+def _by_pillow(file: IO[bytes]) -> ImageFile.ImageFile | None:
+    """Open a TIFF with Pillow if it keeps all bits of all bands."""
+    with suppress(
+        Exception
+    ):  # Pillow does not know the layout, or the file is damaged: tifffile says which
+        image = pillow.open_image(file, ("TIFF",))
+        tags = image.tag_v2  # type: ignore[attr-defined]
+        if image.mode.startswith(("I", "F")):
+            return image if tags.get(_SAMPLES, 1) == 1 else None
+        unsigned = all(kind in (1, 4) for kind in tags.get(_SAMPLE_FORMAT, (1,)))
+        has_8_bits = all(bits <= 8 for bits in tags.get(_BITS, (1,)))
+        if unsigned and has_8_bits and not any("X" in str(tile.args[0]) for tile in image.tile):
+            return image
+    return None
+
+
+def _first_page(file: IO[bytes]) -> Any:
+    optional_module("imagecodecs", "a TIFF beyond 8-bit gray and color", "tiff")
+    tifffile = optional_module("tifffile", "a TIFF beyond 8-bit gray and color", "tiff")
+    file.seek(0)
+    return tifffile.TiffFile(file, _multifile=False).pages.first
+
+
+def _header_of(page: Any) -> Header:
+    if page.axes not in ("YX", "YXS", "SYX") or page.dtype is None:
+        raise ValueError("the image is a TIFF with a layout other than rows, columns and bands")
+    if int(page.compression) not in _COMPRESSIONS:
+        known = ", ".join(sorted(set(_COMPRESSIONS.values())))
+        name = getattr(page.compression, "name", page.compression)
+        raise ValueError(f"the image is a TIFF compressed with {name}, which is not one of {known}")
+    if page.photometric == 3:
+        raise ValueError("the image is a TIFF with a palette of more than 8 bits")
+    width, height = int(page.imagewidth), int(page.imagelength)
+    check_pixels(width, height)
+    # A tile may claim more than the image.
+    if int(np.prod([int(side) for side in page.chunks])) > MAX_VALUES:
+        raise ValueError("the image is damaged: its tiles are too large")
+    if _orientation(page) >= 5:
+        width, height = height, width
+    bands = int(page.samplesperpixel)
+    return Header(width, height, bands, pixel_type(page.dtype), "TIFF").checked()
+
+
+def _pixels_of(page: Any) -> Pixels:
+    # One thread: the pool that decodes has one for each core already.
+    values = page.asarray(maxworkers=1)
+    if page.axes == "SYX":
+        values = np.moveaxis(values, 0, 2)
+    values = values.reshape(page.imagelength, page.imagewidth, page.samplesperpixel)
+    values = pillow.turned(from_file_type(values), _orientation(page))
+    bands = values.shape[2]
+    if page.photometric == _INKS and bands == 4:
+        return Pixels(values, "cmyk")
+    extra = [int(kind) for kind in page.extrasamples]
+    has_alpha = bands in (2, 4) and len(extra) == 1 and values.dtype in (np.uint8, np.uint16)
+    if has_alpha and extra[0] in (_ASSOCIATED, _STRAIGHT):
+        alpha: Any = "straight" if extra[0] == _STRAIGHT else "associated"
+        return Pixels(values, "gray" if bands == 2 else "rgb", alpha)
+    return Pixels(values, colors_of(bands))
+
+
+def _orientation(page: Any) -> int:
+    tag = page.tags.get(_ORIENTATION)
+    value = tag.value if tag is not None else 1
+    return int(value) if isinstance(value, int) and 1 <= value <= 8 else 1
