@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import struct
 import zlib
+from collections.abc import Sequence
 
 import imagecodecs
 import numpy as np
@@ -79,7 +80,7 @@ def as_dicom(
     *,
     bits: int | None = None,
     syntax: UID = ExplicitVRLittleEndian,
-    encoded: bytes | None = None,
+    encoded: bytes | bytearray | None = None,
     **elements: object,
 ) -> bytes:
     """A DICOM file of (H, W) gray, (H, W, 3) color, or (frames, H, W) with `NumberOfFrames`.
@@ -106,7 +107,7 @@ def as_dicom(
     dataset.PixelRepresentation = int(values.dtype.kind == "i")
     for name, value in elements.items():
         setattr(dataset, name, value)
-    dataset.PixelData = values.tobytes() if encoded is None else encapsulate([encoded])
+    dataset.PixelData = values.tobytes() if encoded is None else encapsulate([bytes(encoded)])
     dataset["PixelData"].is_undefined_length = encoded is not None
     file = io.BytesIO()
     pydicom.dcmwrite(file, dataset, enforce_file_format=True)
@@ -136,7 +137,9 @@ def camera_raw(flip: int = 1, preview: bytes | None = None) -> bytes:
     sizes = {byte: 1, short: 2, text: 1, rational: 4, srational: 4, 4: 4}
     letters = {short: "H", 4: "I", rational: "I", srational: "i"}
 
-    def directory(at: int, tags: list[tuple[int, int, object]], places: dict[str, int]) -> bytes:
+    def directory(
+        at: int, tags: Sequence[tuple[int, int, object]], places: dict[str, int]
+    ) -> bytes:
         entries, rest = b"", b""
         rest_at = at + 2 + 12 * len(tags) + 4
         for tag, kind, values in tags:
@@ -175,7 +178,6 @@ def files_of_all_formats() -> dict[str, bytes]:
     gray16, gray12 = ramp(1, "uint16", 65535)[..., 0], ramp(1, "uint16", 4095)[..., 0]
     bands5 = ramp(5, "float32", 1)
     frames = {"save_all": True, "append_images": [color]}
-    deep = {"bits": 12}
     return {
         "a.jpg": by_pillow(color, "JPEG"),
         "progressive.jpg": by_pillow(color, "JPEG", progressive=True),
@@ -233,23 +235,23 @@ def files_of_all_formats() -> dict[str, bytes]:
         "a.dcm": as_dicom(gray12, bits=12),
         "ct.dcm": as_dicom(gray12, bits=12, RescaleSlope=1, RescaleIntercept=-1024),
         "color.dcm": as_dicom(np.asarray(color), "RGB"),
-        "rle.dcm": as_dicom(gray12, syntax=RLELossless, encoded=_rle(gray12), **deep),
+        "rle.dcm": as_dicom(gray12, syntax=RLELossless, encoded=_rle(gray12), bits=12),
         "jpeg.dcm": as_dicom(
             np.asarray(color.convert("L")),
             syntax=JPEGBaseline8Bit,
             encoded=by_pillow(color.convert("L"), "JPEG"),
         ),
         "lossless.dcm": as_dicom(
-            gray12, syntax=JPEGLosslessSV1, encoded=imagecodecs.ljpeg_encode(gray12), **deep
+            gray12, syntax=JPEGLosslessSV1, encoded=imagecodecs.ljpeg_encode(gray12), bits=12
         ),
         "jpegls.dcm": as_dicom(
-            gray12, syntax=JPEGLSLossless, encoded=imagecodecs.jpegls_encode(gray12), **deep
+            gray12, syntax=JPEGLSLossless, encoded=imagecodecs.jpegls_encode(gray12), bits=12
         ),
         "jpeg2000.dcm": as_dicom(
             gray12,
             syntax=JPEG2000Lossless,
             encoded=imagecodecs.jpeg2k_encode(gray12, codecformat="j2k", reversible=True),
-            **deep,
+            bits=12,
         ),
         "a.dng": camera_raw(),
     }

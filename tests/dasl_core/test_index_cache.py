@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from dasl_core.data import decode, ingest
+from dasl_core.data.decode.reasons import reason_of
 from dasl_core.data.index import DatasetIndex
 from dasl_core.data.ingest import ingest_folder, list_folder
 from dasl_core.distributed import rank
@@ -174,7 +175,7 @@ def test_transient_failure_is_not_kept(
             try:
                 raise reason
             except OSError as error:
-                raise ValueError(decode._reason(error, path)) from error
+                raise ValueError(reason_of(error)) from error
         return decode.decode_with_range(path, **options)
 
     with monkeypatch.context() as patch:

@@ -16,6 +16,7 @@ _DEFLATED = "1.2.840.10008.1.2.1.99"
 _IMPLICIT = "1.2.840.10008.1.2"
 # "Float Pixel Data" and "Double Float Pixel Data".
 _FLOAT_PIXELS, _DOUBLE_PIXELS = 0x7FE00008, 0x7FE00009
+_NEEDED = ("Rows", "Columns", "BitsAllocated", "SamplesPerPixel", "PhotometricInterpretation")
 _INT16 = np.iinfo(np.int16)
 
 
@@ -45,9 +46,13 @@ def decode(file: IO[bytes]) -> Pixels:
     """Decode the first frame; see `dasl_core.data.decode.decode`."""
     dataset = _read(file, pixels=True)
     header = _header_of(dataset)
-    frame = optional_module("pydicom.pixels", "DICOM", "dicom").pixel_array(dataset, index=0)
+    pixels = optional_module("pydicom.pixels", "DICOM", "dicom")
+    from dasl_core.data.decode import dicom_codecs  # it imports pydicom
+
+    plugin = dicom_codecs.plugin_of(dataset.file_meta.TransferSyntaxUID)
+    frame = pixels.pixel_array(dataset, index=0, decoding_plugin=plugin)
     if dataset.PhotometricInterpretation == "PALETTE COLOR":
-        frame = optional_module("pydicom.pixels", "DICOM", "dicom").apply_color_lut(frame, dataset)
+        frame = pixels.apply_color_lut(frame, dataset)
     frame = frame.reshape(header.height, header.width, header.bands)
     if header.bands == 3:
         return Pixels(from_file_type(frame), "rgb")
@@ -66,8 +71,8 @@ def _read(file: IO[bytes], *, pixels: bool = False) -> Any:
             raise ValueError("the image is a deflated DICOM file; store it without deflation")
     file.seek(0)
     dataset = pydicom.dcmread(file, stop_before_pixels=not pixels, force=not has_prefix)
-    if "Rows" not in dataset or "Columns" not in dataset:
-        raise ValueError("the content is not an image: it is DICOM without rows and columns")
+    if missing := [name for name in _NEEDED if dataset.get(name) is None]:
+        raise ValueError(f"the image is DICOM without {', '.join(missing)}")
     if "TransferSyntaxUID" not in dataset.file_meta:
         dataset.file_meta.TransferSyntaxUID = pydicom.uid.UID(_IMPLICIT)
     return dataset
@@ -117,9 +122,12 @@ def _values_of(dataset: Any) -> _Values:
 def _in_units(frame: np.ndarray, values: _Values) -> np.ndarray:
     if frame.dtype.kind == "f":
         return from_file_type(frame * values.slope + values.intercept)
-    wide = frame.astype(np.float64 if values.dtype == "float32" else np.int32)
+    if not values.inverted and (values.slope, values.intercept) == (1, 0):
+        return frame.astype(values.dtype)
+    wide = frame.astype(np.float64)
     if values.inverted:
         wide = values.low + values.high - wide
-    if (values.slope, values.intercept) != (1, 0):
-        wide = wide * wide.dtype.type(values.slope) + wide.dtype.type(values.intercept)
-    return wide.astype(values.dtype)
+    limits = np.iinfo(values.dtype) if values.dtype != "float32" else None
+    wide = wide * values.slope + values.intercept
+    # A damaged file may hold values beyond the bits that it states.
+    return (np.clip(wide, limits.min, limits.max) if limits else wide).astype(values.dtype)

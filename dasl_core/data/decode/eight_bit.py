@@ -81,8 +81,7 @@ def decode_with_range(
             value_range = _value_range(image) if deep else None
             array = eight_bit_pixels(image, channels)
     except Exception as error:  # on damaged files Pillow raises almost anything
-        is_path = isinstance(source, str | os.PathLike)
-        if isinstance(error, UnidentifiedImageError) and is_path and os.path.getsize(source) == 0:
+        if isinstance(error, UnidentifiedImageError) and _is_empty(source):
             raise ValueError(EMPTY) from error
         raise ValueError(reason_of(error)) from error
     return array, value_range
@@ -98,6 +97,10 @@ def eight_bit_pixels(image: Image.Image, channels: int) -> np.ndarray:
     if image.mode.startswith(("I", "F")):
         image = _eight_bit(image)
     return as_array(to_mode(image, "L" if channels == 1 else "RGB"))
+
+
+def _is_empty(source: str | os.PathLike[str] | IO[bytes]) -> bool:
+    return isinstance(source, str | os.PathLike) and os.path.getsize(source) == 0
 
 
 def _has_more_than_8_bits(image: ImageFile.ImageFile) -> bool:

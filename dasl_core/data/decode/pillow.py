@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import IO, cast
+from typing import IO
 
 import numpy as np
 from PIL import Image, ImageFile
@@ -70,13 +70,13 @@ def decode(
         scale_down(image, at_least[::-1] if turn in _TURNED else at_least)
     if type_of(image) != "uint8":
         pixels = _deep_pixels(image, file, formats)
-        check_pixels(*image.size)
         values = turned(pixels.values, turn)
         return Pixels(values, pixels.colors, pixels.alpha)
     bands = bands_of(image)
+    size = image.size
     image.load()
-    # HEIC may turn out to have another size than its header says.
-    check_pixels(*image.size)
+    if image.size != size:  # HEIC may turn out to have another size than its header says
+        raise ValueError("the image is damaged: its pixels are not as many as its header says")
     return _eight_bit_pixels(upright(image, turn), bands, channels)
 
 
@@ -87,7 +87,7 @@ def open_image(file: IO[bytes], formats: tuple[str, ...]) -> ImageFile.ImageFile
         heif = optional_module("pillow_heif", "HEIC", "heif")
         # The pool that decodes has a thread for each core already.
         heif.register_heif_opener(decode_threads=1, thumbnails=False)
-    return cast(ImageFile.ImageFile, Image.open(file, formats=formats))
+    return Image.open(file, formats=formats)
 
 
 def scale_down(image: ImageFile.ImageFile, at_least: tuple[int, int]) -> None:

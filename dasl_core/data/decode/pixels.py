@@ -43,7 +43,7 @@ def as_data_set_has(pixels: Pixels, channels: int, dtype: PixelType) -> np.ndarr
     Raises:
         ValueError: the bands are not those of the data set, or its type cannot hold the values.
     """
-    return np.require(_to_type(_to_channels(pixels, channels), dtype), requirements="CWO")
+    return np.require(_to_type(_to_channels(pixels, channels), dtype), requirements=["C", "W", "O"])
 
 
 def _to_channels(pixels: Pixels, channels: int) -> np.ndarray:
@@ -88,9 +88,9 @@ def _rgb_of_inks(values: np.ndarray) -> np.ndarray:
 
 def _rounded(values: np.ndarray, dtype: np.dtype) -> np.ndarray:
     if dtype.kind == "f":
-        return values.astype(dtype)
+        return np.asarray(values, dtype)
     limits = np.iinfo(dtype)
-    return np.clip(np.rint(values), limits.min, limits.max).astype(dtype)
+    return np.asarray(np.clip(np.rint(values), limits.min, limits.max), dtype)
 
 
 def _to_type(values: np.ndarray, dtype: PixelType) -> np.ndarray:

@@ -56,17 +56,15 @@ def decode(file: IO[bytes], channels: int) -> Pixels:
 
 def _by_pillow(file: IO[bytes]) -> ImageFile.ImageFile | None:
     """Open a TIFF with Pillow if it keeps all bits of all bands."""
-    with suppress(
-        Exception
-    ):  # Pillow does not know the layout, or the file is damaged: tifffile says which
+    with suppress(Exception):  # tifffile says what a damaged file lacks
         image = pillow.open_image(file, ("TIFF",))
         tags = image.tag_v2  # type: ignore[attr-defined]
         if image.mode.startswith(("I", "F")):
             return image if tags.get(_SAMPLES, 1) == 1 else None
         unsigned = all(kind in (1, 4) for kind in tags.get(_SAMPLE_FORMAT, (1,)))
         has_8_bits = all(bits <= 8 for bits in tags.get(_BITS, (1,)))
-        if unsigned and has_8_bits and not any("X" in str(tile.args[0]) for tile in image.tile):
-            return image
+        drops_bands = any("X" in str(tile.args) for tile in image.tile)
+        return image if unsigned and has_8_bits and not drops_bands else None
     return None
 
 

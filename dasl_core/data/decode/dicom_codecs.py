@@ -1,0 +1,73 @@
+"""Codecs of compressed DICOM frames, as a plugin of pydicom's decoders.
+
+GDCM, which pydicom would use, ends the process on some damaged files: of 4,000 damaged files, eleven.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from pydicom.pixels import get_decoder
+from pydicom.uid import (
+    UID,
+    JPEGExtended12Bit,
+    JPEGLossless,
+    JPEGLosslessSV1,
+    JPEGLSTransferSyntaxes,
+    RLELossless,
+)
+
+from dasl_core.data.decode.reasons import optional_module
+
+_NAME = "imagecodecs"
+_LOSSLESS = (JPEGLossless, JPEGLosslessSV1)
+DECODER_DEPENDENCIES = {
+    UID(syntax): (_NAME,) for syntax in (*JPEGLSTransferSyntaxes, *_LOSSLESS, JPEGExtended12Bit)
+}
+"""Transfer syntaxes that this plugin decodes; pydicom reads this name."""
+
+
+def is_available(uid: str) -> bool:
+    """Whether this plugin decodes a transfer syntax; pydicom calls it."""
+    return uid in DECODER_DEPENDENCIES
+
+
+def decode_frame(source: bytes, runner: Any) -> bytearray:
+    """Decode a frame; pydicom calls it with its `DecodeRunner`."""
+    codecs = optional_module(_NAME, "compressed DICOM", "dicom")
+    syntax = runner.transfer_syntax
+    if syntax in JPEGLSTransferSyntaxes:
+        decode = codecs.jpegls_decode
+    else:
+        decode = codecs.ljpeg_decode if syntax in _LOSSLESS else codecs.jpeg_decode
+    shape = (runner.rows, runner.columns, runner.samples_per_pixel)
+    # The frame has a header of its own. The array bounds what it can claim.
+    dtype = np.uint8 if runner.bits_stored <= 8 else np.uint16
+    values = np.empty(shape[:2] if shape[2] == 1 else shape, dtype)
+    decode(source, out=values)
+    runner.set_option("planar_configuration", 0)
+    return bytearray(values.astype(f"<u{runner.bits_allocated // 8}").tobytes())
+
+
+def plugin_of(syntax: UID) -> str:
+    """Name the plugin that must decode a transfer syntax, for `pydicom.pixels.pixel_array`.
+
+    Raises:
+        ValueError: no safe plugin does.
+    """
+    if not syntax.is_encapsulated:
+        return ""
+    if syntax == RLELossless:
+        return "pydicom"
+    try:
+        decoder = get_decoder(syntax)
+    except NotImplementedError:
+        decoder = None
+    if decoder and syntax in DECODER_DEPENDENCIES:
+        if _NAME not in decoder.available_plugins:
+            decoder.add_plugin(_NAME, (__name__, decode_frame.__name__))
+        return _NAME
+    if decoder and "pillow" in decoder.available_plugins:
+        return "pillow"
+    raise ValueError(f"the image is DICOM compressed as {syntax.name}, which cannot be decoded")
