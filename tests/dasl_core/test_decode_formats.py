@@ -1,0 +1,304 @@
+"""Headers and pixels of every format: the bands and levels of a file are those that come out."""
+
+from __future__ import annotations
+
+import io
+import sys
+
+import numpy as np
+import pillow_heif
+import pytest
+from PIL import Image
+
+from dasl_core.data.decode import (
+    EXTENSIONS,
+    decode,
+    decode_image,
+    decoding_memory,
+    is_transient,
+    read_header,
+)
+from dasl_core.data.decode.header import PixelType
+from dasl_core.data.decode.memory import jpeg_scale
+from tests.dasl_core.image_files import (
+    HEIGHT,
+    WIDTH,
+    as_dicom,
+    as_npy,
+    by_pillow,
+    by_tifffile,
+    camera_raw,
+    files_of_all_formats,
+    png,
+    ramp,
+)
+
+pillow_heif.register_heif_opener()
+FILES = files_of_all_formats()
+GRAY12, GRAY16 = ramp(1, "uint16", 4095), ramp(1, "uint16", 65535)
+BANDS5 = ramp(5, "float32", 1)
+DEEP_COLOR = ramp(4, "uint16", 65535)
+
+
+def decoded(content: bytes, name: str, channels: int, dtype: PixelType = "uint8") -> np.ndarray:
+    return decode(io.BytesIO(content), name, channels, dtype)
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_header_tells_what_decode_returns(name: str) -> None:
+    assert name.rpartition(".")[2] in EXTENSIONS
+    header = read_header(io.BytesIO(FILES[name]), name)
+    pixels = decoded(FILES[name], name, header.bands, header.dtype)
+    assert pixels.shape == (header.height, header.width, header.bands)
+    assert pixels.dtype == header.dtype
+    assert pixels.flags.writeable
+    assert pixels.flags.c_contiguous
+
+
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [
+        ("gray16.png", GRAY16),
+        ("gray16.pgm", GRAY16),
+        ("gray16.tif", GRAY16),
+        ("columns.npy", GRAY16),
+        ("rgb16.png", ramp(3, "uint16", 65535)),
+        ("rgba16.png", DEEP_COLOR),
+        ("rgb16.tif", ramp(3, "uint16", 65535)),
+        *(
+            (f"{kind}.tif", BANDS5)
+            for kind in ("bands", "deflate", "tiles", "zstd", "big", "planar")
+        ),
+        ("a.npy", BANDS5),
+        *((f"{kind}.dcm", GRAY12) for kind in ("a", "rle", "lossless", "jpegls", "jpeg2000")),
+        ("ct.dcm", GRAY12.astype(np.int16) - 1024),
+        ("a.png", ramp(3, "uint8", 255)),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_levels_and_bands_are_kept(name: str, values: np.ndarray) -> None:
+    header = read_header(io.BytesIO(FILES[name]), name)
+    assert header.dtype == values.dtype
+    np.testing.assert_array_equal(decoded(FILES[name], name, header.bands, header.dtype), values)
+
+
+def test_12_bits_in_16_keep_their_levels() -> None:
+    for content in (by_pillow(Image.fromarray(GRAY12[..., 0]), "PNG"), by_tifffile(GRAY12[..., 0])):
+        assert len(np.unique(decoded(content, "x.png", 1, "uint16"))) == GRAY12.size
+
+
+def test_four_bands_as_stored() -> None:
+    values = ramp(4, "uint8", 255)
+    rgba = by_pillow(Image.fromarray(values), "PNG")
+    np.testing.assert_array_equal(decoded(rgba, "x.png", 4), values)
+    np.testing.assert_array_equal(decoded(rgba, "x.png", 3), decode_image(io.BytesIO(rgba)))
+    inks = Image.fromarray(values, "CMYK")
+    for format_ in ("TIFF", "JPEG"):
+        content = by_pillow(inks, format_, **({"quality": 100} if format_ == "JPEG" else {}))
+        np.testing.assert_allclose(decoded(content, "x", 4), values, atol=40)
+        np.testing.assert_array_equal(decoded(content, "x", 3), decode_image(io.BytesIO(content)))
+    gray = by_pillow(Image.fromarray(values).convert("LA"), "PNG")
+    assert read_header(io.BytesIO(gray), "").bands == 2
+    assert decoded(gray, "x.png", 2).shape == (HEIGHT, WIDTH, 2)
+
+
+def test_deep_pixels_follow_the_rules_of_8_bits() -> None:
+    white, clear = np.full((1, 1, 4), 65535), np.zeros((1, 1, 4))
+    on_white = decoded(png(np.concatenate([white, clear]), 6), "x.png", 3, "uint16")
+    assert (on_white == 65535).all()
+    assert (decoded(png(DEEP_COLOR[..., :2], 4), "x.png", 2, "uint16") == DEEP_COLOR[..., :2]).all()
+    red = np.array([[[65535, 0, 0]]])
+    assert decoded(png(red, 2), "x.png", 1, "uint16").item() == round(0.299 * 65535)
+    inks = by_tifffile(np.full((1, 1, 4), 65535, np.uint16), photometric="separated")
+    assert decoded(inks, "x.tif", 3, "uint16").tolist() == [[[0, 0, 0]]]
+    associated = by_tifffile(
+        np.array([[[100, 200, 300, 32768]]], np.uint16),
+        photometric="rgb",
+        extrasamples=["assocalpha"],
+    )
+    assert decoded(associated, "x.tif", 3, "uint16").ravel().tolist() == [32867, 32967, 33067]
+    bright = by_tifffile(np.array([[0, 1]], np.uint16), photometric="miniswhite")
+    assert decoded(bright, "x.tif", 1, "uint16").ravel().tolist() == [65535, 65534]
+
+
+@pytest.mark.parametrize(
+    ("content", "channels", "dtype", "expected"),
+    [
+        (as_npy(np.array([[7]], np.uint8)), 3, "uint16", 7 * 257),
+        (as_npy(np.array([[51]], np.uint8)), 1, "float32", 0.2),
+        (as_npy(np.array([[13107]], np.uint16)), 1, "float32", 0.2),
+        (as_npy(np.array([[-5]], np.int16)), 3, "float32", -5),
+        (as_npy(np.array([[-5]], np.int8)), 1, "int16", -5),
+        (as_npy(np.array([[300]], np.uint16)), 1, "uint8", 1),
+        (as_npy(np.array([[True]])), 1, "uint8", 255),
+        (as_npy(np.array([[70000]], np.int64)), 1, "float32", 70000),
+        (as_npy(np.array([[3]], ">f8")), 1, "float32", 3),
+        (by_tifffile(np.array([[4_000_000_000]], np.uint32)), 1, "float32", 4e9),
+        (by_tifffile(np.array([[-5]], np.int8)), 1, "int16", -5),
+    ],
+)
+def test_types_are_converted(
+    content: bytes, channels: int, dtype: PixelType, expected: float
+) -> None:
+    pixels = decoded(content, "x", channels, dtype)
+    assert pixels.dtype == dtype
+    np.testing.assert_allclose(pixels, np.full((1, 1, channels), expected, dtype), rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("content", "channels", "dtype", "reason"),
+    [
+        (FILES["bands.tif"], 3, "float32", "5 bands, and backbone.in_channels is 3"),
+        (FILES["a.png"], 4, "uint8", "3 bands, and backbone.in_channels is 4"),
+        (FILES["gray16.tif"], 2, "uint16", "1 band, and backbone.in_channels is 2"),
+        (FILES["bands.tif"], 5, "uint8", "float32 pixels, which a data set of uint8 cannot hold"),
+        (FILES["ct.dcm"], 1, "uint16", "int16 pixels, which a data set of uint16 cannot hold"),
+        (as_npy(np.full((2, 2), np.nan)), 1, "float32", "no finite pixel"),
+        (as_npy(np.zeros((2, 2), complex)), 1, "float32", "neither integer nor float"),
+        (as_npy(np.zeros(5)), 1, "float32", r"shape \(5,\), and must be"),
+    ],
+)
+def test_what_does_not_fit_is_refused(
+    content: bytes, channels: int, dtype: PixelType, reason: str
+) -> None:
+    with pytest.raises(ValueError, match=f"^the image .*{reason}"):
+        decoded(content, "x", channels, dtype)
+
+
+def test_pixels_that_are_not_finite_become_the_smallest() -> None:
+    values = np.array([[np.nan, -2.0], [np.inf, 4.0]], np.float32)
+    for content in (as_npy(values), by_tifffile(values)):
+        assert decoded(content, "x", 1, "float32").ravel().tolist() == [-2, -2, -2, 4]
+
+
+def test_dicom_in_units_of_the_modality() -> None:
+    values = np.array([[0, 100, 4095]], np.uint16)
+
+    def pixels(dtype: PixelType, **elements: object) -> list[float]:
+        content = as_dicom(values, bits=12, **elements)  # type: ignore[arg-type]
+        assert read_header(io.BytesIO(content), "x").dtype == dtype
+        result: list[float] = decoded(content, "x", 1, dtype).ravel().tolist()
+        return result
+
+    assert pixels("uint16", photometric="MONOCHROME1") == [4095, 3995, 0]
+    assert pixels("int16", RescaleSlope=2, RescaleIntercept=-1000) == [-1000, -800, 7190]
+    assert pixels("float32", RescaleSlope=0.5, RescaleIntercept=0) == [0, 50, 2047.5]
+    assert pixels("float32", RescaleSlope=100, RescaleIntercept=0) == [0, 10_000, 409_500]
+    frames = np.stack([values, values + 1])
+    many = as_dicom(frames, bits=12, NumberOfFrames=2)
+    assert decoded(many, "x", 1, "uint16").ravel().tolist() == [0, 100, 4095]
+    # Old files have no preamble: the extension tells.
+    bare = as_dicom(values, bits=12)[132:]
+    assert decoded(bare, "x.dcm", 1, "uint16").ravel().tolist() == [0, 100, 4095]
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_headers_are_upright(orientation: int) -> None:
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    stored = Image.fromarray(ramp(3, "uint8", 255))
+    tiff_tag = (274, 3, 1, orientation, True)
+    contents = [
+        png(ramp(3, "uint16", 65535), 2, exif.tobytes()[6:]),  # behind the pixels
+        by_tifffile(ramp(3, "uint16", 65535), photometric="rgb", extratags=[tiff_tag]),
+        *(by_pillow(stored, name, exif=exif) for name in ("TIFF", "JPEG", "PNG", "WEBP", "AVIF")),
+    ]
+    upright = decode_image(io.BytesIO(contents[2]))
+    for content in contents:
+        header = read_header(io.BytesIO(content), "x")
+        pixels = decoded(content, "x", 3, header.dtype)
+        assert pixels.shape == (header.height, header.width, 3) == upright.shape
+        scale = 257 if header.dtype == "uint16" else 1
+        assert np.abs(pixels / scale - upright).mean() < 12
+
+
+@pytest.mark.parametrize(("flip", "shape"), [(1, (48, 64, 3)), (6, (64, 48, 3)), (8, (64, 48, 3))])
+def test_camera_raw_is_its_preview(flip: int, shape: tuple[int, int, int]) -> None:
+    content = camera_raw(flip)
+    header = read_header(io.BytesIO(content), "photo.DNG")
+    assert (header.height, header.width, header.bands) == shape
+    assert header.format == "RAW"
+    assert decoded(content, "photo.DNG", 3).shape == shape
+
+
+@pytest.mark.parametrize("name", ["a.jpg", "a.png", "a.heic", "a.npy", "a.dcm", "bands.tif"])
+def test_content_decides_not_the_extension(name: str) -> None:
+    header = read_header(io.BytesIO(FILES[name]), name)
+    for other in ("x.png", "x.npy", "x.dcm", "x.dng" if name != "bands.tif" else "x", "x"):
+        assert read_header(io.BytesIO(FILES[name]), other) == header
+
+
+@pytest.mark.parametrize(
+    ("modules", "name", "reason"),
+    [
+        (["pydicom"], "a.dcm", "the image is DICOM; install dasl[dicom]"),
+        (["pillow_heif"], "a.heic", "the image is HEIC; install dasl[heif]"),
+        (["rawpy"], "a.dng", "the image is camera RAW; install dasl[raw]"),
+        (
+            ["tifffile"],
+            "bands.tif",
+            "the image is a TIFF beyond 8-bit gray and color; install dasl[tiff]",
+        ),
+    ],
+)
+def test_missing_extra_is_a_reason(
+    monkeypatch: pytest.MonkeyPatch, modules: list[str], name: str, reason: str
+) -> None:
+    for module in modules:
+        monkeypatch.setitem(sys.modules, module, None)
+    for attempt in (
+        lambda: read_header(io.BytesIO(FILES[name]), name),
+        lambda: decoded(FILES[name], name, 3),
+    ):
+        with pytest.raises(ValueError) as raised:
+            attempt()
+        assert str(raised.value) == reason
+        assert is_transient(reason)
+
+
+def test_scaled_decode_of_jpeg() -> None:
+    width, height = 640, 400
+    smooth = np.asarray(Image.fromarray(ramp(3, "uint8", 255)).resize((width, height)))
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    content = by_pillow(Image.fromarray(smooth), "JPEG", quality=95, exif=exif)
+    whole = decode(io.BytesIO(content), "x", 3)
+    for at_least, shape in (
+        ((640, 400), (640, 400)), ((321, 100), (640, 400)), ((320, 200), (320, 200)),
+        ((100, 100), (160, 100)), ((1, 1), (80, 50)),
+    ):  # fmt: skip
+        scaled = decode(io.BytesIO(content), "x", 3, "uint8", at_least)
+        header = read_header(io.BytesIO(content), "x")
+        assert round(640 / shape[0]) == jpeg_scale(header, at_least)
+        assert scaled.nbytes < decoding_memory(header, at_least) <= 26 * 640 * 400
+        assert scaled.shape[:2] == shape
+        expected = np.asarray(Image.fromarray(whole).resize(shape[::-1], Image.Resampling.BOX))
+        assert np.abs(scaled.astype(int) - expected).mean() < 2
+
+
+class CountingFile(io.BytesIO):
+    count = 0
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        content = super().read(size)
+        self.count += len(content)
+        return content
+
+
+@pytest.mark.parametrize("name", ["JPEG", "PNG", "TIFF", "tif", "npy", "dcm"])
+def test_header_reads_few_bytes(name: str) -> None:
+    noise = np.random.default_rng(0).integers(0, 65535, (400, 400), dtype=np.uint16)
+    match name:
+        case "tif":
+            content = by_tifffile(
+                noise[..., None].repeat(5, 2), photometric="minisblack", planarconfig="contig"
+            )
+        case "npy":
+            content = as_npy(noise)
+        case "dcm":
+            content = as_dicom(noise)
+        case _:
+            content = by_pillow(Image.fromarray(noise.astype(np.uint8)), name)
+    file = CountingFile(content)
+    read_header(file, "x")
+    assert file.count < 20_000 < len(content) / 4
