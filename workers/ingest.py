@@ -1,6 +1,6 @@
 """Ingest of one data set: `python -m workers.ingest --run R --dataset DS`.
 
-It reads every image once and reports which are usable. Environment and token are as for `workers.driver`. The exit
+It reads the header of every image, decodes a sample, and reports which are usable. Environment and token are as for `workers.driver`. The exit
 code is 0 if the ingest was reported or superseded, `UNDELIVERED_EXIT_CODE` if the API did not answer, else 1.
 """
 
@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Self
 
 from dasl_core.data.ingest import ingest_folder
-from dasl_core.spec.locations import ReadableFolders, local_path
+from dasl_core.spec.locations import ReadableFolders
 from service.client import ApiError, ConnectionFailed, StaleAttempt
 from service.client.attempt_token import read_attempt_token
 from service.client.transport import BUSY
@@ -29,7 +29,7 @@ from workers.settings import PATIENCE_SECONDS
 
 logger = logging.getLogger("workers.ingest")
 
-INDEX = "index.json.gz"
+INDEX = "index.safetensors"
 # Pauses in seconds before a failed upload of the index is retried: reading the images may have taken hours. The
 # dispatcher does not count this time as a standstill, because no progress is reported any more.
 INDEX_PAUSES = (1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 60.0, 60.0, 60.0, 60.0)
@@ -113,7 +113,7 @@ def main() -> int:
         interval = start.heartbeat_seconds if arguments.run else math.inf
         try:
             with ProgressReports(client, interval) as report:
-                index = ingest_folder(local_path(start.uri), allowed=readable, on_progress=report)
+                index = ingest_folder(start.uri, allowed=readable, on_progress=report)
         except ValueError as error:  # the folder is missing or has no usable images
             client.dataset_finish(dataset, state="failed", error=storable(str(error)))
             return 0

@@ -133,18 +133,23 @@ def report_end(client: WorkerClient, outcome: TrainingOutcome) -> None:
 
 def _index(dataset: WorkerDataset, readable: ReadableFolders, scratch: Path) -> DatasetIndex:
     from dasl_core.data.index import DatasetIndex
-    from dasl_core.spec.locations import OUTSIDE, local_path
+    from dasl_core.data.sources import find_source
     from workers.artifacts import fetch
 
-    index = DatasetIndex.load(fetch(dataset.index_uri, scratch / f"{dataset.id}.json.gz"))
-    root = index.root.resolve()
-    # Ingest stores the resolved path, so that an index of another folder can be refused here.
-    if root != local_path(dataset.uri).resolve():
-        raise ValueError(f"the index of {dataset.name} belongs to {index.root}, not {dataset.uri}")
+    index = DatasetIndex.load(fetch(dataset.index_uri, scratch / f"{dataset.id}.index"))
     # Ingest checked this too, but a part of the path may have become a link since.
-    if not readable.allow_tree(root):
-        raise ValueError(f"the folder of {dataset.name}, {dataset.uri}, {OUTSIDE}")
-    return replace(index, root=root)
+    try:
+        found = find_source(dataset.uri, index.source.options, readable)
+    except ValueError as error:
+        raise ValueError(f"the data set {dataset.name} cannot be read: {error}") from error
+    # Ingest stores the resolved location, so that an index of another one can be refused here.
+    here = index.location if "://" in index.location else os.path.realpath(index.location)
+    if found.uri != here:
+        raise ValueError(
+            f"the index of {dataset.name} belongs to {index.location}, not {dataset.uri}"
+        )
+    source = replace(index.source, uri=found.uri, root=found.root)
+    return replace(index, source=source, allowed=readable)
 
 
 def _check_weights(pretrained: str | None, readable: ReadableFolders) -> None:

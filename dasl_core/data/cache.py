@@ -19,7 +19,7 @@ MAX_BYTES = 100 << 30
 # A cache takes at most this share of the free space of its disk.
 SHARE_OF_FREE_DISK = 0.5
 # Names of the files in a cache folder; nothing else is ever removed.
-FILES = ("canvases-*", "index.json.gz")
+FILES = ("canvases-*", "index.json.gz", "index.safetensors")
 _ROOM = ".room"
 
 

@@ -8,7 +8,7 @@ import logging
 import os
 import time
 import zlib
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
@@ -19,15 +19,17 @@ import numpy as np
 from dasl_core.atomic import write_atomically
 from dasl_core.data.bounded_map import AHEAD_PER_THREAD, bounded_map
 from dasl_core.data.cache import CacheFolder
+from dasl_core.data.decode import is_transient
 from dasl_core.data.drawing import Drawer
+from dasl_core.data.strings import Strings
 from dasl_core.data.unreadable import too_many
 from dasl_core.locks import locked
 from dasl_core.machine import usable_cores, usable_memory
 
 logger = logging.getLogger(__name__)
 
-# Raised when older caches must not be read: format 1 kept unreadable images as black ones.
-_FORMAT = 2
+# Raised when older caches must not be read: format 2 had no reasons of unreadable images.
+_FORMAT = 3
 _REPORT_SECONDS = 0.5
 _WAIT_SECONDS = 0.2
 # The images that are decoded at the same time may take this share of the memory.
@@ -42,7 +44,7 @@ OnRead = Callable[[int], None]
 
 
 class CanvasFile:
-    """The canvases (N, C, S, S) uint8 of all images of an index, in a file.
+    """The canvases (N, C, S, S) of all images of an index, in a file.
 
     One process among all ranks and jobs of the machine builds the file, with all cores, while the others
     wait. Until it is complete there are, beside `NAME.lock`:
@@ -66,10 +68,10 @@ class CanvasFile:
         self._progress = self._file.with_suffix(".progress")
         header = io.BytesIO()
         np.lib.format.write_array_header_1_0(
-            header, {"descr": "|u1", "fortran_order": False, "shape": drawer.shape}
+            header, {"descr": drawer.dtype.str, "fortran_order": False, "shape": drawer.shape}
         )
         self._header = header.getvalue()
-        self._canvas_size = int(np.prod(drawer.shape[1:]))
+        self._canvas_size = drawer.black().nbytes
         self._size = len(self._header) + drawer.shape[0] * self._canvas_size
         self.unreadable: dict[int, str] = {}
 
@@ -111,14 +113,14 @@ class CanvasFile:
         Only a damaged file system leaves another one.
         """
         try:
-            shape = np.load(self._file, mmap_mode="r").shape
+            found = np.load(self._file, mmap_mode="r")
             _read_list(self._file)
         except FileNotFoundError:
             return False
         except (ValueError, EOFError) as error:
             logger.warning("the cache %s is damaged (%s) and is rebuilt", self._file, error)
             return False
-        return bool(shape == self._drawer.shape)
+        return bool(found.shape == self._drawer.shape and found.dtype == self._drawer.dtype)
 
     def _build(self, on_read: OnRead) -> None:
         try:
@@ -226,11 +228,11 @@ class CanvasFile:
         )
 
     def _repair(self) -> None:
-        """Retry the images that could not be read when the file was built, and write them in place."""
-        listed = _read_list(self._file)
+        """Retry the images that could not be read for other reasons than their content, and write them in place."""
+        self.unreadable = _read_list(self._file)
+        listed = [each for each, why in sorted(self.unreadable.items()) if is_transient(why)]
         if not listed:
             return
-        self.unreadable = {}
         with open(self._file, "r+b", buffering=0) as file:
             with _decoding_pool() as pool:
                 canvases = self._map(pool, self._drawer.draw, listed)
@@ -238,12 +240,12 @@ class CanvasFile:
                     if isinstance(canvas, str):
                         self.unreadable[position] = canvas
                     else:
+                        del self.unreadable[position]
                         offset = len(self._header) + position * self._canvas_size
                         _write(file.fileno(), canvas, offset)
             os.fsync(file.fileno())
         # Last: a process killed before this leaves them listed, so they are read again.
-        if len(self.unreadable) < len(listed):
-            _write_list(self._file, self.unreadable)
+        _write_list(self._file, self.unreadable)
 
     def _remove_partial(self) -> None:
         # The checksums first: alone, they must not be taken for those of the next partial file.
@@ -281,26 +283,25 @@ def _write(file: int, array: np.ndarray, offset: int) -> None:
 def _name(drawer: Drawer) -> str:
     index = drawer.index
     content = hashlib.blake2b(digest_size=16)
-    content.update(repr((_FORMAT, str(index.root), drawer.shape)).encode())
-    for path in index.paths:
-        content.update(path.encode() + b"\0")
-    content.update(index.sizes.tobytes())
+    content.update(repr((_FORMAT, index.location, drawer.shape, drawer.dtype.str)).encode())
+    paths = index.paths if isinstance(index.paths, Strings) else Strings.of(index.paths)
+    for array in (paths.data, paths.ends, index.sizes, index.places):
+        content.update(np.ascontiguousarray(array).data)
     return f"canvases-{content.hexdigest()}"
 
 
-def _write_list(file: Path, unreadable: Iterable[int]) -> None:
-    """Write the list of unreadable, black images beside a file; remove it when there are none."""
+def _write_list(file: Path, unreadable: Mapping[int, str]) -> None:
+    """Write the list of unreadable, black images and the reasons; remove it when there are none."""
     listed = file.with_suffix(".unreadable")
-    indices = sorted(unreadable)
-    if not indices:
+    if not unreadable:
         listed.unlink(missing_ok=True)
         return
-    write_atomically(listed, json.dumps(indices).encode())
+    write_atomically(listed, json.dumps(sorted(unreadable.items())).encode())
 
 
-def _read_list(file: Path) -> list[int]:
+def _read_list(file: Path) -> dict[int, str]:
     try:
-        indices: list[int] = json.loads(file.with_suffix(".unreadable").read_bytes())
+        listed = json.loads(file.with_suffix(".unreadable").read_bytes())
     except FileNotFoundError:
-        return []
-    return indices
+        return {}
+    return {int(position): str(reason) for position, reason in listed}

@@ -62,7 +62,7 @@ class Canvases:
             self._warn(position)
 
     def read(self, indices: Sequence[int] | np.ndarray) -> tuple[Tensor, Tensor]:
-        """Canvases (B, C, S, S) uint8 and valid heights and widths (B, 2) int64 of some images."""
+        """Canvases (B, C, S, S) of the index's type and valid heights and widths (B, 2) int64 of some images."""
         positions = np.asarray(indices, dtype=np.int64)
         if self._pixels is None:
             pixels = np.stack(list(self._pool.map(self._draw_or_black, positions.tolist())))

@@ -9,20 +9,24 @@ from PIL import Image
 
 from dasl_core.data.bounded_map import AHEAD_PER_THREAD, bounded_map
 from dasl_core.data.decode import BYTES_PER_PIXEL
+from dasl_core.data.decode.reasons import EMPTY, MISSING, UNREADABLE
 from dasl_core.data.index import DatasetIndex
+from dasl_core.data.sources.folder import FolderSource, ListSource
 from dasl_core.machine import usable_cores
 
 
 class Drawer:
-    """Draws the images of an index as canvases (C, S, S) uint8.
+    """Draws the images of an index as canvases (C, S, S), of the type of its pixels.
 
     Attributes:
         valid_hw: (N, 2) int64, height and width of each image within its canvas.
         shape: (N, C, S, S) of all canvases.
+        dtype: of the canvases.
     """
 
     def __init__(self, index: DatasetIndex, image_size: int, channels: int) -> None:
         self.index = index
+        self.dtype = np.dtype(index.pixels.dtype)
         side = min(2 * image_size, int(index.sizes.max()))
         self.shape = (len(index), channels, side, side)
         # The longer side fits, and no image is scaled up. Sizes have the width first.
@@ -33,36 +37,33 @@ class Drawer:
 
     def draw(self, position: int) -> np.ndarray | str:
         """Decode an image to its canvas; return the reason if it cannot be read."""
-        height, width = self.valid_hw[position]
-        channels = self.shape[1]
+        height, width = map(int, self.valid_hw[position])
         try:
-            pixels = self.index.decode(position, channels)
+            pixels = self.index.decode(position, self.shape[1], at_least=(height, width))
         except ValueError as error:
             return str(error)
         if pixels.shape[:2] != (height, width):
-            image = Image.fromarray(pixels if channels == 3 else pixels[:, :, 0])
-            resized = image.resize(
-                (int(width), int(height)), Image.Resampling.BOX, reducing_gap=3.0
-            )
-            pixels = np.asarray(resized).reshape(height, width, channels)
+            pixels = _reduce(pixels, height, width)
         canvas = self.black()
         canvas[:, :height, :width] = pixels.transpose(2, 0, 1)
         return canvas
 
     def black(self) -> np.ndarray:
         """Return the canvas of an image that cannot be read."""
-        return np.zeros(self.shape[1:], dtype=np.uint8)
+        return np.zeros(self.shape[1:], self.dtype)
 
     def memory(self, position: int) -> int:
         """Estimate the bytes of memory that drawing an image takes."""
         width, height = map(int, self.index.sizes[position])
-        return width * height * BYTES_PER_PIXEL + int(np.prod(self.shape[1:]))
+        return width * height * BYTES_PER_PIXEL + self.black().nbytes
 
     def missing(self, on_looked: Callable[[], None] = lambda: None) -> dict[int, str]:
         """Find the images whose files are missing or empty, which is known without decoding.
 
-        `on_looked` is called after each image; what it raises ends the search.
+        Only where each image is a file. `on_looked` is called after each image; what it raises ends the search.
         """
+        if self.index.source.kind not in ("folder", "list") or "://" in self.index.source.root:
+            return {}
         threads = usable_cores()
         with ThreadPoolExecutor(threads, thread_name_prefix="look") as pool:
             reasons = bounded_map(
@@ -77,11 +78,35 @@ class Drawer:
             return absent
 
     def _absence(self, position: int) -> str | None:
+        source = self.index.opened_source
+        assert isinstance(source, FolderSource | ListSource), "each image is a file"
         try:
-            return None if self.index.path(position).stat().st_size else "the file is empty"
+            return None if source.storage.info(self.index.paths[position]).size else EMPTY
         except FileNotFoundError:
-            return "the file does not exist"
+            return MISSING
         except OSError as error:
-            return f"the file cannot be read: {error.strerror}"
+            return f"{UNREADABLE}: {error.strerror}"
         except ValueError as error:
             return str(error)
+
+
+def _reduce(pixels: np.ndarray, height: int, width: int) -> np.ndarray:
+    """Scale pixels (H, W, C) down to a height and width, by the average of areas."""
+
+    def resized(image: Image.Image) -> np.ndarray:
+        return np.asarray(image.resize((width, height), Image.Resampling.BOX, reducing_gap=3.0))
+
+    channels = pixels.shape[2]
+    if pixels.dtype == np.uint8 and channels in (1, 3):
+        image = Image.fromarray(pixels if channels == 3 else pixels[:, :, 0])
+        return resized(image).reshape(height, width, channels)
+    bands = [
+        resized(Image.fromarray(np.ascontiguousarray(pixels[:, :, band], np.float32)))
+        for band in range(channels)
+    ]
+    reduced = np.stack(bands, axis=2)
+    if pixels.dtype.kind == "f":
+        return reduced
+    # An average of areas lies within the values; only its fraction is rounded.
+    rounded: np.ndarray = np.rint(reduced).astype(pixels.dtype)
+    return rounded

@@ -36,7 +36,7 @@ class ImageSet:
         labels = self.index.labels
         if labels is None:
             return None
-        return [self.index.class_names[labels[index]] for index in self.indices]
+        return [self.index.class_names[label] for label in labels[self.indices].tolist()]
 
     def in_folder(self, name: str) -> np.ndarray:
         """Whether each image lies in a folder of this name inside its class folder, (N,) bool."""

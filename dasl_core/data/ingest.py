@@ -1,4 +1,4 @@
-"""Ingest: find, decode and check every image of a folder once.
+"""Ingest: list the images of a source, read their headers, and decode a sample of them.
 
 A broken file never fails an ingest, let alone a job: it is skipped and listed with the reason.
 """
@@ -7,348 +7,198 @@ from __future__ import annotations
 
 import hashlib
 import os
-import re
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
-from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 
 from dasl_core.data.bounded_map import AHEAD_PER_THREAD, bounded_map
-from dasl_core.data.decode import BYTES_PER_PIXEL, ValueRange, decode_with_range
-from dasl_core.data.index import DatasetIndex, DeepImages, Skipped, inside
-from dasl_core.data.memory_budget import MemoryBudget
-from dasl_core.machine import available_memory, usable_cores
-from dasl_core.spec.locations import CONTAINS_PRIVATE, EVERY_FOLDER, OUTSIDE, ReadableFolders
+from dasl_core.data.classes import choose_split, label_entries
+from dasl_core.data.decode import EXTENSIONS, Header, read_header
+from dasl_core.data.duplicates import describe, equal_groups, similar_groups
+from dasl_core.data.index import DatasetIndex
+from dasl_core.data.opening import open_image
+from dasl_core.data.pixel_facts import PixelFacts
+from dasl_core.data.sample import take_sample
+from dasl_core.data.sources import Entry, Listing, Skipped, Source, SourceRecord, find_source
+from dasl_core.data.strings import Strings
+from dasl_core.machine import usable_cores
+from dasl_core.spec.locations import EVERY_FOLDER, ReadableFolders
+from dasl_core.spec.source import SourceOptions
 
-# fmt: off
-EXTENSIONS = frozenset({
-    "jpg", "jpeg", "jpe", "jfif", "png", "bmp", "dib", "webp", "gif", "tif", "tiff",
-    "ppm", "pgm", "pbm", "pnm", "jp2", "j2k", "avif",
-})
-# fmt: on
-
-# Names of folders that hold a split and not a class, as whole words: "val2017", "test_images".
-TRAIN_WORDS = frozenset({"train", "training", "trainset", "trainval"})
-# fmt: off
-TEST_WORDS = frozenset({
-    "test", "testing", "testset", "val", "valid", "validation", "valset", "dev", "eval", "evaluation",
-})
-# Words that do not change the meaning of such a name.
-FILLERS = frozenset({
-    "image", "images", "img", "imgs", "photo", "photos", "picture", "pictures",
-    "set", "split", "data", "dataset", "folder", "jpg", "jpeg", "png",
-})
-# fmt: on
-
-# The images that are decoded at the same time may take this share of the memory that is free at the start: another
-# ingest and the drivers of trainings, which an exhausted memory would end, run on the same node.
-_SHARE_OF_MEMORY = 0.25
+# Threads that wait for an object store take no processor time.
+_REMOTE_THREADS = 32
+# Files of equal size are compared by their content, if they have at most so many bytes together.
+_COMPARED_BYTES = 2 << 30
 
 OnProgress = Callable[[int, int], None]
-"""Called with the number of images that were decoded, and of those that were found so far."""
+"""Called with the number of images that were read, and of those that were found so far."""
 
 
-def _no_progress(decoded: int, total: int) -> None: ...
-
-
-# Width and height of an image, and the values that one of more than 8 bits uses.
-_Usable = tuple[tuple[int, int], ValueRange | None]
-
-
-@dataclass(frozen=True)
-class Listing:
-    """The files of a folder, before any is decoded.
-
-    Attributes:
-        root: the folder, with every link followed.
-        paths: files with the name of an image, sorted; relative to `root`, with forward slashes.
-        skipped: files and folders that may not be read.
-        num_ignored: files with other names.
-    """
-
-    root: Path
-    paths: list[str]
-    skipped: list[Skipped]
-    num_ignored: int
-
-    def digest(self) -> str:
-        """A digest that changes when an image is added, removed, changed or made readable.
-
-        It covers path, size, modification time and permissions of each file, and reads none of them.
-        """
-        state = hashlib.blake2b(digest_size=16)
-        state.update(f"{self.root}\0{self.num_ignored}\n".encode())
-        for entry in self.skipped:
-            state.update(f"{entry.path}\0{entry.reason}\n".encode())
-        for path in self.paths:
-            try:
-                stat = os.stat(self.root / path)
-                facts = f"{stat.st_size}\0{stat.st_mtime_ns}\0{stat.st_mode}"
-            except OSError as error:  # ingest lists it with this reason
-                facts = f"{error.strerror}"
-            state.update(f"{path}\0{facts}\n".encode())
-        return state.hexdigest()
+def _no_progress(read: int, total: int) -> None: ...
 
 
 def ingest_folder(
-    root: str | os.PathLike[str],
+    location: str | os.PathLike[str],
     workers: int | None = None,
     *,
+    options: SourceOptions | None = None,
     allowed: ReadableFolders = EVERY_FOLDER,
     on_progress: OnProgress = _no_progress,
 ) -> DatasetIndex:
-    """Find, check and label the images under a folder.
+    """Find, check and label the images of a folder, an archive, a list or a table.
 
-    * The walk is recursive. Hidden files and folders (leading dot) are skipped; files without the
-      extension of an image (`EXTENSIONS`) are ignored and counted.
-    * Every other file is decoded completely. It is skipped, with a reason, when it cannot be, when
-      it is no regular file, when its name is not UTF-8, and when it is a link that leads out of the
-      folder. Links to folders are not followed.
-    * Labels are the names of the first-level folders, if every usable image lies in one and there
-      are at least two; otherwise the data set has no labels, which pretraining does not need.
-    * The order is that of the sorted relative paths, the same on every machine.
+    * Hidden files and folders (leading dot) are skipped; files without the extension of an image
+      (`EXTENSIONS`) are ignored and counted.
+    * The header of every other file is read, and a sample of the images is decoded (`sample`): all of a
+      small data set. A file is skipped, with a reason, when that fails, when it is no regular file, when its
+      name is not UTF-8, and when it is a link that may not be followed.
+    * Labels are those of the source, or the names of the first-level folders, if every usable image lies
+      in one and there are at least two; otherwise the data set has no labels, which pretraining does not
+      need.
+    * The order is that of the sorted keys, the same on every machine.
 
     Args:
-        root: the folder.
-        workers: decoding threads (Pillow decodes outside Python's lock); None: one per usable core. Those whose
-            images do not fit into a quarter of the free memory together wait.
-        allowed: folders that may be read, in which `root` must lie with all that is inside.
-        on_progress: called in this thread after each file that is found or decoded.
+        location: as of `find_source`: a path, pattern or URI.
+        workers: threads; None: one per usable core. Images whose decoding does not fit into a quarter of
+            the free memory together wait.
+        options: which images are used, and where their labels are.
+        allowed: folders that may be read, in which the location must lie with all that is inside.
+        on_progress: called in this thread after each file that is found or read.
 
     Raises:
-        ValueError: `root` is missing, not a folder, not readable, not an allowed folder,
-            holds no usable image, or is divided into splits ("train", "test", ...): these are data
-            sets of their own.
+        ValueError: the location is missing, not readable, not allowed, holds no usable image, or is divided into
+            splits ("train", "test", ...) of which none is chosen: these are data sets of their own.
     """
-    listing = list_folder(root, allowed=allowed, on_progress=on_progress)
-    return ingest_listing(listing, workers, on_progress=on_progress)
+    options = options or SourceOptions()
+    record = find_source(os.fspath(location), options, allowed)
+    source, listing = list_source(record, allowed, on_progress)
+    return ingest_listing(record, source, listing, workers, on_progress=on_progress)
 
 
-def list_folder(
-    root: str | os.PathLike[str],
-    *,
+def list_source(
+    record: SourceRecord,
     allowed: ReadableFolders = EVERY_FOLDER,
     on_progress: OnProgress = _no_progress,
-) -> Listing:
-    """List the files of a folder for `ingest_listing`; see `ingest_folder`.
+) -> tuple[Source, Listing]:
+    """Open a source, and list its entries for `ingest_listing`.
 
     Raises:
-        ValueError: `root` is missing, not a folder, not readable, or not an allowed folder.
+        ValueError: it cannot be read, or may not be.
     """
-    if not os.fspath(root):
-        raise ValueError("root is empty; expected the path of a folder of images")
-    folder = _checked_root(root, allowed)
-    paths: list[str] = []
-    skipped: list[Skipped] = []
-    num_ignored = 0
-    for path, reason in _walk(folder, ""):
-        if reason is not None:
-            skipped.append(Skipped(_printable(path), reason))
-        elif os.path.splitext(path)[1][1:].lower() in EXTENSIONS:
-            paths.append(path)
-            on_progress(0, len(paths))
-        else:
-            num_ignored += 1
-    skipped.sort(key=lambda entry: entry.path)
-    return Listing(folder, sorted(paths), skipped, num_ignored)
+    try:
+        source = record.open(allowed)
+        return source, source.list_entries(lambda found: on_progress(0, found))
+    except OSError as error:
+        raise ValueError(f"{record.uri} cannot be read: {error.strerror or error}") from error
 
 
 def ingest_listing(
-    listing: Listing, workers: int | None = None, *, on_progress: OnProgress = _no_progress
+    record: SourceRecord,
+    source: Source,
+    listing: Listing,
+    workers: int | None = None,
+    *,
+    on_progress: OnProgress = _no_progress,
 ) -> DatasetIndex:
-    """Decode, check and label the images of a listing; see `ingest_folder`.
+    """Check and label the images of a listing; see `ingest_folder`.
 
     Raises:
-        ValueError: no image is usable, or the folder is divided into splits.
+        ValueError: no image is usable, or the source is divided into splits.
     """
-    folder, num_ignored = listing.root, listing.num_ignored
-    paths: list[str] = []
-    sizes: list[tuple[int, int]] = []
-    ranges: list[ValueRange] = []
+    threads = workers or usable_cores()
+    chosen = choose_split(record, listing.entries)
+    num_ignored = listing.num_ignored + len(listing.entries) - len(chosen)
     skipped = [*listing.skipped]
-    outcomes = _decode_all(folder, listing.paths, workers)
-    for number, (path, outcome) in enumerate(zip(listing.paths, outcomes, strict=True), start=1):
-        on_progress(number, len(listing.paths))
+    entries: list[Entry] = []
+    headers: list[Header] = []
+    reading = threads if "://" not in record.root else max(threads, _REMOTE_THREADS)
+    outcomes = _read_headers(source, chosen, reading)
+    for number, (entry, outcome) in enumerate(zip(chosen, outcomes, strict=True), start=1):
+        on_progress(number, len(chosen))
         if isinstance(outcome, str):
-            skipped.append(Skipped(path, outcome))
+            skipped.append(Skipped(entry.key, outcome))
         else:
-            size, value_range = outcome
-            paths.append(path)
-            sizes.append(size)
-            if value_range is not None:
-                ranges.append(value_range)
-    skipped.sort(key=lambda entry: entry.path)
-    if not paths:
-        raise ValueError(_no_images(folder, skipped, num_ignored))
-
-    if splits := _splits(paths):
-        raise ValueError(
-            f"{folder} is divided into splits, not classes; register each as a data set of its own, "
-            f"so that test images stay out of training: {', '.join(str(folder / s) for s in splits)}"
-        )
-    labels, class_names = _labels(paths)
+            entries.append(entry)
+            headers.append(outcome)
+    pixels = PixelFacts.of((header.bands, header.dtype) for header in headers)
+    sample = take_sample(
+        source, entries, headers, pixels, threads, lambda *_: on_progress(len(chosen), len(chosen))
+    )
+    skipped += [Skipped(entries[position].key, why) for position, why in sample.damaged.items()]
+    usable = [position for position in range(len(entries)) if position not in sample.damaged]
+    if not usable:
+        raise ValueError(_no_images(record.uri, sorted(skipped), num_ignored))
+    labels, class_names, kept = label_entries(record, [entries[each] for each in usable])
+    num_ignored += len(usable) - len(kept)
+    usable = [usable[each] for each in kept]
+    paths = [entries[each].key for each in usable]
     return DatasetIndex(
-        root=folder,
-        paths=paths,
+        source=record if source.files == list(record.files) else _with_files(record, source),
+        paths=Strings.of(paths),
         labels=labels,
         class_names=class_names,
-        sizes=np.array(sizes, dtype=np.int32),
-        skipped=skipped,
+        sizes=np.array([headers[each][:2] for each in usable], np.int32).reshape(-1, 2),
+        places=np.array([_place(entries[each]) for each in usable], np.int64).reshape(-1, 4),
+        skipped=sorted(skipped),
         num_ignored=num_ignored,
-        deep_images=DeepImages.of(ranges),
+        pixels=sample.pixels,
+        duplicates=_duplicates(
+            source, [entries[each] for each in usable], usable, sample.fingerprints
+        ),
     )
 
 
-def _checked_root(root: str | os.PathLike[str], allowed: ReadableFolders) -> Path:
-    try:
-        folder = Path(os.path.realpath(root))
-        # Checked before anything else: whether a forbidden folder exists must not be revealed.
-        if not allowed.allow(folder):
-            raise ValueError(f"it {OUTSIDE}")
-        if not allowed.allow_tree(folder):
-            raise ValueError(f"it {CONTAINS_PRIVATE}")
-        os.listdir(folder)
-    except FileNotFoundError:
-        raise ValueError(f"{root} does not exist; expected a folder of images") from None
-    except NotADirectoryError:
-        raise ValueError(f"{root} is a file; expected a folder of images") from None
-    except (OSError, RuntimeError, ValueError) as error:
-        detail = getattr(error, "strerror", None) or error
-        raise ValueError(f"{root} cannot be read as a folder of images: {detail}") from error
-    return folder
+def _with_files(record: SourceRecord, source: Source) -> SourceRecord:
+    return SourceRecord(record.kind, record.uri, record.root, tuple(source.files), record.options)
 
 
-def _walk(root: Path, folder: str) -> Iterator[tuple[str, str | None]]:
-    """Yield (relative path, None or the reason to skip it) for all entries below `folder` not hidden.
+def _place(entry: Entry) -> tuple[int, int, int, int]:
+    return entry.file, entry.offset, entry.length, entry.stamp
 
-    Iterative, since folders can be nested deeper than Python's stack.
-    """
-    pending = [folder]
-    while pending:
-        folder = pending.pop()
+
+def _read_headers(source: Source, entries: list[Entry], threads: int) -> Iterator[Header | str]:
+    """Read all headers; return each, or why the image cannot be used, in order."""
+
+    def read(entry: Entry) -> Header | str:
         try:
-            with os.scandir(root / folder) as scan:
-                entries = list(scan)
-        except OSError as error:
-            yield folder, f"the folder cannot be read: {error.strerror or error}"
-            continue
-        for entry in entries:
-            if entry.name.startswith("."):
-                continue
-            path = f"{folder}/{entry.name}" if folder else entry.name
-            reason = _skip_reason(root, entry)
-            if reason is None and entry.is_dir(follow_symlinks=False):
-                pending.append(path)
-            else:
-                yield path, reason
-
-
-def _skip_reason(root: Path, entry: os.DirEntry[str]) -> str | None:
-    """Why an entry of the folder may not be read; None if it may."""
-    try:
-        entry.name.encode()
-    except UnicodeEncodeError:
-        return "its name is not valid UTF-8"
-    try:
-        if entry.is_symlink():
-            target = Path(entry.path).resolve(strict=True)
-            if not target.is_relative_to(root):
-                return "it is a link that leads out of the data set's folder"
-            if target.is_dir():
-                return "it is a link to a folder, and such links are not followed"
-        # Reading anything else, such as a pipe, could block forever.
-        if not (entry.is_file() or entry.is_dir(follow_symlinks=False)):
-            return "it is not a regular file"
-    except FileNotFoundError:
-        return "it is a link to something that does not exist"
-    except (OSError, RuntimeError) as error:
-        return f"it cannot be read: {getattr(error, 'strerror', None) or error}"
-    return None
-
-
-def _decode_all(root: Path, paths: list[str], workers: int | None) -> Iterator[_Usable | str]:
-    """Decode all images; return the facts of each, or why it cannot be used, in order."""
-
-    def check(path: str) -> _Usable | str:
-        return _usable_or_reason(root, path, memory)
-
-    threads = workers or usable_cores()
-    memory = MemoryBudget(int(_SHARE_OF_MEMORY * available_memory()))
-    with ThreadPoolExecutor(threads, "decode") as pool:
-        yield from bounded_map(pool, check, paths, AHEAD_PER_THREAD * threads)
-
-
-def _usable_or_reason(root: Path, path: str, memory: MemoryBudget) -> _Usable | str:
-    with ExitStack() as held:
-
-        def wait_for_memory(pixels: int) -> None:
-            held.enter_context(memory.lend(pixels * BYTES_PER_PIXEL))
-
-        try:
-            pixels, value_range = decode_with_range(inside(root, path), before_load=wait_for_memory)
+            with open_image(source, entry) as file:
+                return read_header(file, entry.key)
         except ValueError as error:
             return str(error)
-        height, width, _ = pixels.shape
-        del pixels  # while the memory is still held
-        return (width, height), value_range
+
+    with ThreadPoolExecutor(threads, "headers") as pool:
+        yield from bounded_map(pool, read, entries, AHEAD_PER_THREAD * threads)
 
 
-def _splits(paths: list[str]) -> list[str]:
-    """Find the folders that hold splits: at the root's first level, or in the only folder there.
-
-    Paths are relative to the root. A class may also be called "train" or "test tube". So there must be
-    two folders that differ only in the word for the split, or only folders of splits.
-    """
-    folders = {path.rpartition("/")[0] for path in paths}
-    outer, inside = "", folders - {""}
-    while inside:
-        names = sorted({folder.partition("/")[0] for folder in inside})
-        kinds = {name: kind for name in names if (kind := _kind_of_split(name)) is not None}
-        trained = {rest for is_train, rest in kinds.values() if is_train}
-        tested = {rest for is_train, rest in kinds.values() if not is_train}
-        only_splits = not outer and "" not in folders and len(kinds) == len(names)
-        if trained & tested or (only_splits and not any(rest for _, rest in kinds.values())):
-            return [outer + name for name in kinds]
-        if len(names) > 1:
-            break
-        outer += f"{names[0]}/"
-        inside = {below for folder in inside if (below := folder.partition("/")[2])}
-    return []
-
-
-def _kind_of_split(name: str) -> tuple[bool, frozenset[str]] | None:
-    """Whether a folder of this name is a training split, and the other words of the name.
-
-    None if no word means a split.
-    """
-    words = {word.lower() for word in re.findall(r"[A-Z]?[a-z]+|[A-Z]+", name)} - FILLERS
-    if not words & (TRAIN_WORDS | TEST_WORDS):
-        return None
-    return bool(words & TRAIN_WORDS), frozenset(words - TRAIN_WORDS - TEST_WORDS)
+def _duplicates(
+    source: Source, entries: list[Entry], positions: list[int], fingerprints: dict[int, int]
+) -> dict[str, object]:
+    """Report equal files, of those with equal sizes, and similar images of the sample."""
+    paths = [entry.key for entry in entries]
+    lengths = Counter(entry.length for entry in entries if entry.length > 0)
+    candidates = [position for position, entry in enumerate(entries) if lengths[entry.length] > 1]
+    report: dict[str, object] = {}
+    if sum(entries[position].length for position in candidates) <= _COMPARED_BYTES:
+        digests = {}
+        for position in candidates:
+            try:
+                with open_image(source, entries[position]) as file:
+                    digests[position] = hashlib.blake2b(file.read(), digest_size=16).digest()
+            except (OSError, ValueError):
+                continue  # it changed since its header was read; training reports it
+        report["equal"] = describe(equal_groups(digests), paths, len(entries))
+    number = {position: each for each, position in enumerate(positions)}
+    found = {number[each]: value for each, value in fingerprints.items() if each in number}
+    report["similar"] = describe(similar_groups(found), paths, len(found))
+    return report
 
 
-def _labels(paths: list[str]) -> tuple[list[int] | None, list[str]]:
-    if any("/" not in path for path in paths):
-        return None, []
-    first_folders = [path.partition("/")[0] for path in paths]
-    class_names = sorted(set(first_folders))
-    if len(class_names) < 2:
-        return None, []
-    number = {name: index for index, name in enumerate(class_names)}
-    return [number[name] for name in first_folders], class_names
-
-
-def _no_images(root: Path, skipped: list[Skipped], num_ignored: int) -> str:
-    message = f"{root} holds no usable image"
+def _no_images(location: str, skipped: Sequence[Skipped], num_ignored: int) -> str:
+    message = f"{location} holds no usable image"
     if skipped:
         message += f"; {len(skipped)} skipped, such as {skipped[0].path} ({skipped[0].reason})"
     if num_ignored:
         message += f"; {num_ignored} other files ignored"
     return f"{message}; expected files that end in {', '.join(sorted(EXTENSIONS))}"
-
-
-def _printable(path: str) -> str:
-    return os.fsencode(path).decode(errors="backslashreplace")

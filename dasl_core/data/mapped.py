@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
 import numpy as np
@@ -13,6 +12,7 @@ from PIL import Image
 
 from dasl_core.data.decode import eight_bit_pixels
 from dasl_core.data.index import DatasetIndex
+from dasl_core.data.sources import SourceRecord
 
 
 class MapDataset(Protocol):
@@ -24,7 +24,7 @@ class MapDataset(Protocol):
         """Return an image, or a tuple that begins with an image and its class, a whole number."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class MappedIndex(DatasetIndex):
     """The images of a map-style data set, for `pretrain`.
 
@@ -66,16 +66,19 @@ class MappedIndex(DatasetIndex):
                 f"in the {len(names)} class_names"
             )
         return cls(
-            root=Path(),
+            source=SourceRecord("folder", "", ""),
             paths=[f"item {position}" for position in range(len(sizes))],
-            labels=classes or None,
+            labels=np.array(classes, np.int32) if classes else None,
             class_names=names if classes else [],
             sizes=np.array(sizes, dtype=np.int32),
+            places=np.zeros((len(sizes), 4), np.int64),
             skipped=[],
             dataset=dataset,
         )
 
-    def decode(self, index: int, channels: int) -> np.ndarray:
+    def decode(
+        self, index: int, channels: int, at_least: tuple[int, int] | None = None
+    ) -> np.ndarray:
         return _pixels(self.dataset[index], index, channels)
 
 

@@ -1,11 +1,13 @@
 """The split of a data set into training and held-out images."""
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from dasl_core.data.index import DatasetIndex
+from dasl_core.data.strings import Strings
 from dasl_core.spec import Holdout
 
 
@@ -36,11 +38,18 @@ def split(index: DatasetIndex, holdout: Holdout | None) -> Split:
         if index.labels is None or len(index.class_names) < 2:
             raise ValueError("evaluate.holdout.by is 'class', but the data set has no classes")
         classes = _smallest_hashes(index.class_names, holdout.fraction)
-        held_out = np.isin(np.asarray(index.labels), classes)
+        held_out = np.isin(index.labels, classes)
     return Split(np.flatnonzero(~held_out), np.flatnonzero(held_out))
 
 
-def _smallest_hashes(names: list[str], fraction: float) -> np.ndarray:
-    digests = [hashlib.blake2b(name.encode(), digest_size=8).digest() for name in names]
-    order = sorted(range(len(names)), key=lambda i: (digests[i], names[i]))
-    return np.array(order[: round(fraction * len(names))], dtype=np.int64)
+def _smallest_hashes(names: Sequence[str], fraction: float) -> np.ndarray:
+    """Return the positions of a share of sorted names, in the order of their hashes."""
+    encoded = (
+        map(names.encoded, range(len(names)))
+        if isinstance(names, Strings)
+        else map(str.encode, names)
+    )
+    digests = b"".join(hashlib.blake2b(name, digest_size=8).digest() for name in encoded)
+    # Names are sorted, so that a stable sort breaks ties by them.
+    order = np.frombuffer(digests, ">u8").argsort(kind="stable")
+    return order[: round(fraction * len(names))]

@@ -1,5 +1,6 @@
 """Tolerance for images that were intact at ingest and can no longer be read."""
 
+import os
 from collections.abc import Mapping
 from typing import Any
 
@@ -34,10 +35,11 @@ def unreadable_error(name: str, index: DatasetIndex, unreadable: Mapping[int, st
         unreadable: the reason for each image, by its position in the index.
     """
     first = min(unreadable)
-    remedy = f"mount or restore {index.root}, or remove the data set and register its folder again"
-    if not index.root.is_dir():
+    where = index.location
+    remedy = f"mount or restore {where}, or remove the data set and register its folder again"
+    if "://" not in where and not os.path.exists(where):
         return (
-            f"the folder {index.root} of the data set {name!r} is missing, with {len(unreadable)} of "
+            f"the folder {where} of the data set {name!r} is missing, with {len(unreadable)} of "
             f"its {len(index)} images, such as {index.paths[first]} ({unreadable[first]}); {remedy}"
         )
     return (

@@ -50,11 +50,15 @@ class ReadableFolders:
         roots: that may be read; without any, every folder.
         excluded: that may not be read, a root itself included.
         resolve_links: False compares only the text of paths, for those on other machines.
+        uris: prefixes of object stores that may be read, such as ``s3://bucket/folder``; None: all.
+        excluded_uris: prefixes that may not be read in any case.
     """
 
     roots: Sequence[str | os.PathLike[str]] = ()
     excluded: Sequence[str | os.PathLike[str]] = ()
     resolve_links: bool = True
+    uris: Sequence[str] | None = None
+    excluded_uris: Sequence[str] = ()
 
     def allow(self, path: str | os.PathLike[str]) -> bool:
         """Whether a path may be read. It need not exist."""
@@ -77,6 +81,16 @@ class ReadableFolders:
         )
         return self.allow(folder) and not any(visible)
 
+    def allow_uri(self, uri: str) -> bool:
+        """Whether everything below a URI of another machine, such as ``s3://bucket/folder``, may be read."""
+        wanted = _normalized_uri(uri)
+        excluded = [_normalized_uri(each) for each in self.excluded_uris]
+        if any(wanted.startswith(each) or each.startswith(wanted) for each in excluded):
+            return False
+        return self.uris is None or any(
+            wanted.startswith(_normalized_uri(each)) for each in self.uris
+        )
+
     def expected(self, kind: str) -> str:
         """Return what an error says is expected, for a `kind` of path such as "a folder"."""
         roots = [str(root) for root in self.roots if str(root) != "/"]
@@ -88,6 +102,12 @@ class ReadableFolders:
 
     def _normalize(self, path: str | os.PathLike[str]) -> PurePath:
         return PurePath((os.path.realpath if self.resolve_links else os.path.normpath)(path))
+
+
+def _normalized_uri(uri: str) -> str:
+    """Return a URI with one slash at its end, so that no folder's name is the beginning of another's."""
+    scheme, _, rest = uri.partition("://")
+    return f"{scheme.lower()}://{os.path.normpath(rest)}/"
 
 
 EVERY_FOLDER = ReadableFolders()

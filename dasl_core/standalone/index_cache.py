@@ -1,21 +1,27 @@
-"""The index of an image folder, stored in the cache so that a second start decodes nothing."""
+"""The index of a data set, stored in the cache so that a second start reads no image."""
 
 from pathlib import Path
 
 from dasl_core.data.decode import is_transient
 from dasl_core.data.index import DatasetIndex
-from dasl_core.data.ingest import Listing, ingest_listing
+from dasl_core.data.ingest import ingest_listing
+from dasl_core.data.sources import Listing, Source, SourceRecord
 from dasl_core.standalone.console import print_line
 
-INDEX = "index.json.gz"
+INDEX = "index.safetensors"
 
 
-def open_index(listing: Listing, folder: Path) -> DatasetIndex:
+def open_index(
+    record: SourceRecord, source: Source, listing: Listing, folder: Path
+) -> DatasetIndex:
     """Load the cached index of a listing, or ingest the images and cache their index.
 
     Several processes may do so at once: they write the same content, and each write is atomic.
 
     Args:
+        record: how the source was found.
+        source: the source, opened.
+        listing: its entries.
         folder: cache folder of this listing, named by its digest. Changed images get another folder,
             so a cached index is never out of date.
 
@@ -25,14 +31,14 @@ def open_index(listing: Listing, folder: Path) -> DatasetIndex:
     file = folder / INDEX
     try:
         index = DatasetIndex.load(file)
-        if index.root == listing.root:
+        if index.location == record.uri:
             return index
-        print_line(f"{file} belongs to {index.root}; reading all images again", "stderr")
+        print_line(f"{file} belongs to {index.location}; reading all images again", "stderr")
     except FileNotFoundError:
         pass
     except (OSError, ValueError) as error:
         print_line(f"{error}; reading all images again", "stderr")
-    index = ingest_listing(listing)
+    index = ingest_listing(record, source, listing)
     if any(is_transient(skipped.reason) for skipped in index.skipped):
         return index  # the next start may be able to read these files
     try:

@@ -1,6 +1,7 @@
 """Training without a service: `python -m dasl_core.standalone`, alone or under torchrun."""
 
 import argparse
+import hashlib
 import os
 import signal
 from collections.abc import Iterator, Sequence
@@ -16,7 +17,8 @@ from safetensors import SafetensorError
 
 from dasl_core.data.cache import cache_root
 from dasl_core.data.index import DatasetIndex
-from dasl_core.data.ingest import list_folder
+from dasl_core.data.ingest import list_source
+from dasl_core.data.sources import find_source
 from dasl_core.models.warm_start import pretrained_path
 from dasl_core.spec import (
     JobSpec,
@@ -66,8 +68,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not args.spec.is_file():
         parser.error(f"SPEC.yaml: {args.spec} does not exist")
     for option, folder in (("--data", args.data), ("--evaluate-data", args.evaluate_data)):
-        if folder is not None and not folder.is_dir():
-            parser.error(f"{option}: {folder} is not a folder")
+        if folder is not None and not folder.exists():
+            parser.error(f"{option}: {folder} does not exist")
     return train(
         args.spec,
         args.data,
@@ -101,14 +103,15 @@ def build_parser() -> argparse.ArgumentParser:
         "--data",
         metavar="DIR",
         type=Path,
-        help="Folder of images. [default: `dataset` in the spec, read as a folder]",
+        help="Folder of images, or an archive, list or table of them. [default: `dataset` in the spec, read "
+        "as a path]",
     )
     parser.add_argument(
         "--evaluate-data",
         metavar="DIR",
         type=Path,
-        help="Folder of images to evaluate on. [default: `evaluate.dataset` in the spec, read as a "
-        "folder, if it is set]",
+        help="Images to evaluate on, likewise. [default: `evaluate.dataset` in the spec, read as a path, if "
+        "it is set]",
     )
     parser.add_argument(
         "--output",
@@ -192,9 +195,9 @@ def _folder(settings: dict[str, Any], data: Path | None, field: str, option: str
                 f"{field}: missing. Set it to the folder of images, or pass {option} DIR."
             )
         data, name = Path(name), None
-        if not data.is_dir():
+        if not data.exists():
             raise ValueError(
-                f"{field}: {data} is not a folder. Pass the folder of images with {option} DIR."
+                f"{field}: {data} does not exist. Pass the folder of images with {option} DIR."
             )
     settings["dataset"] = data.resolve().name if name is None else name
     return data
@@ -274,13 +277,15 @@ def _open_images(data: Path) -> tuple[DatasetIndex, str]:
     """Open or make the index of a folder of images; also returns the name of its cache folder."""
 
     def open_on_rank_0() -> tuple[DatasetIndex, str]:
-        listing = list_folder(data)
-        name = listing.digest()
-        return open_index(listing, _cache_root() / name), name
+        record = find_source(os.fspath(data))
+        source, listing = list_source(record)
+        name = hashlib.blake2b(f"{record}\n{listing.digest()}".encode(), digest_size=16).hexdigest()
+        return open_index(record, source, listing, _cache_root() / name), name
 
     index, name = on_rank_0(open_on_rank_0)
     # The folder may have another path on another machine.
-    return replace(index, root=Path(os.path.realpath(data))), name
+    here = find_source(os.fspath(data))
+    return replace(index, source=replace(index.source, uri=here.uri, root=here.root)), name
 
 
 def _print_warnings(index: DatasetIndex) -> None:

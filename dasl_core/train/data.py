@@ -103,9 +103,7 @@ class TrainingData:
         labels, num_classes, train_labels = None, None, None
         if index.labels is not None:
             indices = torch.from_numpy(train_set.indices)
-            classes, class_indices = np.unique(
-                np.asarray(index.labels)[train_set.indices], return_inverse=True
-            )
+            classes, class_indices = np.unique(index.labels[train_set.indices], return_inverse=True)
             num_classes, train_labels = len(classes), torch.from_numpy(class_indices)
             labels = torch.full((len(index),), -1)
             labels[indices] = train_labels
@@ -161,7 +159,7 @@ class TrainingData:
         """Return facts about the data for the model card."""
         return {
             "images": len(self.index),
-            "classes": len(self.index.class_names) if self.index.labels else None,
+            "classes": None if self.index.labels is None else len(self.index.class_names),
             "train_images": len(self.train),
             "held_out_images": len(self.held_out),
         }

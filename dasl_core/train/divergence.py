@@ -1,6 +1,6 @@
 """Detection of runs that diverge: too many steps in a row without finite gradients."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from torch import Tensor
 
@@ -26,7 +26,7 @@ class DivergenceGuard:
         self,
         progress: Progress,
         reporter: Reporter,
-        paths: list[str],
+        paths: Sequence[str],
         *,
         limit: int,
         lr: float | str,

@@ -28,8 +28,8 @@ def train(
         typer.Option(
             metavar="DIR",
             exists=True,
-            file_okay=False,
-            help="Folder of images. Default: `dataset` in the spec, read as a folder.",
+            help="Folder of images, or an archive, list or table of them. Default: `dataset` in the spec, read "
+            "as a path.",
         ),
     ] = None,
     evaluate_data: Annotated[
@@ -37,9 +37,8 @@ def train(
         typer.Option(
             metavar="DIR",
             exists=True,
-            file_okay=False,
-            help="Folder of images to evaluate on. Default: `evaluate.dataset` in the spec, read as a "
-            "folder, if it is set.",
+            help="Images to evaluate on, likewise. Default: `evaluate.dataset` in the spec, read as a path, if "
+            "it is set.",
         ),
     ] = None,
     resume: Annotated[

@@ -7,14 +7,16 @@ import multiprocessing
 import os
 import signal
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import pytest
 
-from dasl_core.data import decode, ingest
-from dasl_core.data.decode.reasons import reason_of
+from dasl_core.data import sample
+from dasl_core.data.decode import decode
 from dasl_core.data.index import DatasetIndex
-from dasl_core.data.ingest import ingest_folder, list_folder
+from dasl_core.data.ingest import ingest_folder, list_source
+from dasl_core.data.sources import Entry, find_source
+from dasl_core.data.sources.folder import FolderSource
 from dasl_core.distributed import rank
 from dasl_core.standalone import main as standalone
 from dasl_core.standalone.index_cache import INDEX, open_index
@@ -39,11 +41,11 @@ class Decoder:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.paths: list[str] = []
-        monkeypatch.setattr(ingest, "decode_with_range", self.decode)
+        monkeypatch.setattr(sample, "decode", self.decode)
 
-    def decode(self, path: Path, **options: Any) -> Any:
-        self.paths.append(path.name)
-        return decode.decode_with_range(path, **options)
+    def decode(self, file: BinaryIO, name: str, *arguments: Any) -> Any:
+        self.paths.append(name)
+        return decode(file, name, *arguments)
 
     def count(self) -> int:
         """Return the number of images since the last count."""
@@ -59,13 +61,16 @@ def decoder(monkeypatch: pytest.MonkeyPatch) -> Decoder:
 
 def opened(root: Path, cache: Path) -> DatasetIndex:
     """Open the index as a start does."""
-    listing = list_folder(root)
-    return open_index(listing, cache / listing.digest())
+    record = find_source(str(root))
+    source, listing = list_source(record)
+    return open_index(record, source, listing, cache / listing.digest())
 
 
 def assert_equal(index: DatasetIndex, expected: DatasetIndex) -> None:
     assert index.paths == expected.paths
-    assert index.labels == expected.labels
+    assert (index.labels is None) is (expected.labels is None)
+    if index.labels is not None and expected.labels is not None:
+        assert index.labels.tolist() == expected.labels.tolist()
     assert index.class_names == expected.class_names
     assert index.sizes.tolist() == expected.sizes.tolist()
     assert index.skipped == expected.skipped
@@ -76,7 +81,7 @@ def test_second_start_decodes_nothing(root: Path, cache: Path, decoder: Decoder)
     (root / "class-0" / "broken.png").write_bytes(b"no image")
     (root / "notes.txt").write_text("not an image")
     first = opened(root, cache)
-    assert decoder.count() == IMAGES + 1
+    assert decoder.count() == IMAGES
     assert_equal(opened(root, cache), first)
     assert decoder.count() == 0
     assert_equal(first, ingest_folder(root))
@@ -170,16 +175,14 @@ def test_index_of_another_folder_is_not_used(
 def test_transient_failure_is_not_kept(
     root: Path, cache: Path, monkeypatch: pytest.MonkeyPatch, reason: OSError
 ) -> None:
-    def fails(path: Path, **options: Any) -> Any:
-        if path.name == "00.png":
-            try:
-                raise reason
-            except OSError as error:
-                raise ValueError(reason_of(error)) from error
-        return decode.decode_with_range(path, **options)
+    def fails(source: FolderSource, entry: Entry) -> BinaryIO:
+        if entry.key.endswith("00.png"):
+            raise reason
+        return opens(source, entry)
 
+    opens = FolderSource.open
     with monkeypatch.context() as patch:
-        patch.setattr(ingest, "decode_with_range", fails)
+        patch.setattr(FolderSource, "open", fails)
         assert len(opened(root, cache)) == IMAGES - 3
     assert len(opened(root, cache)) == IMAGES
 
@@ -244,11 +247,11 @@ def open_on_ranks(root: str, cache: str) -> tuple[int, int, list[str]]:
         decoder = Decoder(patch)
         index, name = standalone._open_images(Path(root))
         assert (Path(cache) / "local" / name / INDEX).is_file()
-        return rank(), decoder.count(), index.paths
+        return rank(), decoder.count(), list(index.paths)
 
 
 def test_only_rank_0_ingests(pool: GlooPool, root: Path, cache: Path) -> None:
-    paths = ingest_folder(root).paths
+    paths = list(ingest_folder(root).paths)
     assert pool.call(2, open_on_ranks, str(root), str(cache)) == [(0, IMAGES, paths), (1, 0, paths)]
     assert pool.call(2, open_on_ranks, str(root), str(cache)) == [(0, 0, paths), (1, 0, paths)]
 

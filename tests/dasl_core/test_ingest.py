@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from PIL import Image, ImageFile
 
-from dasl_core.data import DatasetIndex, ingest, ingest_folder
+from dasl_core.data import DatasetIndex, ingest_folder, sample
 from dasl_core.spec.locations import ReadableFolders
 
 
@@ -33,7 +33,8 @@ def test_labels_are_names_of_first_level_folders(tmp_path: Path) -> None:
     index = ingest_folder(tmp_path, workers=2)
     assert index.paths == ["bird/c.gif", "cat/a.webp", "cat/deep/er/b.JPG", "dog/z.png"]
     assert index.class_names == ["bird", "cat", "dog"]
-    assert index.labels == [0, 1, 1, 2]
+    assert index.labels is not None
+    assert index.labels.tolist() == [0, 1, 1, 2]
     assert index.skipped == []
     assert index.facts().num_classes == 3
 
@@ -110,7 +111,7 @@ def test_classes_may_be_named_like_splits(tmp_path: Path, names: list[str]) -> N
 def test_empty_path_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     picture(tmp_path / "a.png")
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(ValueError, match="root is empty"):
+    with pytest.raises(ValueError, match="the location is empty"):
         ingest_folder("")
     assert len(ingest_folder(".")) == 1
 
@@ -186,7 +187,7 @@ def test_folder_must_be_allowed(tmp_path: Path) -> None:
     assert (index.root, index.paths) == (data / "birds", ["a.png"])
     assert "leads out of" in reasons(index)["b.png"]
     for folder in (secret, data / "out", tmp_path, tmp_path / "nowhere"):
-        with pytest.raises(ValueError, match="it resolves to a path outside the folders"):
+        with pytest.raises(ValueError, match="resolves to a path outside the folders"):
             ingest_folder(folder, allowed=ReadableFolders([data]))
 
 
@@ -258,7 +259,7 @@ def test_folders_without_images_are_named(tmp_path: Path) -> None:
     (empty / "a.png").touch()
     with pytest.raises(ValueError, match=r"1 skipped, such as a\.png \(the file is empty\)"):
         ingest_folder(empty)
-    with pytest.raises(ValueError, match="cannot be read as a folder"):
+    with pytest.raises(ValueError, match="contains a null character"):
         ingest_folder("bad\0name")
 
 
@@ -275,26 +276,19 @@ def test_index_survives_saving(tmp_path: Path) -> None:
         picture(tmp_path / "images" / name)
     (tmp_path / "images" / "dog" / "c.png").touch()
     index = ingest_folder(tmp_path / "images")
-    index.save(tmp_path / "index.json.gz")
-    loaded = DatasetIndex.load(tmp_path / "index.json.gz")
+    index.save(tmp_path / "index")
+    loaded = DatasetIndex.load(tmp_path / "index")
     assert loaded.facts() == index.facts()
     assert loaded.report() == index.report()
-    assert (loaded.sizes == index.sizes).all()
-    for field in (
-        "root",
-        "paths",
-        "labels",
-        "class_names",
-        "skipped",
-        "num_ignored",
-        "deep_images",
-    ):
+    for field in ("source", "paths", "class_names", "skipped", "num_ignored", "pixels"):
         assert getattr(loaded, field) == getattr(index, field)
+    for field in ("labels", "sizes", "places"):
+        assert (getattr(loaded, field) == getattr(index, field)).all()
     assert loaded.path(1) == tmp_path / "images" / "dog" / "b.png"
-    before = (tmp_path / "index.json.gz").read_bytes()
-    loaded.save(tmp_path / "index.json.gz")
-    assert (tmp_path / "index.json.gz").read_bytes() == before
-    assert sorted(os.listdir(tmp_path)) == ["images", "index.json.gz"]
+    before = (tmp_path / "index").read_bytes()
+    loaded.save(tmp_path / "again")
+    assert (tmp_path / "again").read_bytes() == before
+    assert sorted(os.listdir(tmp_path)) == ["again", "images", "index"]
 
 
 def test_report_is_cut_but_counts_all(tmp_path: Path) -> None:
@@ -309,74 +303,82 @@ def test_report_is_cut_but_counts_all(tmp_path: Path) -> None:
     ]
 
 
-def deep_folder(folder: Path, *highest: int) -> Path:
-    """Write an image of 8 bits, and one of 16 bits for each highest value."""
-    picture(folder / "shallow.png")
-    for number, high in enumerate(highest):
-        values = np.linspace(0, high, 64).astype(np.uint16).reshape(8, 8)
-        Image.fromarray(values).save(folder / f"{number}.png")
-    return folder
-
-
-def test_images_of_12_bits_are_reported_with_what_is_lost(tmp_path: Path) -> None:
-    index = ingest_folder(deep_folder(tmp_path / "images", 4095, 2000, 1000))
-    report = index.report()
-    assert report["deep_images"] == {"num_images": 3, "low": 0, "high": 4095, "num_dark": 3}
-    [warning] = report["warnings"]
-    assert warning.startswith("3 images have 16 bits and only values of 0 to 4095; scaled")
-    assert "at most 17 of 256 levels are left. Stretch the values" in warning
-    index.save(tmp_path / "index.json.gz")
-    assert DatasetIndex.load(tmp_path / "index.json.gz").report() == report
-
-
-def test_outliers_of_the_full_range_do_not_hide_dark_images(tmp_path: Path) -> None:
-    deep_folder(tmp_path, 65535, 4095, 4095)
-    values = np.full((64, 64), 4000, dtype=np.uint16)
-    values[0, 0] = 65535  # a hot pixel
-    Image.fromarray(values).save(tmp_path / "hot.png")
-    report = ingest_folder(tmp_path).report()
-    assert report["deep_images"] == {"num_images": 4, "low": 0, "high": 65535, "num_dark": 3}
-    [warning] = report["warnings"]
-    assert warning.startswith("3 of 4 images of 16 bits have nearly all values below 32768")
-
-
 @pytest.mark.parametrize(
-    ("highest", "warns"),
-    [((4095, 65535), False), ((32768,), False), ((32767,), True), ((), False)],
-)
-def test_images_that_use_the_range_of_16_bits_are_no_warning(
-    tmp_path: Path, highest: tuple[int, ...], warns: bool
-) -> None:
-    report = ingest_folder(deep_folder(tmp_path, *highest)).report()
-    assert bool(report["warnings"]) is warns
-    assert (report["deep_images"] is None) is (not highest)
-
-
-@pytest.mark.parametrize(
-    ("change", "reason"),
+    ("dtypes", "expected"),
     [
-        ({"deep_images": {"num_images": "3", "low": 0, "high": 1}}, "its deep_images must be"),
-        ({"deep_images": {"num_images": 3}}, "is not a data set index"),
-        ({"paths": ["../../etc/passwd.png"]}, "names an image outside its folder"),
-        ({"paths": ["/etc/passwd.png"]}, "names an image outside its folder"),
-        ({"paths": ["a.png", "b.png"]}, "its lists differ in length"),
-        ({"format": 99}, "its format is 99, expected 1"),
-        ({"sizes": "none"}, "is not a data set index"),
+        ([np.uint8], "uint8"),
+        ([np.uint16], "uint16"),
+        ([np.int16], "int16"),
+        ([np.float32], "float32"),
+        ([np.uint8, np.uint16], "uint16"),
+        ([np.uint8, np.float32], "float32"),
+        ([np.int16, np.uint16], "float32"),
     ],
 )
-def test_manipulated_index_is_refused(
-    tmp_path: Path, change: dict[str, object], reason: str
+def test_data_set_has_the_smallest_type_that_holds_all_images(
+    tmp_path: Path, dtypes: list[type], expected: str
 ) -> None:
-    picture(tmp_path / "a.png")
-    path = tmp_path / "index.json.gz"
-    ingest_folder(tmp_path).save(path)
-    content = json.loads(gzip.decompress(path.read_bytes())) | change
-    path.write_bytes(gzip.compress(json.dumps(content).encode()))
-    with pytest.raises(ValueError, match=reason):
-        DatasetIndex.load(path)
-    path.write_bytes(b"no gzip")
-    with pytest.raises(ValueError, match="is not a data set index"):
-        DatasetIndex.load(path)
+    for number, dtype in enumerate(dtypes):
+        np.save(tmp_path / f"{number}.npy", np.arange(64, dtype=dtype).reshape(8, 8))
+    index = ingest_folder(tmp_path)
+    assert index.pixels.dtype == index.facts().dtype == expected
+    assert bool(index.warnings()) is (len(dtypes) > 1)
+
+
+def test_statistics_are_of_raw_values(tmp_path: Path) -> None:
+    values = np.arange(4096, dtype=np.uint16).reshape(64, 64)
+    for name in ("a", "b"):
+        np.save(tmp_path / f"{name}.npy", np.stack([values, values + 100], axis=2))
+    facts = ingest_folder(tmp_path).facts()
+    assert (facts.bands, facts.dtype) == (2, "uint16")
+    assert facts.mean == pytest.approx((2047.5, 2147.5))
+    assert facts.std == pytest.approx((values.std(), values.std()))
+    assert facts.quantiles is not None
+    assert (facts.quantiles[0], facts.quantiles[-1]) == (0, 4195)
+    assert list(facts.quantiles) == sorted(facts.quantiles)
+
+
+def test_equal_and_similar_images_are_reported(tmp_path: Path) -> None:
+    small = np.random.default_rng(0).integers(0, 256, (8, 9), dtype=np.uint8)
+    scene = Image.fromarray(small).resize((90, 80), Image.Resampling.BICUBIC)
+    scene.save(tmp_path / "a.png")
+    scene.save(tmp_path / "b.png")
+    scene.save(tmp_path / "smaller.jpg", quality=70)
+    picture(tmp_path / "other.png", (90, 80))
+    report = ingest_folder(tmp_path).report()["duplicates"]
+    assert report["equal"]["examples"] == [["a.png", "b.png"]]
+    assert report["similar"]["examples"] == [["a.png", "b.png", "smaller.jpg"]]
+    assert (report["similar"]["checked"], report["similar"]["superfluous"]) == (4, 2)
+
+
+def stored(root: str, change: dict[str, object]) -> bytes:
+    """Return an index of version 0.1, of two images."""
+    content: dict[str, object] = {
+        "format": 1,
+        "root": root,
+        "paths": ["cat/a.png", "dog/b.png"],
+        "labels": [0, 1],
+        "class_names": ["cat", "dog"],
+        "sizes": [[20, 10], [20, 10]],
+        "skipped": [["cat/c.png", "the file is empty"]],
+        "num_ignored": 1,
+        "deep_images": None,
+    }
+    return gzip.compress(json.dumps(content | change).encode())
+
+
+def test_index_of_version_0_1_is_read(tmp_path: Path) -> None:
+    for name in ("cat/a.png", "dog/b.png"):
+        picture(tmp_path / "images" / name)
+    file = tmp_path / "index.json.gz"
+    file.write_bytes(stored(str(tmp_path / "images"), {}))
+    index, now = DatasetIndex.load(file), ingest_folder(tmp_path / "images")
+    assert (index.paths, index.root, index.source) == (now.paths, now.root, now.source)
+    assert (index.sizes == now.sizes).all()
+    assert index.labels is not None
+    assert index.labels.tolist() == [0, 1]
+    assert (index.decode(1, 3) == now.decode(1, 3)).all()
+    assert (index.num_ignored, index.skipped[0].path) == (1, "cat/c.png")
 
 
 def test_report_limits_number_of_classes(tmp_path: Path) -> None:
@@ -390,9 +392,12 @@ def test_report_limits_number_of_classes(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "expected"),
     [
-        ({"paths": "ab"}, "its paths must be strings"),
-        ({"paths": [1, 2]}, "its paths must be strings"),
+        ({"paths": [1, 2]}, "is not a data set index"),
         ({"class_names": [1, 2]}, "its class_names must be strings"),
+        ({"paths": ["../../etc/passwd.png", "b"]}, "names an image outside its folder"),
+        ({"paths": ["/etc/passwd.png", "b"]}, "names an image outside its folder"),
+        ({"paths": ["a.png"]}, "its lists differ in length"),
+        ({"format": 99}, "its format is 99, expected 1"),
         ({"skipped": [[1, "reason"]]}, "its skipped must be strings"),
         ({"skipped": [["path"]]}, "is not a data set index"),
         ({"labels": [0, 2]}, "its labels must be numbers from 0 to 1"),
@@ -407,18 +412,14 @@ def test_report_limits_number_of_classes(tmp_path: Path) -> None:
         ({"sizes": {"a": 1}}, "is not a data set index"),
         ({"num_ignored": -1}, "its num_ignored must be"),
         ({"num_ignored": "1"}, "its num_ignored must be"),
-        ({"root": 5}, "is not a data set index"),
+        ({"root": 5}, "the names of its source must be strings"),
     ],
 )
 def test_index_with_wrong_types_is_refused(
     tmp_path: Path, change: dict[str, object], expected: str
 ) -> None:
-    for name in ("cat/a.png", "dog/b.png"):
-        picture(tmp_path / "images" / name)
     file = tmp_path / "index.json.gz"
-    ingest_folder(tmp_path / "images").save(file)
-    content = json.loads(gzip.decompress(file.read_bytes()))
-    file.write_bytes(gzip.compress(json.dumps(content | change).encode()))
+    file.write_bytes(stored("/images", change))
     with pytest.raises(ValueError, match=r"index\.json\.gz is not a data set index") as raised:
         DatasetIndex.load(file)
     assert expected in str(raised.value)
@@ -430,7 +431,12 @@ def test_damaged_index_is_refused(tmp_path: Path, content: bytes) -> None:
     whole = gzip.compress(content)
     corrupt = bytearray(gzip.compress(os.urandom(1000)))
     corrupt[10:500] = b"\xff" * 490  # what deflate cannot be
-    for data in (whole, whole[:-9], bytes(corrupt), content):
+    picture(tmp_path / "images" / "a.png")
+    ingest_folder(tmp_path / "images").save(file)
+    index = file.read_bytes()
+    flipped = index[:-1] + bytes([index[-1] ^ 1])
+    cut = index[: len(index) // 2]
+    for data in (whole, whole[:-9], bytes(corrupt), content, b"", index[:-1], flipped, cut):
         file.write_bytes(data)
         with pytest.raises(ValueError, match="is not a data set index"):
             DatasetIndex.load(file)
@@ -443,7 +449,8 @@ def test_ingest_counts_the_images_found_and_decoded(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("ignored")
     calls: list[tuple[int, int]] = []
     ingest_folder(tmp_path, on_progress=lambda decoded, total: calls.append((decoded, total)))
-    assert calls == [(0, 1), (0, 2), (0, 3), (1, 3), (2, 3), (3, 3)]
+    assert calls[:6] == [(0, 1), (0, 2), (0, 3), (1, 3), (2, 3), (3, 3)]
+    assert {*calls[6:]} <= {(3, 3)}  # while a sample is decoded
 
 
 @pytest.mark.parametrize(("free", "together"), [(0, 1), (4 * 2 * 50 * 40 * 20, 2), (1 << 40, 4)])
@@ -472,6 +479,6 @@ def test_images_decoded_together_fit_into_the_free_memory(
                 loading -= 1
 
     monkeypatch.setattr(ImageFile.ImageFile, "load", counted)
-    monkeypatch.setattr(ingest, "available_memory", lambda: free)
+    monkeypatch.setattr(sample, "available_memory", lambda: free)
     assert len(ingest_folder(tmp_path, workers=4)) == 8
     assert most == together

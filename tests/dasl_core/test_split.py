@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dasl_core.data.index import DatasetIndex
+from dasl_core.data.sources import SourceRecord
 from dasl_core.data.split import split
 from dasl_core.spec import Holdout
 from tests.support.training_world import Recorder, image_folder, ingest, resolved, run
@@ -21,11 +22,12 @@ def index_of(labels: list[int] | None, count: int | None = None) -> DatasetIndex
     count = len(labels) if labels is not None else count or 0
     classes = max(labels) + 1 if labels else 0
     return DatasetIndex(
-        root=Path("pictures"),
+        source=SourceRecord("folder", "pictures", "pictures"),
         paths=[f"{number:04d}.png" for number in range(count)],
-        labels=labels,
+        labels=None if labels is None else np.array(labels, np.int32),
         class_names=[f"class {number}" for number in range(classes)],
         sizes=np.full((count, 2), 8, dtype=np.int32),
+        places=np.zeros((count, 4), np.int64),
         skipped=[],
     )
 
@@ -66,11 +68,12 @@ def test_split_depends_on_names_not_order() -> None:
     whole = index_of(None, 100)
     names = {whole.paths[i] for i in split(whole, Holdout(fraction=0.3)).held_out}
     turned = DatasetIndex(
-        root=Path("elsewhere"),
+        source=SourceRecord("folder", "elsewhere", "elsewhere"),
         paths=whole.paths[::-1],
         labels=None,
         class_names=[],
         sizes=whole.sizes,
+        places=whole.places,
         skipped=[],
     )
     assert {turned.paths[i] for i in split(turned, Holdout(fraction=0.3)).held_out} == names

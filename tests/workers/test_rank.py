@@ -58,7 +58,9 @@ def test_folder_that_became_link_out_of_roots_is_refused(images: Path, tmp_path:
     assert _index(dataset, ReadableFolders([str(data)]), scratch).root == birds
     birds.rename(tmp_path / "secret")
     birds.symlink_to(tmp_path / "secret")
-    with pytest.raises(ValueError, match=r"the folder of birds, .*, resolves to a path outside"):
+    with pytest.raises(
+        ValueError, match=r"data set birds cannot be read: .* resolves to a path outside"
+    ):
         _index(dataset, ReadableFolders([str(data)]), scratch)
     # Without roots everything may be read, and the images are at the folder's current target.
     index = _index(dataset, EVERY_FOLDER, scratch)

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from pathlib import Path
 
-from dasl_core.data.ingest import EXTENSIONS
+from dasl_core.data.decode import EXTENSIONS
 from dasl_core.data.published.image import PublishedImage
 
 CLASSES = Path(__file__).with_name("imagenet100.txt")

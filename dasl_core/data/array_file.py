@@ -1,0 +1,66 @@
+"""Arrays and JSON in one file, in the format of safetensors, mapped into memory when read."""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dasl_core.atomic import write_atomically
+
+# Key of the file's metadata under which the JSON is.
+_ABOUT = "about"
+# Arrays begin at multiples of this many bytes, so that they can be mapped.
+_ALIGNMENT = 8
+_MAX_HEADER = 1 << 30
+_TYPES = {"U8": np.uint8, "I32": np.int32, "I64": np.int64, "U64": np.uint64, "F64": np.float64}
+_NAMES = {np.dtype(kind): name for name, kind in _TYPES.items()}
+
+
+def write_arrays(path: Path, arrays: Mapping[str, np.ndarray], about: Mapping[str, Any]) -> None:
+    """Write arrays and a JSON mapping, atomically; the same content gives the same bytes.
+
+    Not by the library safetensors, whose metadata has a random order.
+    """
+    body, header, checksum = bytearray(), {}, 0
+    for name, array in arrays.items():
+        content = np.ascontiguousarray(array).tobytes()
+        begin = len(body)
+        body += content + bytes(-len(content) % _ALIGNMENT)
+        header[name] = {
+            "dtype": _NAMES[array.dtype],
+            "shape": list(array.shape),
+            "data_offsets": [begin, begin + len(content)],
+        }
+    checksum = zlib.crc32(body)
+    text = json.dumps({**about, "crc32": checksum}, separators=(",", ":"))
+    start = json.dumps({"__metadata__": {_ABOUT: text}, **header}, separators=(",", ":")).encode()
+    start += b" " * (-len(start) % _ALIGNMENT)
+    write_atomically(path, len(start).to_bytes(8, "little") + start + bytes(body))
+
+
+def read_arrays(path: Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    """Map the arrays of a file that `write_arrays` wrote; they are read-only.
+
+    Raises:
+        ValueError: it is damaged.
+        OSError: it cannot be read.
+    """
+    mapped = np.memmap(path, np.uint8, "r") if path.stat().st_size else np.zeros(0, np.uint8)
+    length = int.from_bytes(mapped[:8].tobytes(), "little")
+    if not 0 < length <= min(_MAX_HEADER, len(mapped) - 8):
+        raise ValueError("it is cut off, or of another format")
+    header = json.loads(mapped[8 : 8 + length].tobytes())
+    about = json.loads(header.pop("__metadata__")[_ABOUT])
+    body = mapped[8 + length :]
+    if zlib.crc32(body.data) != about.pop("crc32"):
+        raise ValueError("its content does not have the checksum that it should have")
+    arrays = {}
+    for name, array in header.items():
+        begin, end = array["data_offsets"]
+        arrays[name] = body[begin:end].view(_TYPES[array["dtype"]]).reshape(array["shape"])
+    return arrays, about

@@ -1,0 +1,95 @@
+"""Splits and classes of a data set, as its source names them or as its folders do."""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Sequence
+
+import numpy as np
+
+from dasl_core.data.sources import Entry, SourceRecord
+from dasl_core.data.sources.splits import folders_of_splits
+
+
+def choose_split(record: SourceRecord, entries: Sequence[Entry]) -> list[Entry]:
+    """Return the entries of the split that is chosen; all if none is, and there are no splits.
+
+    Raises:
+        ValueError: the source has splits and none is chosen, or it does not have the one that is.
+    """
+    wanted = record.options.split
+    if record.kind == "huggingface":
+        return list(entries)  # the library has chosen
+    named = sorted({entry.split for entry in entries if entry.split is not None})
+    if wanted is None:
+        if len(named) > 1:
+            raise ValueError(
+                f"{record.uri} is divided into splits; choose one with split: {', '.join(named)}"
+            )
+        if not named and (splits := folders_of_splits(_names(record, entries))):
+            raise ValueError(
+                f"{record.uri} is divided into splits, not classes; register each as a data set of its own, "
+                f"so that test images stay out of training: {', '.join(f'{record.uri}/{s}' for s in splits)}; "
+                "or choose one with split"
+            )
+        return list(entries)
+    if named:
+        chosen = [entry for entry in entries if entry.split == wanted]
+    else:
+        names = _names(record, entries)
+        pairs = zip(entries, names, strict=True)
+        chosen = [entry for entry, name in pairs if name.startswith(f"{wanted}/")]
+        named = sorted({name.partition("/")[0] for name in names if "/" in name})
+    if not chosen:
+        some = ", ".join(named[:10]) or "none"
+        raise ValueError(
+            f"{record.uri} has no split {wanted!r}; its splits and folders are: {some}"
+        )
+    return chosen
+
+
+def label_entries(
+    record: SourceRecord, entries: Sequence[Entry]
+) -> tuple[np.ndarray | None, list[str], list[int]]:
+    """Return the labels (N,) int32 of the entries that are kept, the names of the classes, and their positions.
+
+    Raises:
+        ValueError: `classes` names a class that the source does not have, or none of its images has a class.
+    """
+    everything = list(range(len(entries)))
+    options = record.options
+    names = None if options.labels == "none" else _class_of_each(record, entries)
+    if options.classes is not None:
+        if names is None:
+            raise ValueError(f"{record.uri} has no classes to choose from, and classes names some")
+        if missing := sorted({*options.classes} - {*names}):
+            raise ValueError(f"{record.uri} has no class {missing[0]!r}, which classes names")
+        everything = [each for each in everything if names[each] in options.classes]
+        names = [names[each] for each in everything]
+    if names is None:
+        return None, [], everything
+    class_names = sorted({*names})
+    if len(class_names) < 2:
+        return None, [], everything
+    number = {name: index for index, name in enumerate(class_names)}
+    return np.array([number[name] for name in names], np.int32), class_names, everything
+
+
+def _class_of_each(record: SourceRecord, entries: Sequence[Entry]) -> list[str] | None:
+    """Return the class of each entry; None if one has none."""
+    if any(entry.label is not None for entry in entries):
+        given = [entry.label for entry in entries if entry.label is not None]
+        return given if len(given) == len(entries) else None
+    prefix = f"{record.options.split}/" if record.options.split is not None else ""
+    keys = [name.removeprefix(prefix) for name in _names(record, entries)]
+    if record.kind in ("list", "parquet", "huggingface", "npy") or any("/" not in k for k in keys):
+        return None
+    return [key.partition("/")[0] for key in keys]
+
+
+def _names(record: SourceRecord, entries: Sequence[Entry]) -> list[str]:
+    """Return the keys without the names of archives, of which there may be several."""
+    if record.kind not in ("tar", "zip") or len(record.files) < 2:
+        return [entry.key for entry in entries]
+    prefixes = [f"{posixpath.splitext(file)[0]}/" for file in record.files]
+    return [entry.key.removeprefix(prefixes[entry.file]) for entry in entries]

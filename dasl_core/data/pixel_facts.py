@@ -1,0 +1,92 @@
+"""What the pixels of a data set are: their type, bands, and statistics of their values."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from dasl_core.data.decode import Header, PixelType
+
+DEFAULT_BANDS = 3
+
+
+@dataclass(frozen=True)
+class PixelFacts:
+    """Type, bands and statistics of a data set's pixels.
+
+    Attributes:
+        dtype: of the canvases: the smallest type that holds the values of every image.
+        bands: that most images have; 3 for images of gray, color and transparency.
+        kinds: numbers of images by "BANDS x TYPE", of all images.
+        quantiles: of raw values at `dasl_core.spec.resolve.facts.QUANTILES`, over a sample.
+        mean: of each band, in raw values, over a sample.
+        std: likewise.
+        sampled: number of images of the sample.
+    """
+
+    dtype: PixelType = "uint8"
+    bands: int = DEFAULT_BANDS
+    kinds: tuple[tuple[str, int], ...] = ()
+    quantiles: tuple[float, ...] | None = None
+    mean: tuple[float, ...] | None = None
+    std: tuple[float, ...] | None = None
+    sampled: int = 0
+
+    @classmethod
+    def of(cls, headers: Iterable[tuple[int, PixelType]]) -> PixelFacts:
+        """Combine the bands and types of images."""
+        counts = Counter(headers)
+        kinds = Counter({f"{bands} x {dtype}": count for (bands, dtype), count in counts.items()})
+        dtypes = {dtype for _, dtype in counts}
+        dtype: PixelType = "float32"
+        if len(dtypes) == 1:
+            dtype = next(iter(dtypes))
+        elif dtypes <= {"uint8", "uint16"}:
+            dtype = "uint16"
+        bands: Counter[int] = Counter()
+        for (number, _), count in counts.items():
+            # Gray, color, and both with transparency are all read as color, as always.
+            of_color = number in (1, 3, 4) or (number == 2 and dtype == "uint8")
+            bands[DEFAULT_BANDS if of_color else number] += count
+        most = max(bands, key=lambda number: (bands[number], number)) if bands else DEFAULT_BANDS
+        return cls(dtype, most, tuple(sorted(kinds.items())))
+
+    def of_facts(self) -> dict[str, Any]:
+        """Return the arguments of `DatasetFacts`."""
+        names = ("dtype", "bands", "quantiles", "mean", "std")
+        return {name: getattr(self, name) for name in names}
+
+    def report(self) -> dict[str, Any]:
+        """Return a report for people, JSON-ready."""
+        return asdict(self) | {"kinds": dict(self.kinds)}
+
+    def warnings(self) -> list[str]:
+        """Return sentences on images that do not fit the others."""
+        dtypes = {kind.rpartition(" ")[2] for kind, _ in self.kinds}
+        if len(dtypes) > 1:
+            found = ", ".join(f"{count} of {kind}" for kind, count in self.kinds)
+            return [
+                f"The images differ in depth ({found} bands and bits); all are read as {self.dtype}, those of "
+                "8 bits scaled to its range. Register images of one depth if their values should be comparable"
+            ]
+        return []
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, content: dict[str, Any]) -> PixelFacts:
+        """Raises: TypeError: a field is unknown."""
+        lists = ("quantiles", "mean", "std")
+        known: dict[str, Any] = {
+            name: tuple(value) if name in lists and value is not None else value
+            for name, value in content.items()
+        }
+        known["kinds"] = tuple((kind, count) for kind, count in content["kinds"])
+        return cls(**known)
+
+
+def kind_of(header: Header) -> tuple[int, PixelType]:
+    return header.bands, header.dtype

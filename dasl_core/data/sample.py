@@ -1,0 +1,150 @@
+"""A sample of a data set's images, decoded at ingest: statistics, fingerprints, and damaged files."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from dasl_core.data.bounded_map import AHEAD_PER_THREAD, bounded_map
+from dasl_core.data.decode import Header, decode, decoding_memory
+from dasl_core.data.duplicates import fingerprint
+from dasl_core.data.opening import open_image
+from dasl_core.data.pixel_facts import PixelFacts
+from dasl_core.data.sources import Entry, Source
+from dasl_core.machine import available_memory
+from dasl_core.spec.resolve.facts import QUANTILES
+
+# Pixels of the files in the sample: some 5,000 photos of 500 x 375, seconds on two cores. So all images of a small
+# data set are checked at ingest.
+PIXELS = 1_000_000_000
+MIN_IMAGES = 64
+# JPEGs may be decoded at a fraction of their size, but not below this: all of their bytes are read nevertheless.
+_AT_LEAST = (128, 128)
+# Values of which the quantiles are computed, of all images together.
+_VALUES = 4_000_000
+# The images that are decoded at the same time may take this share of the memory that is free at the start: another
+# ingest and the drivers of trainings, which an exhausted memory would end, run on the same node.
+SHARE_OF_MEMORY = 0.25
+
+
+@dataclass
+class Sample:
+    """What a sample of the images shows.
+
+    Attributes:
+        pixels: with the statistics of the sample.
+        damaged: the reason for each image that cannot be decoded, by its position.
+        fingerprints: of each image of the sample, by its position.
+    """
+
+    pixels: PixelFacts
+    damaged: dict[int, str] = field(default_factory=dict)
+    fingerprints: dict[int, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class _Values:
+    """Statistics of one image: per band, and values at evenly spaced pixels."""
+
+    count: int
+    total: np.ndarray
+    squares: np.ndarray
+    low: float
+    high: float
+    some: np.ndarray
+    fingerprint: int
+
+
+def sample_positions(headers: Sequence[Header]) -> list[int]:
+    """Choose evenly spaced images with about `PIXELS` pixels together; at least `MIN_IMAGES`."""
+    total = sum(header.width * header.height for header in headers)
+    share = min(1.0, PIXELS / total) if total else 1.0
+    count = min(len(headers), max(MIN_IMAGES, int(share * len(headers))))
+    return [position * len(headers) // count for position in range(count)]
+
+
+def take_sample(
+    source: Source,
+    entries: Sequence[Entry],
+    headers: Sequence[Header],
+    pixels: PixelFacts,
+    threads: int,
+    on_decoded: Callable[[int, int], None],
+) -> Sample:
+    """Decode a sample of the images.
+
+    Args:
+        pixels: type and bands.
+        on_decoded: called after each image with the number decoded so far, and that of the sample.
+    """
+    positions = sample_positions(headers)
+    per_image = max(16, _VALUES // max(1, len(positions)))
+
+    def measure(position: int) -> _Values | str:
+        return _measure(source, entries[position], pixels, per_image)
+
+    def cost(position: int) -> int:
+        return decoding_memory(headers[position], _AT_LEAST)
+
+    sample = Sample(pixels)
+    measured: list[_Values] = []
+    budget = int(SHARE_OF_MEMORY * available_memory())
+    with ThreadPoolExecutor(threads, thread_name_prefix="sample") as pool:
+        outcomes = bounded_map(
+            pool, measure, positions, AHEAD_PER_THREAD * threads, cost=cost, budget=budget
+        )
+        for number, (position, outcome) in enumerate(zip(positions, outcomes, strict=True), 1):
+            if isinstance(outcome, str):
+                sample.damaged[position] = outcome
+            else:
+                measured.append(outcome)
+                sample.fingerprints[position] = outcome.fingerprint
+            on_decoded(number, len(positions))
+    if measured:
+        sample.pixels = _with_statistics(pixels, measured)
+    return sample
+
+
+def _measure(source: Source, entry: Entry, pixels: PixelFacts, values: int) -> _Values | str:
+    try:
+        with open_image(source, entry) as file:
+            image = decode(file, entry.key, pixels.bands, pixels.dtype, _AT_LEAST)
+    except ValueError as error:
+        return str(error)
+    flat = image.reshape(-1, image.shape[2])
+    stride = max(1, image.size // values)
+    # In float64: sums of squares of 16-bit values exceed the digits of float32.
+    return _Values(
+        len(flat),
+        flat.sum(axis=0, dtype=np.float64),
+        np.einsum("pb,pb->b", flat, flat, dtype=np.float64, casting="unsafe"),
+        float(image.min()),
+        float(image.max()),
+        image.reshape(-1)[::stride].astype(np.float32),
+        fingerprint(image),
+    )
+
+
+def _with_statistics(pixels: PixelFacts, measured: list[_Values]) -> PixelFacts:
+    count = sum(each.count for each in measured)
+    mean = np.sum([each.total for each in measured], axis=0) / count
+    squares = np.sum([each.squares for each in measured], axis=0) / count
+    std = np.sqrt(np.maximum(squares - mean**2, 0))
+    quantiles = np.quantile(np.concatenate([each.some for each in measured]), QUANTILES)
+    # The true ends, which the chosen pixels may lack.
+    quantiles[0] = min(each.low for each in measured)
+    quantiles[-1] = max(each.high for each in measured)
+    return replace(
+        pixels,
+        quantiles=_rounded(quantiles),
+        mean=_rounded(mean),
+        std=_rounded(std),
+        sampled=len(measured),
+    )
+
+
+def _rounded(values: np.ndarray) -> tuple[float, ...]:
+    return tuple(float(f"{value:.7g}") for value in values.tolist())

@@ -1,0 +1,197 @@
+"""Tar and zip archives, whose images are read at random by their offsets."""
+
+from __future__ import annotations
+
+import io
+import os
+import struct
+import tarfile
+import zipfile
+import zlib
+from typing import BinaryIO
+
+from dasl_core.data.sources.base import Entry, Listing, OnListed, Skipped, is_image_name
+from dasl_core.data.sources.splits import split_of_file
+from dasl_core.data.sources.storage import Storage, is_inside, printable
+
+# Largest image file in an archive, in bytes; one of 89 million pixels, uncompressed and with 16 bits, has half.
+MAX_BYTES = 1 << 30
+# Labels of WebDataset's `.cls` files are short.
+_MAX_LABEL = 1 << 10
+_LOCAL_HEADER = struct.Struct("<4s5H3L2H")
+_COPY = 1 << 20
+
+
+class TarSource:
+    """The images of tar archives, such as the shards of WebDataset.
+
+    Archives are not compressed, since only then can a part of them be read. A `.cls` file is the label of the image
+    with the same name up to the first dot.
+    """
+
+    def __init__(self, storage: Storage, uri: str, files: list[str]) -> None:
+        self.storage, self.uri, self.files = storage, uri, files
+
+    def list_entries(self, on_listed: OnListed) -> Listing:
+        listing = _Archives(self.files)
+        for number, name in enumerate(self.files):
+            try:
+                self._list(number, name, listing, on_listed)
+            except tarfile.TarError as error:
+                listing.damaged(name, error)
+        return listing.listing()
+
+    def _list(self, number: int, name: str, listing: _Archives, on_listed: OnListed) -> None:
+        about = self.storage.info(name)
+        labels: dict[str, str] = {}
+        first = len(listing.entries)
+        try:
+            with (
+                self.storage.open(name) as file,
+                tarfile.open(fileobj=file, mode="r:", errors="surrogateescape") as archive,
+            ):
+                while (member := archive.next()) is not None:
+                    archive.members = []  # type: ignore[attr-defined]  # else all fill the memory
+                    if not member.isfile():
+                        continue
+                    if member.name.endswith(".cls") and member.size <= _MAX_LABEL:
+                        content = archive.extractfile(member)
+                        assert content is not None, "it is a file"
+                        label = content.read().decode(errors="replace").strip()
+                        labels[_sample(listing.key(number, member.name))] = label
+                        continue
+                    offset, size = member.offset_data, member.size
+                    entry = Entry(member.name, size, about.stamp, number, offset)
+                    listing.add(entry, cut_off=offset + size > about.size)
+                    on_listed(len(listing.entries))
+        finally:
+            listing.label(first, labels)
+
+    def open(self, entry: Entry) -> BinaryIO:
+        content = self.storage.read(self.files[entry.file], entry.offset, entry.length)
+        if len(content) < entry.length:
+            raise ValueError("the archive is cut off in this image")
+        return io.BytesIO(content)
+
+
+class ZipSource:
+    """The images of zip archives, stored or deflated."""
+
+    def __init__(self, storage: Storage, uri: str, files: list[str]) -> None:
+        self.storage, self.uri, self.files = storage, uri, files
+
+    def list_entries(self, on_listed: OnListed) -> Listing:
+        listing = _Archives(self.files)
+        for number, name in enumerate(self.files):
+            stamp = self.storage.info(name).stamp
+            try:
+                with self.storage.open(name) as file, zipfile.ZipFile(file) as archive:
+                    for member in archive.infolist():
+                        if member.is_dir():
+                            continue
+                        key = member.filename
+                        if is_image_name(key) and (reason := _zip_reason(member)) is not None:
+                            listing.skipped.append(Skipped(printable(key), reason))
+                            continue
+                        offset, length = member.header_offset, member.compress_size
+                        listing.add(Entry(key, length, stamp ^ member.CRC, number, offset))
+                        on_listed(len(listing.entries))
+            except (zipfile.BadZipFile, NotImplementedError) as error:
+                listing.damaged(name, error)
+        return listing.listing()
+
+    def open(self, entry: Entry) -> BinaryIO:
+        name = self.files[entry.file]
+        header = self.storage.read(name, entry.offset, _LOCAL_HEADER.size)
+        if len(header) < _LOCAL_HEADER.size or not header.startswith(b"PK\x03\x04"):
+            raise ValueError("the archive is damaged: the header of this image is not there")
+        fields = _LOCAL_HEADER.unpack(header)
+        method, names = fields[3], fields[9] + fields[10]
+        content = self.storage.read(name, entry.offset + len(header) + names, entry.length)
+        if len(content) < entry.length:
+            raise ValueError("the archive is cut off in this image")
+        if method == zipfile.ZIP_STORED:
+            return io.BytesIO(content)
+        decompressor = zlib.decompressobj(-zlib.MAX_WBITS)
+        try:
+            plain = decompressor.decompress(content, MAX_BYTES)
+        except zlib.error as error:
+            raise ValueError(f"the archive is damaged in this image: {error}") from error
+        if not decompressor.eof:
+            raise ValueError("the archive is cut off in this image, or the image is far too large")
+        return io.BytesIO(plain)
+
+
+class _Archives:
+    """The listing of several archives, whose keys begin with the name of the archive if there are several."""
+
+    def __init__(self, files: list[str]) -> None:
+        self._several = len(files) > 1
+        self._files = files
+        self.entries: list[Entry] = []
+        self.skipped: list[Skipped] = []
+        self._num_ignored = 0
+        self._keys: set[str] = set()
+
+    def key(self, number: int, name: str) -> str:
+        """Return the key of a member of an archive."""
+        name = name.removeprefix("./")
+        return f"{os.path.splitext(self._files[number])[0]}/{name}" if self._several else name
+
+    def add(self, entry: Entry, *, cut_off: bool = False) -> None:
+        if any(part.startswith(".") for part in entry.key.removeprefix("./").split("/")):
+            return  # hidden, as in a folder
+        if not is_image_name(entry.key):
+            self._num_ignored += 1
+            return
+        key = self.key(entry.file, entry.key)
+        reason = "the archive is cut off in this image" if cut_off else None
+        if any("\udc80" <= character <= "\udcff" for character in key):
+            reason = "its name is not valid UTF-8"
+        elif not is_inside(key):
+            reason = "its name leads out of the archive"
+        elif key in self._keys:
+            reason = "the archive contains another file of this name"
+        elif entry.length > MAX_BYTES:
+            reason = "the file is far too large for an image"
+        if reason is not None:
+            self.skipped.append(Skipped(printable(key), reason))
+            return
+        self._keys.add(key)
+        split = split_of_file(self._files[entry.file]) if self._several else None
+        self.entries.append(entry._replace(key=key, split=split))
+
+    def label(self, first: int, labels: dict[str, str]) -> None:
+        """Set the labels of the entries from `first` on, by the names of their samples."""
+        if labels:
+            self.entries[first:] = [
+                entry._replace(label=labels.get(_sample(entry.key)))
+                for entry in self.entries[first:]
+            ]
+
+    def damaged(self, name: str, error: Exception) -> None:
+        self.skipped.append(Skipped(printable(name), f"the archive is damaged: {error}"))
+
+    def listing(self) -> Listing:
+        return Listing(
+            sorted(self.entries, key=lambda entry: entry.key),
+            sorted(self.skipped),
+            self._num_ignored,
+        )
+
+
+def _sample(key: str) -> str:
+    """Return the name of a WebDataset sample: up to the first dot of the file's name."""
+    folder, slash, name = key.removeprefix("./").rpartition("/")
+    return folder + slash + name.partition(".")[0]
+
+
+def _zip_reason(member: zipfile.ZipInfo) -> str | None:
+    """Why a member of a zip archive cannot be read; None if it can."""
+    if member.flag_bits & 0x1:
+        return "it is encrypted"
+    if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+        return "it is compressed in a way that is not read; expected stored or deflated"
+    if member.file_size > MAX_BYTES:
+        return "the file is far too large for an image"
+    return None

@@ -1,0 +1,82 @@
+"""A stack of images in one `.npy` file."""
+
+from __future__ import annotations
+
+import io
+import math
+from typing import BinaryIO
+
+import numpy as np
+
+from dasl_core.data.sources.base import Entry, Listing, OnListed
+from dasl_core.data.sources.storage import Storage
+
+# Bytes in which the header of a `.npy` file ends.
+_HEADER = 1 << 14
+
+
+class ArraySource:
+    """The images of an array (N, H, W) or (N, H, W, C) in a `.npy` file. They have no labels."""
+
+    def __init__(self, storage: Storage, uri: str, name: str) -> None:
+        self.storage, self.uri, self.files = storage, uri, [name]
+        self._shape: tuple[int, ...] | None = None
+        self._dtype = np.dtype(np.uint8)
+        self._start = 0
+
+    def list_entries(self, on_listed: OnListed) -> Listing:
+        name = self.files[0]
+        self._read_header()
+        assert self._shape is not None, "it was just read"
+        about = self.storage.info(name)
+        count, each = self._shape[0], self._bytes_of_image()
+        if self._start + count * each > about.size:
+            raise ValueError(f"{name} is cut off: it has {about.size} bytes, not {count * each}")
+        digits = len(str(count))
+        on_listed(count)
+        return Listing(
+            [
+                Entry(f"{position:0{digits}}.npy", each, about.stamp, 0, position)
+                for position in range(count)
+            ],
+            [],
+        )
+
+    def open(self, entry: Entry) -> BinaryIO:
+        if self._shape is None:
+            self._read_header()
+        assert self._shape is not None, "it was just read"
+        each = self._bytes_of_image()
+        content = self.storage.read(self.files[0], self._start + entry.offset * each, each)
+        if len(content) < each:
+            raise ValueError("the file is cut off in this image")
+        image = np.frombuffer(content, self._dtype).reshape(self._shape[1:])
+        file = io.BytesIO()
+        np.save(file, image, allow_pickle=False)
+        file.seek(0)
+        return file
+
+    def _bytes_of_image(self) -> int:
+        assert self._shape is not None, "the header is read first"
+        return math.prod(self._shape[1:]) * self._dtype.itemsize
+
+    def _read_header(self) -> None:
+        name = self.files[0]
+        file = io.BytesIO(self.storage.read(name, 0, _HEADER))
+        try:
+            version = np.lib.format.read_magic(file)
+            read = {(1, 0): np.lib.format.read_array_header_1_0}.get(
+                version, np.lib.format.read_array_header_2_0
+            )
+            shape, fortran, dtype = read(file)
+        except (ValueError, EOFError) as error:
+            raise ValueError(f"{name} is not a .npy file: {error}") from error
+        if len(shape) not in (3, 4) or fortran or dtype.hasobject or dtype.kind not in "uif":
+            raise ValueError(
+                f"{name} has the shape {shape} and the type {dtype}; expected numbers (N, H, W) or "
+                "(N, H, W, C), in C order"
+            )
+        if not math.prod(shape):
+            raise ValueError(f"{name} is empty: its shape is {shape}")
+        self._start, self._dtype = file.tell(), dtype
+        self._shape = shape

@@ -1,0 +1,105 @@
+"""What a source of images is: it lists entries, and opens one of them."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import BinaryIO, NamedTuple, Protocol
+
+from dasl_core.data.decode import EXTENSIONS
+
+OnListed = Callable[[int], None]
+"""Called with the number of entries that were found so far."""
+
+
+class Entry(NamedTuple):
+    """An image of a source, not read yet.
+
+    Attributes:
+        key: unique name within the source, with forward slashes; it ends in the extension of the file, if there
+            is one.
+        length: bytes of the image as it is stored; -1 where the source does not know them.
+        stamp: changes when the image does: time of the file's last change in ns, or a hash of its ETag.
+        file: position in `Source.files` of the file that contains the image; 0 where each image is a file.
+        offset: where the image begins in this file: a byte of an archive, or a row of a table.
+        label: class, if the source names one.
+        split: if the source names one.
+    """
+
+    key: str
+    length: int = -1
+    stamp: int = 0
+    file: int = 0
+    offset: int = 0
+    label: str | None = None
+    split: str | None = None
+
+
+class Skipped(NamedTuple):
+    """A file, folder or entry that is not part of the data set.
+
+    Attributes:
+        path: relative to the source, with forward slashes; bytes that are not UTF-8 are shown as ``\\xNN``.
+        reason: a sentence for people.
+    """
+
+    path: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Listing:
+    """The entries of a source, of which none has been read.
+
+    Attributes:
+        entries: sorted by key.
+        skipped: files, folders and entries that may not or cannot be read, sorted by path.
+        num_ignored: files that are not named like images.
+    """
+
+    entries: list[Entry]
+    skipped: list[Skipped]
+    num_ignored: int = 0
+
+    def digest(self) -> str:
+        """Return a digest that changes when an image is added, removed, changed or made readable."""
+        state = hashlib.blake2b(f"{self.num_ignored}\n".encode(), digest_size=16)
+        for skipped in self.skipped:
+            state.update(f"{skipped.path}\0{skipped.reason}\n".encode())
+        for entry in self.entries:
+            state.update("\0".join(map(str, entry)).encode() + b"\n")
+        return state.hexdigest()
+
+
+class Source(Protocol):
+    """Images in some place, listed once and then opened in any order, by several threads."""
+
+    uri: str
+    """The folder, file or prefix, with links resolved."""
+    files: list[str]
+    """Files that contain images, relative to `uri`; empty where each image is a file."""
+
+    def list_entries(self, on_listed: OnListed) -> Listing:
+        """List the entries, and set `files`.
+
+        Raises:
+            ValueError: there is nothing of this kind; the message is a sentence.
+            OSError: the place cannot be read.
+        """
+        ...
+
+    def open(self, entry: Entry) -> BinaryIO:
+        """Open an image for reading; seekable. Only `key`, `file`, `offset` and `length` matter.
+
+        Raises:
+            ValueError: it may not be read, or is damaged; the message is the reason.
+            OSError: it cannot be read.
+        """
+        ...
+
+
+def is_image_name(path: str) -> bool:
+    """Whether a file is named like an image; its content decides when it is read."""
+    return os.path.splitext(path)[1][1:].lower() in EXTENSIONS

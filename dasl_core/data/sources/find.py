@@ -1,0 +1,243 @@
+"""Which kind of source a location is."""
+
+from __future__ import annotations
+
+import os
+import posixpath
+import re
+from dataclasses import asdict, dataclass
+from fnmatch import fnmatch
+from itertools import product
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from dasl_core.data.sources.archive import TarSource, ZipSource
+from dasl_core.data.sources.arrays import ArraySource
+from dasl_core.data.sources.base import Source, is_image_name
+from dasl_core.data.sources.folder import FolderSource, ListSource
+from dasl_core.data.sources.huggingface import SAVED_FILES, HuggingFaceSource
+from dasl_core.data.sources.parquet import ParquetSource
+from dasl_core.data.sources.storage import LocalStorage, Storage, check_tree, open_storage
+from dasl_core.spec.locations import EVERY_FOLDER, ReadableFolders, local_path
+from dasl_core.spec.source import SourceOptions, remote_scheme
+
+Kind = Literal["folder", "list", "tar", "zip", "parquet", "npy", "huggingface"]
+_KINDS: dict[str, Kind] = {
+    ".tar": "tar",
+    ".zip": "zip",
+    ".parquet": "parquet",
+    ".csv": "list",
+    ".tsv": "list",
+    ".txt": "list",
+    ".lst": "list",
+    ".npy": "npy",
+}
+# Several files of these kinds make one source.
+_SEVERAL = ("tar", "zip", "parquet")
+_COMPRESSED = (".gz", ".tgz", ".bz2", ".xz", ".zst", ".7z", ".rar")
+_DEFAULTS = SourceOptions()
+# Files that are looked at to find out what a folder contains.
+_LOOKED_AT = 10_000
+
+
+@dataclass(frozen=True)
+class SourceRecord:
+    """What must be known to open a source again; an index stores it.
+
+    Attributes:
+        uri: the folder, file, pattern or data set, with links resolved.
+        root: the folder to which `files` and keys are relative.
+    """
+
+    kind: Kind
+    uri: str
+    root: str
+    files: tuple[str, ...] = ()
+    options: SourceOptions = _DEFAULTS
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self) | {"options": self.options.model_dump(mode="json")}
+
+    @classmethod
+    def from_json(cls, content: dict[str, Any]) -> SourceRecord:
+        """Raises: ValueError: it is not what `to_json` returned."""
+        options = SourceOptions.model_validate(content["options"])
+        record = cls(
+            content["kind"], content["uri"], content["root"], tuple(content["files"]), options
+        )
+        if {type(each) for each in (record.uri, record.root, *record.files)} != {str}:
+            raise ValueError("the names of its source must be strings")
+        if record.kind not in get_args(Kind):
+            raise ValueError(f"its source is of an unknown kind, {record.kind!r}")
+        return record
+
+    def open(self, allowed: ReadableFolders = EVERY_FOLDER) -> Source:
+        """Open the source.
+
+        Raises:
+            ValueError: it may not be read, or needs a package that is not installed.
+        """
+        options, files = self.options, list(self.files)
+        columns = options.image_column, options.label_column
+        if self.kind == "huggingface":
+            if remote_scheme(self.uri) is None:
+                check_tree(open_storage(self.uri, "inside", allowed), allowed)
+            elif not allowed.allow_uri(self.uri):
+                open_storage(self.uri, "inside", allowed)
+            return HuggingFaceSource(self.uri, options.split, *columns)
+        storage = open_storage(self.root, options.links, allowed)
+        if self.kind == "list":
+            # The paths in a list may lead anywhere where the workers may read.
+            if isinstance(storage, LocalStorage):
+                storage = LocalStorage(storage.root, "follow", allowed)
+            return ListSource(storage, files[0])
+        if self.kind == "folder":
+            check_tree(storage, allowed)
+            return FolderSource(storage)
+        if self.kind == "npy":
+            return ArraySource(storage, self.uri, files[0])
+        if self.kind == "parquet":
+            return ParquetSource(storage, self.uri, files, *columns)
+        archive = TarSource if self.kind == "tar" else ZipSource
+        return archive(storage, self.uri, files)
+
+
+def find_source(
+    location: str,
+    options: SourceOptions = _DEFAULTS,
+    allowed: ReadableFolders = EVERY_FOLDER,
+) -> SourceRecord:
+    """Find out what a location is: a folder, a list, archives, tables, an array or a Hugging Face data set.
+
+    Args:
+        location: a path, a `file://` URI or one of an object store; its last part may be a pattern with ``*`` or
+            ``{000..012}`` for several archives or tables.
+
+    Raises:
+        ValueError: it does not exist, may not be read, or is nothing of these; the message is a sentence.
+    """
+    if not location:
+        raise ValueError(
+            "the location is empty; expected a folder of images, an archive, a list or a table"
+        )
+    if "\0" in location:
+        raise ValueError("the location contains a null character; expected a path or a URI")
+    if (scheme := remote_scheme(location)) is None:
+        location = str(local_path(location)) if "://" in location else os.path.abspath(location)
+    elif scheme == "hf" and ".parquet" not in location:
+        return SourceRecord("huggingface", location, location, (), options)
+    folder, name = posixpath.split(location.rstrip("/"))
+    if scheme is None:
+        folder = os.path.realpath(folder)
+    try:
+        if any(character in name for character in "*?{"):
+            return _of_pattern(folder, name, location, options, allowed)
+        if scheme is None:
+            return _of_path(location, options, allowed)
+        kind = _KINDS.get(posixpath.splitext(name)[1].lower())
+        _refuse_compressed(location)
+        if kind is not None:
+            open_storage(folder, "inside", allowed).info(name)
+            return SourceRecord(kind, location, folder, (name,), options)
+        return _of_folder(location, options, allowed)
+    except FileNotFoundError:
+        raise ValueError(
+            f"{location} does not exist; expected a folder of images, an archive, a list or a table"
+        ) from None
+    except OSError as error:
+        raise ValueError(f"{location} cannot be read: {error.strerror or error}") from error
+
+
+def _of_path(location: str, options: SourceOptions, allowed: ReadableFolders) -> SourceRecord:
+    real = Path(os.path.realpath(location))
+    open_storage(str(real), "inside", allowed)  # checks that it may be read
+    if real.is_dir():
+        if (
+            all((real / name).is_file() for name in SAVED_FILES)
+            or (real / "dataset_dict.json").is_file()
+        ):
+            return SourceRecord("huggingface", str(real), str(real), (), options)
+        return _of_folder(str(real), options, allowed)
+    if not real.exists():
+        raise FileNotFoundError(location)
+    _refuse_compressed(location)
+    kind = _KINDS.get(real.suffix.lower()) or _KINDS.get(os.path.splitext(location)[1].lower())
+    if kind is None:
+        raise ValueError(
+            f"{location} is a file; expected a folder of images, or a file that ends in {', '.join(_KINDS)}"
+        )
+    return SourceRecord(kind, str(real), str(real.parent), (real.name,), options)
+
+
+def _of_folder(location: str, options: SourceOptions, allowed: ReadableFolders) -> SourceRecord:
+    """Describe a folder: of images, unless it has none but archives or tables."""
+    storage = open_storage(location, options.links, allowed)
+    check_tree(storage, allowed)
+    found: dict[Kind, list[str]] = {}
+    for number, file in enumerate(storage.files()):
+        kind = _KINDS.get(posixpath.splitext(file.path)[1].lower())
+        if file.reason is None and kind in _SEVERAL:
+            found.setdefault(kind, []).append(file.path)
+        if is_image_name(file.path) or (number >= _LOOKED_AT and not found):
+            found = {}
+            break
+    if len(found) > 1:
+        raise ValueError(
+            f"{location} contains {' and '.join(sorted(found))} files; register one kind of them, with a "
+            "pattern such as *.tar"
+        )
+    for kind, files in found.items():
+        return SourceRecord(kind, storage.uri, storage.uri, tuple(sorted(files)), options)
+    return SourceRecord("folder", storage.uri, storage.uri, (), options)
+
+
+def _of_pattern(
+    folder: str, name: str, location: str, options: SourceOptions, allowed: ReadableFolders
+) -> SourceRecord:
+    storage: Storage = open_storage(folder, "inside", allowed)
+    patterns = _expand(name)
+    files = sorted(
+        file.path
+        for file in storage.files()
+        if file.reason is None and any(fnmatch(file.path, pattern) for pattern in patterns)
+    )
+    kinds = {_KINDS.get(posixpath.splitext(file)[1].lower()) for file in files}
+    kind = kinds.pop() if len(kinds) == 1 else None
+    if kind is None or kind not in _SEVERAL:
+        raise ValueError(
+            f"{location} matches {len(files)} files; expected tar, zip or Parquet files, of one kind"
+        )
+    return SourceRecord(kind, f"{storage.uri}/{name}", storage.uri, tuple(files), options)
+
+
+def _expand(pattern: str) -> list[str]:
+    """Expand ``{a,b}`` and ``{000..012}``, as WebDataset does.
+
+    Raises:
+        ValueError: there are more than 100,000 files.
+    """
+    parts = re.split(r"(\{[^{}]*\})", pattern)
+    choices: list[list[str]] = []
+    total = 1
+    for part in parts:
+        numbers = re.fullmatch(r"\{(\d+)\.\.(\d+)\}", part)
+        if numbers:
+            low, high = int(numbers[1]), int(numbers[2])
+            total *= max(1, high - low + 1)
+            if total > 100_000:
+                raise ValueError(f"{pattern} stands for more than 100,000 files")
+            width = len(numbers[1])
+            choices.append([f"{number:0{width}}" for number in range(low, high + 1)])
+        elif part.startswith("{") and part.endswith("}"):
+            choices.append(part[1:-1].split(","))
+        else:
+            choices.append([part])
+    return ["".join(each) for each in product(*choices)]
+
+
+def _refuse_compressed(location: str) -> None:
+    if location.lower().endswith(_COMPRESSED):
+        raise ValueError(
+            f"{location} is compressed as a whole, so a single image of it cannot be read; decompress it, for "
+            "example with gunzip, and register the .tar or the folder"
+        )

@@ -1,0 +1,73 @@
+"""A folder in which each file is an image."""
+
+from __future__ import annotations
+
+import os
+from typing import BinaryIO
+
+from dasl_core.data.sources.base import Entry, Listing, OnListed, Skipped, is_image_name
+from dasl_core.data.sources.storage import Storage, printable
+
+
+class FolderSource:
+    """The images below a folder, here or in an object store."""
+
+    def __init__(self, storage: Storage) -> None:
+        self.storage, self.uri = storage, storage.uri
+        self.files: list[str] = []
+
+    def list_entries(self, on_listed: OnListed) -> Listing:
+        entries: list[Entry] = []
+        skipped: list[Skipped] = []
+        num_ignored = 0
+        for file in self.storage.files():
+            if file.reason is not None:
+                skipped.append(Skipped(file.path, file.reason))
+            elif is_image_name(file.path):
+                entries.append(Entry(file.path, file.size, file.stamp))
+                on_listed(len(entries))
+            else:
+                num_ignored += 1
+        entries.sort(key=lambda entry: entry.key)
+        skipped.sort()
+        return Listing(entries, skipped, num_ignored)
+
+    def open(self, entry: Entry) -> BinaryIO:
+        return self.storage.open(entry.key)
+
+
+class ListSource:
+    """The images that a text file lists: one path a line, or a table with columns for path, label and split.
+
+    Paths are relative to the folder of the list, or absolute. A table has a line of column names, one of which is
+    "path", "image", "file" or "filename"; "label" or "class", and "split", are optional. Fields are separated by
+    commas, or by tabs in a `.tsv` file.
+    """
+
+    def __init__(self, storage: Storage, name: str) -> None:
+        self.storage, self.name = storage, name
+        self.uri = os.path.join(storage.uri, name)
+        self.files: list[str] = []
+
+    def list_entries(self, on_listed: OnListed) -> Listing:
+        from dasl_core.data.sources.table import read_rows
+
+        entries: dict[str, Entry] = {}
+        skipped: list[Skipped] = []
+        with self.storage.open(self.name) as file:
+            for path, label, split in read_rows(file, self.name):
+                if path in entries:
+                    skipped.append(Skipped(printable(path), "it is listed more than once"))
+                    continue
+                try:
+                    found = self.storage.info(path)
+                except (OSError, ValueError) as error:
+                    reason = getattr(error, "strerror", None) or error
+                    skipped.append(Skipped(printable(path), f"it cannot be read: {reason}"))
+                    continue
+                entries[path] = Entry(path, found.size, found.stamp, label=label, split=split)
+                on_listed(len(entries))
+        return Listing(sorted(entries.values()), sorted(skipped))
+
+    def open(self, entry: Entry) -> BinaryIO:
+        return self.storage.open(entry.key)

@@ -1,0 +1,177 @@
+"""Tables of images: Parquet files, as Hugging Face `datasets` and others write them."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import threading
+from collections import OrderedDict
+from collections.abc import Iterator
+from typing import Any, BinaryIO
+
+from dasl_core.data.sources.base import Entry, Listing, OnListed, Skipped
+from dasl_core.data.sources.splits import split_of_file
+from dasl_core.data.sources.storage import Storage
+
+# Groups of rows that are kept open for the whole source: the builder of canvases reads them in order.
+_GROUPS = 4
+_IMAGE_COLUMNS = ("image", "img", "jpg", "png", "bytes", "image_bytes")
+_ROWS = 256
+
+
+class ParquetSource:
+    """The images of Parquet files: a column of bytes, or of `{bytes, path}` as Hugging Face's images are.
+
+    An image is found by its file and row; whole groups of rows are decompressed and a few of them kept, so reading is
+    fast in order and slow at random.
+
+    Args:
+        image_column: None finds it by its name or type.
+        label_column: None takes "label", if there is one.
+
+    Raises:
+        ValueError: pyarrow is not installed.
+    """
+
+    def __init__(
+        self,
+        storage: Storage,
+        uri: str,
+        files: list[str],
+        image_column: str | None = None,
+        label_column: str | None = None,
+    ) -> None:
+        try:
+            import pyarrow.parquet
+        except ImportError as error:
+            raise ValueError(
+                "Parquet needs a package that is not installed; install dasl[parquet]"
+            ) from error
+        self._parquet: Any = pyarrow.parquet
+        self.storage, self.uri, self.files = storage, uri, files
+        self.image_column, self.label_column = image_column, label_column
+        self._lock = threading.Lock()
+        self._tables: dict[int, Any] = {}
+        self._groups: OrderedDict[tuple[int, int], list[Any]] = OrderedDict()
+        self._reading: dict[tuple[int, int], threading.Lock] = {}
+
+    def list_entries(self, on_listed: OnListed) -> Listing:
+        entries: list[Entry] = []
+        skipped: list[Skipped] = []
+        for number, name in enumerate(self.files):
+            try:
+                for entry in self._rows(number):
+                    entries.append(entry)
+                    on_listed(len(entries))
+            except (OSError, ValueError) as error:
+                if isinstance(error, OSError) and error.errno is not None:
+                    raise  # the store, not the file
+                skipped.append(Skipped(name, f"the table cannot be read: {_first_line(error)}"))
+        if not entries and skipped:
+            raise ValueError(f"{skipped[0].path}: {skipped[0].reason}")
+        return Listing(sorted(entries, key=lambda entry: entry.key), skipped)
+
+    def open(self, entry: Entry) -> BinaryIO:
+        table = self._table(entry.file)
+        group, row = 0, entry.offset
+        while row >= (rows := table.metadata.row_group(group).num_rows):
+            group, row = group + 1, row - rows
+        value = self._group(entry.file, group)[row]
+        content = value.get("bytes") if isinstance(value, dict) else value
+        if not isinstance(content, bytes):
+            raise ValueError("the row has no image")
+        return io.BytesIO(content)
+
+    def _rows(self, number: int) -> Iterator[Entry]:
+        table, name = self._table(number), self.files[number]
+        stamp = self.storage.info(name).stamp
+        schema = table.schema_arrow
+        label = self.label_column or ("label" if "label" in schema.names else None)
+        if label is not None and label not in schema.names:
+            raise ValueError(f"it has no column {label!r}; its columns are {schema.names}")
+        self._image_column_of(table)
+        names = _class_names(schema, label)
+        split = split_of_file(name)
+        stem, digits = os.path.splitext(name)[0], len(str(table.metadata.num_rows))
+        columns = [label] if label is not None else []
+        position = 0
+        for group in range(table.metadata.num_row_groups):
+            count = table.metadata.row_group(group).num_rows
+            values: list[Any] = [None] * count
+            if label is not None:
+                values = table.read_row_group(group, columns=columns).column(0).to_pylist()
+            for value in values:
+                text = None if value is None else str(value)
+                if isinstance(value, int) and 0 <= value < len(names):
+                    text = names[value]
+                key = f"{stem}/{position:0{digits}}"
+                yield Entry(key, -1, stamp, number, position, text, split)
+                position += 1
+
+    def _table(self, number: int) -> Any:
+        with self._lock:
+            if number not in self._tables:
+                file = self.storage.open(self.files[number])
+                self._tables[number] = self._parquet.ParquetFile(file)
+            return self._tables[number]
+
+    def _image_column_of(self, table: Any) -> str:
+        schema = table.schema_arrow
+        if self.image_column is not None:
+            if self.image_column not in schema.names:
+                raise ValueError(
+                    f"it has no column {self.image_column!r}; its columns are {schema.names}"
+                )
+            return self.image_column
+        fitting = [field.name for field in schema if _holds_images(field.type)]
+        named = [name for name in _IMAGE_COLUMNS if name in fitting]
+        if len(fitting) != 1 and not named:
+            raise ValueError(
+                f"it has {'several columns' if fitting else 'no column'} of bytes; name the column of the "
+                f"images with image_column: its columns are {schema.names}"
+            )
+        return named[0] if named else fitting[0]
+
+    def _group(self, number: int, group: int) -> list[Any]:
+        """Return the images of a group of rows; several threads that need one read it once."""
+        place = (number, group)
+        with self._lock:
+            reading = self._reading.setdefault(place, threading.Lock())
+        with reading:
+            with self._lock:
+                if place in self._groups:
+                    self._groups.move_to_end(place)
+                    return self._groups[place]
+            table = self._table(number)
+            column = self._image_column_of(table)
+            with self._lock:  # a ParquetFile serves one thread at a time
+                values = table.read_row_group(group, columns=[column]).column(0).to_pylist()
+                self._groups[place] = values
+                while len(self._groups) > _GROUPS:
+                    old, _ = self._groups.popitem(last=False)
+                    self._reading.pop(old, None)
+                return list(values)
+
+
+def _holds_images(kind: Any) -> bool:
+    import pyarrow.types as types
+
+    if types.is_struct(kind):
+        names = [kind.field(position).name for position in range(kind.num_fields)]
+        return "bytes" in names and _holds_images(kind.field(names.index("bytes")).type)
+    return bool(types.is_binary(kind) or types.is_large_binary(kind))
+
+
+def _class_names(schema: Any, label: str | None) -> list[str]:
+    """Return the names of classes that Hugging Face stores in the file's metadata."""
+    try:
+        stored = json.loads((schema.metadata or {}).get(b"huggingface", b"{}"))
+        names = stored["info"]["features"][label]["names"]
+    except (KeyError, TypeError, ValueError):
+        return []
+    return [str(name) for name in names] if isinstance(names, list) else []
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().partition("\n")[0] or type(error).__name__

@@ -1,0 +1,341 @@
+"""Files on this machine or in an object store: listed, opened, and read in part."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import io
+import os
+import stat
+from collections.abc import Iterator
+from functools import cached_property
+from pathlib import Path, PurePosixPath
+from typing import Any, BinaryIO, Literal, NamedTuple, Protocol
+
+from dasl_core.spec.locations import CONTAINS_PRIVATE, EVERY_FOLDER, OUTSIDE, ReadableFolders
+from dasl_core.spec.source import remote_scheme
+
+# Enough for the header of nearly every image: most have theirs in the first few KiB, some after an embedded preview.
+_FIRST_READ = 64 << 10
+_READ = 1 << 20
+
+
+class File(NamedTuple):
+    """A file that was found.
+
+    Attributes:
+        path: relative to the storage, with forward slashes.
+        stamp: as of `Entry`.
+        reason: why it may not or cannot be read; None if it can.
+    """
+
+    path: str
+    size: int
+    stamp: int
+    reason: str | None = None
+
+
+class Storage(Protocol):
+    """A folder, here or in an object store."""
+
+    uri: str
+
+    def files(self) -> Iterator[File]:
+        """Yield all files that are not hidden, in no particular order.
+
+        Raises:
+            OSError: the folder does not exist, or the store does not answer.
+        """
+        ...
+
+    def info(self, path: str) -> File:
+        """Describe one file.
+
+        Raises:
+            OSError: it does not exist, or the store does not answer.
+        """
+        ...
+
+    def open(self, path: str) -> BinaryIO:
+        """Open a file for reading; seekable.
+
+        Raises:
+            ValueError: it may not be read; the message is the reason.
+            OSError: it cannot be read.
+        """
+        ...
+
+    def read(self, path: str, start: int, length: int) -> bytes:
+        """Read a part of a file; shorter at its end. Raises as `open`."""
+        ...
+
+
+class LocalStorage:
+    """A folder of this machine.
+
+    Args:
+        root: the folder, with links resolved. One that has become a link since is not followed.
+        links: as in `SourceOptions`. Checked whenever a file is opened: since ingest, a file may have become a
+            link to a forbidden file.
+        allowed: folders that may be read.
+    """
+
+    def __init__(
+        self,
+        root: str | os.PathLike[str],
+        links: Literal["inside", "follow"] = "inside",
+        allowed: ReadableFolders = EVERY_FOLDER,
+    ) -> None:
+        self.root = Path(root)
+        self.uri = str(self.root)
+        self.links, self.allowed = links, allowed
+
+    def files(self) -> Iterator[File]:
+        """Yield files; iterative, since folders can be nested deeper than Python's stack."""
+        pending, seen = [""], {self.root}
+        os.listdir(self.root)  # raises for the folder itself
+        while pending:
+            folder = pending.pop()
+            try:
+                with os.scandir(self.root / folder) as scan:
+                    entries = list(scan)
+            except OSError as error:
+                reason = f"the folder cannot be read: {error.strerror or error}"
+                yield File(folder, 0, 0, reason)
+                continue
+            for entry in entries:
+                if entry.name.startswith("."):
+                    continue
+                path = f"{folder}/{entry.name}" if folder else entry.name
+                found = self._examine(entry, path, seen)
+                if found is None:
+                    pending.append(path)
+                else:
+                    yield found
+
+    def _examine(self, entry: os.DirEntry[str], path: str, seen: set[Path]) -> File | None:
+        """Describe an entry of a folder; None for a folder to walk."""
+        try:
+            entry.name.encode()
+        except UnicodeEncodeError:
+            return File(printable(path), 0, 0, "its name is not valid UTF-8")
+        try:
+            if entry.is_symlink():
+                target = Path(os.path.realpath(entry.path, strict=True))
+                if (reason := self._forbidden(target)) is not None:
+                    return File(path, 0, 0, reason)
+                if target.is_dir():
+                    if self.links == "inside":
+                        reason = "it is a link to a folder, and such links are not followed"
+                        return File(path, 0, 0, reason)
+                    if target in seen or not self.allowed.allow_tree(target):
+                        reason = "it is a link to a folder that is read already, or may not be read"
+                        return File(path, 0, 0, reason)
+                    seen.add(target)
+                    return None
+            status = entry.stat()
+        except FileNotFoundError:
+            return File(path, 0, 0, "it is a link to something that does not exist")
+        except (OSError, RuntimeError) as error:
+            reason = f"it cannot be read: {getattr(error, 'strerror', None) or error}"
+            return File(path, 0, 0, reason)
+        if stat.S_ISDIR(status.st_mode):
+            return None
+        # Reading anything else, such as a pipe, could block forever.
+        if not stat.S_ISREG(status.st_mode):
+            return File(path, 0, 0, "it is not a regular file")
+        return File(path, status.st_size, _stamp_of(status))
+
+    def _forbidden(self, target: Path) -> str | None:
+        """Why a link's target may not be read; None if it may."""
+        if target.is_relative_to(self.root):
+            return None
+        if self.links == "inside":
+            return "it is a link that leads out of the data set's folder"
+        return None if self.allowed.allow(target) else f"it {OUTSIDE}"
+
+    def resolve(self, path: str) -> Path:
+        """Return the path of a file, with links resolved.
+
+        Raises:
+            ValueError: it may not be read; the message is the reason.
+        """
+        target = Path(os.path.realpath(self.root / path))
+        if (reason := self._forbidden(target)) is not None:
+            raise ValueError(reason)
+        return target
+
+    def info(self, path: str) -> File:
+        status = os.stat(self.resolve(path))
+        return File(path, status.st_size, _stamp_of(status))
+
+    def open(self, path: str) -> BinaryIO:
+        # Without O_NONBLOCK, a file that has become a pipe since ingest would block forever.
+        descriptor = os.open(self.resolve(path), os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        try:
+            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                raise ValueError("it is not a regular file")
+            return os.fdopen(descriptor, "rb")
+        except BaseException:
+            os.close(descriptor)
+            raise
+
+    def read(self, path: str, start: int, length: int) -> bytes:
+        with self.open(path) as file:
+            file.seek(start)
+            return file.read(length)
+
+
+class RemoteStorage:
+    """A prefix of an object store, through fsspec.
+
+    Args:
+        uri: such as ``s3://bucket/folder``; a trailing slash is not needed.
+
+    Raises:
+        ValueError: a package is missing, or the URI is not valid; the message is a sentence.
+    """
+
+    def __init__(self, uri: str) -> None:
+        self.uri = uri.rstrip("/")
+
+    @cached_property
+    def _system(self) -> tuple[Any, str]:
+        scheme = remote_scheme(self.uri)
+        assert scheme is not None, "a LocalStorage reads paths"
+        try:
+            import fsspec
+            from fsspec.registry import registry
+
+            if scheme == "s3" and "s3" not in registry:
+                # Else fsspec looks for s3fs, whose dependencies conflict with others.
+                from obstore.fsspec import register
+
+                register("s3")
+            system, path = fsspec.core.url_to_fs(self.uri)
+        except ImportError as error:
+            raise ValueError(
+                f"{scheme}:// needs a package that is not installed ({error}); install dasl[s3]"
+            ) from error
+        return system, str(path).rstrip("/")
+
+    def _path(self, path: str) -> str:
+        root = self._system[1]
+        return f"{root}/{path}" if path else root
+
+    def files(self) -> Iterator[File]:
+        system, root = self._system
+        found = system.find(root, detail=True)
+        if not found:
+            raise FileNotFoundError(errno.ENOENT, "there is no such object or prefix", self.uri)
+        for name, info in found.items():
+            path = str(name).removeprefix(root).lstrip("/")
+            if path and not any(part.startswith(".") for part in path.split("/")):
+                yield _remote_file(path, info)
+
+    def info(self, path: str) -> File:
+        return _remote_file(path, self._system[0].info(self._path(path)))
+
+    def open(self, path: str) -> BinaryIO:
+        size = self.info(path).size
+        return io.BufferedReader(_Ranges(self, path, size), _FIRST_READ)
+
+    def read(self, path: str, start: int, length: int) -> bytes:
+        content: bytes = self._system[0].cat_file(self._path(path), start=start, end=start + length)
+        return content
+
+
+class _Ranges(io.RawIOBase):
+    """A remote file that is read in ranges: a small one first, which often is enough, then larger ones."""
+
+    def __init__(self, storage: Storage, path: str, size: int) -> None:
+        self._storage, self._path, self._size = storage, path, size
+        self._position, self._start, self._block = 0, 0, b""
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._size}[whence]
+        self._position = max(0, base + offset)
+        return self._position
+
+    def tell(self) -> int:
+        return self._position
+
+    def readinto(self, buffer: Any) -> int:
+        left = self._size - self._position
+        if left <= 0:
+            return 0
+        begin = self._position - self._start
+        if not 0 <= begin < len(self._block):
+            length = min(left, _READ if self._block else _FIRST_READ)
+            self._block = self._storage.read(self._path, self._position, length)
+            self._start, begin = self._position, 0
+            if not self._block:
+                raise OSError(errno.EIO, "the file is shorter than when it was opened", self._path)
+        part = self._block[begin : begin + len(buffer)]
+        buffer[: len(part)] = part
+        self._position += len(part)
+        return len(part)
+
+
+def open_storage(
+    uri: str,
+    links: Literal["inside", "follow"] = "inside",
+    allowed: ReadableFolders = EVERY_FOLDER,
+) -> Storage:
+    """Return the storage of a folder's path or URI.
+
+    Raises:
+        ValueError: it may not be read, or has an unknown scheme; the message is a sentence.
+    """
+    if remote_scheme(uri) is not None:
+        if not allowed.allow_uri(uri):
+            raise ValueError(f"{uri} {OUTSIDE}")
+        return RemoteStorage(uri)
+    storage = LocalStorage(uri, links, allowed)
+    # Checked before anything else: whether a forbidden folder exists must not be revealed.
+    if not allowed.allow(storage.root):
+        raise ValueError(f"{uri} {OUTSIDE}")
+    return storage
+
+
+def check_tree(storage: Storage, allowed: ReadableFolders) -> None:
+    """Check that everything in a folder of this machine may be read.
+
+    Raises:
+        ValueError: it contains a folder that may not be read.
+    """
+    if isinstance(storage, LocalStorage) and not allowed.allow_tree(storage.root):
+        raise ValueError(f"{storage.root} {CONTAINS_PRIVATE}")
+
+
+def _stamp_of(status: os.stat_result) -> int:
+    # Permissions count: a file that becomes readable is another entry.
+    return status.st_mtime_ns ^ stat.S_IMODE(status.st_mode)
+
+
+def _remote_file(path: str, info: dict[str, Any]) -> File:
+    """Describe an object by what its store says of it; stores differ in the names."""
+    facts = (
+        info.get(name)
+        for name in ("ETag", "e_tag", "etag", "LastModified", "last_modified", "mtime")
+    )
+    known = next((fact for fact in facts if fact is not None), info.get("size"))
+    digest = hashlib.blake2b(str(known).encode(), digest_size=7).digest()
+    return File(path, int(info.get("size") or 0), int.from_bytes(digest, "little"))
+
+
+def is_inside(path: str) -> bool:
+    """Whether the name of an entry of an archive stays inside of a folder."""
+    parts = PurePosixPath(path)
+    return not parts.is_absolute() and ".." not in parts.parts
+
+
+def printable(path: str) -> str:
+    """Show bytes that are not UTF-8 as ``\\xNN``."""
+    return os.fsencode(path).decode(errors="backslashreplace")

@@ -1,0 +1,67 @@
+"""Where the images of a data set are, and which of them are used."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+from urllib.parse import urlsplit
+
+from pydantic import Field
+
+from dasl_core.spec.base import SpecModel
+
+# Stores that fsspec opens. Neither http nor ftp: a server would fetch any address for its users.
+REMOTE_SCHEMES = ("s3", "gs", "az", "abfs", "hf")
+
+Column = Annotated[str, Field(min_length=1, max_length=200)]
+
+
+class SourceOptions(SpecModel):
+    """Which images of a source are used, and where their labels are."""
+
+    split: Annotated[str, Field(min_length=1, max_length=200)] | None = Field(
+        None,
+        description=(
+            "Use the images of one split only: that of a folder, of a column, or of a Parquet file's name, "
+            'such as "train". null: the source must not be divided into splits.'
+        ),
+    )
+    labels: Literal["auto", "none"] = Field(
+        "auto",
+        description=(
+            '"auto": the labels of the source (a column, or `.cls` files of a tar), else the names of the '
+            'first-level folders. "none": no labels.'
+        ),
+    )
+    classes: Annotated[tuple[str, ...], Field(min_length=1, max_length=100_000)] | None = Field(
+        None, description="Names of the classes whose images are used. null: all."
+    )
+    links: Literal["inside", "follow"] = Field(
+        "inside",
+        description=(
+            'Links of a folder. "inside": links to files inside the folder are read, others are skipped. '
+            '"follow": links to files and folders elsewhere are read, too, where the workers may read.'
+        ),
+    )
+    image_column: Column | None = Field(
+        None, description="Column of the images of a table. null: found by its name or type."
+    )
+    label_column: Column | None = Field(
+        None, description='Column of the labels of a table. null: "label", if there is one.'
+    )
+
+
+def remote_scheme(uri: str) -> str | None:
+    """Return the scheme of a URI of another machine; None for a path or a `file://` URI.
+
+    Raises:
+        ValueError: the scheme is not one of `REMOTE_SCHEMES`. The message continues a sentence about the URI.
+    """
+    if "://" not in uri or uri.startswith("/"):
+        return None
+    scheme = urlsplit(uri).scheme.lower()
+    if scheme == "file":
+        return None
+    if scheme not in REMOTE_SCHEMES:
+        known = ", ".join(f"{each}://" for each in REMOTE_SCHEMES)
+        raise ValueError(f"has the scheme {scheme}://; expected a path, file://, {known}")
+    return scheme
