@@ -10,6 +10,7 @@ import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import numpy as np
 
@@ -74,7 +75,8 @@ def ingest_folder(
     options = options or SourceOptions()
     record = find_source(os.fspath(location), options, allowed)
     source, listing = list_source(record, allowed, on_progress)
-    return ingest_listing(record, source, listing, workers, on_progress=on_progress)
+    index = ingest_listing(record, source, listing, workers, on_progress=on_progress)
+    return replace(index, allowed=allowed)
 
 
 def list_source(
@@ -135,7 +137,7 @@ def ingest_listing(
     usable = [usable[each] for each in kept]
     paths = [entries[each].key for each in usable]
     return DatasetIndex(
-        source=record if source.files == list(record.files) else _with_files(record, source),
+        source=record,
         paths=Strings.of(paths),
         labels=labels,
         class_names=class_names,
@@ -148,10 +150,6 @@ def ingest_listing(
             source, [entries[each] for each in usable], usable, sample.fingerprints
         ),
     )
-
-
-def _with_files(record: SourceRecord, source: Source) -> SourceRecord:
-    return SourceRecord(record.kind, record.uri, record.root, tuple(source.files), record.options)
 
 
 def _place(entry: Entry) -> tuple[int, int, int, int]:

@@ -251,7 +251,7 @@ def test_problems_of_images_are_printed_with_escaped_names(
     assert train(folder, "train.epochs=1") == 0
     printed = capsys.readouterr().err
     assert r"Skipped class-0/a\x1b[2J\nepoch 9.png: " in printed
-    assert "Warning: 1 image has 16 bits and only values of 4095 to 4095; " in printed
+    assert "Warning: The images differ in depth (" in printed
 
 
 def test_checkpoint_within_an_epoch_is_removed_by_the_second_after_it(tmp_path: Path) -> None:
@@ -411,12 +411,12 @@ BAD: list[tuple[list[str], str]] = [
     (["method.name=simclrr"], "method.name: is not a known method; did you mean 'simclr'?"),
     (["train.bach_size=4"], "train.bach_size: unknown key"),
     (["train.batch_size=1000"], "train.batch_size: is larger than the 24 images"),
-    (["dataset=nowhere"], "dataset: nowhere is not a folder"),
+    (["dataset=nowhere"], "dataset: nowhere does not exist"),
     (["dataset=null"], "pass --data DIR"),
     (["train"], "--set train: expected field=value"),
     (
         ["evaluate.dataset=other"],
-        "evaluate.dataset: other is not a folder. Pass the folder of images with --evaluate",
+        "evaluate.dataset: other does not exist. Pass the folder of images with --evaluate",
     ),
     (["train.optimizer={name: sgd, lr: 1e4, weight_decay: 100}"], "try a lower train.optimizer.lr"),
 ]
@@ -447,8 +447,8 @@ def test_invalid_spec_fails_with_message(
     ("arguments", "message"),
     [
         (["none.yaml"], "SPEC.yaml: none.yaml does not exist"),
-        (["spec.yaml", "--data", "nowhere"], "--data: nowhere is not a folder"),
-        (["spec.yaml", "--evaluate-data", "nowhere"], "--evaluate-data: nowhere is not a folder"),
+        (["spec.yaml", "--data", "nowhere"], "--data: nowhere does not exist"),
+        (["spec.yaml", "--evaluate-data", "nowhere"], "--evaluate-data: nowhere does not exist"),
     ],
 )
 def test_missing_file_is_wrong_usage(

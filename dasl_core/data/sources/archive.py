@@ -139,7 +139,10 @@ class _Archives:
         return f"{os.path.splitext(self._files[number])[0]}/{name}" if self._several else name
 
     def add(self, entry: Entry, *, cut_off: bool = False) -> None:
-        if any(part.startswith(".") for part in entry.key.removeprefix("./").split("/")):
+        if any(
+            part.startswith(".") and part != ".."
+            for part in entry.key.removeprefix("./").split("/")
+        ):
             return  # hidden, as in a folder
         if not is_image_name(entry.key):
             self._num_ignored += 1

@@ -1,0 +1,310 @@
+"""Sources: every kind lists the same images and opens each of them, and says what it skips."""
+
+from __future__ import annotations
+
+import io
+import json
+import tarfile
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+import datasets
+import numpy as np
+import pytest
+from PIL import Image
+
+from dasl_core.data.ingest import ingest_folder
+from dasl_core.data.sources import Entry, Listing, SourceRecord, find_source
+from dasl_core.spec.locations import ReadableFolders
+from dasl_core.spec.source import SourceOptions
+
+NAMES = ("cat/0.png", "cat/2.png", "dog/1.png", "dog/3.png")
+
+
+def content(number: int) -> bytes:
+    """Return a PNG file with one color."""
+    file = io.BytesIO()
+    Image.fromarray(np.full((6, 8, 3), 10 * number, np.uint8)).save(file, "PNG")
+    return file.getvalue()
+
+
+def number_of(name: str) -> int:
+    return int(Path(name).stem)
+
+
+def folder(path: Path) -> Path:
+    for name in NAMES:
+        (path / name).parent.mkdir(parents=True, exist_ok=True)
+        (path / name).write_bytes(content(number_of(name)))
+    return path
+
+
+def add(archive: tarfile.TarFile, name: str, data: bytes) -> None:
+    member = tarfile.TarInfo(name)
+    member.size = len(data)
+    archive.addfile(member, io.BytesIO(data))
+
+
+def as_folder(path: Path) -> str:
+    return str(folder(path / "images"))
+
+
+def as_tar(path: Path) -> str:
+    with tarfile.open(path / "images.tar", "w") as archive:
+        archive.add(folder(path / "images"), ".")
+    return str(path / "images.tar")
+
+
+def as_webdataset(path: Path) -> str:
+    folder(path / "images")
+    for shard in range(2):
+        with tarfile.open(path / f"images-{shard:03}.tar", "w") as archive:
+            for number in range(2 * shard, 2 * shard + 2):
+                add(archive, f"{number}.png", content(number))
+                add(archive, f"{number}.cls", b"cat" if number % 2 == 0 else b"dog")
+    return str(path / "images-{000..001}.tar")
+
+
+def as_zip(path: Path) -> str:
+    with zipfile.ZipFile(path / "images.zip", "w") as archive:
+        for name in NAMES:
+            method = zipfile.ZIP_DEFLATED if "cat" in name else zipfile.ZIP_STORED
+            archive.writestr(name, content(number_of(name)), method)
+    return str(path / "images.zip")
+
+
+def as_csv(path: Path) -> str:
+    folder(path / "images")
+    rows = [f"images/{name},{name[:3]}" for name in NAMES]
+    (path / "list.csv").write_text("\n".join(["path,label", *rows]))
+    return str(path / "list.csv")
+
+
+def table(path: Path) -> datasets.Dataset:
+    features = {"image": datasets.Image(), "label": datasets.ClassLabel(names=["cat", "dog"])}
+    images = [{"bytes": content(number), "path": None} for number in range(4)]
+    return datasets.Dataset.from_dict(
+        {"image": images, "label": [0, 1, 0, 1]}, features=datasets.Features(features)
+    )
+
+
+def as_parquet(path: Path) -> str:
+    (path / "table").mkdir()
+    table(path).to_parquet(path / "table" / "all.parquet", batch_size=3)
+    return str(path / "table")
+
+
+def as_saved_data_set(path: Path) -> str:
+    table(path).save_to_disk(path / "saved")
+    return str(path / "saved")
+
+
+KINDS = (as_folder, as_tar, as_webdataset, as_zip, as_csv, as_parquet, as_saved_data_set)
+
+
+def listed(location: str, options: SourceOptions | None = None) -> Listing:
+    source = find_source(location, options or SourceOptions()).open()
+    return source.list_entries(lambda found: None)
+
+
+@pytest.mark.parametrize("write", KINDS)
+def test_images_and_labels_are_the_same_from_every_source(
+    tmp_path: Path, write: Callable[[Path], str]
+) -> None:
+    index = ingest_folder(write(tmp_path))
+    assert (len(index), index.class_names, index.skipped) == (4, ["cat", "dog"], [])
+    assert list(index.paths) == sorted(index.paths)
+    assert index.labels is not None
+    for position, label in enumerate(index.labels.tolist()):
+        number = int(index.decode(position, 3)[0, 0, 0]) // 10
+        assert number % 2 == label
+    assert {int(index.decode(position, 1)[0, 0, 0]) for position in range(4)} == {0, 10, 20, 30}
+
+
+@pytest.mark.parametrize("write", KINDS)
+def test_source_opens_again_from_its_record(tmp_path: Path, write: Callable[[Path], str]) -> None:
+    index = ingest_folder(write(tmp_path))
+    record = SourceRecord.from_json(json.loads(json.dumps(index.source.to_json())))
+    assert record == index.source
+    with record.open().open(index.entry(2)) as file:
+        assert file.read() in {content(number) for number in range(4)}
+
+
+def test_array_is_a_stack_of_images(tmp_path: Path) -> None:
+    values = np.arange(3 * 5 * 4, dtype=np.uint16).reshape(3, 5, 4)
+    np.save(tmp_path / "stack.npy", values)
+    index = ingest_folder(tmp_path / "stack.npy")
+    assert (len(index), index.pixels.dtype) == (3, "uint16")
+    assert (index.decode(2, 1)[..., 0] == values[2]).all()
+    np.save(tmp_path / "flat.npy", values[0])
+    with pytest.raises(ValueError, match=r"flat\.npy has the shape \(5, 4\)"):
+        ingest_folder(tmp_path / "flat.npy")
+
+
+def test_kind_of_a_location(tmp_path: Path) -> None:
+    folder(tmp_path / "images")
+    (tmp_path / "images" / "labels.csv").write_text("path\n")
+    assert find_source(str(tmp_path / "images")).kind == "folder"
+    (tmp_path / "a.tar.gz").touch()
+    with pytest.raises(ValueError, match="compressed as a whole"):
+        find_source(str(tmp_path / "a.tar.gz"))
+    with pytest.raises(ValueError, match="matches 0 files"):
+        find_source(str(tmp_path / "shards-{00..03}.tar"))
+    with pytest.raises(ValueError, match="has the scheme https://"):
+        find_source("https://example.org/images.tar")
+    with pytest.raises(ValueError, match="more than 100,000 files"):
+        find_source(str(tmp_path / "{0..9999}-{0..9999}.tar"))
+
+
+def test_split_and_classes_are_chosen(tmp_path: Path) -> None:
+    folder(tmp_path / "images" / "train")
+    folder(tmp_path / "images" / "val")
+    with pytest.raises(ValueError, match="is divided into splits"):
+        ingest_folder(tmp_path / "images")
+    index = ingest_folder(tmp_path / "images", options=SourceOptions(split="train"))
+    assert list(index.paths) == [f"train/{name}" for name in NAMES]
+    assert (index.class_names, index.num_ignored) == (["cat", "dog"], 4)
+    with pytest.raises(
+        ValueError, match="has no split 'test'; its splits and folders are: train, val"
+    ):
+        ingest_folder(tmp_path / "images", options=SourceOptions(split="test"))
+    train = tmp_path / "images" / "train"
+    (train / "owl").mkdir()
+    (train / "owl" / "4.png").write_bytes(content(4))
+    chosen = ingest_folder(train, options=SourceOptions(classes=("cat", "owl")))
+    assert chosen.class_names == ["cat", "owl"]
+    with pytest.raises(ValueError, match="has no class 'bee'"):
+        ingest_folder(train, options=SourceOptions(classes=("bee",)))
+    assert ingest_folder(train, options=SourceOptions(labels="none")).labels is None
+
+
+def test_splits_of_numbered_files_are_chosen(tmp_path: Path) -> None:
+    for split, numbers in (("train", (0, 1)), ("val", (2, 3))):
+        with tarfile.open(tmp_path / f"{split}-000.tar", "w") as archive:
+            for number in numbers:
+                add(archive, f"{number}.png", content(number))
+    with pytest.raises(ValueError, match="choose one with split: train, val"):
+        ingest_folder(tmp_path)
+    index = ingest_folder(tmp_path, options=SourceOptions(split="val"))
+    assert list(index.paths) == ["val-000/2.png", "val-000/3.png"]
+
+
+def test_links_elsewhere_are_followed_only_where_reading_is_allowed(tmp_path: Path) -> None:
+    allowed = ReadableFolders([tmp_path / "data"])
+    folder(tmp_path / "secret")
+    folder(tmp_path / "data" / "others")
+    images = tmp_path / "data" / "images"
+    images.mkdir()
+    (images / "linked").symlink_to(tmp_path / "data" / "others")
+    (images / "forbidden").symlink_to(tmp_path / "secret")
+    (images / "0.png").symlink_to(tmp_path / "secret" / NAMES[0])
+    (images / "again").symlink_to(tmp_path / "data" / "others")
+    follow = SourceOptions(links="follow")
+    index = ingest_folder(images, options=follow, allowed=allowed)
+    assert len(index) == 4
+    assert {skipped.path for skipped in index.skipped} >= {"forbidden", "0.png"}
+    # The target may change after ingest.
+    (tmp_path / "data" / "others" / NAMES[0]).unlink()
+    (tmp_path / "data" / "others" / NAMES[0]).symlink_to(tmp_path / "secret" / NAMES[0])
+    with pytest.raises(ValueError, match="outside the folders that may be read"):
+        index.decode(0, 3)
+
+
+def test_paths_of_a_list_must_be_allowed(tmp_path: Path) -> None:
+    folder(tmp_path / "secret")
+    folder(tmp_path / "data")
+    rows = [
+        *NAMES,
+        NAMES[0],
+        "absent.png",
+        str(tmp_path / "secret" / NAMES[0]),
+        "../secret/cat/0.png",
+    ]
+    (tmp_path / "data" / "list.txt").write_text("\n".join(rows))
+    allowed = ReadableFolders([tmp_path / "data"])
+    index = ingest_folder(tmp_path / "data" / "list.txt", allowed=allowed)
+    assert list(index.paths) == sorted(NAMES)
+    assert len(index.skipped) == 4
+    assert [skipped.reason for skipped in index.skipped].count(
+        "it cannot be read: it resolves to a path outside the folders that may be read"
+    ) == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("a,b\n1,2", "has no column of paths"),
+        ("path,label\na.png", "line 2, has 1 fields, and the first line 2"),
+        ("\udcff", "is not a list of images"),
+    ],
+)
+def test_damaged_list_is_refused(tmp_path: Path, text: str, problem: str) -> None:
+    (tmp_path / "list.csv").write_bytes(text.encode(errors="surrogateescape"))
+    with pytest.raises(ValueError, match=problem):
+        ingest_folder(tmp_path / "list.csv")
+
+
+def test_archive_that_is_cut_off_loses_only_its_end(tmp_path: Path) -> None:
+    location = Path(as_tar(tmp_path))
+    listing = listed(str(location))
+    last = max(listing.entries, key=lambda entry: entry.offset)
+    location.write_bytes(location.read_bytes()[: last.offset + 10])
+    index = ingest_folder(location)
+    assert len(index) == 3
+    reasons = {skipped.path: skipped.reason for skipped in index.skipped}
+    assert reasons[last.key] == "the archive is cut off in this image"
+
+
+def test_entries_of_archives_stay_inside(tmp_path: Path) -> None:
+    with tarfile.open(tmp_path / "a.tar", "w") as archive:
+        for name in ("../up.png", "/root.png", "ok.png", "ok.png", ".hidden/x.png", "notes.txt"):
+            add(archive, name, content(1))
+        link = tarfile.TarInfo("link.png")
+        link.type, link.linkname = tarfile.SYMTYPE, "/etc/passwd"
+        archive.addfile(link)
+    listing = listed(str(tmp_path / "a.tar"))
+    assert [entry.key for entry in listing.entries] == ["ok.png"]
+    assert len(listing.skipped) == 3
+    assert listing.num_ignored == 1
+
+
+def test_zip_bomb_is_not_unpacked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with zipfile.ZipFile(tmp_path / "a.zip", "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("bomb.png", bytes(1_000_000))
+        archive.writestr("ok.png", content(1))
+    monkeypatch.setattr("dasl_core.data.sources.archive.MAX_BYTES", 100_000)
+    source = find_source(str(tmp_path / "a.zip")).open()
+    listing = source.list_entries(lambda found: None)
+    assert [entry.key for entry in listing.entries] == ["ok.png"]
+    # Its header may lie about the size.
+    bomb = Entry("bomb.png", 1200, 0, 0, 0)
+    with pytest.raises(ValueError, match="cut off in this image, or the image is far too large"):
+        source.open(bomb)
+
+
+def test_rows_without_images_are_skipped(tmp_path: Path) -> None:
+    import pyarrow
+    import pyarrow.parquet
+
+    rows = {"jpg": [content(0), None, b"no image"], "label": ["a", "b", "c"]}
+    pyarrow.parquet.write_table(pyarrow.table(rows), tmp_path / "t.parquet")
+    index = ingest_folder(tmp_path / "t.parquet")
+    assert len(index) == 1
+    assert [skipped.reason for skipped in index.skipped] == [
+        "the row has no image",
+        "the content is not an image of a known format",
+    ]
+    with pytest.raises(ValueError, match="has no column 'picture'"):
+        ingest_folder(tmp_path / "t.parquet", options=SourceOptions(image_column="picture"))
+
+
+def test_uris_must_be_allowed() -> None:
+    allowed = ReadableFolders(uris=["s3://data/shared"], excluded_uris=["s3://data/shared/private"])
+    assert allowed.allow_uri("s3://data/shared/images")
+    assert not allowed.allow_uri("s3://data/shared")  # contains what is private
+    for uri in ("s3://data/shared2", "s3://data", "s3://data/shared/private/a", "gs://data/shared"):
+        assert not allowed.allow_uri(uri)
+    assert not allowed.allow_uri("s3://data/shared/../secret")
+    with pytest.raises(ValueError, match="outside the folders that may be read"):
+        find_source("s3://other/images.tar", SourceOptions(), allowed)
