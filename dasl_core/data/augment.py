@@ -19,7 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from dasl_core.spec import Normalization, ViewAugment
-from dasl_core.spec.fields import Interpolation
+from dasl_core.spec.fields import EIGHT_BIT, Interpolation
 
 LUMA = (0.299, 0.587, 0.114)  # ITU-R 601-2, as Pillow's
 # The rows of the chroma sum to 0: a gray pixel has none, so hue and saturation leave it gray.
@@ -132,23 +132,27 @@ def render(
     """Render a view of each canvas.
 
     Args:
-        canvases: (B, C, S, S) uint8, on the device.
+        canvases: (B, C, S, S) raw values of any `PixelType`, on the device.
         valid_hw: (B, 2) height and width of the image within its canvas.
         view: parameters, moved to the device with `to`.
         image_size: pixels a side of the result.
         dtype: floating-point type of the computation and the result.
-        normalization: of C channels, that of the network that gets the view.
+        normalization: of C channels, that of the network that gets the view; its window maps raw values to [0, 1].
 
     Returns:
         (B, C, image_size, image_size), normalized.
     """
-    valid_hw, box = valid_hw.to(canvases.device), view.box.to(dtype)
+    # The levels of deeper pixels would be lost in half precision.
+    precision = dtype if canvases.dtype == torch.uint8 else torch.float32
+    valid_hw, box = valid_hw.to(canvases.device), view.box.to(precision)
     images = _crop(canvases, valid_hw, box, image_size, FILTERS[view.interpolation])
-    if view.interpolation == "bicubic":
-        images = images.clamp(0, 1)  # it overshoots
+    low, high = normalization.window
+    images = ((images - low) / (high - low)).to(dtype)
+    if view.interpolation == "bicubic" or normalization.window != EIGHT_BIT:
+        images = images.clamp(0, 1)  # the filter overshoots, and the window cuts
     if images.shape[1] == 3:
         images = _recolor(images, view.color, view.contrast)
-    else:  # grayscale: only brightness and contrast apply
+    else:  # without color, only brightness and contrast apply
         images = images * (view.color.sum(dim=(1, 2)) / 3)[:, None, None, None]
         images = _stretch(images, images, view.contrast)
     images = images.clamp(0, 1)
@@ -241,7 +245,7 @@ def _crop(canvases: Tensor, valid_hw: Tensor, box: Tensor, size: int, kernel: Fi
     rows = _filter_weights(box[:, 1], box[:, 3], height, side, size, kernel)
     columns = _filter_weights(box[:, 0], box[:, 2], width, side, size, kernel)
     lower = rows[:, None] @ canvases.to(box.dtype)  # (B, C, size, side)
-    return (lower.flatten(1, 2) @ columns.mT).view(count, channels, size, size) / 255
+    return (lower.flatten(1, 2) @ columns.mT).view(count, channels, size, size)
 
 
 def _filter_weights(
