@@ -48,6 +48,22 @@ def unreadable_error(name: str, index: DatasetIndex, unreadable: Mapping[int, st
     )
 
 
+def damaged_event(
+    name: str, index: DatasetIndex, damaged: Mapping[int, str]
+) -> tuple[str, dict[str, Any]]:
+    """Message and data of the event `images_damaged`."""
+    first = min(damaged)
+    message = (
+        f"{len(damaged)} of the {len(index)} images of the data set {name!r} cannot be decoded and are left "
+        f"out, such as {index.paths[first]} ({damaged[first]})"
+    )
+    images = [
+        {"path": index.paths[position], "reason": damaged[position]}
+        for position in sorted(damaged)[:PATHS_REPORTED]
+    ]
+    return message, {"dataset": name, "count": len(damaged), "images": images}
+
+
 def unreadable_event(
     name: str, index: DatasetIndex, unreadable: Mapping[int, str]
 ) -> tuple[str, dict[str, Any]]:

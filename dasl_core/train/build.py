@@ -19,7 +19,7 @@ from dasl_core.seeds import derive_seed
 from dasl_core.spec import ResolvedJobSpec
 from dasl_core.train.checkpointing import Checkpointer, TrainingState
 from dasl_core.train.criterion import Criterion
-from dasl_core.train.data import TrainingData, field_that_needs_classes
+from dasl_core.train.data import TrainingData, field_that_needs_classes, open_sets
 from dasl_core.train.divergence import DivergenceGuard
 from dasl_core.train.evaluation import Evaluator
 from dasl_core.train.gradients import GradientComputer
@@ -140,22 +140,25 @@ def build_trainer(
     interruption = Interruption(reporter, progress, control)
     reporter.phase("reading", f"Reading {len(index)} images of {spec.dataset}")
     open_data = partial(
-        TrainingData.open,
+        open_sets,
         spec.dataset,
         index,
+        spec.evaluate.dataset,
         evaluate_on,
         spec.backbone,
-        spec.train,
-        spec.evaluate,
-        needs_classes=field_that_needs_classes(spec.method.supervised, spec.dar),
         cache=files.cache,
         threads=threads,
     )
-    data = read_together(
+    sets = read_together(
         lambda on_read: open_data(on_read=on_read),
         len(index) + len(evaluate_on or ()),
         interruption,
     )
+    needs_classes = field_that_needs_classes(spec.method.supervised, spec.dar)
+    data = TrainingData.of(
+        sets, spec.train, spec.evaluate, needs_classes=needs_classes, control=control
+    )
+    data.report_damaged(reporter)
     data.report_missing_cache(reporter, control)
     loader = data.loader
     evaluator: Evaluator | None = None

@@ -12,11 +12,12 @@ from torch import Tensor
 from dasl_core.data.cache import DIRECTORY_VARIABLE, MAX_BYTES_VARIABLE
 from dasl_core.data.canvas_file import OnRead
 from dasl_core.data.canvases import Canvases
+from dasl_core.data.decode import is_transient
 from dasl_core.data.image_set import ImageSet
 from dasl_core.data.index import DatasetIndex
 from dasl_core.data.loader import EpochLoader
 from dasl_core.data.split import split
-from dasl_core.data.unreadable import too_many, unreadable_error, unreadable_event
+from dasl_core.data.unreadable import damaged_event, too_many, unreadable_error, unreadable_event
 from dasl_core.distributed import gather_objects
 from dasl_core.spec import ResolvedBackbone, ResolvedDAR, ResolvedEvaluate, ResolvedTrain
 from dasl_core.train.reporter import Reporter
@@ -34,7 +35,8 @@ class TrainingData:
         labels: (len(index),) int64: classes of the training images, counted from 0, and -1 for all
             other images; None without labels.
         num_classes: number of classes among the training images; None without labels.
-        sets: every data set, by its name in the spec.
+        sets: every data set, by its name in the spec; the first is trained on.
+        damaged: images that are left out because they cannot be decoded, with the reasons, by name of the data set.
         unreadable: number of images that can no longer be read, by name of the data set.
     """
 
@@ -45,60 +47,44 @@ class TrainingData:
     labels: Tensor | None
     num_classes: int | None
     sets: dict[str, Canvases]
+    damaged: dict[str, dict[int, str]]
     unreadable: dict[str, int] = field(default_factory=dict)
 
     @classmethod
-    def open(
+    def of(
         cls,
-        name: str,
-        index: DatasetIndex,
-        evaluate_on: DatasetIndex | None,
-        backbone: ResolvedBackbone,
+        sets: dict[str, Canvases],
         train: ResolvedTrain,
         evaluate: ResolvedEvaluate,
         *,
         needs_classes: str | None,
-        cache: Path,
-        threads: int,
-        on_read: OnRead = lambda images: None,
+        control: dist.ProcessGroup | None,
     ) -> "TrainingData":
-        """Open the data sets; images that `cache` lacks are decoded into it.
+        """Choose the images to train and to evaluate on, without damaged ones. All ranks choose alike.
 
         Args:
-            name: name of the data set to train on.
-            index: index of this data set.
-            evaluate_on: index of the data set that `evaluate.dataset` names, if any.
-            backbone: determines image size and channels.
+            sets: as `open_sets` returns them.
             train: determines batches and their order.
             evaluate: determines which images are held out.
             needs_classes: field of the spec that makes the run learn from classes, if any.
-            cache: folder of the image cache.
-            threads: number of decoding threads.
-            on_read: called with the number of images of all data sets that `cache` has so far, while it is
-                built.
+            control: as for `Trainer`.
 
         Raises:
             ValueError: fewer images are left for training than a batch has, or fewer than two classes
                 where a field needs them.
         """
-        size, channels = backbone.image_size, backbone.in_channels
-
-        def open_canvases(index: DatasetIndex, on_read: OnRead) -> Canvases:
-            return Canvases(index, size, channels, cache=cache, threads=threads, on_read=on_read)
-
-        canvases = open_canvases(index, on_read)
-        sets = {name: canvases}
-        if evaluate_on is None:
+        canvases, *others = sets.values()
+        index = canvases.index
+        damaged = {name: damaged_images(each, control) for name, each in sets.items()}
+        left_out, *left_out_of_others = (np.array(sorted(each)) for each in damaged.values())
+        if not others:
             parts = split(index, evaluate.holdout)
-            train_set = ImageSet(canvases, parts.train)
-            held_out = ImageSet(canvases, parts.held_out)
+            train_set = ImageSet(canvases, np.setdiff1d(parts.train, left_out))
+            held_out = ImageSet(canvases, np.setdiff1d(parts.held_out, left_out))
         else:
-            assert evaluate.dataset is not None, "evaluate_on is the index of this data set"
-            evaluate_canvases = sets[evaluate.dataset] = open_canvases(
-                evaluate_on, lambda images: on_read(len(index) + images)
-            )
-            train_set = ImageSet(canvases, np.arange(len(index)))
-            held_out = ImageSet(evaluate_canvases, np.arange(len(evaluate_on)))
+            train_set = ImageSet(canvases, np.setdiff1d(np.arange(len(index)), left_out))
+            evaluated = np.arange(len(others[0].index))
+            held_out = ImageSet(others[0], np.setdiff1d(evaluated, left_out_of_others[0]))
 
         labels, num_classes, train_labels = None, None, None
         if index.labels is not None:
@@ -116,7 +102,7 @@ class TrainingData:
             labels=train_labels,
             samples_per_class=train.samples_per_class,
         )
-        return cls(index, train_set, held_out, loader, labels, num_classes, sets)
+        return cls(index, train_set, held_out, loader, labels, num_classes, sets, damaged)
 
     def check_images(self, reporter: Reporter, control: dist.ProcessGroup | None) -> None:
         """Report images that can no longer be read; fail if there are too many.
@@ -131,6 +117,8 @@ class TrainingData:
             unreadable: dict[int, str] = {}
             for unreadable_of_rank in gather_objects(dict(canvases.unreadable), control):
                 unreadable |= unreadable_of_rank
+            for position in self.damaged[name]:
+                unreadable.pop(position, None)
             if too_many(len(unreadable), len(canvases.index)):
                 raise ValueError(unreadable_error(name, canvases.index, unreadable))
             if unreadable and name not in self.unreadable:
@@ -138,6 +126,13 @@ class TrainingData:
                 reporter.event("images_unreadable", message, data)
             if unreadable:
                 self.unreadable[name] = len(unreadable)
+
+    def report_damaged(self, reporter: Reporter) -> None:
+        """Report the images that are left out because they cannot be decoded."""
+        for name, damaged in self.damaged.items():
+            if damaged:
+                message, data = damaged_event(name, self.sets[name].index, damaged)
+                reporter.event("images_damaged", message, data)
 
     def report_missing_cache(self, reporter: Reporter, control: dist.ProcessGroup | None) -> None:
         """Report data sets whose images are decoded in every epoch, on any rank, for lack of a cache."""
@@ -176,6 +171,54 @@ class TrainingData:
         """Stop the decoding threads."""
         for canvases in self.sets.values():
             canvases.close()
+
+
+def open_sets(
+    name: str,
+    index: DatasetIndex,
+    evaluate_name: str | None,
+    evaluate_on: DatasetIndex | None,
+    backbone: ResolvedBackbone,
+    *,
+    cache: Path,
+    threads: int,
+    on_read: OnRead = lambda images: None,
+) -> dict[str, Canvases]:
+    """Open the data sets of a run, by name; images that `cache` lacks are decoded into it.
+
+    Args:
+        name: name of the data set to train on.
+        index: index of this data set.
+        evaluate_name: name of the data set to evaluate on, if it is another one.
+        evaluate_on: index of this data set.
+        backbone: determines image size and channels.
+        cache: folder of the image cache.
+        threads: number of decoding threads.
+        on_read: called with the number of images of all data sets that `cache` has so far, while it is
+            built.
+    """
+    size, channels = backbone.image_size, backbone.in_channels
+    sets = {name: Canvases(index, size, channels, cache=cache, threads=threads, on_read=on_read)}
+    if evaluate_on is not None:
+        assert evaluate_name is not None, "evaluate_on is the index of this data set"
+        sets[evaluate_name] = Canvases(
+            evaluate_on,
+            size,
+            channels,
+            cache=cache,
+            threads=threads,
+            on_read=lambda images: on_read(len(index) + images),
+        )
+    return sets
+
+
+def damaged_images(canvases: Canvases, control: dist.ProcessGroup | None) -> dict[int, str]:
+    """Return the images whose content cannot be decoded, which any rank knows, with the reasons."""
+    mine = {at: why for at, why in canvases.unreadable.items() if not is_transient(why)}
+    damaged: dict[int, str] = {}
+    for of_rank in gather_objects(mine, control):
+        damaged |= of_rank
+    return damaged
 
 
 def field_that_needs_classes(supervised: bool, dar: ResolvedDAR | None) -> str | None:

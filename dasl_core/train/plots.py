@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -108,7 +109,7 @@ def _draw_neighbors(features: Tensor, images: ImageSet, path: Path) -> None:
             canvases, valid_hw = images.canvases.read([int(images.indices[sample])])
             height, width = valid_hw[0].tolist()
             pixels = canvases[0, :, :height, :width].permute(1, 2, 0).numpy()
-            axis.imshow(pixels if pixels.shape[2] == 3 else pixels[:, :, 0], cmap="gray")
+            axis.imshow(_shown(pixels), cmap="gray")
             axis.set(xticks=[], yticks=[])
             miss = names is not None and names[sample] != names[query]
             for spine in axis.spines.values():
@@ -117,6 +118,18 @@ def _draw_neighbors(features: Tensor, images: ImageSet, path: Path) -> None:
     if nearest.shape[1]:
         axes[0][1].set_title("nearest", fontsize=8)
     figure.savefig(path, dpi=120)
+
+
+def _shown(pixels: np.ndarray) -> np.ndarray:
+    """Return pixels (H, W, C) as a plot shows them: color, or the first band, deep ones from their own range."""
+    if pixels.shape[2] != 3:
+        pixels = pixels[:, :, 0]
+    if pixels.dtype == np.uint8:
+        return pixels
+    values = pixels.astype(np.float32)
+    low, high = values.min(), values.max()
+    shown: np.ndarray = (values - low) / max(float(high - low), 1e-12)
+    return shown
 
 
 @contextmanager

@@ -241,3 +241,22 @@ def test_all_ranks_fail_when_one_lacks_images(
     errors = pool.call(2, refused, index, caches, tmp_path / "out")
     assert errors[0] == errors[1]
     assert "is missing, with" in errors[0]
+
+
+# --- images that cannot be decoded
+
+
+def test_damaged_images_are_left_out_however_many_there_are(tmp_path: Path) -> None:
+    index = ingest(image_folder(tmp_path / "pictures", per_class=10))
+    for position in (0, 11, 12, 13, 29):
+        index.path(position).write_bytes(b"no image")
+    spec = resolved(index, train={"epochs": 1})
+    recorder = Recorder(tmp_path / "run")
+    assert run(spec, index, tmp_path / "cache", recorder) == "succeeded"
+    [event] = [data for kind, _, data in recorder.events if kind == "images_damaged"]
+    assert (event["dataset"], event["count"]) == ("pictures", 5)
+    assert event["images"][0] == {
+        "path": index.paths[0],
+        "reason": "the content is not an image of a known format",
+    }
+    assert not [kind for kind, *_ in recorder.events if kind == "images_unreadable"]

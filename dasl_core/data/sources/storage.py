@@ -170,15 +170,11 @@ class LocalStorage:
         return File(path, status.st_size, _stamp_of(status))
 
     def open(self, path: str) -> BinaryIO:
-        # Without O_NONBLOCK, a file that has become a pipe since ingest would block forever.
-        descriptor = os.open(self.resolve(path), os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        try:
-            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-                raise ValueError("it is not a regular file")
-            return os.fdopen(descriptor, "rb")
-        except BaseException:
-            os.close(descriptor)
-            raise
+        file = open(self.resolve(path), "rb", opener=_open_without_waiting)  # noqa: SIM115
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            file.close()
+            raise ValueError("it is not a regular file")
+        return file
 
     def read(self, path: str, start: int, length: int) -> bytes:
         with self.open(path) as file:
@@ -312,6 +308,11 @@ def check_tree(storage: Storage, allowed: ReadableFolders) -> None:
     """
     if isinstance(storage, LocalStorage) and not allowed.allow_tree(storage.root):
         raise ValueError(f"{storage.root} {CONTAINS_PRIVATE}")
+
+
+def _open_without_waiting(path: str, flags: int) -> int:
+    # A file that has become a pipe since ingest would else block forever.
+    return os.open(path, flags | os.O_NONBLOCK)
 
 
 def _stamp_of(status: os.stat_result) -> int:
