@@ -17,6 +17,7 @@ from pydantic import (
 )
 
 from dasl_core.spec import DatasetFacts, ResolvedJobSpec
+from dasl_core.spec.source import SourceOptions
 from dasl_core.vocabulary import FILE_NAME, LONGEST_FILE_NAME, Desired, Outcome, Subject
 
 NODE_DIED = "node-died"
@@ -294,6 +295,8 @@ class AttemptStart(WorkerAnswer):
     Attributes:
         dataset_roots: the only folders that may be read from; empty: no restriction.
         excluded_folders: folders that may not be read from, unless a root lies inside of them.
+        dataset_uris: prefixes of object stores that may be read from; None: no restriction.
+        excluded_uris: prefixes that may not be read from in any case.
         excluded_nodes: ids of the nodes that get no rank.
     """
 
@@ -305,6 +308,8 @@ class AttemptStart(WorkerAnswer):
     heartbeat_seconds: float
     dataset_roots: list[str]
     excluded_folders: list[str] = []
+    dataset_uris: list[str] | None = None
+    excluded_uris: list[str] = []
     excluded_nodes: list[str] = []
 
     def job_spec(self) -> ResolvedJobSpec:
@@ -316,9 +321,12 @@ class IngestStart(WorkerAnswer):
     """What an ingest run reads, and the folder for its index."""
 
     uri: str
+    source: SourceOptions = Field(default_factory=SourceOptions)
     artifacts_uri: str
     dataset_roots: list[str]
     excluded_folders: list[str] = []
+    dataset_uris: list[str] | None = None
+    excluded_uris: list[str] = []
     heartbeat_seconds: float = 2.0
 
 

@@ -16,6 +16,7 @@ from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 from sqlalchemy import make_url
 
 from dasl_core.spec.locations import ReadableFolders
+from dasl_core.spec.source import remote_scheme
 from service.credentials import SCOPES, Scope
 from service.log_records import LogFormat
 
@@ -96,6 +97,9 @@ class Settings(BaseSettings):
     """Folders that may hold images and pretrained weights, separated by `:`; empty: any folder."""
     tenant_roots: Annotated[dict[str, tuple[Path, ...]], NoDecode] = {}
     """Folders that only one tenant may read from: `TENANT=FOLDER:FOLDER`, separated by `;`."""
+    dataset_uris: Annotated[tuple[str, ...] | None, NoDecode] = None
+    """Prefixes of object stores that may hold images, such as `s3://bucket/images`, separated by spaces; unset: any if
+    `dataset_roots` and `tenant_roots` are unset, else none."""
     heartbeat_seconds: Annotated[float, Field(gt=0, le=60)] = 2.0
     lease_seconds: Annotated[float, Field(gt=0, le=600)] = 30.0
     """An attempt or a dispatcher without a heartbeat for this long is considered dead."""
@@ -191,6 +195,19 @@ class Settings(BaseSettings):
                 "must be absolute paths separated by ':'; leave it unset to allow every folder"
             )
         return roots
+
+    @field_validator("dataset_uris", mode="before")
+    @classmethod
+    def _split_uris(cls, uris: object) -> object:
+        return uris.split() if isinstance(uris, str) else uris
+
+    @field_validator("dataset_uris")
+    @classmethod
+    def _known_schemes(cls, uris: tuple[str, ...] | None) -> tuple[str, ...] | None:
+        for uri in uris or ():
+            if remote_scheme(uri) is None:
+                raise ValueError(f"must be URIs such as s3://bucket/folder, separated by spaces; {uri!r} is none")
+        return uris
 
     @field_validator("tenant_roots", mode="before")
     @classmethod
@@ -289,11 +306,22 @@ class Settings(BaseSettings):
         own = self.tenant_roots.get(tenant, ())
         # A folder of two tenants is no other tenant's.
         others = {root for roots in self.tenant_roots.values() for root in roots} - {*own}
-        private = [self.home]
+        private, private_uris = [self.home], []
         if self.artifacts_uri.startswith("file://"):
             private.append(Path(self.artifacts_uri.removeprefix("file://")))
+        else:
+            private_uris.append(self.artifacts_uri)
+        uris = self.dataset_uris
+        if uris is None and (self.dataset_roots or self.tenant_roots):
+            uris = ()
         shared = self.dataset_roots or ((Path("/"),) if own else ())
-        return ReadableFolders((*shared, *own), (*private, *sorted(others)), self.check_paths)
+        return ReadableFolders(
+            (*shared, *own),
+            (*private, *sorted(others)),
+            self.check_paths,
+            uris=uris,
+            excluded_uris=private_uris,
+        )
 
     @property
     def fair_share_half_life(self) -> timedelta:

@@ -108,12 +108,19 @@ def main() -> int:
     client = WorkerClient(url, token, run=arguments.run, patience=PATIENCE_SECONDS)
     try:
         start = client.dataset_start(dataset)
-        readable = ReadableFolders(start.dataset_roots, start.excluded_folders)
+        readable = ReadableFolders(
+            start.dataset_roots,
+            start.excluded_folders,
+            uris=start.dataset_uris,
+            excluded_uris=start.excluded_uris,
+        )
         # The API of version 0.1 has no heartbeats of ingests, whose runs have no id there.
         interval = start.heartbeat_seconds if arguments.run else math.inf
         try:
             with ProgressReports(client, interval) as report:
-                index = ingest_folder(start.uri, allowed=readable, on_progress=report)
+                index = ingest_folder(
+                    start.uri, options=start.source, allowed=readable, on_progress=report
+                )
         except ValueError as error:  # the folder is missing or has no usable images
             client.dataset_finish(dataset, state="failed", error=storable(str(error)))
             return 0

@@ -58,7 +58,12 @@ def train_rank(config: dict[str, Any]) -> None:
     remove_old_logs_here()
     start = AttemptStart.model_validate(config["start"])
     spec = start.job_spec()
-    readable = ReadableFolders(start.dataset_roots, start.excluded_folders)
+    readable = ReadableFolders(
+        start.dataset_roots,
+        start.excluded_folders,
+        uris=start.dataset_uris,
+        excluded_uris=start.excluded_uris,
+    )
     if start.resume is None:  # a checkpoint contains all weights
         _check_weights(spec.backbone.pretrained, readable)
     with ExitStack() as stack:

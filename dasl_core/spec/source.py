@@ -12,6 +12,9 @@ from dasl_core.spec.base import SpecModel
 # Stores that fsspec opens. Neither http nor ftp: a server would fetch any address for its users.
 REMOTE_SCHEMES = ("s3", "gs", "az", "abfs", "hf")
 
+# Files that hold many images, or list them.
+SOURCE_ENDINGS = (".tar", ".zip", ".parquet", ".csv", ".tsv", ".txt", ".lst", ".npy")
+
 Column = Annotated[str, Field(min_length=1, max_length=200)]
 
 

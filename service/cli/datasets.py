@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from service.cli.inputs import connect, dataset_name, folder, id_or_name
+from service.cli.inputs import connect, dataset_name, folder, id_or_name, optional_text
 from service.cli.output import (
     AsJson,
     fail,
@@ -34,7 +35,7 @@ _SECONDS_BETWEEN_NOTES = 10.0
 
 def register(app: typer.Typer) -> None:
     """Add the commands."""
-    datasets = typer.Typer(no_args_is_help=True, help="Manage data sets: folders of images.")
+    datasets = typer.Typer(no_args_is_help=True, help="Manage data sets.")
     datasets.command()(add)
     datasets.command("list")(list_datasets)
     datasets.command()(show)
@@ -46,23 +47,55 @@ def add(
     path: Annotated[
         str,
         typer.Argument(
-            metavar="FOLDER",
+            metavar="LOCATION",
             callback=folder,
-            help="Folder of images, as the server sees it. Subfolders are classes.",
+            help="Folder of images, archive, list or table, as the server sees it, or s3://BUCKET/FOLDER. Subfolders "
+            "are classes.",
         ),
     ],
     name: Annotated[
         str | None, typer.Option(help="Name of the data set. Default: the folder's name.")
     ] = None,
+    split: Annotated[
+        str | None, typer.Option(help="Use one split only, such as train.", callback=optional_text)
+    ] = None,
+    classes: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            exists=True,
+            dir_okay=False,
+            help="File with the names of the classes to use, one a line. Default: all.",
+        ),
+    ] = None,
+    labels: Annotated[bool, typer.Option(help="Use the labels of the source, or of folders.")] = True,
+    follow_links: Annotated[
+        bool, typer.Option("--follow-links", help="Read links that lead out of the folder.")
+    ] = False,
+    image_column: Annotated[
+        str | None, typer.Option(help="Column of the images of a table.", callback=optional_text)
+    ] = None,
+    label_column: Annotated[
+        str | None, typer.Option(help="Column of the labels of a table.", callback=optional_text)
+    ] = None,
     wait: Annotated[bool, typer.Option(help="Wait until all images are read.")] = True,
     as_json: AsJson = False,
 ) -> None:
-    """Register a folder of images. Reads every image once and reports the result."""
+    """Register images. Reads the header of every image, decodes a sample, and reports the result."""
     from service.client.errors import DatasetFailed
 
     chosen = dataset_name(name, path)
+    given = {
+        "split": split,
+        "classes": None if classes is None else _lines(classes),
+        "labels": None if labels else "none",
+        "links": "follow" if follow_links else None,
+        "image_column": image_column,
+        "label_column": label_column,
+    }
+    source = {option: value for option, value in given.items() if value is not None}
     with connect() as client:
-        dataset = client.datasets.add(path, chosen)
+        dataset = client.datasets.add(path, chosen, source)
         if wait:
             if not as_json:
                 note(f"Reading the images of {dataset.name} ({dataset.id}) ...")
@@ -114,6 +147,17 @@ def rm(dataset: DatasetId, as_json: AsJson = False) -> None:
     )
 
 
+def _lines(file: Path) -> list[str]:
+    try:
+        lines = file.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise typer.BadParameter(f"{file} cannot be read: {error}", param_hint="--classes") from None
+    names = [line.strip() for line in lines if line.strip()]
+    if not names:
+        raise typer.BadParameter(f"{file} names no class", param_hint="--classes")
+    return names
+
+
 class _Progress:
     """Notes the progress of an ingest every ten seconds."""
 
@@ -148,7 +192,8 @@ def _print(dataset: Dataset, as_json: bool) -> None:
             ("progress", _progress(dataset)),
             ("images", facts.get("num_images")),
             ("classes", facts.get("num_classes")),
-            ("median size", f"{facts['median_size']} pixels" if "median_size" in facts else None),
+            ("median shorter side", f"{facts['median_size']} pixels" if facts else None),
+            ("pixels", f"{facts['bands']} x {facts['dtype']}" if "dtype" in facts else None),
             ("error", dataset.error_message),
         ]
     )

@@ -1,9 +1,9 @@
-"""Data sets: registered folders of images that the service's machines can read."""
+"""Data sets: registered images that the service's machines can read."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from service.client.errors import DatasetFailed
@@ -19,19 +19,30 @@ class Datasets:
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
 
-    def add(self, path: str | os.PathLike[str], name: str) -> Dataset:
-        """Register a folder. Its ingest runs in the background; `.wait()` waits for it.
+    def add(
+        self,
+        path: str | os.PathLike[str],
+        name: str,
+        source: Mapping[str, Any] | None = None,
+    ) -> Dataset:
+        """Register images. Their ingest runs in the background; `.wait()` waits for it.
 
         Args:
-            path: the folder as the service's machines see it: a path or a `file://` URI. A relative
-                path is resolved against the current directory of this process.
+            path: the folder, archive, list or table as the service's machines see it: a path, a `file://`
+                URI, or one of an object store. A relative path is resolved against the current directory
+                of this process.
             name: name of the data set.
+            source: which images are used, and where their labels are: fields of
+                `dasl_core.spec.source.SourceOptions`.
         """
         uri = os.fspath(path)
         if "://" not in uri:
             uri = os.path.abspath(os.path.expanduser(uri))
+        body: dict[str, Any] = {"name": name, "uri": uri}
+        if source:
+            body["source"] = dict(source)
         return self._bind(
-            self._transport.json("POST", path_to("datasets"), body={"name": name, "uri": uri})
+            self._transport.json("POST", path_to("datasets"), body=body)
         )
 
     def get(self, dataset: str) -> Dataset:

@@ -256,11 +256,12 @@ class IngestReport(Record):
 
 
 class Dataset(Record):
-    """A registered folder of images. `state` is pending, ingesting, ready or failed."""
+    """Registered images. `state` is pending, ingesting, ready or failed."""
 
     id: str
     name: str
     uri: str = ""
+    source: dict[str, Any] | None = None
     state: str
     facts: dict[str, Any] | None = None
     report: IngestReport | None = None

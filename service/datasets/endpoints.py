@@ -37,13 +37,13 @@ async def _checked(
     request: DatasetRequest, caller: Submitter, context: WithContext
 ) -> DatasetRequest:
     # Before the transaction, in threads of their own, as a file system may hang.
-    check = partial(service.check_folder, request.uri, caller.tenant, context.settings)
+    check = partial(service.check_location, request.uri, caller.tenant, context.settings)
     await context.path_threads.run_for(caller.token_id, check)
     return request
 
 
 CheckedRequest = Annotated[DatasetRequest, Depends(_checked)]
-"""The body, whose folder exists and may be read by the caller, who may submit."""
+"""The body, whose images exist and may be read by the caller, who may submit."""
 
 
 @router.post("", status_code=201)
@@ -53,7 +53,7 @@ def register_dataset(
     caller: Submitter,
     session: WriteSession,
 ) -> DatasetView:
-    """Register a folder of images by its path; it is ingested in the background, tenants taking turns."""
+    """Register images by their path or URI; they are ingested in the background, tenants taking turns."""
     dataset = service.register(session, caller, request)
     response.headers["Location"] = f"/v1/datasets/{dataset.id}"
     return DatasetView.model_validate(dataset)

@@ -10,9 +10,10 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, StringConstraints
 from dasl_core.spec.base import problem
 from dasl_core.spec.errors import NAME_PATTERN
 from dasl_core.spec.locations import local_path
+from dasl_core.spec.source import SourceOptions, remote_scheme
 from service.ids import is_id
 
-_FOLDER = "an absolute path, or a file:// URI of this machine"
+_FOLDER = "an absolute path, a file:// URI, or a URI of an object store such as s3://bucket/folder"
 
 
 def _not_an_id(name: str) -> str:
@@ -23,9 +24,13 @@ def _not_an_id(name: str) -> str:
     return name
 
 
-def _plain_path(uri: str) -> str:
-    """Normalize a plain path or a file:// URI to the path that is stored."""
+def _location(uri: str) -> str:
+    """Normalize a path or a URI to what is stored: of this machine, the path."""
     try:
+        if remote_scheme(uri) is not None:
+            if ".." in uri or not uri.isprintable():
+                raise problem("contains '..' or a control character", uri, _FOLDER)
+            return uri.rstrip("/")
         path = local_path(uri)
     except ValueError as error:
         raise problem(str(error), uri, _FOLDER) from error
@@ -41,17 +46,18 @@ DatasetName = Annotated[
     AfterValidator(_not_an_id),
 ]
 DatasetUri = Annotated[
-    str, StringConstraints(min_length=1, max_length=4096), AfterValidator(_plain_path)
+    str, StringConstraints(min_length=1, max_length=4096), AfterValidator(_location)
 ]
 
 
 class DatasetRequest(BaseModel):
-    """A folder of images to register."""
+    """Images to register: a folder, an archive, a list, a table or an array, here or in an object store."""
 
     model_config = ConfigDict(extra="forbid")
 
     name: DatasetName
     uri: DatasetUri
+    source: SourceOptions = SourceOptions()
 
 
 class DatasetView(BaseModel):
@@ -65,6 +71,7 @@ class DatasetView(BaseModel):
     id: str
     name: str
     uri: str
+    source: dict[str, Any] | None
     state: str
     facts: dict[str, Any] | None
     report: dict[str, Any] | None

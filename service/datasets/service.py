@@ -8,6 +8,7 @@ from pathlib import Path
 from sqlalchemy.orm import Session
 
 from dasl_core.spec.locations import CONTAINS_PRIVATE, OUTSIDE
+from dasl_core.spec.source import SOURCE_ENDINGS, remote_scheme
 from service import ids
 from service.api.auth import Caller
 from service.api.problems import Problem, field_problem, not_found
@@ -19,13 +20,20 @@ from service.settings import Settings
 from service.states import DatasetState
 
 
-def check_folder(uri: str, tenant: str, settings: Settings) -> None:
-    """Check that a tenant may read a folder, and that it exists.
+_EXPECTED = f"a folder of images, or a file that ends in {', '.join(SOURCE_ENDINGS)}"
+
+
+def check_location(uri: str, tenant: str, settings: Settings) -> None:
+    """Check that a tenant may read a location, and that it exists if it is on this machine.
 
     Raises:
         Problem: 422 for the field `uri`.
     """
     readable = settings.readable_folders(tenant)
+    if remote_scheme(uri) is not None:
+        if not readable.allow_uri(uri):
+            raise field_problem("uri", "is outside of what may be read (DASL_DATASET_URIS)", uri)
+        return
     # Checked first: the answer must not reveal what exists in other folders.
     if not readable.allow(uri):
         raise field_problem("uri", OUTSIDE, uri, readable.expected("a folder"))
@@ -34,15 +42,17 @@ def check_folder(uri: str, tenant: str, settings: Settings) -> None:
     if not settings.check_paths:
         return
     path = Path(uri)
+    if any(character in path.name for character in "*?{"):
+        path = path.parent  # of the files that the pattern stands for
     try:
         exists = path.exists()
         is_folder = path.is_dir()
     except OSError as error:
         raise field_problem("uri", f"cannot be read: {error.strerror}", uri) from error
     if not exists:
-        raise field_problem("uri", "does not exist on the server", uri, "a folder of images")
-    if not is_folder:
-        raise field_problem("uri", "is not a folder", uri, "a folder of images")
+        raise field_problem("uri", "does not exist on the server", uri, _EXPECTED)
+    if not is_folder and not uri.lower().endswith(SOURCE_ENDINGS):
+        raise field_problem("uri", "is a file that holds no images", uri, _EXPECTED)
 
 
 def register(session: Session, caller: Caller, request: DatasetRequest) -> Dataset:
@@ -60,6 +70,7 @@ def register(session: Session, caller: Caller, request: DatasetRequest) -> Datas
         tenant=tenant,
         name=request.name,
         uri=request.uri,
+        source=request.source.model_dump(mode="json", exclude_defaults=True) or None,
         state=DatasetState.PENDING,
         token_id=caller.token_id,
         attempt=0,

@@ -96,6 +96,8 @@ class Dataset(Base):
     tenant: Mapped[str] = mapped_column(String(100))
     name: Mapped[str] = mapped_column(String(200))
     uri: Mapped[str] = mapped_column(Text)
+    # Which images are used (`dasl_core.spec.source.SourceOptions`); null: the defaults.
+    source: Mapped[Object | None]
     state: Mapped[str] = mapped_column(String(20))
     facts: Mapped[Object | None]
     report: Mapped[Object | None]

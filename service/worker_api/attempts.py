@@ -93,6 +93,8 @@ class AttemptSession:
             heartbeat_seconds=settings.heartbeat_seconds,
             dataset_roots=[str(root) for root in readable.roots],
             excluded_folders=[str(folder) for folder in readable.excluded],
+            dataset_uris=None if readable.uris is None else list(readable.uris),
+            excluded_uris=list(readable.excluded_uris),
             excluded_nodes=scheduling.excluded_nodes(
                 self.session,
                 job.resources,

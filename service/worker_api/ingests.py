@@ -6,6 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 from sqlalchemy.orm import Session
 
+from dasl_core.spec.source import SourceOptions
 from dasl_core.vocabulary import Desired
 from service import credentials
 from service.api.problems import validated
@@ -47,9 +48,12 @@ class IngestSession:
         readable = settings.readable_folders(self.dataset.tenant)
         return IngestStart(
             uri=self.dataset.uri,
+            source=SourceOptions.model_validate(self.dataset.source or {}),
             artifacts_uri=storage.dataset_uri(dataset_id),
             dataset_roots=[str(root) for root in readable.roots],
             excluded_folders=[str(folder) for folder in readable.excluded],
+            dataset_uris=None if readable.uris is None else list(readable.uris),
+            excluded_uris=list(readable.excluded_uris),
             heartbeat_seconds=settings.heartbeat_seconds,
         )
 

@@ -19,17 +19,13 @@ from dasl_core.data.sources.huggingface import SAVED_FILES, HuggingFaceSource
 from dasl_core.data.sources.parquet import ParquetSource
 from dasl_core.data.sources.storage import LocalStorage, Storage, check_tree, open_storage
 from dasl_core.spec.locations import EVERY_FOLDER, ReadableFolders, local_path
-from dasl_core.spec.source import SourceOptions, remote_scheme
+from dasl_core.spec.source import SOURCE_ENDINGS, SourceOptions, remote_scheme
 
 Kind = Literal["folder", "list", "tar", "zip", "parquet", "npy", "huggingface"]
-_KINDS: dict[str, Kind] = {
+_KINDS: dict[str, Kind] = dict.fromkeys(SOURCE_ENDINGS, "list") | {
     ".tar": "tar",
     ".zip": "zip",
     ".parquet": "parquet",
-    ".csv": "list",
-    ".tsv": "list",
-    ".txt": "list",
-    ".lst": "list",
     ".npy": "npy",
 }
 # Several files of these kinds make one source.
