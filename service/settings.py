@@ -206,7 +206,9 @@ class Settings(BaseSettings):
     def _known_schemes(cls, uris: tuple[str, ...] | None) -> tuple[str, ...] | None:
         for uri in uris or ():
             if remote_scheme(uri) is None:
-                raise ValueError(f"must be URIs such as s3://bucket/folder, separated by spaces; {uri!r} is none")
+                raise ValueError(
+                    f"must be URIs such as s3://bucket/folder, separated by spaces; {uri!r} is none"
+                )
         return uris
 
     @field_validator("tenant_roots", mode="before")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from service.cli.inputs import connect, dataset_name, folder, id_or_name, optional_text
+from service.cli.inputs import connect, dataset_name, folder, id_or_name, optional_utf8
 from service.cli.output import (
     AsJson,
     fail,
@@ -57,7 +57,7 @@ def add(
         str | None, typer.Option(help="Name of the data set. Default: the folder's name.")
     ] = None,
     split: Annotated[
-        str | None, typer.Option(help="Use one split only, such as train.", callback=optional_text)
+        str | None, typer.Option(help="Use one split only, such as train.", callback=optional_utf8)
     ] = None,
     classes: Annotated[
         Path | None,
@@ -68,15 +68,17 @@ def add(
             help="File with the names of the classes to use, one a line. Default: all.",
         ),
     ] = None,
-    labels: Annotated[bool, typer.Option(help="Use the labels of the source, or of folders.")] = True,
+    labels: Annotated[
+        bool, typer.Option(help="Use the labels of the source, or of folders.")
+    ] = True,
     follow_links: Annotated[
         bool, typer.Option("--follow-links", help="Read links that lead out of the folder.")
     ] = False,
     image_column: Annotated[
-        str | None, typer.Option(help="Column of the images of a table.", callback=optional_text)
+        str | None, typer.Option(help="Column of the images of a table.", callback=optional_utf8)
     ] = None,
     label_column: Annotated[
-        str | None, typer.Option(help="Column of the labels of a table.", callback=optional_text)
+        str | None, typer.Option(help="Column of the labels of a table.", callback=optional_utf8)
     ] = None,
     wait: Annotated[bool, typer.Option(help="Wait until all images are read.")] = True,
     as_json: AsJson = False,
@@ -151,7 +153,9 @@ def _lines(file: Path) -> list[str]:
     try:
         lines = file.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        raise typer.BadParameter(f"{file} cannot be read: {error}", param_hint="--classes") from None
+        raise typer.BadParameter(
+            f"{file} cannot be read: {error}", param_hint="--classes"
+        ) from None
     names = [line.strip() for line in lines if line.strip()]
     if not names:
         raise typer.BadParameter(f"{file} names no class", param_hint="--classes")

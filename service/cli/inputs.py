@@ -97,6 +97,11 @@ def utf8(value: str) -> str:
     return value
 
 
+def optional_utf8(value: str | None) -> str | None:
+    """Check an option that may be missing as `utf8` does."""
+    return None if value is None else utf8(value)
+
+
 def dataset_name(name: str | None, path: str) -> str:
     """Return the name of a new data set: the one given, or else the name of its folder.
 

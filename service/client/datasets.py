@@ -41,9 +41,7 @@ class Datasets:
         body: dict[str, Any] = {"name": name, "uri": uri}
         if source:
             body["source"] = dict(source)
-        return self._bind(
-            self._transport.json("POST", path_to("datasets"), body=body)
-        )
+        return self._bind(self._transport.json("POST", path_to("datasets"), body=body))
 
     def get(self, dataset: str) -> Dataset:
         """Return a data set by id or name.

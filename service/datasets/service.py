@@ -19,7 +19,6 @@ from service.db.models import Dataset
 from service.settings import Settings
 from service.states import DatasetState
 
-
 _EXPECTED = f"a folder of images, or a file that ends in {', '.join(SOURCE_ENDINGS)}"
 
 
