@@ -146,8 +146,7 @@ def render(
     precision = dtype if canvases.dtype == torch.uint8 else torch.float32
     valid_hw, box = valid_hw.to(canvases.device), view.box.to(precision)
     images = _crop(canvases, valid_hw, box, image_size, FILTERS[view.interpolation])
-    low, high = normalization.window
-    images = ((images - low) / (high - low)).to(dtype)
+    images = _to_window(images, normalization.window).to(dtype)
     if view.interpolation == "bicubic" or normalization.window != EIGHT_BIT:
         images = images.clamp(0, 1)  # the filter overshoots, and the window cuts
     if images.shape[1] == 3:
@@ -166,6 +165,12 @@ def render(
         for values in (normalization.mean, normalization.std)
     )
     return (images - mean) / std
+
+
+def _to_window(images: Tensor, window: tuple[float, float]) -> Tensor:
+    """Map raw values to [0, 1]; those outside of the window lie outside of it."""
+    low, high = window
+    return (images - low) / (high - low)
 
 
 @lru_cache(maxsize=64)

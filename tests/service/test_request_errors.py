@@ -22,7 +22,11 @@ from tests.support.api_under_test import Api, refused
             "POST",
             "/v1/datasets",
             {"name": "x", "uri": "pictures"},
-            ("uri", "'pictures'", "an absolute path, or a file:// URI of this machine"),
+            (
+                "uri",
+                "'pictures'",
+                "an absolute path, a file:// URI, or a URI of an object store such as s3://bucket/folder",
+            ),
         ),
         ("POST", "/v1/datasets", {"name": "x"}, ("uri", "", "")),
         (

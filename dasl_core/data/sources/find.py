@@ -22,7 +22,7 @@ from dasl_core.spec.locations import EVERY_FOLDER, ReadableFolders, local_path
 from dasl_core.spec.source import SOURCE_ENDINGS, SourceOptions, remote_scheme
 
 Kind = Literal["folder", "list", "tar", "zip", "parquet", "npy", "huggingface"]
-_LISTS: dict[str, Kind] = {ending: "list" for ending in SOURCE_ENDINGS}
+_LISTS: dict[str, Kind] = dict.fromkeys(SOURCE_ENDINGS, "list")
 _KINDS: dict[str, Kind] = _LISTS | {
     ".tar": "tar",
     ".zip": "zip",

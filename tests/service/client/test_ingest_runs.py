@@ -62,7 +62,7 @@ def test_superseded_ingest_run_leaves_the_index(
             assert row is not None
             assert row.index_uri is not None
             index = DatasetIndex.load(local_path(row.index_uri))
-        assert client.datasets.get(dataset.id).facts == index.facts().model_dump()
+        assert client.datasets.get(dataset.id).facts == index.facts().model_dump(mode="json")
         assert index.facts().num_images == 2
 
 

@@ -2,6 +2,7 @@
 
 import sqlalchemy as sa
 from alembic import op
+from sqlalchemy.dialects.postgresql import JSONB
 
 revision = "0019"
 down_revision = "0018"
@@ -9,8 +10,11 @@ branch_labels = None
 depends_on = None
 
 
+_JSON = sa.JSON(none_as_null=True).with_variant(JSONB(none_as_null=True), "postgresql")
+
+
 def upgrade() -> None:
-    op.add_column("datasets", sa.Column("source", sa.JSON(), nullable=True))
+    op.add_column("datasets", sa.Column("source", _JSON, nullable=True))
 
 
 def downgrade() -> None:
