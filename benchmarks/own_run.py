@@ -1,0 +1,49 @@
+"""Our side of a comparison: the trainer of a real run, on a folder of images."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from dasl_core.data.index import DatasetIndex
+from dasl_core.data.loader import Batch
+from dasl_core.spec import JobSpec, resolve
+from dasl_core.train.build import RunFiles, build_trainer
+from dasl_core.train.reporter import NullReporter
+from dasl_core.train.trainer import Trainer
+
+# The views of lightly's `SimCLRTransform`, which the paper describes.
+SIMCLR_VIEWS = {"crop_scale": [0.08, 1.0], "jitter": 1.0, "grayscale": 0.2, "blur": 0.5}
+
+
+def build(
+    settings: dict[str, Any],
+    index: DatasetIndex,
+    folder: Path,
+    *,
+    device: torch.device,
+    threads: int,
+) -> Trainer:
+    """Return the trainer of a job.
+
+    Args:
+        settings: fields of a job spec; no image is held out unless they say so.
+        folder: for the cache of decoded images, which is built if it is not there, and for scratch files.
+        threads: for decoding, and for torch on a CPU.
+    """
+    defaults = {"dataset": "images", "evaluate": {"holdout": None}}
+    spec = JobSpec.model_validate(defaults | settings)
+    files = RunFiles(cache=folder / "cache", scratch=folder)
+    return build_trainer(
+        resolve(spec, index.facts()), index, NullReporter(), files, device=device, threads=threads
+    )
+
+
+def views_of_epoch(trainer: Trainer, epoch: int) -> Iterator[tuple[Batch, list[Tensor]]]:
+    """Yield every batch of an epoch with its views, as training makes them, without training."""
+    for number, batch in enumerate(trainer.loader.epoch(epoch)):
+        yield batch, list(trainer.view_maker.make(batch, epoch * trainer.loader.steps + number))
