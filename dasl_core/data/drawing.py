@@ -8,7 +8,7 @@ import numpy as np
 from PIL import Image
 
 from dasl_core.data.bounded_map import AHEAD_PER_THREAD, bounded_map
-from dasl_core.data.decode import BYTES_PER_PIXEL
+from dasl_core.data.decode import Header, decoding_memory
 from dasl_core.data.decode.reasons import EMPTY, MISSING, UNREADABLE
 from dasl_core.data.index import DatasetIndex
 from dasl_core.data.sources.folder import FolderSource, ListSource
@@ -55,7 +55,9 @@ class Drawer:
     def memory(self, position: int) -> int:
         """Estimate the bytes of memory that drawing an image takes."""
         width, height = map(int, self.index.sizes[position])
-        return width * height * BYTES_PER_PIXEL + self.black().nbytes
+        pixels = self.index.pixels
+        header = Header(width, height, pixels.bands, pixels.dtype)
+        return decoding_memory(header) + int(np.prod(self.shape[1:])) * self.dtype.itemsize
 
     def missing(self, on_looked: Callable[[], None] = lambda: None) -> dict[int, str]:
         """Find the images whose files are missing or empty, which is known without decoding.

@@ -128,6 +128,8 @@ def dataset_name(name: str | None, path: str) -> str:
 
 def folder_name(path: str) -> str:
     """Return the name of a folder, also for `..` and for a path with a slash at its end."""
+    if "://" in path:
+        return os.path.basename(path.rstrip("/"))
     return os.path.basename(os.path.abspath(os.path.expanduser(path)))
 
 
