@@ -208,7 +208,11 @@ class RemoteStorage:
                 from obstore.fsspec import register
 
                 register("s3")
-            system, path = fsspec.core.url_to_fs(self.uri)
+            options: dict[str, Any] = {}
+            if fsspec.get_filesystem_class(scheme).__module__.startswith("obstore"):
+                endpoint = os.environ.get("AWS_ENDPOINT_URL", "")
+                options = {"client_options": {"allow_http": endpoint.startswith("http://")}}
+            system, path = fsspec.core.url_to_fs(self.uri, **options)
         except ImportError as error:
             raise ValueError(
                 f"{scheme}:// needs a package that is not installed ({error}); install dasl[s3]"
