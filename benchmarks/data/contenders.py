@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import itertools
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +16,7 @@ from torch.utils.data import DataLoader
 
 from benchmarks import own_run
 from benchmarks.data import transforms
-from benchmarks.data.sources import Files, Source
+from benchmarks.data.sources import Bucket, Source
 from dasl_core.data.index import DatasetIndex
 from dasl_core.data.ingest import ingest_folder
 from dasl_core.train.trainer import Trainer
@@ -42,11 +43,6 @@ class Case:
     view_size: int
     batch_size: int
     workers: int
-
-    @property
-    def is_folder(self) -> bool:
-        """Whether each image is a file."""
-        return isinstance(self.source, Files)
 
 
 class Contender(Protocol):
@@ -119,8 +115,9 @@ class OwnCachedEpoch:
 
 def own_index(case: Case) -> DatasetIndex:
     """Return our index of the images of a case."""
-    assert case.is_folder, "`CONTENDERS` has ours only for folders"
-    return ingest_folder(case.images, workers=case.workers)
+    if isinstance(case.source, Bucket):
+        os.environ.update(case.source.environment)
+    return ingest_folder(case.source.location, workers=case.workers)
 
 
 def own_trainer(case: Case, index: DatasetIndex, folder: Path) -> Trainer:
@@ -214,7 +211,6 @@ def _loaded(
     return Loaded(name, transforms.loader(images, case.batch_size, case.workers))
 
 
-# Ours reads folders only, so far: for a tar and S3, extend `own_index`.
 OWN: dict[str, Callable[[Case], Contender]] = {
     "ours, ingest": OwnIngest,
     "ours, first epoch": OwnFirstEpoch,
@@ -236,4 +232,4 @@ def contenders(case: Case) -> dict[str, Callable[[Case], Contender]]:
         for name, make in OTHERS.items()
         if importlib.util.find_spec("litdata") or make is not litdata
     }
-    return (OWN if case.is_folder else {}) | installed
+    return OWN | installed

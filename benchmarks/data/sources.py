@@ -17,6 +17,10 @@ from tests.support.s3_server import BUCKET, S3Server
 class Source(Protocol):
     """Encoded images by number. It can be pickled, since the workers of a DataLoader get a copy."""
 
+    @property
+    def location(self) -> str:
+        """What our ingest reads: a path or a URI."""
+
     def __len__(self) -> int: ...
 
     def read(self, number: int) -> bytes:
@@ -28,6 +32,11 @@ class Files:
     """Images in files of their own."""
 
     paths: Sequence[Path]
+
+    @property
+    def location(self) -> str:
+        """The folder."""
+        return str(self.paths[0].parent)
 
     def __len__(self) -> int:
         return len(self.paths)
@@ -57,6 +66,11 @@ class Tar:
         with tarfile.open(path) as tar:
             members = [(m.offset_data, m.size) for m in tar if m.name.endswith(".jpg")]
         return cls(path, members)
+
+    @property
+    def location(self) -> str:
+        """The path of the tar."""
+        return str(self.path)
 
     def __len__(self) -> int:
         return len(self.members)
@@ -89,6 +103,11 @@ class Bucket:
             secret_access_key=self.environment["AWS_SECRET_ACCESS_KEY"],
             client_options={"allow_http": True},
         )
+
+    @property
+    def location(self) -> str:
+        """The prefix of the objects."""
+        return f"s3://{BUCKET}/{self.keys[0].rpartition('/')[0]}"
 
     def __getstate__(self) -> dict[str, Any]:
         return {"environment": self.environment, "keys": self.keys}
