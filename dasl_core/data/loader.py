@@ -5,9 +5,11 @@ the training resolution, and placed into the upper left of a square. Random crop
 device, with an antialiasing filter: a crop may have more pixels than its view (`augment`).
 """
 
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 import torch
@@ -20,6 +22,8 @@ from dasl_core.distributed import rank, world_size
 from dasl_core.seeds import stream
 
 BATCHES_AHEAD = 3
+# Two threads: the images of one batch are decoded while the last ones of the batch before are.
+READERS = 2
 
 
 @dataclass(frozen=True)
@@ -31,12 +35,14 @@ class Batch:
         valid_hw: (B, 2) int64, height and width of the image within its canvas.
         indices: (N,) int64, positions in the index of all images of the global batch, in rank order.
         step: within the epoch.
+        seconds: that a thread took to read and decode it.
     """
 
     canvases: Tensor
     valid_hw: Tensor
     indices: Tensor
     step: int
+    seconds: float = 0.0
 
 
 class EpochLoader:
@@ -82,20 +88,40 @@ class EpochLoader:
         self.steps = len(indices) // batch_size
 
     def epoch(self, epoch: int, first_step: int = 0) -> Iterator[Batch]:
-        """Batches of one epoch from `first_step` on, prefetched in a thread."""
-        order = self._order(stream(self.seed, "order", epoch)).numpy()
+        """Batches of one epoch from `first_step` on, read ahead."""
+        return self.batches(epoch * self.steps + first_step, (epoch + 1) * self.steps)
+
+    def batches(
+        self, first: int, last: int, finish: Callable[[Batch], Batch] = lambda batch: batch
+    ) -> Iterator[Batch]:
+        """Batches of the steps `first` to `last` - 1 of a run, read ahead, also beyond the end of an epoch.
+
+        Args:
+            finish: called with each batch in the thread that has read it.
+        """
         share = self.batch_size // world_size()
         begin = rank() * share
+        # Batches of two epochs are read at the same time.
+        order_of = lru_cache(maxsize=2)(
+            lambda epoch: self._order(stream(self.seed, "order", epoch)).numpy()
+        )
 
-        def read(step: int) -> Batch:
-            first = step * self.batch_size + begin
-            chosen = self.indices[order[first : first + share]]
-            pixels, valid_hw = self.canvases.read(chosen)
-            batch = self.indices[order[first - begin : first - begin + self.batch_size]]
-            return Batch(pixels, valid_hw, torch.from_numpy(batch), step)
+        def read(position: tuple[np.ndarray, int]) -> Batch:
+            started = time.perf_counter()
+            order, step = position
+            batch = self.indices[order[step * self.batch_size : (step + 1) * self.batch_size]]
+            pixels, valid_hw = self.canvases.read(batch[begin : begin + share])
+            seconds = time.perf_counter() - started
+            return finish(Batch(pixels, valid_hw, torch.from_numpy(batch), step, seconds))
 
-        with ThreadPoolExecutor(1, thread_name_prefix="read-ahead") as reader:
-            yield from bounded_map(reader, read, range(first_step, self.steps), BATCHES_AHEAD)
+        positions = (divmod(step, self.steps) for step in range(first, last))
+        with ThreadPoolExecutor(READERS, thread_name_prefix="read-ahead") as readers:
+            yield from bounded_map(
+                readers,
+                read,
+                ((order_of(epoch), step) for epoch, step in positions),
+                BATCHES_AHEAD,
+            )
 
     def _order(self, generator: torch.Generator) -> Tensor:
         """Positions in `indices` for an epoch, batch after batch."""

@@ -33,6 +33,8 @@ class Step:
             rank order.
         labels: (N,) int64 on the CPU, their classes from 0; None without labels.
         group: process group whose ranks share the global batch; None: this process holds all of it.
+        updated: () bool on the device, for `Method.after_update`: whether the optimizer has changed the
+            weights, which the host does not know yet; None: it has.
     """
 
     index: int
@@ -41,6 +43,7 @@ class Step:
     indices: Tensor
     labels: Tensor | None = None
     group: ProcessGroup | None = None
+    updated: Tensor | None = None
 
     @property
     def progress(self) -> float:
@@ -239,7 +242,10 @@ class Method(nn.Module, ABC):
         """Hook with the gradients of the global batch, before they are clipped and applied."""
 
     def after_update(self, step: Step) -> None:
-        """Hook after each optimizer step, for moving averages of weights."""
+        """Hook after each optimizer step, for moving averages of weights.
+
+        Where `step.updated` is false, it must change nothing.
+        """
 
     def update(self, optimizer: torch.optim.Optimizer, step: Step) -> None:
         """Apply the gradients of a global batch with both hooks, and remove them.

@@ -48,7 +48,8 @@ class EMATeacherMethod(Method):
         """The student's head; the teacher has a moving average of it."""
 
     def after_update(self, step: Step) -> None:
-        self.teacher.update(self.backbone, self.student_head, momentum=self._momentum(step))
+        momentum = self._momentum(step)
+        self.teacher.update(self.backbone, self.student_head, momentum=momentum, where=step.updated)
 
     def teachers(self) -> list[nn.Module]:
         return [self.teacher.backbone]

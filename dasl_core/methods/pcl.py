@@ -179,7 +179,10 @@ class PCL(EMATeacherMethod):
     def after_update(self, step: Step) -> None:
         super().after_update(step)
         ends_epoch = (step.index + 1) % step.per_epoch == 0
-        if ends_epoch and self.warmup_epochs <= step.epoch + 1 and step.index + 1 < step.total:
+        is_last = step.index + 1 >= step.total
+        is_due = ends_epoch and self.warmup_epochs <= step.epoch + 1 and not is_last
+        # A clustering waits for the device anyway.
+        if is_due and (step.updated is None or bool(step.updated)):
             self._cluster(step)
 
     @torch.no_grad()

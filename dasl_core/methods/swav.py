@@ -129,7 +129,7 @@ class SwAV(Method):
             self.prototypes.weight.grad = None
 
     def after_update(self, step: Step) -> None:
-        self._normalize_prototypes()
+        self._normalize_prototypes(step.updated)
 
     @torch.no_grad()
     def metrics(self, outputs: Outputs, step: Step) -> dict[str, Tensor]:
@@ -166,9 +166,15 @@ class SwAV(Method):
             self.queue.copy_(torch.cat([newest, self.queue], dim=1)[:, :length])
 
     @torch.no_grad()
-    def _normalize_prototypes(self) -> None:
-        """Normalize the prototypes, at the start and after each update, for the next forward."""
-        self.prototypes.weight.copy_(F.normalize(self.prototypes.weight, dim=1))
+    def _normalize_prototypes(self, where: Tensor | None = None) -> None:
+        """Normalize the prototypes, at the start and after each update, for the next forward.
+
+        Args:
+            where: () bool on the device: if false, nothing changes.
+        """
+        weight = self.prototypes.weight
+        normalized = F.normalize(weight, dim=1)
+        weight.copy_(normalized if where is None else torch.where(where, normalized, weight))
 
 
 @torch.no_grad()

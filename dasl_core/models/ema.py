@@ -34,11 +34,28 @@ class Teacher(nn.Module):
         return outputs
 
     @torch.no_grad()
-    def update(self, backbone: nn.Module, head: nn.Module, *, momentum: float) -> None:
-        """``teacher = momentum * teacher + (1 - momentum) * student``, in place and on the device."""
+    def update(
+        self,
+        backbone: nn.Module,
+        head: nn.Module,
+        *,
+        momentum: float,
+        where: Tensor | None = None,
+    ) -> None:
+        """``teacher = momentum * teacher + (1 - momentum) * student``, in place and on the device.
+
+        Args:
+            where: () bool on the device: if false, nothing changes.
+        """
         teachers: list[Tensor] = [*self.parameters()]
         students: list[Tensor] = [*backbone.parameters(), *head.parameters()]
-        torch._foreach_lerp_(teachers, students, 1 - momentum)
+        if where is None:
+            torch._foreach_lerp_(teachers, students, 1 - momentum)
+            return
+        # The host does not know `where`, and lerp takes no weight from the device for many tensors at once.
+        changes = torch._foreach_sub(students, teachers)
+        torch._foreach_mul_(changes, where.to(changes[0].dtype) * (1 - momentum))
+        torch._foreach_add_(teachers, changes)
 
 
 def cosine_momentum(base: float, step: int, total: int) -> float:

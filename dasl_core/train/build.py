@@ -25,12 +25,15 @@ from dasl_core.train.evaluation import Evaluator
 from dasl_core.train.gradients import GradientComputer
 from dasl_core.train.interruption import Interrupted, Interruption
 from dasl_core.train.optim import build_optimizer, learning_rate_factors
+from dasl_core.train.outcomes import STEPS_IN_FLIGHT, Outcomes
 from dasl_core.train.precision import autocast, refuse_undefined_gradients, weight_dtype
+from dasl_core.train.prefetch import ViewPrefetcher
 from dasl_core.train.progress import Progress, RunLength
 from dasl_core.train.pseudo_labels import PseudoLabels
 from dasl_core.train.reading import read_together
 from dasl_core.train.reporter import Reporter
 from dasl_core.train.step_metrics import StepMetrics
+from dasl_core.train.timing import StepTimer
 from dasl_core.train.trainer import Trainer
 from dasl_core.train.update import Updater
 from dasl_core.train.validation import Validator
@@ -207,6 +210,7 @@ def build_trainer(
         [*method.buffers(), *criterion.buffers()],
         device,
         scaled=precision == "fp16",
+        deferred=device.type == "cuda" and precision != "fp16",
     )
     gradients = GradientComputer(
         wrap(),
@@ -218,8 +222,9 @@ def build_trainer(
         scale=updater.scaler.scale,
     )
 
+    timer = StepTimer(device)
     length = RunLength(spec.train.epochs, loader.steps, loader.batch_size)
-    metrics = StepMetrics(length, progress, reporter, device, spec.train.collapse)
+    metrics = StepMetrics(length, progress, reporter, device, spec.train.collapse, timer)
     guard = DivergenceGuard(
         progress,
         reporter,
@@ -269,12 +274,13 @@ def build_trainer(
         resume_from=files.resume,
         branch=files.branch,
     )
+    view_maker = _build_view_maker(spec, augmentation, device, dtype)
     return Trainer(
         settings=spec.train,
         length=length,
         data=data,
         method=method,
-        view_maker=_build_view_maker(spec, augmentation, device, dtype),
+        view_maker=view_maker,
         criterion=criterion,
         pseudo_labels=pseudo_labels,
         gradients=gradients,
@@ -288,6 +294,8 @@ def build_trainer(
         interruption=interruption,
         wrap=wrap,
         control=control,
+        prefetcher=ViewPrefetcher(view_maker, device, timer),
+        outcomes=Outcomes(STEPS_IN_FLIGHT if updater.deferred else 0),
     )
 
 

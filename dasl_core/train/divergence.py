@@ -2,8 +2,7 @@
 
 from collections.abc import Callable, Sequence
 
-from torch import Tensor
-
+from dasl_core.train.outcomes import Outcome
 from dasl_core.train.progress import Progress
 from dasl_core.train.reporter import Reporter
 
@@ -35,38 +34,33 @@ class DivergenceGuard:
         self.progress, self.reporter, self.paths = progress, reporter, paths
         self.limit, self.lr, self.flush = limit, lr, flush
 
-    def count(self, *, updated: bool, overflowed: bool, indices: Tensor) -> None:
+    def count(self, outcome: Outcome) -> None:
         """Count a step that is done, and report it if it was skipped.
-
-        Args:
-            updated: whether the step changed the weights.
-            overflowed: whether it was skipped because the loss scale is still too large for float16.
-            indices: (N,) of the images of its global batch.
 
         Raises:
             DivergedError: more than `limit` steps in a row were skipped.
         """
         progress = self.progress
-        if overflowed:
+        if outcome.overflowed:
             progress.overflowed += 1
             return
-        if updated:
+        if outcome.updated:
             progress.skipped_in_a_row = 0
             return
         progress.skipped += 1
         progress.skipped_in_a_row += 1
-        names = [self.paths[index] for index in indices.tolist()]
+        names = [self.paths[index] for index in outcome.indices.tolist()]
         self.reporter.event(
             "step_skipped",
-            f"step {progress.step} was skipped: its gradients are not finite",
-            {"step": progress.step, "skipped": progress.skipped, "images": names[:100]},
+            f"step {outcome.step} was skipped: its gradients are not finite",
+            {"step": outcome.step, "skipped": progress.skipped, "images": names[:100]},
         )
         if progress.skipped_in_a_row > self.limit:
             self.flush()
             few = ", ".join(names[:5]) + (", ..." if len(names) > 5 else "")
             raise self.error(
                 f"the gradients of {progress.skipped_in_a_row} steps in a row are not finite, the "
-                f"last one's at step {progress.step}, with the images {few}"
+                f"last one's at step {outcome.step}, with the images {few}"
             )
 
     def check_updated(self, total_steps: int) -> None:

@@ -34,6 +34,7 @@ def build_optimizer(
         if parameter.requires_grad:
             decays = parameter.ndim > 1 and name not in exempt
             groups[rates.get(name, 1.0), decays].append(parameter)
+    on_gpu = any(weight.is_cuda for weights in groups.values() for weight in weights)
     # timm's Lars would adapt only where there is decay, and so be plain SGD at a decay of 0.
     lars = settings.name == "lars"
     optimizer: torch.optim.Optimizer = create_optimizer_v2(
@@ -51,6 +52,7 @@ def build_optimizer(
         lr=settings.lr,
         weight_decay=0.0,
         **({} if settings.name in ("adamw", "adam") else {"momentum": settings.momentum}),
+        **({"fused": True} if on_gpu and not lars else {}),
     )
     return optimizer
 

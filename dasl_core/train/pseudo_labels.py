@@ -71,6 +71,22 @@ class PseudoLabels:
         self.places[self.filled * batch : (self.filled + 1) * batch] = self.place[indices]
         self.filled += 1
 
+    def forget(self, age: int) -> None:
+        """Remove the embeddings of a step that was skipped, and move up those of the steps after it.
+
+        Args:
+            age: number of steps that were stored after it.
+        """
+        assert self.bank is not None
+        step = self.filled - 1 - age
+        for rows, share in (
+            (self.bank, self.share),
+            (self.places, self.share * world_size()),
+        ):
+            later = rows[(step + 1) * share : self.filled * share].clone()
+            rows[step * share : (self.filled - 1) * share] = later
+        self.filled -= 1
+
     def end_epoch(
         self,
         epoch: int,

@@ -15,6 +15,7 @@ from dasl_core.regularizers import norm_distribution
 from dasl_core.train.collapse import CollapseAlarm
 from dasl_core.train.progress import Progress, RunLength
 from dasl_core.train.reporter import Reporter
+from dasl_core.train.timing import StepTimer
 
 # Metrics stay on the device for this many steps: reading one waits for the device.
 REPORT_EVERY_STEPS = 10
@@ -26,6 +27,7 @@ class StepMetrics:
 
     Args:
         on_collapse: `train.collapse` of the spec.
+        timer: measures where the time goes; its metrics of this rank are added to the last step's.
     """
 
     def __init__(
@@ -35,7 +37,9 @@ class StepMetrics:
         reporter: Reporter,
         device: torch.device,
         on_collapse: Literal["ignore", "warn", "stop"],
+        timer: StepTimer | None = None,
     ) -> None:
+        self.timer = timer
         self.length, self.progress, self.reporter = length, progress, reporter
         self.on_collapse = on_collapse
         self._buffer = MetricBuffer(length.batch_size, device)
@@ -71,6 +75,9 @@ class StepMetrics:
             if math.isfinite(loss):
                 self.progress.epoch_loss_sum += loss
                 self.progress.epoch_loss_steps += 1
+        if self.timer is not None:
+            known = {name: x for name, x in self.timer.report().items() if math.isfinite(x)}
+            values[-1] |= known
         self.reporter.metrics(
             [
                 {"step": first + i, "time": time.time(), "values": row}

@@ -1,7 +1,9 @@
 """The training loop and its step."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from contextlib import closing
+from dataclasses import dataclass, replace
+from itertools import islice
 
 import torch
 import torch.distributed as dist
@@ -21,6 +23,8 @@ from dasl_core.train.divergence import DivergenceGuard
 from dasl_core.train.gradients import GradientComputer, total
 from dasl_core.train.interruption import Interrupted, Interruption
 from dasl_core.train.optim import set_schedules
+from dasl_core.train.outcomes import Outcomes
+from dasl_core.train.prefetch import ViewPrefetcher
 from dasl_core.train.progress import Progress, RunLength
 from dasl_core.train.pseudo_labels import PseudoLabels
 from dasl_core.train.reporter import Reporter
@@ -65,6 +69,8 @@ class Trainer:
     interruption: Interruption
     wrap: Callable[[], nn.Module]
     control: dist.ProcessGroup | None
+    prefetcher: ViewPrefetcher
+    outcomes: Outcomes
 
     @property
     def loader(self) -> EpochLoader:
@@ -88,24 +94,25 @@ class Trainer:
         except Interrupted as stop:
             return stop.outcome  # nothing is trained since the checkpoint to resume from
         try:
-            while not self._is_over():
-                epoch, first_step = divmod(self.progress.step, self.length.steps_per_epoch)
-                self.begin_epoch(epoch)
-                for batch in self.loader.epoch(epoch, first_step):
-                    self.checkpointer.check_write()
-                    if self.interruption.check_step(save=self.checkpointer.is_overdue()):
-                        self.metrics.report()
-                        self._save(required=False)
-                    self.step(batch)
-                    if (
-                        self.progress.step % self.length.steps_per_epoch
-                    ):  # else close the epoch first
-                        self._stop_if_collapsed()
-                self.end_epoch()
-                self._evaluate_and_save()
+            first, last = self.progress.step, self.length.total_steps
+            read_ahead = self.loader.batches(first, last, self.prefetcher.pin)
+            with closing(self.prefetcher.batches(read_ahead, first)) as batches:
+                while not self._is_over():
+                    epoch, first_step = divmod(self.progress.step, self.length.steps_per_epoch)
+                    self.begin_epoch(epoch)
+                    for batch in islice(batches, self.length.steps_per_epoch - first_step):
+                        self.checkpointer.check_write()
+                        if self.interruption.check_step(save=self.checkpointer.is_overdue()):
+                            self._report()
+                            self._save(required=False)
+                        self.step(batch)
+                        if self.progress.step % self.length.steps_per_epoch:  # else close it first
+                            self._stop_if_collapsed()
+                    self.end_epoch()
+                    self._evaluate_and_save()
             self._finish()
         except Interrupted as stop:
-            self.metrics.report()
+            self._report()
             self._save(required=True)
             return stop.outcome
         self.validator.publish_plots()
@@ -131,23 +138,25 @@ class Trainer:
             index, self.length.total_steps, steps_per_epoch, batch.indices, labels, all_ranks()
         )
         lr = set_schedules(self.updater.optimizer, index, steps_per_epoch, self.settings)
-        views = self.view_maker.make(batch, index)
+        views = self.prefetcher.views(batch, index)
         drawn = self.method.draw(self._image_seeds(len(batch.canvases), index))
         self.updater.snapshot_buffers()
         terms, outputs = self.gradients.backward(
-            [*views, *(tensor.to(views[0].device) for tensor in drawn)], step
+            [*views, *(tensor.to(views[0].device, non_blocking=True) for tensor in drawn)], step
         )
         # Before the unscaling, which looks for overflow: frozen weights have no gradient to check.
         self.method.before_update(step)
         self.updater.unscale()
         reported = self.metrics.is_due(index)
         before = self._probe(views) if reported else None
-        norm, updated = self.updater.apply()
+        with self.prefetcher.timer.span("optimizer"):
+            norm, updated = self.updater.apply()
         embeddings = outputs["embeddings"]
-        if updated:
-            self.method.after_update(step)
-            if self.pseudo_labels is not None:
-                self.pseudo_labels.observe(embeddings, batch.indices)
+        if updated is not False:  # a tensor: only the device knows yet
+            on_device = updated if isinstance(updated, Tensor) else None
+            self.method.after_update(replace(step, updated=on_device))
+        if self.pseudo_labels is not None:
+            self.pseudo_labels.observe(embeddings, batch.indices)
         self.progress.step += 1
         metrics = terms | {
             "loss": total(terms),
@@ -159,11 +168,25 @@ class Trainer:
             metrics["angular_update"] = angular_update(before, self._probe(views))
         self.metrics.add(metrics, embeddings, spread=reported)
         overflowed = self.updater.overflowed
-        self.guard.count(updated=updated, overflowed=overflowed, indices=batch.indices)
+        self.outcomes.record(self.progress.step, batch.indices, updated, overflowed=overflowed)
         if reported:
             # Only at these steps, which a resumed run reports as well.
             dim = {"embedding_dim": embeddings.shape[-1]}
-            self.metrics.watch_collapse(self.metrics.report() | dim)
+            self.metrics.watch_collapse(self._report() | dim)
+        else:
+            self._count_steps(wait=False)
+
+    def _count_steps(self, *, wait: bool) -> None:
+        """Count the steps whose outcome is due, and forget what the skipped ones left; see `Outcomes`."""
+        for outcome in self.outcomes.known(wait=wait):
+            if not outcome.updated and self.pseudo_labels is not None:
+                self.pseudo_labels.forget(outcome.age)
+            self.guard.count(outcome)
+
+    def _report(self) -> dict[str, float]:
+        """Report all steps, with their outcomes."""
+        self._count_steps(wait=True)
+        return self.metrics.report()
 
     def _image_seeds(self, share: int, step: int) -> list[int]:
         """Seeds of what the method draws for each image of this rank's share of a batch."""
@@ -189,7 +212,8 @@ class Trainer:
             return  # `_finish` does both
         if self.validator.is_due(epochs):
             self.interruption.check_work()
-            self.validator.evaluate("backbone")
+            with self.prefetcher.timer.span("evaluation"):
+                self.validator.evaluate("backbone")
         self._stop_if_collapsed()
         if self.checkpointer.is_due(epochs) and not self._is_over():
             self._save(required=False)
@@ -255,6 +279,7 @@ class Trainer:
         return bool(broadcast_int(int(self.validator.early_stop() is not None), self.control))
 
     def _save(self, *, required: bool) -> None:
+        self._count_steps(wait=True)  # a checkpoint counts them
         self.checkpointer.save(required=required)
         self.metrics.reset_timer()
 

@@ -1,9 +1,16 @@
 """Optimizer updates: clipping, loss scaling, and skipping of steps with non-finite gradients."""
 
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import Any
+
 import torch
 from torch import Tensor
 
 from dasl_core.spec import Clip
+
+# Integers of the same size, by which tensors of any type are restored bit for bit.
+_INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 class Updater:
@@ -16,6 +23,8 @@ class Updater:
         buffers: tensors that a forward changes (running statistics, centers, queues). They are
             restored when a step is skipped, as a NaN would persist in them.
         scaled: whether losses are scaled, for float16.
+        deferred: whether the device decides, so that the host need not wait for the gradients: for GPUs. Not
+            with float16, whose scaler makes the host wait.
 
     Attributes:
         overflowed: whether the last step was skipped because the loss scale is still too large for
@@ -30,8 +39,11 @@ class Updater:
         device: torch.device,
         *,
         scaled: bool,
+        deferred: bool = False,
     ) -> None:
+        assert not (scaled and deferred), "a loss scale is searched by the host"
         self.optimizer, self.clip, self.buffers = optimizer, clip, buffers
+        self.deferred = deferred
         self.scaler = torch.amp.GradScaler(device.type, enabled=scaled)
         self.weights = [p for group in optimizer.param_groups for p in group["params"]]
         self._snapshot = [buffer.clone() for buffer in buffers]
@@ -47,26 +59,64 @@ class Updater:
         if self.scaler.is_enabled():
             self.scaler.unscale_(self.optimizer)
 
-    def apply(self) -> tuple[Tensor, bool]:
+    def apply(self) -> tuple[Tensor, Tensor | bool]:
         """Clip and apply the gradients, or skip the step if they are not finite.
 
         Returns:
-            The norm of all gradients before clipping, and whether the weights were updated.
+            The norm of all gradients before clipping, and whether the weights were updated: with
+            `deferred` a tensor () bool that the device has still to compute.
         """
         gradients = [weight.grad for weight in self.weights if weight.grad is not None]
         norm = torch.nn.utils.get_total_norm(gradients)
-        finite = bool(torch.isfinite(norm))
-        self.overflowed = not finite and self.scaler.get_scale() > 1
-        if finite:
+        updated: Tensor | bool
+        if self.deferred:
+            updated = torch.isfinite(norm)
             if self.clip is not None:
                 self._clip(self.clip, gradients, norm)
-            self.scaler.step(self.optimizer)
-        elif self.buffers:
-            torch._foreach_copy_(self.buffers, self._snapshot)
-        if self.scaler.is_enabled():
-            self.scaler.update()
+            self._step_where(updated)
+            restore_unless(updated, self.buffers, self._snapshot)
+        else:
+            updated = bool(torch.isfinite(norm))
+            self.overflowed = not updated and self.scaler.get_scale() > 1
+            if updated:
+                if self.clip is not None:
+                    self._clip(self.clip, gradients, norm)
+                self.scaler.step(self.optimizer)
+            elif self.buffers:
+                torch._foreach_copy_(self.buffers, self._snapshot)
+            if self.scaler.is_enabled():
+                self.scaler.update()
         self.optimizer.zero_grad(set_to_none=True)
-        return norm, finite
+        return norm, updated
+
+    def _step_where(self, updated: Tensor) -> None:
+        """Make an optimizer step that changes neither weights nor state where `updated` is false."""
+        optimizer: Any = self.optimizer
+        weights = [weight for weight in self.weights if weight.grad is not None]
+        self._create_momenta()
+        if all(group.get("fused") for group in optimizer.param_groups):
+            # Fused optimizers take the flag of torch's GradScaler.
+            optimizer.found_inf = (~updated).float()
+            optimizer.step()
+            return
+        state = [optimizer.state[weight].values() for weight in weights]
+        changing = [*weights, *(value for values in state for value in values)]
+        before = [torch.clone(tensor) for tensor in changing]
+        optimizer.step()
+        restore_unless(updated, changing, before)
+
+    def _create_momenta(self) -> None:
+        """Create momenta of 0, with which a first step is the same as without any.
+
+        A first step that is skipped would otherwise leave momenta that nothing has ever set.
+        """
+        for group in self.optimizer.param_groups:
+            if not group.get("momentum"):
+                continue
+            for weight in group["params"]:
+                state = self.optimizer.state[weight]
+                if weight.grad is not None and state.get("momentum_buffer") is None:
+                    state["momentum_buffer"] = torch.zeros_like(weight)
 
     def _clip(self, clip: Clip, gradients: list[Tensor], norm: Tensor) -> None:
         if clip.value is not None:
@@ -75,6 +125,24 @@ class Updater:
             clip_each(gradients, clip.norm)
         elif clip.norm is not None:
             torch.nn.utils.clip_grads_with_norm_(self.weights, clip.norm, norm)
+
+
+@torch.no_grad()
+def restore_unless(flag: Tensor, tensors: Sequence[Tensor], before: Sequence[Tensor]) -> None:
+    """Set tensors to what they were `before` if a flag () bool is false, bit for bit, in place.
+
+    The host does not read the flag. Integers of the same bits replace what would be NaN times 0, in three
+    operations for all tensors of a size, where `torch.where` would take two for each.
+    """
+    by_size: dict[tuple[torch.device, int], list[tuple[Tensor, Tensor]]] = defaultdict(list)
+    for tensor, old in zip(tensors, before, strict=True):
+        bits = _INTEGERS[tensor.itemsize]
+        by_size[tensor.device, tensor.itemsize].append((tensor.view(bits), old.view(bits)))
+    for (device, size), pairs in by_size.items():
+        now = [tensor for tensor, _ in pairs]
+        changes = list(torch._foreach_sub([old for _, old in pairs], now))
+        torch._foreach_mul_(changes, (~flag).to(device, _INTEGERS[size]))
+        torch._foreach_add_(now, changes)
 
 
 @torch.no_grad()

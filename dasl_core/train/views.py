@@ -9,7 +9,7 @@ from torch import Tensor
 from dasl_core.data.augment import draw_view, render
 from dasl_core.data.loader import Batch
 from dasl_core.distributed import rank
-from dasl_core.seeds import stream
+from dasl_core.seeds import derive_seed, random_state, restore_random_state, stream
 from dasl_core.spec import Normalization, ResolvedAugment, ViewAugment
 from dasl_core.spec.methods import ResolvedMethodSettings
 from dasl_core.spec.methods.config import ResolvedMultiCropConfig
@@ -68,7 +68,14 @@ class OwnViewMaker:
         """
         images = batch.canvases.to(self.device, non_blocking=True)
         generator = stream(self.seed, "own views", step, rank())
-        views = list(self.augmentation(images, batch.valid_hw, generator))
+        # Views may be made before the step. What the function draws from torch's global generators must
+        # neither depend on that nor change what the network draws.
+        state = random_state(self.device)
+        torch.manual_seed(derive_seed(self.seed, "own views", step, rank()))
+        try:
+            views = list(self.augmentation(images, batch.valid_hw, generator))
+        finally:
+            restore_random_state(state, self.device)
         shapes = [tuple(view.shape) for view in views]
         expected = images.shape[:2]
         if len(views) != self.num_views or any(

@@ -1,0 +1,85 @@
+"""Whether the last steps changed the weights, which the host learns late."""
+
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+# The host may be this many steps ahead of a GPU: far enough that the GPU never waits, and near enough that
+# the views of few steps are in its memory.
+STEPS_IN_FLIGHT = 2
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Outcome of a step.
+
+    Attributes:
+        step: number of steps with this one.
+        updated: whether it changed the weights.
+        overflowed: whether it was skipped because the loss scale is still too large for float16.
+        indices: (N,) of the images of its global batch.
+        age: number of steps after this one that were recorded before this outcome was known.
+    """
+
+    step: int
+    indices: Tensor
+    updated: bool
+    overflowed: bool
+    age: int
+
+
+@dataclass(frozen=True)
+class _Pending:
+    step: int
+    indices: Tensor
+    updated: Tensor | bool
+    overflowed: bool
+    known: torch.cuda.Event | None
+
+    def wait(self) -> bool:
+        if self.known is not None:
+            self.known.synchronize()
+        return bool(self.updated)
+
+
+class Outcomes:
+    """The outcomes of steps, in order, each after a fixed number of further steps.
+
+    The number is fixed because all ranks must react to a skipped step at the same time.
+
+    Args:
+        in_flight: steps whose outcome need not be known.
+    """
+
+    def __init__(self, in_flight: int) -> None:
+        self.in_flight = in_flight
+        self._pending: deque[_Pending] = deque()
+
+    def record(
+        self, step: int, indices: Tensor, updated: Tensor | bool, *, overflowed: bool
+    ) -> None:
+        """Record a step; arguments as for `Outcome`.
+
+        Args:
+            updated: may be a tensor () bool that a GPU has still to compute.
+        """
+        known = None
+        if isinstance(updated, Tensor) and updated.is_cuda:
+            with torch.cuda.device(updated.device):
+                updated = updated.to("cpu", non_blocking=True)
+                known = torch.cuda.current_stream().record_event()
+        self._pending.append(_Pending(step, indices, updated, overflowed, known))
+
+    def known(self, *, wait: bool) -> Iterator[Outcome]:
+        """Yield the outcomes that are due, oldest first; waits until the device has computed them.
+
+        Args:
+            wait: whether those of the steps in flight are due, too.
+        """
+        while len(self._pending) > (0 if wait else self.in_flight):
+            first = self._pending.popleft()
+            updated = first.wait()
+            yield Outcome(first.step, first.indices, updated, first.overflowed, len(self._pending))

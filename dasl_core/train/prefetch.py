@@ -1,0 +1,124 @@
+"""The views of a step, on a GPU rendered on a stream of their own while the step before runs."""
+
+from collections.abc import Generator, Iterable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from dasl_core.data.loader import Batch
+from dasl_core.train.timing import StepTimer
+from dasl_core.train.views import OwnViewMaker, ViewMaker
+
+
+@dataclass
+class _Prepared:
+    """Views of a batch, or the error that a function of the user raised for it."""
+
+    batch: Batch
+    views: list[Tensor]
+    error: Exception | None = None
+    ready: torch.cuda.Event | None = None
+
+
+class ViewPrefetcher:
+    """Makes the views of each step, the next step's in advance where that hides their time.
+
+    Random numbers are functions of the seed, the step and the view, so views do not depend on when they
+    are made. On a CPU nothing is made in advance: the step would wait for the same cores.
+
+    Args:
+        ahead: whether to prepare the next step's views before a step; None: on a GPU.
+    """
+
+    def __init__(
+        self,
+        maker: ViewMaker | OwnViewMaker,
+        device: torch.device,
+        timer: StepTimer,
+        *,
+        ahead: bool | None = None,
+    ) -> None:
+        self.maker, self.device, self.timer = maker, device, timer
+        self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
+        self._looks_ahead = self._stream is not None if ahead is None else ahead
+        self._prepared: list[_Prepared] = []
+
+    def pin(self, batch: Batch) -> Batch:
+        """Move a batch to pinned memory, from which a GPU copies while the CPU goes on.
+
+        Called by reading threads. Torch reuses the memory once the copy to the GPU is done.
+        """
+        if self._stream is None:
+            return batch
+        with torch.cuda.device(self.device):  # else a thread would use the first GPU
+            return replace(batch, canvases=batch.canvases.pin_memory())
+
+    def batches(self, batches: Iterable[Batch], first: int) -> Generator[Batch, None, None]:
+        """Yield batches, with the views of the next one already begun.
+
+        Args:
+            first: step of the run that the first batch belongs to.
+        """
+        source, step = iter(batches), first
+        try:
+            while True:
+                with self.timer.span("data_wait"):
+                    batch = next(source, None)
+                if batch is not None:
+                    self.timer.add("decode", batch.seconds)
+                    if not self._looks_ahead:
+                        yield batch
+                        continue
+                    self._prepared.append(self._prepare(batch, step))
+                    step += 1
+                    if len(self._prepared) == 1:
+                        continue
+                elif not self._prepared:
+                    return
+                yield self._prepared[0].batch
+        finally:
+            self._prepared.clear()
+            if isinstance(source, Generator):
+                source.close()
+
+    def views(self, batch: Batch, step: int) -> list[Tensor]:
+        """Return the views of a batch, one tensor (B, C, H, W) each; make them now unless they are prepared.
+
+        Args:
+            step: of the run.
+
+        Raises:
+            Exception: what a function of the user raised for this batch.
+        """
+        if not self._prepared or self._prepared[0].batch is not batch:
+            return self._make(batch, step)
+        prepared = self._prepared.pop(0)
+        if prepared.error is not None:
+            raise prepared.error
+        if prepared.ready is not None:
+            stream = torch.cuda.current_stream(self.device)
+            stream.wait_event(prepared.ready)
+            for view in prepared.views:
+                view.record_stream(stream)  # its memory is reused only after the step
+        return prepared.views
+
+    def _prepare(self, batch: Batch, step: int) -> _Prepared:
+        with self._side_stream():
+            try:
+                prepared = _Prepared(batch, self._make(batch, step))
+            except Exception as error:  # noqa: BLE001  # raised at the step that it belongs to
+                return _Prepared(batch, [], error)
+            if self._stream is not None:
+                prepared.ready = self._stream.record_event()
+        return prepared
+
+    def _side_stream(self) -> AbstractContextManager[object]:
+        return nullcontext() if self._stream is None else torch.cuda.stream(self._stream)
+
+    def _make(self, batch: Batch, step: int) -> list[Tensor]:
+        with self.timer.span("copy"):
+            canvases = batch.canvases.to(self.device, non_blocking=True)
+        with self.timer.span("views"):
+            return self.maker.make(replace(batch, canvases=canvases), step)
