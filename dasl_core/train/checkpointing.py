@@ -371,6 +371,10 @@ class TrainingState:
         if before == self.settings["train"]["optimizer"]["name"] and sizes == [
             len(g["params"]) for g in settings
         ]:
+            for saved, requested in zip(state["optimizer"]["param_groups"], settings, strict=True):
+                # Torch places the counts of steps by the saved option: on the device for a fused optimizer.
+                if "fused" in requested:
+                    saved["fused"] = requested["fused"]
             self.optimizer.load_state_dict(state["optimizer"])
             for group, requested in zip(self.optimizer.param_groups, settings, strict=True):
                 # The state is the checkpoint's; momentum and other options are the spec's.

@@ -1,6 +1,7 @@
 """The random views of a step."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -68,14 +69,8 @@ class OwnViewMaker:
         """
         images = batch.canvases.to(self.device, non_blocking=True)
         generator = stream(self.seed, "own views", step, rank())
-        # Views may be made before the step. What the function draws from torch's global generators must
-        # neither depend on that nor change what the network draws.
-        state = random_state(self.device)
-        torch.manual_seed(derive_seed(self.seed, "own views", step, rank()))
-        try:
+        with self._own_random_state(step):
             views = list(self.augmentation(images, batch.valid_hw, generator))
-        finally:
-            restore_random_state(state, self.device)
         shapes = [tuple(view.shape) for view in views]
         expected = images.shape[:2]
         if len(views) != self.num_views or any(
@@ -88,6 +83,23 @@ class OwnViewMaker:
         return [
             view.to(self.device, self.dtype).contiguous(memory_format=self.layout) for view in views
         ]
+
+    @contextmanager
+    def _own_random_state(self, step: int) -> Iterator[None]:
+        """Seed torch's global generators for a step on a GPU, and restore them.
+
+        Views are made before their step there. What the function draws must neither depend on that nor change
+        what the network draws. On a CPU they are made in the step.
+        """
+        if self.device.type == "cpu":
+            yield
+            return
+        state = random_state(self.device)
+        torch.manual_seed(derive_seed(self.seed, "own views", step, rank()))
+        try:
+            yield
+        finally:
+            restore_random_state(state, self.device)
 
 
 class ViewMaker:
