@@ -10,14 +10,15 @@ included.
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
+from dasl_core.data.blur import blur_all, blur_one
+from dasl_core.data.resampling import crop_all, crop_each
 from dasl_core.spec import Normalization, ViewAugment
 from dasl_core.spec.fields import EIGHT_BIT, Interpolation
 
@@ -30,6 +31,9 @@ CROP_RATIO = (3 / 4, 4 / 3)
 # SimCLR's strengths at jitter 1: 0.8 each, and 0.2 of a turn of hue.
 JITTER, HUE_JITTER = 0.8, 0.2
 BLUR_SIGMA = (0.1, 2.0)
+
+# Side of views from which a CPU renders images one by one. Smaller ones take less time in a batch.
+ONE_BY_ONE_FROM = 64
 
 
 @dataclass(frozen=True)
@@ -144,11 +148,23 @@ def render(
     """
     # The levels of deeper pixels would be lost in half precision.
     precision = dtype if canvases.dtype == torch.uint8 else torch.float32
+    one_by_one = canvases.device.type == "cpu" and image_size >= ONE_BY_ONE_FROM
+    crop = crop_each if one_by_one else crop_all
     valid_hw, box = valid_hw.to(canvases.device), view.box.to(precision)
-    images = _crop(canvases, valid_hw, box, image_size, FILTERS[view.interpolation])
+    images = crop(canvases, valid_hw, box, image_size, view.interpolation)
     images = _to_window(images, normalization.window).to(dtype)
     if view.interpolation == "bicubic" or normalization.window != EIGHT_BIT:
         images = images.clamp(0, 1)  # the filter overshoots, and the window cuts
+    change = _change_each if one_by_one else _change_all
+    mean, std = (
+        _constant(values, dtype, images.device).view(-1, 1, 1)
+        for values in (normalization.mean, normalization.std)
+    )
+    return change(images, view).sub_(mean).div_(std)
+
+
+def _change_all(images: Tensor, view: ViewParameters) -> Tensor:
+    """Change the colors of (B, C, H, W) images in [0, 1], blur and solarize them."""
     if images.shape[1] == 3:
         images = _recolor(images, view.color, view.contrast)
     else:  # without color, only brightness and contrast apply
@@ -156,15 +172,32 @@ def render(
         images = _stretch(images, images, view.contrast)
     images = images.clamp(0, 1)
     if view.sigma is not None:
-        images = _blur(images, view.sigma)
+        images = blur_all(images, view.sigma)
     if view.solarized is not None:
         chosen = (images > 0.5) & (view.solarized > 0)[:, None, None, None]
         images = torch.where(chosen, 1 - images, images)
-    mean, std = (
-        _constant(values, dtype, images.device).view(1, -1, 1, 1)
-        for values in (normalization.mean, normalization.std)
-    )
-    return (images - mean) / std
+    return images
+
+
+def _change_each(images: Tensor, view: ViewParameters) -> Tensor:
+    """Do what `_change_all` does, in place, and only to the images that draw it."""
+    colored = (view.color != torch.eye(3, dtype=view.color.dtype)).any(dim=(1, 2))
+    colored |= view.contrast != 1
+    count = len(images)
+    sigmas = [0.0] * count if view.sigma is None else view.sigma.tolist()
+    solarized = [0.0] * count if view.solarized is None else view.solarized.tolist()
+    plain = replace(view, sigma=None, solarized=None)
+    for i, image in enumerate(images):
+        if colored[i]:
+            row = slice(i, i + 1)
+            image.copy_(_change_all(images[row], plain.rows(row))[0])
+        else:
+            image.clamp_(0, 1)  # rounding may leave the filtered values just outside
+        if sigmas[i] > 0:
+            image.copy_(blur_one(image, sigmas[i]))
+        if solarized[i] > 0:
+            image.copy_(torch.where(image > 0.5, 1 - image, image))
+    return images
 
 
 def _to_window(images: Tensor, window: tuple[float, float]) -> Tensor:
@@ -224,61 +257,6 @@ def _color_matrix(brightness: Tensor, saturation: Tensor, hue: Tensor) -> Tensor
     return matrix
 
 
-def _triangle(distance: Tensor) -> Tensor:
-    """Weights of the bilinear filter at distances of at least 0, in pixels."""
-    return (1 - distance).clamp(min=0)
-
-
-def _cubic(distance: Tensor) -> Tensor:
-    """Weights of the bicubic filter (Keys 1981), with Pillow's a of -0.5."""
-    near = (1.5 * distance - 2.5) * distance * distance + 1
-    far = ((-0.5 * distance + 2.5) * distance - 4) * distance + 2
-    return torch.where(distance < 1, near, far * (distance < 2))
-
-
-Filter = Callable[[Tensor], Tensor]
-FILTERS: Mapping[Interpolation, Filter] = {"bilinear": _triangle, "bicubic": _cubic}
-
-
-def _crop(canvases: Tensor, valid_hw: Tensor, box: Tensor, size: int, kernel: Filter) -> Tensor:
-    """Resample a box of each image to (B, C, size, size), as Pillow's `resize`.
-
-    A box is parallel to the axes, so rows and columns are filtered one after the other.
-    """
-    count, channels, side, _ = canvases.shape
-    height, width = (edge.to(box.dtype) for edge in valid_hw.unbind(1))
-    rows = _filter_weights(box[:, 1], box[:, 3], height, side, size, kernel)
-    columns = _filter_weights(box[:, 0], box[:, 2], width, side, size, kernel)
-    lower = rows[:, None] @ canvases.to(box.dtype)  # (B, C, size, side)
-    return (lower.flatten(1, 2) @ columns.mT).view(count, channels, size, size)
-
-
-def _filter_weights(
-    start: Tensor, share: Tensor, edge: Tensor, side: int, size: int, kernel: Filter
-) -> Tensor:
-    """Weights (B, size, side) of a canvas's rows or columns in those of a view.
-
-    Where a view reduces, the filter is wider by the reduction, so that details finer than the view's pixels
-    vanish and leave no moire.
-
-    Args:
-        start: (B,), of the box, as a share of the image.
-        share: (B,), of the image in the box; negative for a flipped view.
-        edge: (B,), pixels of the image within its canvas.
-        side: pixels of the canvas.
-        size: pixels of the view.
-        kernel: weights by distance, as for a view that enlarges.
-    """
-    steps = (torch.arange(size, device=edge.device, dtype=edge.dtype) + 0.5) / size
-    centers = (start[:, None] + steps * share[:, None]) * edge[:, None]  # in pixels of the canvas
-    reduction = (share.abs() * edge / size).clamp(min=1)
-    pixels = torch.arange(side, device=edge.device, dtype=edge.dtype) + 0.5
-    distance = (pixels - centers[:, :, None]).abs() / reduction[:, None, None]
-    # Beyond the image the canvas is empty.
-    weights = kernel(distance) * (pixels < edge[:, None])[:, None, :]
-    return weights / weights.sum(dim=2, keepdim=True)
-
-
 def _recolor(images: Tensor, color: Tensor, contrast: Tensor) -> Tensor:
     recolored = (color @ images.flatten(2)).view_as(images)
     weights = _constant(LUMA, images.dtype, images.device).view(1, 3, 1, 1)
@@ -288,19 +266,3 @@ def _recolor(images: Tensor, color: Tensor, contrast: Tensor) -> Tensor:
 def _stretch(images: Tensor, luminance: Tensor, contrast: Tensor) -> Tensor:
     mean = luminance.mean(dim=(1, 2, 3), keepdim=True)
     return torch.lerp(mean, images, contrast[:, None, None, None])
-
-
-def _blur(images: Tensor, sigma: Tensor) -> Tensor:
-    """Blur each image with a separable Gaussian kernel of a tenth of the side, as SimCLR does."""
-    count, channels, size, _ = images.shape
-    radius = max(1, size // 20)
-    offsets = torch.arange(-radius, radius + 1, device=images.device, dtype=images.dtype)
-    safe = sigma.clamp(min=BLUR_SIGMA[0])[:, None]
-    kernel = torch.softmax(-(offsets**2) / (2 * safe**2), dim=1)
-    kernel = torch.where(sigma[:, None] > 0, kernel, (offsets == 0).to(images.dtype))
-    kernel = kernel.repeat_interleave(channels, dim=0)  # (B * C, 2 * radius + 1)
-    stacked = images.reshape(1, count * channels, size, size)
-    stacked = F.pad(stacked, (radius,) * 4, mode="reflect")
-    stacked = F.conv2d(stacked, kernel[:, None, None, :], groups=count * channels)
-    stacked = F.conv2d(stacked, kernel[:, None, :, None], groups=count * channels)
-    return stacked.view(count, channels, size, size)

@@ -1,0 +1,154 @@
+"""Crops of canvases, resampled as Pillow's `resize` and torchvision's `antialias=True` do.
+
+Where a view reduces, the filter is wider by the reduction, so that details finer than the view's pixels vanish
+and leave no moire. A crop is parallel to the axes, so rows and columns are filtered one after the other.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from dasl_core.spec.fields import Interpolation
+
+
+def _triangle(distance: Tensor) -> Tensor:
+    """Weights of the bilinear filter at distances of at least 0, in pixels."""
+    return (1 - distance).clamp(min=0)
+
+
+def _cubic(distance: Tensor) -> Tensor:
+    """Weights of the bicubic filter (Keys 1981), with Pillow's a of -0.5."""
+    near = (1.5 * distance - 2.5) * distance * distance + 1
+    far = ((-0.5 * distance + 2.5) * distance - 4) * distance + 2
+    return torch.where(distance < 1, near, far * (distance < 2))
+
+
+@dataclass(frozen=True)
+class Filter:
+    """A resampling filter: its weights by distance, and the distance from which they are 0."""
+
+    weights: Callable[[Tensor], Tensor]
+    support: int
+
+
+FILTERS: Mapping[Interpolation, Filter] = {
+    "bilinear": Filter(_triangle, 1),
+    "bicubic": Filter(_cubic, 2),
+}
+
+# Rows of a view that `crop_each` computes at a time. A smaller block multiplies fewer zeros in more calls.
+BLOCK = 32
+
+
+def crop_all(
+    canvases: Tensor, valid_hw: Tensor, box: Tensor, size: int, interpolation: Interpolation
+) -> Tensor:
+    """Crop all canvases with two batched matrix multiplications, in the dtype of the boxes.
+
+    Args:
+        canvases: (B, C, S, S), of any dtype.
+        valid_hw: (B, 2) height and width of the image within its canvas.
+        box: (B, 4), as `ViewParameters.box`.
+        size: pixels a side of the result.
+
+    Returns:
+        (B, C, size, size), in the units of the canvases. The bicubic filter overshoots.
+    """
+    count, channels, side, _ = canvases.shape
+    centers, reduction, edge = _places(valid_hw, box, size)
+    pixels = torch.arange(side, device=box.device, dtype=box.dtype) + 0.5
+    rows, columns = (
+        _weights(pixels.expand(count, side), centers[:, axis], reduction[:, axis], edge[:, axis], interpolation)
+        for axis in (0, 1)
+    )  # fmt: skip
+    lower = rows[:, None] @ canvases.to(box.dtype)  # (B, C, size, side)
+    return (lower.flatten(1, 2) @ columns.mT).view(count, channels, size, size)
+
+
+def crop_each(
+    canvases: Tensor, valid_hw: Tensor, box: Tensor, size: int, interpolation: Interpolation
+) -> Tensor:
+    """Crop canvases on the CPU one by one: an image costs what its crop does, not its canvas.
+
+    Arguments and result are those of `crop_all`.
+    """
+    centers, reduction, edge = _places(valid_hw, box, size)
+    rows, columns = (
+        _bands(centers[:, axis], reduction[:, axis], edge[:, axis], interpolation)
+        for axis in (0, 1)
+    )
+    crops = box.new_empty(*canvases.shape[:2], size, size)
+    for i, canvas in enumerate(canvases):
+        (top, bottom), (left, right) = (
+            (min(band.first[i] for band in bands), max(band.end[i] for band in bands))
+            for bands in (rows, columns)
+        )
+        part = canvas[:, top:bottom, left:right].to(box.dtype)
+        lower = torch.cat(
+            [band.of(i) @ part[:, band.first[i] - top : band.end[i] - top] for band in rows], dim=1
+        )
+        torch.cat(
+            [lower[:, :, band.first[i] - left : band.end[i] - left] @ band.of(i).T for band in columns],
+            dim=2,
+            out=crops[i],
+        )  # fmt: skip
+    return crops
+
+
+@dataclass(frozen=True)
+class _Band:
+    """Weights of the pixels that a block of a view's rows (or columns) reads.
+
+    Attributes:
+        first: of each image, the first pixel that it reads.
+        end: of each image, the pixel after the last.
+        weights: (B, rows, pixels), padded with zeros to the longest.
+    """
+
+    first: list[int]
+    end: list[int]
+    weights: Tensor
+
+    def of(self, i: int) -> Tensor:
+        """Return (rows, pixels) weights of one image."""
+        return self.weights[i, :, : self.end[i] - self.first[i]]
+
+
+def _bands(
+    centers: Tensor, reduction: Tensor, edge: Tensor, interpolation: Interpolation
+) -> list[_Band]:
+    reach = FILTERS[interpolation].support * reduction
+    bands = []
+    for block in centers.split(BLOCK, dim=1):
+        first = (block.amin(dim=1) - reach).floor().clamp(min=0)
+        end = torch.minimum((block.amax(dim=1) + reach).ceil(), edge)
+        pixels = first[:, None] + torch.arange(int((end - first).max()), dtype=block.dtype) + 0.5
+        weights = _weights(pixels, block, reduction, edge, interpolation)
+        bands.append(_Band(first.int().tolist(), end.int().tolist(), weights))
+    return bands
+
+
+def _places(valid_hw: Tensor, box: Tensor, size: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Locate the rows and columns of views in canvases, in pixels.
+
+    Returns:
+        Centers (B, 2, size) of rows and of columns, by how much they are reduced (B, 2), at least 1, and
+        edges (B, 2) of the images.
+    """
+    edge = valid_hw.to(box.dtype)
+    start, share = box[:, [1, 0]], box[:, [3, 2]]  # the share of a flipped view is negative
+    steps = (torch.arange(size, device=box.device, dtype=box.dtype) + 0.5) / size
+    centers = (start[:, :, None] + steps * share[:, :, None]) * edge[:, :, None]
+    return centers, (share.abs() * edge / size).clamp(min=1), edge
+
+
+def _weights(
+    pixels: Tensor, centers: Tensor, reduction: Tensor, edge: Tensor, interpolation: Interpolation
+) -> Tensor:
+    """Weights (B, rows, P) of (B, P) pixels of a canvas in (B, rows) of a view."""
+    distance = (pixels[:, None, :] - centers[:, :, None]).abs() / reduction[:, None, None]
+    # Beyond the image the canvas is empty.
+    weights = FILTERS[interpolation].weights(distance) * (pixels < edge[:, None])[:, None, :]
+    return weights / weights.sum(dim=2, keepdim=True)
