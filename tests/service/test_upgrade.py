@@ -158,7 +158,7 @@ def test_paused_job_resumes_with_the_losses_it_would_have_had(
     old: OldService, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Everything but the resampling of crops is as it was, bit for bit."""
-    monkeypatch.setattr(augment, "_crop", crop_of_v0_1)  # from 0 to 1
+    monkeypatch.setattr(augment, "crop_all", crop_of_v0_1)  # from 0 to 1
     monkeypatch.setattr(augment, "_to_window", lambda images, window: images)
     losses = resume_paused(old, tmp_path).curve()
     expected = [loss for _, loss in old.record["resumed"]["losses"][: len(losses)]]
