@@ -43,7 +43,7 @@ CORE_TORCH ?= 2.11
 CORE_VENV := build/core-$(CORE_TORCH)
 test-core: $(STAMP)
 	$(BIN)/uv venv --quiet --allow-existing --python $(CORE_PYTHON) $(CORE_VENV)
-	VIRTUAL_ENV=$(CORE_VENV) $(BIN)/uv pip install --quiet --editable ".[core]" "torch==$(CORE_TORCH).*" \
+	VIRTUAL_ENV=$(CORE_VENV) $(BIN)/uv pip install --quiet --editable ".[core,formats]" "torch==$(CORE_TORCH).*" \
 		hypothesis lightly "pytest<9.2" pytest-timeout pytest-xdist scikit-learn
 	$(CORE_VENV)/bin/python -m pytest tests/dasl_core -n $(PYTEST_WORKERS) --dist loadgroup
 
