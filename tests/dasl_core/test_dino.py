@@ -318,9 +318,11 @@ def test_teacher_is_updated_once_per_step_with_micro_batches(
     momenta: list[float] = []
     update = Teacher.update
 
-    def counted(teacher: Teacher, *students: nn.Module, momentum: float) -> None:
+    def counted(
+        teacher: Teacher, *students: nn.Module, momentum: float, where: Tensor | None
+    ) -> None:
         momenta.append(momentum)
-        update(teacher, *students, momentum=momentum)
+        update(teacher, *students, momentum=momentum, where=where)
 
     monkeypatch.setattr(Teacher, "update", counted)
     spec = resolved(pictures, method={"name": "dino"}, train={"micro_batches": 4, "epochs": 2})

@@ -72,7 +72,10 @@ def test_broken_images_are_listed_with_reasons(pictures: Dataset, images: Images
     for path, reason in images.broken.items():
         assert reason in reasons[path]
     assert report.class_names == list(CLASSES)
-    assert pictures.facts == {"num_images": images.usable, "num_classes": 4, "median_size": 24}
+    assert pictures.facts is not None
+    sizes = {"num_images": images.usable, "num_classes": 4, "median_size": 24}
+    assert sizes.items() <= pictures.facts.items()
+    assert (pictures.facts["bands"], pictures.facts["dtype"]) == (3, "uint16")
 
 
 def test_api_answers_about_a_job_agree(client: Client, main_job: Job) -> None:

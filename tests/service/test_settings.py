@@ -36,6 +36,23 @@ def test_dataset_roots_are_absolute_folders_separated_by_colons(
             Settings()
 
 
+def test_object_stores_are_readable_where_folders_are_or_where_they_are_listed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert Settings().readable_folders("a").allow_uri("s3://bucket/images")
+    monkeypatch.setenv("DASL_DATASET_ROOTS", "/data")
+    assert not Settings().readable_folders("a").allow_uri("s3://bucket/images")
+    monkeypatch.setenv("DASL_DATASET_URIS", "s3://bucket/images gs://other")
+    monkeypatch.setenv("DASL_ARTIFACTS_URI", "s3://bucket/images/artifacts")
+    readable = Settings().readable_folders("a")
+    assert readable.allow_uri("s3://bucket/images/birds")
+    assert not readable.allow_uri("s3://bucket/images/artifacts/datasets")
+    assert not readable.allow_uri("s3://bucket/other")
+    monkeypatch.setenv("DASL_DATASET_URIS", "/data")
+    with pytest.raises(ValidationError, match="must be URIs such as"):
+        Settings()
+
+
 def test_tenant_roots_name_folders_of_each_tenant(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DASL_TENANT_ROOTS", "a=/data/a:/models/a;b=/data/b")
     a, b, models = Path("/data/a"), Path("/data/b"), Path("/models/a")
