@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Literal
 from urllib.parse import urlsplit
 
@@ -14,6 +15,9 @@ REMOTE_SCHEMES = ("s3", "gs", "az", "abfs", "hf")
 
 # Files that hold many images, or list them.
 SOURCE_ENDINGS = (".tar", ".zip", ".parquet", ".csv", ".tsv", ".txt", ".lst", ".npy")
+
+# As all stores name buckets; "container@account" is Azure's form.
+_BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]*")
 
 Column = Annotated[str, Field(min_length=1, max_length=200)]
 
@@ -57,14 +61,18 @@ def remote_scheme(uri: str) -> str | None:
     """Return the scheme of a URI of another machine; None for a path or a `file://` URI.
 
     Raises:
-        ValueError: the scheme is not one of `REMOTE_SCHEMES`. The message continues a sentence about the URI.
+        ValueError: the scheme is not one of `REMOTE_SCHEMES`, or the URI names no bucket or owner. The message
+            continues a sentence about the URI.
     """
     if "://" not in uri or uri.startswith("/"):
         return None
-    scheme = urlsplit(uri).scheme.lower()
+    parts = urlsplit(uri)
+    scheme = parts.scheme.lower()
     if scheme == "file":
         return None
     if scheme not in REMOTE_SCHEMES:
         known = ", ".join(f"{each}://" for each in REMOTE_SCHEMES)
         raise ValueError(f"has the scheme {scheme}://; expected a path, file://, {known}")
+    if not _BUCKET.fullmatch(parts.netloc):
+        raise ValueError(f"names no bucket or owner; expected one after {scheme}://")
     return scheme

@@ -28,7 +28,7 @@ def _location(uri: str) -> str:
     """Normalize a path or a URI to what is stored: of this machine, the path."""
     try:
         if remote_scheme(uri) is not None:
-            if ".." in uri or not uri.isprintable():
+            if ".." in uri.split("/") or not uri.isprintable():
                 raise problem("contains '..' or a control character", uri, _FOLDER)
             return uri.rstrip("/")
         path = local_path(uri)

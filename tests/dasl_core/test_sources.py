@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import tarfile
 import zipfile
 from collections.abc import Callable
@@ -98,6 +99,11 @@ def as_parquet(path: Path) -> str:
 def as_saved_data_set(path: Path) -> str:
     table(path).save_to_disk(path / "saved")
     return str(path / "saved")
+
+
+def as_array(path: Path) -> str:
+    np.save(path / "stack.npy", np.zeros((4, 9, 9), np.uint8))
+    return str(path / "stack.npy")
 
 
 KINDS = (as_folder, as_tar, as_webdataset, as_zip, as_csv, as_parquet, as_saved_data_set)
@@ -308,3 +314,85 @@ def test_uris_must_be_allowed() -> None:
     assert not allowed.allow_uri("s3://data/shared/../secret")
     with pytest.raises(ValueError, match="outside the folders that may be read"):
         find_source("s3://other/images.tar", SourceOptions(), allowed)
+
+
+def test_list_and_pattern_read_nothing_that_is_excluded(tmp_path: Path) -> None:
+    """A folder that may be read can contain another tenant's."""
+    private = tmp_path / "private"
+    folder(private)
+    with tarfile.open(private / "a.tar", "w") as archive:
+        add(archive, "0.png", content(0))
+    allowed = ReadableFolders([tmp_path], [private])
+    (tmp_path / "list.txt").write_text(f"private/{NAMES[0]}\n{private / NAMES[1]}\n0.png\n")
+    (tmp_path / "0.png").write_bytes(content(0))
+    index = ingest_folder(tmp_path / "list.txt", allowed=allowed)
+    assert list(index.paths) == ["0.png"]
+    assert len(index.skipped) == 2
+    for location in (private / "a.tar", private / "*.tar", private):
+        with pytest.raises(ValueError, match="outside the folders that may be read"):
+            ingest_folder(location, allowed=allowed)
+    # A pattern stands for files of its own folder, not for those of the folders inside.
+    with pytest.raises(ValueError, match="matches 0 files"):
+        ingest_folder(tmp_path / "*.tar", allowed=allowed)
+    record = SourceRecord("tar", str(private), str(tmp_path), ("private/a.tar",))
+    with pytest.raises(ValueError, match="outside the folders that may be read"):
+        record.open(allowed)
+
+
+def test_folder_may_be_named_like_a_pattern(tmp_path: Path) -> None:
+    assert len(ingest_folder(folder(tmp_path / "a*b{1..2}"))) == 4
+
+
+@pytest.mark.parametrize("uri", ["s3://", "s3:///folder", "hf://", "s3://*.tar"])
+def test_uri_must_name_a_bucket(uri: str) -> None:
+    with pytest.raises(ValueError, match="names no bucket or owner"):
+        find_source(uri)
+
+
+def test_hub_name_is_never_a_folder_of_this_machine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The library `datasets` reads a folder of that name below the current one."""
+    folder(tmp_path / "owner" / "secret")
+    monkeypatch.chdir(tmp_path)
+    for uri in ("hf://owner/secret", "hf://owner", "hf://owner/secret/cat"):
+        with pytest.raises(ValueError, match="names no data set of the hub"):
+            ingest_folder(uri)
+
+
+def test_many_parquet_files_are_not_all_open(tmp_path: Path) -> None:
+    import pyarrow
+    import pyarrow.parquet
+
+    for number in range(60):
+        rows = pyarrow.table({"jpg": [content(number % 4)]})
+        pyarrow.parquet.write_table(rows, tmp_path / f"part-{number:05}.parquet")
+    before = len(os.listdir("/proc/self/fd"))
+    index = ingest_folder(tmp_path)
+    assert len(index) == 60
+    assert len(os.listdir("/proc/self/fd")) - before < 40
+    for position in range(59, -1, -7):
+        assert index.decode(position, 3)[0, 0, 0] == 10 * (position % 4)
+
+
+@pytest.mark.parametrize("write", [as_tar, as_zip, as_parquet, as_csv, as_array])
+def test_damaged_sources_are_refused_or_read_in_part(
+    tmp_path: Path, write: Callable[[Path], str]
+) -> None:
+    location = Path(write(tmp_path))
+    file = location if location.is_file() else next(location.iterdir())
+    whole, random = file.read_bytes(), np.random.default_rng(0)
+    problems: list[str] = []
+    for number in range(150):
+        damaged = bytearray(whole[: random.integers(1, len(whole) + 1)] if number % 3 else whole)
+        for place in random.integers(0, len(damaged), 8):
+            damaged[place] = random.integers(0, 256)
+        file.write_bytes(damaged)
+        try:
+            index = ingest_folder(file, workers=1)
+        except ValueError as error:
+            problems.append(str(error))
+        else:
+            assert len(index) > 0
+    assert problems
+    assert all(problem and "\n" not in problem for problem in problems)

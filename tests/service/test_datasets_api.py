@@ -60,6 +60,8 @@ def test_name_conflict_explains_failed_dataset(api: Api, tmp_path: Path) -> None
         ("x", "file://elsewhere/data", "uri"),
         ("x", "file:///%2e%2e/etc", "uri"),
         ("x", "s3://bucket/../data", "uri"),
+        ("x", "s3://", "uri"),
+        ("x", "s3:///data", "uri"),
         ("x", "s3://bucket/a\nb", "uri"),
         ("x", "http://169.254.169.254/latest/meta-data", "uri"),
         ("x", "gopher://localhost:6379/_FLUSHALL", "uri"),

@@ -46,7 +46,7 @@ def decode(file: IO[bytes]) -> Pixels:
     """Decode the first frame; see `dasl_core.data.decode.decode`."""
     dataset = _read(file, pixels=True)
     header = _header_of(dataset)
-    pixels = optional_module("pydicom.pixels", "DICOM", "dicom")
+    pixels = optional_module("pydicom.pixels", "the image is DICOM", "dicom")
     from dasl_core.data.decode import dicom_codecs  # it imports pydicom
 
     plugin = dicom_codecs.plugin_of(dataset.file_meta.TransferSyntaxUID)
@@ -60,7 +60,7 @@ def decode(file: IO[bytes]) -> Pixels:
 
 
 def _read(file: IO[bytes], *, pixels: bool = False) -> Any:
-    pydicom = optional_module("pydicom", "DICOM", "dicom")
+    pydicom = optional_module("pydicom", "the image is DICOM", "dicom")
     file.seek(0)
     has_prefix = file.read(PREFIX_AT + len(PREFIX))[PREFIX_AT:] == PREFIX
     if has_prefix:

@@ -84,7 +84,7 @@ def open_image(file: IO[bytes], formats: tuple[str, ...]) -> ImageFile.ImageFile
     """Open an image without decoding its pixels."""
     file.seek(0)
     if "HEIF" in formats:
-        heif = optional_module("pillow_heif", "HEIC", "heif")
+        heif = optional_module("pillow_heif", "the image is HEIC", "heif")
         # The pool that decodes has a thread for each core already.
         heif.register_heif_opener(decode_threads=1, thumbnails=False)
     return Image.open(file, formats=formats)

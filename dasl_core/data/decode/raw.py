@@ -48,7 +48,7 @@ def _first(own: int, outer: int) -> int:
 
 def _preview(file: IO[bytes]) -> tuple[IO[bytes], int]:
     """Find the largest preview, as a file, and the orientation of the photo."""
-    rawpy: Any = optional_module("rawpy", "camera RAW", "raw")
+    rawpy: Any = optional_module("rawpy", "the image is camera RAW", "raw")
     size = file.seek(0, 2)
     if size > _MAX_BYTES:
         raise ValueError(f"the image is too large: a camera RAW file of {size} bytes")

@@ -29,8 +29,11 @@ def is_transient(reason: str) -> bool:
     return reason.startswith((MISSING, FORBIDDEN, UNREADABLE, NO_MEMORY)) or _INSTALL in reason
 
 
-def optional_module(name: str, kind: str, extra: str) -> Any:
-    """Import the package of an extra.
+def optional_module(name: str, needs: str, extra: str) -> Any:
+    """Import a module of the package of an extra.
+
+    Args:
+        needs: the beginning of the sentence that tells what needs it, such as "the image is DICOM".
 
     Raises:
         ValueError: it is not installed; the message names the extra.
@@ -38,7 +41,7 @@ def optional_module(name: str, kind: str, extra: str) -> Any:
     try:
         module: ModuleType = importlib.import_module(name)
     except ImportError as error:
-        raise ValueError(f"the image is {kind}{_INSTALL}{extra}]") from error
+        raise ValueError(f"{needs}{_INSTALL}{extra}]") from error
     return module
 
 

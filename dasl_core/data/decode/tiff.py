@@ -67,8 +67,10 @@ def _by_pillow(file: IO[bytes]) -> ImageFile.ImageFile | None:
 
 
 def _first_page(file: IO[bytes]) -> Any:
-    optional_module("imagecodecs", "a TIFF beyond 8-bit gray and color", "tiff")
-    tifffile = optional_module("tifffile", "a TIFF beyond 8-bit gray and color", "tiff")
+    optional_module("imagecodecs", "the image is a TIFF beyond 8-bit gray and color", "tiff")
+    tifffile = optional_module(
+        "tifffile", "the image is a TIFF beyond 8-bit gray and color", "tiff"
+    )
     file.seek(0)
     return tifffile.TiffFile(file, _multifile=False).pages.first
 

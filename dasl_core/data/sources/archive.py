@@ -19,7 +19,6 @@ MAX_BYTES = 1 << 30
 # Labels of WebDataset's `.cls` files are short.
 _MAX_LABEL = 1 << 10
 _LOCAL_HEADER = struct.Struct("<4s5H3L2H")
-_COPY = 1 << 20
 
 
 class TarSource:

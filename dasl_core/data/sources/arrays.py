@@ -8,7 +8,7 @@ from typing import BinaryIO
 
 import numpy as np
 
-from dasl_core.data.sources.base import Entry, Listing, OnListed
+from dasl_core.data.sources.base import Entry, Listing, OnListed, one_line
 from dasl_core.data.sources.storage import Storage
 
 # Bytes in which the header of a `.npy` file ends.
@@ -69,8 +69,8 @@ class ArraySource:
                 version, np.lib.format.read_array_header_2_0
             )
             shape, fortran, dtype = read(file)
-        except (ValueError, EOFError) as error:
-            raise ValueError(f"{name} is not a .npy file: {error}") from error
+        except Exception as error:  # damaged headers raise almost anything
+            raise ValueError(f"{name} is not a .npy file: {one_line(error)}") from error
         if len(shape) not in (3, 4) or fortran or dtype.hasobject or dtype.kind not in "uif":
             raise ValueError(
                 f"{name} has the shape {shape} and the type {dtype}; expected numbers (N, H, W) or "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import BinaryIO, NamedTuple, Protocol
 
@@ -82,7 +82,7 @@ class Source(Protocol):
     """Files that contain images, relative to `uri`; empty where each image is a file."""
 
     def list_entries(self, on_listed: OnListed) -> Listing:
-        """List the entries, and set `files`.
+        """List the entries.
 
         Raises:
             ValueError: there is nothing of this kind; the message is a sentence.
@@ -98,6 +98,18 @@ class Source(Protocol):
             OSError: it cannot be read.
         """
         ...
+
+
+def class_name(value: object, names: Sequence[str]) -> str | None:
+    """Return the name of a label of a table: that of the class with this number, else the value as text."""
+    if isinstance(value, int) and 0 <= value < len(names):
+        return names[value]
+    return None if value is None else str(value)
+
+
+def one_line(error: Exception) -> str:
+    """Return the first line of an error's message, or its type if it has none."""
+    return str(error).strip().partition("\n")[0] or type(error).__name__
 
 
 def is_image_name(path: str) -> bool:

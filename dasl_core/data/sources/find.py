@@ -17,7 +17,7 @@ from dasl_core.data.sources.base import Source, is_image_name
 from dasl_core.data.sources.folder import FolderSource, ListSource
 from dasl_core.data.sources.huggingface import SAVED_FILES, HuggingFaceSource
 from dasl_core.data.sources.parquet import ParquetSource
-from dasl_core.data.sources.storage import LocalStorage, Storage, check_tree, open_storage
+from dasl_core.data.sources.storage import check_location, check_tree, open_storage
 from dasl_core.spec.locations import EVERY_FOLDER, ReadableFolders, local_path
 from dasl_core.spec.source import SOURCE_ENDINGS, SourceOptions, remote_scheme
 
@@ -53,11 +53,16 @@ class SourceRecord:
     options: SourceOptions = _DEFAULTS
 
     def to_json(self) -> dict[str, Any]:
+        """Return it as JSON-ready values."""
         return asdict(self) | {"options": self.options.model_dump(mode="json")}
 
     @classmethod
     def from_json(cls, content: dict[str, Any]) -> SourceRecord:
-        """Raises: ValueError: it is not what `to_json` returned."""
+        """Restore what `to_json` returned.
+
+        Raises:
+            ValueError: it is something else.
+        """
         options = SourceOptions.model_validate(content["options"])
         record = cls(
             content["kind"], content["uri"], content["root"], tuple(content["files"]), options
@@ -77,20 +82,18 @@ class SourceRecord:
         options, files = self.options, list(self.files)
         columns = options.image_column, options.label_column
         if self.kind == "huggingface":
-            if remote_scheme(self.uri) is None:
-                check_tree(open_storage(self.uri, "inside", allowed), allowed)
-            elif not allowed.allow_uri(self.uri):
-                open_storage(self.uri, "inside", allowed)
+            check_location(self.uri, allowed)
+            check_tree(self.uri, allowed)
             return HuggingFaceSource(self.uri, options.split, *columns)
-        storage = open_storage(self.root, options.links, allowed)
+        if self.kind == "folder":
+            check_tree(self.root, allowed)
+            return FolderSource(open_storage(self.root, options.links, allowed))
+        for file in files:
+            check_location(posixpath.join(self.root, file), allowed)
         if self.kind == "list":
             # The paths in a list may lead anywhere where the workers may read.
-            if isinstance(storage, LocalStorage):
-                storage = LocalStorage(storage.root, "follow", allowed)
-            return ListSource(storage, files[0])
-        if self.kind == "folder":
-            check_tree(storage, allowed)
-            return FolderSource(storage)
+            return ListSource(open_storage(self.root, "follow", allowed), files[0])
+        storage = open_storage(self.root, "inside", allowed)
         if self.kind == "npy":
             return ArraySource(storage, self.uri, files[0])
         if self.kind == "parquet":
@@ -123,11 +126,14 @@ def find_source(
         location = str(local_path(location)) if "://" in location else os.path.abspath(location)
     elif scheme == "hf" and ".parquet" not in location:
         return SourceRecord("huggingface", location, location, (), options)
+    check_location(location, allowed)
     folder, name = posixpath.split(location.rstrip("/"))
     if scheme is None:
         folder = os.path.realpath(folder)
     try:
-        if any(character in name for character in "*?{"):
+        # The name of a folder of this machine may look like a pattern.
+        is_pattern = any(character in name for character in "*?{")
+        if is_pattern and (scheme is not None or not os.path.exists(location)):
             return _of_pattern(folder, name, location, options, allowed)
         if scheme is None:
             return _of_path(location, options, allowed)
@@ -147,7 +153,6 @@ def find_source(
 
 def _of_path(location: str, options: SourceOptions, allowed: ReadableFolders) -> SourceRecord:
     real = Path(os.path.realpath(location))
-    open_storage(str(real), "inside", allowed)  # checks that it may be read
     if real.is_dir():
         if (
             all((real / name).is_file() for name in SAVED_FILES)
@@ -168,8 +173,8 @@ def _of_path(location: str, options: SourceOptions, allowed: ReadableFolders) ->
 
 def _of_folder(location: str, options: SourceOptions, allowed: ReadableFolders) -> SourceRecord:
     """Describe a folder: of images, unless it has none but archives or tables."""
+    check_tree(location, allowed)
     storage = open_storage(location, options.links, allowed)
-    check_tree(storage, allowed)
     found: dict[Kind, list[str]] = {}
     for number, file in enumerate(storage.files()):
         kind = _KINDS.get(posixpath.splitext(file.path)[1].lower())
@@ -191,11 +196,11 @@ def _of_folder(location: str, options: SourceOptions, allowed: ReadableFolders) 
 def _of_pattern(
     folder: str, name: str, location: str, options: SourceOptions, allowed: ReadableFolders
 ) -> SourceRecord:
-    storage: Storage = open_storage(folder, "inside", allowed)
+    storage = open_storage(folder, "inside", allowed)
     patterns = _expand(name)
     files = sorted(
         file.path
-        for file in storage.files()
+        for file in storage.files(nested=False)
         if file.reason is None and any(fnmatch(file.path, pattern) for pattern in patterns)
     )
     kinds = {_KINDS.get(posixpath.splitext(file)[1].lower()) for file in files}

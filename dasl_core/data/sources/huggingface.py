@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import io
 import os
+import re
 from typing import Any, BinaryIO
 from urllib.parse import parse_qs, urlsplit
 
-from dasl_core.data.sources.base import Entry, Listing, OnListed
+from dasl_core.data.decode.reasons import optional_module
+from dasl_core.data.sources.base import Entry, Listing, OnListed, class_name
+from dasl_core.spec.source import remote_scheme
 
 # A data set that `Dataset.save_to_disk` wrote has these files.
 SAVED_FILES = ("dataset_info.json", "state.json")
+
+_HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 
 
 class HuggingFaceSource:
@@ -31,13 +36,8 @@ class HuggingFaceSource:
         image_column: str | None = None,
         label_column: str | None = None,
     ) -> None:
-        try:
-            import datasets
-        except ImportError as error:
-            raise ValueError(
-                "Hugging Face data sets need a package that is not installed; install dasl[huggingface]"
-            ) from error
-        self._library: Any = datasets
+        needs = "the images are a Hugging Face data set"
+        self._library = optional_module("datasets", needs, "huggingface")
         self.uri, self.split = uri, split
         self.image_column, self.label_column = image_column, label_column
         self.files: list[str] = []
@@ -48,16 +48,14 @@ class HuggingFaceSource:
         label = self.label_column or ("label" if "label" in table.column_names else None)
         if label is not None and label not in table.column_names:
             raise ValueError(f"{self.uri} has no column {label!r}: {table.column_names}")
-        names = getattr(table.features[label], "names", None) if label is not None else None
+        names = getattr(table.features[label], "names", ()) if label is not None else ()
         labels = [None] * len(table) if label is None else table[label]
         digits = len(str(len(table)))
         stamp = int.from_bytes(table._fingerprint.encode()[:7], "little")
         entries = []
         for position, value in enumerate(labels):
-            text = None if value is None else str(value)
-            if names is not None and isinstance(value, int) and 0 <= value < len(names):
-                text = str(names[value])
-            entries.append(Entry(f"{position:0{digits}}", -1, stamp, 0, position, text, None))
+            label_name = class_name(value, names)
+            entries.append(Entry(f"{position:0{digits}}", -1, stamp, 0, position, label_name))
             on_listed(len(entries))
         return Listing(entries, [])
 
@@ -78,15 +76,12 @@ class HuggingFaceSource:
         return self._loaded  # type: ignore[no-any-return]
 
     def _load(self) -> tuple[Any, str]:
-        if os.path.isdir(self.uri):
+        if remote_scheme(self.uri) is None:
             table = self._library.load_from_disk(self.uri)
         else:
-            parts = urlsplit(self.uri)
-            options = {name: values[-1] for name, values in parse_qs(parts.query).items()}
+            name, options = _hub_name(self.uri)
             table = self._library.load_dataset(
-                parts.netloc + parts.path.rstrip("/"),
-                name=options.get("config"),
-                revision=options.get("revision"),
+                name, name=options.get("config"), revision=options.get("revision")
             )
         if isinstance(table, self._library.DatasetDict):
             splits = [*table]
@@ -109,3 +104,16 @@ class HuggingFaceSource:
                 f"{', '.join(table.column_names)}"
             )
         return table.cast_column(column, self._library.Image(decode=False)), column
+
+
+def _hub_name(uri: str) -> tuple[str, dict[str, str]]:
+    """Return the name of a data set of the hub, and the options of its URI.
+
+    Raises:
+        ValueError: it is not OWNER/NAME, or is a folder here, which the library would read instead.
+    """
+    parts = urlsplit(uri)
+    name = parts.netloc + parts.path.rstrip("/")
+    if not _HUB_NAME.fullmatch(name) or os.path.exists(name):
+        raise ValueError(f"{uri} names no data set of the hub; expected hf://OWNER/NAME")
+    return name, {option: values[-1] for option, values in parse_qs(parts.query).items()}

@@ -6,18 +6,18 @@ import io
 import json
 import os
 import threading
-from collections import OrderedDict
 from collections.abc import Iterator
+from functools import lru_cache
 from typing import Any, BinaryIO
 
-from dasl_core.data.sources.base import Entry, Listing, OnListed, Skipped
+from dasl_core.data.decode.reasons import optional_module
+from dasl_core.data.sources.base import Entry, Listing, OnListed, Skipped, class_name, one_line
 from dasl_core.data.sources.splits import split_of_file
 from dasl_core.data.sources.storage import Storage
 
-# Groups of rows that are kept open for the whole source: the builder of canvases reads them in order.
-_GROUPS = 4
+# Groups of rows, and files, that are kept: the builder of canvases reads them in order.
+_GROUPS, _FILES = 4, 16
 _IMAGE_COLUMNS = ("image", "img", "jpg", "png", "bytes", "image_bytes")
-_ROWS = 256
 
 
 class ParquetSource:
@@ -42,19 +42,17 @@ class ParquetSource:
         image_column: str | None = None,
         label_column: str | None = None,
     ) -> None:
-        try:
-            import pyarrow.parquet
-        except ImportError as error:
-            raise ValueError(
-                "Parquet needs a package that is not installed; install dasl[parquet]"
-            ) from error
-        self._parquet: Any = pyarrow.parquet
+        needs = "the images are in Parquet files"
+        self._parquet = optional_module("pyarrow.parquet", needs, "parquet")
+        arrow_error: type[Exception] = optional_module("pyarrow", needs, "parquet").ArrowException
+        # Of a damaged table; its groups may have other numbers of rows than it says.
+        self._errors = (arrow_error, IndexError)
         self.storage, self.uri, self.files = storage, uri, files
         self.image_column, self.label_column = image_column, label_column
+        # A ParquetFile serves one thread at a time; several threads that need a group read it once.
         self._lock = threading.Lock()
-        self._tables: dict[int, Any] = {}
-        self._groups: OrderedDict[tuple[int, int], list[Any]] = OrderedDict()
-        self._reading: dict[tuple[int, int], threading.Lock] = {}
+        self._table = lru_cache(_FILES)(self._open_table)
+        self._group = lru_cache(_GROUPS)(self._read_group)
 
     def list_entries(self, on_listed: OnListed) -> Listing:
         entries: list[Entry] = []
@@ -64,20 +62,24 @@ class ParquetSource:
                 for entry in self._rows(number):
                     entries.append(entry)
                     on_listed(len(entries))
-            except (OSError, ValueError) as error:
+            except (OSError, ValueError, *self._errors) as error:
                 if isinstance(error, OSError) and error.errno is not None:
                     raise  # the store, not the file
-                skipped.append(Skipped(name, f"the table cannot be read: {_first_line(error)}"))
+                skipped.append(Skipped(name, f"the table cannot be read: {one_line(error)}"))
         if not entries and skipped:
             raise ValueError(f"{skipped[0].path}: {skipped[0].reason}")
         return Listing(sorted(entries, key=lambda entry: entry.key), skipped)
 
     def open(self, entry: Entry) -> BinaryIO:
-        table = self._table(entry.file)
-        group, row = 0, entry.offset
-        while row >= (rows := table.metadata.row_group(group).num_rows):
-            group, row = group + 1, row - rows
-        value = self._group(entry.file, group)[row]
+        try:
+            with self._lock:
+                metadata = self._table(entry.file).metadata
+                group, row = 0, entry.offset
+                while row >= (rows := metadata.row_group(group).num_rows):
+                    group, row = group + 1, row - rows
+                value = self._group(entry.file, group)[row]
+        except self._errors as error:
+            raise ValueError(f"the table is damaged at this row: {one_line(error)}") from error
         content = value.get("bytes") if isinstance(value, dict) else value
         if not isinstance(content, bytes):
             raise ValueError("the row has no image")
@@ -94,27 +96,27 @@ class ParquetSource:
         names = _class_names(schema, label)
         split = split_of_file(name)
         stem, digits = os.path.splitext(name)[0], len(str(table.metadata.num_rows))
-        columns = [label] if label is not None else []
         position = 0
         for group in range(table.metadata.num_row_groups):
             count = table.metadata.row_group(group).num_rows
             values: list[Any] = [None] * count
             if label is not None:
-                values = table.read_row_group(group, columns=columns).column(0).to_pylist()
+                values = table.read_row_group(group, columns=[label]).column(0).to_pylist()
             for value in values:
-                text = None if value is None else str(value)
-                if isinstance(value, int) and 0 <= value < len(names):
-                    text = names[value]
                 key = f"{stem}/{position:0{digits}}"
-                yield Entry(key, -1, stamp, number, position, text, split)
+                label_name = class_name(value, names)
+                yield Entry(key, -1, stamp, number, position, label_name, split)
                 position += 1
 
-    def _table(self, number: int) -> Any:
-        with self._lock:
-            if number not in self._tables:
-                file = self.storage.open(self.files[number])
-                self._tables[number] = self._parquet.ParquetFile(file)
-            return self._tables[number]
+    def _open_table(self, number: int) -> Any:
+        return self._parquet.ParquetFile(self.storage.open(self.files[number]))
+
+    def _read_group(self, number: int, group: int) -> list[Any]:
+        """Return the images of a group of rows."""
+        table = self._table(number)
+        column = self._image_column_of(table)
+        images: list[Any] = table.read_row_group(group, columns=[column]).column(0).to_pylist()
+        return images
 
     def _image_column_of(self, table: Any) -> str:
         schema = table.schema_arrow
@@ -133,26 +135,6 @@ class ParquetSource:
             )
         return named[0] if named else fitting[0]
 
-    def _group(self, number: int, group: int) -> list[Any]:
-        """Return the images of a group of rows; several threads that need one read it once."""
-        place = (number, group)
-        with self._lock:
-            reading = self._reading.setdefault(place, threading.Lock())
-        with reading:
-            with self._lock:
-                if place in self._groups:
-                    self._groups.move_to_end(place)
-                    return self._groups[place]
-            table = self._table(number)
-            column = self._image_column_of(table)
-            with self._lock:  # a ParquetFile serves one thread at a time
-                values = table.read_row_group(group, columns=[column]).column(0).to_pylist()
-                self._groups[place] = values
-                while len(self._groups) > _GROUPS:
-                    old, _ = self._groups.popitem(last=False)
-                    self._reading.pop(old, None)
-                return list(values)
-
 
 def _holds_images(kind: Any) -> bool:
     import pyarrow.types as types
@@ -164,14 +146,10 @@ def _holds_images(kind: Any) -> bool:
 
 
 def _class_names(schema: Any, label: str | None) -> list[str]:
-    """Return the names of classes that Hugging Face stores in the file's metadata."""
+    """Return the names of the classes that Hugging Face stores in the file's metadata."""
     try:
         stored = json.loads((schema.metadata or {}).get(b"huggingface", b"{}"))
         names = stored["info"]["features"][label]["names"]
     except (KeyError, TypeError, ValueError):
         return []
     return [str(name) for name in names] if isinstance(names, list) else []
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).strip().partition("\n")[0] or type(error).__name__

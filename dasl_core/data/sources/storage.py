@@ -40,8 +40,11 @@ class Storage(Protocol):
 
     uri: str
 
-    def files(self) -> Iterator[File]:
+    def files(self, *, nested: bool = True) -> Iterator[File]:
         """Yield all files that are not hidden, in no particular order.
+
+        Args:
+            nested: those in folders inside, too.
 
         Raises:
             OSError: the folder does not exist, or the store does not answer.
@@ -77,7 +80,8 @@ class LocalStorage:
         root: the folder, with links resolved. One that has become a link since is not followed.
         links: as in `SourceOptions`. Checked whenever a file is opened: since ingest, a file may have become a
             link to a forbidden file.
-        allowed: folders that may be read.
+        allowed: folders that may be read. Each file is compared with them where links are followed; else
+            `check_tree` must have checked the whole folder, or the caller each file.
     """
 
     def __init__(
@@ -90,8 +94,8 @@ class LocalStorage:
         self.uri = str(self.root)
         self.links, self.allowed = links, allowed
 
-    def files(self) -> Iterator[File]:
-        """Yield files; iterative, since folders can be nested deeper than Python's stack."""
+    def files(self, *, nested: bool = True) -> Iterator[File]:
+        # Iterative, since folders can be nested deeper than Python's stack.
         pending, seen = [""], {self.root}
         os.listdir(self.root)  # raises for the folder itself
         while pending:
@@ -108,10 +112,10 @@ class LocalStorage:
                     continue
                 path = f"{folder}/{entry.name}" if folder else entry.name
                 found = self._examine(entry, path, seen)
-                if found is None:
-                    pending.append(path)
-                else:
+                if found is not None:
                     yield found
+                elif nested:
+                    pending.append(path)
 
     def _examine(self, entry: os.DirEntry[str], path: str, seen: set[Path]) -> File | None:
         """Describe an entry of a folder; None for a folder to walk."""
@@ -147,12 +151,12 @@ class LocalStorage:
         return File(path, status.st_size, _stamp_of(status))
 
     def _forbidden(self, target: Path) -> str | None:
-        """Why a link's target may not be read; None if it may."""
+        """Why a file, with links resolved, may not be read; None if it may."""
+        if self.links == "follow":
+            return None if self.allowed.allow(target) else f"it {OUTSIDE}"
         if target.is_relative_to(self.root):
             return None
-        if self.links == "inside":
-            return "it is a link that leads out of the data set's folder"
-        return None if self.allowed.allow(target) else f"it {OUTSIDE}"
+        return "it is a link that leads out of the data set's folder"
 
     def resolve(self, path: str) -> Path:
         """Return the path of a file, with links resolved.
@@ -220,12 +224,13 @@ class RemoteStorage:
         return system, str(path).rstrip("/")
 
     def _path(self, path: str) -> str:
-        root = self._system[1]
-        return f"{root}/{path}" if path else root
+        if not is_inside(path):
+            raise ValueError(f"it {OUTSIDE}")
+        return f"{self._system[1]}/{path}"
 
-    def files(self) -> Iterator[File]:
+    def files(self, *, nested: bool = True) -> Iterator[File]:
         system, root = self._system
-        found = system.find(root, detail=True)
+        found = system.find(root, maxdepth=None if nested else 1, detail=True)
         if not found:
             raise FileNotFoundError(errno.ENOENT, "there is no such object or prefix", self.uri)
         for name, info in found.items():
@@ -293,25 +298,31 @@ def open_storage(
     Raises:
         ValueError: it may not be read, or has an unknown scheme; the message is a sentence.
     """
+    check_location(uri, allowed)
     if remote_scheme(uri) is not None:
-        if not allowed.allow_uri(uri):
-            raise ValueError(f"{uri} {OUTSIDE}")
         return RemoteStorage(uri)
-    storage = LocalStorage(uri, links, allowed)
-    # Checked before anything else: whether a forbidden folder exists must not be revealed.
-    if not allowed.allow(storage.root):
+    return LocalStorage(uri, links, allowed)
+
+
+def check_location(uri: str, allowed: ReadableFolders) -> None:
+    """Check that a path or a URI may be read, before anything else: whether a forbidden folder exists is secret.
+
+    Raises:
+        ValueError: it may not; the message is a sentence.
+    """
+    is_remote = remote_scheme(uri) is not None
+    if not (allowed.allow_uri(uri) if is_remote else allowed.allow(uri)):
         raise ValueError(f"{uri} {OUTSIDE}")
-    return storage
 
 
-def check_tree(storage: Storage, allowed: ReadableFolders) -> None:
-    """Check that everything in a folder of this machine may be read.
+def check_tree(uri: str, allowed: ReadableFolders) -> None:
+    """Check that everything in a folder may be read; of another machine, `check_location` does.
 
     Raises:
         ValueError: it contains a folder that may not be read.
     """
-    if isinstance(storage, LocalStorage) and not allowed.allow_tree(storage.root):
-        raise ValueError(f"{storage.root} {CONTAINS_PRIVATE}")
+    if remote_scheme(uri) is None and not allowed.allow_tree(uri):
+        raise ValueError(f"{uri} {CONTAINS_PRIVATE}")
 
 
 def _open_without_waiting(path: str, flags: int) -> int:
