@@ -34,7 +34,8 @@ _REMOTE_THREADS = 32
 _COMPARED_BYTES = 2 << 30
 
 OnProgress = Callable[[int, int], None]
-"""Called with the number of images that were read, and of those that were found so far."""
+"""Called with the number of reads so far, and of those that are known to be needed: of each header, then of each image
+of the sample, then of each file that is compared with others."""
 
 
 def _no_progress(read: int, total: int) -> None: ...
@@ -124,14 +125,19 @@ def ingest_listing(
         else:
             entries.append(entry)
             headers.append(outcome)
-    pixels = PixelFacts.of((header.bands, header.dtype) for header in headers)
     sample = take_sample(
-        source, entries, headers, pixels, threads, lambda *_: on_progress(len(chosen), len(chosen))
+        source,
+        entries,
+        headers,
+        PixelFacts.of(headers),
+        threads,
+        lambda number, total: on_progress(len(chosen) + number, len(chosen) + total),
     )
     skipped += [Skipped(entries[position].key, why) for position, why in sample.damaged.items()]
     usable = [position for position in range(len(entries)) if position not in sample.damaged]
     if not usable:
         raise ValueError(_no_images(record.uri, sorted(skipped), num_ignored))
+    read = len(chosen) + len(sample.fingerprints) + len(sample.damaged)
     labels, class_names, kept = label_entries(record, [entries[each] for each in usable])
     num_ignored += len(usable) - len(kept)
     usable = [usable[each] for each in kept]
@@ -146,9 +152,15 @@ def ingest_listing(
         skipped=sorted(skipped),
         num_ignored=num_ignored,
         pixels=sample.pixels,
-        duplicates=_duplicates(
-            source, [entries[each] for each in usable], usable, sample.fingerprints
-        ),
+        duplicates={
+            "equal": _equal_files(
+                source,
+                [entries[each] for each in usable],
+                reading,
+                lambda number, total: on_progress(read + number, read + total),
+            ),
+            "similar": _similar_images(usable, paths, sample.fingerprints),
+        },
     )
 
 
@@ -170,27 +182,49 @@ def _read_headers(source: Source, entries: list[Entry], threads: int) -> Iterato
         yield from bounded_map(pool, read, entries, AHEAD_PER_THREAD * threads)
 
 
-def _duplicates(
-    source: Source, entries: list[Entry], positions: list[int], fingerprints: dict[int, int]
+def _equal_files(
+    source: Source, entries: list[Entry], threads: int, on_progress: OnProgress
 ) -> dict[str, object]:
-    """Report equal files, of those with equal sizes, and similar images of the sample."""
-    paths = [entry.key for entry in entries]
+    """Report equal files; only those of equal sizes are read, and at most `_COMPARED_BYTES` of them."""
     lengths = Counter(entry.length for entry in entries if entry.length > 0)
     candidates = [position for position, entry in enumerate(entries) if lengths[entry.length] > 1]
-    report: dict[str, object] = {}
-    if sum(entries[position].length for position in candidates) <= _COMPARED_BYTES:
-        digests = {}
-        for position in candidates:
-            try:
-                with open_image(source, entries[position]) as file:
-                    digests[position] = hashlib.blake2b(file.read(), digest_size=16).digest()
-            except (OSError, ValueError):
-                continue  # it changed since its header was read; training reports it
-        report["equal"] = describe(equal_groups(digests), paths, len(entries))
-    number = {position: each for each, position in enumerate(positions)}
-    found = {number[each]: value for each, value in fingerprints.items() if each in number}
-    report["similar"] = describe(similar_groups(found), paths, len(found))
-    return report
+    if sum(entries[position].length for position in candidates) > _COMPARED_BYTES:
+        return describe([], [], 0)
+
+    def digest(position: int) -> bytes | None:
+        try:
+            with open_image(source, entries[position]) as file:
+                return hashlib.blake2b(file.read(), digest_size=16).digest()
+        except (OSError, ValueError):
+            return None  # it changed since its header was read; training reports it
+
+    digests: dict[int, bytes] = {}
+    with ThreadPoolExecutor(threads, "compare") as pool:
+        found = bounded_map(pool, digest, candidates, AHEAD_PER_THREAD * threads)
+        for number, (position, value) in enumerate(zip(candidates, found, strict=True), start=1):
+            if value is not None:
+                digests[position] = value
+            on_progress(number, len(candidates))
+    paths = [entry.key for entry in entries]
+    return describe(equal_groups(digests), paths, len(entries))
+
+
+def _similar_images(
+    positions: list[int], paths: list[str], fingerprints: dict[int, int]
+) -> dict[str, object]:
+    """Report similar images of the sample.
+
+    Args:
+        positions: of the usable images among those that were read.
+        paths: of the usable images.
+        fingerprints: of the sample, by position among those that were read.
+    """
+    found = {
+        number: fingerprints[position]
+        for number, position in enumerate(positions)
+        if position in fingerprints
+    }
+    return describe(similar_groups(found), paths, len(found))
 
 
 def _no_images(location: str, skipped: Sequence[Skipped], num_ignored: int) -> str:

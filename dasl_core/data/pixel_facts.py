@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -35,22 +35,17 @@ class PixelFacts:
     sampled: int = 0
 
     @classmethod
-    def of(cls, headers: Iterable[tuple[int, PixelType]]) -> PixelFacts:
+    def of(cls, headers: Sequence[Header]) -> PixelFacts:
         """Combine the bands and types of images."""
-        counts = Counter(headers)
-        kinds = Counter({f"{bands} x {dtype}": count for (bands, dtype), count in counts.items()})
-        dtypes = {dtype for _, dtype in counts}
+        kinds = Counter(f"{header.bands} x {header.dtype}" for header in headers)
+        dtypes = {header.dtype for header in headers}
         dtype: PixelType = "float32"
         if len(dtypes) == 1:
             dtype = next(iter(dtypes))
         elif dtypes <= {"uint8", "uint16"}:
             dtype = "uint16"
-        bands: Counter[int] = Counter()
-        for (number, _), count in counts.items():
-            # Gray, color, and both with transparency are all read as color, as always.
-            of_color = number in (1, 3, 4) or (number == 2 and dtype == "uint8")
-            bands[DEFAULT_BANDS if of_color else number] += count
-        most = max(bands, key=lambda number: (bands[number], number)) if bands else DEFAULT_BANDS
+        bands = Counter(DEFAULT_BANDS if _is_color(header) else header.bands for header in headers)
+        most = max(bands, key=lambda number: (bands[number], number), default=DEFAULT_BANDS)
         return cls(dtype, most, tuple(sorted(kinds.items())))
 
     def of_facts(self) -> dict[str, Any]:
@@ -74,11 +69,16 @@ class PixelFacts:
         return []
 
     def to_json(self) -> dict[str, Any]:
+        """Return all fields, JSON-ready."""
         return asdict(self)
 
     @classmethod
     def from_json(cls, content: dict[str, Any]) -> PixelFacts:
-        """Raises: TypeError: a field is unknown."""
+        """Restore what `to_json` returned.
+
+        Raises:
+            TypeError: a field is unknown.
+        """
         lists = ("quantiles", "mean", "std")
         known: dict[str, Any] = {
             name: tuple(value) if name in lists and value is not None else value
@@ -88,5 +88,7 @@ class PixelFacts:
         return cls(**known)
 
 
-def kind_of(header: Header) -> tuple[int, PixelType]:
-    return header.bands, header.dtype
+def _is_color(header: Header) -> bool:
+    """Whether an image is read as color where nothing else is asked for: gray, color, either with transparency."""
+    may_have_alpha = header.dtype == "uint8" or header.format == "PNG"
+    return header.bands in (1, 3) or (header.bands in (2, 4) and may_have_alpha)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import tifffile
 from PIL import Image, ImageFile
 
 from dasl_core.data import DatasetIndex, ingest_folder, sample
@@ -325,6 +326,33 @@ def test_data_set_has_the_smallest_type_that_holds_all_images(
     assert bool(index.warnings()) is (len(dtypes) > 1)
 
 
+@pytest.mark.parametrize(
+    ("dtype", "bands", "expected"),
+    [(np.uint8, 4, 3), (np.uint16, 4, 4), (np.float32, 4, 4), (np.uint16, 2, 2), (np.int16, 1, 3)],
+)
+def test_bands_of_deep_images_are_not_taken_for_transparency(
+    tmp_path: Path, dtype: type, bands: int, expected: int
+) -> None:
+    random = np.random.default_rng(0)
+    values: np.ndarray = random.integers(0, 200, (8, 8, bands)).astype(dtype)
+    extra = ["unassalpha"] if (dtype, bands) == (np.uint8, 4) else ["unspecified"] * (bands - 1)
+    tifffile.imwrite(
+        tmp_path / "a.tif",
+        values if bands > 1 else values[..., 0],
+        photometric="rgb" if extra == ["unassalpha"] else "minisblack",
+        extrasamples=extra if bands > 1 else None,
+        planarconfig="contig" if bands > 1 else None,
+    )
+    index = ingest_folder(tmp_path)
+    assert (len(index), index.facts().bands) == (1, expected)
+
+
+@pytest.mark.parametrize("mode", ["L", "LA", "RGB", "RGBA", "P", "CMYK"])
+def test_gray_color_and_transparency_are_three_bands(tmp_path: Path, mode: str) -> None:
+    picture(tmp_path / f"a.{'tif' if mode == 'CMYK' else 'png'}", mode=mode)
+    assert ingest_folder(tmp_path).facts().bands == 3
+
+
 def test_statistics_are_of_raw_values(tmp_path: Path) -> None:
     values = np.arange(4096, dtype=np.uint16).reshape(64, 64)
     for name in ("a", "b"):
@@ -450,7 +478,8 @@ def test_ingest_counts_the_images_found_and_decoded(tmp_path: Path) -> None:
     calls: list[tuple[int, int]] = []
     ingest_folder(tmp_path, on_progress=lambda decoded, total: calls.append((decoded, total)))
     assert calls[:6] == [(0, 1), (0, 2), (0, 3), (1, 3), (2, 3), (3, 3)]
-    assert {*calls[6:]} <= {(3, 3)}  # while a sample is decoded
+    # Then the images of the sample, and the files that have equal sizes.
+    assert calls[6:] == [(4, 5), (5, 5), (6, 7), (7, 7)]
 
 
 @pytest.mark.parametrize(("free", "together"), [(0, 1), (4 * 2 * 50 * 40 * 20, 2), (1 << 40, 4)])
