@@ -46,7 +46,7 @@ class ViewPrefetcher:
         self._prepared: list[_Prepared] = []
 
     def pin(self, batch: Batch) -> Batch:
-        """Move a batch to pinned memory, from which a GPU copies while the CPU goes on.
+        """Move a batch to pinned memory, from which a GPU copies while the CPU continues.
 
         Called by reading threads. Torch reuses the memory once the copy to the GPU is done.
         """

@@ -65,7 +65,7 @@ class StepTimer:
         self._seconds[activity] += seconds
 
     def report(self) -> dict[str, float]:
-        """Return the metrics since the last report, always the same ones, and start anew.
+        """Return the metrics since the last report, always the same ones, and reset them.
 
         ``time_<activity>``: its share of the wall-clock time. Activities overlap, and threads add up, so
         the sum need not be 1. ``cpu_utilization``: share of the cores that the process may use;

@@ -12,7 +12,6 @@ import pytest
 from PIL import Image
 
 from dasl_core.data import decode_image
-from dasl_core.data.decode import decode_with_range
 
 
 def stored(image: Image.Image, format_: str, **options: object) -> io.BytesIO:
@@ -70,37 +69,6 @@ def test_sixteen_bits_are_scaled_not_clipped(format_: str, channels: int) -> Non
     expected = np.round(values / 257.0).astype(np.uint8)
     assert pixels.shape == (1, 6, channels)
     assert (pixels == expected[..., None]).all()
-
-
-def png_of_16_bits(color_type: int, channels: int, value: int) -> io.BytesIO:
-    """A PNG that Pillow can read and not write: 16 bits of gray and opacity, or of color."""
-
-    def chunk(name: bytes, content: bytes) -> bytes:
-        checksum = struct.pack(">I", zlib.crc32(name + content))
-        return struct.pack(">I", len(content)) + name + content + checksum
-
-    header = struct.pack(">IIBBBBB", 2, 2, 16, color_type, 0, 0, 0)
-    row = b"\0" + np.full(2 * channels, value, dtype=">u2").tobytes()
-    chunks = chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(2 * row)) + chunk(b"IEND", b"")
-    return io.BytesIO(b"\x89PNG\r\n\x1a\n" + chunks)
-
-
-def test_range_of_more_than_8_bits_is_measured() -> None:
-    values = np.array([[3, 4095]], dtype=np.uint16)
-    for format_ in ("PNG", "TIFF", "PPM"):
-        pixels, value_range = decode_with_range(stored(Image.fromarray(values), format_), 1)
-        assert value_range is not None
-        assert value_range[:2] == (3, 4095)
-        assert pixels.ravel().tolist() == [0, 16]
-    integers = Image.fromarray(np.array([[0, 300]], dtype=np.int32))
-    assert decode_with_range(stored(integers, "TIFF"))[1] == (0, 300, 0.0)
-    # Pillow keeps the upper 8 bits of colors: 15 of 4095.
-    for color_type, channels in ((2, 3), (4, 2), (6, 4)):
-        pixels, value_range = decode_with_range(png_of_16_bits(color_type, channels, 4095))
-        assert value_range is not None
-        assert value_range[:2] == (15 * 256, 4095)
-    for image in (Image.new("L", (2, 2)), Image.new("RGBA", (2, 2)), Image.new("F", (2, 2))):
-        assert decode_with_range(stored(image, "TIFF"))[1] is None
 
 
 def test_integers_and_floats_of_32_bits() -> None:
@@ -240,19 +208,3 @@ def test_unreadable_paths_are_explained(tmp_path: Path, monkeypatch: pytest.Monk
 def test_channels_is_checked() -> None:
     with pytest.raises(ValueError, match="channels must be 1 or 3; given 4"):
         decode_image(stored(gradient(), "PNG"), channels=4)
-
-
-def test_color_jpeg_2000_of_16_bits_is_deep() -> None:
-    picture = Image.fromarray(np.full((8, 8, 3), 200, dtype=np.uint8))
-    stream = io.BytesIO()
-    picture.save(stream, "JPEG2000", no_jp2=True, irreversible=False)
-    eight = stream.getvalue()
-    assert decode_with_range(io.BytesIO(eight))[1] is None
-    sizes = eight.index(b"\xff\x51") + 40
-    deep = bytearray(eight)
-    for component in range(3):
-        assert deep[sizes + 3 * component] == 7, "8 bits"
-        deep[sizes + 3 * component] = 15
-    value_range = decode_with_range(io.BytesIO(bytes(deep)))[1]
-    assert value_range is not None
-    assert value_range.high >= 32768

@@ -8,29 +8,22 @@ import numpy as np
 
 from dasl_core.data.decode import dicom, npy, pillow, raw, tiff
 from dasl_core.data.decode.eight_bit import (
-    ValueRange,
     decode_image,
-    decode_with_range,
     eight_bit_pixels,
 )
 from dasl_core.data.decode.families import EXTENSIONS, Family, family_of
 from dasl_core.data.decode.header import MAX_PIXELS, Header, PixelType
-from dasl_core.data.decode.memory import BYTES_PER_PIXEL, decoding_memory
-from dasl_core.data.decode.pillow import FORMATS
+from dasl_core.data.decode.memory import decoding_memory
 from dasl_core.data.decode.pixels import Pixels, as_data_set_has
 from dasl_core.data.decode.reasons import is_transient, one_sentence
 
 __all__ = [
-    "BYTES_PER_PIXEL",
     "EXTENSIONS",
-    "FORMATS",
     "MAX_PIXELS",
     "Header",
     "PixelType",
-    "ValueRange",
     "decode",
     "decode_image",
-    "decode_with_range",
     "decoding_memory",
     "eight_bit_pixels",
     "is_transient",
