@@ -88,8 +88,8 @@ PART = $(LOCK) --no-annotate --constraint requirements/dev.lock
 lock: $(STAMP)
 	$(LOCK) --all-extras pyproject.toml -o requirements/dev.lock
 	$(PART) --extra server --extra oidc pyproject.toml -o requirements/server.lock
-	$(PART) --extra training pyproject.toml -o requirements/worker.lock
-	$(PART) --extra training pyproject.toml -o requirements/worker-cpu.lock \
+	$(PART) --extra training --extra formats pyproject.toml -o requirements/worker.lock
+	$(PART) --extra training --extra formats pyproject.toml -o requirements/worker-cpu.lock \
 		$$(sed -nE 's/^(torch|torchvision|triton|(cuda|nvidia)-[a-z0-9-]+)==.*/--no-emit-package \1/p' requirements/worker.lock)
 	echo hatchling | $(PART) - -o requirements/build.lock
 
