@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import posixpath
 import re
 from typing import Annotated, Literal
 from urllib.parse import urlsplit
@@ -76,3 +78,11 @@ def remote_scheme(uri: str) -> str | None:
     if not _BUCKET.fullmatch(parts.netloc):
         raise ValueError(f"names no bucket or owner; expected one after {scheme}://")
     return scheme
+
+
+def is_missing(location: str | os.PathLike[str]) -> bool:
+    """Whether a location is a path of this machine where nothing is. A pattern is not such a path."""
+    text = os.fspath(location)
+    if "://" in text or any(character in posixpath.basename(text) for character in "*?{"):
+        return False
+    return not os.path.exists(text)

@@ -1,12 +1,10 @@
 """Training without a service: `python -m dasl_core.standalone`, alone or under torchrun."""
 
 import argparse
-import hashlib
 import os
 import signal
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, replace
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -15,50 +13,30 @@ import torch
 from pydantic import ValidationError
 from safetensors import SafetensorError
 
-from dasl_core.data.cache import cache_root
 from dasl_core.data.index import DatasetIndex
-from dasl_core.data.ingest import list_source
-from dasl_core.data.sources import find_source
 from dasl_core.models.warm_start import pretrained_path
 from dasl_core.spec import (
     JobSpec,
     SpecError,
     WeightsRecord,
-    apply_overrides,
     field_problems,
-    load_spec,
     read_record,
     resolve,
 )
+from dasl_core.spec.source import is_missing
 from dasl_core.spec.weights import weights_problem
 from dasl_core.spec.weights_record import NO_RECORD
 from dasl_core.standalone.console import ConsoleReporter, fail, print_line
-from dasl_core.standalone.index_cache import open_index
+from dasl_core.standalone.images import open_images
+from dasl_core.standalone.inputs import DataOptions, Locations, read_spec
 from dasl_core.standalone.ranks import (
     join_ranks,
     leave_ranks,
     on_rank_0,
-    with_resources_of_this_machine,
 )
 from dasl_core.standalone.run_dir import RunDirectory
 from dasl_core.train.build import RunFiles, pretrain
 from dasl_core.train.reporter import NullReporter
-
-
-@dataclass(frozen=True)
-class _Folders:
-    """Folders of images.
-
-    Attributes:
-        data: to train on.
-        evaluate_data: to evaluate on; None holds out images of `data`.
-    """
-
-    data: Path
-    evaluate_data: Path | None
-
-    def all(self) -> list[Path]:
-        return [self.data] if self.evaluate_data is None else [self.data, self.evaluate_data]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -67,17 +45,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     args = parser.parse_args(arguments)
     if not args.spec.is_file():
         parser.error(f"SPEC.yaml: {args.spec} does not exist")
-    for option, folder in (("--data", args.data), ("--evaluate-data", args.evaluate_data)):
-        if folder is not None and not folder.exists():
-            parser.error(f"{option}: {folder} does not exist")
-    return train(
-        args.spec,
-        args.data,
-        args.output,
-        args.overrides,
-        evaluate_data=args.evaluate_data,
-        resume=args.resume,
-    )
+    for option, location in (("--data", args.data), ("--evaluate-data", args.evaluate_data)):
+        if location is not None and is_missing(location):
+            parser.error(f"{option}: {location} does not exist")
+    options = DataOptions(args.data, args.split, args.evaluate_data, args.evaluate_split)
+    return train(args.spec, options, args.output, args.overrides, resume=args.resume)
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -101,17 +73,19 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--data",
-        metavar="DIR",
-        type=Path,
-        help="Folder of images, or an archive, list or table of them. [default: `dataset` in the spec, read "
-        "as a path]",
+        metavar="LOCATION",
+        help="Folder of images, or an archive, list or table of them; a path, or a URI such as "
+        "s3://BUCKET/FOLDER. [default: `dataset` in the spec, read as a path]",
     )
+    parser.add_argument("--split", metavar="NAME", help="Train on one split of the images only.")
     parser.add_argument(
         "--evaluate-data",
-        metavar="DIR",
-        type=Path,
+        metavar="LOCATION",
         help="Images to evaluate on, likewise. [default: `evaluate.dataset` in the spec, read as a path, if "
         "it is set]",
+    )
+    parser.add_argument(
+        "--evaluate-split", metavar="NAME", help="Evaluate on one split of these images only."
     )
     parser.add_argument(
         "--output",
@@ -131,31 +105,28 @@ def build_parser() -> argparse.ArgumentParser:
 
 def train(
     spec_path: Path,
-    data: Path | None,
+    options: DataOptions,
     output: Path,
     overrides: list[str],
     *,
-    evaluate_data: Path | None = None,
     resume: bool = False,
 ) -> int:
     """Train according to the spec file; returns the exit code.
 
     Args:
-        data: folder of images; None takes the spec's `dataset` as the folder.
-        evaluate_data: folder of images to evaluate on; None takes the spec's `evaluate.dataset` as the
-            folder, if it is set.
+        options: the images; without them, the spec's `dataset` and, if it is set, `evaluate.dataset` are paths.
         output: folder for checkpoints, metrics and plots.
         resume: continue from the newest checkpoint in `output`; from the first step if there is none.
     """
     try:
-        spec, folders = _read_spec(spec_path, data, evaluate_data, overrides)
+        spec, locations = read_spec(spec_path, options, overrides)
     except ValidationError as error:
         return fail("\n".join(map(str, field_problems(error, JobSpec))))
     except ValueError as error:
         return fail(str(error))
     device = join_ranks(spec)
     try:
-        return _train(spec, folders, output, resume, device)
+        return _train(spec, locations, output, resume, device)
     except SpecError as error:
         return fail("\n".join(map(str, error.problems)))
     except (ValueError, OSError, SafetensorError) as error:
@@ -164,50 +135,11 @@ def train(
         leave_ranks()
 
 
-def _read_spec(
-    path: Path, data: Path | None, evaluate_data: Path | None, overrides: list[str]
-) -> tuple[JobSpec, _Folders]:
-    """Read the spec, with this machine's resources, and determine the folders of images.
-
-    Raises:
-        ValidationError: the spec is not valid.
-        ValueError: the file cannot be read, or names no folder of images.
-    """
-    settings = apply_overrides(load_spec(path), overrides)
-    data = _folder(settings, data, "dataset", "--data")
-    evaluate = settings.setdefault("evaluate", {})
-    if isinstance(evaluate, dict) and (evaluate_data or evaluate.get("dataset")) is not None:
-        evaluate_data = _folder(evaluate, evaluate_data, "evaluate.dataset", "--evaluate-data")
-        # Names tell the two apart, and parts of a data set may have folders of the same name.
-        if evaluate["dataset"] == settings["dataset"] and not evaluate_data.samefile(data):
-            evaluate["dataset"] = "-".join(evaluate_data.resolve().parts[-2:])
-    settings.pop("resources", None)  # set by the launcher and this machine
-    spec = with_resources_of_this_machine(JobSpec.model_validate(settings))
-    return spec, _Folders(data, evaluate_data)
-
-
-def _folder(settings: dict[str, Any], data: Path | None, field: str, option: str) -> Path:
-    """Determine a folder of images from the option or else from the field, which becomes its name."""
-    name = settings.get("dataset")
-    if data is None:
-        if not isinstance(name, str):
-            raise ValueError(
-                f"{field}: missing. Set it to the folder of images, or pass {option} DIR."
-            )
-        data, name = Path(name), None
-        if not data.exists():
-            raise ValueError(
-                f"{field}: {data} does not exist. Pass the folder of images with {option} DIR."
-            )
-    settings["dataset"] = data.resolve().name if name is None else name
-    return data
-
-
 def _train(
-    spec: JobSpec, folders: _Folders, output: Path, resume: bool, device: torch.device
+    spec: JobSpec, locations: Locations, output: Path, resume: bool, device: torch.device
 ) -> int:
-    for folder in folders.all():
-        if output.resolve().is_relative_to(folder.resolve()):
+    for location in locations.all():
+        if location.contains(output):
             raise ValueError(
                 f"--output: {output} is inside the folder of images. Choose another one."
             )
@@ -221,10 +153,10 @@ def _train(
 
         start = on_rank_0(take_output)
         reporter = ConsoleReporter(run_dir) if run_dir is not None else None
-        index, cache = _open_images(folders.data)
+        index, cache = open_images(locations.data)
         evaluate_on = None
-        if folders.evaluate_data is not None:
-            evaluate_on, _ = _open_images(folders.evaluate_data)
+        if locations.evaluate_data is not None:
+            evaluate_on, _ = open_images(locations.evaluate_data)
         spec = resolve(spec, index.facts(), on_rank_0(lambda: _read_record(spec, start)))
         if run_dir is not None:
             if start is None:  # a resumed run has its spec already
@@ -238,7 +170,7 @@ def _train(
             spec,
             index,
             reporter or NullReporter(),
-            RunFiles(cache=_cache_root() / cache, scratch=scratch, resume=start),
+            RunFiles(cache=cache, scratch=scratch, resume=start),
             evaluate_on=evaluate_on,
             device=device,
             threads=spec.resources.cpus_per_worker,
@@ -273,31 +205,12 @@ def _read_record(spec: JobSpec, start: Path | None) -> WeightsRecord:
     return read_record(weights)
 
 
-def _open_images(data: Path) -> tuple[DatasetIndex, str]:
-    """Open or make the index of a folder of images; also returns the name of its cache folder."""
-
-    def open_on_rank_0() -> tuple[DatasetIndex, str]:
-        record = find_source(os.fspath(data))
-        source, listing = list_source(record)
-        name = hashlib.blake2b(f"{record}\n{listing.digest()}".encode(), digest_size=16).hexdigest()
-        return open_index(record, source, listing, _cache_root() / name), name
-
-    index, name = on_rank_0(open_on_rank_0)
-    # The folder may have another path on another machine.
-    here = find_source(os.fspath(data))
-    return replace(index, source=replace(index.source, uri=here.uri, root=here.root)), name
-
-
 def _print_warnings(index: DatasetIndex) -> None:
     """Print which files of a folder are not used, and what is lost of the others."""
     for skipped in index.skipped:
         print_line(f"Skipped {skipped.path}: {skipped.reason}", "stderr")
     for warning in index.warnings():
         print_line(f"Warning: {warning}.", "stderr")
-
-
-def _cache_root() -> Path:
-    return cache_root() / "local"
 
 
 @contextmanager

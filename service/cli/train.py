@@ -16,6 +16,14 @@ def register(app: typer.Typer) -> None:
     app.command()(train)
 
 
+def _existing(location: str | None) -> str | None:
+    from dasl_core.spec.source import is_missing
+
+    if location is not None and is_missing(location):
+        raise typer.BadParameter(f"{location} does not exist")
+    return location
+
+
 def train(
     spec: SpecFile,
     overrides: Overrides,
@@ -24,22 +32,29 @@ def train(
         typer.Option("--output", "-o", metavar="DIR", file_okay=False, help="Folder for results."),
     ] = Path("build/train"),
     data: Annotated[
-        Path | None,
+        str | None,
         typer.Option(
-            metavar="DIR",
-            exists=True,
-            help="Folder of images, or an archive, list or table of them. Default: `dataset` in the spec, read "
-            "as a path.",
+            metavar="LOCATION",
+            callback=_existing,
+            help="Folder of images, or an archive, list or table of them; a path, or a URI such as "
+            "s3://BUCKET/FOLDER. Default: `dataset` in the spec, read as a path.",
         ),
     ] = None,
+    split: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Train on one split of the images only.")
+    ] = None,
     evaluate_data: Annotated[
-        Path | None,
+        str | None,
         typer.Option(
-            metavar="DIR",
-            exists=True,
+            metavar="LOCATION",
+            callback=_existing,
             help="Images to evaluate on, likewise. Default: `evaluate.dataset` in the spec, read as a path, if "
             "it is set.",
         ),
+    ] = None,
+    evaluate_split: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Evaluate on one split of these images only."),
     ] = None,
     resume: Annotated[
         bool, typer.Option("--resume", help="Continue from the newest checkpoint in the output.")
@@ -47,5 +62,7 @@ def train(
 ) -> None:
     """Train without a service, in this process. For several ranks: `torchrun -m dasl_core.standalone`."""
     with core_extra("train"):
+        from dasl_core.standalone.inputs import DataOptions
         from dasl_core.standalone.main import train as run
-    raise typer.Exit(run(spec, data, output, overrides, evaluate_data=evaluate_data, resume=resume))
+    options = DataOptions(data, split, evaluate_data, evaluate_split)
+    raise typer.Exit(run(spec, options, output, overrides, resume=resume))

@@ -18,7 +18,7 @@ from dasl_core.data.ingest import ingest_folder, list_source
 from dasl_core.data.sources import Entry, find_source
 from dasl_core.data.sources.folder import FolderSource
 from dasl_core.distributed import rank
-from dasl_core.standalone import main as standalone
+from dasl_core.standalone.images import ImageLocation, open_images
 from dasl_core.standalone.index_cache import INDEX, open_index
 from tests.support.gloo_pool import GlooPool
 from tests.support.training_world import image_folder
@@ -91,9 +91,9 @@ def test_second_run_decodes_nothing_to_ingest(
     root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, decoder: Decoder
 ) -> None:
     monkeypatch.setenv("DASL_CACHE_DIR", str(tmp_path / "cache"))
-    first, name = standalone._open_images(root)
+    first, name = open_images(ImageLocation(str(root), None, "--data"))
     assert decoder.count() == IMAGES
-    again, same_name = standalone._open_images(root)
+    again, same_name = open_images(ImageLocation(str(root), None, "--data"))
     assert decoder.count() == 0
     assert_equal(again, first)
     assert same_name == name
@@ -245,8 +245,8 @@ def open_on_ranks(root: str, cache: str) -> tuple[int, int, list[str]]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("DASL_CACHE_DIR", cache)
         decoder = Decoder(patch)
-        index, name = standalone._open_images(Path(root))
-        assert (Path(cache) / "local" / name / INDEX).is_file()
+        index, name = open_images(ImageLocation(root, None, "--data"))
+        assert (name / INDEX).is_file()
         return rank(), decoder.count(), list(index.paths)
 
 
@@ -258,7 +258,7 @@ def test_only_rank_0_ingests(pool: GlooPool, root: Path, cache: Path) -> None:
 
 def refused_on_ranks(root: str) -> str:
     try:
-        standalone._open_images(Path(root))
+        open_images(ImageLocation(root, None, "--data"))
     except ValueError as error:
         return str(error)
     return "accepted"

@@ -27,6 +27,7 @@ from safetensors.torch import load_file, save_file
 from dasl_core.export import export_backbone
 from dasl_core.standalone import main as standalone
 from dasl_core.standalone.console import ConsoleReporter
+from dasl_core.standalone.inputs import DataOptions
 from dasl_core.standalone.ranks import leave_ranks
 from dasl_core.standalone.run_dir import RunDirectory
 from dasl_core.train.trainer import Trainer
@@ -63,10 +64,20 @@ def write_spec(folder: Path, **changes: Any) -> None:
     (folder / "spec.yaml").write_text(yaml.safe_dump(spec))
 
 
-def train(folder: Path, *overrides: str, output: str = "out", **arguments: Any) -> int:
+def train(
+    folder: Path,
+    *overrides: str,
+    output: str = "out",
+    resume: bool = False,
+    options: DataOptions = DataOptions(),  # noqa: B008
+) -> int:
     """Train in this process."""
     return standalone.train(
-        folder / "spec.yaml", None, folder / output, list(overrides), **arguments
+        folder / "spec.yaml",
+        options,
+        folder / output,
+        list(overrides),
+        resume=resume,
     )
 
 
@@ -156,6 +167,27 @@ def test_run_is_evaluated_on_another_folder(
     metrics = json.loads((checkpoint / "metrics.json").read_text())
     assert metrics["data"]["held_out_images"] == 6
     assert 0 < metrics["evaluations"][-1]["metrics"]["knn_top1"] <= 1
+
+
+@pytest.mark.usefixtures("without_plots", "without_onnx")
+def test_splits_of_one_source_are_trained_and_evaluated_on(folder: Path) -> None:
+    for split, per_class in (("train", 8), ("test", 2)):
+        image_folder(folder / "parts" / split, per_class=per_class)
+    parts = str(folder / "parts")
+    options = DataOptions(parts, "train", parts, "test")
+    assert train(folder, "dataset=null", "train.epochs=1", options=options) == 0
+    ran = json.loads((folder / "out" / "spec.json").read_text())
+    assert (ran["dataset"], ran["evaluate"]["dataset"]) == ("parts-train", "parts-test")
+    (checkpoint,) = (folder / "out" / "checkpoints").iterdir()
+    data = json.loads((checkpoint / "metrics.json").read_text())["data"]
+    assert (data["train_images"], data["held_out_images"]) == (24, 6)
+
+
+def test_split_to_evaluate_on_needs_images(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert train(folder, options=DataOptions(evaluate_split="test")) == 1
+    assert "--evaluate-split: needs images to evaluate on." in capsys.readouterr().err
 
 
 def test_folder_to_train_on_is_not_evaluated_on(

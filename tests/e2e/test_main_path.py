@@ -22,6 +22,7 @@ from dasl_core.data.ingest import ingest_folder
 from dasl_core.methods import build_method
 from dasl_core.spec import ResolvedJobSpec
 from dasl_core.standalone.console import ConsoleReporter
+from dasl_core.standalone.inputs import DataOptions
 from dasl_core.standalone.main import train
 from dasl_core.train.serialization import load_state
 from service.client import Client
@@ -145,7 +146,7 @@ def test_training_without_a_service_gives_the_same_metrics(
     monkeypatch.setattr(ConsoleReporter, "desired", desired)
     monkeypatch.setenv("DASL_CACHE_DIR", str(tmp_path / "cache"))
     (tmp_path / "spec.json").write_text(json.dumps(main_job.resolved))
-    assert train(tmp_path / "spec.json", images.root, tmp_path / "out", []) == 130
+    assert train(tmp_path / "spec.json", DataOptions(str(images.root)), tmp_path / "out", []) == 130
     lines = (tmp_path / "out" / "metrics.jsonl").read_text().splitlines()
     ours = [json.loads(line)["values"] for line in lines]
     theirs = client.jobs.metrics(main_job.id, max_points=10_000).values

@@ -9,10 +9,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import yaml
 
 from dasl_core.data.ingest import ingest_folder
+from dasl_core.standalone.images import open_images
+from dasl_core.standalone.inputs import DataOptions, read_spec
 from service.object_store import open_store
-from tests.support.training_world import image_folder
+from tests.support.training_world import image_folder, tiny_spec
 
 # What the library reads without the service, whose file system is not registered there.
 ALONE = """
@@ -66,3 +69,21 @@ def test_tar_in_a_bucket_is_read_in_parts(s3_root: str, images: Path, tmp_path: 
     assert np.array_equal(index.decode(7, 3), local.decode(7, 3))
     # A prefix with nothing but archives is these archives.
     assert ingest_folder(uri).paths == local.paths
+
+
+def test_training_without_the_service_reads_a_bucket(
+    s3_root: str, images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DASL_CACHE_DIR", str(tmp_path / "cache"))
+    uri = upload(images, f"{s3_root}/pictures")
+    spec = tmp_path / "spec.yaml"
+    spec.write_text(yaml.safe_dump(tiny_spec(dataset=None)))
+    job, locations = read_spec(spec, DataOptions(f"{uri}/"), [])
+    assert job.dataset == "pictures"
+    assert not locations.data.contains(tmp_path / "out")
+    index, cache = open_images(locations.data)
+    assert (index.location, len(index)) == (uri, 27)
+    assert cache.is_relative_to(tmp_path / "cache")
+    assert np.array_equal(index.decode(7, 3), ingest_folder(images).decode(7, 3))
+    with pytest.raises(ValueError, match=r"^--data: .*absent does not exist"):
+        read_spec(spec, DataOptions(f"{uri}/absent"), [])[1].data.find()

@@ -1,0 +1,97 @@
+"""The images of a run without a service: where they are, and their index."""
+
+from __future__ import annotations
+
+import hashlib
+import posixpath
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from dasl_core.data.cache import cache_root
+from dasl_core.data.index import DatasetIndex
+from dasl_core.data.ingest import list_source
+from dasl_core.data.sources import SourceRecord, find_source
+from dasl_core.spec.source import SourceOptions, remote_scheme
+from dasl_core.standalone.index_cache import open_index
+from dasl_core.standalone.ranks import on_rank_0
+
+
+@dataclass(frozen=True)
+class ImageLocation:
+    """A location of images.
+
+    Attributes:
+        uri: a path, a pattern or a URI, as `find_source` takes it.
+        split: the only split to use.
+        given_by: option or field that named it, for messages.
+    """
+
+    uri: str
+    split: str | None
+    given_by: str
+
+    @property
+    def name(self) -> str:
+        """Name of the data set: the last part of the location, and the split."""
+        last = posixpath.basename(self._path)
+        return last if self.split is None else f"{last}-{self.split}"
+
+    @property
+    def name_with_parent(self) -> str:
+        """The name after that of the folder around it."""
+        return f"{posixpath.basename(posixpath.dirname(self._path))}-{self.name}"
+
+    @property
+    def local_path(self) -> Path | None:
+        """The path with links resolved; None on another machine."""
+        return None if remote_scheme(self.uri) is not None else Path(self.uri).resolve()
+
+    @property
+    def _path(self) -> str:
+        path = self.local_path
+        return self.uri.rstrip("/") if path is None else str(path)
+
+    def is_same(self, other: ImageLocation) -> bool:
+        """Whether two locations have the same images."""
+        return (self._path, self.split) == (other._path, other.split)
+
+    def contains(self, folder: Path) -> bool:
+        """Whether a folder lies inside."""
+        path = self.local_path
+        return path is not None and folder.resolve().is_relative_to(path)
+
+    def find(self) -> SourceRecord:
+        """Find out what it is.
+
+        Raises:
+            ValueError: nothing that can be read; the message names the option or field.
+        """
+        try:
+            return find_source(self.uri, SourceOptions(split=self.split))
+        except ValueError as error:
+            raise ValueError(f"{self.given_by}: {error}") from error
+
+
+def open_images(location: ImageLocation) -> tuple[DatasetIndex, Path]:
+    """Open or make the index on rank 0; also returns the folder for its cache. Called on all ranks.
+
+    Raises:
+        ValueError: there are no usable images.
+    """
+
+    def open_on_rank_0() -> tuple[DatasetIndex, str]:
+        record = location.find()
+        source, listing = list_source(record)
+        name = hashlib.blake2b(f"{record}\n{listing.digest()}".encode(), digest_size=16).hexdigest()
+        return open_index(record, source, listing, _cache_root() / name), name
+
+    index, name = on_rank_0(open_on_rank_0)
+    if location.local_path is not None:
+        # The folder may have another path on another machine.
+        here = location.find()
+        index = replace(index, source=replace(index.source, uri=here.uri, root=here.root))
+    return index, _cache_root() / name
+
+
+def _cache_root() -> Path:
+    return cache_root() / "local"

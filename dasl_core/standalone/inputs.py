@@ -1,0 +1,97 @@
+"""What the spec file and the command line say: the job, and where its images are."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from dasl_core.spec import JobSpec, apply_overrides, load_spec
+from dasl_core.spec.source import is_missing
+from dasl_core.standalone.images import ImageLocation
+from dasl_core.standalone.ranks import with_resources_of_this_machine
+
+
+@dataclass(frozen=True)
+class DataOptions:
+    """The images that the command line names: paths, patterns or URIs; None: what the spec says.
+
+    Attributes:
+        data: to train on.
+        split: their only split to use.
+        evaluate_data: to evaluate on.
+        evaluate_split: their only split to use.
+    """
+
+    data: str | None = None
+    split: str | None = None
+    evaluate_data: str | None = None
+    evaluate_split: str | None = None
+
+
+@dataclass(frozen=True)
+class Locations:
+    """Where the images are.
+
+    Attributes:
+        data: to train on.
+        evaluate_data: to evaluate on; None holds out images of `data`.
+    """
+
+    data: ImageLocation
+    evaluate_data: ImageLocation | None
+
+    def all(self) -> list[ImageLocation]:
+        return [self.data] if self.evaluate_data is None else [self.data, self.evaluate_data]
+
+
+def read_spec(path: Path, options: DataOptions, overrides: list[str]) -> tuple[JobSpec, Locations]:
+    """Read the spec, with this machine's resources, and determine where the images are.
+
+    Raises:
+        ValidationError: the spec is not valid.
+        ValueError: the file cannot be read, or names no images.
+    """
+    settings = apply_overrides(load_spec(path), overrides)
+    data = _location(settings, options.data, options.split, "dataset", "--data")
+    evaluate = settings.setdefault("evaluate", {})
+    evaluate_data = None
+    if isinstance(evaluate, dict) and (options.evaluate_data or evaluate.get("dataset")):
+        evaluate_data = _location(
+            evaluate,
+            options.evaluate_data,
+            options.evaluate_split,
+            "evaluate.dataset",
+            "--evaluate-data",
+        )
+        # Names tell the two apart, and parts of a data set may have folders of the same name.
+        if evaluate["dataset"] == settings["dataset"] and not evaluate_data.is_same(data):
+            evaluate["dataset"] = evaluate_data.name_with_parent
+    elif options.evaluate_split is not None:
+        raise ValueError(
+            "--evaluate-split: needs images to evaluate on. Pass --evaluate-data LOCATION."
+        )
+    settings.pop("resources", None)  # set by the launcher and this machine
+    spec = with_resources_of_this_machine(JobSpec.model_validate(settings))
+    return spec, Locations(data, evaluate_data)
+
+
+def _location(
+    settings: dict[str, Any], uri: str | None, split: str | None, field: str, option: str
+) -> ImageLocation:
+    """Determine where images are from the option or else from the field, which becomes their name."""
+    if uri is not None:
+        location = ImageLocation(uri, split, option)
+        if settings.get("dataset") is None:
+            settings["dataset"] = location.name
+        return location
+    uri = settings.get("dataset")
+    if not isinstance(uri, str):
+        raise ValueError(f"{field}: missing. Set it to the folder of images, or pass {option} DIR.")
+    if is_missing(uri):
+        raise ValueError(
+            f"{field}: {uri} does not exist. Pass the folder of images with {option} DIR."
+        )
+    given = ImageLocation(uri, split, field)
+    settings["dataset"] = given.name
+    return given
