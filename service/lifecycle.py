@@ -17,6 +17,7 @@ from typing import Any
 from sqlalchemy import insert, update
 from sqlalchemy.orm import Session
 
+from dasl_core.spec import precision_with
 from dasl_core.spec.versions import UnreadableSpec
 from service.checkpoints import repository as checkpoints
 from service.checkpoints import resume_point, retention
@@ -27,6 +28,7 @@ from service.runs import liveness
 from service.runs import repository as runs
 from service.runs.endings import Ending, Retry, charge
 from service.scheduling import repository as scheduling
+from service.scheduling.packing import Worker
 from service.states import (
     LIVE_ATTEMPT,
     TERMINAL,
@@ -78,6 +80,7 @@ def start_attempt(
     token_hash: str,
     workers: int | None = None,
     avoided: Collection[str] = (),
+    worker: Worker | None = None,
 ) -> Attempt | None:
     """Move a queued job to starting and add its next attempt, which is not submitted yet.
 
@@ -87,6 +90,7 @@ def start_attempt(
     Args:
         workers: its number of ranks, if not that of the job.
         avoided: ids of nodes that get none of its ranks, because the last attempt failed there.
+        worker: what a rank gets of that which the spec leaves to the service; by default, the least.
 
     Returns:
         The attempt; `None` if the job is no longer queued, a pause or cancellation was requested, or it is not to
@@ -106,6 +110,10 @@ def start_attempt(
             return None  # `resources.workers` was changed after the decision.
         message += f" with {workers} of {wanted} ranks"
         data["workers"] = workers
+    chosen = scheduling.numbers_for(session, job, worker)
+    if chosen:
+        message += f" ({'; '.join(f'{name}: {number}' for name, number in chosen.items())})"
+        data |= chosen
     if resume is not None:
         message += f" from step {resume.step} (checkpoint {resume.id})"
     if avoided:
@@ -115,7 +123,10 @@ def start_attempt(
     columns = {
         "progress": resume_point.progress_at(job, resume),
         "verdict": resume_point.verdict_at(job, resume),
+        **chosen,
     }
+    if number == 1 and "gpus_per_worker" in chosen:
+        columns["resolved"] = _with_precision(job, chosen["gpus_per_worker"])
     if not _move(session, job, JobStatus.STARTING, message, data, attempt=number, **columns):
         return None
     return runs.add(
@@ -127,6 +138,17 @@ def start_attempt(
         resume_checkpoint_id=resume_id,
         workers=workers,
     )
+
+
+def _with_precision(job: Job, gpus: int) -> Data:
+    """Return the resolved spec of a job whose precision depends on whether its ranks have GPUs.
+
+    At the submission that could only be expected.
+    """
+    if (job.spec.get("train") or {}).get("precision", "auto") != "auto":
+        return job.resolved
+    train = {**job.resolved["train"], "precision": precision_with(gpus > 0)}
+    return {**job.resolved, "train": train}
 
 
 def resume_from_another(
@@ -296,7 +318,7 @@ def _is_repeated(session: Session, job: Job, error: Data) -> bool:
         return False
     if runs.last_step(session, job_id, number) > runs.last_step(session, job_id, number - 1):
         return False
-    return not scheduling.could_run_elsewhere(session, job_id, number, job.workers)
+    return not scheduling.could_run_elsewhere(session, job, number)
 
 
 def requeue(session: Session, job_id: str) -> bool:
@@ -468,7 +490,9 @@ def record_heartbeat(session: Session, job: Job, attempt: Attempt, progress: Dat
 
 def _add_use(session: Session, job: Job, attempt: Attempt, seconds: float, now: datetime) -> None:
     workers = attempt.workers if attempt.workers is not None else job.workers
-    demand = scheduling.demand_of(session, job.id, workers)
+    demand = scheduling.demand_of(
+        session, job.id, workers, cpus=job.cpus_per_worker, gpus=job.gpus_per_worker
+    )
     ledger.add(session, job, now, seconds * demand.gpus, seconds * demand.cpus)
 
 

@@ -16,7 +16,7 @@ from pydantic import (
     model_validator,
 )
 
-from dasl_core.spec import DatasetFacts, ResolvedJobSpec
+from dasl_core.spec import DatasetFacts, ResolvedJobSpec, ResolvedResources
 from dasl_core.spec.source import SourceOptions
 from dasl_core.vocabulary import FILE_NAME, LONGEST_FILE_NAME, Desired, Outcome, Subject
 
@@ -315,6 +315,10 @@ class AttemptStart(WorkerAnswer):
     def job_spec(self) -> ResolvedJobSpec:
         """Return the spec, checked."""
         return ResolvedJobSpec.model_validate(self.spec)
+
+    def resources(self) -> ResolvedResources:
+        """Return the resources of the spec, in which the service has replaced "auto"."""
+        return ResolvedResources.model_validate(self.spec["resources"])
 
 
 class IngestStart(WorkerAnswer):

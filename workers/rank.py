@@ -110,7 +110,7 @@ def train_rank(config: dict[str, Any]) -> None:
                 else None
             ),
             device=device,
-            threads=spec.resources.cpus_per_worker,
+            threads=start.resources().cpus_per_worker,
         )
         if client is not None and reporter is not None:
             reporter.flush()

@@ -28,7 +28,7 @@ def fit(loop: RankLoop, start: AttemptStart, config: dict[str, object]) -> Excep
     from workers.process_group import ProcessGroupConfig
     from workers.trainer import LeanTrainer
 
-    resources = start.job_spec().resources
+    resources = start.resources()
     try:
         LeanTrainer(
             loop,

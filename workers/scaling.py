@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from dasl_core.spec import Resources
+from dasl_core.spec import ResolvedResources
 
 _GPU_TYPE, _NODE_ID = "ray.io/accelerator-type", "ray.io/node-id"
 _BYTES_PER_GB = 10**9
 
 
-def scaling_options(resources: Resources, excluded_nodes: Sequence[str]) -> dict[str, Any]:
+def scaling_options(resources: ResolvedResources, excluded_nodes: Sequence[str]) -> dict[str, Any]:
     """Return the arguments of Ray Train's `ScalingConfig`.
 
     Args:

@@ -15,7 +15,7 @@ from dasl_core.spec.methods.simclr import SimCLR
 from dasl_core.spec.normalization import Normalization, recorded_normalization
 from dasl_core.spec.problems import FieldProblem, SpecError
 from dasl_core.spec.regularizers import DAR, SEC, Clusters
-from dasl_core.spec.resolve import DatasetFacts, Estimate, estimate, resolve
+from dasl_core.spec.resolve import DatasetFacts, Estimate, estimate, precision_with, resolve
 from dasl_core.spec.resolved import (
     ResolvedAugment,
     ResolvedBackbone,
@@ -24,6 +24,7 @@ from dasl_core.spec.resolved import (
     ResolvedEvaluate,
     ResolvedJobSpec,
     ResolvedOptimizer,
+    ResolvedResources,
     ResolvedSEC,
     ResolvedTrain,
     ViewAugment,
@@ -65,6 +66,7 @@ __all__ = [
     "ResolvedEvaluate",
     "ResolvedJobSpec",
     "ResolvedOptimizer",
+    "ResolvedResources",
     "ResolvedSEC",
     "ResolvedTrain",
     "Resources",
@@ -79,6 +81,7 @@ __all__ = [
     "estimate",
     "field_problems",
     "load_spec",
+    "precision_with",
     "read_record",
     "recorded_normalization",
     "resolve",

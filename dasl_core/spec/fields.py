@@ -18,6 +18,7 @@ LabelValue = Annotated[str, StringConstraints(min_length=1, max_length=63, patte
 NodeName = Annotated[str, StringConstraints(min_length=1, max_length=200, pattern=r"^[!-~]+$")]
 MetricName = Annotated[str, StringConstraints(min_length=1, max_length=50, pattern=METRIC_PATTERN)]
 PositiveInt = Annotated[int, Field(ge=1, le=1_000_000_000)]
+CpuCount = Annotated[int, Field(ge=1, le=1024)]
 # Far above any rate, decay or weight that trains. Larger ones overflow float32 soon, which would show
 # only after a run has started.
 LARGEST_RATE, LARGEST_DECAY, LARGEST_WEIGHT = 1e4, 100.0, 1e6

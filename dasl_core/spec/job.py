@@ -10,6 +10,7 @@ from dasl_core.spec.base import Auto, SpecModel, problem
 from dasl_core.spec.errors import closest
 from dasl_core.spec.evaluate import Evaluate
 from dasl_core.spec.fields import (
+    CpuCount,
     LabelKey,
     LabelValue,
     MetricName,
@@ -62,7 +63,10 @@ class Checkpoints(SpecModel):
 
 
 class Resources(SpecModel):
-    """Ranks, their CPUs, GPUs and nodes, and time limit of a job."""
+    """Ranks, their CPUs, GPUs and nodes, and time limit of a job.
+
+    "auto" stays in the stored spec: the service chooses numbers when an attempt starts.
+    """
 
     workers: int = Field(1, ge=1, le=4096, description="Number of ranks.")
     min_workers: int | None = Field(
@@ -75,16 +79,21 @@ class Resources(SpecModel):
             "batch. Its next attempt may have more again. null: it waits for nodes."
         ),
     )
-    gpus_per_worker: Literal[0, 1] = Field(
-        0, description="A rank uses one GPU, or CPUs only. 0 trains on CPUs even if there are GPUs."
+    gpus_per_worker: Literal[0, 1] | Auto = Field(
+        "auto",
+        description=(
+            "A rank uses one GPU, or CPUs only. 0 trains on CPUs even if there are GPUs. "
+            '"auto": 1 if the nodes that the job may use have GPUs when it first starts and its quota allows any, '
+            "else 0; later attempts keep it."
+        ),
     )
-    cpus_per_worker: int = Field(
-        1,
-        ge=1,
-        le=1024,
+    cpus_per_worker: CpuCount | Auto = Field(
+        "auto",
         description=(
             "CPUs that a rank reserves; also its number of threads for torch and for decoding "
-            "images."
+            'images. "auto": its share of a node, chosen when an attempt starts: the CPUs of the smallest node '
+            "that it may use, divided by the node's GPUs or by the ranks that must share it; at most 16 with a "
+            "GPU and 64 without."
         ),
     )
     memory_gb_per_worker: float | None = Field(

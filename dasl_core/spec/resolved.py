@@ -1,7 +1,10 @@
-"""ResolvedJobSpec: a job's settings once every "auto" is a number or a name.
+"""ResolvedJobSpec: a job's settings once every "auto" is a number or a name, but for its resources.
 
 `resolve` returns it, the database and checkpoints store it, and training reads nothing else. Each class
 narrows those fields of its base that may be "auto", and adds properties that need their values.
+
+What `resources` leave to the service depends on the nodes that there are when an attempt starts. Only then
+are they `ResolvedResources`.
 """
 
 from typing import Any, Literal
@@ -19,6 +22,7 @@ from dasl_core.spec.fields import (
     Channels,
     ChannelStds,
     ClusterCount,
+    CpuCount,
     CropShare,
     Decay,
     DropPath,
@@ -41,7 +45,7 @@ from dasl_core.spec.fields import (
     WholeEpochs,
     Window,
 )
-from dasl_core.spec.job import JobSpec
+from dasl_core.spec.job import JobSpec, Resources
 from dasl_core.spec.methods import ResolvedMethodSettings
 from dasl_core.spec.normalization import Normalization
 from dasl_core.spec.recipes import RecipeName
@@ -162,6 +166,13 @@ class ResolvedEvaluate(Evaluate):
     every_epochs: PositiveInt
 
 
+class ResolvedResources(Resources):
+    """The resources of an attempt."""
+
+    gpus_per_worker: Literal[0, 1]
+    cpus_per_worker: CpuCount
+
+
 class StepSettings(SpecModel):
     """The settings of a job that decide each of its steps, without "auto" values."""
 
@@ -181,7 +192,7 @@ class StepSettings(SpecModel):
 
 
 class ResolvedJobSpec(StepSettings, JobSpec):
-    """A job without "auto" values, ready to run."""
+    """A job without "auto" values, except in `resources`."""
 
     recipe: RecipeName
     evaluate: ResolvedEvaluate

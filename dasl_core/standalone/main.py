@@ -17,6 +17,7 @@ from dasl_core.data.index import DatasetIndex
 from dasl_core.models.warm_start import pretrained_path
 from dasl_core.spec import (
     JobSpec,
+    ResolvedResources,
     SpecError,
     WeightsRecord,
     field_problems,
@@ -173,7 +174,7 @@ def _train(
             RunFiles(cache=cache, scratch=scratch, resume=start),
             evaluate_on=evaluate_on,
             device=device,
-            threads=spec.resources.cpus_per_worker,
+            threads=spec.resources.narrow(ResolvedResources).cpus_per_worker,
         )
     if reporter is not None:
         if outcome == "cancelled":

@@ -10,6 +10,7 @@ import torch
 import torch.distributed as dist
 
 from dasl_core.distributed import rank
+from dasl_core.machine import usable_cores
 from dasl_core.spec import JobSpec
 
 # Rank 0 may decode millions of images while the others wait.
@@ -32,7 +33,7 @@ def with_resources_of_this_machine(spec: JobSpec) -> JobSpec:
         update={
             "workers": int(os.environ.get("WORLD_SIZE", "1")),
             "gpus_per_worker": int(torch.cuda.is_available()),
-            "cpus_per_worker": max(1, (os.cpu_count() or 1) // local_ranks),
+            "cpus_per_worker": max(1, usable_cores() // local_ranks),
         }
     )
     changed = spec.model_copy(update={"resources": resources})

@@ -141,9 +141,13 @@ def facts(job: Job, origin: str | None = None) -> list[tuple[str, object]]:
 def _resources(resources: dict[str, Any]) -> str | None:
     if not resources:
         return None
-    per_worker = f"{resources['workers']} x {resources['cpus_per_worker']} CPUs"
+    workers, cpus = resources["workers"], resources["cpus_per_worker"]
     gpus = resources["gpus_per_worker"]
-    return per_worker + (f" and {gpus} GPU" if gpus else "")
+    if gpus == "auto":
+        gpus = "auto GPUs"
+    elif gpus:
+        gpus = f"{gpus} GPU"
+    return f"{workers} x {cpus} CPUs" + (f" and {gpus}" if gpus else "")
 
 
 def _origin(client: Client, job: Job) -> str | None:

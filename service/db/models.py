@@ -195,6 +195,9 @@ class Job(Base):
     artifacts_removed_at: Mapped[datetime | None]
     # Replaces `resources.workers` in the same way.
     workers: Mapped[int | None]
+    # What each worker of its newest attempt has in place of "auto" of the spec; null: not chosen yet, or not "auto".
+    cpus_per_worker: Mapped[int | None]
+    gpus_per_worker: Mapped[int | None]
     # Who is charged: the user of the token, else the token. The dispatcher adds what versions without this column
     # left out.
     account_id: Mapped[str | None] = mapped_column(String(40))

@@ -25,6 +25,7 @@ from service.dispatcher.watcher import MissingAction, RunPolicy
 from service.protocol import UNDELIVERED_EXIT_CODE
 from service.runs.endings import LONGEST_RETRY, Ending, Retry
 from service.runs.repository import RunView
+from service.scheduling.packing import Demand
 from service.states import AttemptState, DatasetState
 
 _MAX_FAILURES = 2
@@ -77,7 +78,7 @@ class IngestPolicy(RunPolicy[IngestView]):
         session: Session,
         owner: str,
         token_hash: str,
-        workers: int | None,
+        demand: Demand | None,
         avoided: Collection[str],
     ) -> IngestRun | None:
         return datasets.begin_ingest(session, owner, token_hash)

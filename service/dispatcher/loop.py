@@ -401,6 +401,7 @@ class Dispatcher:
             now,
             foreign,
             lacking=self._lack.long(now),
+            limit=self._context.settings.cluster_limit,
             is_writable=self._store.is_writable,
             api_answers=self._api.answers,
         )
@@ -408,9 +409,7 @@ class Dispatcher:
         for decision in decisions:
             if decision.starts:
                 job = decision.job
-                start = partial(
-                    self._attempts.start, workers=job.demand.workers, avoided=job.avoided
-                )
+                start = partial(self._attempts.start, demand=job.demand, avoided=job.avoided)
                 self._run_step(start, job.job_id, "start an attempt of this job")
         nodes = without_foreign(cluster, foreign)
         self._preempt(nodes, taken, candidates, decisions, now)

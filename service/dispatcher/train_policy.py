@@ -30,6 +30,7 @@ from service.runs.endings import Ending, Retry
 from service.runs.repository import RunView
 from service.scheduling import repository as scheduling
 from service.scheduling.nodes import ALL_NODES, Cluster, with_drains
+from service.scheduling.packing import Demand
 from service.scheduling.repository import AttemptView
 from service.states import AttemptState, Desired, StopReason
 
@@ -72,12 +73,16 @@ class TrainPolicy(RunPolicy[AttemptView]):
         session: Session,
         owner: str,
         token_hash: str,
-        workers: int | None,
+        demand: Demand | None,
         avoided: Collection[str],
     ) -> Attempt | None:
         if scheduling.has_unfinalized_attempt(session, owner):
             return None  # The checkpoint to resume from is not known yet.
-        return lifecycle.start_attempt(session, owner, token_hash, workers, avoided)
+        if demand is None:
+            return lifecycle.start_attempt(session, owner, token_hash, avoided=avoided)
+        return lifecycle.start_attempt(
+            session, owner, token_hash, demand.workers, avoided, demand.worker
+        )
 
     def command(self, run: RunView) -> str:
         return self._context.entrypoints.job.format(

@@ -20,6 +20,7 @@ from service.dispatcher.executor import Submission, SubmissionRefused
 from service.runs import repository as runs
 from service.runs.endings import Ending, Retry
 from service.runs.repository import RunView
+from service.scheduling.packing import Demand
 from service.states import AttemptState
 
 V = TypeVar("V", bound=RunView)
@@ -50,10 +51,10 @@ class RunPolicy(Protocol[V]):
         session: Session,
         owner: str,
         token_hash: str,
-        workers: int | None,
+        demand: Demand | None,
         avoided: Collection[str],
     ) -> Run | None:
-        """Add the owner's next run, of so many workers and without some nodes; return `None` if none is due any more."""
+        """Add the owner's next run, as admitted and without some nodes; return `None` if none is due any more."""
 
     def command(self, run: RunView) -> str:
         """Return the shell command of a run."""
@@ -86,11 +87,13 @@ class RunWatcher(Generic[V]):
         """Return the runs to watch, also those of earlier dispatchers."""
         return self._policy.live(session)
 
-    def start(self, owner: str, workers: int | None = None, avoided: Collection[str] = ()) -> None:
-        """Start the owner's next run; that of a job as it was admitted: how many workers, and where not."""
+    def start(
+        self, owner: str, demand: Demand | None = None, avoided: Collection[str] = ()
+    ) -> None:
+        """Start the owner's next run; that of a job as it was admitted: with which workers, and where not."""
         token, hashed = credentials.new_token()
         with self._context.write() as session:
-            row = self._policy.create(session, owner, hashed, workers, avoided)
+            row = self._policy.create(session, owner, hashed, demand, avoided)
         if row is None:
             return
         run = RunView.of(row)

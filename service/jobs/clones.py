@@ -136,7 +136,13 @@ def _resolved_today(
     def resolved_with(remedy: dict[str, Any]) -> ResolvedJobSpec | None:
         try:
             spec = JobSpec.model_validate(_merge(submitted, remedy))
-            return resolve(spec, facts, _record_of(job), from_checkpoint=True)
+            return resolve(
+                spec,
+                facts,
+                _record_of(job),
+                from_checkpoint=True,
+                expects_gpus=job.gpus_per_worker == 1,
+            )
         except SpecError as error:
             refused.update(problem.field for problem in error.problems)
         except ValidationError as error:

@@ -63,9 +63,16 @@ def submit_job(
 def validate_job(
     checked: SpecToValidate, caller: Reader, context: WithContext, session: ReadSession
 ) -> ValidatedJob:
-    """Resolve a spec (no "auto" is left) and estimate its cost, without storing anything."""
+    """Resolve a spec (no "auto" is left but in `resources`) and estimate its cost, without storing anything."""
     limit = context.settings.cluster_limit
-    planned = submission.plan(session, caller.tenant, checked.spec, checked.checks, limit)
+    planned = submission.plan(
+        session,
+        caller.tenant,
+        checked.spec,
+        checked.checks,
+        limit,
+        token_id=caller.token_id,
+    )
     return ValidatedJob(
         resolved=planned.resolved.model_dump(mode="json"),
         estimate=planned.estimate,

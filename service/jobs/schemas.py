@@ -20,6 +20,7 @@ from dasl_core.spec import Estimate, JobSpec, SpecError, field_problems
 from dasl_core.spec.base import problem
 from dasl_core.spec.fields import Name, Tag
 from service.db.models import Job
+from service.scheduling.automatic import with_numbers
 
 
 def _explain(value: Any, validate: Callable[[Any], JobSpec]) -> JobSpec:
@@ -132,6 +133,7 @@ class JobView(BaseModel):
     def of(cls, job: Job, dataset_name: str) -> Self:
         """Build the view of a row."""
         fields = {name: getattr(job, name) for name in JobView.model_fields if name != "dataset"}
+        fields["resolved"] = with_numbers(job.resolved, job.cpus_per_worker, job.gpus_per_worker)
         return cls(dataset=DatasetReference(id=job.dataset_id, name=dataset_name), **fields)
 
 

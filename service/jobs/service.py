@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from typing import Any
 
 from sqlalchemy.orm import Session
 
@@ -15,6 +16,7 @@ from service.jobs import repository, tenant_limits
 from service.jobs.schemas import JobPatch, JobView
 from service.runs import repository as runs
 from service.scheduling import capacity
+from service.scheduling import repository as scheduling
 from service.settings import ClusterLimit
 from service.states import TERMINAL, Desired, JobStatus
 
@@ -83,8 +85,15 @@ def _change_workers(session: Session, job: Job, workers: int, limit: ClusterLimi
             message = f"leaves ranks without an image of evaluate.finetune.batch_size, {finetune.batch_size}"
             expected = f"at most {finetune.batch_size}"
             raise field_problem("resources.workers", message, workers, expected)
-        resources = spec.resources.model_copy(update={"workers": workers})
-        room = capacity.check_capacity(session, resources, limit)
+        changed: dict[str, Any] = {"workers": workers}
+        if job.gpus_per_worker is not None:
+            changed["gpus_per_worker"] = job.gpus_per_worker
+        room = capacity.check_capacity(
+            session,
+            spec.resources.model_copy(update=changed),
+            limit,
+            may_use_gpus=scheduling.may_use_gpus(session, job.tenant, job.token_id),
+        )
         if room.problems:
             raise spec_problem(room.problems)
     if not lifecycle.change_workers(session, job, workers):

@@ -33,6 +33,7 @@ from service.jobs import clones, repository, tenant_limits
 from service.jobs.path_checks import PathChecks
 from service.jobs.schemas import SubmittedJob
 from service.scheduling import capacity
+from service.scheduling import repository as scheduling
 from service.settings import ClusterLimit
 from service.states import DatasetState
 from service.tokens import repository as tokens
@@ -57,6 +58,7 @@ def plan(
     checks: PathChecks,
     cluster_limit: ClusterLimit,
     *,
+    token_id: str | None,
     lock: bool = False,
     from_checkpoint: bool = False,
 ) -> Plan:
@@ -65,6 +67,7 @@ def plan(
     Args:
         checks: of the paths that the spec names.
         cluster_limit: the largest cluster, which the job must fit on.
+        token_id: of the job; its quota may allow no GPU.
         lock: lock the data sets against deletion until this writing transaction ends.
         from_checkpoint: the job continues from a checkpoint, which has weights.
 
@@ -81,10 +84,21 @@ def plan(
         if evaluate_dataset.id == dataset.id:  # once by name, once by id
             raise field_problem("evaluate.dataset", NOT_ITS_DATASET, name, ANOTHER_DATASET)
     facts = DatasetFacts.model_validate(dataset.facts)
-    room = capacity.check_capacity(session, spec.resources, cluster_limit)
+    room = capacity.check_capacity(
+        session,
+        spec.resources,
+        cluster_limit,
+        may_use_gpus=scheduling.may_use_gpus(session, tenant, token_id),
+    )
     problems = [*checks.problems, *room.problems]
     try:
-        resolved = resolve_spec(spec, facts, checks.record, from_checkpoint=from_checkpoint)
+        resolved = resolve_spec(
+            spec,
+            facts,
+            checks.record,
+            from_checkpoint=from_checkpoint,
+            expects_gpus=room.expects_gpus,
+        )
     except SpecError as error:
         problems += error.problems
     if problems:
@@ -171,6 +185,7 @@ def submit(
         spec,
         checks,
         cluster_limit,
+        token_id=caller.token_id,
         lock=True,
         from_checkpoint=checkpoint is not None,
     )

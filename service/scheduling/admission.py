@@ -39,10 +39,12 @@ from functools import cache
 from typing import Literal
 
 from service.scheduling import packing
+from service.scheduling.automatic import NOTHING, Automatic, choose, nodes_of_limit
 from service.scheduling.nodes import Cluster, Node, NodeChoice
 from service.scheduling.occupancy import Occupancy, Placement
 from service.scheduling.packing import Demand, Room
 from service.scheduling.quota import NO_QUOTA, Owner, Quota, QuotaReservation, owners
+from service.settings import ClusterLimit
 
 
 @dataclass(frozen=True)
@@ -70,6 +72,7 @@ class Queued:
     attempt: int
     """Number of its last attempt; 0 if it never ran."""
     demand: Demand
+    """In decisions, with the numbers that `automatic` leaves to admission."""
     max_runtime: timedelta
     """The longest time that it may run."""
     account_id: str | None = None
@@ -86,6 +89,13 @@ class Queued:
     """Ids of nodes that it does not use if it fits on others: those where its last attempt failed at once."""
     avoids_until: datetime | None = None
     """Until then it waits for others also if they are in use."""
+    automatic: Automatic = NOTHING
+    """What of its workers is chosen by the nodes."""
+
+    @property
+    def may_use_gpus(self) -> bool:
+        """Whether its quotas allow any GPU."""
+        return all(quota.max_gpus != 0 for _, quota in self.quotas)
 
     @property
     def quotas(self) -> list[tuple[Owner, Quota]]:
@@ -195,23 +205,49 @@ def decide(
     foreign: Mapping[str, Room] | None = None,
     *,
     lacking: Collection[str] = (),
+    limit: ClusterLimit = None,
     is_writable: bool = True,
     api_answers: bool = True,
 ) -> list[Decision]:
     """Decide on every job of the queue, in order.
 
+    What a job leaves to admission is chosen first: see `automatic`.
+
     Args:
         running: all jobs that hold resources; their `ends_by` must be enforced.
         foreign: what other programs use of each node, by its id; when that ends is not known.
         lacking: ids of the jobs for which the nodes have been too few for `SHRINK_AFTER`.
+        limit: the largest cluster.
         is_writable: whether the artifact store is; if not, no job could save anything, and none starts.
         api_answers: whether the API does; if not, no job could report its start, and none starts.
     """
+    queue = _with_numbers(queue, without_foreign(cluster, foreign or {}), limit)
     if not is_writable:
         return [Decision(job, "store", _NO_STORE) for job in queue]
     if not api_answers:
         return [Decision(job, "api", _NO_API) for job in queue]
     return _Round(cluster, running, now, foreign or {}, lacking).decide(queue)
+
+
+def _with_numbers(
+    queue: Iterable[Queued], nodes: Sequence[Node], limit: ClusterLimit
+) -> list[Queued]:
+    """Return the queue with numbers in place of what its jobs leave to admission."""
+    largest = nodes_of_limit(limit)
+
+    # Most jobs of a long queue have equal demands.
+    @cache
+    def chosen(demand: Demand, automatic: Automatic, may_use_gpus: bool) -> Demand:
+        return choose(demand, automatic, nodes, largest, may_use_gpus=may_use_gpus)
+
+    def with_numbers(job: Queued) -> Queued:
+        if job.automatic == NOTHING:
+            return job
+        demand = chosen(job.demand, job.automatic, job.may_use_gpus)
+        smaller = tuple(each._replace(worker=demand.worker) for each in job.smaller)
+        return replace(job, demand=demand, smaller=smaller)
+
+    return [with_numbers(job) for job in queue]
 
 
 class _Round:

@@ -10,6 +10,7 @@ from sqlalchemy.orm import Session
 
 from dasl_core.spec import FieldProblem, Resources
 from service.scheduling import repository
+from service.scheduling.automatic import Automatic, choose, nodes_of_limit
 from service.scheduling.nodes import Node, gpu_types
 from service.scheduling.packing import (
     BYTES_PER_GB,
@@ -27,32 +28,58 @@ from service.settings import CURRENT_NODES, ClusterLimit
 class Capacity(NamedTuple):
     """What the size of the cluster means for a job.
 
-    `problems`: it can never start. `warnings`: it must wait for nodes that are not there now.
+    `problems`: it can never start. `warnings`: it must wait for nodes that are not there now. `expects_gpus`: whether
+    its workers would have GPUs if it started now.
     """
 
     problems: list[FieldProblem]
     warnings: list[str]
+    expects_gpus: bool
 
 
-def check_capacity(session: Session, resources: Resources, limit: ClusterLimit) -> Capacity:
-    """Compare a job with the largest cluster, if that is known, and with the nodes of now."""
+def check_capacity(
+    session: Session, resources: Resources, limit: ClusterLimit, *, may_use_gpus: bool = True
+) -> Capacity:
+    """Compare a job with the largest cluster, if that is known, and with the nodes of now.
+
+    Args:
+        may_use_gpus: whether the quotas of the job's owners allow any.
+    """
     snapshot = repository.snapshot(session)
     misfits: list[FieldProblem] = []
     warnings: list[str] = []
-    if snapshot is not None and snapshot.alive:
-        nodes = nodes_of(snapshot)
+    alive = snapshot is not None and snapshot.alive
+    nodes = nodes_of(snapshot) if snapshot is not None and alive else ()
+    resources = _with_numbers(resources, nodes, limit, may_use_gpus)
+    expects_gpus = bool(resources.gpus_per_worker)
+    if alive:
         misfits = _misfits_on(nodes, resources)
         warnings = _mixed_gpus(nodes, resources)
     if limit == CURRENT_NODES:
-        return Capacity(misfits, warnings)
+        return Capacity(misfits, warnings, expects_gpus)
     if limit is not None:
         # The memory of nodes that are not there is unknown.
         largest = [Room(cpus, gpus, math.inf) for count, cpus, gpus in limit for _ in range(count)]
         if problems := _misfits(largest, resources):
-            return Capacity(problems, [])
+            return Capacity(problems, [], expects_gpus)
     end = "The job waits until Ray has more nodes."
     warnings += [f"{misfit.field}: {misfit.message}. {end}" for misfit in misfits]
-    return Capacity([], warnings)
+    return Capacity([], warnings, expects_gpus)
+
+
+def _with_numbers(
+    resources: Resources, nodes: Sequence[Node], limit: ClusterLimit, may_use_gpus: bool
+) -> Resources:
+    """Return resources with the numbers that admission would choose."""
+    worker = choose(
+        Demand.of(resources),
+        Automatic.of(resources),
+        nodes,
+        nodes_of_limit(limit),
+        may_use_gpus=may_use_gpus,
+    ).worker
+    chosen = {"cpus_per_worker": worker.cpus, "gpus_per_worker": worker.gpus}
+    return resources.model_copy(update=chosen)
 
 
 def _mixed_gpus(nodes: Sequence[Node], resources: Resources) -> list[str]:

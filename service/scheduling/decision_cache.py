@@ -17,6 +17,7 @@ from service.scheduling.foreign_use import ForeignUse
 from service.scheduling.nodes import Cluster, with_drains
 from service.scheduling.repository import nodes_of
 from service.scheduling.window import FairQueue
+from service.settings import ClusterLimit
 
 _LONG = 100
 _SECONDS = 1.0
@@ -31,8 +32,8 @@ class DecisionCache:
     A long queue is decided on once a second at most, for all requests of the process together.
     """
 
-    def __init__(self, half_life: timedelta) -> None:
-        self._queue = FairQueue(half_life)
+    def __init__(self, half_life: timedelta, limit: ClusterLimit) -> None:
+        self._queue, self._limit = FairQueue(half_life), limit
         self._lock = threading.Lock()
         self._decisions: Decisions = {}
         self._until = 0.0
@@ -70,6 +71,7 @@ class DecisionCache:
             queue,
             now,
             foreign,
+            limit=self._limit,
             is_writable=report is None or report.is_writable,
             api_answers=report is None or report.api_answers,
         )

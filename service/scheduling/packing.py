@@ -29,9 +29,10 @@ class Worker(NamedTuple):
 
     @classmethod
     def of(cls, resources: Resources) -> Worker:
-        """Return what each worker of a spec's `resources` needs."""
+        """Return what each worker of a spec's `resources` needs; the least in place of "auto"."""
         memory = int((resources.memory_gb_per_worker or 0) * BYTES_PER_GB)
-        return cls(resources.cpus_per_worker, resources.gpus_per_worker, memory)
+        cpus, gpus = resources.cpus_per_worker, resources.gpus_per_worker
+        return cls(1 if cpus == "auto" else cpus, 0 if gpus == "auto" else gpus, memory)
 
 
 class Demand(NamedTuple):

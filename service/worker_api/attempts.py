@@ -34,6 +34,7 @@ from service.protocol import (
 )
 from service.runs.endings import Ending, Retry
 from service.scheduling import repository as scheduling
+from service.scheduling.automatic import with_numbers
 from service.settings import Settings
 from service.states import StaleAttempt
 from service.worker_api import repository
@@ -84,7 +85,13 @@ class AttemptSession:
         readable = settings.readable_folders(job.tenant)
         return AttemptStart(
             spec=versions.for_older(
-                _with_workers(versions.upgrade(job.resolved, job.spec_version), attempt.workers)
+                with_numbers(
+                    _with_workers(
+                        versions.upgrade(job.resolved, job.spec_version), attempt.workers
+                    ),
+                    job.cpus_per_worker,
+                    job.gpus_per_worker,
+                )
             ),
             dataset=WorkerDataset.model_validate(dataset),
             evaluate_dataset=evaluate_dataset and WorkerDataset.model_validate(evaluate_dataset),

@@ -36,11 +36,11 @@ from dasl_core.spec.resolve.regularizers import (
     resolve_sec,
 )
 from dasl_core.spec.resolve.schedule import check_schedule
-from dasl_core.spec.resolve.train import check_learning_rate, resolve_train
+from dasl_core.spec.resolve.train import check_learning_rate, precision_with, resolve_train
 from dasl_core.spec.resolved import ResolvedBackbone, ResolvedJobSpec
 from dasl_core.spec.weights_record import NO_RECORD, WeightsRecord
 
-__all__ = ["DatasetFacts", "Estimate", "choose_k", "estimate", "resolve"]
+__all__ = ["DatasetFacts", "Estimate", "choose_k", "estimate", "precision_with", "resolve"]
 
 
 def resolve(
@@ -50,8 +50,9 @@ def resolve(
     *,
     own_features: int | None = None,
     from_checkpoint: bool = False,
+    expects_gpus: bool = False,
 ) -> ResolvedJobSpec:
-    """Return the same spec with every "auto" replaced by a number or a name.
+    """Return the same spec with every "auto" replaced by a number or a name, but those of `resources`.
 
     The choices that others depend on come first, then all checks, so that every problem is reported at
     once; only then are the parts put together.
@@ -62,12 +63,13 @@ def resolve(
         own_features: width of the features of a network of one's own, which `spec.backbone.name` calls
             "own". `pretrain` takes such a network; jobs and commands do not.
         from_checkpoint: the job continues from a checkpoint of another, which has weights.
+        expects_gpus: whether ranks have GPUs if `resources.gpus_per_worker` is "auto".
 
     Raises:
         SpecError: the spec cannot run on this data set.
     """
     try:
-        return _resolve(spec, facts, record, own_features, from_checkpoint)
+        return _resolve(spec, facts, record, own_features, from_checkpoint, expects_gpus)
     except ValidationError as error:  # a chosen value is outside its field's range
         raise SpecError(problems_of_part(error, ResolvedJobSpec)) from error
 
@@ -78,6 +80,7 @@ def _resolve(
     record: WeightsRecord,
     own_features: int | None,
     from_checkpoint: bool,
+    expects_gpus: bool,
 ) -> ResolvedJobSpec:
     problems: list[FieldProblem] = []
     has_weights = from_checkpoint or spec.backbone.may_have_weights
@@ -135,7 +138,7 @@ def _resolve(
             mean=normalization.mean,
             std=normalization.std,
         ),
-        train=resolve_train(spec, batch, per_class),
+        train=resolve_train(spec, batch, per_class, expects_gpus),
         evaluate=resolve_evaluate(spec, image_size),
         augment=resolve_augment(spec.augment, spec.method, image_size),
         method=spec.method.resolve(context),

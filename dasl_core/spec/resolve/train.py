@@ -16,12 +16,19 @@ BASE_LR = {"sgd": 0.12, "lars": 0.3, "adamw": 5e-4, "adam": 5e-4}
 WEIGHT_DECAY = {"sgd": 5e-4, "lars": 1e-6, "adamw": 0.05, "adam": 1e-4}
 
 
-def resolve_train(spec: JobSpec, batch_size: int, samples_per_class: int | None) -> ResolvedTrain:
-    """Resolve the training settings for the chosen batch."""
+def resolve_train(
+    spec: JobSpec, batch_size: int, samples_per_class: int | None, expects_gpus: bool
+) -> ResolvedTrain:
+    """Resolve the training settings for the chosen batch.
+
+    Args:
+        expects_gpus: whether ranks have GPUs if `resources.gpus_per_worker` is "auto".
+    """
     train = spec.train
     precision, warmup = train.precision, train.warmup_epochs
     if precision == "auto":
-        precision = "bf16" if spec.resources.gpus_per_worker else "fp32"
+        gpus = spec.resources.gpus_per_worker
+        precision = precision_with(expects_gpus if gpus == "auto" else gpus == 1)
     if warmup == "auto":
         warmup = min(10.0, train.epochs / 10)
     every = train.checkpoint_every_epochs
@@ -42,6 +49,11 @@ def resolve_train(spec: JobSpec, batch_size: int, samples_per_class: int | None)
         head_only_epochs=min(head_only, train.epochs - 1),
         checkpoint_every_epochs=every,
     )
+
+
+def precision_with(gpus: bool) -> Literal["bf16", "fp32"]:
+    """Return the precision that "auto" stands for, with GPUs or without."""
+    return "bf16" if gpus else "fp32"
 
 
 def optimizer_name(spec: JobSpec, batch: int) -> Literal["adamw", "adam", "sgd", "lars"]:

@@ -1,6 +1,6 @@
 """SQL of scheduling. Nothing here commits; the caller's transaction does."""
 
-from service.scheduling.repository.accounts import add_accounts
+from service.scheduling.repository.accounts import add_accounts, may_use_gpus
 from service.scheduling.repository.attempts import (
     AVOIDED,
     AttemptView,
@@ -44,7 +44,12 @@ from service.scheduling.repository.queue import (
     queued,
     weights,
 )
-from service.scheduling.repository.resources import demand_of, demands, why_unreadable
+from service.scheduling.repository.resources import (
+    demand_of,
+    demands,
+    numbers_for,
+    why_unreadable,
+)
 
 __all__ = [
     "AVOIDED",
@@ -73,9 +78,11 @@ __all__ = [
     "is_queue_full",
     "live_attempts",
     "load_queued",
+    "may_use_gpus",
     "next_of_account",
     "nodes_of",
     "nodes_to_avoid",
+    "numbers_for",
     "queued",
     "resources_in_use",
     "running",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from sqlalchemy import func, select, update
 from sqlalchemy.orm import Session
 
-from service.db.models import Job, Token
+from service.db.models import Job, Tenant, Token
 
 ACCOUNT = func.coalesce(Job.account_id, Token.user_id, Job.token_id)
 """The account of a job, also of one that a version without accounts added; with its token joined."""
@@ -24,3 +24,10 @@ def add_accounts(session: Session, limit: int) -> int:
         .execution_options(synchronize_session=False)
     )
     return len(ids)
+
+
+def may_use_gpus(session: Session, tenant: str, token_id: str | None) -> bool:
+    """Whether the quotas of a token and its tenant allow any GPU."""
+    of_token = select(Token.max_gpus).where(Token.id == token_id)
+    of_tenant = select(Tenant.max_gpus).where(Tenant.name == tenant)
+    return all(session.scalar(quota) != 0 for quota in (of_token, of_tenant))

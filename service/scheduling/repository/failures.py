@@ -9,7 +9,7 @@ from typing import NamedTuple
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from service.db.models import Run
+from service.db.models import Job, Run
 from service.protocol import NODE_DIED
 from service.runs import repository as runs
 from service.scheduling.nodes import Cluster, with_drains
@@ -73,8 +73,9 @@ def _failed_nodes(session: Session, newest: Mapping[str, int]) -> dict[str, Avoi
     }
 
 
-def could_run_elsewhere(session: Session, job_id: str, number: int, workers: int | None) -> bool:
+def could_run_elsewhere(session: Session, job: Job, number: int) -> bool:
     """Whether an attempt ran on a node of the attempt before it, although the others could hold the job."""
+    job_id = job.id
     placed = placements(session, [(job_id, number - 1), (job_id, number)])
     before, nodes = placed.get((job_id, number - 1), {}), placed.get((job_id, number), {})
     found = snapshot(session)
@@ -82,5 +83,7 @@ def could_run_elsewhere(session: Session, job_id: str, number: int, workers: int
         return False
     cluster = with_drains(Cluster(nodes_of(found)), drained(session))
     left = [node for node in cluster.nodes if not node.drained and node.id not in nodes]
-    demand = demand_of(session, job_id, workers)
+    demand = demand_of(
+        session, job_id, job.workers, cpus=job.cpus_per_worker, gpus=job.gpus_per_worker
+    )
     return most_places(left, demand) >= demand.workers

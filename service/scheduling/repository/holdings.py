@@ -64,7 +64,8 @@ def running(session: Session, now: datetime) -> list[Running]:
     Attempts with a request to stop may end at any moment. Jobs that wait for a retry keep their
     resources: after a killed rank, a younger job that may run for a day must not go first.
     """
-    of_job = (Job.desired, ACCOUNT, Job.tenant, Job.max_hours)
+    per_worker = (Job.cpus_per_worker, Job.gpus_per_worker)
+    of_job = (Job.desired, ACCOUNT, Job.tenant, Job.max_hours, *per_worker)
     columns = (Job.id, Attempt.number, *of_job, func.coalesce(Attempt.workers, Job.workers))
     rows = session.execute(
         select(*columns, Attempt.stop_reason, Attempt.created_at, Attempt.state)
@@ -102,6 +103,8 @@ def running(session: Session, now: datetime) -> list[Running]:
             account_id,
             tenant,
             max_hours,
+            cpus,
+            gpus,
             workers,
             stop_reason,
             began_at,
@@ -112,7 +115,7 @@ def running(session: Session, now: datetime) -> list[Running]:
         ends_by = began_at + held.limit(max_hours) - used.get(job_id, timedelta())
         stops = desired != Desired.RUN or stop_reason is not None
         at = now if stops else max(now, ends_by)
-        demand, placement = held.of(workers), None
+        demand, placement = held.of(workers, cpus, gpus), None
         if number is not None:
             placement = placed.get((job_id, number))
             demand = demand.without(avoided_nodes(session, job_id, number))

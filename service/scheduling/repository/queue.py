@@ -65,6 +65,7 @@ def load_queued(session: Session, job_ids: Sequence[str]) -> list[Queued]:
             ACCOUNT.label("account_id"),
             Job.max_hours,
             Job.workers,
+            Job.gpus_per_worker,
             Job.tenant,
             Job.priority,
             Job.preemptible,
@@ -86,7 +87,7 @@ def load_queued(session: Session, job_ids: Sequence[str]) -> list[Queued]:
         Queued(
             row.id,
             row.attempt,
-            resources[row.id].of(row.workers),
+            resources[row.id].of(row.workers, gpus=row.gpus_per_worker),
             max_runtime=max(
                 timedelta(), resources[row.id].limit(row.max_hours) - used.get(row.id, timedelta())
             ),
@@ -99,6 +100,7 @@ def load_queued(session: Session, job_ids: Sequence[str]) -> list[Queued]:
             preemptible=row.preemptible,
             avoided=avoided[row.id].nodes if row.id in avoided else frozenset(),
             avoids_until=avoided[row.id].until if row.id in avoided else None,
+            automatic=resources[row.id].left(row.gpus_per_worker),
         )
         for row in rows
         if row.desired == Desired.RUN and not resources[row.id].why_unreadable

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from datetime import timedelta
+from functools import cache, partial
 from typing import NamedTuple, TypeGuard
 
 from sqlalchemy import func, select
@@ -13,27 +14,66 @@ from sqlalchemy.orm import Session
 from dasl_core.spec import versions
 from dasl_core.spec.versions import UnreadableSpec
 from service.db.models import Job, Run
+from service.scheduling.automatic import NOTHING, Automatic, choose
 from service.scheduling.packing import Demand, Worker
+from service.scheduling.repository.cluster import nodes_of, snapshot
 from service.states import LIVE_ATTEMPT
 
 logger = logging.getLogger(__name__)
 
 
 def demands(session: Session, job_ids: Sequence[str]) -> dict[str, Demand]:
-    """Return the demand of jobs; what its numbers state, for one whose spec cannot be read."""
-    changed = select(Job.id, Job.workers).where(Job.id.in_(job_ids), Job.workers.is_not(None))
-    workers = {row.id: row.workers for row in session.execute(changed)} if job_ids else {}
+    """Return the demand of queued jobs; what its numbers state, for one whose spec cannot be read.
+
+    What a job leaves to admission is chosen as if all nodes were its own.
+    """
+    columns = (Job.id, Job.workers, Job.gpus_per_worker)
+    is_changed = Job.workers.is_not(None) | Job.gpus_per_worker.is_not(None)
+    changed = select(*columns).where(Job.id.in_(job_ids), is_changed)
+    rows = {row.id: row for row in session.execute(changed)} if job_ids else {}
     resources = resources_of(session, job_ids)
-    return {job_id: each.of(workers.get(job_id)) for job_id, each in resources.items()}
+    found = snapshot(session) if any(each.automatic != NOTHING for each in resources.values()) else None
+    nodes = nodes_of(found) if found is not None else ()
+    chosen = cache(partial(choose, nodes=nodes))
+
+    def demand(job_id: str, each: _Resources) -> Demand:
+        row = rows.get(job_id)
+        gpus = None if row is None else row.gpus_per_worker
+        own = each.of(None if row is None else row.workers, gpus=gpus)
+        left = each.left(gpus)
+        return own if left == NOTHING else chosen(own, left)
+
+    return {job_id: demand(job_id, each) for job_id, each in resources.items()}
 
 
-def demand_of(session: Session, job_id: str, workers: int | None) -> Demand:
+def demand_of(
+    session: Session,
+    job_id: str,
+    workers: int | None,
+    *,
+    cpus: int | None = None,
+    gpus: int | None = None,
+) -> Demand:
     """Return the demand of a job; what its numbers state, if its spec cannot be read.
 
     Args:
         workers: their number, if not that of the spec.
+        cpus: what each has in place of "auto".
+        gpus: likewise.
     """
-    return resources_of(session, [job_id])[job_id].of(workers)
+    return resources_of(session, [job_id])[job_id].of(workers, cpus, gpus)
+
+
+def numbers_for(session: Session, job: Job, worker: Worker | None) -> dict[str, int]:
+    """Return the columns of a job that say what its next attempt has in place of "auto".
+
+    Args:
+        worker: as it was admitted.
+    """
+    resources = resources_of(session, [job.id])[job.id]
+    worker, left = worker or resources.demand.worker, resources.automatic
+    chosen = {"cpus_per_worker": worker.cpus} if left.cpus else {}
+    return chosen | ({"gpus_per_worker": worker.gpus} if left.gpus else {})
 
 
 def why_unreadable(session: Session, job_ids: Sequence[str]) -> dict[str, str]:
@@ -57,14 +97,36 @@ class _Resources(NamedTuple):
     """The fewest workers of an elastic job."""
     batch: tuple[int, int] = (0, 1)
     """Global batch and number of its micro-batches."""
+    automatic: Automatic = NOTHING
+    """What of `demand` is only the least, because the spec leaves it to the service."""
 
     def limit(self, max_hours: float | None) -> timedelta:
         """Return the time limit; `max_hours` of the job replaces that of its spec."""
         return self.limit_of_spec if max_hours is None else timedelta(hours=max_hours)
 
-    def of(self, workers: int | None) -> Demand:
-        """Return the demand; `workers` of the job or attempt replaces that of its spec."""
-        return self.demand if workers is None else self.demand._replace(workers=workers)
+    def of(
+        self, workers: int | None, cpus: int | None = None, gpus: int | None = None
+    ) -> Demand:
+        """Return the demand.
+
+        Args:
+            workers: of the job or attempt, in place of that of the spec.
+            cpus: of each worker of the newest attempt, if the spec leaves it to the service.
+            gpus: likewise.
+        """
+        demand = self.demand if workers is None else self.demand._replace(workers=workers)
+        if self.automatic == NOTHING:
+            return demand
+        worker = demand.worker
+        if self.automatic.cpus and cpus is not None:
+            worker = worker._replace(cpus=cpus)
+        if self.automatic.gpus and gpus is not None:
+            worker = worker._replace(gpus=gpus)
+        return demand._replace(worker=worker)
+
+    def left(self, gpus: int | None) -> Automatic:
+        """Return what the nodes decide at the next start; `gpus` is what the attempts before it had."""
+        return self.automatic._replace(gpus=self.automatic.gpus and gpus is None)
 
     def smaller(self, workers: int | None) -> tuple[Demand, ...]:
         """Return what an elastic job accepts if the nodes are too few, the most first."""
@@ -110,11 +172,13 @@ def _read_resources(job_id: str, resolved: object, version: int) -> _Resources:
     except UnreadableSpec as error:
         logger.error("The spec of job %s cannot be used: %s", job_id, error)
         return _Resources(_plain_demand(resolved), _NO_LIMIT, str(error))
-    demand, limit = Demand.of(resources), timedelta(hours=resources.max_hours)
+    read = _Resources(
+        Demand.of(resources),
+        timedelta(hours=resources.max_hours),
+        automatic=Automatic.of(resources),
+    )
     batch = _batch(resolved) if resources.min_workers else None
-    if batch is None:
-        return _Resources(demand, limit)
-    return _Resources(demand, limit, fewest=resources.min_workers, batch=batch)
+    return read if batch is None else read._replace(fewest=resources.min_workers, batch=batch)
 
 
 def _batch(resolved: object) -> tuple[int, int] | None:
