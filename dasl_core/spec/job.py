@@ -91,9 +91,10 @@ class Resources(SpecModel):
         "auto",
         description=(
             "CPUs that a rank reserves; also its number of threads for torch and for decoding "
-            'images. "auto": its share of a node, chosen when an attempt starts: the CPUs of the smallest node '
-            "that it may use, divided by the node's GPUs or by the ranks that must share it; at most 16 with a "
-            "GPU and 64 without."
+            'images. "auto": its share of a node, chosen when the job first starts: the CPUs of the smallest '
+            "node that it may use (small ones beside others of more than twice the share do not count), divided by "
+            "the node's GPUs or by the ranks that must share it; at most 16 with a GPU and 64 without. Later "
+            "attempts keep it while the nodes have room for it."
         ),
     )
     memory_gb_per_worker: float | None = Field(

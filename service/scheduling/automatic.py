@@ -4,16 +4,19 @@ A worker gets a GPU if a node that its job may use has one for it, now or in the
 configured for, and the job's quotas allow any. The first attempt decides that, and the later ones keep it: they
 would wait for a GPU that is away for a minute, and not train for days without one.
 
-The CPUs of a worker are a share of the smallest node that it fits on: the node's CPUs divided by its GPUs, so that all
-of its GPUs stay usable, or on a node without GPUs as many as its job's workers can have each. No fewer workers fit
-than would with one CPU each, so a share never keeps a job from starting on empty nodes. Each attempt gets its own.
+The CPUs of a worker are a share of the smallest node that it fits on, of those with at least half the share of the
+largest: the node's CPUs divided by its GPUs, so that all of its GPUs stay usable, or on a node without GPUs as many as
+its job's workers can have each. No fewer of the job's workers fit than would with one CPU each, so a share never keeps
+a job from starting on empty nodes. The next attempt has the same, because the number of threads decides the last bits
+of a result on CPUs, unless the nodes are too few for it now.
 """
 
 from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from itertools import chain
 from typing import Any, NamedTuple
 
 from dasl_core.spec import Resources
@@ -32,6 +35,8 @@ class Automatic(NamedTuple):
 
     cpus: bool = False
     gpus: bool = False
+    had_cpus: bool = False
+    """Whether the CPUs of its demand are those of its last attempt."""
 
     @classmethod
     def of(cls, resources: Resources) -> Automatic:
@@ -53,15 +58,18 @@ def choose(
     """Return a demand with the numbers that are left to the service.
 
     Args:
-        demand: with any numbers in their place.
+        demand: with the CPUs of the last attempt, or any numbers in their place.
         nodes: that there are.
         largest: nodes of the largest cluster, which count if `nodes` have no room for the job.
         may_use_gpus: whether the quotas of the job's owners allow any.
     """
     worker, choice = demand.worker, demand.choice
+    allowed = [node for node in nodes if choice.allows(node)]
+    usable = [node for node in allowed if not node.drained]
+    if automatic.had_cpus and most_places(usable, demand) >= demand.workers:
+        return demand
     if automatic.cpus:
         worker = worker._replace(cpus=1)
-    allowed = [node for node in nodes if choice.allows(node)]
     # Nothing is known about the labels of nodes that are not there.
     possible = allowed if choice.labels and allowed else [*allowed, *largest]
     if automatic.gpus:
@@ -73,7 +81,9 @@ def choose(
         anywhere = demand._replace(
             worker=worker, choice=ANY_NODE._replace(same_node=choice.same_node)
         )
-        worker = worker._replace(cpus=_share(anywhere, _suitable(anywhere, allowed, largest)))
+        worker = worker._replace(
+            cpus=_share(anywhere, _suitable(anywhere, usable, allowed, largest))
+        )
     return demand._replace(worker=worker)
 
 
@@ -104,18 +114,15 @@ def with_numbers(spec: Any, cpus: int | None, gpus: int | None) -> Any:
     return {**spec, "resources": resources | chosen} if chosen else spec
 
 
-def _suitable(demand: Demand, allowed: Iterable[Node], largest: Sequence[Node]) -> list[Node]:
+def _suitable(demand: Demand, *kinds: Sequence[Node]) -> list[Node]:
     """Return the nodes by which the share is measured: of the first kind that has room for all workers.
 
-    If none has, of the first kind that has room for any.
+    If none has, of the kind that has room for most.
     """
-    usable = [node for node in allowed if not node.drained]
-    kinds = [usable, [*allowed], [*largest]]
     if not demand.worker.gpus:
         # The CPUs beside GPUs are for the workers of these.
-        kinds = [
-            part for kind in kinds for part in ([n for n in kind if not n.total_gpus], kind)
-        ]
+        without = ([node for node in kind if not node.total_gpus] for kind in kinds)
+        kinds = tuple(chain.from_iterable(zip(without, kinds, strict=True)))
     rooms = [most_places(kind, demand) for kind in kinds]
     best = max(range(len(kinds)), key=lambda n: min(rooms[n], demand.workers))
     needed = min(rooms[best], demand.workers) if demand.choice.same_node else 1
@@ -129,9 +136,12 @@ def _share(demand: Demand, nodes: Sequence[Node]) -> int:
         demand: with one CPU for a worker.
         nodes: on each of which a worker fits.
     """
-    most = MOST_CPUS_WITH_GPU if demand.worker.gpus else MOST_CPUS
-    for node in nodes:
-        most = min(most, int(node.total_cpus // max(1, int(node.total_gpus))))
+    if not nodes:
+        return 1
+    shares = [int(node.total_cpus // max(1, int(node.total_gpus))) for node in nodes]
+    # A small head beside large nodes must not decide for these.
+    most = min(share for share in shares if 2 * share >= max(shares))
+    most = min(most, MOST_CPUS_WITH_GPU if demand.worker.gpus else MOST_CPUS)
     workers = min(demand.workers, most_places(nodes, demand))
 
     def too_many(cpus: int) -> bool:

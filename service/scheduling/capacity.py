@@ -50,36 +50,34 @@ def check_capacity(
     warnings: list[str] = []
     alive = snapshot is not None and snapshot.alive
     nodes = nodes_of(snapshot) if snapshot is not None and alive else ()
-    resources = _with_numbers(resources, nodes, limit, may_use_gpus)
-    expects_gpus = bool(resources.gpus_per_worker)
+    automatic = Automatic.of(resources)
+    demand = choose(
+        Demand.of(resources), automatic, nodes, nodes_of_limit(limit), may_use_gpus=may_use_gpus
+    )
+    expects_gpus = demand.worker.gpus > 0
+    or_cpus = automatic.gpus and expects_gpus and resources.gpu_type is None
     if alive:
-        misfits = _misfits_on(nodes, resources)
-        warnings = _mixed_gpus(nodes, resources)
+        # The CPUs by the nodes of now: those of larger ones say nothing about what these lack.
+        worker = choose(demand, automatic._replace(gpus=False), nodes).worker
+        here = _with_numbers(resources, worker)
+        misfits, warnings = _misfits_on(nodes, here, or_cpus), _mixed_gpus(nodes, here)
+    resources = _with_numbers(resources, demand.worker)
     if limit == CURRENT_NODES:
         return Capacity(misfits, warnings, expects_gpus)
     if limit is not None:
         # The memory of nodes that are not there is unknown.
         largest = [Room(cpus, gpus, math.inf) for count, cpus, gpus in limit for _ in range(count)]
-        if problems := _misfits(largest, resources):
+        if problems := _misfits(largest, resources, or_cpus):
             return Capacity(problems, [], expects_gpus)
     end = "The job waits until Ray has more nodes."
     warnings += [f"{misfit.field}: {misfit.message}. {end}" for misfit in misfits]
     return Capacity([], warnings, expects_gpus)
 
 
-def _with_numbers(
-    resources: Resources, nodes: Sequence[Node], limit: ClusterLimit, may_use_gpus: bool
-) -> Resources:
-    """Return resources with the numbers that admission would choose."""
-    worker = choose(
-        Demand.of(resources),
-        Automatic.of(resources),
-        nodes,
-        nodes_of_limit(limit),
-        may_use_gpus=may_use_gpus,
-    ).worker
-    chosen = {"cpus_per_worker": worker.cpus, "gpus_per_worker": worker.gpus}
-    return resources.model_copy(update=chosen)
+def _with_numbers(resources: Resources, worker: Worker) -> Resources:
+    return resources.model_copy(
+        update={"cpus_per_worker": worker.cpus, "gpus_per_worker": worker.gpus}
+    )
 
 
 def _mixed_gpus(nodes: Sequence[Node], resources: Resources) -> list[str]:
@@ -95,7 +93,7 @@ def _mixed_gpus(nodes: Sequence[Node], resources: Resources) -> list[str]:
     ]
 
 
-def _misfits_on(nodes: Sequence[Node], resources: Resources) -> list[FieldProblem]:
+def _misfits_on(nodes: Sequence[Node], resources: Resources, or_cpus: bool) -> list[FieldProblem]:
     """Return why a job could not start even if these nodes were empty."""
     demand = Demand.of(resources)
     if most_places(nodes, demand) >= resources.workers:
@@ -105,7 +103,7 @@ def _misfits_on(nodes: Sequence[Node], resources: Resources) -> list[FieldProble
         given = getattr(resources, field)
         return [FieldProblem(f"resources.{field}", message, str(given), "what a node has")]
     allowed = [Room.of(node) for node in nodes if demand.choice.allows(node)]
-    if problems := _misfits(allowed, resources):
+    if problems := _misfits(allowed, resources, or_cpus):
         return problems
     # All nodes together have room.
     room = most_places(nodes, demand)
@@ -113,8 +111,12 @@ def _misfits_on(nodes: Sequence[Node], resources: Resources) -> list[FieldProble
     return [FieldProblem("resources.same_node", message, "true", "false, or fewer workers")]
 
 
-def _misfits(rooms: Sequence[Room], resources: Resources) -> list[FieldProblem]:
-    """Return why a job could not start even if the nodes were empty."""
+def _misfits(rooms: Sequence[Room], resources: Resources, or_cpus: bool) -> list[FieldProblem]:
+    """Return why a job could not start even if the nodes were empty.
+
+    Args:
+        or_cpus: whether nobody asked for the GPUs of its workers.
+    """
     worker = Worker.of(resources)
     room = places(rooms, worker)
     if room >= resources.workers:
@@ -122,7 +124,7 @@ def _misfits(rooms: Sequence[Room], resources: Resources) -> list[FieldProblem]:
     if room:
         size = Demand(1, worker)
         message = f"{resources.workers} workers with {size} each: the cluster has room for {room}"
-        expected = f"at most {room}"
+        expected = f"at most {room}" + (", or resources.gpus_per_worker: 0" if or_cpus else "")
         return [FieldProblem("resources.workers", message, str(resources.workers), expected)]
     most_cpus = max((node.cpus for node in rooms), default=0)
     most_gpus = max((node.gpus for node in rooms), default=0)

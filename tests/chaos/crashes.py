@@ -391,7 +391,7 @@ def _spec(kind: str, saves_by_time: bool) -> dict[str, Any]:
             "seed": seed,
         },
         "evaluate": {"every_epochs": _EPOCHS},
-        "resources": {"workers": workers, "max_restarts": 1000},
+        "resources": {"workers": workers, "cpus_per_worker": 1, "max_restarts": 1000},
     }
 
 

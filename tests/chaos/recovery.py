@@ -256,7 +256,7 @@ def small_spec(*, epochs: int, workers: int = 1, seed: int = 0) -> dict[str, Any
             "seed": seed,
         },
         "evaluate": {"every_epochs": epochs},
-        "resources": {"workers": workers},
+        "resources": {"workers": workers, "cpus_per_worker": 1},
     }
 
 

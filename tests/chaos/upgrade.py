@@ -236,7 +236,7 @@ def _spec(epochs: int, workers: int = 1) -> dict[str, Any]:
         "backbone": {"name": "test_resnet", "image_size": 16, "stem": "standard"},
         "train": {"epochs": epochs, "batch_size": 8, "checkpoint_every_epochs": min(epochs, 50)},
         "evaluate": {"every_epochs": epochs},
-        "resources": {"workers": workers},
+        "resources": {"workers": workers, "cpus_per_worker": 1},
     }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -10,7 +11,11 @@ from sqlalchemy import event, select
 
 from service import lifecycle
 from service.db.models import Attempt, IdempotencyKey
+from service.protocol import AttemptStart
+from service.scheduling import repository as scheduling
+from service.scheduling.automatic import Automatic
 from service.scheduling.nodes import GPU_TYPE_LABEL, Node
+from service.scheduling.packing import Worker
 from service.settings import ClusterLimit, NodeShape
 from service.states import StopReason
 from tests.support.api_under_test import Api, refused, save_nodes, snapshot
@@ -26,7 +31,9 @@ def test_submit_stores_submitted_and_resolved_spec(api: Api) -> None:
     assert answer.headers["location"] == f"/v1/jobs/{job['id']}"
     assert job["spec"] == {"dataset": "emoji", "name": "first", "tags": {"team": "vision"}}
     assert isinstance(job["resolved"]["train"]["batch_size"], int)
-    assert "auto" not in str(job["resolved"])
+    resources = job["resolved"]["resources"]
+    assert resources["cpus_per_worker"] == resources["gpus_per_worker"] == "auto"
+    assert str(job["resolved"]).count("auto") == 2
     assert (job["status"], job["desired"], job["attempt"]) == ("queued", "run", 0)
     assert job["dataset"] == {"id": dataset, "name": "emoji"}
     assert {**api.client.get(f"/v1/jobs/{job['id']}").json(), "warnings": []} == job
@@ -199,7 +206,8 @@ def test_submit_refuses_more_workers_than_the_cluster_can_place(api: Api) -> Non
         "no node has GPUs of type L4; the cluster has A100 (1 node), H100 (1 node)"
     )
     assert why(gpus_per_worker=1, workers=2, gpu_type="H100")["field"] == "resources.workers"
-    assert why(gpu_type="H100")["field"] == "resources.gpu_type", "and no GPU"
+    assert why(gpu_type="H100", gpus_per_worker=0)["field"] == "resources.gpu_type"
+    assert why(gpu_type="H100") == {}
     assert why(node_labels={"rack": "y"})["message"] == "no node has the label rack=y"
     assert why(workers=2, cpus_per_worker=3, same_node=True)["field"] == "resources.same_node"
     assert why(exclude_nodes=["10.0.0.1", "2"])["field"] == "resources.exclude_nodes"
@@ -241,9 +249,16 @@ def test_submit_refuses_more_resources_than_the_cluster_has(api: Api) -> None:
 @pytest.mark.parametrize(
     ("resources", "field", "most", "because"),
     [
-        ({"workers": 3, "cpus_per_worker": 2}, None, None, ""),
-        ({"workers": 2, "cpus_per_worker": 3}, "workers", 1, "3 CPUs each: the cluster has room"),
+        ({"workers": 3, "cpus_per_worker": 2, "gpus_per_worker": 0}, None, None, ""),
+        ({"workers": 3, "gpus_per_worker": 0}, None, None, ""),
+        (
+            {"workers": 2, "cpus_per_worker": 3, "gpus_per_worker": 0},
+            "workers",
+            1,
+            "3 CPUs each: the cluster has room",
+        ),
         ({"cpus_per_worker": 5}, "cpus_per_worker", 4, "than any node has for a worker: 4"),
+        ({"cpus_per_worker": 3}, None, None, ""),
         (
             {"cpus_per_worker": 3, "gpus_per_worker": 1},
             "cpus_per_worker",
@@ -269,6 +284,63 @@ def test_submit_refuses_worker_that_fits_on_no_node(
     assert because in error["message"]
 
 
+def test_auto_takes_the_gpus_of_the_cluster(api: Api) -> None:
+    api.dataset()
+    api.settings.cluster_limit = "current"
+    snapshot(api, cpus=8, gpus=2)
+    spec = {"dataset": "emoji", "train": {"batch_size": 12}, "resources": {"workers": 3}}
+    (error,) = refused(api.client.post("/v1/jobs", json=spec), 422)["errors"]
+    assert error["field"] == "resources.workers"
+    assert error["message"] == "3 workers with 4 CPUs and 1 GPU each: the cluster has room for 2"
+    assert error["expected"] == "at most 2, or resources.gpus_per_worker: 0"
+    job = api.submit(train={"batch_size": 12}, resources={"workers": 2})
+    assert job["resolved"]["train"]["precision"] == "bf16"
+    without = api.token("submit", max_gpus=0)
+    job = api.client.post("/v1/jobs", json=spec, headers=without).json()
+    assert job["resolved"]["train"]["precision"] == "fp32"
+
+
+@pytest.mark.parametrize(("gpus", "precision"), [(0, "fp32"), (1, "bf16")])
+def test_attempt_has_the_numbers_that_were_chosen(api: Api, gpus: int, precision: str) -> None:
+    """No node was known at the submission."""
+    api.dataset()
+    job_id = api.submit(train={"batch_size": 12})["id"]
+    worker = api.start(job_id, numbers=Worker(4, gpus))
+    job = api.client.get(f"/v1/jobs/{job_id}").json()
+    assert job["spec"].get("resources") is None
+    assert job["resolved"]["resources"]["cpus_per_worker"] == 4
+    assert job["resolved"]["resources"]["gpus_per_worker"] == gpus
+    assert job["resolved"]["train"]["precision"] == precision
+    started = AttemptStart.model_validate(worker.post("start").json())
+    assert started.resources().cpus_per_worker == 4
+    assert started.resources().gpus_per_worker == gpus
+    assert started.job_spec().train.precision == precision
+    event = api.client.get(f"/v1/jobs/{job_id}/events").json()["data"][1]
+    message = f"Attempt 1 is starting (cpus_per_worker: 4; gpus_per_worker: {gpus})"
+    assert (event["message"], event["data"]["cpus_per_worker"]) == (message, 4)
+    # The next attempt keeps them, the CPUs if the nodes have room for them then.
+    with api.database.read() as session:
+        (held,) = scheduling.running(session, datetime.now(UTC))
+        assert held.demand.worker == Worker(4, gpus)
+    worker.post("finish", outcome="failed", error={"type": "x", "message": "y"}, retryable=True)
+    with api.database.write() as session:
+        (held,) = scheduling.running(session, datetime.now(UTC))
+        assert held.demand.worker == Worker(4, gpus), "while it waits for a retry"
+        lifecycle.requeue(session, job_id)
+    with api.database.read() as session:
+        (queued,) = scheduling.load_queued(session, [job_id])
+    assert queued.automatic == Automatic(cpus=True, had_cpus=True)
+    assert queued.demand.worker == Worker(4, gpus)
+
+
+def test_precision_of_the_spec_stays(api: Api) -> None:
+    api.dataset()
+    job_id = api.submit(train={"batch_size": 12, "precision": "fp16"})["id"]
+    worker = api.start(job_id, numbers=Worker(4, 1))
+    started = AttemptStart.model_validate(worker.post("start").json())
+    assert started.job_spec().train.precision == "fp16"
+
+
 @pytest.mark.parametrize("limit", [None, (NodeShape(8, 64, 8),)])
 def test_job_waits_for_nodes_that_are_away(api: Api, limit: ClusterLimit) -> None:
     api.dataset()
@@ -277,7 +349,7 @@ def test_job_waits_for_nodes_that_are_away(api: Api, limit: ClusterLimit) -> Non
     resources = {"workers": 64, "gpus_per_worker": 1}
     spec = {"dataset": "emoji", "train": {"batch_size": 64}, "resources": resources}
     end = "The job waits until Ray has more nodes."
-    size = "64 workers with 1 CPU and 1 GPU each: the cluster has room for 56"
+    size = "64 workers with 8 CPUs and 1 GPU each: the cluster has room for 56"
     warnings = [f"resources.workers: {size}. {end}"]
     job = api.submit(**spec)
     assert job["warnings"] == warnings

@@ -33,6 +33,7 @@ _count = itertools.count()
 def make_job(database: Database, max_restarts: int = 1) -> str:
     now = datetime.now(UTC)
     job_id, dataset_id = ids.new_id("job"), ids.new_id("ds")
+    resources = Resources(cpus_per_worker=1, gpus_per_worker=0, max_restarts=max_restarts)
     with database.write() as session:
         session.add(
             Dataset(
@@ -54,7 +55,7 @@ def make_job(database: Database, max_restarts: int = 1) -> str:
                 name="test",
                 method="simclr",
                 spec={},
-                resolved={"resources": Resources(max_restarts=max_restarts).model_dump()},
+                resolved={"resources": resources.model_dump()},
                 tags={},
                 dataset_id=dataset_id,
                 created_at=now,

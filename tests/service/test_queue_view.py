@@ -140,7 +140,7 @@ def test_queue_counts_but_hides_other_tenants(api: Api) -> None:
     spec = {"dataset": "emoji", "resources": {"cpus_per_worker": 4}}
     job = api.client.post("/v1/jobs", json=spec, headers=theirs).json()["id"]
     api.start(job)
-    mine = api.submit()["id"]
+    mine = api.submit(resources={"cpus_per_worker": 1})["id"]
     snapshot(api, cpus=4)
     cluster = api.client.get("/v1/cluster").json()
     assert (cluster["queued"], [job["id"] for job in cluster["queue"]]) == (1, [mine])

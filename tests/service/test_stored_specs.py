@@ -212,6 +212,7 @@ def test_attempt_of_newer_spec_holds_only_plausible_numbers(
     api.dataset()
     job_id = submit(api)
     api.start(job_id)
+    scheduling.resources._resources_by_job.clear()
     change(api, job_id, store_newer)
     change(api, job_id, lambda job: setattr(job, "resolved", {"resources": resources}))
     with api.database.read() as session:

@@ -14,6 +14,7 @@ from service.api.transaction import Context
 from service.datasets import repository as datasets
 from service.db.models import ClusterSnapshot, Dataset
 from service.db.session import Database
+from service.scheduling import packing
 from service.scheduling import repository as scheduling
 from service.scheduling.nodes import Node
 from service.settings import Settings
@@ -79,11 +80,15 @@ class Api:
         job: dict[str, Any] = answer.json()
         return job
 
-    def start(self, job_id: str, avoided: Sequence[str] = ()) -> Worker:
+    def start(
+        self, job_id: str, avoided: Sequence[str] = (), numbers: packing.Worker | None = None
+    ) -> Worker:
         """Start the next attempt, as the dispatcher does."""
         token, hashed = credentials.new_token()
         with self.database.write() as session:
-            attempt = lifecycle.start_attempt(session, job_id, hashed, avoided=avoided)
+            attempt = lifecycle.start_attempt(
+                session, job_id, hashed, avoided=avoided, worker=numbers
+            )
             assert attempt is not None
             number = attempt.number
         return Worker(self, job_id, number, token)

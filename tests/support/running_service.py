@@ -135,7 +135,7 @@ def spec(dataset: str, **changes: Any) -> dict[str, Any]:
         "dar": {"weight": 0.1},
         "train": {"epochs": 3, "batch_size": 8, "checkpoint_every_epochs": 1},
         "evaluate": {"every_epochs": 1},
-        "resources": {"workers": 2},
+        "resources": {"workers": 2, "cpus_per_worker": 1, "gpus_per_worker": 0},
     } | changes
 
 

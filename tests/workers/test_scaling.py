@@ -4,20 +4,22 @@ from __future__ import annotations
 
 from ray.train import ScalingConfig
 
-from dasl_core.spec import Resources
+from dasl_core.spec import ResolvedResources
 from workers.scaling import scaling_options
 
 
 def test_job_without_choices_asks_for_cpus_alone() -> None:
-    config = ScalingConfig(**scaling_options(Resources(workers=2, cpus_per_worker=3), []))
+    resources = ResolvedResources(workers=2, cpus_per_worker=3, gpus_per_worker=0)
+    config = ScalingConfig(**scaling_options(resources, []))
     assert config.num_workers == 2
     assert config._resources_per_worker_not_none == {"CPU": 3}
     assert (config.placement_strategy, config.label_selector) == ("PACK", None)
 
 
 def test_choice_of_nodes_is_passed_to_ray() -> None:
-    resources = Resources(
+    resources = ResolvedResources(
         workers=2,
+        cpus_per_worker=1,
         gpus_per_worker=1,
         memory_gb_per_worker=1.5,
         gpu_type="H100",

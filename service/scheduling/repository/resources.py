@@ -8,7 +8,7 @@ from datetime import timedelta
 from functools import cache, partial
 from typing import NamedTuple, TypeGuard
 
-from sqlalchemy import func, select
+from sqlalchemy import func, or_, select
 from sqlalchemy.orm import Session
 
 from dasl_core.spec import versions
@@ -27,20 +27,20 @@ def demands(session: Session, job_ids: Sequence[str]) -> dict[str, Demand]:
 
     What a job leaves to admission is chosen as if all nodes were its own.
     """
-    columns = (Job.id, Job.workers, Job.gpus_per_worker)
-    is_changed = Job.workers.is_not(None) | Job.gpus_per_worker.is_not(None)
-    changed = select(*columns).where(Job.id.in_(job_ids), is_changed)
-    rows = {row.id: row for row in session.execute(changed)} if job_ids else {}
+    columns = (Job.workers, Job.cpus_per_worker, Job.gpus_per_worker)
+    is_changed = or_(*(column.is_not(None) for column in columns))
+    changed = select(Job.id, *columns).where(Job.id.in_(job_ids), is_changed)
+    rows = {row[0]: row[1:] for row in session.execute(changed)} if job_ids else {}
     resources = resources_of(session, job_ids)
-    found = snapshot(session) if any(each.automatic != NOTHING for each in resources.values()) else None
+    found = (
+        snapshot(session) if any(each.automatic != NOTHING for each in resources.values()) else None
+    )
     nodes = nodes_of(found) if found is not None else ()
     chosen = cache(partial(choose, nodes=nodes))
 
     def demand(job_id: str, each: _Resources) -> Demand:
-        row = rows.get(job_id)
-        gpus = None if row is None else row.gpus_per_worker
-        own = each.of(None if row is None else row.workers, gpus=gpus)
-        left = each.left(gpus)
+        workers, cpus, gpus = rows.get(job_id, (None, None, None))
+        own, left = each.of(workers, cpus, gpus), each.left(cpus, gpus)
         return own if left == NOTHING else chosen(own, left)
 
     return {job_id: demand(job_id, each) for job_id, each in resources.items()}
@@ -104,9 +104,7 @@ class _Resources(NamedTuple):
         """Return the time limit; `max_hours` of the job replaces that of its spec."""
         return self.limit_of_spec if max_hours is None else timedelta(hours=max_hours)
 
-    def of(
-        self, workers: int | None, cpus: int | None = None, gpus: int | None = None
-    ) -> Demand:
+    def of(self, workers: int | None, cpus: int | None = None, gpus: int | None = None) -> Demand:
         """Return the demand.
 
         Args:
@@ -124,9 +122,10 @@ class _Resources(NamedTuple):
             worker = worker._replace(gpus=gpus)
         return demand._replace(worker=worker)
 
-    def left(self, gpus: int | None) -> Automatic:
-        """Return what the nodes decide at the next start; `gpus` is what the attempts before it had."""
-        return self.automatic._replace(gpus=self.automatic.gpus and gpus is None)
+    def left(self, cpus: int | None, gpus: int | None) -> Automatic:
+        """Return what the nodes decide at the next start, given what the attempt before it had."""
+        open_cpus, open_gpus, _ = self.automatic
+        return Automatic(open_cpus, open_gpus and gpus is None, open_cpus and cpus is not None)
 
     def smaller(self, workers: int | None) -> tuple[Demand, ...]:
         """Return what an elastic job accepts if the nodes are too few, the most first."""
