@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -24,6 +25,7 @@ from service.scheduling.automatic import (
 from service.scheduling.nodes import ANY_NODE, GPU_TYPE_LABEL, Cluster, Node, NodeChoice
 from service.scheduling.packing import Demand, Room, Worker, most_places
 from service.scheduling.quota import NO_QUOTA, Quota
+from service.settings import NodeShape
 
 BEGAN = datetime(2026, 1, 1, tzinfo=UTC)
 BOTH = Automatic(cpus=True, gpus=True)
@@ -106,7 +108,7 @@ def test_only_nodes_that_the_job_may_use_count() -> None:
     rack_b = NodeChoice(labels=frozenset({("rack", "b")}))
     assert choose(demand(choice=rack_b), BOTH, [small, large]).worker == Worker(64, 0)
     # GPUs that may join elsewhere do not, either.
-    limit = nodes_of_limit(((2, 16, 4),))
+    limit = nodes_of_limit((NodeShape(2, 16, 4),))
     assert choose(demand(choice=rack_b), BOTH, [small, large], limit).worker == Worker(64, 0)
     without = NodeChoice(excluded=frozenset({"n0"}))
     assert choose(demand(choice=without), BOTH, [small, large]).worker == Worker(64, 0)
@@ -134,7 +136,7 @@ def test_drained_nodes_count_only_if_nothing_else_is_left() -> None:
 
 
 def test_largest_cluster_counts_for_what_is_not_there_yet() -> None:
-    limit = nodes_of_limit(((2, 16, 4), (1, 8, 0)))
+    limit = nodes_of_limit((NodeShape(2, 16, 4), NodeShape(1, 8, 0)))
     assert len(limit) == 3
     assert choose(demand(), BOTH, nodes((2, 0)), limit).worker == Worker(4, 1)
     assert choose(demand(4), Automatic(cpus=True), nodes((2, 0)), limit).worker.cpus == 2
@@ -190,9 +192,9 @@ def test_whatever_fits_with_one_cpu_fits_with_the_share(
     assert 1 <= chosen.worker.cpus <= limit
 
 
-def queued(name: str, workers: int = 1, **changes: object) -> Queued:
+def queued(name: str, workers: int = 1, **changes: Any) -> Queued:
     job = Queued(name, 0, demand(workers), timedelta(hours=1), automatic=BOTH)
-    return replace(job, **changes)  # type: ignore[arg-type]
+    return replace(job, **changes)
 
 
 def test_admission_decides_with_the_numbers() -> None:
@@ -203,7 +205,7 @@ def test_admission_decides_with_the_numbers() -> None:
     assert first.job.demand.worker == Worker(4, 1)
     assert third.waits_for == "room"
     assert "4 CPUs and 1 GPU" in third.message
-    quota = {"account_id": "tok_1", "quota": Quota(max_gpus=0)}
+    quota: dict[str, Any] = {"account_id": "tok_1", "quota": Quota(max_gpus=0)}
     (decision,) = decide(cluster, [], [queued("a", **quota)], BEGAN)
     assert decision.starts
     assert decision.job.demand.worker == Worker(4, 0)
@@ -222,7 +224,7 @@ def test_cores_that_other_programs_use_are_not_waited_for() -> None:
 
 def test_autoscaler_is_asked_for_nodes_of_the_largest_cluster() -> None:
     cluster = Cluster(tuple(nodes((2, 0))))
-    (decision,) = decide(cluster, [], [queued("a")], BEGAN, limit=((4, 32, 4),))
+    (decision,) = decide(cluster, [], [queued("a")], BEGAN, limit=(NodeShape(4, 32, 4),))
     assert decision.waits_for == "machines"
     assert decision.job.demand.worker == Worker(8, 1)
 
@@ -243,12 +245,16 @@ def test_smaller_attempts_have_the_same_share() -> None:
 
 
 def test_stored_spec_with_numbers() -> None:
-    stored = {"resources": {"workers": 2, "cpus_per_worker": "auto", "gpus_per_worker": 1}, "x": 1}
+    stored: dict[str, Any] = {
+        "resources": {"workers": 2, "cpus_per_worker": "auto", "gpus_per_worker": 1},
+        "x": 1,
+    }
     chosen = with_numbers(stored, 4, 0)
     assert chosen["resources"] == {"workers": 2, "cpus_per_worker": 4, "gpus_per_worker": 1}
     assert stored["resources"]["cpus_per_worker"] == "auto"
-    for spec in (stored, {}, [], None, {"resources": 5}):
+    others: list[Any] = [stored, {}, [], None, {"resources": 5}]
+    for spec in others:
         assert with_numbers(spec, None, None) is spec
     assert Automatic.of(Resources()) == BOTH
     assert Automatic.of(Resources(cpus_per_worker=1, gpus_per_worker=0)) == NOTHING
-    assert math.isinf(nodes_of_limit(((1, 4, 0),))[0].total_memory)
+    assert math.isinf(nodes_of_limit((NodeShape(1, 4, 0),))[0].total_memory)
