@@ -62,7 +62,9 @@ def job(api: Api, worker: Worker) -> dict[str, Any]:
 def test_start_returns_everything_and_is_idempotent(api: Api) -> None:
     dataset = api.dataset()
     held_out = api.dataset(name="held-out")
-    submitted = api.submit(evaluate={"dataset": "held-out"})
+    submitted = api.submit(
+        evaluate={"dataset": "held-out"}, resources={"cpus_per_worker": 1, "gpus_per_worker": 0}
+    )
     worker = api.start(submitted["id"])
     first, again = worker.post("start").json(), worker.post("start").json()
     assert first == again
