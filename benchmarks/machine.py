@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import platform
+import shutil
 import subprocess
 from importlib.metadata import version
 from pathlib import Path
@@ -17,9 +18,11 @@ def machine(*packages: str) -> dict[str, Any]:
     Args:
         packages: distributions whose versions are recorded.
     """
-    commit = subprocess.run(
-        ["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=False
-    ).stdout.strip()
+    commit = ""
+    if shutil.which("git"):
+        commit = subprocess.run(
+            ["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=False
+        ).stdout.strip()
     return {
         "cores": os.cpu_count(),
         "processor": platform.machine(),

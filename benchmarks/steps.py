@@ -13,32 +13,22 @@ that noise alone cannot pass.
 from __future__ import annotations
 
 import argparse
-import copy
 import math
 import statistics
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import timm
 import torch
-from lightly.loss import DINOLoss, NegativeCosineSimilarity, NTXentLoss
-from lightly.models.modules import (
-    BYOLPredictionHead,
-    BYOLProjectionHead,
-    DINOProjectionHead,
-    SimCLRProjectionHead,
-)
-from lightly.models.utils import deactivate_requires_grad, update_momentum
-from lightly.utils.scheduler import cosine_schedule
 from PIL import Image
 from rich.console import Console
 from rich.table import Table
-from torch import Tensor, nn
 
+from benchmarks import lightly_steps
 from benchmarks.machine import machine, write_results
 from benchmarks.memory import synchronize
 from dasl_core.data.ingest import ingest_folder
@@ -51,9 +41,9 @@ from dasl_core.train.views import ViewMaker
 LIMIT = 1.0
 RESULTS = Path(__file__).parent / "results"
 LR, MOMENTUM, WEIGHT_DECAY = 0.06, 0.9, 5e-4
-DINO_OUTPUTS, LOCAL_CROPS = 2048, 6
-
-Step = Callable[[list[Tensor]], None]
+# Hidden width, width of the bottleneck, and outputs.
+DINO_HEAD = (512, 64, 2048)
+LOCAL_CROPS = 6
 
 
 def main() -> int:
@@ -61,7 +51,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--methods", nargs="+", choices=LIGHTLY, default=list(LIGHTLY))
+    parser.add_argument(
+        "--methods", nargs="+", choices=lightly_steps.STEPS, default=list(lightly_steps.STEPS)
+    )
     parser.add_argument("--backbone", default="resnet18")
     parser.add_argument("--image-size", type=int, default=64)
     parser.add_argument("--batch-size", type=int, default=32)
@@ -102,7 +94,7 @@ def measure(method: str, arguments: argparse.Namespace) -> dict[str, Any]:
             batch = next(run.loader.epoch(0))
             run.view_maker.make = lambda batch, step: views  # type: ignore[method-assign]
             run.method.train()
-            theirs = LIGHTLY[method](arguments, device)
+            theirs = lightly_steps.STEPS[method](lightly_setup(arguments, device))
             ours_seconds, theirs_seconds = [], []
             for round_number in range(arguments.rounds + 2):
                 # The first one finds the caches of the other, so they alternate.
@@ -167,9 +159,9 @@ def our_run(
         "simclr": {"projection_dim": 128, "temperature": 0.5},
         "byol": {"hidden_dim": 1024, "projection_dim": 256},
         "dino": {
-            "hidden_dim": 512,
-            "bottleneck_dim": 64,
-            "out_dim": DINO_OUTPUTS,
+            "hidden_dim": DINO_HEAD[0],
+            "bottleneck_dim": DINO_HEAD[1],
+            "out_dim": DINO_HEAD[2],
             "local_crops": LOCAL_CROPS,
         },
     }
@@ -205,129 +197,18 @@ def our_run(
     )
 
 
-def network(arguments: argparse.Namespace) -> tuple[nn.Module, int]:
-    """Return the same backbone from timm, and the width of its features."""
-    model = timm.create_model(arguments.backbone, num_classes=0)
-    return model, int(model.num_features)
-
-
-def update(
-    modules: nn.ModuleList, arguments: argparse.Namespace, device: torch.device
-) -> Callable[[Callable[[], Tensor]], None]:
-    """Return a function for loss, backward and update, as in lightly's examples."""
-    optimizer = torch.optim.SGD(
-        [weight for weight in modules.parameters() if weight.requires_grad],
-        lr=LR,
-        momentum=MOMENTUM,
-        weight_decay=WEIGHT_DECAY,
+def lightly_setup(arguments: argparse.Namespace, device: torch.device) -> lightly_steps.Setup:
+    """Return the same settings for lightly's parts."""
+    optimizer = partial(torch.optim.SGD, lr=LR, momentum=MOMENTUM, weight_decay=WEIGHT_DECAY)
+    return lightly_steps.Setup(
+        backbone=arguments.backbone,
+        image_size=arguments.image_size,
+        device=device,
+        half=arguments.precision == "bf16",
+        channels_last=True,
+        optimizer=optimizer,
+        dino_head=DINO_HEAD,
     )
-    half = arguments.precision == "bf16"
-
-    def apply(loss_of: Callable[[], Tensor]) -> None:
-        with torch.autocast(device.type, dtype=torch.bfloat16, enabled=half):
-            loss = loss_of()
-        torch.autograd.backward(loss)
-        optimizer.step()
-        optimizer.zero_grad()
-
-    return apply
-
-
-def lightly_simclr(arguments: argparse.Namespace, device: torch.device) -> Step:
-    """Return the step of lightly's examples/pytorch/simclr.py."""
-    backbone, width = network(arguments)
-    model = placed([backbone, SimCLRProjectionHead(width, width, 128)], arguments, device)
-    criterion, apply = NTXentLoss(), update(model, arguments, device)
-
-    def embed(images: Tensor) -> Tensor:
-        return model[1](model[0](images).flatten(start_dim=1))  # type: ignore[no-any-return]
-
-    def step(views: list[Tensor]) -> None:
-        apply(lambda: criterion(embed(views[0]), embed(views[1])))
-
-    return step
-
-
-def lightly_byol(arguments: argparse.Namespace, device: torch.device) -> Step:
-    """Return the step of lightly's examples/pytorch/byol.py."""
-    backbone, width = network(arguments)
-    head, predictor = BYOLProjectionHead(width, 1024, 256), BYOLPredictionHead(256, 1024, 256)
-    teacher, teacher_head = copy.deepcopy(backbone), copy.deepcopy(head)
-    deactivate_requires_grad(teacher)
-    deactivate_requires_grad(teacher_head)
-    model = placed([backbone, head, predictor, teacher, teacher_head], arguments, device)
-    criterion, apply = NegativeCosineSimilarity(), update(model, arguments, device)
-    done = [0]
-
-    def predict(images: Tensor) -> Tensor:
-        return model[2](model[1](model[0](images).flatten(start_dim=1)))  # type: ignore[no-any-return]
-
-    def target(images: Tensor) -> Tensor:
-        with torch.no_grad():
-            projected: Tensor = model[4](model[3](images).flatten(start_dim=1))
-        return projected.detach()
-
-    def loss(views: list[Tensor]) -> Tensor:
-        p0, z0 = predict(views[0]), target(views[0])
-        p1, z1 = predict(views[1]), target(views[1])
-        both: Tensor = 0.5 * (criterion(p0, z1) + criterion(p1, z0))
-        return both
-
-    def step(views: list[Tensor]) -> None:
-        momentum = cosine_schedule(done[0], 4000, 0.996, 1)
-        done[0] += 1
-        update_momentum(model[0], model[3], m=momentum)
-        update_momentum(model[1], model[4], m=momentum)
-        apply(lambda: loss(views))
-
-    return step
-
-
-def lightly_dino(arguments: argparse.Namespace, device: torch.device) -> Step:
-    """Return the step of lightly's examples/pytorch/dino.py."""
-    backbone, width = network(arguments)
-    teacher = copy.deepcopy(backbone)
-    head = DINOProjectionHead(width, 512, 64, DINO_OUTPUTS, freeze_last_layer=1)
-    teacher_head = DINOProjectionHead(width, 512, 64, DINO_OUTPUTS)
-    deactivate_requires_grad(teacher)
-    deactivate_requires_grad(teacher_head)
-    model = placed([backbone, head, teacher, teacher_head], arguments, device)
-    criterion = DINOLoss(output_dim=DINO_OUTPUTS, warmup_teacher_temp_epochs=5).to(device)
-    apply = update(model, arguments, device)
-    done = [0]
-
-    def loss(views: list[Tensor]) -> Tensor:
-        with torch.no_grad():
-            targets = [model[3](model[2](view).flatten(start_dim=1)) for view in views[:2]]
-        outputs = [model[1](model[0](view).flatten(start_dim=1)) for view in views]
-        value: Tensor = criterion(targets, outputs, epoch=2)
-        return value
-
-    def step(views: list[Tensor]) -> None:
-        momentum = cosine_schedule(done[0], 4000, 0.996, 1)
-        done[0] += 1
-        update_momentum(model[0], model[2], m=momentum)
-        update_momentum(model[1], model[3], m=momentum)
-        apply(lambda: loss(views))
-
-    return step
-
-
-def placed(
-    modules: list[nn.Module], arguments: argparse.Namespace, device: torch.device
-) -> nn.ModuleList:
-    """Move the model to the device, in training mode, with the memory layout of ours."""
-    model = nn.ModuleList(modules)
-    model.to(device=device, memory_format=torch.channels_last)  # type: ignore[call-overload]
-    model.train()
-    return model
-
-
-LIGHTLY: dict[str, Callable[[argparse.Namespace, torch.device], Step]] = {
-    "simclr": lightly_simclr,
-    "byol": lightly_byol,
-    "dino": lightly_dino,
-}
 
 
 def show(rows: list[dict[str, Any]]) -> None:
