@@ -8,8 +8,11 @@ ellipses of other brightness for edges. At quality 90, one of 500x375 pixels has
 
 from __future__ import annotations
 
+import io
+import multiprocessing
 import os
 import shutil
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -44,26 +47,74 @@ def photograph(seed: int, width: int, height: int) -> Image.Image:
 
 
 def write_jpegs(
-    folder: Path, count: int, width: int, height: int, *, distinct: int | None = None
+    folder: Path,
+    count: int,
+    width: int,
+    height: int,
+    *,
+    distinct: int | None = None,
+    processes: int = 1,
 ) -> list[Path]:
-    """Write JPEGs `00/000000.jpg`, ... into `folder`, 1,000 in a folder, and return their paths.
+    """Write JPEGs `000/000000.jpg`, ... into `folder`, 1,000 in a folder, and return their paths.
 
     Args:
         distinct: how many are drawn; the others are hard links to these, or copies where the file system
             has no links. `None` draws all.
+        processes: that draw at the same time. With several, this process is forked, so no GPU may be in
+            use yet.
     """
     drawn = min(count, distinct or count)
-    paths: list[Path] = []
-    for number in range(count):
-        path = folder / f"{number // 1000:03d}" / f"{number:06d}.jpg"
-        if number % 1000 == 0:
-            path.parent.mkdir(parents=True, exist_ok=True)
-        if number < drawn:
-            photograph(number, width, height).save(path, quality=QUALITY)
-        else:
-            _link(paths[number % drawn], path)
-        paths.append(path)
+    paths = image_paths(folder, count)
+    draw = partial(_draw, width=width, height=height)
+    drawings = list(enumerate(paths[:drawn]))
+    if processes > 1:
+        with multiprocessing.get_context("fork").Pool(min(processes, drawn)) as pool:
+            pool.map(draw, drawings, chunksize=4)
+    else:
+        for drawing in drawings:
+            draw(drawing)
+    for number in range(drawn, count):
+        _link(paths[number % drawn], paths[number])
     return paths
+
+
+def write_different_jpegs(
+    folder: Path, count: int, width: int, height: int, *, distinct: int
+) -> list[Path]:
+    """Write JPEGs as `write_jpegs` does, no two of which have equal bytes; return their paths.
+
+    Only `distinct` are drawn, which takes tens of milliseconds each. The others have the pixels of one of these
+    and a comment of their own, of varying length, so that sizes differ as those of photographs do.
+    """
+    drawn = min(count, distinct)
+    paths = image_paths(folder, count)
+    encoded: list[bytes] = []
+    for number, path in enumerate(paths):
+        if number < drawn:
+            file = io.BytesIO()
+            photograph(number, width, height).save(file, "JPEG", quality=QUALITY)
+            encoded.append(file.getvalue())
+        path.write_bytes(with_comment(encoded[number % drawn], number))
+    return paths
+
+
+def with_comment(jpeg: bytes, number: int) -> bytes:
+    """Return a JPEG with a comment that differs for each number; its length varies by up to 4 KiB."""
+    comment = f"{number:09d}".encode().ljust(9 + number * 2654435761 % 4096)
+    start = jpeg[:2]  # SOI; segments follow in any order
+    return start + b"\xff\xfe" + (len(comment) + 2).to_bytes(2, "big") + comment + jpeg[2:]
+
+
+def image_paths(folder: Path, count: int) -> list[Path]:
+    """Return paths of images, 1,000 in a folder, and create these folders."""
+    for number in range(0, count, 1000):
+        (folder / f"{number // 1000:03d}").mkdir(parents=True, exist_ok=True)
+    return [folder / f"{number // 1000:03d}" / f"{number:06d}.jpg" for number in range(count)]
+
+
+def _draw(drawing: tuple[int, Path], width: int, height: int) -> None:
+    number, path = drawing
+    photograph(number, width, height).save(path, quality=QUALITY)
 
 
 def _link(source: Path, path: Path) -> None:

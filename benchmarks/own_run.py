@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from dasl_core.data.index import DatasetIndex
 from dasl_core.data.loader import Batch
 from dasl_core.spec import JobSpec, resolve
 from dasl_core.train.build import RunFiles, build_trainer
-from dasl_core.train.reporter import NullReporter
+from dasl_core.train.reporter import NullReporter, Reporter
 from dasl_core.train.trainer import Trainer
 
 # The views of lightly's `SimCLRTransform`, which the paper describes.
@@ -27,6 +28,7 @@ def build(
     *,
     device: torch.device,
     threads: int,
+    reporter: Reporter | None = None,
 ) -> Trainer:
     """Return the trainer of a job.
 
@@ -34,13 +36,37 @@ def build(
         settings: fields of a job spec; no image is held out unless they say so.
         folder: for the cache of decoded images, which is built if it is not there, and for scratch files.
         threads: for decoding, and for torch on a CPU.
+        reporter: of the run; None discards all reports.
     """
     defaults = {"dataset": "images", "evaluate": {"holdout": None}}
     spec = JobSpec.model_validate(defaults | settings)
     files = RunFiles(cache=folder / "cache", scratch=folder)
     return build_trainer(
-        resolve(spec, index.facts()), index, NullReporter(), files, device=device, threads=threads
+        resolve(spec, index.facts()),
+        index,
+        reporter or NullReporter(),
+        files,
+        device=device,
+        threads=threads,
     )
+
+
+def batches(trainer: Trainer, count: int) -> Generator[Batch, None, None]:
+    """Yield the batches of the next steps, read ahead as in `Trainer.train`; epochs begin and end.
+
+    Close it before the last one, else it keeps its threads.
+    """
+    first = trainer.progress.step
+    last = min(first + count, trainer.length.total_steps)
+    read_ahead = trainer.loader.batches(first, last, trainer.prefetcher.pin)
+    with closing(trainer.prefetcher.batches(read_ahead, first)) as prepared:
+        for number, batch in enumerate(prepared):
+            epoch, step = divmod(trainer.progress.step, trainer.length.steps_per_epoch)
+            if number and step == 0:
+                trainer.end_epoch()
+            if number == 0 or step == 0:
+                trainer.begin_epoch(epoch)
+            yield batch
 
 
 def views_of_epoch(trainer: Trainer, epoch: int) -> Iterator[tuple[Batch, list[Tensor]]]:
