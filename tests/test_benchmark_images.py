@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
+from PIL import Image
+
 from benchmarks.data.sources import Files, Tar
-from benchmarks.images import write_jpegs
+from benchmarks.images import write_different_jpegs, write_jpegs
 
 
 def test_jpegs_are_deterministic_and_of_the_size_of_photographs(tmp_path: Path) -> None:
@@ -26,3 +29,12 @@ def test_tar_reads_the_bytes_of_each_image(tmp_path: Path) -> None:
     paths = write_jpegs(tmp_path / "images", 3, 32, 24)
     files, tar = Files(paths), Tar.write(tmp_path / "images.tar", paths)
     assert [tar.read(number) for number in range(3)] == [files.read(number) for number in range(3)]
+
+
+def test_different_jpegs_have_the_pixels_of_the_distinct_ones(tmp_path: Path) -> None:
+    paths = write_different_jpegs(tmp_path, 6, 32, 24, distinct=2)
+    assert len({path.read_bytes() for path in paths}) == 6
+    assert len({path.stat().st_size for path in paths}) == 6
+    pixels = [np.asarray(Image.open(path)) for path in paths]
+    assert all((pixels[number] == pixels[number % 2]).all() for number in range(6))
+    assert (pixels[0] != pixels[1]).any()

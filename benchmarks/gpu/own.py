@@ -164,7 +164,7 @@ def inputs(bench: Bench, limit: Limit) -> dict[str, Any]:
         "images": len(batch.canvases),
         "views": [f"{sizes.count(size)} of {size} px" for size in dict.fromkeys(sizes)],
         "views_ms": views,
-        "batch_megabytes": round(size / 1e6, 1),
+        "batch_megabytes": round(size / 1e6, 3),
         "read_ms": read,
         "copy_ms": copy,
         "copy_gigabytes_per_second": None if copy is None else round(size / 1e6 / copy, 1),
