@@ -58,7 +58,7 @@ class Setup:
         """Move modules to the device, in training mode."""
         model = nn.ModuleList(modules).to(self.device)
         if self.channels_last:
-            model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+            model = model.to(memory_format=torch.channels_last)
         return model.train()
 
     def update(self, modules: nn.ModuleList) -> Callable[[Callable[[], Tensor]], None]:

@@ -46,10 +46,16 @@ class Part:
 def steps(bench: Bench, limit: Limit) -> dict[str, Any]:
     """Time steps on views that are on the device, in turn: ours, with DAR, with SEC, the model alone, lightly's."""
     device = bench.device
+    alone: dict[str, float] = {}
     with ExitStack() as stack:
         plain, with_dar, with_sec, bare = (
-            stack.enter_context(bench.trainer(**more))
-            for more in ({}, {"dar": {}}, {"sec": {}}, {})
+            stack.enter_context(trainer)
+            for trainer in (
+                bench.trainer(),
+                bench.trainer(dar={}),
+                bench.trainer(sec={}),
+                bench.trainer(),
+            )
         )
         views = own.synthetic_views(plain, device)
         runs = {
@@ -61,11 +67,9 @@ def steps(bench: Bench, limit: Limit) -> dict[str, Any]:
         if importlib.util.find_spec("lightly"):
             runs["step of lightly"] = partial(theirs.step(bench), views)
         seconds = in_turn(runs, device, rounds=bench.rounds, block=bench.block, limit=limit)
-        alone = {}
         for name, trainer in (("DAR", with_dar), ("SEC", with_sec)):
             run = own.regularizer_alone(trainer, views)
-            repeats = partial(in_turn, {name: run}, device, rounds=3, block=_REPEATS, limit=limit)
-            alone |= repeats()
+            alone |= in_turn({name: run}, device, rounds=3, block=_REPEATS, limit=limit)
     result: dict[str, Any] = {name: own.speed(bench, each) for name, each in seconds.items()}
     for name, each in alone.items():
         result[name] = {

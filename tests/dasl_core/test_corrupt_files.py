@@ -13,15 +13,12 @@ import zlib
 import numpy as np
 import pytest
 import tifffile
-from pydicom.uid import DeflatedExplicitVRLittleEndian
 
 from dasl_core.data.decode import Header, decode, read_header
-from tests.dasl_core.image_files import as_dicom, as_npy, by_tifffile, files_of_all_formats, ramp
+from tests.dasl_core.damaged_files import BOMBS, FILES, damaged
+from tests.dasl_core.image_files import as_npy, by_tifffile
 
 VARIANTS = 1000
-FILES = files_of_all_formats()
-# Headers are at the beginning, where a flipped bit changes most.
-HEADER_BYTES = 600
 # All images are tiny. The decoders themselves, and images whose headers claim more, take this much.
 MAX_GROWTH = 1_500_000_000
 
@@ -37,24 +34,6 @@ def outcome(content: bytes, name: str) -> Header | str:
     assert pixels.shape == (header.height, header.width, header.bands)
     assert pixels.dtype == header.dtype
     return header
-
-
-def damaged(content: bytes, rng: random.Random) -> bytes:
-    changed = bytearray(content)
-    end = len(content) if rng.random() < 0.5 else min(len(content), HEADER_BYTES)
-    position = rng.randrange(end)
-    match rng.randrange(5):
-        case 0:
-            return content[:position]
-        case 1 | 2:
-            for _ in range(rng.choice([1, 2, 4, 16])):
-                changed[rng.randrange(end)] ^= 1 << rng.randrange(8)
-        case 3:
-            width = rng.choice([1, 2, 4])
-            changed[position : position + width] = rng.choice([b"\xff", b"\0", b"\x7f"]) * width
-        case 4:
-            del changed[position : position + rng.randrange(1, 64)]
-    return bytes(changed)
 
 
 @pytest.fixture
@@ -85,58 +64,6 @@ def test_damaged_files_are_decoded_or_refused() -> None:
             assert 10 < len(result) < 300, (name, number)
     assert VARIANTS / 4 < refused < VARIANTS
     assert peak_memory() - before < MAX_GROWTH
-
-
-def png_claiming(width: int, height: int, bits: int = 8) -> bytes:
-    def chunk(name: bytes, content: bytes) -> bytes:
-        checksum = struct.pack(">I", zlib.crc32(name + content))
-        return struct.pack(">I", len(content)) + name + content + checksum
-
-    header = struct.pack(">IIBBBBB", width, height, bits, 2, 0, 0, 0)
-    # Inflates to 64 MB, more than the image needs.
-    rows = zlib.compress(bytes(64_000_000), 9)
-    return (
-        b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", rows) + chunk(b"IEND", b"")
-    )
-
-
-def npy_claiming(shape: str, descr: str = "<f4") -> bytes:
-    header = f"{{'descr': {descr!r}, 'fortran_order': False, 'shape': {shape}, }}\n".encode()
-    return b"\x93NUMPY\x01\0" + struct.pack("<H", len(header)) + header + bytes(100)
-
-
-def tiff_claiming(**values: int) -> bytes:
-    """A TIFF of five bands in compressed tiles, some of whose tags claim other sizes."""
-    bands = ramp(5, "float32", 1, 32, 32)
-    content = by_tifffile(
-        bands, photometric="minisblack", planarconfig="contig", compression="zlib", tile=(16, 16)
-    )
-    with tifffile.TiffFile(io.BytesIO(content)) as tiff:
-        tags = tiff.pages.first.tags
-        places = {name: (tags[name].valueoffset, tags[name].dtype) for name in values}
-    changed = bytearray(content)
-    for name, (place, kind) in places.items():
-        form = "<H" if kind == tifffile.DATATYPE.SHORT else "<I"
-        struct.pack_into(form, changed, place, values[name])
-    return bytes(changed)
-
-
-GRAY = ramp(1, "uint16", 4095)[..., 0]
-BOMBS = {
-    "x.png": png_claiming(60_000, 60_000),
-    "deep.png": png_claiming(9_400, 9_600, 16),
-    "a.npy": npy_claiming("(100000, 100000)"),
-    "bands.npy": npy_claiming("(1000, 1000, 1000000)"),
-    "negative.npy": npy_claiming("(-1, 5)"),
-    "objects.npy": npy_claiming("(2, 2)", "|O"),
-    "long.npy": npy_claiming("(2, 2)" + " " * 20_000),
-    "size.tif": tiff_claiming(ImageWidth=60_000, ImageLength=60_000),
-    "tile.tif": tiff_claiming(TileWidth=60_000, TileLength=60_000),
-    "samples.tif": tiff_claiming(SamplesPerPixel=60_000, ImageWidth=9_000, ImageLength=9_000),
-    "rows.dcm": as_dicom(GRAY, Rows=65_000, Columns=65_000),
-    "short.dcm": as_dicom(GRAY, Rows=9_000, Columns=9_000),
-    "deflated.dcm": as_dicom(GRAY, syntax=DeflatedExplicitVRLittleEndian),
-}
 
 
 @pytest.mark.usefixtures("quiet")
