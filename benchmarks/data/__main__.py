@@ -73,6 +73,8 @@ def main() -> int:
     }
     settings = {name: value for name, value in vars(arguments).items() if name != "output"}
     write_results(arguments.output, {"machine": before, "settings": settings, "result": result})
+    if result["litdata"] == "not installed":
+        print("litdata, lightly: skipped, because litdata is not installed")
     print(f"ours to lightly in processor time, {LIMITED_CASE}: {ratio}, limit {LIMIT:g}")
     return 1 if result["within_limits"] is False else 0
 

@@ -48,6 +48,7 @@ def prepare(images: Path, work: Path) -> dict[str, Any]:
     began = time.perf_counter()
     trainer = _trainer(work, Progress())
     filled = time.perf_counter() - began
+    _tell(filled=True)  # what the step takes is no memory of the preparation
     try:
         with closing(own_run.batches(trainer, 1)) as batches:
             trainer.step(next(batches))

@@ -26,10 +26,12 @@ class Memory:
         private: of each sample, in bytes: without what is shared, such as pages of mapped files, which the
             kernel takes back when it needs them.
         peak: the largest, with such pages.
+        until: number of samples of which the growth counts; None: all.
     """
 
     private: list[int] = field(default_factory=list)
     peak: int = 0
+    until: int | None = None
 
     def sample(self, pid: int) -> None:
         """Add a sample."""
@@ -49,7 +51,7 @@ class Memory:
         return {
             "peak_mib": self.peak >> 20,
             "peak_private_mib": max(self.private, default=0) >> 20,
-            "growth_mib": growth(self.private) / (1 << 20),
+            "growth_mib": round(growth(self.private[: self.until]) / (1 << 20), 1),
         }
 
 
@@ -122,6 +124,8 @@ def run(
             told = json.loads(line)
             figures = told.get("figures", figures)
             progress = told.get("progress", progress)
+            if "filled" in told:
+                memory.until = len(memory.private)
             if kill_at is not None and not killed and "progress" in told and progress >= kill_at:
                 os.killpg(process.pid, signal.SIGKILL)
                 killed = True
