@@ -16,7 +16,7 @@ import torch
 
 from benchmarks.gpu import __doc__ as description
 from benchmarks.gpu.own import Bench
-from benchmarks.gpu.parts import PARTS
+from benchmarks.gpu.parts import PARTS, Part
 from benchmarks.gpu.report import page
 from benchmarks.gpu.scenario import SCENARIOS, Scenario, tiny
 from benchmarks.gpu.timing import Limit
@@ -64,23 +64,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
     torch.backends.cudnn.benchmark = device.type == "cuda"
     if device.type == "cpu":
         torch.set_num_threads(options.cores)
-    settings = {name: value for name, value in vars(options).items() if name != "output"}
-    document: dict[str, Any] = {
-        "machine": described(device),
-        "settings": settings,
-        "result": {
+    scenarios = [tiny(each) if options.tiny else each for each in SCENARIOS]
+    with tempfile.TemporaryDirectory(prefix="dasl-gpu-") as name:
+        # First, because it forks, and a process that has used a GPU should not.
+        images, index, facts = prepared(Path(name), scenarios, options)
+        result: dict[str, Any] = {
             "tiny": options.tiny,
             "seconds": 0.0,
-            "images": {},
+            "images": facts,
             "scenarios": {},
             "cut": [],
             "failed": 0,
-        },
-    }
-    result = document["result"]
-    scenarios = [tiny(each) if options.tiny else each for each in SCENARIOS]
-    with tempfile.TemporaryDirectory(prefix="dasl-gpu-") as name:
-        images, index = prepared(Path(name), scenarios, options, result)
+        }
+        document = {
+            "machine": described(device),
+            "settings": {name: value for name, value in vars(options).items() if name != "output"},
+            "result": result,
+        }
         benches = [
             Bench(
                 scenario=scenario,
@@ -98,22 +98,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
         ]
         building = time.perf_counter()
         with benches[0].trainer():  # fills the image cache, which all parts share
-            result["images"]["seconds to a trainer, with the cache"] = round(
-                time.perf_counter() - building, 2
-            )
+            facts["seconds to a trainer, with the cache"] = round(time.perf_counter() - building, 2)
         for bench in benches:
             result["scenarios"][bench.scenario.name] = {}
-            measure(bench, options.minutes, began, result)
-            result["seconds"] = round(time.perf_counter() - began, 1)
-            write(options.output, document)
+            for part in PARTS:
+                left = 60 * options.minutes - (time.perf_counter() - began)
+                seconds = min(part.seconds * options.minutes / MINUTES, left)
+                measure(part, bench, seconds, result)
+                result["seconds"] = round(time.perf_counter() - began, 1)
+                write(options.output, document)  # whatever happens to the next part
     print(page(document))
     return 1 if result["failed"] else 0
 
 
 def prepared(
-    folder: Path, scenarios: list[Scenario], options: argparse.Namespace, result: dict[str, Any]
-) -> tuple[list[Path], DatasetIndex]:
-    """Write the JPEGs and make their index."""
+    folder: Path, scenarios: list[Scenario], options: argparse.Namespace
+) -> tuple[list[Path], DatasetIndex, dict[str, float]]:
+    """Write the JPEGs and make their index; return both, and how many and how long."""
     count = (3 if options.tiny else BATCHES) * max(each.batch_size for each in scenarios)
     began = time.perf_counter()
     distinct = min(count, 8 if options.tiny else DISTINCT)
@@ -122,39 +123,34 @@ def prepared(
     )
     drawn = time.perf_counter()
     index = ingest_folder(folder / "images", workers=options.cores)
-    result["images"] = {
+    facts = {
         "count": count,
         "distinct": distinct,
         "seconds to draw": round(drawn - began, 2),
         "seconds of ingest": round(time.perf_counter() - drawn, 2),
     }
-    return images, index
+    return images, index, facts
 
 
-def measure(bench: Bench, minutes: float, began: float, result: dict[str, Any]) -> None:
-    """Run all parts of a scenario, each within its limit and what is left of the whole."""
-    parts = result["scenarios"][bench.scenario.name]
-    for part in PARTS:
-        name = f"{bench.scenario.name}, {part.name}"
-        if part.skipped:
-            result["cut"].append(f"{name}: skipped, because {part.skipped}")
-            continue
-        left = 60 * minutes - (time.perf_counter() - began)
-        limit = Limit(min(part.seconds * minutes / MINUTES, left))
-        if not limit.allows():
-            result["cut"].append(f"{name}: no time is left")
-            continue
-        try:
-            parts[part.name] = part.run(bench, limit)
-        except (
-            Exception
-        ) as error:  # one part that fails, for lack of memory, must not cost the others
-            logger.exception("%s failed", name)
-            result["failed"] += 1
-            result["cut"].append(f"{name}: failed: {type(error).__name__}: {error}")
-        result["cut"] += [f"{name}: {each}" for each in limit.cut]
-        if bench.device.type == "cuda":
-            torch.cuda.empty_cache()
+def measure(part: Part, bench: Bench, seconds: float, result: dict[str, Any]) -> None:
+    """Run a part within its time; note what it measures, and what is cut, skipped or failed."""
+    name = f"{bench.scenario.name}, {part.name}"
+    if part.skipped:
+        result["cut"].append(f"{name}: skipped, because {part.skipped}")
+        return
+    limit = Limit(seconds)
+    if not limit.allows():
+        result["cut"].append(f"{name}: no time is left")
+        return
+    try:
+        result["scenarios"][bench.scenario.name][part.name] = part.run(bench, limit)
+    except Exception as error:  # one part that fails, for lack of memory, must not cost the others
+        logger.exception("%s failed", name)
+        result["failed"] += 1
+        result["cut"].append(f"{name}: failed: {type(error).__name__}: {error}")
+    result["cut"] += [f"{name}: {each}" for each in limit.cut]
+    if bench.device.type == "cuda":
+        torch.cuda.empty_cache()
 
 
 def described(device: torch.device) -> dict[str, Any]:

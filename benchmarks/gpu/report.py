@@ -26,9 +26,9 @@ def page(document: dict[str, Any]) -> str:
         f"commit {machine['commit'] or 'unknown'}; {result['seconds']:.0f} seconds. `-`: not measured.",
         *(["", "**A test of the script with tiny networks: its figures mean nothing.**"] * result["tiny"]),
         "",
-        *_table(("", "images/s", "ms a step", "data wait", "peak memory"), _speeds(result)),
+        *_table(("", "images/s", "of the model alone", "ms a step", "data wait", "peak memory"), _speeds(result)),
         "",
-        *_table(("", "alone", "share of a step", "step with it less step without"), _shares(result)),
+        *_table(("", "alone", "share of a step", "difference of steps with and without"), _shares(result)),
         "",
         *_table(("a batch", "views", "views made", "read from the cache", "copied"), _inputs(result)),
         "",
@@ -50,10 +50,13 @@ def _speeds(result: dict[str, Any]) -> Iterator[tuple[str, ...]]:
     for scenario, parts in result["scenarios"].items():
         rows = [(text, parts.get(part, {})) for part, text in _SPEEDS]
         rows += [(text, parts.get("steps", {}).get(name, {})) for name, text in _STEPS]
+        alone = parts.get("steps", {}).get("model alone", {}).get("images_per_second")
         for text, row in rows:
+            speed = row.get("images_per_second")
             yield (
                 f"{scenario}: {text}",
-                _number(row.get("images_per_second")),
+                _number(speed),
+                _share(speed / alone if speed and alone else None),
                 _number(row.get("step_ms")),
                 _share(row.get("data_wait_share")),
                 _number(row.get("peak_bytes"), " GiB", 1 << 30),
@@ -97,4 +100,4 @@ def _number(value: float | None, unit: str = "", of: int = 1) -> str:
 
 
 def _share(value: float | None) -> str:
-    return "-" if value is None else f"{value:.2%}"
+    return "-" if value is None else f"{value:.1%}"
