@@ -1,10 +1,17 @@
-"""Arithmetic of the benchmark of ingest."""
+"""Parts of the benchmark of ingest."""
 
 from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
 from benchmarks.ingest.__main__ import kill_points
+from benchmarks.ingest.slow_disk import slowed
 from benchmarks.ingest.watched import growth
 
 
@@ -27,3 +34,21 @@ def test_growth_compares_the_last_quarter_with_the_second(
     samples: list[int], expected: float
 ) -> None:
     assert growth(samples) == expected
+
+
+_WRITES_AND_READS = """
+import os, sys, time
+began = time.perf_counter()
+file = os.open(sys.argv[1], os.O_CREAT | os.O_RDWR)
+os.pwrite(file, bytes(100_000), 0)
+os.pread(file, 100_000, 0)
+print(time.perf_counter() - began)
+"""
+
+
+@pytest.mark.skipif(shutil.which("cc") is None, reason="there is no C compiler")
+def test_slow_disk_takes_its_time_for_writes_and_reads(tmp_path: Path) -> None:
+    command = [sys.executable, "-S", "-c", _WRITES_AND_READS, str(tmp_path / "file")]
+    environment = os.environ | slowed(tmp_path, megabytes_per_second=1)
+    seconds = subprocess.run(command, env=environment, capture_output=True, check=True).stdout
+    assert float(seconds) >= 0.2

@@ -9,5 +9,6 @@ image may be lost or occur twice.
 
 ``--disk-limit 60`` slows every read and write of files to 60 MB/s together, as a slow disk without a page cache
 would, and reports whether memory stays flat. The calls of the C library that do so are replaced in the
-measured processes, which needs a C compiler. What the kernel reads for a mapped file is not slowed.
+measured processes, which needs a C compiler. Neither what the kernel reads for a mapped file nor `fwrite` is
+slowed.
 """
