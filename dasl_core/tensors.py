@@ -27,6 +27,23 @@ def full_precision(x: Tensor) -> Tensor:
     return x if x.dtype == torch.float64 else x.float()
 
 
+def to_device(x: Tensor, device: torch.device) -> Tensor:
+    """Copy to a device; to a GPU from pinned memory: otherwise the host would wait for all work of the GPU."""
+    # To a CPU it must wait: the host reads the numbers at once.
+    return pinned(x, device).to(device, non_blocking=device.type == "cuda")
+
+
+def pinned(x: Tensor, device: torch.device) -> Tensor:
+    """Copy to pinned memory, from which a GPU copies while the CPU continues; for another device, `x` itself.
+
+    Torch reuses the memory once copies to the GPU are done.
+    """
+    if device.type != "cuda" or x.device.type != "cpu":
+        return x
+    with torch.cuda.device(device):  # else a thread would use the first GPU
+        return x.pin_memory()
+
+
 def check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
     """Check that ``value`` is one of ``choices``.
 

@@ -13,7 +13,7 @@ from dasl_core.methods.base import Outputs, Step, register
 from dasl_core.methods.metric_learning import MetricLearning, linear_head
 from dasl_core.spec import ResolvedBackbone
 from dasl_core.spec.methods.margin_softmax import ResolvedMarginSoftmax
-from dasl_core.tensors import full_precision
+from dasl_core.tensors import full_precision, to_device
 
 
 @register("margin_softmax")
@@ -73,7 +73,7 @@ class MarginSoftmax(MetricLearning):
     def loss(self, outputs: Outputs, step: Step) -> Tensor:
         assert step.labels is not None, "resolve refuses a data set without classes"
         embeddings = full_precision(outputs["embeddings"][0])
-        labels = rank_share(step.labels, step.group).to(embeddings.device)
+        labels = to_device(rank_share(step.labels, step.group), embeddings.device)
         with torch.autocast(embeddings.device.type, enabled=False):
             return self.compare(embeddings, labels)
 

@@ -10,7 +10,7 @@ from dasl_core.distributed import gather
 from dasl_core.methods.base import Method, Outputs, Step
 from dasl_core.models.backbone import feature_width
 from dasl_core.spec.methods.config import ResolvedMetricLearningConfig
-from dasl_core.tensors import full_precision
+from dasl_core.tensors import full_precision, to_device
 
 
 class MetricLearning(Method):
@@ -44,7 +44,9 @@ class MetricLearning(Method):
         assert step.labels is not None, "resolve refuses a data set without classes"
         embeddings = full_precision(outputs["embeddings"][0])
         with torch.autocast(embeddings.device.type, enabled=False):
-            return self.compare(gather(embeddings, step.group), step.labels.to(embeddings.device))
+            return self.compare(
+                gather(embeddings, step.group), to_device(step.labels, embeddings.device)
+            )
 
     @abstractmethod
     def compare(self, embeddings: Tensor, labels: Tensor) -> Tensor:

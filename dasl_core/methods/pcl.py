@@ -17,7 +17,7 @@ from dasl_core.models.ema import Teacher
 from dasl_core.seeds import derive_seed
 from dasl_core.spec import ResolvedBackbone
 from dasl_core.spec.methods.pcl import ResolvedPCL
-from dasl_core.tensors import check_matrix, check_temperature, full_precision
+from dasl_core.tensors import check_matrix, check_temperature, full_precision, to_device
 
 SMOOTHING = 10.0  # alpha of eq. 12: keeps small clusters from a low temperature
 KMEANS_ITERATIONS = 20  # as in the authors' code
@@ -154,7 +154,7 @@ class PCL(EMATeacherMethod):
 
     def _assignments_of(self, images: Tensor) -> Tensor:
         """Prototypes (C, n) of images by their positions in the data set (n,); -1 for none."""
-        images = images.to(self.clustered_images.device)
+        images = to_device(images, self.clustered_images.device)
         places = torch.searchsorted(self.clustered_images, images)
         places = places.clamp(max=len(self.clustered_images) - 1)
         known = self.clustered_images[places] == images
@@ -174,7 +174,7 @@ class PCL(EMATeacherMethod):
         rows = slice(first, min(first + batch, len(self.bank)))
         stored = max(0, rows.stop - first)
         self.bank[rows] = keys[:stored]
-        self.bank_images[rows] = step.indices[:stored].to(keys.device)
+        self.bank_images[rows] = to_device(step.indices[:stored], keys.device)
 
     def after_update(self, step: Step) -> None:
         super().after_update(step)

@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from dasl_core.regularizers.norms import CtvNorm, Reduction, ctv_norm
-from dasl_core.tensors import check_choice, check_matrix, full_precision
+from dasl_core.tensors import check_choice, check_matrix, full_precision, to_device
 
 Difference = Literal["abs", "signed", "distance"]
 Estimator = Literal["chain", "unbiased", "full"]
@@ -77,7 +77,7 @@ def difference_alignment(
             pairs = _all_inter_class_pairs(labels)
         else:
             pairs = torch.stack(inter_class_chain(labels, generator))
-        left, right = _to_device(pairs, phi.device)
+        left, right = to_device(pairs, phi.device)
         columns = _differences(phi, left, right, difference)
         if estimator == "unbiased":
             return _unbiased_from_chain(columns, labels, norm, reduction)
@@ -172,13 +172,6 @@ def _all_inter_class_pairs(labels: Tensor) -> Tensor:
     pairs = torch.triu_indices(labels.shape[0], labels.shape[0], offset=1, device=labels.device)
     left, right = labels[pairs]
     return pairs[:, left != right]
-
-
-def _to_device(indices: Tensor, device: torch.device) -> Tensor:
-    """Copy to `device`, from pinned memory: otherwise the host would wait for all work of the GPU."""
-    if indices.device.type == "cpu" and device.type == "cuda":
-        return indices.pin_memory().to(device, non_blocking=True)
-    return indices.to(device)
 
 
 def _differences(phi: Tensor, left: Tensor, right: Tensor, difference: Difference) -> Tensor:

@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from dasl_core.tensors import check_whole_number, full_precision
+from dasl_core.tensors import check_whole_number, full_precision, to_device
 
 
 def check_views(embeddings: object) -> Tensor:
@@ -35,4 +35,4 @@ def random_directions(like: Tensor, count: int, generator: torch.Generator | Non
     check_whole_number(count, "slices")
     # In float32, and normalized on the device: in float64 on the CPU, large numbers took seconds a step.
     drawn = torch.randn(count, like.shape[-1], generator=generator, dtype=torch.float32)
-    return F.normalize(drawn.to(like), dim=1).T
+    return F.normalize(to_device(drawn, like.device).to(like.dtype), dim=1).T

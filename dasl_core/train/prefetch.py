@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from dasl_core.data.loader import Batch
+from dasl_core.tensors import pinned
 from dasl_core.train.timing import StepTimer
 from dasl_core.train.views import OwnViewMaker, ViewMaker
 
@@ -46,14 +47,8 @@ class ViewPrefetcher:
         self._prepared: list[_Prepared] = []
 
     def pin(self, batch: Batch) -> Batch:
-        """Move a batch to pinned memory, from which a GPU copies while the CPU continues.
-
-        Called by reading threads. Torch reuses the memory once the copy to the GPU is done.
-        """
-        if self._stream is None:
-            return batch
-        with torch.cuda.device(self.device):  # else a thread would use the first GPU
-            return replace(batch, canvases=batch.canvases.pin_memory())
+        """Move a batch to pinned memory, if it goes to a GPU; called by reading threads."""
+        return replace(batch, canvases=pinned(batch.canvases, self.device))
 
     def batches(self, batches: Iterable[Batch], first: int) -> Generator[Batch, None, None]:
         """Yield batches, with the views of the next one already begun.
