@@ -9,11 +9,31 @@ A `group` is the process group whose ranks hold the shares of a batch. With None
 communication: this process holds the whole batch, also if a process group exists.
 """
 
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
+
+Span = Callable[[torch.device], AbstractContextManager[None]]
+"""Makes the context of a collective, given the device of what is exchanged."""
+
+CPU = torch.device("cpu")
+
+# The last one counts. Not a context variable: the backward of a collective may run in a thread of autograd.
+_spans: list[Span] = [lambda device: nullcontext()]
+
+
+@contextmanager
+def collectives_timed(span: Span) -> Iterator[None]:
+    """Context in which the collectives of this module, in any thread, run in a context of `span`."""
+    _spans.append(span)
+    try:
+        yield
+    finally:
+        _spans.pop()
 
 
 def world_size() -> int:
@@ -91,7 +111,7 @@ def mean_over_ranks(tensor: Tensor, group: dist.ProcessGroup | None) -> Tensor:
     """Mean over ranks, for metrics only: no gradient flows."""
     tensor = tensor.detach().clone()
     if group_size(group) > 1:
-        dist.all_reduce(tensor, group=group)
+        _sum(tensor, group)
         tensor /= group_size(group)
     return tensor
 
@@ -105,7 +125,8 @@ def gather_objects(value: Any, group: dist.ProcessGroup | None) -> list[Any]:
     if group is None:
         return [value]
     values: list[Any] = [None] * world_size()
-    dist.all_gather_object(values, value, group=group)
+    with _spans[-1](CPU):
+        dist.all_gather_object(values, value, group=group)
     return values
 
 
@@ -114,7 +135,8 @@ def gather_objects_to_rank0(value: Any, group: dist.ProcessGroup | None) -> list
     if group is None:
         return [value]
     values: list[Any] | None = [None] * world_size() if rank() == 0 else None
-    dist.gather_object(value, values, dst=0, group=group)
+    with _spans[-1](CPU):
+        dist.gather_object(value, values, dst=0, group=group)
     return values
 
 
@@ -127,7 +149,8 @@ def broadcast_int(value: int, group: dist.ProcessGroup | None) -> int:
     if group is None:
         return value
     shared = torch.tensor(value)
-    dist.broadcast(shared, 0, group=group)
+    with _spans[-1](CPU):
+        dist.broadcast(shared, 0, group=group)
     return int(shared)
 
 
@@ -137,26 +160,48 @@ class _Gather(torch.autograd.Function):
         ctx.group = group
         tensor = tensor.contiguous()
         parts = [torch.empty_like(tensor) for _ in range(group_size(group))]
-        dist.all_gather(parts, tensor, group=group)
+        with _spans[-1](tensor.device):
+            dist.all_gather(parts, tensor, group=group)
         return torch.cat(parts)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
-        total = gradients[0].clone(memory_format=torch.contiguous_format)
-        dist.all_reduce(total, group=ctx.group)
-        return total.chunk(group_size(ctx.group))[group_rank(ctx.group)], None
+        scatters = gradients[0].is_cuda and "nccl" in dist.get_backend(ctx.group)
+        share_of_sum = scattered_sum if scatters else reduced_sum
+        return share_of_sum(gradients[0], ctx.group), None
+
+
+def scattered_sum(gradient: Tensor, group: dist.ProcessGroup) -> Tensor:
+    """This rank's share, along dim 0, of the sum over ranks; each rank receives no other share.
+
+    Used between GPUs; runs on CPUs keep the order in which `reduced_sum` adds, and so their losses bit for bit.
+    """
+    gradient = gradient.contiguous()
+    share = torch.empty_like(gradient.chunk(group_size(group))[0])
+    with _spans[-1](gradient.device):
+        dist.reduce_scatter_tensor(share, gradient, group=group)
+    return share
+
+
+def reduced_sum(gradient: Tensor, group: dist.ProcessGroup) -> Tensor:
+    """The same as `scattered_sum`, by a sum of all shares on every rank."""
+    total = gradient.clone(memory_format=torch.contiguous_format)
+    return rank_share(_sum(total, group), group)
+
+
+def _sum(tensor: Tensor, group: dist.ProcessGroup | None) -> Tensor:
+    """Sum over ranks, in place."""
+    with _spans[-1](tensor.device):
+        dist.all_reduce(tensor, group=group)
+    return tensor
 
 
 class _AllReduceSum(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, tensor: Tensor, group: dist.ProcessGroup) -> Tensor:
         ctx.group = group
-        total = tensor.clone(memory_format=torch.contiguous_format)
-        dist.all_reduce(total, group=group)
-        return total
+        return _sum(tensor.clone(memory_format=torch.contiguous_format), group)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
-        total = gradients[0].clone(memory_format=torch.contiguous_format)
-        dist.all_reduce(total, group=ctx.group)
-        return total, None
+        return _sum(gradients[0].clone(memory_format=torch.contiguous_format), ctx.group), None

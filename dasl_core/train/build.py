@@ -6,12 +6,10 @@ from functools import partial
 from pathlib import Path
 
 import torch
-import torch.distributed as dist
 from torch import nn
-from torch.nn.parallel import DistributedDataParallel
 
 from dasl_core.data.index import DatasetIndex
-from dasl_core.distributed import rank, world_size
+from dasl_core.distributed import collectives_timed, rank, world_size
 from dasl_core.methods import Method, build_method
 from dasl_core.models.batchnorm import synchronize_batchnorm
 from dasl_core.models.checkpointing import checkpoint_blocks
@@ -20,9 +18,11 @@ from dasl_core.spec import ResolvedJobSpec
 from dasl_core.train.checkpointing import Checkpointer, TrainingState
 from dasl_core.train.criterion import Criterion
 from dasl_core.train.data import TrainingData, field_that_needs_classes, open_sets
+from dasl_core.train.data_parallel import control_group, wrap_ddp
 from dasl_core.train.divergence import DivergenceGuard
 from dasl_core.train.evaluation import Evaluator
 from dasl_core.train.gradients import GradientComputer
+from dasl_core.train.input_bound import InputWatch
 from dasl_core.train.interruption import Interrupted, Interruption
 from dasl_core.train.optim import build_optimizer, learning_rate_factors
 from dasl_core.train.outcomes import STEPS_IN_FLIGHT, Outcomes
@@ -114,7 +114,8 @@ def pretrain(
     except Interrupted as stop:
         return stop.outcome  # while images were read: nothing is to be saved
     try:
-        return trainer.train()
+        with collectives_timed(trainer.metrics.timer.collective):
+            return trainer.train()
     finally:
         trainer.close()
 
@@ -139,7 +140,7 @@ def build_trainer(
     """
     seed, precision = spec.train.seed, spec.train.precision
     dtype = weight_dtype(precision)
-    progress, control = Progress(), _control_group()
+    progress, control = Progress(), control_group()
     interruption = Interruption(reporter, progress, control)
     reporter.phase("reading", f"Reading {len(index)} images of {spec.dataset}")
     open_data = partial(
@@ -192,7 +193,8 @@ def build_trainer(
     optimizer = build_optimizer(
         spec.train.optimizer, method, learning_rate_factors(spec.train.optimizer, method)
     )
-    wrap = partial(_wrap_ddp, method, device)
+    timer = StepTimer(device)
+    wrap = partial(wrap_ddp, method, device, timer)
     pseudo_labels = _build_pseudo_labels(spec, data)
     criterion = Criterion(
         spec.method.name,
@@ -220,11 +222,12 @@ def build_trainer(
         is_mean=criterion.is_mean,
         autocast=partial(autocast, precision, device),
         scale=updater.scaler.scale,
+        span=timer.span,
     )
 
-    timer = StepTimer(device)
     length = RunLength(spec.train.epochs, loader.steps, loader.batch_size)
-    metrics = StepMetrics(length, progress, reporter, device, spec.train.collapse, timer)
+    watch = InputWatch(data.reading(threads, device))
+    metrics = StepMetrics(length, progress, reporter, device, spec.train.collapse, timer, watch)
     guard = DivergenceGuard(
         progress,
         reporter,
@@ -343,21 +346,6 @@ def _build_view_maker(
     )
 
 
-def _wrap_ddp(method: Method, device: torch.device) -> nn.Module:
-    """Wrap the method in DDP; with one rank, return the method itself."""
-    if world_size() == 1:
-        return method
-    model = DistributedDataParallel(
-        method,
-        device_ids=[device] if device.type == "cuda" else None,
-        gradient_as_bucket_view=True,
-    )
-    # Statistics are computed over all ranks, so buffers are equal without a broadcast. The argument
-    # was renamed in torch 2.13; the attribute was not.
-    model.broadcast_buffers = False
-    return model
-
-
 def _build_pseudo_labels(spec: ResolvedJobSpec, data: TrainingData) -> PseudoLabels | None:
     """Create the labels of DAR on k-means clusters; None if it uses other labels."""
     dar = spec.dar
@@ -370,15 +358,6 @@ def _build_pseudo_labels(spec: ResolvedJobSpec, data: TrainingData) -> PseudoLab
         data.loader.batch_size // world_size(),
         spec.train.seed,
     )
-
-
-def _control_group() -> dist.ProcessGroup | None:
-    """Create a CPU group for rank 0's decisions, so that their broadcast never waits for a GPU."""
-    if world_size() == 1:
-        return None
-    group = dist.new_group(backend="gloo")
-    assert isinstance(group, dist.ProcessGroup), "every rank is in the group of all"
-    return group
 
 
 def _without_start(spec: ResolvedJobSpec) -> ResolvedJobSpec:

@@ -20,6 +20,7 @@ from dasl_core.data.split import split
 from dasl_core.data.unreadable import damaged_event, too_many, unreadable_error, unreadable_event
 from dasl_core.distributed import gather_objects
 from dasl_core.spec import ResolvedBackbone, ResolvedDAR, ResolvedEvaluate, ResolvedTrain
+from dasl_core.train.input_bound import Reading
 from dasl_core.train.reporter import Reporter
 
 
@@ -145,6 +146,12 @@ class TrainingData:
                     f"{MAX_BYTES_VARIABLE}"
                 )
                 reporter.event("images_not_cached", message, {"dataset": name})
+
+    def reading(self, threads: int, device: torch.device) -> Reading:
+        """How this rank reads the images to train on, with this many threads."""
+        canvases = self.train.canvases
+        decodes = not self.index.on_disk or canvases.not_cached is not None
+        return Reading(threads, decodes, canvases.not_cached, device.type == "cpu")
 
     def train_labels(self) -> Tensor | None:
         """Return the classes (N,) of the training images, in order; None without labels."""

@@ -23,6 +23,7 @@ from torch.nn.parallel import DistributedDataParallel
 from dasl_core.methods import Method, Outputs, Step
 from dasl_core.models.batchnorm import untracked_statistics
 from dasl_core.seeds import random_state, restore_random_state
+from dasl_core.train.timing import Activity
 
 Terms = dict[str, Tensor]
 LossFunction = Callable[[Outputs, Step], Terms]
@@ -38,6 +39,7 @@ class GradientComputer:
         is_mean: whether the criterion of a batch is the mean of those of its micro-batches.
         autocast: makes the context in which the network runs.
         scale: applied to a loss before its backward (`GradScaler.scale`).
+        span: makes the context of a forward, which includes the loss, or of a backward, to measure its time.
     """
 
     def __init__(
@@ -50,10 +52,11 @@ class GradientComputer:
         is_mean: bool,
         autocast: Callable[[], AbstractContextManager[None]],
         scale: Callable[[Tensor], Tensor],
+        span: Callable[[Activity], AbstractContextManager[None]] = lambda activity: nullcontext(),
     ) -> None:
         self.model, self.method, self.criterion = model, method, criterion
         self.micro_batches, self.is_mean = micro_batches, is_mean
-        self.autocast, self.scale = autocast, scale
+        self.autocast, self.scale, self.span = autocast, scale, span
 
     def backward(self, views: Sequence[Tensor], step: Step) -> tuple[Terms, Outputs]:
         """Add the gradients of this rank's share `views`, averaged over ranks by DDP.
@@ -66,20 +69,24 @@ class GradientComputer:
         return self._accumulated(views, step) if self.is_mean else self._cached(views, step)
 
     def _at_once(self, views: Sequence[Tensor], step: Step) -> tuple[Terms, Outputs]:
-        with self.autocast():
-            outputs: Outputs = self.model(views)
-        terms = self.criterion(outputs, step)
-        torch.autograd.backward(self.scale(total(terms)))
+        with self.span("forward"):
+            with self.autocast():
+                outputs: Outputs = self.model(views)
+            terms = self.criterion(outputs, step)
+        with self.span("backward"):
+            torch.autograd.backward(self.scale(total(terms)))
         return detached(terms), detached(outputs)
 
     def _accumulated(self, views: Sequence[Tensor], step: Step) -> tuple[Terms, Outputs]:
         results: list[tuple[Terms, Outputs]] = []
         for number, micro_batch in enumerate(self._cut(views)):
             with self._reduced_if(number == self.micro_batches - 1):
-                with self.autocast():
-                    outputs: Outputs = self.model(micro_batch)
-                terms = self.criterion(outputs, step.micro_batch(number, self.micro_batches))
-                torch.autograd.backward(self.scale(total(terms) / self.micro_batches))
+                with self.span("forward"):
+                    with self.autocast():
+                        outputs: Outputs = self.model(micro_batch)
+                    terms = self.criterion(outputs, step.micro_batch(number, self.micro_batches))
+                with self.span("backward"):
+                    torch.autograd.backward(self.scale(total(terms) / self.micro_batches))
             results.append((detached(terms), detached(outputs)))
         mean = {
             name: torch.stack([terms[name] for terms, _ in results]).mean(dim=0)
@@ -90,21 +97,23 @@ class GradientComputer:
     def _cached(self, views: Sequence[Tensor], step: Step) -> tuple[Terms, Outputs]:
         device = views[0].device
         micro_batches, states, outputs = self._cut(views), [], []
-        with torch.no_grad(), untracked_statistics(self.method), self.autocast():
-            for micro_batch in micro_batches:
-                states.append(random_state(device))
-                outputs.append(self.method(micro_batch))
-        cache = {
-            name: value.requires_grad_() if value.is_floating_point() else value
-            for name, value in _joined(outputs).items()
-        }
-        terms = self.criterion(cache, step)
+        with self.span("forward"):
+            with torch.no_grad(), untracked_statistics(self.method), self.autocast():
+                for micro_batch in micro_batches:
+                    states.append(random_state(device))
+                    outputs.append(self.method(micro_batch))
+            cache = {
+                name: value.requires_grad_() if value.is_floating_point() else value
+                for name, value in _joined(outputs).items()
+            }
+            terms = self.criterion(cache, step)
         leaves = [value for value in cache.values() if value.requires_grad]
         # Weights that only the criterion uses, such as proxies, have their gradient already.
         weights = [weight for weight in self.method.parameters() if weight.requires_grad]
-        gradients = torch.autograd.grad(
-            self.scale(total(terms)), [*leaves, *weights], allow_unused=True
-        )
+        with self.span("backward"):
+            gradients = torch.autograd.grad(
+                self.scale(total(terms)), [*leaves, *weights], allow_unused=True
+            )
         names = [name for name, value in cache.items() if value.requires_grad]
         of_outputs = dict(zip(names, gradients[: len(leaves)], strict=True))
         of_weights = zip(weights, gradients[len(leaves) :], strict=True)
@@ -113,7 +122,7 @@ class GradientComputer:
             restore_random_state(state, device)
             last = number == self.micro_batches - 1
             with self._reduced_if(last):
-                with self.autocast():
+                with self.span("forward"), self.autocast():
                     again: Outputs = self.model(micro_batch)
                 tensors, slopes = [], []
                 for name, value in again.items():
@@ -128,7 +137,8 @@ class GradientComputer:
                             # Through the graph, so that DDP averages it with the other gradients.
                             tensors.append(weight * 1)
                             slopes.append(slope)
-                torch.autograd.backward(tensors, slopes)
+                with self.span("backward"):
+                    torch.autograd.backward(tensors, slopes)
         return detached(terms), detached(cache)
 
     def _cut(self, views: Sequence[Tensor]) -> list[list[Tensor]]:

@@ -1,36 +1,86 @@
-"""Where the time of a training goes, and how much of the machine it uses."""
+"""Where the time of a training goes."""
 
-import resource
-import sys
 import time
-from collections import defaultdict
-from collections.abc import Generator
-from contextlib import contextmanager
-from pathlib import Path
+from collections import defaultdict, deque
+from collections.abc import Callable, Generator, Iterable
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
 from typing import Literal, get_args
 
 import torch
-
-from dasl_core.machine import usable_cores
 
 Activity = Literal[
     "data_wait",
     "decode",
     "copy",
     "views",
+    "forward",
+    "backward",
+    "communication",
     "optimizer",
     "evaluation",
 ]
 ACTIVITIES: tuple[Activity, ...] = get_args(Activity)
 
-# On a GPU these are times of the device, the others are times of the host.
-_ON_DEVICE: frozenset[Activity] = frozenset({"copy", "views", "optimizer"})
+# On a GPU these are times of the host, the others are times of the device.
+_ON_HOST: frozenset[Activity] = frozenset({"data_wait", "decode", "evaluation"})
 
-_STATUS = Path("/proc/self/statm")
+
+@dataclass(frozen=True)
+class Times:
+    """Time between two reports.
+
+    Attributes:
+        wall: seconds between them.
+        seconds: of each activity. Activities overlap, and threads add up: the sum need not be `wall`.
+        threads: seconds that the processor worked for threads other than the training loop's.
+    """
+
+    wall: float
+    seconds: dict[Activity, float]
+    threads: float = 0.0
+
+    def shares(self) -> dict[Activity, float]:
+        """The share of the wall-clock time of each activity."""
+        return {each: self.seconds.get(each, 0.0) / self.wall for each in ACTIVITIES}
+
+
+class RecentTimes:
+    """The newest reports that together last long enough to be typical.
+
+    Args:
+        reports: at least this many are kept.
+        seconds: they last at least this long.
+    """
+
+    def __init__(self, reports: int = 10, seconds: float = 30.0) -> None:
+        self.reports, self.seconds = reports, seconds
+        self._kept: deque[Times] = deque()
+
+    def add(self, times: Times) -> None:
+        """Add the newest report, and drop old ones that are not needed."""
+        self._kept.append(times)
+        while len(self._kept) > self.reports and self._wall() - self._kept[0].wall >= self.seconds:
+            self._kept.popleft()
+
+    @property
+    def is_full(self) -> bool:
+        """Whether there are enough reports."""
+        return len(self._kept) >= self.reports and self._wall() >= self.seconds
+
+    def total(self) -> Times:
+        """The sum of the reports."""
+        seconds = {
+            each: sum(times.seconds.get(each, 0.0) for times in self._kept) for each in ACTIVITIES
+        }
+        return Times(self._wall(), seconds, sum(times.threads for times in self._kept))
+
+    def _wall(self) -> float:
+        return sum(times.wall for times in self._kept)
 
 
 class StepTimer:
-    """Measures activities and the use of the machine between two reports.
+    """Measures the time of activities between two reports.
 
     On a GPU, events in its streams are the marks, which no step waits for: they are read at a report, which
     waits for the device anyway.
@@ -38,76 +88,93 @@ class StepTimer:
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
-        self._seconds: dict[Activity, float] = defaultdict(float)
+        self._threads: dict[Activity, float] = defaultdict(float)
+        self._spans: dict[Activity, list[tuple[float, float]]] = defaultdict(list)
         self._marks: list[tuple[Activity, torch.cuda.Event, torch.cuda.Event]] = []
-        self._since, self._cpu_since = time.perf_counter(), time.process_time()
+        self._begin_report()
 
     @contextmanager
     def span(self, activity: Activity) -> Generator[None, None, None]:
         """Context whose time counts as that of an activity."""
-        if self.device.type == "cuda" and activity in _ON_DEVICE:
-            stream = torch.cuda.current_stream(self.device)
-            begin = stream.record_event(torch.cuda.Event(enable_timing=True))
-            try:
-                yield
-            finally:
-                end = stream.record_event(torch.cuda.Event(enable_timing=True))
-                self._marks.append((activity, begin, end))
-            return
-        started = time.perf_counter()
+        end = self.begin(activity)
         try:
             yield
         finally:
-            self._seconds[activity] += time.perf_counter() - started
+            end()
+
+    def begin(self, activity: Activity) -> Callable[[], None]:
+        """Begin to count the time of an activity.
+
+        Returns:
+            A function that ends it, also in another thread or, on a GPU, in another stream.
+        """
+        if self.device.type == "cuda" and activity not in _ON_HOST:
+            first = self._mark()
+            return lambda: self._marks.append((activity, first, self._mark()))
+        started = time.perf_counter()
+        return lambda: self._spans[activity].append((started, time.perf_counter()))
+
+    def collective(self, device: torch.device) -> AbstractContextManager[None]:
+        """Context in which ranks exchange tensors on a device.
+
+        What ranks on GPUs exchange between their hosts does not count: their GPUs continue.
+        """
+        if device.type != self.device.type:
+            return nullcontext()
+        return self.span("communication")
 
     def add(self, activity: Activity, seconds: float) -> None:
         """Count time that another thread spent on an activity."""
-        self._seconds[activity] += seconds
+        self._threads[activity] += seconds
 
-    def report(self) -> dict[str, float]:
-        """Return the metrics since the last report, always the same ones, and reset them.
+    def report(self) -> Times:
+        """Return the times since the last report, and reset them."""
+        spans, self._spans = self._spans, defaultdict(list)
+        seconds, self._threads = self._threads, defaultdict(float)
+        for activity, intervals in spans.items():
+            seconds[activity] += covered(intervals)
+        for activity, of_device in self._read_marks().items():
+            seconds[activity] += of_device
+        wall = max(time.perf_counter() - self._since, 1e-9)
+        threads = time.process_time() - self._process_since
+        threads -= time.thread_time() - self._thread_since
+        self._begin_report()
+        return Times(wall, dict(seconds), max(0.0, threads))
 
-        ``time_<activity>``: its share of the wall-clock time. Activities overlap, and threads add up, so
-        the sum need not be 1. ``cpu_utilization``: share of the cores that the process may use;
-        ``memory``: of the process, in bytes; ``gpu_utilization`` and ``gpu_memory``: share of the time in
-        which the GPU was at work, and the largest memory of tensors, in bytes. NaN where unknown.
-        """
-        self._read_marks()
-        now, cpu = time.perf_counter(), time.process_time()
-        seconds, self._seconds = self._seconds, defaultdict(float)
-        wall = max(now - self._since, 1e-9)
-        busy = (cpu - self._cpu_since) / wall / usable_cores()
-        self._since, self._cpu_since = now, cpu
-        shares = {f"time_{activity}": seconds[activity] / wall for activity in ACTIVITIES}
-        return shares | {"cpu_utilization": busy, "memory": resident_memory()} | self._gpu()
+    def _begin_report(self) -> None:
+        self._since, self._process_since = time.perf_counter(), time.process_time()
+        self._thread_since = time.thread_time()
+        self._origin = self._mark() if self.device.type == "cuda" else None
 
-    def _read_marks(self) -> None:
-        """Count the spans that the device has done; the others count in the next report."""
-        pending = []
+    def _mark(self) -> torch.cuda.Event:
+        stream = torch.cuda.current_stream(self.device)
+        event = torch.cuda.Event(enable_timing=True)
+        event.record(stream)
+        return event
+
+    def _read_marks(self) -> dict[Activity, float]:
+        """Times of the device. Of views in the making, which belong to the next step, the next report counts them."""
+        seconds: dict[Activity, float] = defaultdict(float)
+        exchanges: list[tuple[float, float]] = []
+        pending: list[tuple[Activity, torch.cuda.Event, torch.cuda.Event]] = []
         for activity, begin, end in self._marks:
-            if end.query():
-                self._seconds[activity] += begin.elapsed_time(end) / 1000
+            if activity == "communication":
+                end.synchronize()  # reached: the report has waited for the last step
+                assert self._origin is not None
+                exchanges.append((self._origin.elapsed_time(begin), self._origin.elapsed_time(end)))
+            elif end.query():
+                seconds[activity] += begin.elapsed_time(end) / 1000
             else:
                 pending.append((activity, begin, end))
         self._marks = pending
-
-    def _gpu(self) -> dict[str, float]:
-        if self.device.type != "cuda":
-            return {}
-        memory = torch.cuda.max_memory_allocated(self.device)
-        torch.cuda.reset_peak_memory_stats(self.device)
-        try:
-            utilization = torch.cuda.utilization(self.device) / 100
-        except (ImportError, RuntimeError):  # without NVIDIA's management library
-            utilization = float("nan")
-        return {"gpu_utilization": utilization, "gpu_memory": float(memory)}
+        seconds["communication"] = covered(exchanges) / 1000
+        return seconds
 
 
-def resident_memory() -> float:
-    """Bytes of memory that this process occupies; where only its peak is known, the peak."""
-    try:
-        pages = int(_STATUS.read_text(encoding="ascii").split()[1])
-        return float(pages * resource.getpagesize())
-    except (OSError, ValueError, IndexError):  # not Linux
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        return float(peak if sys.platform == "darwin" else peak * 1024)
+def covered(intervals: Iterable[tuple[float, float]]) -> float:
+    """The length of the union of intervals (begin, end): what overlaps counts once."""
+    total, reached = 0.0, float("-inf")
+    for begin, end in sorted(intervals):
+        total += max(0.0, end - max(begin, reached))
+        reached = max(reached, end)
+    return total

@@ -149,7 +149,7 @@ class Trainer:
         self.updater.unscale()
         reported = self.metrics.is_due(index)
         before = self._probe(views) if reported else None
-        with self.prefetcher.timer.span("optimizer"):
+        with self.metrics.timer.span("optimizer"):
             norm, updated = self.updater.apply()
         embeddings = outputs["embeddings"]
         if updated is not False:  # a tensor: only the device knows yet
@@ -212,18 +212,10 @@ class Trainer:
             return  # `_finish` does both
         if self.validator.is_due(epochs):
             self.interruption.check_work()
-            with self.prefetcher.timer.span("evaluation"):
-                self.validator.evaluate("backbone")
+            self.validator.evaluate("backbone")
         self._stop_if_collapsed()
         if self.checkpointer.is_due(epochs) and not self._is_over():
             self._save(required=False)
-
-    def _owes_evaluation(self) -> bool:
-        """Whether the resumed run was stopped after an epoch, before it was evaluated."""
-        step = self.progress.step
-        epochs, steps = divmod(step, self.length.steps_per_epoch)
-        between = steps == 0 and self.progress.branched_at < step < self.length.total_steps
-        return between and self.validator.is_due(epochs) and not self.validator.has_measured(step)
 
     def close(self) -> None:
         """Stop all threads, and thaw the backbone, which may be a network of the caller's own."""
@@ -237,7 +229,7 @@ class Trainer:
         total_steps = self.length.total_steps
         if self.checkpointer.resume():
             self.metrics.restore_alarm()
-            if self._owes_evaluation():
+            if self.validator.is_owed():
                 self.checkpointer.saved_step = None  # the evaluation belongs to the checkpoint
                 self._evaluate_and_save()
             elif self.progress.ended or not self._is_over():

@@ -63,6 +63,13 @@ class Validator:
         """Whether the backbone is evaluated after this many epochs."""
         return epochs % self.settings.every_epochs == 0
 
+    def is_owed(self) -> bool:
+        """Whether a run that resumes was stopped after an epoch, before it was evaluated."""
+        step = self.progress.step
+        epochs, steps = divmod(step, self.length.steps_per_epoch)
+        between = steps == 0 and self.progress.branched_at < step < self.length.total_steps
+        return between and self.is_due(epochs) and not self.has_measured(step)
+
     def has_measured(self, step: int) -> bool:
         """Whether nothing is left to measure after this step."""
         return self.evaluator is None or any(
@@ -78,7 +85,9 @@ class Validator:
         network = "weights to start from" if self.start == "start" else "untrained network"
         self.reporter.phase("baselines", f"Evaluating the {network} on {images} held-out images")
         if self.evaluator.labels is not None:
-            self._record("raw", self.evaluator.raw_pixels())
+            with self.metrics.timer.span("evaluation"):
+                baseline = self.evaluator.raw_pixels()
+            self._record("raw", baseline)
         self.evaluate(self.start)
         if self.stop is not None:
             score_of(self.stop, self.progress.evaluations[-1]["metrics"])  # fails before training
@@ -102,6 +111,7 @@ class Validator:
         """Run the final evaluation, unless the run stopped at an evaluation that measured all of it."""
         if self.trains_at_end or not self.has_measured(self.progress.step):
             self.evaluate("backbone", final=True)
+            self.metrics.report_times()  # no step follows
 
     def evaluate(
         self, subject: Literal["untrained", "start", "backbone"], *, final: bool = False
@@ -120,13 +130,14 @@ class Validator:
         if self.evaluator is None:
             return
         try:
-            metrics = self.evaluator.backbone(self.method.representation, final=final)
-            metrics |= self.evaluator.phi_distances(self.method)
-            embedding = None
-            if subject == "backbone" and self.settings.on == "embedding":
-                embedding = self.evaluator.frozen(self._evaluated(), final=final)
-                # Of the whole network, but the checkpoint shows the newest record.
-                embedding |= {k: v for k, v in metrics.items() if k.startswith("finetune_")}
+            with self.metrics.timer.span("evaluation"):
+                metrics = self.evaluator.backbone(self.method.representation, final=final)
+                metrics |= self.evaluator.phi_distances(self.method)
+                embedding = None
+                if subject == "backbone" and self.settings.on == "embedding":
+                    embedding = self.evaluator.frozen(self._evaluated(), final=final)
+                    # Of the whole network, but the checkpoint shows the newest record.
+                    embedding |= {k: v for k, v in metrics.items() if k.startswith("finetune_")}
         except NotFiniteError as error:
             # The last update broke the weights, and no loss was computed since.
             raise self.guard.error(f"after step {self.progress.step}, {error}") from error

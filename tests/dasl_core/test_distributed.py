@@ -27,6 +27,8 @@ from dasl_core.distributed import (
     gather_views,
     group_size,
     mean_over_ranks,
+    reduced_sum,
+    scattered_sum,
 )
 from dasl_core.methods import REGISTRY, Step, build_method, nt_xent
 from dasl_core.methods.barlow_twins import barlow_twins_loss
@@ -120,6 +122,23 @@ def test_gather_keeps_rank_order_and_sums_gradients(pool: GlooPool) -> None:
         np.testing.assert_array_equal(gathered, values)
     gradient = np.concatenate([gradient for _, gradient in results])
     np.testing.assert_allclose(gradient, weights.sum(axis=0), rtol=1e-14)
+
+
+def sums_of_shares(values: np.ndarray) -> list[np.ndarray]:
+    own = torch.from_numpy(values[dist.get_rank()]).transpose(1, 2)  # not contiguous
+    group = dist.group.WORLD
+    assert group is not None
+    return [scattered_sum(own, group).numpy(), reduced_sum(own, group).numpy()]
+
+
+def test_each_rank_gets_its_share_of_the_sum_in_rank_order(pool: GlooPool) -> None:
+    """The way of GPUs and that of CPUs, both on CPUs."""
+    values = np.random.default_rng(2).normal(size=(3, 6, 2, 5))
+    expected = values.sum(axis=0).transpose(0, 2, 1)
+    results = pool.call(3, sums_of_shares, values)
+    for way in range(2):
+        together = np.concatenate([shares[way] for shares in results])
+        np.testing.assert_allclose(together, expected, rtol=1e-14)
 
 
 def gather_two_views(values: np.ndarray) -> np.ndarray:

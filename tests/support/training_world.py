@@ -157,7 +157,12 @@ class Recorder:
         self._desired_at_work = at_work
 
     def metrics(self, points: list[dict[str, Any]]) -> None:
-        self.points += points
+        """Record points; like the service, replace values of a step that is reported again."""
+        for point in points:
+            if self.points and self.points[-1]["step"] == point["step"]:
+                self.points[-1]["values"].update(point["values"])
+            else:
+                self.points.append(point)
 
     def progress(self, progress: dict[str, Any]) -> None:
         if "images_read" in progress:

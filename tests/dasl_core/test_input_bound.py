@@ -1,0 +1,108 @@
+"""The alarm for trainings that wait for their images, on made-up times."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dasl_core.data.loader import READERS
+from dasl_core.train.input_bound import (
+    WAITS,
+    WAITS_NO_LONGER,
+    Cause,
+    InputBound,
+    InputWatch,
+    Reading,
+    cause_of,
+    waiting,
+)
+from dasl_core.train.timing import RecentTimes, Times
+
+DECODES = Reading(threads=4, decodes=True, not_cached=None, on_cpu=False)
+CACHED = replace(DECODES, decodes=False)
+
+
+def report(waits: float, *, busy: float = 4.0, **seconds: float) -> Times:
+    """Ten seconds of training in which steps waited for this share; `busy` cores read."""
+    known = {"data_wait": 10 * waits, **seconds}
+    return Times(10.0, known, 10 * busy)  # type: ignore[arg-type]
+
+
+def told(watch: InputWatch, *reports: Times) -> list[InputBound]:
+    return [bound for each in reports if (bound := watch.observe(each)) is not None]
+
+
+def watch_of(reading: Reading = DECODES, reports: int = 1) -> InputWatch:
+    watch = InputWatch(reading, RecentTimes(reports, seconds=0))
+    assert watch.observe(report(1.0)) is None, "the first step waits in any case"
+    return watch
+
+
+def test_cause_is_told_once_until_steps_wait_no_longer() -> None:
+    watch = watch_of()
+    first, between, low = report(0.5), report(0.15), report(0.05)
+    assert told(watch, between) == []
+    assert len(told(watch, first, first, between, first)) == 1
+    assert len(told(watch, low, first)) == 1
+
+
+def test_another_cause_is_told_too() -> None:
+    causes = [each.cause for each in told(watch_of(), report(0.5), report(0.5, busy=0.1))]
+    assert causes == ["decoding", "storage"]
+
+
+def test_nothing_is_told_before_enough_reports() -> None:
+    watch = watch_of(reports=3)
+    assert told(watch, report(0.9), report(0.9)) == []
+    assert len(told(watch, report(0.9))) == 1
+
+
+@given(st.lists(st.floats(0, 1), max_size=30))
+def test_telling_follows_the_two_limits(shares: list[float]) -> None:
+    watch, armed = watch_of(), True
+    for share in shares:
+        bound = watch.observe(report(share))
+        waits = waiting(report(share))
+        armed = armed or waits < WAITS_NO_LONGER
+        assert (bound is not None) == (armed and waits > WAITS)
+        armed = armed and bound is None
+
+
+def test_evaluations_are_no_training() -> None:
+    assert waiting(report(0.1, evaluation=8.0)) == 0.5
+    assert waiting(report(0.0)) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("reading", "times", "cause", "advice"),
+    [
+        (DECODES, report(0.5), "decoding", "4 threads .* Raise resources.cpus_per_worker"),
+        (DECODES, report(0.5, busy=1), "storage", "Move the data set to a faster disk"),
+        (CACHED, report(0.5, busy=READERS), "copying", "Lower backbone.image_size"),
+        (CACHED, report(0.5, busy=0.5), "storage", "cache .* DASL_CACHE_DIR"),
+        (
+            replace(CACHED, on_cpu=True),
+            report(0.5, busy=READERS, views=6.0, decode=5.0),
+            "views",
+            "Raise resources.cpus_per_worker, or train on a GPU",
+        ),
+    ],
+)
+def test_advice_fits_the_cause(reading: Reading, times: Times, cause: Cause, advice: str) -> None:
+    assert cause_of(times, reading) == cause
+    (bound,) = told(watch_of(reading), times)
+    assert re.search(advice, bound.message)
+    assert bound.data == {"cause": cause, "data_wait": 0.5, "threads": 4, "not_cached": None}
+
+
+def test_missing_cache_is_named() -> None:
+    (bound,) = told(watch_of(replace(DECODES, threads=1, not_cached="no room")), report(0.25))
+    assert bound.message == (
+        "Steps wait for images in 25% of the time: one thread decodes them in every epoch. Raise "
+        "resources.cpus_per_worker. Images are decoded again because they cannot be cached (no room): free disk "
+        "space, or set DASL_CACHE_DIR or DASL_CACHE_MAX_BYTES."
+    )
