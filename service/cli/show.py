@@ -23,7 +23,7 @@ from service.cli.output import (
     print_table,
 )
 from service.cli.trouble import trouble
-from service.cli.views import images_read
+from service.cli.views import images_read, times_line
 from service.states import TERMINAL, Desired, JobStatus
 
 if TYPE_CHECKING:
@@ -133,6 +133,7 @@ def facts(job: Job, origin: str | None = None) -> list[tuple[str, object]]:
         ("epoch", epochs(job)),
         ("step", progress and f"{progress.step}/{progress.total_steps or '-'}"),
         ("loss", progress and number(progress.loss)),
+        ("time", progress and times_line(progress)),
         ("verdict", job.verdict and job.verdict.message),
         ("time left", duration(progress.eta_seconds) if progress and active else None),
     ]

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from rich.live import Live
 
     from service.cli.watching import Snapshot, View
-    from service.client.models import Event, Job
+    from service.client.models import Event, Job, Progress
 
 _BARS = "▁▂▃▄▅▆▇█"
 _STYLES: dict[str, str] = {
@@ -34,6 +34,17 @@ _STYLES: dict[str, str] = {
 }
 _ACTIVE = (JobStatus.RUNNING, JobStatus.PAUSING, JobStatus.CANCELLING)
 _EVENTS_SHOWN = 5
+# In the order in which a step does them. Decoding is left out: its threads add up to more than the time.
+_ACTIVITIES = {
+    "data_wait": "data",
+    "copy": "copy",
+    "views": "views",
+    "forward": "forward",
+    "backward": "backward",
+    "communication": "comm",
+    "optimizer": "optimizer",
+    "evaluation": "evaluation",
+}
 
 
 @contextmanager
@@ -180,6 +191,8 @@ def draw(snapshot: Snapshot, events: Sequence[Event], remark: str = "") -> Rende
         for accuracy, value in snapshot.accuracies.items():
             grid.add_row(accuracy.label, _share(value))
         grid.add_row("time left", "-" if job.done else duration(progress.eta_seconds))
+        if (times := times_line(progress)) is not None:
+            grid.add_row("time", times)
         parts += ["", ProgressBar(total=progress.total_steps or 1, completed=progress.step or 0)]
     if events:
         parts += ["", *(Text(_stamped(clean(_event_line(e)), e.at), style="dim") for e in events)]
@@ -212,7 +225,20 @@ def snapshot_line(snapshot: Snapshot) -> str:
     ]
     if progress.eta_seconds is not None and not snapshot.job.done:
         parts.append(f"{duration(progress.eta_seconds)} left")
+    if (times := times_line(progress)) is not None:
+        parts.append(f"time: {times}")
     return "  ".join(parts)
+
+
+def times_line(progress: Progress) -> str | None:
+    """Return where the time goes, `data 3% · views 12% · forward 30%`; None if that is not known."""
+    times = progress.times or {}
+    shown = [
+        f"{name} {share:.0%}"
+        for activity, name in _ACTIVITIES.items()
+        if (share := times.get(activity, 0.0)) >= 0.005
+    ]
+    return " · ".join(shown) or None
 
 
 def images_read(job: Job) -> str | None:

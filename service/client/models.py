@@ -48,7 +48,8 @@ class Progress(Record):
     """Progress of a job or an ingest; None means not known yet. `eta_seconds` is the estimated time left.
 
     `images_read` of `images_total` are in the image cache while that is built, before the first step. Of an ingest,
-    they are the images looked at and those found so far.
+    they are the images looked at and those found so far. `times` has the share of the time of each activity of a
+    training; older workers send none.
     """
 
     step: int | None = None
@@ -62,6 +63,7 @@ class Progress(Record):
     recall_at_1: float | None = None
     images_read: int | None = None
     images_total: int | None = None
+    times: dict[str, float] | None = None
 
 
 class Verdict(Record):

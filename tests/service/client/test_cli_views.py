@@ -63,6 +63,20 @@ def test_images_are_shown_while_they_are_read() -> None:
     assert "images read  12,000 of 60,000" in console.file.getvalue()  # type: ignore[attr-defined]
 
 
+def test_where_the_time_goes_is_shown_if_the_worker_reports_it() -> None:
+    times = {"data_wait": 0.034, "decode": 1.7, "views": 0.12, "forward": 0.3, "copy": 0.004}
+    shown = "data 3% · views 12% · forward 30%"
+    snapshot = _snapshot(times={**times, "of a newer worker": 0.5})
+    assert snapshot_line(snapshot).endswith(f"3 min 10 s left  time: {shown}")
+    assert dict(facts(snapshot.job))["time"] == shown
+    console = Console(file=io.StringIO(), width=100)
+    console.print(draw(snapshot, []))
+    assert shown in console.file.getvalue()  # type: ignore[attr-defined]
+    for unknown in (_snapshot(), _snapshot(times=None), _snapshot(times={})):
+        assert dict(facts(unknown.job))["time"] is None
+        assert "time:" not in snapshot_line(unknown)
+
+
 def test_accuracies_before_an_evaluation_is_fetched_are_those_of_the_progress() -> None:
     snapshot = _snapshot(knn=0.25, recall_at_1=None)
     accuracies = Snapshot(snapshot.job).accuracies
