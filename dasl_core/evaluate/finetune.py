@@ -187,7 +187,8 @@ def _train(
         images = read(positions, step)
         with _autocast(device, precision):
             logits = parallel(images)
-        loss = F.cross_entropy(_wide(logits), target[rank_share(positions, group)].to(device))
+        classes = tensors.to_device(target[rank_share(positions, group)], device)
+        loss = F.cross_entropy(_wide(logits), classes)
         for parameters in optimizer.param_groups:
             parameters["lr"] = lr * _schedule(step, total)
         optimizer.zero_grad(set_to_none=True)
@@ -216,7 +217,9 @@ def _test(
     """Test the model on the labels `y`, (M,); `classes` are the labels of its outputs."""
     device = next(model.parameters()).device
     model.eval()
-    ranks, top1, top5 = group_size(group), 0, 0
+    ranks = group_size(group)
+    classes, y = classes.to(device), y.to(device)
+    hits = torch.zeros(2, dtype=torch.int64, device=device)
     for start in range(0, len(y), batch_size):
         positions = torch.arange(start, min(start + batch_size, len(y)))
         count = len(positions)
@@ -225,12 +228,13 @@ def _test(
         images = read(padded, None)  # outside autocast: only the network has reduced precision
         with _autocast(device, precision):
             logits = model(images)
-        logits = gather(_wide(logits), group)[:count].cpu()
+        logits = gather(_wide(logits), group)[:count]
         best = classes[logits.topk(min(5, len(classes)), dim=1).indices]
         # NaN and infinite outputs count as wrong: their order means nothing.
-        hit = (best == y[positions, None]) & logits.isfinite().all(dim=1, keepdim=True)
-        top1 += int(hit[:, 0].sum())
-        top5 += int(hit.any(dim=1).sum())
+        hit = best == y[start : start + count, None]
+        hit &= logits.isfinite().all(dim=1, keepdim=True)
+        hits += torch.stack([hit[:, 0].sum(), hit.any(dim=1).sum()])
+    top1, top5 = hits.tolist()
     return FineTuneResult(top1 / len(y), top5 / len(y))
 
 

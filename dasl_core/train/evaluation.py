@@ -1,7 +1,7 @@
 """Evaluation of encoders on the held-out images of a run."""
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Generator, Iterator
+from contextlib import closing, contextmanager
 
 import numpy as np
 import torch
@@ -36,6 +36,7 @@ from dasl_core.spec import (
     ViewAugment,
 )
 from dasl_core.train.precision import Precision, autocast, autocast_dtype, weight_dtype
+from dasl_core.train.read_ahead import FeatureTable, canvases_ahead
 
 # Maximum of held-out images for health metrics, whose cost is quadratic or worse. Evenly spaced, since
 # the first ones of the index belong to the first few classes.
@@ -158,34 +159,30 @@ class Evaluator:
         # Equal shares for the gather; the repeated images at the end are cut off below.
         padded = np.resize(np.arange(count), share * ranks)
         mine = padded[rank() * share : (rank() + 1) * share]
-        table: Tensor | None = None
-        for start, features in self._encoded(encode, images, mine, view):
-            self.check()
-            # To the CPU batch by batch: all features may not fit into GPU memory during training.
-            gathered = gather(features, all_ranks()).view(ranks, len(features), -1)
-            if table is None:
-                table = torch.empty(ranks, share, gathered.shape[2])
-            table[:, start : start + len(features)] = gathered.cpu()
-        assert table is not None, "a set of images to evaluate is never empty"
-        return table.flatten(0, 1)[:count]
+        collected = FeatureTable(ranks, share)
+        with closing(self._encoded(encode, images, mine, view)) as batches:
+            for features in batches:
+                self.check()
+                collected.add(gather(features, all_ranks()).view(ranks, len(features), -1))
+        return collected.table().flatten(0, 1)[:count]
 
     def _own_features(self, encode: Encoder, images: ImageSet, mine: slice, width: int) -> Tensor:
         """Compute the features of this rank's images only, (n, width) float32 on the CPU."""
         positions = np.arange(len(images))[mine]
-        table = torch.empty(len(positions), width)
-        for start, features in self._encoded(encode, images, positions):
-            table[start : start + len(features)] = features.cpu()
-        return table
+        collected = FeatureTable(1, len(positions))
+        with closing(self._encoded(encode, images, positions)) as batches:
+            for features in batches:
+                collected.add(features[None])
+        return collected.table(width)[0]
 
     def _encoded(
         self, encode: Encoder, images: ImageSet, mine: np.ndarray, view: int | None = None
-    ) -> Iterator[tuple[int, Tensor]]:
-        """Yield the features of a batch of images at a time, with the position of its first one in `mine`."""
+    ) -> Generator[Tensor, None, None]:
+        """Yield the features of a batch of images at a time, in the order of `mine`."""
         count = len(images)
-        for start in range(0, len(mine), FEATURE_BATCH):
+        for start, canvases, valid_hw in canvases_ahead(images, mine, FEATURE_BATCH, self.device):
             self.keepalive()
             positions = mine[start : start + FEATURE_BATCH]
-            canvases, valid_hw = images.canvases.read(images.indices[positions])
             parameters = central_view(valid_hw, self.settings.crop_pct)
             if view is not None:
                 # Drawn for all images: views do not depend on the number of ranks.
@@ -198,11 +195,11 @@ class Evaluator:
             rendered = self._render(canvases, valid_hw, parameters)
             with torch.no_grad(), autocast(self.precision, self.device):
                 features = encode(rendered).float()
-            yield start, features
+            yield features
 
     def _render(self, canvases: Tensor, valid_hw: Tensor, view: ViewParameters) -> Tensor:
         view = view.to(self.device, self.dtype)
-        canvases = canvases.to(self.device)
+        canvases = canvases.to(self.device, non_blocking=True)
         return render(canvases, valid_hw, view, self.image_size, self.dtype, self.normalization)
 
     def _metrics(self, encode: Encoder, bank_every: int, *, health: bool) -> dict[str, float]:

@@ -1,0 +1,81 @@
+"""Images of an evaluation, read while the network computes, and its features, collected on the device."""
+
+from collections.abc import Generator
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from dasl_core.data.bounded_map import bounded_map
+from dasl_core.data.image_set import ImageSet
+from dasl_core.tensors import pinned
+
+# Batches in memory that are read, the one in use included.
+BATCHES = 2
+# Features that wait on the device until they are copied: each copy waits for it.
+CHUNK_BYTES = 64 << 20
+
+
+def canvases_ahead(
+    images: ImageSet, positions: np.ndarray, size: int, device: torch.device
+) -> Generator[tuple[int, Tensor, Tensor], None, None]:
+    """Read images in batches, the next one while the caller works.
+
+    Args:
+        positions: in `images`, of those to read.
+        size: of a batch.
+        device: to which the caller copies the canvases.
+
+    Yields:
+        The place of a batch's first image in `positions`, its canvases and their valid heights and widths.
+    """
+
+    def read(start: int) -> tuple[int, Tensor, Tensor]:
+        indices = images.indices[positions[start : start + size]]
+        canvases, valid_hw = images.canvases.read(indices)
+        return start, pinned(canvases, device), valid_hw
+
+    with ThreadPoolExecutor(1, thread_name_prefix="evaluate-read") as reader:
+        yield from bounded_map(reader, read, range(0, len(positions), size), BATCHES)
+
+
+class FeatureTable:
+    """Features (ranks, rows, d) float32 on the CPU, added in batches along the rows.
+
+    All of them may not fit into the memory of a GPU during training.
+    """
+
+    def __init__(self, ranks: int, rows: int) -> None:
+        self.ranks, self.rows = ranks, rows
+        self._table: Tensor | None = None
+        self._filled = 0
+        self._waiting: list[Tensor] = []
+
+    def add(self, features: Tensor) -> None:
+        """Add the next rows (ranks, n, d), which stay on their device for a while."""
+        self._waiting.append(features)
+        if sum(each.nbytes for each in self._waiting) >= CHUNK_BYTES:
+            self._copy()
+
+    def table(self, width: int | None = None) -> Tensor:
+        """Return all features.
+
+        Args:
+            width: d, in case there is no row.
+        """
+        if self._waiting:
+            self._copy()
+        if self._table is None:
+            assert width is not None, "a set of images to evaluate is never empty"
+            self._table = torch.empty(self.ranks, self.rows, width)
+        assert self._filled == self.rows
+        return self._table
+
+    def _copy(self) -> None:
+        chunk = torch.cat(self._waiting, dim=1)
+        self._waiting.clear()
+        if self._table is None:
+            self._table = torch.empty(self.ranks, self.rows, chunk.shape[2])
+        self._table[:, self._filled : self._filled + chunk.shape[1]] = chunk.cpu()
+        self._filled += chunk.shape[1]
