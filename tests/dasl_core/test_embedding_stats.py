@@ -9,7 +9,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from dasl_core.evaluate import effective_rank
 from dasl_core.regularizers import angular_update, norm_distribution
+from dasl_core.train.step_metrics import spread_statistics
 
 
 def test_norm_distribution_equals_numpy() -> None:
@@ -77,6 +79,28 @@ def test_sgd_rotation_is_inverse_to_squared_norm(norm: float) -> None:
     turned = angular_update(norm * direction, norm * direction - rate * g)
     reference = angular_update(direction, direction - rate * gradient(1.0))
     torch.testing.assert_close(turned, reference / norm**2, rtol=1e-6, atol=0)
+
+
+@pytest.mark.parametrize("shape", [(9, 40), (40, 9), (2, 3)])
+def test_spread_is_that_of_the_directions_of_the_first_view(shape: tuple[int, int]) -> None:
+    views = torch.randn(2, *shape, generator=torch.Generator().manual_seed(0)) * 3
+    directions = F.normalize(views[0], dim=1)
+    statistics = spread_statistics(views)
+    values = torch.linalg.svdvals(directions.double())
+    share = values / values.sum()
+    assert statistics["embedding_rank"].item() == pytest.approx(effective_rank(directions))
+    assert statistics["embedding_rank"].log().item() == pytest.approx(
+        -float((share * share.log()).sum())
+    )
+    distances = torch.pdist(directions)
+    torch.testing.assert_close(statistics["embedding_distance"], distances.mean())
+
+
+def test_spread_of_a_collapse_and_of_numbers_that_are_none() -> None:
+    assert spread_statistics(torch.ones(2, 5, 3))["embedding_rank"].item() == pytest.approx(1)
+    for nothing in (torch.zeros(1, 4, 3), torch.full((1, 4, 3), torch.nan)):
+        assert spread_statistics(nothing)["embedding_rank"] == 1
+    assert spread_statistics(torch.ones(2, 1, 3)) == {}
 
 
 def test_wrong_shapes_are_named() -> None:

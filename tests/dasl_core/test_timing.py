@@ -9,9 +9,11 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import nn
 
-from dasl_core.distributed import all_ranks, collectives_timed, gather
+from dasl_core.distributed import all_ranks, collectives_timed, gather, rank
 from dasl_core.train import timing
+from dasl_core.train.data_parallel import wrap_ddp
 from dasl_core.train.timing import ACTIVITIES, RecentTimes, StepTimer, Times, covered
 from tests.support.gloo_pool import GlooPool
 
@@ -99,3 +101,20 @@ def exchange_timed() -> float:
 
 def test_collectives_count_forward_and_backward(pool: GlooPool) -> None:
     assert all(seconds > 0 for seconds in pool.call(2, exchange_timed))
+
+
+def gradients_averaged(scale: float) -> tuple[list[float], float]:
+    timer = StepTimer(CPU)
+    torch.manual_seed(0)
+    model = wrap_ddp(nn.Linear(3, 1), CPU, timer)  # type: ignore[arg-type]
+    timer.report()
+    model(torch.full((2, 3), scale * (rank() + 1))).sum().backward()
+    slopes = next(model.parameters()).grad
+    assert slopes is not None
+    return slopes.flatten().tolist(), timer.report().seconds["communication"]
+
+
+def test_exchange_of_gradients_is_timed_and_averages(pool: GlooPool) -> None:
+    for slopes, seconds in pool.call(2, gradients_averaged, 0.5):
+        assert slopes == [1.5, 1.5, 1.5], "of 2 images of 0.5, and of 2 images of 1"
+        assert seconds > 0
