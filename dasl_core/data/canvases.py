@@ -72,6 +72,11 @@ class Canvases:
                 pixels[np.isin(positions, list(self.unreadable))] = 0
         return torch.from_numpy(pixels), torch.from_numpy(self._drawer.valid_hw[positions])
 
+    @property
+    def decodes(self) -> bool:
+        """Whether images are decoded in every epoch."""
+        return self._pixels is None
+
     def close(self) -> None:
         """Stop the decoding threads, and release the cache."""
         self._pool.shutdown(wait=True, cancel_futures=True)

@@ -150,8 +150,7 @@ class TrainingData:
     def reading(self, threads: int, device: torch.device) -> Reading:
         """How this rank reads the images to train on, with this many threads."""
         canvases = self.train.canvases
-        decodes = not self.index.on_disk or canvases.not_cached is not None
-        return Reading(threads, decodes, canvases.not_cached, device.type == "cpu")
+        return Reading(threads, canvases.decodes, canvases.not_cached, device.type == "cpu")
 
     def train_labels(self) -> Tensor | None:
         """Return the classes (N,) of the training images, in order; None without labels."""

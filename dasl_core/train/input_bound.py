@@ -104,10 +104,8 @@ def describe(cause: Cause, waits: float, reading: Reading) -> InputBound:
     threads = "one thread decodes" if reading.threads == 1 else f"{reading.threads} threads decode"
     causes: dict[Cause, str] = {
         "decoding": f"{threads} them in every epoch. Raise resources.cpus_per_worker.",
-        "storage": "their files are read slowly. Move the data set to a faster disk."
-        if reading.decodes
-        else "the image cache is read slowly. Move it to a faster disk, or to memory, with "
-        f"{DIRECTORY_VARIABLE}.",
+        "storage": "their files are read slowly. Move the data set, or its cache "
+        f"({DIRECTORY_VARIABLE}), to a faster disk.",
         "copying": f"they are copied from the image cache, by {READERS} threads. Lower "
         "backbone.image_size, whose canvases are up to twice as wide, or share a batch between more "
         "ranks (resources.workers).",

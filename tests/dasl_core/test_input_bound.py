@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dasl_core.data.canvases import Canvases
+from dasl_core.data.index import DatasetIndex
 from dasl_core.data.loader import READERS
+from dasl_core.train.data import TrainingData
 from dasl_core.train.input_bound import (
     WAITS,
     WAITS_NO_LONGER,
@@ -20,8 +25,12 @@ from dasl_core.train.input_bound import (
     cause_of,
     waiting,
 )
-from dasl_core.train.timing import RecentTimes, Times
+from dasl_core.train.progress import Progress, RunLength
+from dasl_core.train.step_metrics import StepMetrics
+from dasl_core.train.timing import RecentTimes, StepTimer, Times
+from tests.support.training_world import Recorder, resolved
 
+CPU = torch.device("cpu")
 DECODES = Reading(threads=4, decodes=True, not_cached=None, on_cpu=False)
 CACHED = replace(DECODES, decodes=False)
 
@@ -81,9 +90,14 @@ def test_evaluations_are_no_training() -> None:
     ("reading", "times", "cause", "advice"),
     [
         (DECODES, report(0.5), "decoding", "4 threads .* Raise resources.cpus_per_worker"),
-        (DECODES, report(0.5, busy=1), "storage", "Move the data set to a faster disk"),
+        (
+            DECODES,
+            report(0.5, busy=1),
+            "storage",
+            r"or its cache \(DASL_CACHE_DIR\), to a faster disk",
+        ),
         (CACHED, report(0.5, busy=READERS), "copying", "Lower backbone.image_size"),
-        (CACHED, report(0.5, busy=0.5), "storage", "cache .* DASL_CACHE_DIR"),
+        (CACHED, report(0.5, busy=0.5), "storage", "files are read slowly"),
         (
             replace(CACHED, on_cpu=True),
             report(0.5, busy=READERS, views=6.0, decode=5.0),
@@ -106,3 +120,46 @@ def test_missing_cache_is_named() -> None:
         "resources.cpus_per_worker. Images are decoded again because they cannot be cached (no room): free disk "
         "space, or set DASL_CACHE_DIR or DASL_CACHE_MAX_BYTES."
     )
+
+
+class Timer(StepTimer):
+    """Reports times that a test has set."""
+
+    times = Times(1.0, {})
+
+    def report(self) -> Times:
+        return self.times
+
+
+def test_run_reports_its_times_and_the_event(tmp_path: Path) -> None:
+    reporter, progress, timer = Recorder(tmp_path), Progress(), Timer(CPU)
+    watch = watch_of()
+    metrics = StepMetrics(RunLength(1, 4, 8), progress, reporter, CPU, "ignore", timer, watch)
+    metrics.report_times()
+    assert reporter.points == [], "no step to report"
+    for timer.times in (report(0.1, views=2.0), report(0.7, views=2.0)):
+        progress.step += 1
+        metrics.add({"loss": torch.tensor(1.0)}, torch.ones(2, 4, 3), spread=False)
+        metrics.report()
+    assert [point["values"]["time_data_wait"] for point in reporter.points] == [0.1, 0.7]
+    times = reporter.progresses[-1]["times"]
+    assert (times["data_wait"], times["views"], times["communication"]) == (0.4, 0.2, 0.0)
+    assert [(type, data["cause"]) for type, _, data in reporter.events] == [
+        ("input_bound", "decoding")
+    ]
+    timer.times = Times(4.0, {"evaluation": 3.0})
+    metrics.report_times()
+    assert reporter.points[-1]["values"]["time_evaluation"] == 0.75
+
+
+def test_how_images_are_read_is_known(pictures: DatasetIndex, cache: Path, tmp_path: Path) -> None:
+    spec, nowhere = resolved(pictures), tmp_path / "file"
+    nowhere.write_text("not a folder", encoding="utf-8")
+    for folder, decodes in ((cache, False), (nowhere, True)):
+        canvases = Canvases(pictures, 16, 3, cache=folder, threads=3)
+        sets = {"pictures": canvases}
+        data = TrainingData.of(sets, spec.train, spec.evaluate, needs_classes=None, control=None)
+        reading = data.reading(3, CPU)
+        assert (reading.threads, reading.decodes, reading.on_cpu) == (3, decodes, True)
+        assert (reading.not_cached is not None) == decodes
+        data.close()
