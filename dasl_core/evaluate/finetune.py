@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Generator, Iterable
+from contextlib import closing
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 import torch
@@ -19,11 +21,14 @@ from dasl_core import tensors
 from dasl_core.distributed import gather, group_rank, group_size, rank_share
 from dasl_core.seeds import derive_seed, stream
 
-Reader = Callable[[Tensor, int | None], Tensor]
+Request = tuple[Tensor, int | None]
+"""The positions (B,) of a global batch, on the CPU, and the training step, or None for testing."""
+
+Reader = Callable[[Iterable[Request]], Generator[Tensor, None, None]]
 """A function that reads images.
 
-Its arguments are the positions (B,) of a global batch, on the CPU, and the training step, or None for
-testing. It returns this rank's share of the images, (B / ranks, C, H, W), on the network's device.
+It yields this rank's share of the images of each batch, (B / ranks, C, H, W), on the network's device. It may
+take requests ahead of what it yields, and read their images meanwhile.
 """
 
 WARMUP_SHARE = 0.1
@@ -115,7 +120,9 @@ def fine_tune(
         network = copy.deepcopy(backbone).requires_grad_(True)
         network.eval()
         with torch.no_grad():
-            example = network(read_test(torch.zeros(ranks, dtype=torch.int64), None))
+            first = torch.zeros(ranks, dtype=torch.int64)
+            (images,) = read_test([(first, None)])
+            example = network(images)
         head = nn.Linear(example.shape[1], classes.numel(), device=device, dtype=example.dtype)
         nn.init.zeros_(head.weight)
         nn.init.zeros_(head.bias)
@@ -136,7 +143,11 @@ def fine_tune(
 
 
 def _reader(images: Tensor, device: torch.device, group: ProcessGroup | None) -> Reader:
-    return lambda positions, step: images[rank_share(positions, group).to(images.device)].to(device)
+    def read(requests: Iterable[Request]) -> Generator[Tensor, None, None]:
+        for positions, _ in requests:
+            yield images[rank_share(positions, group).to(images.device)].to(device)
+
+    return read
 
 
 def _optimizer(network: nn.Module, head: nn.Linear, weight_decay: float) -> torch.optim.Optimizer:
@@ -173,28 +184,34 @@ def _train(
             model, device_ids=[device] if device.type == "cuda" else None, process_group=group
         )
         # The BatchNorm layers of a run are synchronized, so their buffers need no broadcast. Why an
-        # attribute and not an argument: see `dasl_core.train.build`.
+        # attribute and not an argument: see `dasl_core.train.data_parallel`.
         parallel.broadcast_buffers = False
     scaler = torch.amp.GradScaler(device.type, enabled=precision == torch.float16)
     steps_per_epoch = len(target) // batch_size
     total = epochs * steps_per_epoch
     model.train()
-    for step in range(total):
+    # Batches of two epochs are read at the same time.
+    order_of = lru_cache(maxsize=2)(
+        lambda epoch: torch.randperm(len(target), generator=stream(seed, "fine-tune order", epoch))
+    )
+
+    def positions_of(step: int) -> Tensor:
         epoch, number = divmod(step, steps_per_epoch)
-        if number == 0:
-            order = torch.randperm(len(target), generator=stream(seed, "fine-tune order", epoch))
-        positions = order[number * batch_size : (number + 1) * batch_size]
-        images = read(positions, step)
-        with _autocast(device, precision):
-            logits = parallel(images)
-        classes = tensors.to_device(target[rank_share(positions, group)], device)
-        loss = F.cross_entropy(_wide(logits), classes)
-        for parameters in optimizer.param_groups:
-            parameters["lr"] = lr * _schedule(step, total)
-        optimizer.zero_grad(set_to_none=True)
-        torch.autograd.backward(scaler.scale(loss))
-        scaler.step(optimizer)
-        scaler.update()
+        positions: Tensor = order_of(epoch)[number * batch_size : (number + 1) * batch_size]
+        return positions
+
+    with closing(read((positions_of(step), step) for step in range(total))) as batches:
+        for step, images in enumerate(batches):
+            with _autocast(device, precision):
+                logits = parallel(images)
+            mine = rank_share(positions_of(step), group)
+            loss = F.cross_entropy(_wide(logits), tensors.to_device(target[mine], device))
+            for parameters in optimizer.param_groups:
+                parameters["lr"] = lr * _schedule(step, total)
+            optimizer.zero_grad(set_to_none=True)
+            torch.autograd.backward(scaler.scale(loss))
+            scaler.step(optimizer)
+            scaler.update()
 
 
 def _schedule(step: int, total: int) -> float:
@@ -220,20 +237,25 @@ def _test(
     ranks = group_size(group)
     classes, y = classes.to(device), y.to(device)
     hits = torch.zeros(2, dtype=torch.int64, device=device)
-    for start in range(0, len(y), batch_size):
+
+    def request(start: int) -> Request:
         positions = torch.arange(start, min(start + batch_size, len(y)))
         count = len(positions)
         # Equal shares for all ranks; the repeated images are cut off below.
-        padded = positions[torch.arange(-(-count // ranks) * ranks) % count]
-        images = read(padded, None)  # outside autocast: only the network has reduced precision
-        with _autocast(device, precision):
-            logits = model(images)
-        logits = gather(_wide(logits), group)[:count]
-        best = classes[logits.topk(min(5, len(classes)), dim=1).indices]
-        # NaN and infinite outputs count as wrong: their order means nothing.
-        hit = best == y[start : start + count, None]
-        hit &= logits.isfinite().all(dim=1, keepdim=True)
-        hits += torch.stack([hit[:, 0].sum(), hit.any(dim=1).sum()])
+        return positions[torch.arange(-(-count // ranks) * ranks) % count], None
+
+    starts = range(0, len(y), batch_size)
+    # Read outside autocast: only the network has reduced precision.
+    with closing(read(request(start) for start in starts)) as batches:
+        for start, images in zip(starts, batches, strict=True):
+            with _autocast(device, precision):
+                logits = model(images)
+            target = y[start : start + batch_size]
+            logits = gather(_wide(logits), group)[: len(target)]
+            best = classes[logits.topk(min(5, len(classes)), dim=1).indices]
+            # NaN and infinite outputs count as wrong: their order means nothing.
+            hit = (best == target[:, None]) & logits.isfinite().all(dim=1, keepdim=True)
+            hits += torch.stack([hit[:, 0].sum(), hit.any(dim=1).sum()])
     top1, top5 = hits.tolist()
     return FineTuneResult(top1 / len(y), top5 / len(y))
 

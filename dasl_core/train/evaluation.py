@@ -1,6 +1,6 @@
 """Evaluation of encoders on the held-out images of a run."""
 
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import closing, contextmanager
 
 import numpy as np
@@ -24,7 +24,7 @@ from dasl_core.evaluate import (
     recall_at_k,
     uniformity,
 )
-from dasl_core.evaluate.finetune import Reader
+from dasl_core.evaluate.finetune import Reader, Request
 from dasl_core.methods import Method
 from dasl_core.seeds import stream
 from dasl_core.spec import (
@@ -180,9 +180,11 @@ class Evaluator:
     ) -> Generator[Tensor, None, None]:
         """Yield the features of a batch of images at a time, in the order of `mine`."""
         count = len(images)
-        for start, canvases, valid_hw in canvases_ahead(images, mine, FEATURE_BATCH, self.device):
+        starts = range(0, len(mine), FEATURE_BATCH)
+        batches = (mine[start : start + FEATURE_BATCH] for start in starts)
+        requests = ((batch, batch) for batch in batches)
+        for positions, canvases, valid_hw in canvases_ahead(images, requests, self.device):
             self.keepalive()
-            positions = mine[start : start + FEATURE_BATCH]
             parameters = central_view(valid_hw, self.settings.crop_pct)
             if view is not None:
                 # Drawn for all images: views do not depend on the number of ranks.
@@ -327,20 +329,25 @@ class Evaluator:
             update={"jitter_probability": 0.0, "grayscale": 0.0, "blur": 0.0, "solarize": 0.0}
         )
 
-        def read(positions: Tensor, step: int | None) -> Tensor:
-            self.check()
-            mine = rank_share(positions, all_ranks())
-            canvases, valid_hw = images.canvases.read(images.indices[mine.numpy()])
+        def view_of(valid_hw: Tensor, step: int | None) -> ViewParameters:
             if step is None:
-                view = central_view(valid_hw, self.settings.crop_pct)
-                return self._render(canvases, valid_hw, view)
+                return central_view(valid_hw, self.settings.crop_pct)
             # Drawn for the global batch: views do not depend on the number of ranks.
-            first = rank() * len(mine)
-            all_hw = torch.ones(len(positions), 2, dtype=valid_hw.dtype)
-            all_hw[first : first + len(mine)] = valid_hw
+            share = len(valid_hw)
+            first = rank() * share
+            all_hw = torch.ones(share * world_size(), 2, dtype=valid_hw.dtype)
+            all_hw[first : first + share] = valid_hw
             generator = stream(self.seed, "fine-tune views", step)
-            view = draw_view(all_hw, augment, generator).rows(slice(first, first + len(mine)))
-            return self._render(canvases, valid_hw, view)
+            return draw_view(all_hw, augment, generator).rows(slice(first, first + share))
+
+        def read(requests: Iterable[Request]) -> Generator[Tensor, None, None]:
+            shares = (
+                (rank_share(positions, all_ranks()).numpy(), step) for positions, step in requests
+            )
+            with closing(canvases_ahead(images, shares, self.device)) as batches:
+                for step, canvases, valid_hw in batches:
+                    self.check()
+                    yield self._render(canvases, valid_hw, view_of(valid_hw, step))
 
         return read
 

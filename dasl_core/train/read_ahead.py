@@ -1,7 +1,8 @@
 """Images of an evaluation, read while the network computes, and its features, collected on the device."""
 
-from collections.abc import Generator
+from collections.abc import Generator, Iterable
 from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -11,6 +12,8 @@ from dasl_core.data.bounded_map import bounded_map
 from dasl_core.data.image_set import ImageSet
 from dasl_core.tensors import pinned
 
+T = TypeVar("T")
+
 # Batches in memory that are read, the one in use included.
 BATCHES = 2
 # Features that wait on the device until they are copied: each copy waits for it.
@@ -18,26 +21,25 @@ CHUNK_BYTES = 64 << 20
 
 
 def canvases_ahead(
-    images: ImageSet, positions: np.ndarray, size: int, device: torch.device
-) -> Generator[tuple[int, Tensor, Tensor], None, None]:
-    """Read images in batches, the next one while the caller works.
+    images: ImageSet, batches: Iterable[tuple[np.ndarray, T]], device: torch.device
+) -> Generator[tuple[T, Tensor, Tensor], None, None]:
+    """Read batches of images, the next one while the caller works.
 
     Args:
-        positions: in `images`, of those to read.
-        size: of a batch.
+        batches: positions in `images`, and what to yield with them.
         device: to which the caller copies the canvases.
 
     Yields:
-        The place of a batch's first image in `positions`, its canvases and their valid heights and widths.
+        For each batch what came with it, its canvases, and their valid heights and widths.
     """
 
-    def read(start: int) -> tuple[int, Tensor, Tensor]:
-        indices = images.indices[positions[start : start + size]]
-        canvases, valid_hw = images.canvases.read(indices)
-        return start, pinned(canvases, device), valid_hw
+    def read(batch: tuple[np.ndarray, T]) -> tuple[T, Tensor, Tensor]:
+        positions, about = batch
+        canvases, valid_hw = images.canvases.read(images.indices[positions])
+        return about, pinned(canvases, device), valid_hw
 
     with ThreadPoolExecutor(1, thread_name_prefix="evaluate-read") as reader:
-        yield from bounded_map(reader, read, range(0, len(positions), size), BATCHES)
+        yield from bounded_map(reader, read, batches, BATCHES)
 
 
 class FeatureTable:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Generator, Iterable
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,7 @@ from torch.nn.modules.module import register_module_forward_hook
 
 from dasl_core.distributed import all_ranks, rank_share
 from dasl_core.evaluate import fine_tune
-from dasl_core.evaluate.finetune import _schedule
+from dasl_core.evaluate.finetune import Request, _schedule
 from dasl_core.models.batchnorm import synchronize_batchnorm
 from tests.support.gloo_pool import GlooPool
 
@@ -131,12 +131,15 @@ def test_readers_get_positions_and_steps() -> None:
     images, y = pictures(20)
     reads: list[tuple[list[int], int | None]] = []
 
-    def read(positions: Tensor, step: int | None) -> Tensor:
-        reads.append((positions.tolist(), step))
-        return images[positions]
+    def read(requests: Iterable[Request]) -> Generator[Tensor, None, None]:
+        for positions, step in requests:
+            reads.append((positions.tolist(), step))
+            yield images[positions]
 
-    fine_tune(small_network(), read, y, lambda positions, step: images[positions], y, epochs=2, batch_size=8)  # fmt: skip
-    assert [step for _, step in reads] == [0, 1, 2, 3]
+    fine_tune(small_network(), read, y, read, y, epochs=2, batch_size=8)
+    tests = [None, None, None]  # of 8, 8 and 4 images
+    assert [step for _, step in reads] == [None, 0, 1, 2, 3, *tests]
+    assert reads.pop(0)[0] == [0]
     for first in (0, 2):
         epoch = reads[first][0] + reads[first + 1][0]
         assert len(set(epoch)) == 16
@@ -181,9 +184,10 @@ def on_some_ranks() -> dict[str, Any]:
     seen: list[Tensor] = []
     heads: list[np.ndarray] = []
 
-    def read(positions: Tensor, step: int | None) -> Tensor:
-        seen.append(positions)
-        return images[rank_share(positions, all_ranks())]
+    def read(requests: Iterable[Request]) -> Generator[Tensor, None, None]:
+        for positions, _ in requests:
+            seen.append(positions)
+            yield images[rank_share(positions, all_ranks())]
 
     def record(module: nn.Module, inputs: Any, output: Any) -> None:
         if isinstance(module, nn.Linear) and not module.training:

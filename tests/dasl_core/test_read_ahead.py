@@ -34,21 +34,22 @@ class Canvases:
 def test_next_batch_is_read_while_the_caller_works() -> None:
     canvases: Any = Canvases()
     images = ImageSet(canvases, np.arange(10, 20))
-    positions = np.array([3, 1, 4, 1, 5, 9, 2])
-    with closing(canvases_ahead(images, positions, 2, CPU)) as batches:
-        start, first, sizes = next(batches)
-        assert (start, first.tolist(), sizes.tolist()) == (0, [13, 11], [-13, -11])
+    requests = zip(map(np.array, ([3, 1], [4, 1], [5, 9], [2])), "abcd", strict=True)
+    with closing(canvases_ahead(images, requests, CPU)) as batches:
+        name, first, sizes = next(batches)
+        assert (name, first.tolist(), sizes.tolist()) == ("a", [13, 11], [-13, -11])
         for _ in range(2):
             assert canvases.is_read.acquire(timeout=60)
         assert canvases.read_batches == [[13, 11], [14, 11]], "the next one, and no other"
-        rest = [(start, canvas.tolist()) for start, canvas, _ in batches]
-    assert rest == [(2, [14, 11]), (4, [15, 19]), (6, [12])]
+        rest = [(name, canvas.tolist()) for name, canvas, _ in batches]
+    assert rest == [("b", [14, 11]), ("c", [15, 19]), ("d", [12])]
 
 
 def test_reading_stops_with_its_caller() -> None:
     canvases: Any = Canvases()
     images = ImageSet(canvases, np.arange(100))
-    with closing(canvases_ahead(images, np.arange(100), 1, CPU)) as batches:
+    requests = ((np.array([number]), number) for number in range(100))
+    with closing(canvases_ahead(images, requests, CPU)) as batches:
         next(batches)
     assert len(canvases.read_batches) <= 2
 
