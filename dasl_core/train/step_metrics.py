@@ -50,6 +50,7 @@ class StepMetrics:
         self._buffer = MetricBuffer(length.batch_size, device)
         self._alarm = CollapseAlarm()
         self._latest: dict[str, float] | None = None  # of the last reported step
+        self._times = Times(0.0, {})  # between the last two reports
         self._recent = RecentTimes()
 
     def is_due(self, step: int) -> bool:
@@ -81,8 +82,9 @@ class StepMetrics:
             if math.isfinite(loss):
                 self.progress.epoch_loss_sum += loss
                 self.progress.epoch_loss_steps += 1
-        times = self.timer.report()
-        values[-1] |= self._machine_metrics(times)
+        self._times = times = self.timer.report()
+        known = {name: value for name, value in self.use.report().items() if math.isfinite(value)}
+        values[-1] |= time_metrics(times) | known
         self.reporter.metrics(
             [
                 {"step": first + i, "time": time.time(), "values": row}
@@ -98,19 +100,11 @@ class StepMetrics:
         return values[-1]
 
     def report_times(self) -> None:
-        """Report where the time went since the last step that was reported, if any, as metrics of that step."""
+        """Report the shares of the time of the last step again, with the time since then, as no step follows."""
         if self._latest is None:
             return
-        values = self._machine_metrics(self.timer.report())
+        values = time_metrics(self._times + self.timer.report())
         self.reporter.metrics([{"step": self.progress.step, "time": time.time(), "values": values}])
-
-    def _machine_metrics(self, times: Times) -> dict[str, float]:
-        shares = {f"time_{activity}": share for activity, share in times.shares().items()}
-        return {
-            name: value
-            for name, value in (shares | self.use.report()).items()
-            if math.isfinite(value)
-        }
 
     def report_progress(self) -> None:
         """Report the position, with the newest metrics of a step and of an evaluation."""
@@ -220,6 +214,11 @@ class MetricBuffer:
     def reset_timer(self) -> None:
         """Start the time of the next steps now."""
         self._since = time.perf_counter()
+
+
+def time_metrics(times: Times) -> dict[str, float]:
+    """The share of each activity, by the name of its metric."""
+    return {f"time_{activity}": share for activity, share in times.shares().items()}
 
 
 def embedding_statistics(embeddings: Tensor) -> dict[str, Tensor]:

@@ -44,6 +44,13 @@ class Times:
         """The share of the wall-clock time of each activity."""
         return {each: self.seconds.get(each, 0.0) / self.wall for each in ACTIVITIES}
 
+    def __add__(self, other: "Times") -> "Times":
+        """The time of both."""
+        seconds = {
+            each: self.seconds.get(each, 0.0) + other.seconds.get(each, 0.0) for each in ACTIVITIES
+        }
+        return Times(self.wall + other.wall, seconds, self.threads + other.threads)
+
 
 class RecentTimes:
     """The newest reports that together last long enough to be typical.
@@ -70,10 +77,7 @@ class RecentTimes:
 
     def total(self) -> Times:
         """The sum of the reports."""
-        seconds = {
-            each: sum(times.seconds.get(each, 0.0) for times in self._kept) for each in ACTIVITIES
-        }
-        return Times(self._wall(), seconds, sum(times.threads for times in self._kept))
+        return sum(self._kept, start=Times(0.0, {}))
 
     def _wall(self) -> float:
         return sum(times.wall for times in self._kept)
