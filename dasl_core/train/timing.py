@@ -5,6 +5,7 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Generator, Iterable
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
+from itertools import islice
 from typing import Literal, get_args
 
 import torch
@@ -67,7 +68,7 @@ class RecentTimes:
     def add(self, times: Times) -> None:
         """Add the newest report, and drop old ones that are not needed."""
         self._kept.append(times)
-        while len(self._kept) > self.reports and self._wall() - self._kept[0].wall >= self.seconds:
+        while len(self._kept) > self.reports and self._wall(1) >= self.seconds:
             self._kept.popleft()
 
     @property
@@ -79,8 +80,8 @@ class RecentTimes:
         """The sum of the reports."""
         return sum(self._kept, start=Times(0.0, {}))
 
-    def _wall(self) -> float:
-        return sum(times.wall for times in self._kept)
+    def _wall(self, first: int = 0) -> float:
+        return sum(times.wall for times in islice(self._kept, first, None))
 
 
 class StepTimer:
