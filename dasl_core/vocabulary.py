@@ -32,3 +32,16 @@ BEFORE_TRAINING: tuple[Subject, ...] = ("untrained", "start")
 
 TRAINED: tuple[Subject, ...] = ("backbone", "embedding")
 """Subjects that training changes, in the order in which they are recorded; `evaluate.on` names the last."""
+
+# fmt: off
+RAW_EXTENSIONS = frozenset({
+    "3fr", "arw", "cr2", "cr3", "crw", "dcr", "dng", "erf", "fff", "iiq", "kdc", "mef", "mos", "mrw",
+    "nef", "nrw", "orf", "pef", "raf", "rw2", "rwl", "sr2", "srf", "srw", "x3f",
+})
+DICOM_EXTENSIONS = frozenset({"dcm", "dicom", "dic"})
+IMAGE_EXTENSIONS = frozenset({
+    "jpg", "jpeg", "jpe", "jfif", "png", "bmp", "dib", "webp", "gif", "tif", "tiff", "tf8", "btf",
+    "ppm", "pgm", "pbm", "pnm", "pfm", "jp2", "j2k", "avif", "heic", "heif", "hif", "npy",
+}) | DICOM_EXTENSIONS | RAW_EXTENSIONS
+"""Extensions of files that may be images: lower case, without the dot."""
+# fmt: on

@@ -266,13 +266,18 @@ class FinishReport(WorkerRequest):
 
 
 class WorkerDataset(WorkerAnswer):
-    """A data set to read: images below `uri`, their index at `index_uri`."""
+    """A data set to read: images below `uri`, their index at `index_uri`.
+
+    Attributes:
+        upload_folder: where its uploaded file is, and from where alone it is read; None: it was not uploaded.
+    """
 
     id: str
     name: str
     uri: str
     index_uri: str
     facts: dict[str, Any]
+    upload_folder: str | None = None
 
 
 class Resume(WorkerAnswer):

@@ -135,6 +135,10 @@ class Settings(BaseSettings):
     max_artifact_bytes: Annotated[int | None, Field(gt=0)] = None
     """If checkpoints and artifacts take more, those of ended jobs are removed as after `keep_artifacts_days`,
     the earliest ended job first; unset: no limit."""
+    max_upload_bytes: Annotated[int, Field(gt=0)] = 200 * 1000**3
+    """Size limit of the file of an upload."""
+    keep_uploads_days: Annotated[float, Field(gt=0, le=36_500)] = 7.0
+    """An unfinished upload is deleted this long after its last chunk."""
     metrics_token: SecretStr | None = None
     """Bearer token that `/metrics` requires; unset: `/metrics` needs no token."""
     oidc_issuer: str = ""

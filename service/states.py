@@ -66,6 +66,7 @@ class StopReason(StrEnum):
 class DatasetState(StrEnum):
     """State of a data set."""
 
+    UPLOADING = "uploading"
     PENDING = "pending"
     INGESTING = "ingesting"
     READY = "ready"

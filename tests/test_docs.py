@@ -206,7 +206,7 @@ def test_api_examples_use_documented_endpoints() -> None:
     used = re.findall(r'"\$DASL_URL(/[^"?]+)', "\n".join(blocks(text, "bash")))
     assert used
     for path in used:
-        general = re.sub(r"JOB|CHECKPOINT|TOKEN|backbone\.safetensors", "*", path)
+        general = re.sub(r"JOB|CHECKPOINT|DATASET|TOKEN|backbone\.safetensors", "*", path)
         assert general in documented, path
 
 

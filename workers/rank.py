@@ -139,8 +139,11 @@ def report_end(client: WorkerClient, outcome: TrainingOutcome) -> None:
 def _index(dataset: WorkerDataset, readable: ReadableFolders, scratch: Path) -> DatasetIndex:
     from dasl_core.data.index import DatasetIndex
     from dasl_core.data.sources import find_source
+    from dasl_core.spec.locations import only
     from workers.artifacts import fetch
 
+    if dataset.upload_folder is not None:
+        readable = only(dataset.upload_folder)
     index = DatasetIndex.load(fetch(dataset.index_uri, scratch / f"{dataset.id}.index"))
     # Ingest checked this too, but a part of the path may have become a link since.
     try:

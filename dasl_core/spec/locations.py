@@ -110,4 +110,11 @@ def _normalized_uri(uri: str) -> str:
     return f"{scheme.lower()}://{os.path.normpath(rest)}/"
 
 
+def only(folder: str) -> ReadableFolders:
+    """Allow one folder, or one prefix of an object store, and nothing else."""
+    if "://" in folder:
+        return ReadableFolders((os.devnull,), uris=(folder,))
+    return ReadableFolders((folder,), uris=())
+
+
 EVERY_FOLDER = ReadableFolders()

@@ -59,6 +59,11 @@ class SourceOptions(SpecModel):
     )
 
 
+def is_pattern(name: str) -> bool:
+    """Whether the last part of a location may stand for several files."""
+    return any(character in name for character in "*?{")
+
+
 def remote_scheme(uri: str) -> str | None:
     """Return the scheme of a URI of another machine; None for a path or a `file://` URI.
 
@@ -83,6 +88,6 @@ def remote_scheme(uri: str) -> str | None:
 def is_missing(location: str | os.PathLike[str]) -> bool:
     """Whether a location is a path of this machine where nothing is. A pattern is not such a path."""
     text = os.fspath(location)
-    if "://" in text or any(character in posixpath.basename(text) for character in "*?{"):
+    if "://" in text or is_pattern(posixpath.basename(text)):
         return False
     return not os.path.exists(text)

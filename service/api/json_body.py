@@ -85,25 +85,32 @@ class StrictRoute(APIRoute):
 
 
 class BodyLimit:
-    """ASGI middleware that answers a body larger than `limit` bytes with 413."""
+    """ASGI middleware that answers a body larger than `limit` bytes with 413.
 
-    def __init__(self, app: ASGIApp, limit: int) -> None:
+    Args:
+        other_limit: returns the limit of a request that has another one.
+    """
+
+    def __init__(
+        self, app: ASGIApp, limit: int, other_limit: Callable[[Scope], int | None] = lambda _: None
+    ) -> None:
         self.app = app
-        self.limit = limit
+        self.limit, self.other_limit = limit, other_limit
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Refuse by the declared length, or count what arrives when none is declared."""
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
+        limit = self.other_limit(scope) or self.limit
         declared = dict(scope["headers"]).get(b"content-length", b"0")
         if not declared.isdigit():
             problem = Problem(400, "bad-request", "Content-Length is not a number")
             await problem.response()(scope, receive, send)
             return
         # Python refuses to parse numbers with very many digits.
-        if len(declared) > 19 or int(declared) > self.limit:
-            await self._problem().response()(scope, receive, send)
+        if len(declared) > 19 or int(declared) > limit:
+            await self._problem(limit).response()(scope, receive, send)
             return
         received = 0
 
@@ -111,14 +118,15 @@ class BodyLimit:
             nonlocal received
             message = await receive()
             received += len(message.get("body", b""))
-            if received > self.limit:
-                raise self._problem()
+            if received > limit:
+                raise self._problem(limit)
             return message
 
         await self.app(scope, counted, send)
 
-    def _problem(self) -> Problem:
-        return Problem(413, "body-too-large", f"A body may have at most {self.limit} bytes")
+    def _problem(self, limit: int) -> Problem:
+        detail = f"A body may have at most {limit} bytes"
+        return Problem(413, "body-too-large", detail, extra={"limit": limit})
 
 
 def client_address(scope: Scope) -> str | None:

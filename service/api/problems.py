@@ -60,6 +60,9 @@ _DOCUMENT = {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/ProblemDocume
 UNAVAILABLE: dict[int | str, dict[str, Any]] = {
     503: {"description": "A dependency is unavailable; retry later.", "content": _DOCUMENT}
 }
+FULL: dict[int | str, dict[str, Any]] = {
+    507: {"description": "The disk of the artifacts has no room.", "content": _DOCUMENT}
+}
 PROBLEM_RESPONSES: dict[int | str, dict[str, Any]] = {
     "4XX": {
         "description": "A problem document; `type` is stable, `errors` name the fields.",

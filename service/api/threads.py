@@ -23,6 +23,8 @@ WORKER_THREADS = 16
 HEAVY_THREADS = 4
 STORE_THREADS = 8
 """Threads of requests that read the artifact store, which may not answer for seconds."""
+UPLOAD_THREADS = 6
+"""Threads of requests that store a chunk of an upload; each waits for its client, and then for the store."""
 PATH_THREADS = 32
 """Threads of requests that check folders and weights, whose file system may hang."""
 PATH_THREADS_OF_TOKEN = 8
@@ -127,6 +129,18 @@ def store_threads() -> LimitedThreads:
     """Return the threads of requests that read the artifact store, which may not answer for seconds."""
     return LimitedThreads(
         STORE_THREADS, kind="store", of="files and logs", per_token=32, in_all=128
+    )
+
+
+def upload_threads() -> LimitedThreads:
+    """Return the threads of requests that store a chunk of an upload, as slowly as their client sends it."""
+    return LimitedThreads(
+        UPLOAD_THREADS,
+        kind="upload",
+        of="chunks of uploads",
+        per_token=8,
+        in_all=64,
+        number_of_token=UPLOAD_THREADS // 2,
     )
 
 

@@ -32,6 +32,7 @@ from service.api.threads import (
     heavy_threads,
     path_threads,
     store_threads,
+    upload_threads,
 )
 from service.artifacts.storage import Storage
 from service.db.session import Database
@@ -58,6 +59,7 @@ class Context:
     store_threads: LimitedThreads = field(default_factory=store_threads)
     heavy_threads: LimitedThreads = field(default_factory=heavy_threads)
     path_threads: LimitedThreads = field(default_factory=path_threads)
+    upload_threads: LimitedThreads = field(default_factory=upload_threads)
     last_use: LastUse = field(default_factory=LastUse)
     closing: threading.Event = field(default_factory=threading.Event)
     """Set at shutdown, to end the live streams."""

@@ -19,7 +19,9 @@ from service.cli.output import (
     print_line,
     print_records,
     print_result,
+    size,
 )
+from service.cli.uploads import check_uploadable, upload_images
 
 if TYPE_CHECKING:
     from service.client.models import Dataset
@@ -80,6 +82,14 @@ def add(
     label_column: Annotated[
         str | None, typer.Option(help="Column of the labels of a table.", callback=optional_utf8)
     ] = None,
+    upload: Annotated[
+        bool,
+        typer.Option(
+            "--upload",
+            help="Send the images of this machine to the server: one archive or table, or a folder. Repeat the command "
+            "to resume.",
+        ),
+    ] = False,
     wait: Annotated[bool, typer.Option(help="Wait until all images are read.")] = True,
     as_json: AsJson = False,
 ) -> None:
@@ -87,6 +97,8 @@ def add(
     from service.client.errors import DatasetFailed
 
     chosen = dataset_name(name, path)
+    if upload:
+        check_uploadable(path, follow_links)
     given = {
         "split": split,
         "classes": None if classes is None else _lines(classes),
@@ -97,7 +109,10 @@ def add(
     }
     source = {option: value for option, value in given.items() if value is not None}
     with connect() as client:
-        dataset = client.datasets.add(path, chosen, source)
+        if upload:
+            dataset = upload_images(client, path, chosen, source)
+        else:
+            dataset = client.datasets.add(path, chosen, source)
         if wait:
             if not as_json:
                 note(f"Reading the images of {dataset.name} ({dataset.id}) ...")
@@ -138,13 +153,14 @@ def show(dataset: DatasetId, as_json: AsJson = False) -> None:
 
 
 def rm(dataset: DatasetId, as_json: AsJson = False) -> None:
-    """Remove a data set from the service. The images are not touched."""
+    """Remove a data set from the service. The images are not touched, unless they were uploaded."""
     with connect() as client:
         record = client.datasets.get(dataset)
         client.datasets.delete(record.id)
+    images = "The images are not touched" if record.upload is None else "The upload is removed"
     print_result(
         {"deleted": record.id},
-        f"Removed data set {record.name} ({record.id}). The images are not touched.",
+        f"Removed data set {record.name} ({record.id}). {images}.",
         as_json,
     )
 
@@ -182,6 +198,12 @@ def _progress(dataset: Dataset) -> str | None:
     return f"{progress.images_read or 0:,} of {progress.images_total:,} images read"
 
 
+def _uploaded(dataset: Dataset) -> str | None:
+    if (upload := dataset.upload) is None:
+        return None
+    return f"{size(upload.get('received'))} of {size(upload.get('size'))}"
+
+
 def _print(dataset: Dataset, as_json: bool) -> None:
     if as_json:
         print_json(plain(dataset))
@@ -193,6 +215,7 @@ def _print(dataset: Dataset, as_json: bool) -> None:
             ("name", dataset.name),
             ("where", dataset.uri),
             ("state", dataset.state),
+            ("upload", _uploaded(dataset)),
             ("progress", _progress(dataset)),
             ("images", facts.get("num_images")),
             ("classes", facts.get("num_classes")),

@@ -42,7 +42,7 @@ def delete(
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Delete a job with all its files, a checkpoint, or a data set. Images are not touched."""
+    """Delete a job with all its files, a checkpoint, or a data set. Images are not touched, unless uploaded."""
     with connect() as client:
         what, target = _describe(client, target)
         if not yes:
@@ -65,7 +65,8 @@ def _describe(client: Client, target: str) -> tuple[str, str]:
         checkpoint = client.checkpoints.get(target)
         return f"checkpoint {checkpoint.id} of step {checkpoint.step}", checkpoint.id
     dataset = client.datasets.get(target)
-    return f"data set {dataset.name} ({dataset.id}); its images are not touched", dataset.id
+    images = "are not touched" if dataset.upload is None else "were uploaded, and are removed"
+    return f"data set {dataset.name} ({dataset.id}); its images {images}", dataset.id
 
 
 def _confirm(what: str) -> None:
@@ -95,14 +96,17 @@ def storage(as_json: AsJson = False) -> None:
             ("logs", f"of {report.logs.get('count', 0)} attempts"),
             ("metrics", f"{more}{metrics.get('count', 0):,} values"),
             ("data sets", report.datasets),
+            ("uploads", f"{size(report.uploads.bytes)} in {report.uploads.count}"),
             ("limit of all tenants", limit),
             ("free on the disk", free),
         ]
     )
     if len(store.tenants) > 1:
         print_line()
-        rows = [[each.tenant, size(each.bytes)] for each in store.tenants]
-        print_table(["TENANT", "SIZE"], [*rows, ["all of these", size(store.bytes)]])
+        rows = [[each.tenant, size(each.bytes), size(each.uploads)] for each in store.tenants]
+        uploads = sum(each.uploads for each in store.tenants)
+        rows.append(["all of these", size(store.bytes), size(uploads)])
+        print_table(["TENANT", "SIZE", "UPLOADS"], rows)
     if report.deleted_jobs:
         note(f"Deleted jobs that are still being removed: {report.deleted_jobs}")
     if report.largest_jobs:

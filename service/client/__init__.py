@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from service.client.errors import InvalidSpec as InvalidSpec
     from service.client.errors import JobFailed as JobFailed
     from service.client.errors import StaleAttempt as StaleAttempt
+    from service.client.errors import UploadFailed as UploadFailed
     from service.client.errors import WaitTimeout as WaitTimeout
     from service.client.worker import WorkerClient as WorkerClient
 
@@ -34,6 +35,7 @@ _ERRORS = (
     "InvalidSpec",
     "JobFailed",
     "StaleAttempt",
+    "UploadFailed",
     "WaitTimeout",
 )
 _MODULES |= dict.fromkeys(_ERRORS, "service.client.errors")

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from service.client.errors import DatasetFailed
 from service.client.models import Dataset
 from service.client.transport import Transport, path_to
 from service.client.waiting import OUTAGE_SECONDS, wait_until
 from service.states import DatasetState
+
+if TYPE_CHECKING:
+    from service.client.packing import Content
+    from service.client.uploads import OnBytes
 
 
 class Datasets:
@@ -43,6 +48,66 @@ class Datasets:
             body["source"] = dict(source)
         return self._bind(self._transport.json("POST", path_to("datasets"), body=body))
 
+    def upload(
+        self,
+        path: str | os.PathLike[str],
+        name: str,
+        source: Mapping[str, Any] | None = None,
+        *,
+        sha256: str | None = None,
+        on_bytes: OnBytes | None = None,
+    ) -> Dataset:
+        """Upload images of this machine and register them; `.wait()` waits for their ingest.
+
+        An unfinished upload of this name is resumed, if the files are the same.
+
+        Args:
+            path: an archive (tar, zip), a Parquet file or an `.npy` file; or a folder, whose images are sent as a tar.
+            name: name of the data set.
+            source: as for `add`.
+            sha256: of the file, to be checked after the upload. Each chunk is checked in any case.
+            on_bytes: called with the number of bytes that the server has, and the size.
+
+        Raises:
+            UploadFailed: the path is neither, or a file changed while it was uploaded.
+            ApiError: the server refused the upload, for example as too large, or there is a data set of this name.
+            ConnectionFailed: the server has not answered for minutes; repeat the call to resume.
+        """
+        from service.client.packing import open_content
+
+        return self.upload_content(
+            open_content(Path(path).expanduser()), name, source, sha256=sha256, on_bytes=on_bytes
+        )
+
+    def upload_content(
+        self,
+        content: Content,
+        name: str,
+        source: Mapping[str, Any] | None = None,
+        *,
+        sha256: str | None = None,
+        on_bytes: OnBytes | None = None,
+    ) -> Dataset:
+        """Upload content that is open already; as `upload`."""
+        # Only for uploads, as it would slow down every command.
+        from service.client.uploads import check_resumable, send
+
+        dataset = next(self.list(name=name, page_size=1), None)
+        if dataset is not None and dataset.state == DatasetState.UPLOADING:
+            check_resumable(dataset, content)
+        else:
+            about = {"filename": content.filename, "size": content.size, "sha256": sha256}
+            body: dict[str, Any] = {
+                "name": name,
+                "upload": about | {"fingerprint": content.fingerprint},
+            }
+            if source:
+                body["source"] = dict(source)
+            dataset = self._bind(self._transport.json("POST", path_to("datasets"), body=body))
+        received = int((dataset.upload or {}).get("received", 0))
+        send(self._transport, dataset.id, content, received, on_bytes=on_bytes)
+        return self._get(dataset.id, patience=OUTAGE_SECONDS)
+
     def get(self, dataset: str) -> Dataset:
         """Return a data set by id or name.
 
@@ -61,7 +126,7 @@ class Datasets:
             yield self._bind(item)
 
     def delete(self, dataset_id: str) -> None:
-        """Remove a data set from the service. The images are not touched.
+        """Remove a data set from the service. Images are not touched, unless they were uploaded.
 
         Raises:
             ApiError: 409 while a job that has not ended uses it.

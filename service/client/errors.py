@@ -152,6 +152,10 @@ class DownloadFailed(DaslError):
     """A downloaded file is incomplete, or differs from the server's manifest."""
 
 
+class UploadFailed(DaslError):
+    """Files cannot be uploaded, or changed while they were."""
+
+
 def _field_errors(raw: object) -> list[FieldError]:
     if not isinstance(raw, list):
         return []

@@ -258,7 +258,10 @@ class IngestReport(Record):
 
 
 class Dataset(Record):
-    """Registered images. `state` is pending, ingesting, ready or failed."""
+    """Registered images. `state` is uploading, pending, ingesting, ready or failed.
+
+    `upload` has `size` and `received` of an uploaded file, in bytes.
+    """
 
     id: str
     name: str
@@ -268,6 +271,7 @@ class Dataset(Record):
     facts: dict[str, Any] | None = None
     report: IngestReport | None = None
     progress: Progress | None = None
+    upload: dict[str, Any] | None = None
     error: Problem | str | None = None
     created_at: datetime | None = None
 
@@ -461,6 +465,7 @@ class TenantBytes(Record):
 
     tenant: str
     bytes: int = 0
+    uploads: int = 0
 
 
 class Store(Record):
@@ -477,13 +482,14 @@ class Store(Record):
 
 
 class Storage(Record):
-    """What the jobs of a tenant take, without what is about to be removed."""
+    """What the jobs and uploads of a tenant take, without what is about to be removed."""
 
     checkpoints: StoredFiles
     artifacts: StoredFiles
     logs: dict[str, int] = Field(default_factory=dict)
     metrics: dict[str, Any] = Field(default_factory=dict)
     datasets: int = 0
+    uploads: StoredFiles = StoredFiles()
     deleted_jobs: int = 0
     largest_jobs: list[LargeJob] = Field(default_factory=list)
     store: Store

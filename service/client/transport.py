@@ -99,6 +99,23 @@ class Transport:
         except ValueError as error:
             raise ConnectionFailed(self.url, "it is not a DASL server") from error
 
+    def put(self, path: str, content: bytes, headers: Mapping[str, str]) -> Any:
+        """PUT bytes once and return the decoded JSON answer. Not retried, because only the caller knows what arrived.
+
+        Raises:
+            ApiError: the server refused the request.
+            ConnectionFailed: no server answered.
+        """
+        try:
+            response = self._http.request("PUT", path, content=content, headers=headers)
+        except httpx.TransportError as error:
+            raise ConnectionFailed(self.url, _reason(error, self._timeout)) from error
+        self._raise_for(response)
+        try:
+            return response.json()
+        except ValueError as error:
+            raise ConnectionFailed(self.url, "it is not a DASL server") from error
+
     def text(self, path: str, *, params: Params | None = None) -> str:
         """GET a text document."""
         return self._send("GET", path, None, params, {"Accept": "text/plain"}, None, None).text

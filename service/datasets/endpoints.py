@@ -9,9 +9,11 @@ from fastapi import APIRouter, Depends, Query, Response
 
 from service.api.auth import Reader, Submitter
 from service.api.pagination import After, Limit, Page, page, position
+from service.api.problems import FULL
 from service.api.transaction import InTransaction, ReadSession, Route, WithContext, WriteSession
 from service.datasets import repository, service
 from service.datasets.schemas import DatasetRequest, DatasetView
+from service.datasets.uploads import service as uploads
 from service.db.models import Dataset
 
 router = APIRouter(prefix="/v1/datasets", tags=["datasets"], route_class=Route)
@@ -37,8 +39,9 @@ async def _checked(
     request: DatasetRequest, caller: Submitter, context: WithContext
 ) -> DatasetRequest:
     # Before the transaction, in threads of their own, as a file system may hang.
-    check = partial(service.check_location, request.uri, caller.tenant, context.settings)
-    await context.path_threads.run_for(caller.token_id, check)
+    if request.uri is not None:
+        check = partial(service.check_location, request.uri, caller.tenant, context.settings)
+        await context.path_threads.run_for(caller.token_id, check)
     return request
 
 
@@ -46,15 +49,22 @@ CheckedRequest = Annotated[DatasetRequest, Depends(_checked)]
 """The body, whose images exist and may be read by the caller, who may submit."""
 
 
-@router.post("", status_code=201)
+@router.post("", status_code=201, responses=FULL)
 def register_dataset(
     request: CheckedRequest,
     response: Response,
     caller: Submitter,
+    context: WithContext,
     session: WriteSession,
 ) -> DatasetView:
-    """Register images by their path or URI; they are ingested in the background, tenants taking turns."""
-    dataset = service.register(session, caller, request)
+    """Register images by their path or URI, or for an upload; they are ingested in the background, tenants taking turns."""
+
+    def begin_upload(dataset: Dataset) -> None:
+        if request.upload is not None:
+            uploads.check_room(session, request.upload, context.settings)
+            uploads.begin(dataset, request.upload, context.storage)
+
+    dataset = service.register(session, caller, request, begin_upload)
     response.headers["Location"] = f"/v1/datasets/{dataset.id}"
     return DatasetView.model_validate(dataset)
 
@@ -80,5 +90,5 @@ def show_dataset(dataset: OwnDataset) -> DatasetView:
 
 @router.delete("/{dataset_id}", status_code=204, response_class=Response)
 def delete_dataset(dataset: OwnDatasetToChange, session: WriteSession) -> None:
-    """Delete a data set but not its folder; 409 while an unfinished job uses it."""
+    """Delete a data set and what was uploaded, but not a folder of its own; 409 while an unfinished job uses it."""
     service.delete(session, dataset)

@@ -1,4 +1,4 @@
-"""SQL of data sets. Only this module moves a data set's state, by guarded UPDATEs."""
+"""SQL of data sets. Only this module and that of uploads move a data set's state, by guarded UPDATEs."""
 
 from __future__ import annotations
 
@@ -117,11 +117,11 @@ def lock_pending_limit(session: Session, token_id: str, user_id: str | None) -> 
 
 
 def count_pending(session: Session, token_id: str, user_id: str | None) -> int:
-    """How many data sets of a token, or of all tokens of its user, are pending or ingesting."""
+    """How many data sets of a token, or of all tokens of its user, are uploading, pending or ingesting."""
     of_user = select(Token.id).where(Token.user_id == user_id)
     query = select(func.count()).where(
         Dataset.token_id == token_id if user_id is None else Dataset.token_id.in_(of_user),
-        Dataset.state.in_([DatasetState.PENDING, DatasetState.INGESTING]),
+        Dataset.state.in_([DatasetState.UPLOADING, DatasetState.PENDING, DatasetState.INGESTING]),
         Dataset.deleted_at.is_(None),
     )
     return session.execute(query).scalar_one()

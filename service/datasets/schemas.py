@@ -5,12 +5,14 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, StringConstraints
+from pydantic import AfterValidator, BaseModel, ConfigDict, StringConstraints, model_validator
 
 from dasl_core.spec.base import problem
 from dasl_core.spec.errors import NAME_PATTERN
 from dasl_core.spec.locations import local_path
+from dasl_core.spec.problems import FieldProblem, SpecError
 from dasl_core.spec.source import SourceOptions, remote_scheme
+from service.datasets.uploads.schemas import UploadRequest, UploadView
 from service.ids import is_id
 
 _FOLDER = "an absolute path, a file:// URI, or a URI of an object store such as s3://bucket/folder"
@@ -51,17 +53,30 @@ DatasetUri = Annotated[
 
 
 class DatasetRequest(BaseModel):
-    """Images to register: a folder, an archive, a list, a table or an array, here or in an object store."""
+    """Images to register: a folder, an archive, a list, a table or an array, here or in an object store.
+
+    In place of `uri`, `upload` describes a file whose content follows in chunks.
+    """
 
     model_config = ConfigDict(extra="forbid")
 
     name: DatasetName
-    uri: DatasetUri
+    uri: DatasetUri | None = None
+    upload: UploadRequest | None = None
     source: SourceOptions = SourceOptions()
+
+    @model_validator(mode="after")
+    def _one_place(self) -> DatasetRequest:
+        if (self.uri is None) == (self.upload is None):
+            message = "missing required field; or give upload"
+            if self.uri is not None:
+                message = "has no effect with upload; remove one of them"
+            raise SpecError([FieldProblem("uri", message)])
+        return self
 
 
 class DatasetView(BaseModel):
-    """A data set: pending, ingesting, ready or failed; `report` says what was skipped and why.
+    """A data set: uploading, pending, ingesting, ready or failed; `report` says what was skipped and why.
 
     While it is ingested, `progress` has `images_read` of the `images_total` that were found so far.
     """
@@ -77,4 +92,5 @@ class DatasetView(BaseModel):
     report: dict[str, Any] | None
     error: dict[str, Any] | None
     progress: dict[str, Any] | None
+    upload: UploadView | None
     created_at: datetime

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 
 from sqlalchemy.orm import Session
 
 from dasl_core.spec.locations import CONTAINS_PRIVATE, OUTSIDE
-from dasl_core.spec.source import SOURCE_ENDINGS, remote_scheme
+from dasl_core.spec.source import SOURCE_ENDINGS, is_pattern, remote_scheme
 from service import ids
 from service.api.auth import Caller
 from service.api.problems import Problem, field_problem, not_found
@@ -41,7 +42,7 @@ def check_location(uri: str, tenant: str, settings: Settings) -> None:
     if not settings.check_paths:
         return
     path = Path(uri)
-    if any(character in path.name for character in "*?{"):
+    if is_pattern(path.name):
         path = path.parent  # of the files that the pattern stands for
     try:
         exists = path.exists()
@@ -54,8 +55,16 @@ def check_location(uri: str, tenant: str, settings: Settings) -> None:
         raise field_problem("uri", "is a file that holds no images", uri, _EXPECTED)
 
 
-def register(session: Session, caller: Caller, request: DatasetRequest) -> Dataset:
+def register(
+    session: Session,
+    caller: Caller,
+    request: DatasetRequest,
+    prepare: Callable[[Dataset], None] = lambda _: None,
+) -> Dataset:
     """Add a data set, pending until it is ingested.
+
+    Args:
+        prepare: called with the data set before it is stored.
 
     Raises:
         Problem: 404, the tenant was deleted; 409, it already has a data set of this name; 429, the token's quota is exhausted.
@@ -68,13 +77,14 @@ def register(session: Session, caller: Caller, request: DatasetRequest) -> Datas
         id=ids.new_id("ds"),
         tenant=tenant,
         name=request.name,
-        uri=request.uri,
+        uri=request.uri or "",
         source=request.source.model_dump(mode="json", exclude_defaults=True) or None,
         state=DatasetState.PENDING,
         token_id=caller.token_id,
         attempt=0,
         created_at=datetime.now(UTC),
     )
+    prepare(dataset)
     while not repository.add(session, dataset):
         existing = repository.find(session, tenant, request.name)
         if existing is None:
@@ -109,8 +119,8 @@ def _check_quota(session: Session, caller: Caller, limit: int | None) -> None:
         raise Problem(
             429,
             "quota-exceeded",
-            f"max_pending_datasets of this token is {limit}, and {used} of {whose} wait for their ingest "
-            "or are being read; register again when one is ready",
+            f"max_pending_datasets of this token is {limit}, and {used} of {whose} wait for their ingest, "
+            "are being read or uploaded; register again when one is ready",
             extra={"quota": "max_pending_datasets", "limit": limit, "used": used},
         )
 

@@ -105,6 +105,12 @@ class Dataset(Base):
     error: Mapped[Object | None]
     # Of the running ingest (`service.protocol.IngestProgress`).
     progress: Mapped[Object | None]
+    # Of an upload, else null: {filename, sha256, fingerprint}, its bytes and how many are stored, and when the last
+    # of them were.
+    upload_file: Mapped[Object | None]
+    upload_size: Mapped[int | None] = mapped_column(BigInteger)
+    upload_received: Mapped[int | None] = mapped_column(BigInteger)
+    upload_received_at: Mapped[datetime | None]
     # The token that registered the data set and whose quota its ingest uses.
     token_id: Mapped[str | None] = mapped_column(String(40))
     # Only for processes of version 0.1, which use them during an upgrade. Reading one is an error.
@@ -115,6 +121,29 @@ class Dataset(Base):
     created_at: Mapped[datetime]
     # The row stays, because finished jobs still refer to it.
     deleted_at: Mapped[datetime | None]
+
+    @property
+    def upload(self) -> Object | None:
+        """The uploaded file and how much of it is stored; None if the images were not uploaded."""
+        if self.upload_file is None:
+            return None
+        return self.upload_file | {"size": self.upload_size, "received": self.upload_received}
+
+    @property
+    def upload_folder(self) -> str | None:
+        """The folder of the uploaded file, from which alone the data set is read."""
+        return None if self.upload_file is None else self.uri.rpartition("/")[0]
+
+
+class UploadChunk(Base):
+    """A chunk of an upload in an object store, an object of its own until all of them are joined."""
+
+    __tablename__ = "upload_chunks"
+
+    dataset_id: Mapped[str] = mapped_column(ForeignKey("datasets.id"), primary_key=True)
+    start: Mapped[int] = mapped_column(BigInteger, primary_key=True, autoincrement=False)
+    stop: Mapped[int] = mapped_column(BigInteger)
+    name: Mapped[str] = mapped_column(String(100))
 
 
 class Job(Base):

@@ -164,7 +164,7 @@ def make_engine(url: str) -> Engine:
     # that no thread waits for one. They stay open: reopening them at each peak would take longer than the
     # queries. Parameters are hidden as they may be private and errors are logged.
     options: dict[str, Any] = {
-        "pool_size": 56,
+        "pool_size": 60,
         "max_overflow": 0,
         "pool_use_lifo": True,
         "hide_parameters": True,

@@ -14,6 +14,7 @@ from sqlalchemy.orm import Session
 
 from service.checkpoints import repository as checkpoints
 from service.datasets import repository as datasets
+from service.datasets.uploads import repository as uploads
 from service.db.models import Checkpoint, Dataset, IngestRun
 from service.dispatcher.adoption import Adoption
 from service.dispatcher.context import DispatcherContext, passed
@@ -123,6 +124,7 @@ class Garbage:
             logger.warning("The index of %s cannot be removed now: %s", dataset.id, error)
             return
         with self._context.write() as session:
+            uploads.forget_chunks(session, dataset.id)
             datasets.mark_removed(session, dataset.id)
         del self._tried_at[dataset.id]
 

@@ -42,6 +42,7 @@ from service.dispatcher.metric_thinner import MetricThinner
 from service.dispatcher.store_check import StoreCheck
 from service.dispatcher.store_outage import StoreOutage
 from service.dispatcher.train_policy import Restarted, TrainPolicy
+from service.dispatcher.uploads import Uploads
 from service.dispatcher.watcher import RunWatcher
 from service.scheduling import autoscaling
 from service.scheduling import repository as scheduling
@@ -61,6 +62,7 @@ logger = logging.getLogger(__name__)
 _LOG_INTERVAL_SECONDS = 0.5
 _GARBAGE_INTERVAL_SECONDS = 1.0
 _THINNING_INTERVAL_SECONDS = 1.0
+_UPLOADS_INTERVAL_SECONDS = 0.5
 _CHECK_INTERVAL_SECONDS = 5.0
 # Loops that may hang with what they check.
 _CHECKS = ("store", "api")
@@ -132,6 +134,7 @@ class Dispatcher:
                 _GARBAGE_INTERVAL_SECONDS,
                 self._outage,
             ),
+            "uploads": Loop(Uploads(self._context).round, _UPLOADS_INTERVAL_SECONDS, self._outage),
             "metrics": Loop(thinner.round, _THINNING_INTERVAL_SECONDS, self._outage),
             "store": Loop(self._store.round, _CHECK_INTERVAL_SECONDS, self._outage),
             "api": Loop(self._api.round, _CHECK_INTERVAL_SECONDS, self._outage),

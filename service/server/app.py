@@ -25,6 +25,8 @@ from service.checkpoints.endpoints import files as checkpoint_files
 from service.checkpoints.endpoints import router as checkpoints
 from service.cluster.endpoints import router as cluster
 from service.datasets.endpoints import router as datasets
+from service.datasets.uploads.endpoints import body_limit
+from service.datasets.uploads.endpoints import router as uploads
 from service.db.session import Database
 from service.jobs.checkpoint_endpoints import files as artifact_files
 from service.jobs.checkpoint_endpoints import router as job_checkpoints
@@ -55,6 +57,7 @@ for _part in (
     job_checkpoints,
     artifact_files,
     datasets,
+    uploads,
     checkpoints,
     checkpoint_files,
     cluster,
@@ -116,7 +119,7 @@ def create_app(settings: Settings, database: Database | None = None) -> FastAPI:
     app.state.login_provider = provider
     app.state.loop = None
     observer = app.state.observer = Observer(app.version, settings, database)
-    app.add_middleware(BodyLimit, limit=settings.max_body_bytes)
+    app.add_middleware(BodyLimit, limit=settings.max_body_bytes, other_limit=body_limit)
     app.add_middleware(FailedAuthLimit, failures=Failures(failures))
     if settings.trusted_proxies:
         app.add_middleware(ProxyHeadersMiddleware, trusted_hosts=settings.trusted_proxies)

@@ -17,14 +17,18 @@ router = APIRouter(prefix="/v1", tags=["storage"], route_class=Route)
 
 @router.get("/storage")
 def show_storage(caller: Admin, context: WithContext, session: ReadSession) -> StorageView:
-    """Show what the jobs of the tenant take, the largest of them, and the free space of a local store."""
+    """Show what the jobs and uploads of the tenant take, the largest of them, and the free space of a local store."""
     settings = context.settings
     total, free = _disk(settings.artifacts_uri)
     only = None if caller.may("operator") else caller.tenant
     stored = repository.stored_by_tenant(session, only=only)
+    uploads = repository.uploaded_by_tenant(session, only=only)
     store = Store(
         bytes=sum(stored.values()),
-        tenants=[TenantBytes(tenant=tenant, bytes=size) for tenant, size in stored.items()],
+        tenants=[
+            TenantBytes(tenant=tenant, bytes=stored.get(tenant, 0), uploads=uploads.get(tenant, 0))
+            for tenant in sorted({*stored, *uploads})
+        ],
         max_bytes=settings.max_artifact_bytes,
         total_bytes=total,
         free_bytes=free,

@@ -251,6 +251,16 @@ def stored_by_tenant(session: Session, *, only: str | None) -> dict[str, int]:
     return {tenant: int(size) for tenant, size in session.execute(query)}
 
 
+def uploaded_by_tenant(session: Session, *, only: str | None) -> dict[str, int]:
+    """Return the bytes of the uploads of each tenant; arguments as in `stored_by_tenant`."""
+    total = func.sum(Dataset.upload_received)
+    query = select(Dataset.tenant, total).where(Dataset.deleted_at.is_(None))
+    query = query.group_by(Dataset.tenant).having(total > 0)
+    if only is not None:
+        query = query.where(Dataset.tenant == only)
+    return {tenant: int(size or 0) for tenant, size in session.execute(query)}
+
+
 def stored_bytes(session: Session) -> int:
     """Return the bytes of all checkpoints and artifacts that are not to be removed, of all tenants."""
     kept = select(func.sum(Checkpoint.size)).where(_STORED)
@@ -299,6 +309,9 @@ def storage_of_tenant(
         ),
         metrics=MetricRows(count=min(metrics, _MAX_ROWS_COUNTED), more=metrics > _MAX_ROWS_COUNTED),
         datasets=session.scalar(select(func.count()).select_from(Dataset).where(*named)) or 0,
+        uploads=files(
+            Dataset.upload_received, select(Dataset).where(*named, Dataset.upload_received > 0)
+        ),
         deleted_jobs=session.scalar(select(func.count()).select_from(Job).where(own, deleted)) or 0,
         largest_jobs=[LargeJob(**row._mapping) for row in session.execute(largest)],
         store=store,

@@ -39,16 +39,17 @@ class LargeJob(BaseModel):
 
 
 class TenantBytes(BaseModel):
-    """What the checkpoints and artifacts of a tenant take."""
+    """What the checkpoints and artifacts of a tenant take, and its uploads."""
 
     tenant: str
     bytes: int
+    uploads: int = 0
 
 
 class Store(BaseModel):
     """The artifact store; total and free bytes are of its disk, null if it is remote.
 
-    `bytes` are those of `tenants`: all of them for an operator, else the caller's own.
+    `bytes` are those of `tenants`, without uploads: all of them for an operator, else the caller's own.
     """
 
     bytes: int
@@ -59,13 +60,14 @@ class Store(BaseModel):
 
 
 class StorageView(BaseModel):
-    """What the jobs of a tenant take, without what is about to be removed."""
+    """What the jobs and uploads of a tenant take, without what is about to be removed."""
 
     checkpoints: StoredFiles
     artifacts: StoredFiles
     logs: StoredLogs
     metrics: MetricRows
     datasets: int
+    uploads: StoredFiles
     deleted_jobs: int
     """Deleted jobs whose files and rows are not removed yet."""
     largest_jobs: list[LargeJob]

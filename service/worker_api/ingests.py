@@ -6,6 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 from sqlalchemy.orm import Session
 
+from dasl_core.spec.locations import only
 from dasl_core.spec.source import SourceOptions
 from dasl_core.vocabulary import Desired
 from service import credentials
@@ -46,6 +47,8 @@ class IngestSession:
         dataset_id = self.dataset.id
         runs.move(self.session, IngestRun, dataset_id, self.run.number, AttemptState.RUNNING)
         readable = settings.readable_folders(self.dataset.tenant)
+        if self.dataset.upload_folder is not None:
+            readable = only(self.dataset.upload_folder)
         return IngestStart(
             uri=self.dataset.uri,
             source=SourceOptions.model_validate(self.dataset.source or {}),

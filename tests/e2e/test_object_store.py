@@ -1,4 +1,4 @@
-"""A whole job whose artifacts are on S3, with direct downloads."""
+"""A whole job whose images were uploaded and whose artifacts are on S3, with direct downloads."""
 
 from __future__ import annotations
 
@@ -32,7 +32,8 @@ def test_job_on_s3_trains_resumes_and_is_downloaded(
         serving(tmp_path, home, **settings) as (_, url, token),
         Client(url, token, patience=60) as client,
     ):
-        client.datasets.add(images, "images").wait(timeout=PATIENCE_SECONDS)
+        uploaded = client.datasets.upload(images, "images")
+        assert uploaded.wait(timeout=PATIENCE_SECONDS).uri.startswith(s3_root)
         small = spec("images", train=train, resources={"workers": 1})
         job = client.jobs.submit(small).wait(timeout=PATIENCE_SECONDS, poll=0.5)
         assert job.status == "succeeded"

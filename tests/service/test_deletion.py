@@ -349,7 +349,7 @@ def test_storage_report_names_other_tenants_to_operators_only(api: Api) -> None:
         shown = api.client.get("/v1/storage", headers=headers).json()["store"]
         return shown["bytes"], shown["tenants"]
 
-    of_default = (7, [{"tenant": "default", "bytes": 7}])
+    of_default = (7, [{"tenant": "default", "bytes": 7, "uploads": 0}])
     assert store("admin", tenant="lab") == (0, [])
     assert store("admin", tenant="default") == of_default
     assert store("operator", tenant="operations") == of_default

@@ -44,6 +44,8 @@ BODIES: dict[str, Any] = {
     "POST {attempt}/finish": {"outcome": "succeeded"},
     "POST /worker/v1/datasets/{dataset_id}/finish": {"state": "failed", "error": "x"},
 }
+# Valid headers of each operation that needs some, for the body `{}`.
+HEADERS = {"PUT /v1/datasets/{dataset_id}/content": {"Content-Range": "bytes 0-1/2"}}
 _ATTEMPTS = ("/worker/v1/runs/{run_id}", "/worker/v1/jobs/{job_id}/attempts/{number}")
 
 
@@ -82,6 +84,7 @@ class World:
         for path_of_attempt in _ATTEMPTS:
             key = key.replace(path_of_attempt, "{attempt}")
         body = BODIES.get(key, {})
+        headers = {**(headers or {}), **HEADERS.get(key, {})}
         for name, value in (self.ids | ids).items():
             path = path.replace(f"{{{name}}}", value)
         assert "{" not in path, f"{path}: add the parameter to `ids`"

@@ -28,12 +28,12 @@ PATIENCE_SECONDS = 240
 
 
 @contextmanager
-def api_process(database_url: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
+def api_process(database_url: str, **settings: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
     """Run `python -m service.server` on a free loopback port; yield the process and its URL."""
     environment = {k: v for k, v in os.environ.items() if not k.startswith(("DASL_", "RAY_"))}
     process = subprocess.Popen(
         [sys.executable, "-m", "service.server"],
-        env=environment | {"DASL_DATABASE_URL": database_url, "DASL_PORT": "0"},
+        env=environment | {"DASL_DATABASE_URL": database_url, "DASL_PORT": "0"} | settings,
         stderr=subprocess.PIPE,
         text=True,
     )

@@ -11,11 +11,12 @@ from dasl_core.data.decode.eight_bit import (
     decode_image,
     eight_bit_pixels,
 )
-from dasl_core.data.decode.families import EXTENSIONS, Family, family_of
+from dasl_core.data.decode.families import Family, family_of
 from dasl_core.data.decode.header import MAX_PIXELS, Header, PixelType
 from dasl_core.data.decode.memory import decoding_memory
 from dasl_core.data.decode.pixels import Pixels, as_data_set_has
 from dasl_core.data.decode.reasons import is_transient, one_sentence
+from dasl_core.vocabulary import IMAGE_EXTENSIONS as EXTENSIONS
 
 __all__ = [
     "EXTENSIONS",

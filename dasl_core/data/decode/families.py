@@ -5,17 +5,11 @@ from __future__ import annotations
 from enum import Enum, auto
 from typing import IO
 
-from dasl_core.data.decode import dicom, npy, raw
+from dasl_core.data.decode import dicom, npy
 from dasl_core.data.decode.reasons import EMPTY
+from dasl_core.vocabulary import DICOM_EXTENSIONS, RAW_EXTENSIONS
 
 # fmt: off
-_DICOM_EXTENSIONS = frozenset({"dcm", "dicom", "dic"})
-EXTENSIONS = frozenset({
-    "jpg", "jpeg", "jpe", "jfif", "png", "bmp", "dib", "webp", "gif", "tif", "tiff", "tf8", "btf",
-    "ppm", "pgm", "pbm", "pnm", "pfm", "jp2", "j2k", "avif", "heic", "heif", "hif", "npy",
-}) | _DICOM_EXTENSIONS | raw.EXTENSIONS
-"""Extensions of files that may be images: lower case, without the dot."""
-
 _TIFF_MAGIC = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")
 _PILLOW_MAGIC = (b"\xff\xd8\xff", b"\x89PNG", b"BM", b"GIF8", b"\0\0\0\x0cjP  ", b"\xff\x4f\xff\x51")
 _HEIF_BRANDS = (
@@ -56,8 +50,8 @@ def family_of(file: IO[bytes], name: str) -> Family:
         return Family.PILLOW
     if head[4:8] == b"ftyp" and head[8:12] in _HEIF_BRANDS and b"avif" not in head[:32]:
         return Family.HEIF
-    if extension in raw.EXTENSIONS:
+    if extension in RAW_EXTENSIONS:
         return Family.RAW
     if head.startswith(_TIFF_MAGIC):
         return Family.TIFF
-    return Family.DICOM if extension in _DICOM_EXTENSIONS else Family.PILLOW
+    return Family.DICOM if extension in DICOM_EXTENSIONS else Family.PILLOW

@@ -10,13 +10,6 @@ from dasl_core.data.decode.header import Header
 from dasl_core.data.decode.pixels import Pixels
 from dasl_core.data.decode.reasons import optional_module
 
-# fmt: off
-EXTENSIONS = frozenset({
-    "3fr", "arw", "cr2", "cr3", "crw", "dcr", "dng", "erf", "fff", "iiq", "kdc", "mef", "mos", "mrw",
-    "nef", "nrw", "orf", "pef", "raf", "rw2", "rwl", "sr2", "srf", "srw", "x3f",
-})
-# fmt: on
-
 # LibRaw needs the whole file. The largest, of medium format cameras, have 200 MB.
 _MAX_BYTES = 2**30
 # LibRaw's name of a rotation, as an EXIF orientation.

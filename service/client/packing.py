@@ -1,0 +1,199 @@
+"""The content of an upload: a file, or the images of a folder as a tar that is never stored.
+
+Content can be read from any offset on and is the same each time, so that an upload resumes also in another process.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import stat
+import tarfile
+from array import array
+from bisect import bisect_right
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple, Protocol
+
+from dasl_core.vocabulary import IMAGE_EXTENSIONS
+from service.client.errors import UploadFailed
+
+_RECORD = tarfile.BLOCKSIZE
+_SPECIAL = re.compile(r"[^A-Za-z0-9._+-]")
+
+
+class Content(Protocol):
+    """What is uploaded.
+
+    Attributes:
+        filename: name of the file on the server.
+        fingerprint: changes when the content does.
+    """
+
+    filename: str
+    size: int
+    fingerprint: str
+
+    def read(self, start: int, stop: int) -> bytes:
+        """Read the bytes from `start` to `stop` (exclusive).
+
+        Raises:
+            UploadFailed: a file has changed since the content was opened, or is gone.
+        """
+        ...
+
+
+def open_content(path: Path) -> Content:
+    """Return the content of a file or folder.
+
+    Raises:
+        UploadFailed: it does not exist, or is a folder without images.
+    """
+    if path.is_dir():
+        return FolderContent(path)
+    if not path.is_file():
+        raise UploadFailed(f"{path} does not exist, or is neither a file nor a folder.")
+    return FileContent(path)
+
+
+class FileContent:
+    """A file as it is."""
+
+    def __init__(self, path: Path) -> None:
+        status = path.stat()
+        self._path, self._stamp = path, status.st_mtime_ns
+        # A name that the server accepts.
+        self.filename, self.size = _SPECIAL.sub("_", path.name)[-100:].lstrip(".+-"), status.st_size
+        self.fingerprint = f"file {status.st_size} {status.st_mtime_ns}"
+
+    def read(self, start: int, stop: int) -> bytes:
+        return _read(self._path, start, stop, self.size, self._stamp)
+
+
+class Member(NamedTuple):
+    """An image of a folder: its path relative to it, and what its file was like."""
+
+    name: str
+    size: int
+    stamp: int
+
+
+class FolderContent:
+    """The images of a folder as a tar archive, sorted by their paths.
+
+    As at the ingest of a folder, hidden files, files without the extension of an image and links that lead out of the
+    folder are left out.
+
+    Attributes:
+        num_images: number of images.
+        skipped: paths of images and folders that cannot be packed.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder.resolve()
+        self.filename = "images.tar"
+        self.skipped: list[str] = []
+        self._members = sorted(self._find())
+        self.num_images = len(self._members)
+        if not self._members:
+            raise UploadFailed(
+                f"{folder} contains no images. Upload a folder of images, or one archive or table."
+            )
+        # Where each member begins; with a million images, a list of numbers would take 32 MB more.
+        self._starts = array("q", [0])
+        digest = hashlib.blake2b(digest_size=16)
+        for member in self._members:
+            length = len(_header(member)) + member.size + _padding(member.size)
+            self._starts.append(self._starts[-1] + length)
+            digest.update(f"{member.name}\0{member.size}\0{member.stamp}\0".encode())
+        self.size = self._starts[-1] + 2 * _RECORD
+        self.fingerprint = f"folder {len(self._members)} {digest.hexdigest()}"
+
+    def read(self, start: int, stop: int) -> bytes:
+        content = bytearray()
+        while (position := start + len(content)) < stop:
+            number = bisect_right(self._starts, position) - 1
+            if number == len(self._members):  # the end of the archive
+                content += bytes(stop - position)
+                break
+            content += self._read_member(number, position - self._starts[number], stop - position)
+        return bytes(content)
+
+    def _read_member(self, number: int, offset: int, length: int) -> bytes:
+        """Read up to `length` bytes of a member with its header and padding."""
+        member = self._members[number]
+        header = _header(member)
+        if offset < len(header):
+            return header[offset : offset + length]
+        offset -= len(header)
+        if offset < member.size:
+            stop = min(member.size, offset + length)
+            return _read(self._folder / member.name, offset, stop, member.size, member.stamp)
+        return bytes(min(length, member.size + _padding(member.size) - offset))
+
+    def _find(self) -> Iterator[Member]:
+        pending = [""]
+        while pending:
+            folder = pending.pop()
+            try:
+                with os.scandir(self._folder / folder) as scan:
+                    entries = [each for each in scan if not each.name.startswith(".")]
+            except OSError:
+                if not folder:
+                    raise
+                self.skipped.append(_printable(folder))
+                continue
+            for entry in entries:
+                path = f"{folder}/{entry.name}" if folder else entry.name
+                if entry.is_dir(follow_symlinks=False):
+                    pending.append(path)
+                elif _is_image(entry.name) and (member := self._member(entry, path)):
+                    yield member
+
+    def _member(self, entry: os.DirEntry[str], path: str) -> Member | None:
+        try:
+            path.encode()
+            real = Path(os.path.realpath(entry.path, strict=True))
+            status = real.stat()
+            if real.is_relative_to(self._folder) and stat.S_ISREG(status.st_mode):
+                return Member(path, status.st_size, status.st_mtime_ns)
+        except (OSError, UnicodeEncodeError):
+            pass  # listed as skipped
+        self.skipped.append(_printable(path))
+        return None
+
+
+def _printable(path: str) -> str:
+    return os.fsencode(path).decode(errors="backslashreplace")
+
+
+def _is_image(name: str) -> bool:
+    return os.path.splitext(name)[1][1:].lower() in IMAGE_EXTENSIONS
+
+
+def _header(member: Member) -> bytes:
+    """Return the header of a member, with one more record or two for a long name or a large file."""
+    about = tarfile.TarInfo(member.name)
+    about.size = member.size
+    return about.tobuf(tarfile.PAX_FORMAT)
+
+
+def _padding(size: int) -> int:
+    return -size % _RECORD
+
+
+def _read(path: Path, start: int, stop: int, size: int, stamp: int) -> bytes:
+    """Read a part of a file that must be as it was."""
+    try:
+        with path.open("rb") as file:
+            status = os.fstat(file.fileno())
+            file.seek(start)
+            content = file.read(stop - start)
+    except OSError as error:
+        raise UploadFailed(f"{path} cannot be read: {error.strerror or error}.") from error
+    if (status.st_size, status.st_mtime_ns) != (size, stamp) or len(content) < stop - start:
+        raise UploadFailed(
+            f"{path} changed while it was uploaded. Remove the data set (dasl datasets rm) and upload again."
+        )
+    return content

@@ -1,0 +1,245 @@
+"""Where the bytes of an upload are until it is complete.
+
+On a disk, chunks are appended to one hidden file, which gets its name at the end. An object store cannot append: there
+each chunk is an object of its own, and at the end they are joined. SQL says how many bytes are stored: whatever lies
+beyond them, or in an object without a row, was left by a process that was killed.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from functools import partial
+from pathlib import Path
+from typing import Any, Protocol
+from uuid import uuid4
+
+from service.artifacts.free_space import local_folder
+from service.artifacts.storage import Storage
+from service.db.models import UploadChunk
+from service.object_store import open_store, store_errors
+
+_BLOCK = 4 << 20
+
+Write = Callable[[int, Iterable[bytes]], str | None]
+"""Store blocks from an offset on, durably; returns the name of the object that holds them, if they have their own."""
+OnBlock = Callable[[bytes], object]
+
+
+class Busy(Exception):
+    """Another request writes to the upload."""
+
+
+class Lost(Exception):
+    """The store has lost bytes of an upload."""
+
+
+class UploadFiles(Protocol):
+    """The files of one upload."""
+
+    uri: str
+    """Of the complete file, as a data set has it."""
+    min_chunk: int
+    """Bytes that every chunk but the last must have."""
+
+    @contextmanager
+    def writer(self, start: int) -> Iterator[Write]:
+        """Keep other requests from writing.
+
+        Args:
+            start: number of bytes that are stored.
+
+        Raises:
+            Busy: another request writes.
+            OSError: the store does not have these bytes, perhaps because a disk is not mounted.
+        """
+        ...
+
+    def discard(self, chunk: str | None) -> None:
+        """Remove a chunk that was written but not recorded."""
+        ...
+
+    def complete(
+        self, size: int, chunks: Sequence[UploadChunk], on_block: OnBlock | None
+    ) -> Iterator[None]:
+        """Complete the file, step by step.
+
+        Args:
+            on_block: called with all blocks of the file in order, to check them.
+
+        Raises:
+            Lost: some bytes are missing.
+            OSError: the store does not answer, is full, or is not mounted.
+        """
+        ...
+
+    def publish(self) -> None:
+        """Give the complete file its name. Idempotent."""
+        ...
+
+    def remove_chunks(self) -> None:
+        """Remove what is left of the chunks of a complete file."""
+        ...
+
+
+def upload_files(storage: Storage, dataset_id: str, filename: str) -> UploadFiles:
+    """Return the files of an upload in the artifact store."""
+    uri = f"{storage.dataset_uri(dataset_id)}/upload/{filename}"
+    if (file := local_folder(uri)) is not None:
+        return LocalFiles(file)
+    return RemoteFiles(uri, storage)
+
+
+class LocalFiles:
+    """An upload on a disk."""
+
+    min_chunk = 1
+
+    def __init__(self, file: Path) -> None:
+        self.uri = str(file)
+        self._file, self._partial = file, file.with_name(f".{file.name}.part")
+
+    @contextmanager
+    def writer(self, start: int) -> Iterator[Write]:
+        if start == 0:
+            self._partial.parent.mkdir(parents=True, exist_ok=True)
+        flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if start == 0 else 0)
+        descriptor = os.open(self._partial, flags, 0o666)
+        try:
+            try:
+                # The kernel releases it when the process ends in whatever way.
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise Busy from None
+            if os.fstat(descriptor).st_size < start:
+                raise OSError(errno.EIO, "a part of the upload is missing", self.uri)
+            yield partial(self._write, descriptor)
+        finally:
+            os.close(descriptor)
+
+    def _write(self, descriptor: int, start: int, blocks: Iterable[bytes]) -> None:
+        position = start
+        try:
+            for block in blocks:
+                left = memoryview(block)
+                while left:
+                    written = os.pwrite(descriptor, left, position)
+                    position, left = position + written, left[written:]
+            os.fsync(descriptor)
+        except BaseException:
+            with suppress(OSError):
+                os.ftruncate(
+                    descriptor, start
+                )  # gives the space back, which may be what is missing
+            raise
+        if start == 0:
+            for folder in list(self._partial.parents)[:3]:  # those that are new
+                _sync_folder(folder)
+
+    def discard(self, chunk: str | None) -> None:
+        """Do nothing: the next chunk replaces it, or the folder is removed with the data set."""
+
+    def complete(
+        self, size: int, chunks: Sequence[UploadChunk], on_block: OnBlock | None
+    ) -> Iterator[None]:
+        # A process that was killed may have published the file already.
+        path = self._file if self._file.exists() else self._partial
+        path.parent.stat()  # raises if the whole disk is not mounted
+        if not path.exists() or path.stat().st_size < size:
+            raise Lost
+        if path == self._partial:
+            os.truncate(path, size)
+        if on_block is None:
+            return
+        with path.open("rb") as file:
+            while block := file.read(_BLOCK):
+                on_block(block)
+                yield
+
+    def publish(self) -> None:
+        if self._partial.exists() and not self._file.exists():
+            os.rename(self._partial, self._file)
+        _sync_folder(self._file.parent)
+
+    def remove_chunks(self) -> None:
+        self._partial.unlink(missing_ok=True)
+
+
+class RemoteFiles:
+    """An upload in an object store."""
+
+    # Limits the number of objects; 5 MiB are the least of a part of S3, too.
+    min_chunk = 5 << 20
+
+    def __init__(self, uri: str, storage: Storage) -> None:
+        self.uri = uri
+        self._storage, self._chunks = storage, f"{uri.rpartition('/')[0]}/.chunks"
+
+    @contextmanager
+    def writer(self, start: int) -> Iterator[Write]:
+        yield self._write  # each request writes an object of its own
+
+    def _write(self, start: int, blocks: Iterable[bytes]) -> str:
+        chunk = f"{start:020d}-{uuid4().hex}"
+        with self._open(f"{self._chunks}/{chunk}", "wb") as file:
+            for block in blocks:
+                file.write(block)
+        return chunk
+
+    def discard(self, chunk: str | None) -> None:
+        fs, path = open_store(f"{self._chunks}/{chunk}")
+        with store_errors(self.uri):
+            fs.rm_file(path)
+
+    def complete(
+        self, size: int, chunks: Sequence[UploadChunk], on_block: OnBlock | None
+    ) -> Iterator[None]:
+        position = 0
+        with self._open(self.uri, "wb") as whole:
+            for chunk in chunks:
+                if chunk.start != position:
+                    raise Lost
+                try:
+                    with self._open(f"{self._chunks}/{chunk.name}", "rb") as part:
+                        while block := part.read(_BLOCK):
+                            whole.write(block)
+                            position += len(block)
+                            if on_block is not None:
+                                on_block(block)
+                            yield
+                except FileNotFoundError:
+                    raise Lost from None
+                if position != chunk.stop:
+                    raise Lost
+            if position != size:
+                raise Lost
+
+    def publish(self) -> None:
+        """Do nothing: an object appears as a whole."""
+
+    def remove_chunks(self) -> None:
+        self._storage.remove(self._chunks)
+
+    @contextmanager
+    def _open(self, uri: str, mode: str) -> Iterator[Any]:
+        fs, path = open_store(uri)
+        if mode == "wb":
+            fs.makedirs(os.path.dirname(path), exist_ok=True)
+        with fs.open(path, mode) as file:
+            yield file
+
+
+def is_full(error: OSError) -> bool:
+    """Whether a disk, or the quota on it, is full."""
+    return error.errno in (errno.ENOSPC, errno.EDQUOT)
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,100 @@
+"""SQL of uploads. Moves a data set out of the state `uploading`, by guarded UPDATEs."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import ColumnElement, delete, func, select, update
+from sqlalchemy.orm import Session
+
+from service.db.models import Dataset, UploadChunk
+from service.states import DatasetState
+
+_UPLOADING = (Dataset.state == DatasetState.UPLOADING, Dataset.deleted_at.is_(None))
+_IS_COMPLETE = Dataset.upload_received == Dataset.upload_size
+
+
+def advance(
+    session: Session, dataset_id: str, start: int, stop: int, chunk: str | None, now: datetime
+) -> bool:
+    """Record that the bytes from `start` to `stop` are stored, unless the upload is not at `start`.
+
+    Args:
+        chunk: name of the object that holds them; None: they are in the file itself.
+    """
+    at_start = (Dataset.id == dataset_id, *_UPLOADING, Dataset.upload_received == start)
+    moved = _change(session, *at_start, upload_received=stop, upload_received_at=now)
+    if moved and chunk is not None:
+        session.add(UploadChunk(dataset_id=dataset_id, start=start, stop=stop, name=chunk))
+    return moved
+
+
+def chunks(session: Session, dataset_id: str) -> Sequence[UploadChunk]:
+    """Return the chunks of an upload that are objects of their own, in order."""
+    query = select(UploadChunk).where(UploadChunk.dataset_id == dataset_id)
+    return session.scalars(query.order_by(UploadChunk.start)).all()
+
+
+def outstanding_bytes(session: Session) -> int:
+    """Return how many bytes all unfinished uploads will still take."""
+    missing = func.sum(Dataset.upload_size - Dataset.upload_received)
+    return int(session.scalar(select(missing).where(*_UPLOADING)) or 0)
+
+
+def complete(session: Session, limit: int, without: Collection[str]) -> Sequence[Dataset]:
+    """Return data sets whose last byte is stored and that must be finished, except the ids in `without`."""
+    query = select(Dataset).where(*_UPLOADING, _IS_COMPLETE, Dataset.id.not_in(list(without)))
+    return session.scalars(query.order_by(Dataset.upload_received_at).limit(limit)).all()
+
+
+def finish(session: Session, dataset_id: str) -> bool:
+    """Move uploading -> pending; `False` if the data set was deleted or is finished."""
+    is_complete = (Dataset.id == dataset_id, *_UPLOADING, _IS_COMPLETE)
+    return _change(session, *is_complete, state=DatasetState.PENDING)
+
+
+def fail(session: Session, dataset_id: str, error: dict[str, str]) -> bool:
+    """Move uploading -> failed, with nothing stored; `False` if the data set was deleted or is finished."""
+    is_complete = (Dataset.id == dataset_id, *_UPLOADING, _IS_COMPLETE)
+    return _change(session, *is_complete, state=DatasetState.FAILED, error=error, upload_received=0)
+
+
+def delete_abandoned(session: Session, before: datetime, now: datetime) -> Sequence[str]:
+    """Delete the data sets whose upload is incomplete and got its last chunk before a time; return their ids."""
+    return session.scalars(
+        update(Dataset)
+        .where(*_UPLOADING, ~_IS_COMPLETE, Dataset.upload_received_at < before)
+        .values(deleted_at=now)
+        .returning(Dataset.id)
+        .execution_options(synchronize_session=False)
+    ).all()
+
+
+def joined(session: Session, limit: int, without: Collection[str]) -> Sequence[Dataset]:
+    """Return data sets that are not uploading any more and whose chunks are still stored."""
+    has_chunks = select(UploadChunk.start).where(UploadChunk.dataset_id == Dataset.id).exists()
+    query = select(Dataset).where(
+        Dataset.state != DatasetState.UPLOADING,
+        Dataset.deleted_at.is_(None),
+        Dataset.id.not_in(list(without)),
+        has_chunks,
+    )
+    return session.scalars(query.limit(limit)).all()
+
+
+def forget_chunks(session: Session, dataset_id: str) -> None:
+    """Remove the rows of chunks whose objects are removed."""
+    session.execute(delete(UploadChunk).where(UploadChunk.dataset_id == dataset_id))
+
+
+def _change(session: Session, *conditions: ColumnElement[bool], **values: Any) -> bool:
+    changed = session.execute(
+        update(Dataset)
+        .where(*conditions)
+        .values(**values)
+        .returning(Dataset.id)
+        .execution_options(synchronize_session=False)
+    )
+    return changed.scalar() is not None

@@ -1,0 +1,243 @@
+"""Create uploads and store their chunks."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import errno
+import hashlib
+import re
+from collections.abc import Callable, Iterable, Iterator
+from datetime import UTC, datetime
+from typing import NamedTuple
+
+from sqlalchemy.orm import Session
+
+from dasl_core.spec.source import REMOTE_SCHEMES
+from service import ids
+from service.api.problems import Problem, field_problem, not_found
+from service.artifacts import free_space
+from service.artifacts.storage import Storage
+from service.datasets import repository as datasets
+from service.datasets.uploads import repository
+from service.datasets.uploads.files import Busy, UploadFiles, is_full, upload_files
+from service.datasets.uploads.schemas import UploadRequest
+from service.db.models import Dataset
+from service.db.session import Database
+from service.object_store import StoreError
+from service.settings import Settings
+from service.states import DatasetState
+
+MAX_CHUNK_BYTES = 64 << 20
+OFFSET_HEADER = "Upload-Offset"
+_RANGE = re.compile(r"bytes (\d{1,19})-(\d{1,19})/(\d{1,19})", re.ASCII)
+_SHA256 = re.compile(r"(?:^|,)\s*sha-256=:([A-Za-z0-9+/=]+):", re.ASCII)
+_RETRY_AFTER = {"Retry-After": "2"}
+
+
+class Part(NamedTuple):
+    """A part of a file, from `start` to `stop` (exclusive), and the size of the whole file."""
+
+    start: int
+    stop: int
+    total: int
+
+
+def check_room(session: Session, upload: UploadRequest, settings: Settings) -> None:
+    """Check that a file may be uploaded, and that its disk has room for it beside all other uploads.
+
+    Raises:
+        Problem: 422, it is too large; 507, the disk is too full; 409, the artifacts are in a store from which no
+            images are read.
+    """
+    if upload.size > settings.max_upload_bytes:
+        limit = f"at most {settings.max_upload_bytes} bytes (DASL_MAX_UPLOAD_BYTES)"
+        raise field_problem("upload.size", "is too large", upload.size, limit)
+    scheme = settings.artifacts_uri.partition("://")[0]
+    if scheme != "file" and scheme not in REMOTE_SCHEMES:
+        detail = f"Images cannot be uploaded: none are read from {scheme}:// (DASL_ARTIFACTS_URI)"
+        raise Problem(409, "uploads-unavailable", detail)
+    try:
+        free = free_space.free_bytes(settings.artifacts_uri)
+    except OSError:
+        free = None  # the first chunk will tell
+    if free is None:
+        return
+    left = free - free_space.FULL_BYTES - repository.outstanding_bytes(session)
+    if left < upload.size:
+        detail = (
+            f"The disk of {free_space.ARTIFACTS} has room for {max(0, left)} more bytes of uploads; the file has "
+            f"{upload.size}. Make room there, or delete uploads that are not needed"
+        )
+        raise Problem(507, "storage-full", detail)
+
+
+def begin(dataset: Dataset, upload: UploadRequest, storage: Storage) -> None:
+    """Make a new data set one whose file is being uploaded."""
+    dataset.uri = upload_files(storage, dataset.id, upload.filename).uri
+    dataset.state = DatasetState.UPLOADING
+    dataset.upload_file = upload.model_dump(include={"filename", "sha256", "fingerprint"})
+    dataset.upload_size, dataset.upload_received = upload.size, 0
+    dataset.upload_received_at = dataset.created_at
+
+
+def parse_range(header: str | None) -> Part:
+    """Parse a Content-Range header.
+
+    Raises:
+        Problem: 422, it is missing or invalid; 413, the part is larger than a chunk may be.
+    """
+    match = _RANGE.fullmatch(header or "")
+    part = Part(int(match[1]), int(match[2]) + 1, int(match[3])) if match else None
+    if part is None or not part.start < part.stop <= part.total:
+        expected = "bytes FIRST-LAST/SIZE, such as bytes 0-16777215/50000000"
+        raise field_problem("Content-Range", "is missing or invalid", header or "", expected)
+    if part.stop - part.start > MAX_CHUNK_BYTES:
+        detail = f"A chunk may have at most {MAX_CHUNK_BYTES} bytes"
+        raise Problem(413, "body-too-large", detail, extra={"limit": MAX_CHUNK_BYTES})
+    return part
+
+
+def parse_digest(header: str | None) -> bytes | None:
+    """Return the SHA-256 of a Content-Digest header (RFC 9530); None if it has none.
+
+    Raises:
+        Problem: 422, it is invalid.
+    """
+    match = _SHA256.search(header or "")
+    if match is None:
+        return None
+    try:
+        digest = base64.b64decode(match[1], validate=True)
+    except binascii.Error:
+        digest = b""
+    if len(digest) != hashlib.sha256().digest_size:
+        raise field_problem("Content-Digest", "is invalid", header or "", "sha-256=:BASE64:")
+    return digest
+
+
+def store_chunk(
+    database: Database,
+    storage: Storage,
+    tenant: str,
+    dataset_id: str,
+    part: Part,
+    blocks: Iterable[bytes],
+    digest: bytes | None,
+    on_complete: Callable[[Session], None],
+) -> Dataset:
+    """Store a chunk of an upload, unless it is stored already, and return the data set.
+
+    Args:
+        blocks: the body of the request, read as it arrives.
+        digest: SHA-256 of the body, if it is to be checked.
+        on_complete: called in the transaction that records the last chunk.
+
+    Raises:
+        Problem: 404, there is no such data set; 409, the upload is at another offset, is written to by another request,
+            or is over; 422, the file has another size or the chunk is too small; 400, the body is not what the headers
+            say; 507, the disk is full.
+    """
+    dataset = _read(database, tenant, dataset_id)
+    if _is_stored(dataset, part):
+        return dataset
+    assert dataset.upload_file is not None
+    files = upload_files(storage, dataset_id, dataset.upload_file["filename"])
+    if part.stop - part.start < files.min_chunk and part.stop < part.total:
+        expected = f"at least {files.min_chunk} bytes in every chunk but the last"
+        raise field_problem("Content-Range", "is too small for the artifact store", "", expected)
+    try:
+        with files.writer(part.start) as write:
+            # Once more, as another request may have written until now.
+            if _is_stored(dataset := _read(database, tenant, dataset_id), part):
+                return dataset
+            chunk = write(part.start, _checked(blocks, part.stop - part.start, digest))
+            return _record(database, tenant, dataset_id, part, files, chunk, on_complete)
+    except Busy:
+        detail = "Another request is writing to this upload; wait until it ends"
+        raise Problem(409, "upload-busy", detail, headers=_RETRY_AFTER) from None
+    except OSError as error:
+        if not is_full(error):
+            reason = error.strerror or str(error)
+            raise StoreError(error.errno or errno.EIO, reason, files.uri) from error
+        detail = f"The chunk was not stored: {free_space.full(free_space.ARTIFACTS)}"
+        raise Problem(507, "storage-full", detail) from error
+
+
+def _record(
+    database: Database,
+    tenant: str,
+    dataset_id: str,
+    part: Part,
+    files: UploadFiles,
+    chunk: str | None,
+    on_complete: Callable[[Session], None],
+) -> Dataset:
+    with database.write() as session:
+        now = datetime.now(UTC)
+        if repository.advance(session, dataset_id, part.start, part.stop, chunk, now):
+            if part.stop == part.total:
+                on_complete(session)
+            return datasets.by_id(session, dataset_id)
+    files.discard(chunk)
+    # Another request stored the same chunk, or the data set was deleted.
+    dataset = _read(database, tenant, dataset_id)
+    if not _is_stored(dataset, part):
+        raise Problem(409, "upload-busy", "The upload has changed meanwhile", headers=_RETRY_AFTER)
+    return dataset
+
+
+def _read(database: Database, tenant: str, dataset_id: str) -> Dataset:
+    with database.read() as session:
+        dataset = datasets.get(session, tenant, dataset_id) if ids.is_id("ds", dataset_id) else None
+    if dataset is None:
+        raise not_found("data set", dataset_id)
+    return dataset
+
+
+def _is_stored(dataset: Dataset, part: Part) -> bool:
+    """Whether a chunk is stored already.
+
+    Raises:
+        Problem: it is not, and cannot be stored now.
+    """
+    if dataset.upload_size is None or dataset.upload_received is None:
+        detail = f"The images of {dataset.name!r} are not uploaded, but read from {dataset.uri}"
+        raise Problem(409, "not-an-upload", detail)
+    size, received = dataset.upload_size, dataset.upload_received
+    if part.total != size:
+        message = f"has the size {part.total}, but the upload was created with {size} bytes"
+        raise field_problem("Content-Range", message)
+    if part.stop <= received:
+        return True
+    if dataset.state != DatasetState.UPLOADING:
+        detail = f"The upload is over: the data set is {dataset.state}. Delete it to upload again"
+        raise Problem(409, "wrong-state", detail)
+    if part.start != received:
+        detail = f"The next byte of the upload is {received}; the chunk begins at {part.start}"
+        headers = {OFFSET_HEADER: str(received)}
+        raise Problem(409, "upload-offset", detail, headers=headers, extra={"offset": received})
+    return False
+
+
+def _checked(blocks: Iterable[bytes], length: int, digest: bytes | None) -> Iterator[bytes]:
+    """Yield the blocks of a body.
+
+    Raises:
+        Problem: it has another length or digest than its headers say.
+    """
+    received, state = 0, hashlib.sha256()
+    for block in blocks:
+        received += len(block)
+        if received > length:
+            break
+        if digest is not None:
+            state.update(block)
+        yield block
+    if received != length:
+        amount = "more" if received > length else f"{received}"
+        detail = f"The body has {amount} bytes, and Content-Range names {length}"
+        raise Problem(400, "bad-request", detail)
+    if digest is not None and state.digest() != digest:
+        detail = "The body does not have the SHA-256 of its Content-Digest; send the chunk again"
+        raise Problem(400, "digest-mismatch", detail)

@@ -1,0 +1,154 @@
+"""Completion of uploads whose last byte is stored, and removal of those that nobody continues.
+
+A file is completed in short rounds, because joining or checking it may take minutes; a dispatcher that starts anew begins
+again with it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import time
+from collections.abc import Collection, Iterator
+from datetime import datetime, timedelta
+
+from service.artifacts import free_space
+from service.datasets import repository as datasets
+from service.datasets.uploads import repository
+from service.datasets.uploads.files import Lost, is_full, upload_files
+from service.db.models import Dataset
+from service.dispatcher.context import DispatcherContext, passed
+from service.dispatcher.isolation import run_isolated
+
+logger = logging.getLogger(__name__)
+
+_BATCH_SIZE = 20
+_ROUND_SECONDS = 1.0
+_RETRY_AFTER = timedelta(minutes=1)
+_SWEEP_EVERY = timedelta(minutes=5)
+
+
+class Uploads:
+    """Completes uploads, one after the other, and deletes abandoned ones."""
+
+    def __init__(self, context: DispatcherContext) -> None:
+        self._context = context
+        self._running: dict[str, Iterator[None]] = {}
+        """The completion of the current upload, if it takes more than a round."""
+        self._tried_at: dict[str, datetime] = {}
+        self._swept_at: datetime | None = None
+
+    def round(self) -> bool:
+        """Complete uploads for about a second; return `False` if this dispatcher is not in charge."""
+        if not self._context.in_charge:
+            self._running.clear()
+            return False
+        deadline = time.monotonic() + _ROUND_SECONDS
+        without = self._recently_failed()
+        with self._context.database.read() as session:
+            due = repository.complete(session, _BATCH_SIZE, without)
+        self._running = {
+            each.id: self._running[each.id] for each in due if each.id in self._running
+        }
+        for dataset in sorted(due, key=lambda each: each.id not in self._running):
+            run_isolated(
+                lambda each: self._continue(each, deadline), dataset, "complete this upload"
+            )
+            if time.monotonic() >= deadline:
+                return True
+        with self._context.database.read() as session:
+            joined = repository.joined(session, _BATCH_SIZE, without)
+        for dataset in joined:
+            run_isolated(self.remove_chunks, dataset, "remove the chunks of this upload")
+        self._delete_abandoned()
+        return True
+
+    def _continue(self, dataset: Dataset, deadline: float) -> None:
+        self._tried_at[dataset.id] = self._context.clock()  # not reached again soon if it fails
+        steps = self._running.pop(dataset.id, None) or self.complete(dataset)
+        try:
+            for _ in steps:
+                if time.monotonic() >= deadline:
+                    self._running[dataset.id] = steps
+                    break
+        except OSError as error:
+            reason = free_space.full(free_space.ARTIFACTS) if is_full(error) else error
+            logger.warning("The upload of %s cannot be completed now: %s", dataset.id, reason)
+            return
+        del self._tried_at[dataset.id]
+
+    def complete(self, dataset: Dataset) -> Iterator[None]:
+        """Complete the file of an upload step by step, check it, and let it be ingested.
+
+        Raises:
+            OSError: the store does not answer, or is full.
+        """
+        assert dataset.upload_file is not None
+        assert dataset.upload_size is not None
+        files = upload_files(self._context.storage, dataset.id, dataset.upload_file["filename"])
+        expected, state = dataset.upload_file["sha256"], hashlib.sha256()
+        with self._context.database.read() as session:
+            chunks = repository.chunks(session, dataset.id)
+        try:
+            on_block = state.update if expected is not None else None
+            yield from files.complete(dataset.upload_size, chunks, on_block)
+        except Lost:
+            self._fail(dataset, "upload-lost", "The artifact store has lost a part of the upload")
+            return
+        if expected is not None and state.hexdigest() != expected:
+            reason = f"The file has the SHA-256 {state.hexdigest()}, and {expected} was announced"
+            self._fail(dataset, "upload-damaged", reason)
+            return
+        files.publish()
+        with self._context.write() as session:
+            finished = repository.finish(session, dataset.id)
+            is_deleted = datasets.by_id(session, dataset.id).deleted_at is not None
+        if is_deleted:  # perhaps also its folder, before the file appeared
+            self._remove(dataset)
+        elif finished:
+            logger.info("the upload of %s is complete (%d bytes)", dataset.id, dataset.upload_size)
+
+    def remove_chunks(self, dataset: Dataset) -> None:
+        """Remove the chunks of a file that is complete."""
+        assert dataset.upload_file is not None
+        self._tried_at[dataset.id] = self._context.clock()
+        try:
+            upload_files(
+                self._context.storage, dataset.id, dataset.upload_file["filename"]
+            ).remove_chunks()
+        except OSError as error:
+            logger.warning("The chunks of %s cannot be removed now: %s", dataset.id, error)
+            return
+        with self._context.write() as session:
+            repository.forget_chunks(session, dataset.id)
+        del self._tried_at[dataset.id]
+
+    def _fail(self, dataset: Dataset, kind: str, reason: str) -> None:
+        message = f"{reason}. Delete the data set and upload the file again"
+        with self._context.write() as session:
+            failed = repository.fail(session, dataset.id, {"type": kind, "message": message})
+        logger.warning("The upload of %s failed: %s", dataset.id, reason)
+        if failed:
+            self._remove(dataset)
+
+    def _remove(self, dataset: Dataset) -> None:
+        """Remove the folder of an upload. Also that of the chunks: their rows are removed in a later round."""
+        self._context.storage.remove(f"{self._context.storage.dataset_uri(dataset.id)}/upload")
+
+    def _delete_abandoned(self) -> None:
+        now = self._context.clock()
+        if not passed(self._swept_at, now, _SWEEP_EVERY):
+            return
+        before = now - timedelta(days=self._context.settings.keep_uploads_days)
+        with self._context.write() as session:
+            deleted = repository.delete_abandoned(session, before, now)
+        for dataset_id in deleted:
+            logger.info("deleted %s, whose upload was not continued", dataset_id)
+        self._swept_at = now
+
+    def _recently_failed(self) -> Collection[str]:
+        now = self._context.clock()
+        self._tried_at = {
+            id: at for id, at in self._tried_at.items() if not passed(at, now, _RETRY_AFTER)
+        }
+        return self._tried_at.keys()

@@ -1,0 +1,455 @@
+"""Uploads in chunks: resuming, concurrency, damage, limits, completion and removal."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import random
+import socket
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime, timedelta
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fastapi.testclient import TestClient
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from sqlalchemy import select
+
+from service.artifacts import free_space
+from service.datasets.uploads import endpoints
+from service.datasets.uploads import service as uploads
+from service.datasets.uploads.files import RemoteFiles
+from service.db.models import Dataset, UploadChunk
+from service.db.session import Database
+from service.dispatcher.context import utc_now
+from service.dispatcher.garbage import Garbage
+from service.object_store import open_store
+from service.server.app import create_app
+from service.settings import Settings
+from tests.service.test_server_process import api_process
+from tests.support.api_under_test import Api, refused
+from tests.support.polling import until
+from tests.support.uploads import begin, dispatcher_of_uploads, put
+
+CONTENT = random.Random(0).randbytes(3000)
+
+
+@pytest.fixture
+def stored(
+    database: Database,
+    database_url: str,
+    tmp_path: Path,
+    store_root: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> Iterator[Api]:
+    """An API on each database and each kind of artifact store, which takes small chunks."""
+    monkeypatch.setattr(RemoteFiles, "min_chunk", 1)
+    settings = Settings(home=tmp_path / "home", database_url=database_url, artifacts_uri=store_root)
+    app = create_app(settings, database)
+    with TestClient(app) as client:
+        api = Api(client, database, settings, app.state.context)
+        client.headers.update(api.token("submit"))
+        yield api
+
+
+def show(api: Api, dataset_id: str) -> Any:
+    return api.client.get(f"/v1/datasets/{dataset_id}").json()
+
+
+def content_of(api: Api, dataset_id: str) -> bytes:
+    """Read the complete file where the workers do."""
+    fs, path = open_store(show(api, dataset_id)["uri"])
+    content: bytes = fs.cat_file(path)
+    return content
+
+
+def files_of(api: Api, dataset_id: str) -> list[str]:
+    fs, path = open_store(api.context.storage.dataset_uri(dataset_id))
+    return sorted(name.rpartition("/")[2] for name in fs.find(path))
+
+
+def test_chunks_become_one_file_that_is_ingested(stored: Api) -> None:
+    sha256 = hashlib.sha256(CONTENT).hexdigest()
+    created = begin(stored, len(CONTENT), sha256=sha256, fingerprint="mine")
+    assert created.status_code == 201, created.text
+    dataset = created.json()
+    assert (dataset["state"], dataset["upload"]["received"]) == ("uploading", 0)
+    assert dataset["upload"]["fingerprint"] == "mine"
+    finisher = dispatcher_of_uploads(stored)
+    for start, stop in ((0, 1000), (1000, 2500), (2500, 3000)):
+        assert finisher.round()
+        assert show(stored, dataset["id"])["state"] == "uploading"
+        answer = put(stored, dataset["id"], CONTENT, start, stop)
+        assert answer.status_code == 200, answer.text
+        assert answer.headers["upload-offset"] == str(stop)
+        assert answer.json()["upload"]["received"] == stop
+        assert show(stored, dataset["id"])["upload"]["received"] == stop
+    finisher.round()
+    done = show(stored, dataset["id"])
+    assert (done["state"], done["uri"].rpartition("/")[2]) == ("pending", "birds.tar")
+    assert content_of(stored, dataset["id"]) == CONTENT
+    finisher.round()
+    assert files_of(stored, dataset["id"]) == ["birds.tar"]
+    with stored.database.read() as session:
+        assert session.scalars(select(UploadChunk)).all() == []
+    again = put(stored, dataset["id"], CONTENT, 2500, 3000)
+    assert again.status_code == 200, "an answer that was lost"
+    audited = stored.client.get("/v1/audit", headers=stored.token("admin")).json()["data"]
+    assert [each["method"] for each in audited if "/datasets" in each["path"]] == ["PUT", "POST"]
+
+
+PARTS = st.lists(
+    st.tuples(st.integers(0, 120), st.integers(1, 70), st.sampled_from([0, 0, 0, 1])), max_size=10
+)
+
+
+@settings(max_examples=5, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(size=st.integers(1, 150), parts=PARTS)
+def test_any_sequence_of_chunks_ends_in_the_same_file(
+    stored: Api, size: int, parts: list[tuple[int, int, int]]
+) -> None:
+    content = random.Random(size).randbytes(size)
+    dataset_id = begin(stored, size).json()["id"]
+    received = 0
+    # Then the rest as a client resumes, after one repetition.
+    for start, length, more in [*parts, (0, 1, 0), (-1, 64, 0), (-1, 64, 0), (-1, 64, 0)]:
+        start = received if start < 0 else start
+        stop = min(start + length, size)
+        if start >= stop:
+            continue
+        answer = put(stored, dataset_id, content, start, stop, size + more)
+        if more:
+            refused(answer, 422, "Content-Range")
+        elif stop <= received:
+            assert answer.status_code == 200
+        elif start == received:
+            assert answer.status_code == 200
+            received = stop
+        else:  # a gap or an overlap
+            problem = refused(answer, 409, None, "upload-offset")
+            assert problem["offset"] == int(answer.headers["upload-offset"]) == received
+        assert show(stored, dataset_id)["upload"]["received"] == received
+    assert received == size
+    dispatcher_of_uploads(stored).round()
+    assert content_of(stored, dataset_id) == content
+    assert stored.client.delete(f"/v1/datasets/{dataset_id}").status_code == 204
+
+
+def test_concurrent_requests_for_one_chunk_store_it_once(stored: Api) -> None:
+    """Also if they differ: whatever was recorded is never overwritten."""
+    dataset_id = begin(stored, 200_000).json()["id"]
+    contents = [bytes([number]) * 200_000 for number in range(4)]
+    with ThreadPoolExecutor(4) as pool:
+        for start, stop in ((0, 100_000), (100_000, 200_000)):
+            send = partial(put, stored, dataset_id, start=start, stop=stop)
+            answers = list(pool.map(send, contents))
+            assert 200 in [each.status_code for each in answers]
+            for answer in answers:
+                if answer.status_code != 200:
+                    refused(answer, 409, None, "upload-busy")
+    dispatcher_of_uploads(stored).round()
+    content = content_of(stored, dataset_id)
+    assert len(content) == 200_000
+    for half in (content[:100_000], content[100_000:]):
+        assert len(set(half)) == 1, "the chunks of two requests are mixed"
+
+
+def test_wrong_bodies_are_not_stored(stored: Api) -> None:
+    dataset_id = begin(stored, len(CONTENT)).json()["id"]
+    path = f"/v1/datasets/{dataset_id}/content"
+
+    def send(body: bytes | Iterator[bytes], **headers: str) -> Any:
+        named = {name.replace("_", "-"): value for name, value in headers.items()}
+        return stored.client.put(path, content=body, headers=named)
+
+    for header in ("", "bytes 0-9/5", "bytes 9-0/3000", "bytes */3000", "items 0-9/3000"):
+        refused(send(b"x" * 10, content_range=header), 422, "Content-Range")
+    refused(send(b"x" * 10), 422, "Content-Range")
+    for body in (b"x" * 9, b"x" * 11, b""):
+        refused(send(body, content_range="bytes 0-9/3000"), 400)
+        refused(send(iter([body]), content_range="bytes 0-9/3000"), 400)
+    digest = "sha-256=:" + "A" * 43 + "=:"
+    wrong = send(b"x" * 10, content_range="bytes 0-9/3000", content_digest=digest)
+    refused(wrong, 400, None, "digest-mismatch")
+    wrong = send(b"x" * 10, content_range="bytes 0-9/3000", content_digest="sha-256=:AA==:")
+    refused(wrong, 422, "Content-Digest")
+    assert show(stored, dataset_id)["upload"]["received"] == 0
+    assert put(stored, dataset_id, CONTENT, 0, 3000).status_code == 200
+    dispatcher_of_uploads(stored).round()
+    assert content_of(stored, dataset_id) == CONTENT
+
+
+def test_wrong_sha256_fails_the_data_set_and_removes_the_file(stored: Api) -> None:
+    dataset_id = begin(stored, len(CONTENT), sha256="0" * 64).json()["id"]
+    assert put(stored, dataset_id, CONTENT, 0, 3000).status_code == 200
+    dispatcher_of_uploads(stored).round()
+    failed = show(stored, dataset_id)
+    assert (failed["state"], failed["error"]["type"]) == ("failed", "upload-damaged")
+    assert hashlib.sha256(CONTENT).hexdigest() in failed["error"]["message"]
+    assert files_of(stored, dataset_id) == []
+    refused(put(stored, dataset_id, CONTENT, 0, 3000), 409, None, "wrong-state")
+
+
+def test_lost_chunk_fails_the_data_set(stored: Api) -> None:
+    dataset_id = begin(stored, len(CONTENT)).json()["id"]
+    for start in (0, 1000, 2000):
+        put(stored, dataset_id, CONTENT, start, start + 1000)
+    fs, path = open_store(stored.context.storage.dataset_uri(dataset_id))
+    fs.rm(fs.find(path)[-1])
+    dispatcher_of_uploads(stored).round()
+    failed = show(stored, dataset_id)
+    assert (failed["state"], failed["error"]["type"]) == ("failed", "upload-lost")
+
+
+def test_completion_survives_a_kill_at_any_step(stored: Api) -> None:
+    """Each step is followed by a dispatcher that starts anew."""
+    sha256 = hashlib.sha256(CONTENT).hexdigest()
+    dataset_id = begin(stored, len(CONTENT), sha256=sha256).json()["id"]
+    for start in (0, 1000, 2000):
+        put(stored, dataset_id, CONTENT, start, start + 1000)
+    with stored.database.read() as session:
+        dataset = session.get_one(Dataset, dataset_id)
+    for steps in range(4):
+        completion = dispatcher_of_uploads(stored).complete(dataset)
+        for _ in range(steps):
+            next(completion, None)
+        del completion
+        if steps < 1:
+            assert show(stored, dataset_id)["state"] == "uploading"
+    # As if it had been killed between the last two steps.
+    with stored.database.write() as session:
+        session.get_one(Dataset, dataset_id).state = "uploading"
+    dispatcher_of_uploads(stored).round()
+    assert show(stored, dataset_id)["state"] == "pending"
+    assert content_of(stored, dataset_id) == CONTENT
+
+
+def test_upload_deleted_while_it_is_completed_leaves_no_file(
+    stored: Api, garbage_of: Garbage
+) -> None:
+    dataset_id = begin(stored, len(CONTENT)).json()["id"]
+    put(stored, dataset_id, CONTENT, 0, 3000)
+    with stored.database.read() as session:
+        dataset = session.get_one(Dataset, dataset_id)
+    completion = dispatcher_of_uploads(stored).complete(dataset)
+    next(completion, None)
+    stored.client.delete(f"/v1/datasets/{dataset_id}")
+    for _ in completion:
+        pass
+    garbage_of.round()
+    assert files_of(stored, dataset_id) == []
+    with stored.database.read() as session:
+        assert session.scalars(select(UploadChunk)).all() == []
+
+
+@pytest.fixture
+def garbage_of(stored: Api) -> Garbage:
+    from service.dispatcher.adoption import Adoption
+    from service.dispatcher.store_outage import StoreOutage
+
+    context = dispatcher_of_uploads(stored)._context
+    return Garbage(context, Adoption(context, StoreOutage(utc_now)))
+
+
+def test_abandoned_upload_is_deleted_with_its_chunks(stored: Api, garbage_of: Garbage) -> None:
+    ahead = timedelta()
+
+    def clock() -> datetime:
+        return utc_now() + ahead
+
+    abandoned = begin(stored, len(CONTENT)).json()["id"]
+    put(stored, abandoned, CONTENT, 0, 1000)
+    complete = begin(stored, len(CONTENT), name="complete").json()["id"]
+    put(stored, complete, CONTENT, 0, 3000)
+    finisher = dispatcher_of_uploads(stored, clock)
+    finisher.round()
+    assert show(stored, abandoned)["state"] == "uploading"
+    ahead = timedelta(days=7, minutes=1)
+    finisher._context.take_lease()
+    finisher.round()
+    refused(stored.client.get(f"/v1/datasets/{abandoned}"), 404)
+    refused(put(stored, abandoned, CONTENT, 1000, 2000), 404)
+    assert show(stored, complete)["state"] == "pending"
+    garbage_of.round()
+    assert files_of(stored, abandoned) == []
+    assert files_of(stored, complete)
+
+
+@pytest.mark.parametrize(
+    ("change", "field"),
+    [
+        ({"filename": "birds.tar.gz"}, "upload.filename"),
+        ({"filename": "birds.csv"}, "upload.filename"),
+        ({"filename": "../birds.tar"}, "upload.filename"),
+        ({"filename": ".tar"}, "upload.filename"),
+        ({"size": 0}, "upload.size"),
+        ({"size": 10**15}, "upload.size"),
+        ({"sha256": "0" * 63}, "upload.sha256"),
+        ({"folder": "/"}, "upload.folder"),
+    ],
+)
+def test_upload_refuses_bad_files(api: Api, change: dict[str, Any], field: str) -> None:
+    refused(begin(api, **{"size": 1} | change), 422, field)
+    assert api.client.get("/v1/datasets").json()["data"] == []
+
+
+def test_data_set_has_either_a_place_or_an_upload(api: Api) -> None:
+    upload = {"filename": "a.zip", "size": 1}
+    for body in ({}, {"uri": "/images", "upload": upload}):
+        refused(api.client.post("/v1/datasets", json={"name": "x", **body}), 422, "uri")
+    other = api.dataset()
+    refused(put(api, other, b"x", 0, 1), 409, None, "not-an-upload")
+    foreign = begin(api, 1).json()["id"]
+    api.client.headers.update(api.token("submit", tenant="other"))
+    refused(put(api, foreign, b"x", 0, 1), 404)
+
+
+def test_uploads_count_as_pending_and_need_room(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    api.client.headers.update(api.token("submit", max_pending_datasets=1))
+    assert begin(api, 5000).status_code == 201
+    refused(begin(api, 10, name="another"), 429, None, "quota-exceeded")
+    api.client.headers.update(api.token("submit"))
+    monkeypatch.setattr(free_space, "free_bytes", lambda _: free_space.FULL_BYTES + 7000)
+    refused(begin(api, 2001, name="too large"), 507, None, "storage-full")
+    assert begin(api, 2000, name="fits").status_code == 201
+
+
+def test_large_chunk_is_refused_and_other_bodies_stay_small(
+    api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(endpoints, "MAX_CHUNK_BYTES", 400_000)
+    monkeypatch.setattr(uploads, "MAX_CHUNK_BYTES", 400_000)
+    content = bytes(500_000)
+    dataset_id = begin(api, len(content)).json()["id"]
+    for start, stop in ((0, 400_001), (0, 500_000)):
+        problem = refused(put(api, dataset_id, content, start, stop), 413, None, "body-too-large")
+        assert problem["limit"] == 400_000
+    assert put(api, dataset_id, content, 0, 400_000).status_code == 200, "more than max_body_bytes"
+    answer = api.client.post(f"/v1/datasets/{dataset_id}/content", content=content)
+    assert refused(answer, 413)["limit"] == api.settings.max_body_bytes
+
+
+def test_full_disk_loses_nothing(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    dataset_id = begin(api, len(CONTENT)).json()["id"]
+    part = Path(show(api, dataset_id)["uri"]).with_name(".birds.tar.part")
+    part.parent.mkdir(parents=True)
+    part.symlink_to("/dev/full")
+    problem = refused(put(api, dataset_id, CONTENT, 0, 1000), 507, None, "storage-full")
+    assert "DASL_ARTIFACTS_URI" in problem["detail"]
+    part.unlink()
+    assert put(api, dataset_id, CONTENT, 0, 1000).status_code == 200
+    really_write = os.pwrite
+
+    def write(descriptor: int, content: memoryview, position: int) -> int:
+        """Fill the disk with the first bytes."""
+        if position >= 1300:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return really_write(descriptor, content[:300], position)
+
+    with monkeypatch.context() as full:
+        full.setattr(os, "pwrite", write)
+        refused(put(api, dataset_id, CONTENT, 1000, 2000), 507, None, "storage-full")
+    assert part.stat().st_size == 1000, "the space of the chunk is given back"
+    assert show(api, dataset_id)["upload"]["received"] == 1000
+    assert put(api, dataset_id, CONTENT, 1000, 3000).status_code == 200
+    dispatcher_of_uploads(api).round()
+    assert content_of(api, dataset_id) == CONTENT
+
+
+def test_disk_that_is_not_mounted_is_waited_for(api: Api) -> None:
+    dataset_id = begin(api, len(CONTENT)).json()["id"]
+    assert put(api, dataset_id, CONTENT, 0, 1000).status_code == 200
+    folder = Path(show(api, dataset_id)["uri"]).parent
+    away = folder.rename(folder.with_name("away"))
+    refused(put(api, dataset_id, CONTENT, 1000, 3000), 503, None, "store-unavailable")
+    folder.mkdir()
+    (folder / ".birds.tar.part").touch()
+    refused(put(api, dataset_id, CONTENT, 1000, 3000), 503, None, "store-unavailable")
+    (folder / ".birds.tar.part").unlink()
+    folder.rmdir()
+    away.rename(folder)
+    assert put(api, dataset_id, CONTENT, 1000, 3000).status_code == 200
+    folder.rename(away)
+    dispatcher_of_uploads(api).round()
+    assert show(api, dataset_id)["state"] == "uploading"
+    away.rename(folder)
+    dispatcher_of_uploads(api).round()
+    assert show(api, dataset_id)["state"] == "pending"
+    assert content_of(api, dataset_id) == CONTENT
+
+
+def test_storage_report_counts_uploads(api: Api) -> None:
+    dataset_id = begin(api, len(CONTENT)).json()["id"]
+    put(api, dataset_id, CONTENT, 0, 1000)
+    admin = api.token("admin")
+    report = api.client.get("/v1/storage", headers=admin).json()
+    assert report["uploads"] == {"count": 1, "bytes": 1000}
+    assert report["store"]["tenants"] == [{"tenant": "default", "bytes": 0, "uploads": 1000}]
+    api.client.delete(f"/v1/datasets/{dataset_id}")
+    assert api.client.get("/v1/storage", headers=admin).json()["uploads"]["count"] == 0
+
+
+def test_workers_read_only_the_upload_of_the_data_set(stored: Api) -> None:
+    from dasl_core.spec.locations import ReadableFolders
+
+    dataset_id, other = (begin(stored, 1, name=name).json()["id"] for name in ("a", "b"))
+    put(stored, dataset_id, b"x", 0, 1)
+    dispatcher_of_uploads(stored).round()
+    _, headers = stored.ingest(dataset_id)
+    run = f"/worker/v1/datasets/{dataset_id}"
+    start = stored.client.post(f"{run}/start", headers=headers).json()
+    readable = ReadableFolders(
+        start["dataset_roots"],
+        start["excluded_folders"],
+        uris=start["dataset_uris"],
+        excluded_uris=start["excluded_uris"],
+    )
+
+    def may_read(uri: str) -> bool:
+        return readable.allow_uri(uri) if "://" in uri else readable.allow(uri)
+
+    assert may_read(start["uri"])
+    assert start["uri"] == show(stored, dataset_id)["uri"]
+    for uri in (show(stored, other)["uri"], stored.settings.artifacts_uri.removeprefix("file://")):
+        assert not may_read(uri)
+    for path in ("/etc/passwd", "s3://elsewhere/birds.tar"):
+        assert not may_read(path)
+
+
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+def test_killed_api_loses_at_most_a_chunk(api: Api, database_url: str, tmp_path: Path) -> None:
+    """Killed while a chunk is written; another process takes the rest."""
+    content = random.Random(1).randbytes(8 << 20)
+    settings = {
+        "DASL_ARTIFACTS_URI": api.settings.artifacts_uri,
+        "DASL_HOME": str(tmp_path / "home"),
+    }
+    token = api.client.headers["authorization"].removeprefix("Bearer ")
+    dataset = begin(api, len(content)).json()
+    assert put(api, dataset["id"], content, 0, 2 << 20).status_code == 200
+    part = Path(dataset["uri"]).with_name(".birds.tar.part")
+    with api_process(database_url, **settings) as (process, url):
+        host, _, port = url.removeprefix("http://").partition(":")
+        with socket.create_connection((host, int(port))) as connection:
+            head = (
+                f"PUT /v1/datasets/{dataset['id']}/content HTTP/1.1",
+                f"Host: {host}",
+                f"Authorization: Bearer {token}",
+                f"Content-Range: bytes {2 << 20}-{(6 << 20) - 1}/{len(content)}",
+                f"Content-Length: {4 << 20}",
+            )
+            connection.sendall("\r\n".join((*head, "", "")).encode())
+            connection.sendall(b"\xff" * (3 << 20))
+            until(lambda: part.stat().st_size > 2 << 20 or None, "a part of the chunk on the disk")
+            process.kill()
+            process.wait()
+    assert show(api, dataset["id"])["upload"]["received"] == 2 << 20
+    for start in (2 << 20, 5 << 20):
+        assert put(api, dataset["id"], content, start, start + (3 << 20)).status_code == 200
+    dispatcher_of_uploads(api).round()
+    assert content_of(api, dataset["id"]) == content
