@@ -15,6 +15,7 @@ from dasl_core.spec.locations import (
     local_path,
 )
 from dasl_core.spec.normalization import describing_files
+from dasl_core.spec.source import is_pattern, remote_scheme
 from dasl_core.spec.weights import weights_problem
 from dasl_core.spec.weights_record import NO_RECORD
 from service.datasets import repository as datasets
@@ -70,7 +71,7 @@ def check_paths(
             problems = _content_problems(pretrained, spec.backbone)
     names = _named_datasets(spec)
     for field, dataset in ready.items():
-        problems += _folder_problems(settings, readable, field, names[field], dataset)
+        problems += _images_problems(settings, readable, field, names[field], dataset)
     return PathChecks(problems, record)
 
 
@@ -134,15 +135,20 @@ def _content_problems(pretrained: str, backbone: Backbone) -> list[FieldProblem]
     return [FieldProblem("backbone.pretrained", problem, pretrained, expected)] if problem else []
 
 
-def _folder_problems(
+def _images_problems(
     settings: Settings, readable: ReadableFolders, field: str, name: str, dataset: Dataset
 ) -> list[FieldProblem]:
-    if not readable.allow_tree(dataset.uri):
-        message = f"was ingested, but its folder {dataset.uri} {OUTSIDE}"
+    uri, is_remote = dataset.uri, remote_scheme(dataset.uri) is not None
+    # The service itself chose where an upload is, and workers may read that place.
+    if dataset.upload_folder is None and not (
+        readable.allow_uri(uri) if is_remote else readable.allow_tree(uri)
+    ):
+        message = f"was ingested, but its folder {uri} {OUTSIDE}"
         return [FieldProblem(field, message, name, readable.expected("a data set"))]
-    reason = _why_unreadable(dataset.uri) if settings.check_paths else None
+    # Whether a store has the images, the workers find out.
+    reason = _why_unreadable(uri) if settings.check_paths and not is_remote else None
     if reason is not None:
-        message = f"was ingested, but its folder {dataset.uri} {reason}"
+        message = f"was ingested, but its folder {uri} {reason}"
         expected = (
             "a data set whose folder the server can read: mount it again, or delete the data set "
             "and register it again"
@@ -151,9 +157,12 @@ def _folder_problems(
     return []
 
 
-def _why_unreadable(folder: str) -> str | None:
-    """Return why a folder cannot be read; `None` if it can."""
+def _why_unreadable(location: str) -> str | None:
+    """Return why a folder or file cannot be read; `None` if it can."""
+    path = Path(location)
     try:
-        return None if Path(folder).is_dir() else "is no longer there"
+        if path.exists() or (is_pattern(path.name) and path.parent.exists()):
+            return None
+        return "is no longer there"
     except OSError as error:
         return f"cannot be read: {error.strerror}"

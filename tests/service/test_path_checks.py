@@ -312,3 +312,28 @@ def test_submit_refuses_weights_that_cannot_be_loaded(api: Api, tmp_path: Path) 
         {"name": "resnet50d", "pretrained": str(hub / "model.safetensors")} | normalization,
     ):
         assert submit(api, backbone=backbone).status_code == 201, backbone
+
+
+def test_submit_accepts_every_kind_of_source_while_it_is_there(api: Api, tmp_path: Path) -> None:
+    dataset_id, archive = api.dataset(), tmp_path / "birds-000.tar"
+
+    def submitted(uri: str, **columns: Any) -> Any:
+        with api.database.write() as session:
+            row = session.get_one(Dataset, dataset_id)
+            row.uri = uri
+            for name, value in columns.items():
+                setattr(row, name, value)
+        return submit(api)
+
+    problem = refused(submitted(str(archive)), 422, "dataset")
+    assert "is no longer there" in problem["detail"]
+    archive.touch()
+    for uri in (str(archive), f"{tmp_path}/birds-*.tar", "s3://bucket/birds"):
+        assert submitted(uri).status_code == 201, uri
+    api.settings.dataset_uris = ("s3://other",)
+    assert "outside the folders" in refused(submitted("s3://bucket/birds"), 422)["detail"]
+    own = api.settings.home / "artifacts" / "datasets" / dataset_id / "upload"
+    own.mkdir(parents=True)
+    (own / "birds.tar").touch()
+    assert "outside the folders" in refused(submitted(f"{own}/birds.tar"), 422)["detail"]
+    assert submitted(f"{own}/birds.tar", upload_file={"filename": "x"}).status_code == 201

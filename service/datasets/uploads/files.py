@@ -130,10 +130,9 @@ class LocalFiles:
                     position, left = position + written, left[written:]
             os.fsync(descriptor)
         except BaseException:
+            # Space may be what is missing.
             with suppress(OSError):
-                os.ftruncate(
-                    descriptor, start
-                )  # gives the space back, which may be what is missing
+                os.ftruncate(descriptor, start)
             raise
         if start == 0:
             for folder in list(self._partial.parents)[:3]:  # those that are new
