@@ -34,14 +34,15 @@ class Canvases:
         image_size: int,
         channels: int,
         *,
-        cache: Path,
+        cache: Path | None,
         threads: int,
         on_read: OnRead = lambda images: None,
     ) -> None:
         """Open or build the cache.
 
         Args:
-            cache: a folder for this data set, which several processes may share.
+            cache: a folder for this data set, which several processes may share; None: decode each image when it
+                is read.
             threads: number of threads that decode images in each epoch if there is no cache. It is
                 built with all cores.
             on_read: called while the cache is built, by this or another process, with the number of
@@ -56,7 +57,7 @@ class Canvases:
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="decode")
         self._pixels: np.ndarray | None = None
         self._folder: CacheFolder | None = None
-        if index.on_disk:
+        if index.on_disk and cache is not None:
             self._open(cache, on_read)
         for position in sorted(self.unreadable)[:PATHS_REPORTED]:
             self._warn(position)

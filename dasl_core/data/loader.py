@@ -102,14 +102,12 @@ class EpochLoader:
         share = self.batch_size // world_size()
         begin = rank() * share
         # Batches of two epochs are read at the same time.
-        order_of = lru_cache(maxsize=2)(
-            lambda epoch: self._order(stream(self.seed, "order", epoch)).numpy()
-        )
+        order_of = lru_cache(maxsize=2)(self.order)
 
         def read(position: tuple[np.ndarray, int]) -> Batch:
             started = time.perf_counter()
             order, step = position
-            batch = self.indices[order[step * self.batch_size : (step + 1) * self.batch_size]]
+            batch = order[step * self.batch_size : (step + 1) * self.batch_size]
             pixels, valid_hw = self.canvases.read(batch[begin : begin + share])
             seconds = time.perf_counter() - started
             return finish(Batch(pixels, valid_hw, torch.from_numpy(batch), step, seconds))
@@ -122,6 +120,11 @@ class EpochLoader:
                 ((order_of(epoch), step) for epoch, step in positions),
                 BATCHES_AHEAD,
             )
+
+    def order(self, epoch: int) -> np.ndarray:
+        """Positions in the index of the images of an epoch, batch after batch."""
+        order: np.ndarray = self.indices[self._order(stream(self.seed, "order", epoch)).numpy()]
+        return order
 
     def _order(self, generator: torch.Generator) -> Tensor:
         """Positions in `indices` for an epoch, batch after batch."""

@@ -12,6 +12,7 @@ from dasl_core.data.index import DatasetIndex
 from dasl_core.data.ingest import list_source
 from dasl_core.data.sources import SourceRecord, find_source
 from dasl_core.spec.source import SourceOptions, remote_scheme
+from dasl_core.standalone.console import print_line
 from dasl_core.standalone.index_cache import open_index
 from dasl_core.standalone.ranks import on_rank_0
 
@@ -91,6 +92,14 @@ def open_images(location: ImageLocation) -> tuple[DatasetIndex, Path]:
         here = location.find()
         index = replace(index, source=replace(index.source, uri=here.uri, root=here.root))
     return index, _cache_root() / name
+
+
+def print_warnings(index: DatasetIndex) -> None:
+    """Print which files of a folder are not used, and what is lost of the others."""
+    for skipped in index.skipped:
+        print_line(f"Skipped {skipped.path}: {skipped.reason}", "stderr")
+    for warning in index.warnings():
+        print_line(f"Warning: {warning}.", "stderr")
 
 
 def _cache_root() -> Path:

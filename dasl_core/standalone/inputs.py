@@ -6,8 +6,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dasl_core.spec import JobSpec, apply_overrides, load_spec
+from dasl_core.models.warm_start import pretrained_path
+from dasl_core.spec import JobSpec, WeightsRecord, apply_overrides, load_spec, read_record
 from dasl_core.spec.source import is_missing
+from dasl_core.spec.weights import weights_problem
+from dasl_core.spec.weights_record import NO_RECORD
 from dasl_core.standalone.images import ImageLocation
 from dasl_core.standalone.ranks import with_resources_of_this_machine
 
@@ -95,3 +98,17 @@ def _location(
     given = ImageLocation(uri, split, field)
     settings["dataset"] = given.name
     return given
+
+
+def start_weights(spec: JobSpec) -> WeightsRecord:
+    """Read what the weights to start from record, if there are any.
+
+    Raises:
+        ValueError: they cannot be read, or are not those of the backbone.
+    """
+    if spec.backbone.pretrained is None:
+        return NO_RECORD
+    weights = pretrained_path(spec.backbone.pretrained)
+    if problem := weights_problem(weights, spec.backbone):
+        raise ValueError(f"backbone.pretrained: {weights} {problem}")
+    return read_record(weights)

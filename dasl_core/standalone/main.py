@@ -13,8 +13,6 @@ import torch
 from pydantic import ValidationError
 from safetensors import SafetensorError
 
-from dasl_core.data.index import DatasetIndex
-from dasl_core.models.warm_start import pretrained_path
 from dasl_core.spec import (
     JobSpec,
     ResolvedResources,
@@ -25,11 +23,9 @@ from dasl_core.spec import (
     resolve,
 )
 from dasl_core.spec.source import is_missing
-from dasl_core.spec.weights import weights_problem
-from dasl_core.spec.weights_record import NO_RECORD
 from dasl_core.standalone.console import ConsoleReporter, fail, print_line
-from dasl_core.standalone.images import open_images
-from dasl_core.standalone.inputs import DataOptions, Locations, read_spec
+from dasl_core.standalone.images import open_images, print_warnings
+from dasl_core.standalone.inputs import DataOptions, Locations, read_spec, start_weights
 from dasl_core.standalone.ranks import (
     join_ranks,
     leave_ranks,
@@ -164,7 +160,7 @@ def _train(
                 run_dir.write_spec(spec.model_dump_json(indent=2))
             for read in (index, evaluate_on):
                 if read is not None:
-                    _print_warnings(read)
+                    print_warnings(read)
         stack.enter_context(_interruptible(reporter))
         scratch = output if run_dir is None else run_dir.scratch
         outcome = pretrain(
@@ -198,20 +194,7 @@ def _read_record(spec: JobSpec, start: Path | None) -> WeightsRecord:
     """Read what the checkpoint to resume from, or the weights to start from, record."""
     if start is not None:
         return read_record(start)
-    if spec.backbone.pretrained is None:
-        return NO_RECORD
-    weights = pretrained_path(spec.backbone.pretrained)
-    if problem := weights_problem(weights, spec.backbone):
-        raise ValueError(f"backbone.pretrained: {weights} {problem}")
-    return read_record(weights)
-
-
-def _print_warnings(index: DatasetIndex) -> None:
-    """Print which files of a folder are not used, and what is lost of the others."""
-    for skipped in index.skipped:
-        print_line(f"Skipped {skipped.path}: {skipped.reason}", "stderr")
-    for warning in index.warnings():
-        print_line(f"Warning: {warning}.", "stderr")
+    return start_weights(spec)
 
 
 @contextmanager

@@ -277,7 +277,7 @@ def build_trainer(
         resume_from=files.resume,
         branch=files.branch,
     )
-    view_maker = _build_view_maker(spec, augmentation, device, dtype)
+    view_maker = build_view_maker(spec, augmentation, device, dtype)
     return Trainer(
         settings=spec.train,
         length=length,
@@ -325,7 +325,7 @@ def _build_method(
     return method
 
 
-def _build_view_maker(
+def build_view_maker(
     spec: ResolvedJobSpec,
     augmentation: Augmentation | None,
     device: torch.device,

@@ -18,6 +18,7 @@ from service.cli import (
     jobs,
     login,
     prepare,
+    preview,
     server,
     show,
     storage,
@@ -88,4 +89,5 @@ usage.register(app)
 doctor.register(app)
 prepare.register(app)
 train.register(app)
+preview.register(app)
 export.register(app)

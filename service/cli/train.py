@@ -16,7 +16,12 @@ def register(app: typer.Typer) -> None:
     app.command()(train)
 
 
-def _existing(location: str | None) -> str | None:
+def existing(location: str | None) -> str | None:
+    """Check an option that names images, which must exist if they are on this machine.
+
+    Raises:
+        typer.BadParameter: they do not exist (exit code 2).
+    """
     from dasl_core.spec.source import is_missing
 
     if location is not None and is_missing(location):
@@ -35,7 +40,7 @@ def train(
         str | None,
         typer.Option(
             metavar="LOCATION",
-            callback=_existing,
+            callback=existing,
             help="Folder of images, or an archive, list or table of them; a path, or a URI such as "
             "s3://BUCKET/FOLDER. Default: `dataset` in the spec, read as a path.",
         ),
@@ -47,7 +52,7 @@ def train(
         str | None,
         typer.Option(
             metavar="LOCATION",
-            callback=_existing,
+            callback=existing,
             help="Images to evaluate on, likewise. Default: `evaluate.dataset` in the spec, read as a path, if "
             "it is set.",
         ),

@@ -1,0 +1,50 @@
+"""Previews without a service: `dasl preview`."""
+
+from pathlib import Path
+
+from pydantic import ValidationError
+from safetensors import SafetensorError
+
+from dasl_core import previews
+from dasl_core.spec import JobSpec, SpecError, field_problems, resolve
+from dasl_core.standalone.console import fail, print_line
+from dasl_core.standalone.images import open_images, print_warnings
+from dasl_core.standalone.inputs import DataOptions, read_spec, start_weights
+
+
+def preview(
+    spec_path: Path, options: DataOptions, output: Path, overrides: list[str], images: int
+) -> int:
+    """Write the preview of a spec file on a folder of images; returns the exit code.
+
+    Args:
+        options: the images, as for a training. Those to evaluate on are not read: then none is held out.
+        output: folder for the files; those of an earlier preview there are removed.
+        images: their number.
+    """
+    try:
+        spec, locations = read_spec(spec_path, options, overrides)
+        for location in locations.all():
+            if location.contains(output):
+                raise ValueError(
+                    f"--output: {output} is inside the folder of images. Choose another one."
+                )
+        index, _ = open_images(locations.data)
+        print_warnings(index)
+        resolved = resolve(spec, index.facts(), start_weights(spec))
+        drawn = previews.draw(resolved, index, images)
+        files = previews.write(drawn, output)
+    except ValidationError as error:
+        return fail("\n".join(map(str, field_problems(error, JobSpec))))
+    except SpecError as error:
+        return fail("\n".join(map(str, error.problems)))
+    except (ValueError, OSError, SafetensorError) as error:
+        return fail(str(error))
+    for row in drawn.rows:
+        if row.unreadable is not None:
+            print_line(f"{index.paths[row.position]} cannot be read: {row.unreadable}", "stderr")
+    print_line(
+        f"{output / previews.SHEET}: {len(drawn.rows)} images with {len(drawn.views)} views each; "
+        f"{len(files) - 1} more files beside it"
+    )
+    return 0
