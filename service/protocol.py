@@ -27,6 +27,7 @@ STORE_UNAVAILABLE = "store-unavailable"
 """Type of the error of an attempt that could not use the artifact store."""
 
 IngestOutcome = Literal["ready", "failed"]
+PreviewOutcome = Literal["succeeded", "failed"]
 
 NO_ROOM = "no-room"
 """Type of the error of an attempt for whose ranks Ray had no room."""
@@ -352,4 +353,36 @@ class IngestReport(WorkerRequest):
     def _complete(self) -> IngestReport:
         if self.state == "ready" and (self.facts is None or self.index_uri is None):
             raise ValueError("a data set that is ready has facts and an index_uri")
+        return self
+
+
+class PreviewStart(WorkerAnswer):
+    """What a preview run draws, and the folder for its files."""
+
+    spec: dict[str, Any]
+    images: int
+    dataset: WorkerDataset
+    artifacts_uri: str
+    dataset_roots: list[str]
+    excluded_folders: list[str] = []
+    dataset_uris: list[str] | None = None
+    excluded_uris: list[str] = []
+
+    def job_spec(self) -> ResolvedJobSpec:
+        """Return the spec, checked."""
+        return ResolvedJobSpec.model_validate(self.spec)
+
+
+class PreviewReport(WorkerRequest):
+    """How a preview run ended: its files are in the folder `uri`."""
+
+    state: PreviewOutcome
+    uri: Uri | None = None
+    files: Annotated[list[FileEntry], Field(max_length=MAX_FILES, fail_fast=True)] = []
+    error: ErrorReport | None = None
+
+    @model_validator(mode="after")
+    def _complete(self) -> PreviewReport:
+        if self.state == "succeeded" and (self.uri is None or not self.files):
+            raise ValueError("a preview that succeeded has a uri and files")
         return self

@@ -73,6 +73,15 @@ class DatasetState(StrEnum):
     FAILED = "failed"
 
 
+class PreviewState(StrEnum):
+    """State of a preview."""
+
+    QUEUED = "queued"
+    RUNNING = "running"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+
+
 AttemptOutcome = Literal[Outcome, "lost"]
 
 _S = JobStatus

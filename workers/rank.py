@@ -11,16 +11,13 @@ import os
 import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from dasl_core.data.index import DatasetIndex
     from dasl_core.spec.locations import ReadableFolders
     from dasl_core.vocabulary import TrainingOutcome
     from service.client.worker import WorkerClient
-    from service.protocol import WorkerDataset
 
 logger = logging.getLogger(__name__)
 
@@ -43,6 +40,7 @@ def train_rank(config: dict[str, Any]) -> None:
     from service.client.worker import WorkerClient
     from service.protocol import AttemptStart
     from workers import placement
+    from workers.datasets import open_dataset
     from workers.logs import log_to_stderr
     from workers.ray_logs import remove_old_logs_here
     from workers.reporter import ApiReporter
@@ -101,11 +99,11 @@ def train_rank(config: dict[str, Any]) -> None:
             branch = start.resume.branch
         outcome = pretrain(
             spec,
-            _index(start.dataset, readable, scratch),
+            open_dataset(start.dataset, readable, scratch),
             reporter or NullReporter(),
             RunFiles(cache_root() / start.dataset.id, scratch, resume, branch),
             evaluate_on=(
-                _index(start.evaluate_dataset, readable, scratch)
+                open_dataset(start.evaluate_dataset, readable, scratch)
                 if start.evaluate_dataset
                 else None
             ),
@@ -134,30 +132,6 @@ def report_end(client: WorkerClient, outcome: TrainingOutcome) -> None:
         if isinstance(error, ApiError) and error.status < 500:
             raise
         raise ReportsUndelivered(f"the end of the run was not reported: {error}") from error
-
-
-def _index(dataset: WorkerDataset, readable: ReadableFolders, scratch: Path) -> DatasetIndex:
-    from dasl_core.data.index import DatasetIndex
-    from dasl_core.data.sources import find_source
-    from dasl_core.spec.locations import only
-    from workers.artifacts import fetch
-
-    if dataset.upload_folder is not None:
-        readable = only(dataset.upload_folder)
-    index = DatasetIndex.load(fetch(dataset.index_uri, scratch / f"{dataset.id}.index"))
-    # Ingest checked this too, but a part of the path may have become a link since.
-    try:
-        found = find_source(dataset.uri, index.source.options, readable)
-    except ValueError as error:
-        raise ValueError(f"the data set {dataset.name} cannot be read: {error}") from error
-    # Ingest stores the resolved location, so that an index of another one can be refused here.
-    here = index.location if "://" in index.location else os.path.realpath(index.location)
-    if found.uri != here:
-        raise ValueError(
-            f"the index of {dataset.name} belongs to {index.location}, not {dataset.uri}"
-        )
-    source = replace(index.source, uri=found.uri, root=found.root)
-    return replace(index, source=source, allowed=readable)
 
 
 def _check_weights(pretrained: str | None, readable: ReadableFolders) -> None:

@@ -96,7 +96,9 @@ class Preview:
         }
 
 
-def draw(spec: ResolvedJobSpec, index: DatasetIndex, images: int) -> Preview:
+def draw(
+    spec: ResolvedJobSpec, index: DatasetIndex, images: int, *, threads: int | None = None
+) -> Preview:
     """Draw the views of the first images that a training by this spec takes, in its order.
 
     These are the images of the first batches of the first epoch, with the views that their steps draw: those of a
@@ -106,6 +108,7 @@ def draw(spec: ResolvedJobSpec, index: DatasetIndex, images: int) -> Preview:
 
     Args:
         images: their number; fewer are drawn if an epoch has fewer.
+        threads: that decode images; None: one for each core.
 
     Raises:
         ValueError: the spec cannot run on this data, or the images are too many; the message names the field.
@@ -115,7 +118,11 @@ def draw(spec: ResolvedJobSpec, index: DatasetIndex, images: int) -> Preview:
     backbone = spec.backbone
     views = views_of(spec.method, spec.augment, backbone.image_size)
     canvases = Canvases(
-        index, backbone.image_size, backbone.in_channels, cache=None, threads=usable_cores()
+        index,
+        backbone.image_size,
+        backbone.in_channels,
+        cache=None,
+        threads=threads or usable_cores(),
     )
     with closing(canvases):
         loader = _data(spec, canvases).loader

@@ -52,6 +52,10 @@ class Storage:
         """The folder of a data set's index."""
         return f"{self.root}/datasets/{dataset_id}"
 
+    def preview_uri(self, preview_id: str) -> str:
+        """The folder of a preview's files."""
+        return f"{self.root}/previews/{preview_id}"
+
     def size(self, uri: str) -> int | None:
         """Size of a file in bytes; `None` if it does not exist."""
         fs, path = open_store(uri)

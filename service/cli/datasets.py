@@ -22,6 +22,7 @@ from service.cli.output import (
     size,
 )
 from service.cli.uploads import check_uploadable, upload_images
+from service.cli.preview import preview_dataset
 
 if TYPE_CHECKING:
     from service.client.models import Dataset
@@ -42,6 +43,7 @@ def register(app: typer.Typer) -> None:
     datasets.command("list")(list_datasets)
     datasets.command()(show)
     datasets.command()(rm)
+    datasets.command("preview")(preview_dataset)
     app.add_typer(datasets, name="datasets")
 
 

@@ -1,15 +1,20 @@
-"""`dasl preview`: views of a folder of images as a spec would draw them, without a service."""
+"""`dasl preview` and `dasl datasets preview`: views as a spec would draw them, without and with a service."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from service.cli.inputs import Overrides, SpecFile
-from service.cli.output import core_extra
+from service.cli.inputs import Overrides, SpecFile, connect, id_or_name, read_spec
+from service.cli.output import AsJson, core_extra, note, plain, print_json, print_line
 from service.cli.train import existing
+
+_Images = Annotated[
+    int, typer.Option(min=1, max=64, help="How many images, the first ones of a training.")
+]
 
 
 def register(app: typer.Typer) -> None:
@@ -46,9 +51,7 @@ def preview(
             help="Images that the training evaluates on, so that it holds out none of the others.",
         ),
     ] = None,
-    images: Annotated[
-        int, typer.Option(min=1, max=64, help="How many images, the first ones of a training.")
-    ] = 8,
+    images: _Images = 8,
 ) -> None:
     """Draw the views that training by a spec would draw, without a service: a contact sheet and single images."""
     with core_extra("preview"):
@@ -56,3 +59,48 @@ def preview(
         from dasl_core.standalone.preview import preview as run
     options = DataOptions(data, split, evaluate_data)
     raise typer.Exit(run(spec, options, output, overrides, images))
+
+
+def preview_dataset(
+    dataset: Annotated[
+        str,
+        typer.Argument(metavar="DATASET", callback=id_or_name, help="Id or name of the data set."),
+    ],
+    overrides: Overrides,
+    spec: Annotated[
+        Path,
+        typer.Option(
+            metavar="SPEC.yaml",
+            exists=True,
+            dir_okay=False,
+            readable=True,
+            help="YAML or JSON file with a spec. Its `dataset` is ignored.",
+        ),
+    ],
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output",
+            "-o",
+            metavar="DIR",
+            file_okay=False,
+            help="Folder for the pictures. Default: a folder named after the id.",
+        ),
+    ] = None,
+    images: _Images = 8,
+    as_json: AsJson = False,
+) -> None:
+    """Draw the views of a data set that training by a spec would draw. Waits, and downloads them."""
+    settings = read_spec(spec, [*overrides, f"dataset={json.dumps(dataset)}"])
+    with connect() as client:
+        record = client.datasets.get(dataset)
+        requested = client.previews.request(record.id, settings, images=images)
+        if not as_json:
+            note(f"Drawing views of {record.name} ({requested.id}) ...")
+        drawn = client.previews.wait(requested.id)
+        folder = output or Path(drawn.id)
+        files = client.previews.download(drawn, folder)
+    if as_json:
+        print_json({**plain(drawn), "directory": str(folder)})
+        return
+    print_line(f"{folder / 'sheet.png'}: {len(files) - 1} more files beside it")

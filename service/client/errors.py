@@ -144,6 +144,18 @@ class DatasetFailed(DaslError):
         return type(self), (self.dataset,)
 
 
+class PreviewFailed(DaslError):
+    """A preview failed during a `wait`. `preview` is its final state."""
+
+    def __init__(self, preview: Any) -> None:
+        self.preview = preview
+        reason = "no reason" if preview.error is None else preview.error.message
+        super().__init__(f"Preview {preview.id} failed: {reason}")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.preview,)
+
+
 class WaitTimeout(DaslError, TimeoutError):
     """A `wait` reached its timeout; the job or ingest itself continues."""
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr
 
-from service.states import TERMINAL, DatasetState, JobStatus
+from service.states import TERMINAL, DatasetState, JobStatus, PreviewState
 
 if TYPE_CHECKING:
     from service.client.datasets import Datasets
@@ -292,6 +292,38 @@ class Dataset(Record):
         if self._datasets is None:
             raise RuntimeError("this Dataset does not come from a Client")
         return self._datasets.wait(self.id, timeout=timeout, poll=poll)
+
+
+class PreviewFile(Record):
+    """A file of a preview."""
+
+    name: str
+    size: int
+    sha256: str
+    content_type: str = "application/octet-stream"
+
+
+class Preview(Record):
+    """Views of a data set as a spec draws them. `state` is queued, running, succeeded or failed.
+
+    A list of previews has neither their specs nor their files.
+    """
+
+    id: str
+    dataset_id: str
+    state: str
+    images: int = 0
+    spec: dict[str, Any] = Field(default_factory=dict)
+    resolved: dict[str, Any] = Field(default_factory=dict)
+    files: list[PreviewFile] = Field(default_factory=list)
+    error: Problem | None = None
+    created_at: datetime | None = None
+    finished_at: datetime | None = None
+
+    @property
+    def done(self) -> bool:
+        """Whether it is drawn, or has failed."""
+        return self.state in (PreviewState.SUCCEEDED, PreviewState.FAILED)
 
 
 class Token(Record):

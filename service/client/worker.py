@@ -32,6 +32,8 @@ from service.protocol import (
     IngestReport,
     IngestStart,
     MetricBatch,
+    PreviewReport,
+    PreviewStart,
     WorkerRequest,
 )
 
@@ -224,6 +226,23 @@ class WorkerClient:
             error=error,
         )
         self._post("finish", result, patience, dataset=dataset)
+
+    def preview_start(self) -> PreviewStart:
+        """Report that the preview run has started, and fetch what it draws."""
+        return PreviewStart.model_validate(self._post("start", None, None))
+
+    def preview_succeeded(self, uri: str, files: Sequence[FileEntry]) -> None:
+        """Report the files of the preview run, which are written."""
+        self._post(
+            "finish",
+            _report(PreviewReport, state="succeeded", uri=uri, files=list(files)),
+            None,
+        )
+
+    def preview_failed(self, type: str, message: str) -> None:
+        """Report why the preview cannot be drawn."""
+        error = {"type": type, "message": message}
+        self._post("finish", _report(PreviewReport, state="failed", error=error), None)
 
     def close(self) -> None:
         """Close the connections."""

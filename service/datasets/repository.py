@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 from sqlalchemy import bindparam, func, or_, select, update
@@ -15,13 +15,11 @@ from sqlalchemy.orm import Session
 from service.db.models import Dataset, IngestRun, Job, Token, User
 from service.runs import repository as runs
 from service.runs.repository import RunView
+from service.runs.turns import take_turns
 from service.states import LIVE_ATTEMPT, TERMINAL, AttemptState, DatasetState
 
 _REMOVED = "removed"
 """State of a deleted data set whose ingest run and files are gone, too."""
-
-# Before and after all times at which ingests began.
-_NEVER, _NOW = (time.replace(tzinfo=UTC) for time in (datetime.min, datetime.max))
 
 # Each submission runs this query: building it once halves its time.
 _FIND = select(Dataset).where(
@@ -130,10 +128,7 @@ def count_pending(session: Session, token_id: str, user_id: str | None) -> int:
 def awaiting_ingest(
     session: Session, max_concurrent: int, without: Collection[str] = ()
 ) -> Sequence[str]:
-    """Return the ids of the data sets to ingest next.
-
-    The tenant with the fewest running ingests is next; of several, the one whose last ingest began first. Of
-    a tenant, the oldest data set is next.
+    """Return the ids of the data sets to ingest next: tenants take turns.
 
     Args:
         max_concurrent: limit of running ingests; those of deleted data sets count until they are stopped.
@@ -155,23 +150,15 @@ def awaiting_ingest(
         )
         .subquery()
     )
-    waiting: dict[str, list[str]] = {}
-    for tenant, dataset_id, _ in session.execute(
-        select(pending).where(pending.c.position <= free).order_by(pending.c.id)
-    ):
-        waiting.setdefault(tenant, []).append(dataset_id)
-    began = _last_ingests(session, waiting) if len(waiting) > 1 else {}
-    due: list[str] = []
-    while waiting and len(due) < free:
-        tenant = min(
-            waiting, key=lambda name: (running[name], began.get(name, _NEVER), waiting[name][0])
+    waiting = [
+        (tenant, dataset_id)
+        for tenant, dataset_id, _ in session.execute(
+            select(pending).where(pending.c.position <= free).order_by(pending.c.id)
         )
-        due.append(waiting[tenant].pop(0))
-        if not waiting[tenant]:
-            del waiting[tenant]
-        running[tenant] += 1
-        began[tenant] = _NOW
-    return due
+    ]
+    tenants = {tenant for tenant, _ in waiting}
+    began = _last_ingests(session, tenants) if len(tenants) > 1 else {}
+    return take_turns(waiting, running, began, free)
 
 
 def _last_ingests(session: Session, tenants: Collection[str]) -> dict[str, datetime]:
@@ -281,18 +268,6 @@ def begin_ingest(session: Session, dataset_id: str, token_hash: str) -> IngestRu
     before = runs.newest(session, IngestRun, dataset_id)
     number = before.number + 1 if before is not None else 1
     return runs.add(session, IngestRun, dataset_id, number, token_hash)
-
-
-def count_lost(session: Session, dataset_id: str) -> int:
-    """How many ingest runs of a data set Ray has lost."""
-    lost = (IngestRun.owner == dataset_id, IngestRun.state == AttemptState.LOST)
-    return session.execute(select(func.count()).select_from(IngestRun).where(*lost)).scalar_one()
-
-
-def count_ended_with(session: Session, dataset_id: str, error_type: str) -> int:
-    """How many ingest runs of a data set ended with an error of this type."""
-    ended = (IngestRun.owner == dataset_id, IngestRun.error["type"].as_string() == error_type)
-    return session.execute(select(func.count()).select_from(IngestRun).where(*ended)).scalar_one()
 
 
 def any_was_lost(session: Session) -> bool:

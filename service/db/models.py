@@ -146,6 +146,38 @@ class UploadChunk(Base):
     name: Mapped[str] = mapped_column(String(100))
 
 
+class Preview(Base):
+    """Views of a data set as a spec draws them; its runs are `PreviewRun`s."""
+
+    __tablename__ = "previews"
+    __table_args__ = (
+        # Lists are ordered by id.
+        Index(None, "dataset_id", "id"),
+        Index(None, "state", "id"),
+        Index(None, "token_id", "state"),
+    )
+
+    id: Mapped[str] = mapped_column(String(40), primary_key=True)
+    tenant: Mapped[str] = mapped_column(String(100))
+    dataset_id: Mapped[str] = mapped_column(ForeignKey("datasets.id"))
+    state: Mapped[str] = mapped_column(String(20))
+    # As of a job: the spec as it was submitted, and resolved.
+    spec: Mapped[Object]
+    resolved: Mapped[Object]
+    spec_version: Mapped[int]
+    images: Mapped[int]
+    # The folder of the files, and a list of {name, size, sha256}, of a preview that succeeded.
+    uri: Mapped[str | None] = mapped_column(Text)
+    files: Mapped[list[Object]]
+    error: Mapped[Object | None]
+    # The token that requested the preview and whose limit it uses.
+    token_id: Mapped[str | None] = mapped_column(String(40))
+    created_at: Mapped[datetime]
+    finished_at: Mapped[datetime | None]
+    # Hidden from every endpoint; the dispatcher removes its files, then the row.
+    deleted_at: Mapped[datetime | None]
+
+
 class Job(Base):
     """A job. Only `service.lifecycle` writes `status`, `attempt`, the counts of failures and `next_event`."""
 
@@ -296,7 +328,7 @@ class IdempotencyKey(Base):
 class Run(Base):
     """A run of a program on Ray, of any kind; `(owner, number)` is its fencing epoch.
 
-    The owner is a job or a data set; an owner's runs are numbered 1, 2, 3, ...
+    The owner is a job, a data set or a preview; an owner's runs are numbered 1, 2, 3, ...
     """
 
     __tablename__ = "runs"
@@ -346,6 +378,12 @@ class IngestRun(Run):
     __mapper_args__ = {"polymorphic_identity": "ingest"}  # noqa: RUF012  # as SQLAlchemy types it
 
     dataset_id: Mapped[str] = synonym("owner")
+
+
+class PreviewRun(Run):
+    """A run that draws a preview."""
+
+    __mapper_args__ = {"polymorphic_identity": "preview"}  # noqa: RUF012  # as SQLAlchemy types it
 
 
 class Event(Base):

@@ -1,4 +1,4 @@
-"""Removal of unneeded files: of marked checkpoints, deleted jobs and deleted data sets; then other upkeep.
+"""Removal of unneeded files: of marked checkpoints, deleted jobs, data sets and old previews; then other upkeep.
 
 SQL alone decides which files to remove. Files are removed before their row is updated, so that an
 interrupted removal is repeated.
@@ -15,13 +15,14 @@ from sqlalchemy.orm import Session
 from service.checkpoints import repository as checkpoints
 from service.datasets import repository as datasets
 from service.datasets.uploads import repository as uploads
-from service.db.models import Checkpoint, Dataset, IngestRun
+from service.db.models import Checkpoint, Dataset, IngestRun, PreviewRun, Run
 from service.dispatcher.adoption import Adoption
 from service.dispatcher.context import DispatcherContext, passed
 from service.dispatcher.housekeeping import Housekeeping
 from service.dispatcher.isolation import run_isolated
 from service.dispatcher.retention import Retention
 from service.dispatcher.submission_removal import SubmissionRemoval
+from service.previews import repository as previews
 from service.runs import repository as runs
 from service.states import LIVE_ATTEMPT
 from service.storage import repository as storage
@@ -33,6 +34,7 @@ _BATCH_SIZE = 20
 _ROWS_AT_ONCE, _TRANSACTIONS = 5000, 20
 # A failed removal must not block the others.
 _RETRY_AFTER = timedelta(minutes=5)
+_KEEP_PREVIEWS = timedelta(days=7)
 
 
 class Garbage:
@@ -50,12 +52,15 @@ class Garbage:
             return False
         with self._context.database.read() as session:
             jobs, marked, deleted = self.jobs(session), self.marked(session), self.deleted(session)
+            old_previews = self.previews(session)
         for job_id in jobs:
             run_isolated(self.remove_job, job_id, "remove this job")
         for checkpoint in marked:
             run_isolated(self.remove, checkpoint, "remove this checkpoint")
         for dataset in deleted:
             run_isolated(self.remove_dataset, dataset, "remove this data set")
+        for preview_id in old_previews:
+            run_isolated(self.remove_preview, preview_id, "remove this preview")
         self._adoption.sweep()
         self._retention.round()
         self._housekeeping.round()
@@ -73,6 +78,11 @@ class Garbage:
     def deleted(self, session: Session) -> Sequence[Dataset]:
         """Return a batch of deleted data sets, without those whose removal failed recently."""
         return datasets.deleted(session, _BATCH_SIZE, without=self._recently_failed())
+
+    def previews(self, session: Session) -> Sequence[str]:
+        """Return a batch of deleted and old previews, without those whose removal failed recently."""
+        before = self._context.clock() - _KEEP_PREVIEWS
+        return previews.to_remove(session, before, _BATCH_SIZE, without=self._recently_failed())
 
     def remove_job(self, job_id: str) -> None:
         """Remove the files of a deleted job, then a bounded number of its rows, its own one last."""
@@ -110,13 +120,8 @@ class Garbage:
 
     def remove_dataset(self, dataset: Dataset) -> None:
         """Stop the ingest run of a deleted data set; after its end, remove the files of its runs."""
-        with self._context.database.read() as session:
-            run = runs.newest(session, IngestRun, dataset.id)
-        if run is not None and run.state in LIVE_ATTEMPT:
-            submission = self._context.executor.status(run.submission_id)
-            if submission is not None and not submission.state.ended:
-                self._context.executor.stop(run.submission_id)
-                return
+        if not self._has_ended(IngestRun, dataset.id):
+            return
         self._tried_at[dataset.id] = self._context.clock()
         try:
             self._context.storage.remove(self._context.storage.dataset_uri(dataset.id))
@@ -127,6 +132,32 @@ class Garbage:
             uploads.forget_chunks(session, dataset.id)
             datasets.mark_removed(session, dataset.id)
         del self._tried_at[dataset.id]
+
+    def remove_preview(self, preview_id: str) -> None:
+        """Stop the run of a preview; after its end, remove the files of its runs, and its row."""
+        if not self._has_ended(PreviewRun, preview_id):
+            return
+        self._tried_at[preview_id] = self._context.clock()
+        try:
+            self._context.storage.remove(self._context.storage.preview_uri(preview_id))
+        except OSError as error:
+            logger.warning("The files of %s cannot be removed now: %s", preview_id, error)
+            return
+        with self._context.write() as session:
+            previews.remove(session, preview_id)
+        del self._tried_at[preview_id]
+
+    def _has_ended(self, kind: type[Run], owner: str) -> bool:
+        """Whether the processes of an owner's last run are gone; stop them otherwise."""
+        with self._context.database.read() as session:
+            run = runs.newest(session, kind, owner)
+        if run is None or run.state not in LIVE_ATTEMPT:
+            return True
+        submission = self._context.executor.status(run.submission_id)
+        if submission is None or submission.state.ended:
+            return True
+        self._context.executor.stop(run.submission_id)
+        return False
 
     def _recently_failed(self) -> Collection[str]:
         now = self._context.clock()

@@ -41,7 +41,7 @@ class CheckedClone:
 
 
 async def _to_submit(spec: SpecBody, caller: Submitter, context: WithContext) -> CheckedSpec:
-    return CheckedSpec(spec, await _check(context, caller, spec))
+    return CheckedSpec(spec, await check_spec(context, caller, spec))
 
 
 async def _to_validate(spec: SpecBody, caller: Reader, context: WithContext) -> CheckedSpec:
@@ -50,7 +50,7 @@ async def _to_validate(spec: SpecBody, caller: Reader, context: WithContext) -> 
         message = "is a path, which only a token with the scope submit may check"
         expected = "null, or a token with the scope submit"
         raise field_problem("backbone.pretrained", message, spec.backbone.pretrained, expected)
-    return CheckedSpec(spec, await _check(context, caller, spec))
+    return CheckedSpec(spec, await check_spec(context, caller, spec))
 
 
 async def _to_clone(
@@ -59,7 +59,7 @@ async def _to_clone(
     request = request or CloneRequest()
     find = partial(_spec_of_clone, context.database, caller.tenant, job_id, request)
     clone = await run_in_threadpool(find)
-    return CheckedClone(request, clone, await _check(context, caller, clone.spec))
+    return CheckedClone(request, clone, await check_spec(context, caller, clone.spec))
 
 
 def _spec_of_clone(
@@ -70,7 +70,8 @@ def _spec_of_clone(
         return clones.spec_of_clone(session, tenant, job_id, request.changes, continues=continues)
 
 
-async def _check(context: Context, caller: Caller, spec: JobSpec) -> PathChecks:
+async def check_spec(context: Context, caller: Caller, spec: JobSpec) -> PathChecks:
+    """Check the paths that a spec names, in threads of their own."""
     tenant = caller.tenant
     ready = await run_in_threadpool(path_checks.find_datasets, context.database, tenant, spec)
     if spec.backbone.pretrained is None and not ready:

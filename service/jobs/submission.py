@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -29,7 +27,7 @@ from service.api.problems import Problem, field_problem, not_found, spec_problem
 from service.datasets import repository as datasets
 from service.db.locks import lock_tenant
 from service.db.models import Checkpoint, Dataset, Job
-from service.jobs import clones, repository, tenant_limits
+from service.jobs import clones, idempotency, repository, tenant_limits
 from service.jobs.path_checks import PathChecks
 from service.jobs.schemas import SubmittedJob
 from service.scheduling import capacity
@@ -164,7 +162,13 @@ def submit(
             quota is exhausted.
     """
     submitted = spec.model_dump(mode="json", exclude_unset=True)
-    request_hash = _hash_request(submitted if request is None else request)
+    keyed = idempotency.Request(
+        caller.tenant,
+        key,
+        submitted if request is None else request,
+        "job",
+        lambda job_id: repository.get(session, caller.tenant, job_id) is not None,
+    )
     if not lock_tenant(session, caller.tenant):
         raise not_found("tenant", caller.tenant)
     queue_limit = (
@@ -172,10 +176,8 @@ def submit(
         if caller.has_queue_limit
         else None
     )
-    if key is not None:
-        replay = _replay(session, caller.tenant, key, request_hash)
-        if replay is not None:
-            return replay, True
+    if (replay := keyed.replay(session)) is not None:
+        return replay, True
     checkpoint = find_checkpoint() if find_checkpoint is not None else None
     if checkpoint is not None:
         checks = clones.checks_of_clone(session, checks, spec, checkpoint)
@@ -201,17 +203,7 @@ def submit(
     shown = SubmittedJob.of(job, planned.dataset.name)
     shown.warnings = planned.warnings
     answer = shown.model_dump(mode="json")
-    if key is None or _store_answer(session, job, answer, key, request_hash):
-        return answer, False
-    # A concurrent request with the same key committed first: undo this job and give that answer.
-    session.rollback()
-    replay = _replay(session, caller.tenant, key, request_hash)
-    assert replay is not None, "the answer of the other request is committed"
-    return replay, True
-
-
-def _hash_request(request: dict[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(request, sort_keys=True).encode()).hexdigest()
+    return keyed.store(session, answer, job.created_at)
 
 
 def _new_job(
@@ -239,39 +231,3 @@ def _new_job(
         account_id=caller.account_id,
         start_checkpoint_id=checkpoint and checkpoint.id,
     )
-
-
-def _store_answer(
-    session: Session, job: Job, answer: dict[str, Any], key: str, request_hash: str
-) -> bool:
-    """Store the answer to an Idempotency-Key; `False` if another request did so before."""
-    row = {
-        "tenant": job.tenant,
-        "key": key,
-        "body_hash": request_hash,
-        "answer": answer,
-        "created_at": job.created_at,
-    }
-    return repository.store_answer(session, row)
-
-
-def _replay(session: Session, tenant: str, key: str, request_hash: str) -> dict[str, Any] | None:
-    """Return the answer stored for an Idempotency-Key, if any.
-
-    Raises:
-        Problem: 422, the key was used for another request; 410, its job was deleted.
-    """
-    stored = repository.stored_answer(session, tenant, key)
-    if stored is None:
-        return None
-    stored_hash, answer = stored
-    if stored_hash != request_hash:
-        raise Problem(
-            422,
-            "idempotency-key-reused",
-            "This Idempotency-Key was used for another job; use a new key for a new job",
-        )
-    if repository.get(session, tenant, answer["id"]) is None:
-        detail = f"This Idempotency-Key submitted {answer['id']}, which was deleted; use a new key for a new job"
-        raise Problem(410, "job-deleted", detail)
-    return answer

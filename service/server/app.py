@@ -34,6 +34,8 @@ from service.jobs.endpoints import router as jobs
 from service.jobs.history_endpoints import heavy as heavy_history
 from service.jobs.history_endpoints import logs
 from service.jobs.history_endpoints import router as history
+from service.jobs.preview_endpoints import files as preview_files
+from service.jobs.preview_endpoints import router as previews
 from service.login.endpoints import router as login
 from service.login.provider import Provider
 from service.observability.endpoints import router as probes
@@ -58,6 +60,8 @@ for _part in (
     artifact_files,
     datasets,
     uploads,
+    previews,
+    preview_files,
     checkpoints,
     checkpoint_files,
     cluster,

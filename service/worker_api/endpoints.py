@@ -21,7 +21,7 @@ from service.api.transaction import (
     WorkerRoute,
     WriteSession,
 )
-from service.db.models import Attempt
+from service.db.models import Attempt, PreviewRun
 from service.protocol import (
     ArtifactReport,
     AttemptStart,
@@ -36,6 +36,7 @@ from service.protocol import (
     IngestReport,
     IngestStart,
     MetricBatch,
+    PreviewStart,
 )
 from service.worker_api import service
 from service.worker_api.service import RunKey, RunRequest
@@ -74,7 +75,8 @@ async def _authenticate(request: Request, token: WorkerToken, context: WithConte
     if run.kind is Attempt:
         request.scope[LOGGED_IDS] = {"job_id": run.owner, "number": str(run.number)}
     else:
-        request.scope[LOGGED_IDS] = {"dataset_id": run.owner}
+        name = "preview_id" if run.kind is PreviewRun else "dataset_id"
+        request.scope[LOGGED_IDS] = {name: run.owner}
     return run
 
 
@@ -109,7 +111,9 @@ RelaxedWriteRequest = Annotated[RunRequest, Depends(_relaxed_request)]
 
 
 @runs.post("/start")
-def start_run(request: WriteRequest, context: WithContext) -> AttemptStart | IngestStart:
+def start_run(
+    request: WriteRequest, context: WithContext
+) -> AttemptStart | IngestStart | PreviewStart:
     """Mark the run as running and return all that it needs, depending on its kind. Idempotent."""
     return request.open().start(context.storage, context.settings)
 
@@ -179,7 +183,10 @@ def artifacts(report: ArtifactReport, request: WriteRequest, context: WithContex
     request.attempt().artifact(report, context.storage)
 
 
-_REPORTS = [{"$ref": f"#/components/schemas/{name}"} for name in ("FinishReport", "IngestReport")]
+_REPORTS = [
+    {"$ref": f"#/components/schemas/{name}"}
+    for name in ("FinishReport", "IngestReport", "PreviewReport")
+]
 
 
 @runs.post(

@@ -11,12 +11,13 @@ from service import credentials, ids
 from service.api import auth
 from service.api.problems import Problem, validated
 from service.artifacts.storage import Storage
-from service.db.models import Attempt, IngestRun, Run
-from service.protocol import FinishReport, IngestReport
+from service.db.models import Attempt, IngestRun, PreviewRun, Run
+from service.protocol import FinishReport, IngestReport, PreviewReport
 from service.runs import repository as runs
 from service.worker_api import attempts, repository
 from service.worker_api.attempts import AttemptSession
 from service.worker_api.ingests import IngestSession
+from service.worker_api.previews import PreviewSession
 
 
 @dataclass(frozen=True)
@@ -36,13 +37,15 @@ class RunRequest:
     run: RunKey
     token: str
 
-    def open(self) -> AttemptSession | IngestSession:
+    def open(self) -> AttemptSession | IngestSession | PreviewSession:
         """Return the handler of the run's requests.
 
         Raises:
             StaleAttempt: the run is over or was superseded.
         """
-        return self.ingest() if self.run.kind is IngestRun else self.attempt()
+        if self.run.kind is IngestRun:
+            return self.ingest()
+        return self.preview() if self.run.kind is PreviewRun else self.attempt()
 
     def attempt(self) -> AttemptSession:
         """Return the handler of an attempt's requests.
@@ -52,7 +55,8 @@ class RunRequest:
             StaleAttempt: the run is over or was superseded.
         """
         if self.run.kind is not Attempt:
-            detail = "This run is an ingest; only a training attempt sends this request"
+            noun = "a preview" if self.run.kind is PreviewRun else "an ingest"
+            detail = f"This run is {noun}; only a training attempt sends this request"
             raise Problem(409, "wrong-kind-of-run", detail)
         return AttemptSession(self.session, self.run.owner, self.run.number)
 
@@ -65,6 +69,14 @@ class RunRequest:
         assert self.run.kind is IngestRun, "only paths of ingest runs lead here"
         return IngestSession(self.session, self.run.owner, self.run.number, self.token)
 
+    def preview(self) -> PreviewSession:
+        """Return the handler of a preview run's requests.
+
+        Raises:
+            StaleAttempt: the run was superseded, or the preview was deleted.
+        """
+        return PreviewSession(self.session, self.run.owner, self.run.number, self.token)
+
     def finish(self, body: dict[str, Any], storage: Storage) -> None:
         """Record how the run ended. Idempotent, because a response may get lost.
 
@@ -74,6 +86,8 @@ class RunRequest:
         """
         if self.run.kind is IngestRun:
             self.finish_ingest(validated(body, IngestReport), storage)
+        elif self.run.kind is PreviewRun:
+            self.preview().finish(validated(body, PreviewReport), storage)
         else:
             self.finish_attempt(validated(body, FinishReport))
 

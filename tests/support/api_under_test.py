@@ -101,6 +101,15 @@ class Api:
             assert run is not None
         return run.number, {"Authorization": f"Bearer {token}"}
 
+    def preview(self, preview_id: str) -> tuple[str, dict[str, str]]:
+        """Start the run of a preview, as the dispatcher does; return its path and headers."""
+        token, hashed = credentials.new_token()
+        with self.database.write() as session:
+            run = previews.begin(session, preview_id, hashed)
+            assert run is not None
+            path = f"/worker/v1/runs/{run.submission_id}"
+        return path, {"Authorization": f"Bearer {token}"}
+
 
 @dataclass
 class Worker:

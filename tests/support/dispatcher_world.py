@@ -10,7 +10,17 @@ from typing import Any
 from sqlalchemy import func, select
 
 from service import ids, lifecycle, states
-from service.db.models import Attempt, Checkpoint, Dataset, Event, IngestRun, Job, Metric, Token
+from service.db.models import (
+    Attempt,
+    Checkpoint,
+    Dataset,
+    Event,
+    IngestRun,
+    Job,
+    Metric,
+    Preview,
+    Token,
+)
 from service.db.session import Database
 from service.dispatcher.context import Entrypoints
 from service.dispatcher.loop import Dispatcher
@@ -23,6 +33,7 @@ from tests.support.runs import submission_id
 ENTRYPOINTS = Entrypoints(
     job=f"exec sh -c '{DRIVER}' {{job}} {{attempt}}",
     ingest=f"exec sh -c '{DRIVER}' {{dataset}}",
+    preview=f"exec sh -c '{DRIVER}' {{preview}}",
     demand="echo {bundles}",
 )
 
@@ -153,6 +164,27 @@ class World:
         with self.database.write() as session:
             session.add(dataset)
         return dataset.id
+
+    def add_preview(self, dataset_id: str, tenant: str = "default") -> str:
+        preview = Preview(
+            id=ids.new_id("prev"),
+            tenant=tenant,
+            dataset_id=dataset_id,
+            state="queued",
+            spec={},
+            resolved={},
+            spec_version=1,
+            images=8,
+            files=[],
+            created_at=self.now(),
+        )
+        with self.database.write() as session:
+            session.add(preview)
+        return preview.id
+
+    def preview(self, preview_id: str) -> Preview:
+        with self.database.read() as session:
+            return session.get_one(Preview, preview_id)
 
     def add_checkpoint(self, job_id: str, number: int, step: int, uri: str = "") -> str:
         checkpoint = Checkpoint(

@@ -8,7 +8,8 @@ from PIL import Image
 from dasl_core.data.ingest import ingest_folder
 from dasl_core.spec.locations import EVERY_FOLDER, OUTSIDE, ReadableFolders
 from service.protocol import WorkerDataset
-from workers.rank import _check_weights, _index
+from workers.datasets import open_dataset
+from workers.rank import _check_weights
 
 
 def registered(folder: Path, index_of: Path, scratch: Path) -> WorkerDataset:
@@ -37,7 +38,7 @@ def test_dataset_may_be_registered_through_a_link(images: Path, tmp_path: Path) 
     link.symlink_to(images)
     scratch = tmp_path / "scratch"
     scratch.mkdir()
-    assert len(_index(registered(link, link, tmp_path), EVERY_FOLDER, scratch)) == 2
+    assert len(open_dataset(registered(link, link, tmp_path), EVERY_FOLDER, scratch)) == 2
 
 
 def test_index_of_another_folder_is_refused(images: Path, tmp_path: Path) -> None:
@@ -46,7 +47,7 @@ def test_index_of_another_folder_is_refused(images: Path, tmp_path: Path) -> Non
     scratch = tmp_path / "scratch"
     scratch.mkdir()
     with pytest.raises(ValueError, match="the index of birds belongs to"):
-        _index(registered(other, images, tmp_path), EVERY_FOLDER, scratch)
+        open_dataset(registered(other, images, tmp_path), EVERY_FOLDER, scratch)
 
 
 def test_folder_that_became_link_out_of_roots_is_refused(images: Path, tmp_path: Path) -> None:
@@ -55,15 +56,15 @@ def test_folder_that_became_link_out_of_roots_is_refused(images: Path, tmp_path:
     scratch.mkdir()
     birds = images.rename(data / "birds")
     dataset = registered(birds, birds, tmp_path)
-    assert _index(dataset, ReadableFolders([str(data)]), scratch).root == birds
+    assert open_dataset(dataset, ReadableFolders([str(data)]), scratch).root == birds
     birds.rename(tmp_path / "secret")
     birds.symlink_to(tmp_path / "secret")
     with pytest.raises(
         ValueError, match=r"data set birds cannot be read: .* resolves to a path outside"
     ):
-        _index(dataset, ReadableFolders([str(data)]), scratch)
+        open_dataset(dataset, ReadableFolders([str(data)]), scratch)
     # Without roots everything may be read, and the images are at the folder's current target.
-    index = _index(dataset, EVERY_FOLDER, scratch)
+    index = open_dataset(dataset, EVERY_FOLDER, scratch)
     assert (index.root, len(index)) == (tmp_path / "secret", 2)
     assert index.path(0).exists()
 

@@ -1,0 +1,103 @@
+"""Previews: request, wait, download, delete."""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from service.client.errors import PreviewFailed
+from service.client.files import OnBytes, fetch, safe_name
+from service.client.models import Preview
+from service.client.transport import Transport, path_to
+from service.client.waiting import OUTAGE_SECONDS, wait_until
+from service.states import PreviewState
+
+
+class Previews:
+    """`client.previews`."""
+
+    def __init__(self, transport: Transport) -> None:
+        self._transport = transport
+
+    def request(self, dataset_id: str, spec: Mapping[str, Any], *, images: int = 8) -> Preview:
+        """Draw the views of the first images of a training, in the background.
+
+        Args:
+            spec: that of a job, or only the sections that matter, such as `method`, `augment` and `backbone`. Its
+                `dataset` is ignored.
+            images: their number.
+
+        Raises:
+            ApiError: 422, a field of the spec is invalid.
+        """
+        answer = self._transport.json(
+            "POST",
+            path_to("datasets", dataset_id, "previews"),
+            body={"spec": dict(spec), "images": images},
+            headers={"Idempotency-Key": uuid.uuid4().hex},
+            repeatable=True,
+        )
+        return Preview.model_validate(answer)
+
+    def get(self, preview_id: str, *, patience: float | None = None) -> Preview:
+        """Return a preview with its files."""
+        path = path_to("previews", preview_id)
+        return Preview.model_validate(self._transport.json("GET", path, patience=patience))
+
+    def delete(self, preview_id: str) -> None:
+        """Delete a preview; one that is being drawn is stopped."""
+        self._transport.json("DELETE", path_to("previews", preview_id))
+
+    def wait(self, preview_id: str, *, timeout: float | None = None, poll: float = 0.5) -> Preview:
+        """Wait until a preview is drawn.
+
+        Raises:
+            PreviewFailed: it cannot be drawn.
+            WaitTimeout: it has not ended after `timeout` seconds.
+        """
+        preview = wait_until(
+            lambda: self.get(preview_id, patience=OUTAGE_SECONDS),
+            lambda preview: preview.done,
+            timeout=timeout,
+            poll=poll,
+            name=f"Preview {preview_id}",
+        )
+        if preview.state == PreviewState.FAILED:
+            raise PreviewFailed(preview)
+        return preview
+
+    def download(
+        self,
+        preview: Preview,
+        directory: str | os.PathLike[str],
+        *,
+        on_bytes: OnBytes | None = None,
+    ) -> list[Path]:
+        """Download all files into `directory`, verified, and return their paths.
+
+        Raises:
+            DownloadFailed: a file is incomplete or differs from what was registered.
+        """
+        for file in preview.files:  # refuse a bad name before writing anything
+            safe_name(file.name)
+        return [
+            fetch(
+                self._transport,
+                path_to("previews", preview.id, "files", file.name),
+                Path(directory),
+                file.name,
+                size=file.size,
+                sha256=file.sha256,
+                on_bytes=on_bytes,
+            )
+            for file in preview.files
+        ]
+
+    def list(self, dataset_id: str, *, page_size: int = 100) -> Iterator[Preview]:
+        """Iterate over the previews of a data set, newest first."""
+        path = path_to("datasets", dataset_id, "previews")
+        for item in self._transport.pages(path, {"limit": page_size}):
+            yield Preview.model_validate(item)

@@ -1,0 +1,117 @@
+"""Rules that runs without checkpoints share: ingests and previews.
+
+A run that Ray has not accepted is submitted again, and so is one that ended with the whole service. Running it twice
+is harmless: it only reads images, and the API accepts only the report with the newest token. One that Ray alone does
+not know any more is lost, which counts: the run may be what took Ray's head down. One that did not reach the API
+does not count.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Collection
+from datetime import datetime, timedelta
+from typing import TypeVar
+
+from sqlalchemy.orm import Session
+
+from service.dispatcher.context import DispatcherContext, passed
+from service.dispatcher.driver_errors import UNDELIVERED, driver_ended, undelivered
+from service.dispatcher.executor import Submission
+from service.dispatcher.log_copier import last_lines_if_readable
+from service.dispatcher.train_policy import Restarted
+from service.dispatcher.watcher import MissingAction, RunPolicy
+from service.protocol import UNDELIVERED_EXIT_CODE
+from service.runs import repository as runs
+from service.runs.endings import LONGEST_RETRY, Ending, Retry
+from service.runs.repository import RunView
+from service.states import AttemptState
+
+V = TypeVar("V", bound=RunView)
+
+
+class RerunPolicy(RunPolicy[V]):
+    """Rules for runs that begin anew when they are repeated."""
+
+    finalized = False
+    max_failures: int
+    """How many runs of an owner may fail, until it fails for good."""
+    max_losses: int
+    """How many of its runs Ray may lose. Restarts of Ray for other reasons must not fail it too soon."""
+    time_limit: timedelta
+    """Of a run, measured from this dispatcher's first check of it."""
+
+    def __init__(self, context: DispatcherContext) -> None:
+        self._context = context
+        self.restarted: Restarted | None = None
+        """Set if Ray is known to have lost all submissions of earlier dispatchers."""
+        self._first_checked_at: dict[str, datetime] = {}
+        self._undelivered_at: dict[str, datetime] = {}
+        """When the last run of each owner ended without the API, for a pause of `LONGEST_RETRY`."""
+
+    @abstractmethod
+    def gone(self, losses: int) -> str:
+        """Return why an owner fails for good whose runs Ray has lost so often."""
+
+    def pausing(self) -> Collection[str]:
+        """Return the owners that must wait because their last run did not reach the API."""
+        now = self._context.clock()
+        self._undelivered_at = {
+            id: at for id, at in self._undelivered_at.items() if not passed(at, now, LONGEST_RETRY)
+        }
+        return self._undelivered_at
+
+    def on_missing(self, run: V) -> Ending | MissingAction:
+        # A token that is left was not accepted by Ray.
+        is_earlier = (
+            run.submission_id not in self._context.submitted
+            or run.submission_id in self._context.tokens
+        )
+        if run.state == AttemptState.CREATED or (self.restarted == "service" and is_earlier):
+            return MissingAction.SUBMIT
+        with self._context.database.read() as session:
+            losses = runs.count_lost(session, run.owner) + 1
+        kind = f"{self.noun}-lost"
+        if losses < self.max_losses:
+            message = f"Ray no longer knows the {self.noun}; Ray was probably restarted"
+            return Ending("lost", {"type": kind, "message": message}, Retry.INFRASTRUCTURE)
+        return Ending("lost", {"type": kind, "message": self.gone(losses)}, Retry.NEVER)
+
+    def on_driver_ended(self, run: V, submission: Submission) -> Ending:
+        lines = last_lines_if_readable(self._context.executor, run.submission_id)
+        if submission.exit_code == UNDELIVERED_EXIT_CODE:
+            message = (
+                f"The {self.noun} could not be reported, because the API did not answer. It is tried again. Check that "
+                f"Ray's head reaches {self._context.settings.api_url} (DASL_API_URL)"
+            )
+            return Ending("failed", undelivered(message, lines), Retry.FREE)
+        return Ending("failed", driver_ended(self.noun, submission, lines))
+
+    def enforce(self, run: V) -> Ending | None:
+        """Return the ending of a run that takes too long: it must not block others."""
+        now = self._context.clock()
+        # Drop the entries of ended runs, which are not checked again.
+        self._first_checked_at = {
+            id: at for id, at in self._first_checked_at.items() if now - at < 2 * self.time_limit
+        }
+        if now - self._first_checked_at.setdefault(run.submission_id, now) <= self.time_limit:
+            return None
+        hours = self.time_limit / timedelta(hours=1)
+        allowed = f"{hours:g} hours" if hours >= 1 else f"{60 * hours:g} minutes"
+        message = f"The {self.noun} took longer than {allowed}. Check that the disk with the images responds"
+        return Ending("failed", {"type": "too-long", "message": message}, Retry.NEVER)
+
+    def is_repeated(self, session: Session, run: RunView, ending: Ending) -> bool:
+        """Whether another run follows one that ended so."""
+        if ending.retry == Retry.FREE:
+            self._undelivered_at[run.owner] = self._context.clock()
+        uncounted = runs.count_lost(session, run.owner)
+        uncounted += runs.count_ended_with(session, run.owner, UNDELIVERED)
+        is_free = ending.retry in (Retry.INFRASTRUCTURE, Retry.FREE)
+        within_limit = is_free or run.number - uncounted < self.max_failures
+        return ending.retry != Retry.NEVER and within_limit
+
+
+def state_of(ending: Ending) -> AttemptState:
+    """Return the state of a run that ended without a report."""
+    return AttemptState.LOST if ending.outcome == "lost" else AttemptState.FAILED

@@ -1,0 +1,82 @@
+"""Requests with an `Idempotency-Key`: a repeated one gets the first answer."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy.orm import Session
+
+from service.api.problems import Problem
+from service.jobs import repository
+
+
+@dataclass(frozen=True)
+class Request:
+    """A request that adds something, with or without a key.
+
+    Attributes:
+        body: what the key identifies.
+        noun: what it adds, in messages.
+        exists: whether what an earlier request added, by its id, has not been deleted.
+    """
+
+    tenant: str
+    key: str | None
+    body: dict[str, Any]
+    noun: str
+    exists: Callable[[str], bool]
+
+    @property
+    def hash(self) -> str:
+        """Hash of the body."""
+        return hashlib.sha256(json.dumps(self.body, sort_keys=True).encode()).hexdigest()
+
+    def replay(self, session: Session) -> dict[str, Any] | None:
+        """Return the answer to an earlier request with this key, if any.
+
+        Raises:
+            Problem: 422, the key was used for another request; 410, what that added was deleted.
+        """
+        stored = None
+        if self.key is not None:
+            stored = repository.stored_answer(session, self.tenant, self.key)
+        if stored is None:
+            return None
+        stored_hash, answer = stored
+        if stored_hash != self.hash:
+            raise Problem(
+                422,
+                "idempotency-key-reused",
+                f"This Idempotency-Key was used for another {self.noun}; use a new key for a new {self.noun}",
+            )
+        if not self.exists(answer["id"]):
+            detail = (
+                f"This Idempotency-Key submitted {answer['id']}, which was deleted; use a new key for a new "
+                f"{self.noun}"
+            )
+            raise Problem(410, f"{self.noun}-deleted", detail)
+        return answer
+
+    def store(
+        self, session: Session, answer: dict[str, Any], at: datetime
+    ) -> tuple[dict[str, Any], bool]:
+        """Store the answer; return it, or that of a concurrent request, and whether it is the latter."""
+        row = {
+            "tenant": self.tenant,
+            "key": self.key,
+            "body_hash": self.hash,
+            "answer": answer,
+            "created_at": at,
+        }
+        if self.key is None or repository.store_answer(session, row):
+            return answer, False
+        # A concurrent request with the same key committed first: undo this one and give that answer.
+        session.rollback()
+        replay = self.replay(session)
+        assert replay is not None, "the answer of the other request is committed"
+        return replay, True

@@ -1,0 +1,127 @@
+"""`/v1/datasets/{id}/previews` and `/v1/previews`: draw views of a data set as a spec would."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Request, Response
+from fastapi.responses import JSONResponse
+
+from dasl_core.spec import JobSpec
+from service.api import ranged_file
+from service.api.auth import Reader, Submitter
+from service.api.pagination import After, Limit, Page, page, position
+from service.api.transaction import (
+    InTransaction,
+    ReadSession,
+    Route,
+    StoreRoute,
+    WithContext,
+    WriteSession,
+)
+from service.datasets.endpoints import OwnDataset
+from service.db.models import Preview
+from service.jobs import previews
+from service.jobs.checked_specs import check_spec
+from service.jobs.endpoints import IdempotencyKey
+from service.jobs.path_checks import PathChecks
+from service.previews import repository, service
+from service.previews.schemas import PreviewRequest, PreviewSummary, PreviewView
+
+router = APIRouter(prefix="/v1", tags=["previews"], route_class=Route)
+files = APIRouter(prefix="/v1/previews", tags=["previews"], route_class=StoreRoute)
+
+
+@dataclass(frozen=True)
+class _Checked:
+    request: PreviewRequest
+    spec: JobSpec
+    checks: PathChecks
+
+
+async def _to_preview(
+    dataset_id: str, request: PreviewRequest, caller: Submitter, context: WithContext
+) -> _Checked:
+    spec = previews.spec_of(dataset_id, request.spec)
+    return _Checked(request, spec, await check_spec(context, caller, spec))
+
+
+async def _get(preview_id: str, caller: Reader, session: ReadSession) -> InTransaction:
+    return InTransaction(session, lambda: service.get(session, caller.tenant, preview_id))
+
+
+async def _get_to_change(
+    preview_id: str, caller: Submitter, session: WriteSession
+) -> InTransaction:
+    return InTransaction(session, lambda: service.get(session, caller.tenant, preview_id))
+
+
+CheckedRequest = Annotated[_Checked, Depends(_to_preview)]
+OwnPreview = Annotated[Preview, Depends(_get)]
+OwnPreviewToChange = Annotated[Preview, Depends(_get_to_change)]
+
+
+@router.post("/datasets/{dataset_id}/previews", status_code=201, response_model=PreviewView)
+def request_preview(
+    checked: CheckedRequest,
+    caller: Submitter,
+    context: WithContext,
+    session: WriteSession,
+    key: IdempotencyKey = None,
+) -> Response:
+    """Draw the views of the first images of a training; the spec is checked and resolved as for a job.
+
+    They are drawn in the background, tenants taking turns. A request repeated with the same `Idempotency-Key` gets
+    the first answer.
+    """
+    answer, repeated = previews.submit(
+        session,
+        caller,
+        checked.request,
+        checked.spec,
+        key,
+        checked.checks,
+        context.settings.cluster_limit,
+    )
+    headers = {"Location": f"/v1/previews/{answer['id']}"}
+    if repeated:
+        headers["Idempotency-Replayed"] = "true"
+    return JSONResponse(answer, 201, headers)
+
+
+@router.get("/datasets/{dataset_id}/previews")
+def list_previews(
+    dataset: OwnDataset,
+    session: ReadSession,
+    after: Annotated[After, position("prev")] = None,
+    limit: Limit = 50,
+) -> Page[PreviewSummary]:
+    """List a data set's previews, newest first."""
+    rows = repository.newest(session, dataset.id, after=after, limit=limit)
+    return page(rows, limit, PreviewSummary.model_validate, lambda row: row.id)
+
+
+@router.get("/previews/{preview_id}")
+def show_preview(preview: OwnPreview) -> PreviewView:
+    """Show a preview, with its files once it has succeeded."""
+    return PreviewView.of(preview)
+
+
+@router.delete("/previews/{preview_id}", status_code=204, response_class=Response)
+def delete_preview(preview: OwnPreviewToChange, session: WriteSession) -> None:
+    """Delete a preview, also one that is being drawn."""
+    service.delete(session, preview)
+
+
+@files.head("/{preview_id}/files/{name:path}", include_in_schema=False)
+@files.get(
+    "/{preview_id}/files/{name:path}", response_class=Response, responses=ranged_file.RESPONSES
+)
+def download_preview_file(
+    preview: OwnPreview, name: str, request: Request, context: WithContext, session: ReadSession
+) -> Callable[[], Response]:
+    """Download a file of a preview or a part of it."""
+    return partial(ranged_file.answer, request, context, service.file(preview, name))

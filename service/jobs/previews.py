@@ -1,0 +1,90 @@
+"""Request previews: resolve a spec as a submission on the data set, and queue the drawing."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+from pydantic import ValidationError
+from sqlalchemy.orm import Session
+
+from dasl_core.spec import JobSpec, field_problems, versions
+from service import ids
+from service.api.auth import Caller
+from service.api.problems import not_found, spec_problem
+from service.datasets import service as datasets
+from service.db.locks import lock_tenant
+from service.db.models import Preview
+from service.jobs import idempotency, submission
+from service.jobs.path_checks import PathChecks
+from service.previews import repository
+from service.previews.schemas import PreviewRequest, PreviewView
+from service.previews.service import check_pending
+from service.settings import ClusterLimit
+from service.states import PreviewState
+
+
+def spec_of(dataset_id: str, spec: dict[str, Any]) -> JobSpec:
+    """Return the spec of a request, on the data set of its path.
+
+    Raises:
+        Problem: 422, naming each field at fault as a submission does.
+    """
+    try:
+        return JobSpec.model_validate({**spec, "dataset": dataset_id})
+    except ValidationError as error:
+        raise spec_problem(field_problems(error, JobSpec)) from error
+
+
+def submit(
+    session: Session,
+    caller: Caller,
+    request: PreviewRequest,
+    spec: JobSpec,
+    key: str | None,
+    checks: PathChecks,
+    cluster_limit: ClusterLimit,
+) -> tuple[dict[str, Any], bool]:
+    """Queue the drawing of a preview.
+
+    Args:
+        spec: of the request, as `spec_of` returns it.
+        key: the Idempotency-Key. The same key with the same request replays the first answer.
+        checks: of the paths that the spec names.
+        cluster_limit: as in `submission.plan`.
+
+    Returns:
+        The first answer to the request, as it was stored, and whether this is a replay.
+
+    Raises:
+        Problem: as in `submission.plan`; 404, the data set does not exist; 429, too many previews are queued.
+    """
+    if not lock_tenant(session, caller.tenant):
+        raise not_found("tenant", caller.tenant)
+    keyed = idempotency.Request(
+        caller.tenant,
+        key,
+        {"preview": spec.dataset} | request.model_dump(mode="json"),
+        "preview",
+        lambda preview_id: repository.get(session, caller.tenant, preview_id) is not None,
+    )
+    if (replay := keyed.replay(session)) is not None:
+        return replay, True
+    datasets.get(session, caller.tenant, spec.dataset)
+    planned = submission.plan(session, caller.tenant, spec, checks, cluster_limit, lock=True)
+    check_pending(session, caller)
+    preview = Preview(
+        id=ids.new_id("prev"),
+        tenant=caller.tenant,
+        dataset_id=planned.dataset.id,
+        state=PreviewState.QUEUED,
+        spec=spec.model_dump(mode="json", exclude_unset=True),
+        resolved=planned.resolved.model_dump(mode="json"),
+        spec_version=versions.current(),
+        images=request.images,
+        files=[],
+        token_id=caller.token_id,
+        created_at=datetime.now(UTC),
+    )
+    repository.add(session, preview)
+    return keyed.store(session, PreviewView.of(preview).model_dump(mode="json"), preview.created_at)

@@ -1,0 +1,43 @@
+"""Tenants take turns: the order in which what they registered gets one of a few places."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
+
+# Before and after all times at which runs began.
+_NEVER, _NOW = (time.replace(tzinfo=UTC) for time in (datetime.min, datetime.max))
+
+
+def take_turns(
+    waiting: Iterable[tuple[str, str]],
+    running: Mapping[str, int],
+    began: Mapping[str, datetime],
+    places: int,
+) -> list[str]:
+    """Return the owners whose runs start next.
+
+    The tenant with the fewest runs is next; of several, the one whose last run began first. Of a tenant, the
+    oldest owner is next.
+
+    Args:
+        waiting: tenant and id of each owner, the oldest first.
+        running: number of runs of each tenant.
+        began: when the last run of each tenant began, if it has had one.
+        places: the largest number of owners.
+    """
+    queues: dict[str, list[str]] = {}
+    for tenant, owner in waiting:
+        queues.setdefault(tenant, []).append(owner)
+    counts, last = dict(running), dict(began)
+    due: list[str] = []
+    while queues and len(due) < places:
+        tenant = min(
+            queues, key=lambda name: (counts.get(name, 0), last.get(name, _NEVER), queues[name][0])
+        )
+        due.append(queues[tenant].pop(0))
+        if not queues[tenant]:
+            del queues[tenant]
+        counts[tenant] = counts.get(tenant, 0) + 1
+        last[tenant] = _NOW
+    return due

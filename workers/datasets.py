@@ -1,0 +1,36 @@
+"""The index of a registered data set, opened where its images may be read."""
+
+import os
+from dataclasses import replace
+from pathlib import Path
+
+from dasl_core.data.index import DatasetIndex
+from dasl_core.data.sources import find_source
+from dasl_core.spec.locations import ReadableFolders, only
+from service.protocol import WorkerDataset
+from workers.artifacts import fetch
+
+
+def open_dataset(dataset: WorkerDataset, readable: ReadableFolders, scratch: Path) -> DatasetIndex:
+    """Copy the index of a data set into a folder, and open it.
+
+    Raises:
+        ValueError: the images may not be read any more, or the index is of other images.
+        StoreError: the artifact store cannot be read.
+    """
+    if dataset.upload_folder is not None:
+        readable = only(dataset.upload_folder)
+    index = DatasetIndex.load(fetch(dataset.index_uri, scratch / f"{dataset.id}.index"))
+    # Ingest checked this too, but a part of the path may have become a link since.
+    try:
+        found = find_source(dataset.uri, index.source.options, readable)
+    except ValueError as error:
+        raise ValueError(f"the data set {dataset.name} cannot be read: {error}") from error
+    # Ingest stores the resolved location, so that an index of another one can be refused here.
+    here = index.location if "://" in index.location else os.path.realpath(index.location)
+    if found.uri != here:
+        raise ValueError(
+            f"the index of {dataset.name} belongs to {index.location}, not {dataset.uri}"
+        )
+    source = replace(index.source, uri=found.uri, root=found.root)
+    return replace(index, source=source, allowed=readable)
