@@ -24,6 +24,7 @@ BODIES: dict[str, Any] = {
     "POST /v1/jobs": {"dataset": "emoji"},
     "POST /v1/jobs/validate": {"dataset": "emoji"},
     "POST /v1/datasets": {"name": "new", "uri": "/"},
+    "POST /v1/datasets/{dataset_id}/previews": {"spec": {}},
     "POST /v1/tokens": {"name": "new", "scopes": ["read"]},
     "POST /v1/tenants": {"name": "new"},
     "POST /v1/users": {"name": "new"},
@@ -109,12 +110,20 @@ def world(api: Api) -> Iterator[World]:
         assert checkpoint.status_code == 201, checkpoint.text
         answer = worker.post("artifacts", uri=f"{worker.uri}/model.json", **files[0])
         assert answer.status_code == 204, answer.text
+        path = f"/v1/datasets/{dataset}/previews"
+        preview = api.client.post(path, json={"spec": {}}).json()["id"]
+        run, headers = api.preview(preview)
+        uri = f"{api.context.storage.preview_uri(preview)}/1"
+        report = {"state": "succeeded", "uri": uri, "files": files}
+        answer = api.client.post(f"{run}/finish", json=report, headers=headers)
+        assert answer.status_code == 204, answer.text
         token = api.client.post(
             "/v1/tokens", json={"name": "token of the other tenant"}, headers=api.token("admin")
         )
         user = api.client.post("/v1/users", json={"name": "Ada"}, headers=api.token("admin"))
         ids = {
             "dataset_id": dataset,
+            "preview_id": preview,
             "job_id": worker.job_id,
             "number": "1",
             "run_id": worker.run_id,
@@ -181,6 +190,7 @@ def test_other_tenants_resources_look_nonexistent(world: World) -> None:
     kinds = {
         "job_id": "job",
         "dataset_id": "ds",
+        "preview_id": "prev",
         "checkpoint_id": "ckpt",
         "token_id": "tok",
         "user_id": "usr",

@@ -14,6 +14,7 @@ from service.api.transaction import Context
 from service.datasets import repository as datasets
 from service.db.models import ClusterSnapshot, Dataset
 from service.db.session import Database
+from service.previews import repository as previews
 from service.scheduling import packing
 from service.scheduling import repository as scheduling
 from service.scheduling.nodes import Node

@@ -1,0 +1,48 @@
+"""A preview of a running service shows what the same spec draws here."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from dasl_core import previews
+from dasl_core.data.ingest import ingest_folder
+from dasl_core.spec import JobSpec, resolve
+from service.cli.app import app
+from tests.e2e.conftest import Images
+from tests.support.running_service import Served
+
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("ray"), pytest.mark.timeout(900)]
+
+SPEC = {
+    "method": {"name": "dino", "local_crops": 2},
+    "backbone": {"name": "resnet18", "image_size": 32},
+    "train": {"batch_size": 16, "seed": 5},
+}
+
+
+def test_preview_of_a_registered_data_set(
+    served: Served, images: Images, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DASL_URL", served.url)
+    monkeypatch.setenv("DASL_TOKEN", served.token)
+    (tmp_path / "spec.json").write_text(json.dumps(SPEC))
+    command = ["datasets", "preview", served.dataset, "--spec", str(tmp_path / "spec.json")]
+    output = tmp_path / "served"
+    result = CliRunner().invoke(app, [*command, "-o", str(output), "--images", "3"])
+    assert result.exit_code == 0, result.output
+
+    index = ingest_folder(images.root)
+    spec = resolve(JobSpec.model_validate(SPEC | {"dataset": "here"}), index.facts())
+    files = previews.write(previews.draw(spec, index, 3), tmp_path / "here")
+    assert {file.name for file in output.iterdir()} == {file.name for file in files}
+    for file in files:
+        if file.name[0].isdigit():
+            assert (output / file.name).read_bytes() == file.read_bytes(), file.name
+    [preview] = served.client.previews.list(served.client.datasets.get(served.dataset).id)
+    assert preview.state == "succeeded"
+    served.client.previews.delete(preview.id)
+    assert not list(served.client.previews.list(preview.dataset_id))

@@ -1,0 +1,130 @@
+"""Runs of previews: tenants take turns, and one that ends without a report is drawn again once."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+
+from service.db.models import Preview, PreviewRun
+from service.previews import repository as previews
+from service.protocol import UNDELIVERED_EXIT_CODE
+from service.states import AttemptState, PreviewState
+from tests.support.dispatcher_world import World
+
+
+def finish(world: World, preview: str, number: int = 1) -> None:
+    with world.database.write() as session:
+        assert previews.end(
+            session,
+            preview,
+            number,
+            PreviewState.SUCCEEDED,
+            run_state=AttemptState.SUCCEEDED,
+            uri="file:///nowhere/x",
+            files=[],
+        )
+
+
+def started(world: World) -> list[str]:
+    """Return the previews whose runs began, in order."""
+    return [run.rsplit("-", 2)[0] for run in world.executor.submitted if run.startswith("prev_")]
+
+
+def test_tenants_take_turns_beside_ingests(world: World) -> None:
+    dataset = world.dataset_id()
+    for _ in range(3):
+        world.add_dataset()
+    many = [world.add_preview(dataset, "a") for _ in range(4)]
+    world.tick()
+    assert started(world) == many[:2]
+    one = world.add_preview(dataset, "b")
+    finish(world, many[0])
+    world.tick()
+    assert started(world) == [*many[:2], one]
+    finish(world, many[1])
+    finish(world, one)
+    world.tick()
+    assert started(world) == [*many[:2], one, *many[2:]]
+    assert len(world.executor.submitted) == 5 + 2, "two ingests run beside them"
+
+
+def test_lost_preview_is_drawn_again_once(world: World) -> None:
+    preview = world.add_preview(world.dataset_id())
+    world.tick()
+    world.tick()
+    world.executor.lose_everything()
+    world.tick()
+    world.tick()
+    assert started(world) == [preview] * 2
+    world.executor.lose_everything()
+    world.tick()
+    world.tick()
+    ended = world.preview(preview)
+    assert ended.state == "failed"
+    assert ended.error is not None
+    assert ended.error["type"] == "preview-lost"
+    assert "Ray went away 2 times" in ended.error["message"]
+    assert started(world) == [preview] * 2
+
+
+def test_preview_whose_process_ends_is_drawn_again_once(world: World) -> None:
+    preview = world.add_preview(world.dataset_id())
+    for number in (1, 2):
+        world.tick()
+        world.tick()
+        world.executor.end(world.run_id(preview, number), 1, "the reason")
+    world.tick()
+    ended = world.preview(preview)
+    assert ended.state == "failed"
+    assert ended.error is not None
+    assert ended.error["message"] == "The preview ended with exit code 1: the reason"
+
+
+def test_preview_that_did_not_reach_the_api_waits_and_is_drawn_again(world: World) -> None:
+    preview = world.add_preview(world.dataset_id())
+    for number in (1, 2):
+        world.tick()
+        world.executor.end(world.run_id(preview, number), UNDELIVERED_EXIT_CODE)
+        world.tick()
+        assert world.preview(preview).state == "queued"
+        assert len(started(world)) == number
+        world.tick(130)
+        assert len(started(world)) == number + 1
+
+
+@pytest.mark.parametrize(("minutes", "state"), [(14, "running"), (16, "failed")])
+def test_preview_has_a_time_limit(world: World, minutes: int, state: str) -> None:
+    preview = world.add_preview(world.dataset_id())
+    world.tick()
+    world.tick()
+    world.tick(60 * minutes)
+    assert world.preview(preview).state == state
+    assert world.executor.is_running(world.run_id(preview)) is (state == "running")
+
+
+def test_deleted_preview_is_stopped_and_removed(world: World) -> None:
+    preview = world.add_preview(world.dataset_id())
+    world.tick()
+    run = world.run_id(preview)
+    with world.database.write() as session:
+        session.get_one(Preview, preview).deleted_at = world.now()
+    world.tick()
+    assert not world.executor.is_running(run)
+    world.tick()
+    with world.database.read() as session:
+        assert session.get(Preview, preview) is None
+        ended = session.get_one(PreviewRun, (preview, 1))
+        assert (ended.state, ended.settled) == ("cancelled", True)
+
+
+def test_old_previews_are_removed(world: World) -> None:
+    old, waiting = (world.add_preview(world.dataset_id()) for _ in range(2))
+    world.tick()
+    finish(world, old)
+    world.tick(timedelta(days=6.9).total_seconds())
+    assert world.preview(old).state == "succeeded"
+    world.tick(timedelta(days=0.2).total_seconds())
+    with world.database.read() as session:
+        assert session.get(Preview, old) is None
+        assert session.get(Preview, waiting) is not None
