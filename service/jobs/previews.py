@@ -71,7 +71,15 @@ def submit(
     if (replay := keyed.replay(session)) is not None:
         return replay, True
     datasets.get(session, caller.tenant, spec.dataset)
-    planned = submission.plan(session, caller.tenant, spec, checks, cluster_limit, lock=True)
+    planned = submission.plan(
+        session,
+        caller.tenant,
+        spec,
+        checks,
+        cluster_limit,
+        token_id=caller.token_id,
+        lock=True,
+    )
     check_pending(session, caller)
     preview = Preview(
         id=ids.new_id("prev"),

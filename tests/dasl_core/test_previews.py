@@ -89,6 +89,12 @@ def test_pictures_are_the_views_before_normalization(pictures: DatasetIndex) -> 
     assert abs(difference).max() <= 1
 
 
+def test_nothing_is_held_out_with_other_images_to_evaluate_on(pictures: DatasetIndex) -> None:
+    spec = resolved(pictures, train={"batch_size": 27}, evaluate={"dataset": "others"})
+    rows = previews.draw(spec, pictures, 27).rows
+    assert sorted(row.position for row in rows) == list(range(27))
+
+
 def test_files_and_settings(pictures: DatasetIndex, tmp_path: Path) -> None:
     spec = resolved(pictures, method={"name": "dino"})
     assert isinstance(spec.method, ResolvedMultiCropConfig)

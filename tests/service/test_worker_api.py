@@ -491,7 +491,7 @@ def test_worker_api_refuses_run_of_unknown_kind(api: Api) -> None:
     """A newer version, which runs too during an upgrade, may have added kinds."""
     worker = running(api)
     with api.database.write() as session:
-        session.execute(update(Run).where(Run.owner == worker.job_id).values(kind="preview"))
+        session.execute(update(Run).where(Run.owner == worker.job_id).values(kind="of-tomorrow"))
     for same in (worker, OldWorker(api, worker.job_id, worker.number, worker.token)):
         refused(same.post("heartbeat"), 401, None, "unauthenticated")
 
