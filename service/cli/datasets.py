@@ -21,8 +21,8 @@ from service.cli.output import (
     print_result,
     size,
 )
-from service.cli.uploads import check_uploadable, upload_images
 from service.cli.preview import preview_dataset
+from service.cli.uploads import check_uploadable, upload_images
 
 if TYPE_CHECKING:
     from service.client.models import Dataset
