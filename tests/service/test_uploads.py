@@ -57,6 +57,12 @@ def stored(
         yield api
 
 
+# All four pairs would take twice as long, and only concurrency depends on the pair.
+each_once = pytest.mark.parametrize(
+    ("database_url", "store_root"), [("sqlite", "file"), ("postgresql", "s3")], indirect=True
+)
+
+
 def show(api: Api, dataset_id: str) -> Any:
     return api.client.get(f"/v1/datasets/{dataset_id}").json()
 
@@ -73,6 +79,7 @@ def files_of(api: Api, dataset_id: str) -> list[str]:
     return sorted(name.rpartition("/")[2] for name in fs.find(path))
 
 
+@each_once
 def test_chunks_become_one_file_that_is_ingested(stored: Api) -> None:
     sha256 = hashlib.sha256(CONTENT).hexdigest()
     created = begin(stored, len(CONTENT), sha256=sha256, fingerprint="mine")
@@ -159,6 +166,7 @@ def test_concurrent_requests_for_one_chunk_store_it_once(stored: Api) -> None:
         assert len(set(half)) == 1, "the chunks of two requests are mixed"
 
 
+@each_once
 def test_wrong_bodies_are_not_stored(stored: Api) -> None:
     dataset_id = begin(stored, len(CONTENT)).json()["id"]
     path = f"/v1/datasets/{dataset_id}/content"
@@ -184,6 +192,7 @@ def test_wrong_bodies_are_not_stored(stored: Api) -> None:
     assert content_of(stored, dataset_id) == CONTENT
 
 
+@each_once
 def test_wrong_sha256_fails_the_data_set_and_removes_the_file(stored: Api) -> None:
     dataset_id = begin(stored, len(CONTENT), sha256="0" * 64).json()["id"]
     assert put(stored, dataset_id, CONTENT, 0, 3000).status_code == 200
@@ -195,6 +204,7 @@ def test_wrong_sha256_fails_the_data_set_and_removes_the_file(stored: Api) -> No
     refused(put(stored, dataset_id, CONTENT, 0, 3000), 409, None, "wrong-state")
 
 
+@each_once
 def test_lost_chunk_fails_the_data_set(stored: Api) -> None:
     dataset_id = begin(stored, len(CONTENT)).json()["id"]
     for start in (0, 1000, 2000):
@@ -206,6 +216,7 @@ def test_lost_chunk_fails_the_data_set(stored: Api) -> None:
     assert (failed["state"], failed["error"]["type"]) == ("failed", "upload-lost")
 
 
+@each_once
 def test_completion_survives_a_kill_at_any_step(stored: Api) -> None:
     """Each step is followed by a dispatcher that starts anew."""
     sha256 = hashlib.sha256(CONTENT).hexdigest()
@@ -229,6 +240,7 @@ def test_completion_survives_a_kill_at_any_step(stored: Api) -> None:
     assert content_of(stored, dataset_id) == CONTENT
 
 
+@each_once
 def test_upload_deleted_while_it_is_completed_leaves_no_file(
     stored: Api, garbage_of: Garbage
 ) -> None:
@@ -256,6 +268,7 @@ def garbage_of(stored: Api) -> Garbage:
     return Garbage(context, Adoption(context, StoreOutage(utc_now)))
 
 
+@each_once
 def test_abandoned_upload_is_deleted_with_its_chunks(stored: Api, garbage_of: Garbage) -> None:
     ahead = timedelta()
 
@@ -394,6 +407,7 @@ def test_storage_report_counts_uploads(api: Api) -> None:
     assert api.client.get("/v1/storage", headers=admin).json()["uploads"]["count"] == 0
 
 
+@each_once
 def test_workers_read_only_the_upload_of_the_data_set(stored: Api) -> None:
     from dasl_core.spec.locations import ReadableFolders
 
