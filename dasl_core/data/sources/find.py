@@ -19,7 +19,7 @@ from dasl_core.data.sources.huggingface import SAVED_FILES, HuggingFaceSource
 from dasl_core.data.sources.parquet import ParquetSource
 from dasl_core.data.sources.storage import check_location, check_tree, open_storage
 from dasl_core.spec.locations import EVERY_FOLDER, ReadableFolders, local_path
-from dasl_core.spec.source import SOURCE_ENDINGS, SourceOptions, remote_scheme
+from dasl_core.spec.source import SOURCE_ENDINGS, SourceOptions, is_pattern, remote_scheme
 
 Kind = Literal["folder", "list", "tar", "zip", "parquet", "npy", "huggingface"]
 _LISTS: dict[str, Kind] = dict.fromkeys(SOURCE_ENDINGS, "list")
@@ -132,8 +132,7 @@ def find_source(
         folder = os.path.realpath(folder)
     try:
         # The name of a folder of this machine may look like a pattern.
-        is_pattern = any(character in name for character in "*?{")
-        if is_pattern and (scheme is not None or not os.path.exists(location)):
+        if is_pattern(name) and (scheme is not None or not os.path.exists(location)):
             return _of_pattern(folder, name, location, options, allowed)
         if scheme is None:
             return _of_path(location, options, allowed)
