@@ -27,6 +27,18 @@ class Augment(SpecModel):
         ),
     )
     flip: float = Field(0.5, ge=0, le=1, description="Probability of a horizontal flip.")
+    vertical_flip: float = Field(
+        0.0, ge=0, le=1, description="Probability of a vertical flip, for images without an up."
+    )
+    rotate: float = Field(
+        0.0,
+        ge=0,
+        le=1,
+        description=(
+            "Probability of a rotation by 90, 180 or 270 degrees, each as likely as the others: with 0.75, "
+            "all four orientations are."
+        ),
+    )
     jitter: JitterStrength | Auto = Field(
         "auto",
         description=(
@@ -61,6 +73,16 @@ class Augment(SpecModel):
         description=(
             "Probability of inverting the pixels above one half; one number or a list, as for "
             '`blur`. "auto": the method\'s for an `image_size` above 64, else 0.'
+        ),
+    )
+
+    channel_drop: float = Field(
+        0.0,
+        ge=0,
+        le=1,
+        description=(
+            "Probability that one band, any of them, becomes the mean that the network expects: 0 after the "
+            "normalization. For images of more than one band."
         ),
     )
 

@@ -134,6 +134,7 @@ def place_on_any_node(spec: Content) -> Content:
 
 
 _EIGHT_BIT_RGB: Content = {"window": [*EIGHT_BIT], "extra_bands": "repeat"}
+_UPRIGHT: Content = {"vertical_flip": 0.0, "rotate": 0.0, "channel_drop": 0.0}
 
 
 def for_older(spec: Content) -> Content:
@@ -141,19 +142,18 @@ def for_older(spec: Content) -> Content:
 
     While a service is upgraded, they may run beside it; they refuse fields that they do not know.
     """
-    resources = {
-        key: value
-        for key, value in spec["resources"].items()
-        if key not in _ANY_NODE or value != _ANY_NODE[key]
+
+    def without(content: Content, added: Content) -> Content:
+        return {
+            key: value for key, value in content.items() if key not in added or value != added[key]
+        }
+
+    return {
+        **without(spec, {"preemptible": False}),
+        "augment": without(spec["augment"], _UPRIGHT),
+        "backbone": without(spec["backbone"], _EIGHT_BIT_RGB),
+        "resources": without(spec["resources"], _ANY_NODE),
     }
-    added = {"preemptible": False}
-    kept = {key: value for key, value in spec.items() if key not in added or value != added[key]}
-    backbone = {
-        key: value
-        for key, value in spec["backbone"].items()
-        if key not in _EIGHT_BIT_RGB or value != _EIGHT_BIT_RGB[key]
-    }
-    return {**kept, "backbone": backbone, "resources": resources}
 
 
 UPGRADERS: list[Callable[[Content], Content]] = [

@@ -8,8 +8,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from dasl_core.data.augment import ViewParameters, central_view, draw_view, render
 from dasl_core.data.image_set import ImageSet, spacing
+from dasl_core.data.views import ViewParameters, central_view, draw_view, render
 from dasl_core.distributed import all_ranks, gather, rank, rank_share, world_size
 from dasl_core.evaluate import (
     alignment,
@@ -26,7 +26,7 @@ from dasl_core.evaluate import (
 )
 from dasl_core.evaluate.finetune import Reader, Request
 from dasl_core.methods import Method
-from dasl_core.seeds import stream
+from dasl_core.seeds import derive_seed
 from dasl_core.spec import (
     FineTune,
     KMeans,
@@ -179,7 +179,6 @@ class Evaluator:
         self, encode: Encoder, images: ImageSet, mine: np.ndarray, view: int | None = None
     ) -> Generator[Tensor, None, None]:
         """Yield the features of a batch of images at a time, in the order of `mine`."""
-        count = len(images)
         starts = range(0, len(mine), FEATURE_BATCH)
         batches = (mine[start : start + FEATURE_BATCH] for start in starts)
         requests = ((batch, batch) for batch in batches)
@@ -187,12 +186,13 @@ class Evaluator:
             self.keepalive()
             parameters = central_view(valid_hw, self.settings.crop_pct)
             if view is not None:
-                # Drawn for all images: views do not depend on the number of ranks.
-                all_hw = torch.ones(count, 2, dtype=valid_hw.dtype)
-                all_hw[positions] = valid_hw
-                generator = stream(self.seed, "evaluate", view)
-                drawn = draw_view(all_hw, self.augment, generator)
-                parameters = drawn.rows(torch.from_numpy(positions))
+                parameters = draw_view(
+                    valid_hw,
+                    self.augment,
+                    derive_seed(self.seed, "evaluate", view),
+                    torch.from_numpy(positions),
+                    canvases.shape[1],
+                )
             # Pixels keep their precision: only the network runs under autocast, as in training.
             rendered = self._render(canvases, valid_hw, parameters)
             with torch.no_grad(), autocast(self.precision, self.device):
@@ -200,7 +200,6 @@ class Evaluator:
             yield features
 
     def _render(self, canvases: Tensor, valid_hw: Tensor, view: ViewParameters) -> Tensor:
-        view = view.to(self.device, self.dtype)
         canvases = canvases.to(self.device, non_blocking=True)
         return render(canvases, valid_hw, view, self.image_size, self.dtype, self.normalization)
 
@@ -326,19 +325,21 @@ class Evaluator:
     def _reader(self, images: ImageSet) -> Reader:
         """A function that reads images: random crops and flips for training, central views for testing."""
         augment = self.augment.model_copy(
-            update={"jitter_probability": 0.0, "grayscale": 0.0, "blur": 0.0, "solarize": 0.0}
+            update={
+                "jitter_probability": 0.0,
+                "grayscale": 0.0,
+                "blur": 0.0,
+                "solarize": 0.0,
+                "channel_drop": 0.0,
+            }
         )
 
         def view_of(valid_hw: Tensor, step: int | None) -> ViewParameters:
             if step is None:
                 return central_view(valid_hw, self.settings.crop_pct)
-            # Drawn for the global batch: views do not depend on the number of ranks.
-            share = len(valid_hw)
-            first = rank() * share
-            all_hw = torch.ones(share * world_size(), 2, dtype=valid_hw.dtype)
-            all_hw[first : first + share] = valid_hw
-            generator = stream(self.seed, "fine-tune views", step)
-            return draw_view(all_hw, augment, generator).rows(slice(first, first + share))
+            positions = rank() * len(valid_hw) + torch.arange(len(valid_hw))
+            key = derive_seed(self.seed, "fine-tune views", step)
+            return draw_view(valid_hw, augment, key, positions)
 
         def read(requests: Iterable[Request]) -> Generator[Tensor, None, None]:
             shares = (

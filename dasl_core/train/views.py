@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from dasl_core.data.augment import draw_view, render
 from dasl_core.data.loader import Batch
+from dasl_core.data.views import draw_view, render_views
 from dasl_core.distributed import rank
 from dasl_core.seeds import derive_seed, random_state, restore_random_state, stream
 from dasl_core.spec import Normalization, ResolvedAugment, ViewAugment
@@ -122,27 +122,27 @@ class ViewMaker:
     def make(self, batch: Batch, step: int) -> list[Tensor]:
         """Render one tensor (B, C, H, W) per view.
 
-        Parameters are drawn for the global batch and cut to the rank's share. Each image has a row of
-        random numbers of its own, so the sizes of the other ranks' images, which this rank does not
-        know, do not matter.
+        Each image has random numbers of its own, by its position in the global batch.
         """
         canvases = batch.canvases.to(self.device, non_blocking=True)
-        share = len(canvases)
-        first = rank() * share
-        valid_hw = torch.ones(len(batch.indices), 2, dtype=batch.valid_hw.dtype)
-        valid_hw[first : first + share] = batch.valid_hw
-        views = []
-        for number, view in enumerate(self.views):
-            generator = stream(self.seed, "augment", step, number)
-            drawn = draw_view(valid_hw, view.augment, generator).rows(slice(first, first + share))
-            drawn = drawn.to(self.device, self.dtype)
-            images = render(
-                canvases,
+        share, channels = canvases.shape[:2]
+        positions = rank() * share + torch.arange(share)
+        drawn = [
+            draw_view(
                 batch.valid_hw,
-                drawn,
-                view.image_size,
-                self.dtype,
-                self.normalization,
+                view.augment,
+                derive_seed(self.seed, "views", step, number),
+                positions,
+                channels,
             )
-            views.append(images.contiguous(memory_format=self.layout))
-        return views
+            for number, view in enumerate(self.views)
+        ]
+        sizes = [view.image_size for view in self.views]
+        views = render_views(
+            canvases,
+            batch.valid_hw,
+            list(zip(drawn, sizes, strict=True)),
+            self.dtype,
+            self.normalization,
+        )
+        return [view.contiguous(memory_format=self.layout) for view in views]

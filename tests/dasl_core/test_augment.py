@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
 import numpy as np
@@ -16,14 +16,10 @@ from torch import Tensor
 from torchvision.transforms import RandomResizedCrop
 from torchvision.transforms.functional import resize
 
-from dasl_core.data.augment import (
-    LUMA,
-    RGB_TO_YIQ,
-    ViewParameters,
-    central_view,
-    draw_view,
-    render,
-)
+from dasl_core.data.views import ViewParameters, central_view, draw_view, render
+from dasl_core.data.views.color import LUMA, RGB_TO_YIQ
+from dasl_core.data.views.counters import uniform
+from dasl_core.seeds import derive_seed
 from dasl_core.spec import Normalization, ViewAugment
 from dasl_core.spec.fields import Interpolation
 from dasl_core.spec.normalization import IMAGENET
@@ -72,14 +68,13 @@ def drawn(**changes: Any) -> ViewAugment:
 
 
 def draw(augment: ViewAugment, valid_hw: Tensor, seed: int = 0) -> ViewParameters:
-    return draw_view(valid_hw, augment, torch.Generator().manual_seed(seed))
+    return draw_view(valid_hw, augment, seed, torch.arange(len(valid_hw)))
 
 
 def pixels(
     images: Tensor, view: ViewParameters, size: int, valid_hw: Tensor | None = None
 ) -> Tensor:
     """Render a view in float64 and undo its normalization: values in [0, 1]."""
-    view = view.to(torch.device("cpu"), torch.float64)
     valid_hw = whole(images) if valid_hw is None else valid_hw
     normalization = IMAGENET.of_channels(images.shape[1])
     rendered = render(images, valid_hw, view, size, torch.float64, normalization)
@@ -237,6 +232,65 @@ def test_half_of_the_views_are_flipped() -> None:
     assert (view.box[:, 2] < 0).float().mean().item() == pytest.approx(0.5, abs=0.03)
 
 
+def test_drawn_orientations_are_flips_and_turns_of_the_image() -> None:
+    images = canvases(count=1, side=12).expand(256, -1, -1, -1).contiguous()
+    view = draw(changed(flip=0.5, vertical_flip=0.5, rotate=0.75), whole(images))
+    assert view.transposed is not None
+    shown = pixels(images, view, 12)
+    image = images[0].double() / 255
+    eight = torch.stack(
+        [torch.rot90(each, turns, (1, 2)) for each in (image, image.flip(2)) for turns in range(4)]
+    )
+    which = (shown[:, None] - eight).abs().amax(dim=(2, 3, 4)).min(dim=1)
+    assert which.values.max() < 1e-6
+    counts = torch.bincount(which.indices, minlength=8)
+    assert counts.min() > 16  # 32 each
+
+
+@pytest.mark.parametrize("turns", [1, 2, 3])
+def test_rotation_turns_what_is_flipped(turns: int) -> None:
+    images = canvases(count=64, side=12)
+    flipped = draw(changed(flip=0.5, vertical_flip=0.5), whole(images))
+    turned = draw(changed(flip=0.5, vertical_flip=0.5, rotate=1.0), whole(images))
+    before, after = pixels(images, flipped, 12), pixels(images, turned, 12)
+    same = (torch.rot90(before, turns, (2, 3)) - after).abs().amax(dim=(1, 2, 3)) < 1e-6
+    assert 10 < same.sum() < 35  # a third
+
+
+def test_flips_and_rotations_have_their_probabilities() -> None:
+    valid_hw = torch.full((4000, 2), 9)
+    upended = draw(changed(vertical_flip=0.2), valid_hw).box[:, 3] < 0
+    assert upended.float().mean().item() == pytest.approx(0.2, abs=0.02)
+    turned = draw(changed(rotate=0.6), valid_hw)
+    assert turned.transposed is not None
+    assert turned.transposed.float().mean().item() == pytest.approx(0.4, abs=0.03)
+    half = ~turned.transposed & (turned.box[:, 2] < 0)
+    assert half.float().mean().item() == pytest.approx(0.2, abs=0.02)
+    assert draw(changed(), valid_hw).transposed is None
+
+
+@pytest.mark.parametrize("channels", [2, 3, 5])
+def test_dropped_band_is_the_mean_that_the_network_expects(channels: int) -> None:
+    images = canvases(count=300, channels=channels)
+    recipe = changed(channel_drop=0.5)
+    view = draw_view(whole(images), recipe, 3, torch.arange(300), channels)
+    normalization = Normalization(mean=(0.4,) * channels, std=(0.2,) * channels)
+    shown = render(images, whole(images), view, 16, torch.float32, normalization)
+    plain = render(
+        images, whole(images), replace(view, dropped=None), 16, torch.float32, normalization
+    )
+    dropped = (shown == 0).all(dim=3).all(dim=2)
+    assert dropped.sum(dim=1).max() == 1
+    assert dropped.any(dim=1).float().mean().item() == pytest.approx(0.5, abs=0.08)
+    assert (dropped.sum(dim=0) > 0.6 * dropped.sum() / channels).all()
+    assert torch.equal(shown[~dropped], plain[~dropped])
+
+
+def test_only_band_is_never_dropped() -> None:
+    view = draw_view(torch.full((9, 2), 9), changed(channel_drop=1.0), 0, torch.arange(9), 1)
+    assert view.dropped is None
+
+
 @pytest.mark.parametrize("size", [5, 16, 40])
 def test_views_contain_no_pixels_outside_image(size: int) -> None:
     generator = torch.Generator().manual_seed(3)
@@ -266,7 +320,7 @@ def test_crops_are_distributed_as_in_torchvision() -> None:
         ]
         reference = torch.tensor(drawn).double()[:, 2:]  # height and width of each crop
         reference /= 100 * torch.tensor([height, width])
-        valid_hw = torch.tensor([[height, width]]).expand(4000, 2)
+        valid_hw = 100 * torch.tensor([[height, width]]).expand(4000, 2)
         box = draw(changed(crop_scale=scale), valid_hw).box.double()
         ours = box[:, [3, 2]]
         for statistic in (torch.mean, torch.std):
@@ -393,17 +447,64 @@ def test_only_drawn_images_are_blurred() -> None:
 # --- random streams
 
 
-def test_share_of_global_draw_does_not_depend_on_other_sizes() -> None:
-    valid_hw = torch.randint(5, 30, (8, 2))
-    augment = drawn(blur=0.5)
-    everything = draw(augment, valid_hw)
-    known = torch.ones_like(valid_hw)
-    known[2:5] = valid_hw[2:5]
-    own = slice(2, 5)
-    share, expected = draw(augment, known).rows(own), everything.rows(own)
-    for name in ("box", "color", "contrast", "sigma"):
-        assert torch.equal(getattr(share, name), getattr(expected, name))
-    assert share.box.shape == (3, 4)
+ALL = drawn(blur=0.5, solarize=0.5, vertical_flip=0.5, rotate=0.5, channel_drop=0.5)
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 90), st.integers(1, 90)), min_size=1, max_size=12),
+    st.integers(0, 2**63 - 1),
+    st.integers(1, 64),
+    st.data(),
+)
+@settings(deadline=None, max_examples=60)
+def test_what_an_image_gets_does_not_depend_on_the_others(
+    sizes: list[tuple[int, int]], key: int, channels: int, data: st.DataObject
+) -> None:
+    """A rank draws for its own images, whatever the other ranks have."""
+    valid_hw = torch.tensor(sizes)
+    everything = draw_view(valid_hw, ALL, key, torch.arange(len(sizes)), channels)
+    chosen = data.draw(st.lists(st.integers(0, len(sizes) - 1), min_size=1, unique=True))
+    positions = torch.tensor(chosen)
+    own = draw_view(valid_hw[positions], ALL, key, positions, channels)
+    expected = everything.rows(positions)
+    for field in fields(ViewParameters):
+        one, other = getattr(own, field.name), getattr(expected, field.name)
+        assert torch.equal(one, other) if isinstance(one, Tensor) else one == other, field.name
+    edges = valid_hw[positions][:, [1, 0]].double()
+    pixels = own.box.double() * edges.repeat(1, 2)
+    assert (pixels - pixels.round()).abs().max() < 1e-4
+    corners = torch.stack([pixels[:, :2], pixels[:, :2] + pixels[:, 2:]]).round()
+    assert corners.min() >= 0
+    assert (corners.amax(dim=0) <= edges).all()
+    assert (pixels[:, 2:].round() != 0).all()
+
+
+def test_numbers_are_uniform_and_independent() -> None:
+    numbers = uniform(derive_seed(7, "views", 3, 1), torch.arange(4096), 37).double()
+    assert 0 <= numbers.min() < numbers.max() < 1
+    counts = torch.histc(numbers, 64, 0, 1)
+    # Of chi-squared with 63 degrees of freedom, 99.99 % is below 116.
+    expected = numbers.numel() / 64
+    assert ((counts - expected) ** 2 / expected).sum() < 116
+    for one in (numbers, numbers.T):  # draws of an image, and images of a draw
+        correlations = torch.corrcoef(one[:37, :4096] if one is numbers.T else one[:37])
+        deviation = 5 / math.sqrt(one.shape[1])
+        assert (correlations - torch.eye(37)).abs().max() < deviation
+    other = uniform(derive_seed(7, "views", 4, 1), torch.arange(4096), 37).double()
+    assert abs(torch.corrcoef(torch.stack([numbers.flatten(), other.flatten()]))[0, 1]) < 0.02
+    assert len(numbers.unique()) > 0.99 * numbers.numel()
+
+
+def test_further_draws_change_no_earlier_ones() -> None:
+    positions = torch.tensor([5, 0, 10**9])
+    assert torch.equal(uniform(1, positions, 40)[:, :7], uniform(1, positions, 7))
+
+
+def test_settings_change_only_what_they_name() -> None:
+    valid_hw = torch.full((64, 2), 50)
+    plain, more = draw(drawn(), valid_hw), draw(drawn(blur=1.0, channel_drop=1.0), valid_hw)
+    for name in ("box", "color", "contrast"):
+        assert torch.equal(getattr(plain, name), getattr(more, name))
 
 
 def test_views_depend_only_on_seed() -> None:

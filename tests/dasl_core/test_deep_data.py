@@ -10,9 +10,9 @@ import tifffile
 import torch
 from PIL import Image
 
-from dasl_core.data.augment import central_view, render
 from dasl_core.data.canvases import Canvases
 from dasl_core.data.ingest import ingest_folder
+from dasl_core.data.views import central_view, render
 from dasl_core.spec.normalization import Normalization
 from tests.support.training_world import Recorder, resolved, run
 

@@ -15,8 +15,8 @@ import torch
 from PIL import Image
 from safetensors.torch import load_file, save_file
 
-from dasl_core.data.augment import central_view, render
 from dasl_core.data.index import DatasetIndex
+from dasl_core.data.views import central_view, render
 from dasl_core.export import FORMATS, ExportError, export_backbone, export_checkpoint, onnx_file
 from dasl_core.export.formats import _move_files
 from dasl_core.export.network import largest_difference

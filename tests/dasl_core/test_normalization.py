@@ -18,8 +18,8 @@ from PIL import Image
 from pydantic import ValidationError
 from safetensors.torch import load_file, save_file
 
-from dasl_core.data.augment import central_view, render
 from dasl_core.data.index import DatasetIndex
+from dasl_core.data.views import central_view, render
 from dasl_core.export import export_checkpoint
 from dasl_core.export.network import save_weights
 from dasl_core.models.backbone import build_backbone

@@ -16,9 +16,9 @@ import pytest
 import torch
 from PIL import Image
 
-from dasl_core.data.augment import central_view, render
 from dasl_core.data.canvases import Canvases
 from dasl_core.data.ingest import ingest_folder
+from dasl_core.data.views import central_view, render
 from dasl_core.methods import build_method
 from dasl_core.spec import ResolvedJobSpec
 from dasl_core.standalone.console import ConsoleReporter

@@ -113,7 +113,8 @@ def _resolve(
         token_patch_size=spec.backbone.info.token_patch_size,
         learned_positions=spec.backbone.info.learned_positions,
     )
-    check_augment(given.augment, resolve_augment(spec.augment, spec.method, image_size), problems)
+    augment = resolve_augment(spec.augment, spec.method, image_size)
+    check_augment(given.augment, augment, channels, problems)
     check_learning_rate(spec, batch, problems)
     check_evaluate(spec, facts, problems)
     check_named_metrics(spec, facts, problems)
@@ -140,7 +141,7 @@ def _resolve(
         ),
         train=resolve_train(spec, batch, per_class, expects_gpus),
         evaluate=resolve_evaluate(spec, image_size),
-        augment=resolve_augment(spec.augment, spec.method, image_size),
+        augment=augment,
         method=spec.method.resolve(context),
         dar=resolve_dar(spec, context.train_images),
         sec=resolve_sec(spec),

@@ -12,8 +12,18 @@ from dasl_core.spec.resolved import ResolvedAugment
 BLUR_FROM = SMALL_STEM_UP_TO + 1
 
 
-def check_augment(given: Augment, resolved: ResolvedAugment, problems: list[FieldProblem]) -> None:
-    """Refuse a strength of the jitter of saturation where no view is jittered."""
+def check_augment(
+    given: Augment, resolved: ResolvedAugment, channels: int, problems: list[FieldProblem]
+) -> None:
+    """Refuse a strength of the jitter of saturation where no view is jittered, and dropping the only band."""
+    if given.channel_drop > 0 and channels == 1:
+        problems.append(
+            FieldProblem(
+                "augment.channel_drop",
+                "would drop the only band; remove it",
+                f"{given.channel_drop:g}",
+            )
+        )
     usual = SMALL["augment.saturation"]
     if given.saturation in ("auto", usual) or resolved.jitter * resolved.jitter_probability > 0:
         return

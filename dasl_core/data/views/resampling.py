@@ -43,15 +43,22 @@ BLOCK = 32
 
 
 def crop_all(
-    canvases: Tensor, valid_hw: Tensor, box: Tensor, size: int, interpolation: Interpolation
+    canvases: Tensor,
+    valid_hw: Tensor,
+    box: Tensor,
+    size: int,
+    interpolation: Interpolation,
+    *,
+    whole_pixels: bool,
 ) -> Tensor:
-    """Crop all canvases with two batched matrix multiplications, in the dtype of the boxes.
+    """Crop all canvases with two batched matrix multiplications.
 
     Args:
-        canvases: (B, C, S, S), of any dtype.
+        canvases: (B, C, S, S), of the dtype of the boxes.
         valid_hw: (B, 2) height and width of the image within its canvas.
         box: (B, 4), as `ViewParameters.box`.
         size: pixels a side of the result.
+        whole_pixels: as in `ViewParameters`.
 
     Returns:
         (B, C, size, size), in the units of the canvases. The bicubic filter overshoots.
@@ -59,20 +66,31 @@ def crop_all(
     count, channels, side, _ = canvases.shape
     centers, reduction, edge = _places(valid_hw, box, size)
     pixels = torch.arange(side, device=box.device, dtype=box.dtype) + 0.5
+    first, end = torch.zeros_like(edge), edge
+    if whole_pixels:
+        one, other = box[:, [1, 0]] * edge, (box[:, [1, 0]] + box[:, [3, 2]]) * edge
+        first, end = torch.minimum(one, other).round(), torch.maximum(one, other).round()
     rows, columns = (
-        _weights(pixels.expand(count, side), centers[:, axis], reduction[:, axis], edge[:, axis], interpolation)
+        _weights(
+            pixels.expand(count, side),
+            centers[:, axis],
+            reduction[:, axis],
+            first[:, axis],
+            end[:, axis],
+            interpolation,
+        )
         for axis in (0, 1)
-    )  # fmt: skip
-    lower = rows[:, None] @ canvases.to(box.dtype)  # (B, C, size, side)
+    )
+    lower = rows[:, None] @ canvases  # (B, C, size, side)
     return (lower.flatten(1, 2) @ columns.mT).view(count, channels, size, size)
 
 
 def crop_each(
     canvases: Tensor, valid_hw: Tensor, box: Tensor, size: int, interpolation: Interpolation
 ) -> Tensor:
-    """Crop canvases on the CPU one by one: an image costs what its crop does, not its canvas.
+    """Crop canvases on the CPU one by one, at any boxes: an image costs what its crop does, not its canvas.
 
-    Arguments and result are those of `crop_all`.
+    Arguments and result are those of `crop_all`, but the canvases may be of any dtype.
     """
     centers, reduction, edge = _places(valid_hw, box, size)
     rows, columns = (
@@ -125,7 +143,7 @@ def _bands(
         first = (block.amin(dim=1) - reach).floor().clamp(min=0)
         end = torch.minimum((block.amax(dim=1) + reach).ceil(), edge)
         pixels = first[:, None] + torch.arange(int((end - first).max()), dtype=block.dtype) + 0.5
-        weights = _weights(pixels, block, reduction, edge, interpolation)
+        weights = _weights(pixels, block, reduction, torch.zeros_like(edge), edge, interpolation)
         bands.append(_Band(first.int().tolist(), end.int().tolist(), weights))
     return bands
 
@@ -145,10 +163,18 @@ def _places(valid_hw: Tensor, box: Tensor, size: int) -> tuple[Tensor, Tensor, T
 
 
 def _weights(
-    pixels: Tensor, centers: Tensor, reduction: Tensor, edge: Tensor, interpolation: Interpolation
+    pixels: Tensor,
+    centers: Tensor,
+    reduction: Tensor,
+    first: Tensor,
+    end: Tensor,
+    interpolation: Interpolation,
 ) -> Tensor:
-    """Weights (B, rows, P) of (B, P) pixels of a canvas in (B, rows) of a view."""
+    """Weights (B, rows, P) of (B, P) pixels of a canvas in (B, rows) of a view.
+
+    Pixels before `first` (B,) and from `end` (B,) on have none.
+    """
     distance = (pixels[:, None, :] - centers[:, :, None]).abs() / reduction[:, None, None]
-    # Beyond the image the canvas is empty.
-    weights = FILTERS[interpolation].weights(distance) * (pixels < edge[:, None])[:, None, :]
+    inside = (pixels > first[:, None]) & (pixels < end[:, None])
+    weights = FILTERS[interpolation].weights(distance) * inside[:, None, :]
     return weights / weights.sum(dim=2, keepdim=True)

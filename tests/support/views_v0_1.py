@@ -1,26 +1,207 @@
-"""Random views, drawn for each image and computed on the device for a whole batch.
+"""Views as version 0.1 drew and rendered them, to show that nothing else of a run has changed.
 
-The recipe is SimCLR's (Chen et al. 2020, appendix A). Color changes are linear in the pixels, so
-brightness, contrast, saturation, hue and grayscale become one 3x3 matrix and one offset per image;
-hue rotates the chroma plane of YIQ, as NVIDIA DALI does, where torchvision goes through HSV. They are
-applied in that order (torchvision draws an order; all but hue and contrast's mean commute).
-
-Crops are resampled as Pillow's bilinear or bicubic filter and torchvision with `antialias=True` do, flips
-included.
+Parameters were drawn for the global batch from one generator for each view, and cut to a rank's share.
 """
 
+from __future__ import annotations
+
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
-from dasl_core.data.blur import blur_all, blur_one
-from dasl_core.data.resampling import crop_all, crop_each
+from dasl_core.data.loader import Batch
+from dasl_core.distributed import rank
+from dasl_core.seeds import stream
 from dasl_core.spec import Normalization, ViewAugment
 from dasl_core.spec.fields import EIGHT_BIT, Interpolation
+from dasl_core.train.views import ViewMaker
+
+# Standard deviations up to which weights are not lost in float32: the first beyond is below 1e-7 of the center's.
+REACH = 5.7
+
+
+def radius_of(size: int) -> int:
+    """Return the pixels on each side of a kernel's center, for views of this side."""
+    return max(1, size // 20)
+
+
+def blur_all(images: Tensor, sigma: Tensor) -> Tensor:
+    """Blur (B, C, H, H) images by (B,) sigmas in pixels, 0 for none, with two convolutions."""
+    count, channels, size, _ = images.shape
+    radius = radius_of(size)
+    offsets = torch.arange(-radius, radius + 1, device=images.device, dtype=images.dtype)
+    # A sigma of 0 has no kernel; any small one has that of the image itself.
+    safe = sigma.clamp(min=0.05)[:, None]
+    kernel = torch.softmax(-(offsets**2) / (2 * safe**2), dim=1)
+    kernel = kernel.repeat_interleave(channels, dim=0)  # (B * C, 2 * radius + 1)
+    stacked = images.reshape(1, count * channels, size, size)
+    stacked = F.pad(stacked, (radius,) * 4, mode="reflect")
+    stacked = F.conv2d(stacked, kernel[:, None, None, :], groups=count * channels)
+    stacked = F.conv2d(stacked, kernel[:, None, :, None], groups=count * channels)
+    return stacked.view(count, channels, size, size)
+
+
+def blur_one(image: Tensor, sigma: float) -> Tensor:
+    """Blur one (C, H, H) image on the CPU by sums of shifted copies, as far as its own kernel reaches."""
+    size = image.shape[-1]
+    radius = min(radius_of(size), math.ceil(REACH * sigma))
+    weights = [math.exp(-(offset**2) / (2 * sigma**2)) for offset in range(radius + 1)]
+    total = weights[0] + 2 * sum(weights[1:])
+    padded = F.pad(image, (radius,) * 4, mode="reflect")
+    for dim in (1, 2):
+        middle = padded.narrow(dim, radius, size) * (weights[0] / total)
+        for offset in range(1, radius + 1):
+            for start in (radius - offset, radius + offset):
+                middle.add_(padded.narrow(dim, start, size), alpha=weights[offset] / total)
+        padded = middle
+    return padded
+
+
+def _triangle(distance: Tensor) -> Tensor:
+    """Weights of the bilinear filter at distances of at least 0, in pixels."""
+    return (1 - distance).clamp(min=0)
+
+
+def _cubic(distance: Tensor) -> Tensor:
+    """Weights of the bicubic filter (Keys 1981), with Pillow's a of -0.5."""
+    near = (1.5 * distance - 2.5) * distance * distance + 1
+    far = ((-0.5 * distance + 2.5) * distance - 4) * distance + 2
+    return torch.where(distance < 1, near, far * (distance < 2))
+
+
+@dataclass(frozen=True)
+class Filter:
+    """A resampling filter: its weights by distance, and the distance from which they are 0."""
+
+    weights: Callable[[Tensor], Tensor]
+    support: int
+
+
+FILTERS: Mapping[Interpolation, Filter] = {
+    "bilinear": Filter(_triangle, 1),
+    "bicubic": Filter(_cubic, 2),
+}
+
+# Rows of a view that `crop_each` computes at a time. A smaller block multiplies fewer zeros in more calls.
+BLOCK = 32
+
+
+def crop_all(
+    canvases: Tensor, valid_hw: Tensor, box: Tensor, size: int, interpolation: Interpolation
+) -> Tensor:
+    """Crop all canvases with two batched matrix multiplications, in the dtype of the boxes.
+
+    Args:
+        canvases: (B, C, S, S), of any dtype.
+        valid_hw: (B, 2) height and width of the image within its canvas.
+        box: (B, 4), as `ViewParameters.box`.
+        size: pixels a side of the result.
+
+    Returns:
+        (B, C, size, size), in the units of the canvases. The bicubic filter overshoots.
+    """
+    count, channels, side, _ = canvases.shape
+    centers, reduction, edge = _places(valid_hw, box, size)
+    pixels = torch.arange(side, device=box.device, dtype=box.dtype) + 0.5
+    rows, columns = (
+        _weights(pixels.expand(count, side), centers[:, axis], reduction[:, axis], edge[:, axis], interpolation)
+        for axis in (0, 1)
+    )  # fmt: skip
+    lower = rows[:, None] @ canvases.to(box.dtype)  # (B, C, size, side)
+    return (lower.flatten(1, 2) @ columns.mT).view(count, channels, size, size)
+
+
+def crop_each(
+    canvases: Tensor, valid_hw: Tensor, box: Tensor, size: int, interpolation: Interpolation
+) -> Tensor:
+    """Crop canvases on the CPU one by one: an image costs what its crop does, not its canvas.
+
+    Arguments and result are those of `crop_all`.
+    """
+    centers, reduction, edge = _places(valid_hw, box, size)
+    rows, columns = (
+        _bands(centers[:, axis], reduction[:, axis], edge[:, axis], interpolation)
+        for axis in (0, 1)
+    )
+    crops = box.new_empty(*canvases.shape[:2], size, size)
+    for i, canvas in enumerate(canvases):
+        (top, bottom), (left, right) = (
+            (min(band.first[i] for band in bands), max(band.end[i] for band in bands))
+            for bands in (rows, columns)
+        )
+        part = canvas[:, top:bottom, left:right].to(box.dtype)
+        lower = torch.cat(
+            [band.of(i) @ part[:, band.first[i] - top : band.end[i] - top] for band in rows], dim=1
+        )
+        torch.cat(
+            [lower[:, :, band.first[i] - left : band.end[i] - left] @ band.of(i).T for band in columns],
+            dim=2,
+            out=crops[i],
+        )  # fmt: skip
+    return crops
+
+
+@dataclass(frozen=True)
+class _Band:
+    """Weights of the pixels that a block of a view's rows (or columns) reads.
+
+    Attributes:
+        first: of each image, the first pixel that it reads.
+        end: of each image, the pixel after the last.
+        weights: (B, rows, pixels), padded with zeros to the longest.
+    """
+
+    first: list[int]
+    end: list[int]
+    weights: Tensor
+
+    def of(self, i: int) -> Tensor:
+        """Return (rows, pixels) weights of one image."""
+        return self.weights[i, :, : self.end[i] - self.first[i]]
+
+
+def _bands(
+    centers: Tensor, reduction: Tensor, edge: Tensor, interpolation: Interpolation
+) -> list[_Band]:
+    reach = FILTERS[interpolation].support * reduction
+    bands = []
+    for block in centers.split(BLOCK, dim=1):
+        first = (block.amin(dim=1) - reach).floor().clamp(min=0)
+        end = torch.minimum((block.amax(dim=1) + reach).ceil(), edge)
+        pixels = first[:, None] + torch.arange(int((end - first).max()), dtype=block.dtype) + 0.5
+        weights = _weights(pixels, block, reduction, edge, interpolation)
+        bands.append(_Band(first.int().tolist(), end.int().tolist(), weights))
+    return bands
+
+
+def _places(valid_hw: Tensor, box: Tensor, size: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Locate the rows and columns of views in canvases, in pixels.
+
+    Returns:
+        Centers (B, 2, size) of rows and of columns, by how much they are reduced (B, 2), at least 1, and
+        edges (B, 2) of the images.
+    """
+    edge = valid_hw.to(box.dtype)
+    start, share = box[:, [1, 0]], box[:, [3, 2]]  # the share of a flipped view is negative
+    steps = (torch.arange(size, device=box.device, dtype=box.dtype) + 0.5) / size
+    centers = (start[:, :, None] + steps * share[:, :, None]) * edge[:, :, None]
+    return centers, (share.abs() * edge / size).clamp(min=1), edge
+
+
+def _weights(
+    pixels: Tensor, centers: Tensor, reduction: Tensor, edge: Tensor, interpolation: Interpolation
+) -> Tensor:
+    """Weights (B, rows, P) of (B, P) pixels of a canvas in (B, rows) of a view."""
+    distance = (pixels[:, None, :] - centers[:, :, None]).abs() / reduction[:, None, None]
+    # Beyond the image the canvas is empty.
+    weights = FILTERS[interpolation].weights(distance) * (pixels < edge[:, None])[:, None, :]
+    return weights / weights.sum(dim=2, keepdim=True)
+
 
 LUMA = (0.299, 0.587, 0.114)  # ITU-R 601-2, as Pillow's
 # The rows of the chroma sum to 0: a gray pixel has none, so hue and saturation leave it gray.
@@ -57,15 +238,15 @@ class ViewParameters:
     solarized: Tensor | None = None
     interpolation: Interpolation = "bilinear"
 
-    def rows(self, indices: slice | Tensor) -> "ViewParameters":
+    def rows(self, indices: slice | Tensor) -> ViewParameters:
         """The parameters of some of the images."""
         return self._map(lambda tensor: tensor[indices])
 
-    def to(self, device: torch.device, dtype: torch.dtype) -> "ViewParameters":
+    def to(self, device: torch.device, dtype: torch.dtype) -> ViewParameters:
         """Convert to a device and a dtype."""
         return self._map(lambda tensor: tensor.to(device, dtype, non_blocking=True))
 
-    def _map(self, change: Callable[[Tensor], Tensor]) -> "ViewParameters":
+    def _map(self, change: Callable[[Tensor], Tensor]) -> ViewParameters:
         sigma, solarized = (
             None if tensor is None else change(tensor) for tensor in (self.sigma, self.solarized)
         )
@@ -266,3 +447,25 @@ def _recolor(images: Tensor, color: Tensor, contrast: Tensor) -> Tensor:
 def _stretch(images: Tensor, luminance: Tensor, contrast: Tensor) -> Tensor:
     mean = luminance.mean(dim=(1, 2, 3), keepdim=True)
     return torch.lerp(mean, images, contrast[:, None, None, None])
+
+
+class OldViewMaker(ViewMaker):
+    """Makes a rank's views as version 0.1 did."""
+
+    def make(self, batch: Batch, step: int) -> list[Tensor]:
+        """Render one tensor (B, C, H, W) per view."""
+        canvases = batch.canvases.to(self.device, non_blocking=True)
+        share = len(canvases)
+        first = rank() * share
+        valid_hw = torch.ones(len(batch.indices), 2, dtype=batch.valid_hw.dtype)
+        valid_hw[first : first + share] = batch.valid_hw
+        views = []
+        for number, view in enumerate(self.views):
+            generator = stream(self.seed, "augment", step, number)
+            drawn = draw_view(valid_hw, view.augment, generator).rows(slice(first, first + share))
+            drawn = drawn.to(self.device, self.dtype)
+            images = render(
+                canvases, batch.valid_hw, drawn, view.image_size, self.dtype, self.normalization
+            )
+            views.append(images.contiguous(memory_format=self.layout))
+        return views

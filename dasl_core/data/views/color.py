@@ -1,0 +1,67 @@
+"""Changes of color: one matrix and one offset for each image."""
+
+import math
+from functools import lru_cache
+
+import torch
+from torch import Tensor
+
+LUMA = (0.299, 0.587, 0.114)  # ITU-R 601-2, as Pillow's
+# The rows of the chroma sum to 0: a gray pixel has none, so hue and saturation leave it gray.
+RGB_TO_YIQ = (LUMA, (0.5959, -0.2746, -0.3213), (0.2115, -0.5227, 0.3112))
+
+
+def color_matrix(brightness: Tensor, saturation: Tensor, hue: Tensor) -> Tensor:
+    """Compose (B, 3, 3) matrices: brightness, then saturation, then a hue rotation (1 is a full turn)."""
+    to_yiq = torch.tensor(RGB_TO_YIQ)
+    cos, sin = torch.cos(2 * math.pi * hue), torch.sin(2 * math.pi * hue)
+    zero, one = torch.zeros_like(hue), torch.ones_like(hue)
+    turn = torch.stack(
+        [
+            torch.stack([one, zero, zero], dim=-1),
+            torch.stack([zero, saturation * cos, -saturation * sin], dim=-1),
+            torch.stack([zero, saturation * sin, saturation * cos], dim=-1),
+        ],
+        dim=1,
+    )
+    changed = (saturation != 1) | (hue != 0)
+    matrix = torch.where(
+        changed[:, None, None], torch.linalg.inv(to_yiq) @ turn @ to_yiq, torch.eye(3)
+    )
+    return brightness[:, None, None] * matrix
+
+
+def recolor(images: Tensor, color: Tensor, contrast: Tensor) -> Tensor:
+    """Change the colors of (B, C, H, W) images in [0, 1], and cut what leaves that range.
+
+    Without color, which only 3 bands have, brightness and contrast apply.
+
+    Args:
+        color: (B, 3, 3) on the device of the images.
+        contrast: (B,)
+    """
+    pixels = images.flatten(2)
+    means = pixels.mean(
+        dim=2
+    )  # contrast is linear, so the mean of what is recolored need not be read
+    if images.shape[1] == 3:
+        luma = constant(LUMA, images.dtype, images.device)
+        mean = ((color @ means[:, :, None]).squeeze(2) * luma).sum(dim=1)
+        changed = (contrast[:, None, None] * color) @ pixels
+    else:
+        brightness = color.sum(dim=(1, 2)) / 3
+        mean = brightness * means.mean(dim=1)
+        changed = pixels * (contrast * brightness)[:, None, None]
+    offset = (1 - contrast) * mean
+    return changed.add_(offset[:, None, None]).clamp_(0, 1).view_as(images)
+
+
+def solarize(images: Tensor) -> Tensor:
+    """Invert the pixels above one half of images in [0, 1]."""
+    return torch.minimum(images, 1 - images)
+
+
+@lru_cache(maxsize=64)
+def constant(values: tuple[float, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Create a constant tensor, once per device: a copy in every view would stall the GPU."""
+    return torch.tensor(values, dtype=dtype, device=device)

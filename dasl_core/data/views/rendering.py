@@ -1,0 +1,204 @@
+"""Views of a batch of canvases, computed on the device of the canvases.
+
+A GPU renders a batch at once: crops by matrix multiplication, and each operation on the images that draw it.
+Which ones is known on the CPU, so nothing waits for the GPU. A CPU renders a few images at a time, which stay
+in its caches, on all of its threads, and resamples 8-bit crops in 8 bits, as Pillow and torchvision do.
+"""
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from dasl_core.data.views.blur import blur_all, blur_one
+from dasl_core.data.views.color import constant, recolor, solarize
+from dasl_core.data.views.cropping import crop_pixels
+from dasl_core.data.views.parameters import ViewParameters
+from dasl_core.data.views.resampling import crop_all, crop_each
+from dasl_core.data.views.threads import for_each
+from dasl_core.spec import Normalization
+from dasl_core.spec.fields import EIGHT_BIT
+
+# Side of views from which a CPU interpolates central ones one by one. Smaller ones take less time in a batch.
+ONE_BY_ONE_FROM = 64
+# Numbers of a view that a CPU renders at a time: about what a core's cache holds.
+NUMBERS_AT_A_TIME = 1 << 17
+# Bytes of canvases that a GPU converts to floating point at a time.
+BYTES_AT_A_TIME = 1 << 28
+
+
+def render(
+    canvases: Tensor,
+    valid_hw: Tensor,
+    view: ViewParameters,
+    image_size: int,
+    dtype: torch.dtype,
+    normalization: Normalization,
+) -> Tensor:
+    """Render one view of each canvas; see `render_views`."""
+    return render_views(canvases, valid_hw, [(view, image_size)], dtype, normalization)[0]
+
+
+def render_views(
+    canvases: Tensor,
+    valid_hw: Tensor,
+    views: Sequence[tuple[ViewParameters, int]],
+    dtype: torch.dtype,
+    normalization: Normalization,
+) -> list[Tensor]:
+    """Render views of each canvas.
+
+    Args:
+        canvases: (B, C, S, S) raw values of any `PixelType`, on the device.
+        valid_hw: (B, 2) height and width of the image within its canvas, on the CPU.
+        views: parameters and pixels a side of each view.
+        dtype: floating-point type of the result. Computation is in float32, or float64 for that.
+        normalization: of C channels, that of the network that gets the views; its window maps raw values
+            to [0, 1]. Values outside of it are cut before a crop is resampled.
+
+    Returns:
+        (B, C, size, size) for each view, normalized.
+    """
+    precision = torch.float64 if dtype == torch.float64 else torch.float32
+    shape = canvases.shape[:2]
+    rendered = [
+        torch.empty(*shape, size, size, dtype=precision, device=canvases.device)
+        for _, size in views
+    ]
+    if canvases.device.type == "cpu":
+        render_on_cpu(canvases, valid_hw, views, rendered, normalization)
+    else:
+        render_batch(canvases, valid_hw, views, rendered, normalization)
+    return [images.to(dtype) for images in rendered]
+
+
+def render_on_cpu(
+    canvases: Tensor,
+    valid_hw: Tensor,
+    views: Sequence[tuple[ViewParameters, int]],
+    rendered: Sequence[Tensor],
+    normalization: Normalization,
+) -> None:
+    """Render into `rendered`, a few images of a view at a time; see `render_views`."""
+    count, channels = canvases.shape[:2]
+
+    def work(item: tuple[int, slice]) -> None:
+        number, rows = item
+        (view, size), result = views[number], rendered[number][rows]
+        view, part, hw = view.rows(rows), canvases[rows], valid_hw[rows]
+        if view.whole_pixels:
+            images = torch.empty_like(result)
+            crop_pixels(part, hw, view, images, normalization.window)
+        else:
+            part = _cut(part, result.dtype, normalization.window)
+            box = view.box.to(result.dtype)
+            if size >= ONE_BY_ONE_FROM:
+                images = crop_each(part, hw, box, size, view.interpolation)
+            else:
+                images = crop_all(part, hw, box, size, view.interpolation, whole_pixels=False)
+        _finish(images, view, normalization, result)
+
+    items = []
+    for number, (_, size) in enumerate(views):
+        step = max(1, NUMBERS_AT_A_TIME // (channels * size * size))
+        items += [(number, slice(start, start + step)) for start in range(0, count, step)]
+    for_each(work, items)
+
+
+def render_batch(
+    canvases: Tensor,
+    valid_hw: Tensor,
+    views: Sequence[tuple[ViewParameters, int]],
+    rendered: Sequence[Tensor],
+    normalization: Normalization,
+) -> None:
+    """Render into `rendered`, all images at once; see `render_views`.
+
+    Pixels are converted once for all views, in parts that bound the memory.
+    """
+    precision, device = rendered[0].dtype, canvases.device
+    sizes_of_images = valid_hw.to(device, non_blocking=True)
+    step = max(1, BYTES_AT_A_TIME // (canvases[0].numel() * precision.itemsize))
+    boxes = [view.box.to(device, precision, non_blocking=True) for view, _ in views]
+    for start in range(0, len(canvases), step):
+        rows = slice(start, start + step)
+        part = _cut(canvases[rows], precision, normalization.window)
+        for (view, size), box, images in zip(views, boxes, rendered, strict=True):
+            images[rows] = crop_all(
+                part,
+                sizes_of_images[rows],
+                box[rows],
+                size,
+                view.interpolation,
+                whole_pixels=view.whole_pixels,
+            )
+    for (view, _), images in zip(views, rendered, strict=True):
+        turned = images
+        if view.transposed is not None:
+            turned = _change(images, view.transposed, lambda chosen, _: chosen.mT)
+        _finish(turned, view, normalization, images)
+
+
+def _cut(canvases: Tensor, dtype: torch.dtype, window: tuple[float, float]) -> Tensor:
+    """Convert raw values to a floating-point type, and cut those outside of the window."""
+    pixels = canvases.to(dtype)
+    return (
+        pixels if window == EIGHT_BIT and canvases.dtype == torch.uint8 else pixels.clamp(*window)
+    )
+
+
+def _finish(
+    images: Tensor, view: ViewParameters, normalization: Normalization, result: Tensor
+) -> None:
+    """Turn crops (B, C, H, W) of raw values, which this may change, into normalized views in `result`."""
+    low, high = normalization.window
+    if low != 0:
+        images.sub_(low)
+    images.div_(high - low).clamp_(0, 1)  # the bicubic filter overshoots, and any may round
+
+    def recolored(chosen: Tensor, rows: Tensor) -> Tensor:
+        color, contrast = (
+            values[rows].to(images.device, images.dtype, non_blocking=True)
+            for values in (view.color, view.contrast)
+        )
+        return recolor(chosen, color, contrast)
+
+    def blurred(chosen: Tensor, rows: Tensor) -> Tensor:
+        assert view.sigma is not None
+        sigma = view.sigma[rows]
+        if images.device.type == "cpu":
+            for image, each in zip(chosen, sigma.tolist(), strict=True):
+                blur_one(image, each, out=image)
+            return chosen
+        return blur_all(chosen, sigma.to(images.device, images.dtype, non_blocking=True))
+
+    images = _change(images, view.recolored(), recolored)
+    if view.sigma is not None:
+        images = _change(images, view.sigma > 0, blurred)
+    if view.solarized is not None:
+        images = _change(images, view.solarized, lambda chosen, _: solarize(chosen))
+    mean, std = (
+        constant(values, images.dtype, images.device).view(-1, 1, 1)
+        for values in (normalization.mean, normalization.std)
+    )
+    torch.sub(images, mean, out=result).div_(std)
+    if view.dropped is not None:
+        rows = (view.dropped >= 0).nonzero().squeeze(1)
+        places = (each.to(images.device, non_blocking=True) for each in (rows, view.dropped[rows]))
+        result[tuple(places)] = 0
+
+
+def _change(images: Tensor, chosen: Tensor, change: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
+    """Return images of which some are changed, in place unless all are.
+
+    Args:
+        chosen: (B,) bool, which ones, on the CPU.
+        change: computes them anew from themselves and their positions (on the CPU).
+    """
+    rows = chosen.nonzero().squeeze(1)
+    if len(rows) == len(images):
+        return change(images, rows)
+    if len(rows):
+        places = rows.to(images.device, non_blocking=True)
+        images.index_copy_(0, places, change(images.index_select(0, places), rows))
+    return images

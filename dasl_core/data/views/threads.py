@@ -1,0 +1,47 @@
+"""The threads on which a CPU renders images, each with torch operations of a single thread."""
+
+import os
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from functools import lru_cache
+from threading import Barrier
+from typing import TypeVar
+
+import torch
+
+Item = TypeVar("Item")
+
+
+def for_each(work: Callable[[Item], None], items: Iterable[Item]) -> None:
+    """Call a function with each item, on as many threads as torch has for an operation.
+
+    An item's result must not depend on when it is computed. Operations on it never share it with other
+    threads, so it does not depend on their number either.
+
+    Raises:
+        Exception: what a call raised.
+    """
+    threads = torch.get_num_threads()
+    if threads == 1:
+        for item in items:
+            work(item)
+        return
+    for _ in _pool(threads, os.getpid()).map(work, items):
+        pass
+
+
+@lru_cache(maxsize=1)
+def _pool(threads: int, process: int) -> ThreadPoolExecutor:
+    """Start threads. After a fork the child, another process, needs its own."""
+    pool = ThreadPoolExecutor(threads, thread_name_prefix="views")
+    started = Barrier(threads + 1)
+
+    def start() -> None:
+        torch.set_num_threads(1)  # of this thread, and of all that are created from now on
+        started.wait()
+
+    for _ in range(threads):
+        pool.submit(start)
+    started.wait()
+    torch.set_num_threads(threads)  # of other threads, which are created later
+    return pool
