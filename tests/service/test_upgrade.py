@@ -11,17 +11,17 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
-from dasl_core.data import augment
 from dasl_core.spec import ResolvedJobSpec, versions
+from dasl_core.train import build
 from service.db import migrate
 from service.db.session import Database, make_engine
 from service.server.app import create_app
 from service.settings import Settings
+from tests.support import views_v0_1
 from tests.support.api_under_test import Api
 from tests.support.service_v0_1 import (
     OldService,
     answers,
-    crop_of_v0_1,
     differences,
     machine,
     relocate,
@@ -29,6 +29,7 @@ from tests.support.service_v0_1 import (
     resume_paused,
     unpack,
 )
+from tests.support.views_v0_1 import OldViewMaker, crop_of_v0_1
 
 
 @dataclass(frozen=True)
@@ -157,9 +158,10 @@ def test_ingest_that_was_running_reports_its_end(upgraded: Upgraded) -> None:
 def test_paused_job_resumes_with_the_losses_it_would_have_had(
     old: OldService, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Everything but the resampling of crops is as it was, bit for bit."""
-    monkeypatch.setattr(augment, "crop_all", crop_of_v0_1)  # from 0 to 1
-    monkeypatch.setattr(augment, "_to_window", lambda images, window: images)
+    """Everything but the views is as it was, bit for bit."""
+    monkeypatch.setattr(build, "ViewMaker", OldViewMaker)
+    monkeypatch.setattr(views_v0_1, "crop_all", crop_of_v0_1)  # from 0 to 1
+    monkeypatch.setattr(views_v0_1, "_to_window", lambda images, window: images)
     losses = resume_paused(old, tmp_path).curve()
     expected = [loss for _, loss in old.record["resumed"]["losses"][: len(losses)]]
     if machine() == old.record["machine"]:

@@ -17,10 +17,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from fastapi.testclient import TestClient
 from sqlalchemy import Engine, create_engine, text
-from torch import Tensor
 
 from dasl_core.data.index import DatasetIndex
 from dasl_core.spec import ResolvedJobSpec, versions
@@ -137,24 +135,6 @@ def resume_paused(old: OldService, folder: Path) -> Recorder:
     steps = [point["step"] for point in reporter.points]
     assert steps == list(range(first, first + RESUMED_STEPS))
     return reporter
-
-
-def crop_of_v0_1(
-    canvases: Tensor, valid_hw: Tensor, box: Tensor, size: int, kernel: object
-) -> Tensor:
-    """Resample crops as version 0.1 did: from two pixels, which aliases where a crop shrinks."""
-    side = canvases.shape[-1]
-    height, width = (edge.to(box.dtype) for edge in valid_hw.unbind(1))
-    center = (torch.arange(size, dtype=box.dtype) + 0.5) / size
-    x = (box[:, 0:1] + center * box[:, 2:3]) * width[:, None]
-    y = (box[:, 1:2] + center * box[:, 3:4]) * height[:, None]
-    x = torch.minimum(x.clamp(min=0.5), width[:, None] - 0.5) * 2 / side - 1
-    y = torch.minimum(y.clamp(min=0.5), height[:, None] - 0.5) * 2 / side - 1
-    grid = torch.stack(
-        [x[:, None, :].expand(-1, size, -1), y[:, :, None].expand(-1, -1, size)], dim=-1
-    )
-    pixels = canvases.to(box.dtype) / 255
-    return F.grid_sample(pixels, grid, mode="bilinear", align_corners=False)
 
 
 def answers(client: TestClient, admin_token: str, token: str) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Views as version 0.1 drew and rendered them, to show that nothing else of a run has changed.
+"""Views as they were drawn and rendered before, to show that nothing else of a run has changed.
 
 Parameters were drawn for the global batch from one generator for each view, and cut to a rank's share.
 """
@@ -447,6 +447,24 @@ def _recolor(images: Tensor, color: Tensor, contrast: Tensor) -> Tensor:
 def _stretch(images: Tensor, luminance: Tensor, contrast: Tensor) -> Tensor:
     mean = luminance.mean(dim=(1, 2, 3), keepdim=True)
     return torch.lerp(mean, images, contrast[:, None, None, None])
+
+
+def crop_of_v0_1(
+    canvases: Tensor, valid_hw: Tensor, box: Tensor, size: int, kernel: object
+) -> Tensor:
+    """Resample crops as the first views did: from two pixels, which aliases where a crop shrinks."""
+    side = canvases.shape[-1]
+    height, width = (edge.to(box.dtype) for edge in valid_hw.unbind(1))
+    center = (torch.arange(size, dtype=box.dtype) + 0.5) / size
+    x = (box[:, 0:1] + center * box[:, 2:3]) * width[:, None]
+    y = (box[:, 1:2] + center * box[:, 3:4]) * height[:, None]
+    x = torch.minimum(x.clamp(min=0.5), width[:, None] - 0.5) * 2 / side - 1
+    y = torch.minimum(y.clamp(min=0.5), height[:, None] - 0.5) * 2 / side - 1
+    grid = torch.stack(
+        [x[:, None, :].expand(-1, size, -1), y[:, :, None].expand(-1, -1, size)], dim=-1
+    )
+    pixels = canvases.to(box.dtype) / 255
+    return F.grid_sample(pixels, grid, mode="bilinear", align_corners=False)
 
 
 class OldViewMaker(ViewMaker):
