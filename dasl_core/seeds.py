@@ -3,7 +3,8 @@
 Each consumer of randomness (the order of an epoch, the views of a step, the chain of DAR) draws from
 its own stream, derived from the job's seed, a purpose and a position. So a resumed run needs no
 saved stream for them, one consumer cannot disturb another, and every rank can draw the whole global
-batch's numbers and take its share: the result does not depend on the number of processes.
+batch's numbers and take its share: the result does not depend on the number of processes. Views need
+not even draw those of other ranks: they hash a seed with the position of an image (`data.views`).
 """
 
 import hashlib

@@ -2,7 +2,7 @@
 
 A *canvas* is an image decoded once, scaled down (never up) so that its longer side is at most twice
 the training resolution, and placed into the upper left of a square. Random crops are then taken on the
-device, with an antialiasing filter: a crop may have more pixels than its view (`augment`).
+device, with an antialiasing filter: a crop may have more pixels than its view (`views`).
 """
 
 import time

@@ -843,6 +843,12 @@ def test_contradictory_dar_settings_are_refused(
             "augment.jitter: 0",
             "augment.jitter above 0",
         ),
+        (
+            {"augment": {"channel_drop": 0.5}, "backbone": {"in_channels": 1}},
+            "augment.channel_drop",
+            "backbone.in_channels: 1",
+            "backbone.in_channels above 1",
+        ),
     ],
 )
 def test_setting_without_effect_is_refused(

@@ -284,3 +284,16 @@ def test_specs_from_before_windows_keep_8_bits(pictures: DatasetIndex) -> None:
     deep = resolved(pictures, backbone={"window": [0, 4095]})
     sent = versions.for_older(deep.model_dump(mode="json"))
     assert sent["backbone"]["window"] == [0, 4095]
+
+
+def test_specs_from_before_vertical_flips_keep_images_upright(pictures: DatasetIndex) -> None:
+    stored = resolved(pictures).model_dump(mode="json")
+    new = {"vertical_flip", "rotate", "channel_drop"}
+    for_older = versions.for_older(stored)
+    assert not for_older["augment"].keys() & new
+    loaded = versions.load(for_older, versions.current())
+    assert loaded == resolved(pictures)
+    assert {getattr(loaded.augment, name) for name in new} == {0.0}
+    turned = resolved(pictures, augment={"rotate": 0.75})
+    sent = versions.for_older(turned.model_dump(mode="json"))
+    assert sent["augment"].keys() & new == {"rotate"}

@@ -15,12 +15,12 @@ BLUR_FROM = SMALL_STEM_UP_TO + 1
 def check_augment(
     given: Augment, resolved: ResolvedAugment, channels: int, problems: list[FieldProblem]
 ) -> None:
-    """Refuse a strength of the jitter of saturation where no view is jittered, and dropping the only band."""
+    """Refuse settings that change no view: of the jitter of saturation without jitter, of dropping the only band."""
     if given.channel_drop > 0 and channels == 1:
         problems.append(
             FieldProblem(
                 "augment.channel_drop",
-                "would drop the only band; remove it",
+                "has no effect with backbone.in_channels: 1; remove it or set backbone.in_channels above 1",
                 f"{given.channel_drop:g}",
             )
         )
