@@ -2,7 +2,8 @@
 
 A GPU renders a batch at once: crops by matrix multiplication, and each operation on the images that draw it.
 Which ones is known on the CPU, so nothing waits for the GPU. A CPU renders a few images at a time, which stay
-in its caches, on all of its threads, and resamples 8-bit crops in 8 bits, as Pillow and torchvision do.
+in its caches, on all of its threads, and resamples 8-bit crops of 64 pixels and more in 8 bits, as Pillow and
+torchvision do.
 """
 
 from collections.abc import Callable, Sequence
@@ -19,7 +20,7 @@ from dasl_core.data.views.threads import for_each
 from dasl_core.spec import Normalization
 from dasl_core.spec.fields import EIGHT_BIT
 
-# Side of views from which a CPU interpolates central ones one by one. Smaller ones take less time in a batch.
+# Side of views from which a CPU crops images one by one. Smaller ones take less time in a batch.
 ONE_BY_ONE_FROM = 64
 # Numbers of a view that a CPU renders at a time: about what a core's cache holds.
 NUMBERS_AT_A_TIME = 1 << 17
@@ -86,7 +87,7 @@ def render_on_cpu(
         number, rows = item
         (view, size), result = views[number], rendered[number][rows]
         view, part, hw = view.rows(rows), canvases[rows], valid_hw[rows]
-        if view.whole_pixels:
+        if view.whole_pixels and size >= ONE_BY_ONE_FROM:
             images = torch.empty_like(result)
             crop_pixels(part, hw, view, images, normalization.window)
         else:
@@ -95,7 +96,10 @@ def render_on_cpu(
             if size >= ONE_BY_ONE_FROM:
                 images = crop_each(part, hw, box, size, view.interpolation)
             else:
-                images = crop_all(part, hw, box, size, view.interpolation, whole_pixels=False)
+                images = crop_all(
+                    part, hw, box, size, view.interpolation, whole_pixels=view.whole_pixels
+                )
+                images = _turn(images, view)
         _finish(images, view, normalization, result)
 
     items = []
@@ -133,10 +137,14 @@ def render_batch(
                 whole_pixels=view.whole_pixels,
             )
     for (view, _), images in zip(views, rendered, strict=True):
-        turned = images
-        if view.transposed is not None:
-            turned = _change(images, view.transposed, lambda chosen, _: chosen.mT)
-        _finish(turned, view, normalization, images)
+        _finish(_turn(images, view), view, normalization, images)
+
+
+def _turn(images: Tensor, view: ViewParameters) -> Tensor:
+    """Exchange rows and columns of the images that draw it."""
+    if view.transposed is None:
+        return images
+    return _change(images, view.transposed, lambda chosen, _: chosen.mT)
 
 
 def _cut(canvases: Tensor, dtype: torch.dtype, window: tuple[float, float]) -> Tensor:
