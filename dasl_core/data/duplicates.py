@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+import hashlib
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
 from PIL import Image
+
+from dasl_core.data.bounded_map import AHEAD_PER_THREAD, bounded_map
+from dasl_core.data.opening import open_image
+from dasl_core.data.sources import Entry, Source
 
 # Two fingerprints of 64 bits that differ in at most this many are of similar images.
 MAX_DISTANCE = 3
@@ -16,6 +22,8 @@ _PARTS, _PART_BITS = MAX_DISTANCE + 1, 16
 # More fingerprints that share a part are of images without structure, and each pair is not compared.
 _MOST_IN_PART = 500
 _EXAMPLES, _PATHS = 20, 10
+# Files of equal size are compared by their content, if they have at most so many bytes together.
+_COMPARED_BYTES = 2 << 30
 
 
 def fingerprint(pixels: np.ndarray) -> int:
@@ -86,3 +94,48 @@ def describe(groups: Sequence[Sequence[int]], paths: Sequence[str], checked: int
             [paths[position] for position in group[:_PATHS]] for group in groups[:_EXAMPLES]
         ],
     }
+
+
+def equal_files(
+    source: Source, entries: list[Entry], threads: int, on_progress: Callable[[int, int], None]
+) -> dict[str, object]:
+    """Report equal files; only those of equal sizes are read, and at most `_COMPARED_BYTES` of them."""
+    lengths = Counter(entry.length for entry in entries if entry.length > 0)
+    candidates = [position for position, entry in enumerate(entries) if lengths[entry.length] > 1]
+    if sum(entries[position].length for position in candidates) > _COMPARED_BYTES:
+        return describe([], [], 0)
+
+    def digest(position: int) -> bytes | None:
+        try:
+            with open_image(source, entries[position]) as file:
+                return hashlib.blake2b(file.read(), digest_size=16).digest()
+        except (OSError, ValueError):
+            return None  # it changed since its header was read; training reports it
+
+    digests: dict[int, bytes] = {}
+    with ThreadPoolExecutor(threads, "compare") as pool:
+        found = bounded_map(pool, digest, candidates, AHEAD_PER_THREAD * threads)
+        for number, (position, value) in enumerate(zip(candidates, found, strict=True), start=1):
+            if value is not None:
+                digests[position] = value
+            on_progress(number, len(candidates))
+    paths = [entry.key for entry in entries]
+    return describe(equal_groups(digests), paths, len(entries))
+
+
+def similar_images(
+    positions: list[int], paths: list[str], fingerprints: dict[int, int]
+) -> dict[str, object]:
+    """Report similar images of the sample.
+
+    Args:
+        positions: of the usable images among those that were read.
+        paths: of the usable images.
+        fingerprints: of the sample, by position among those that were read.
+    """
+    found = {
+        number: fingerprints[position]
+        for number, position in enumerate(positions)
+        if position in fingerprints
+    }
+    return describe(similar_groups(found), paths, len(found))

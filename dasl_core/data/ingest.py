@@ -6,22 +6,22 @@ A broken file never fails an ingest, let alone a job: it is skipped and listed w
 from __future__ import annotations
 
 import hashlib
+import json
 import os
-from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from dasl_core.data.bounded_map import AHEAD_PER_THREAD, bounded_map
 from dasl_core.data.classes import choose_split, label_entries
-from dasl_core.data.decode import EXTENSIONS, Header, read_header
-from dasl_core.data.duplicates import describe, equal_groups, similar_groups
+from dasl_core.data.contact_sheet import ContactSheet, choose
+from dasl_core.data.decode import EXTENSIONS, Header, is_transient
+from dasl_core.data.duplicates import equal_files, similar_images
+from dasl_core.data.header_reading import OnHeaders, read_headers
+from dasl_core.data.headers import KnownHeaders
 from dasl_core.data.index import DatasetIndex
-from dasl_core.data.opening import open_image
 from dasl_core.data.pixel_facts import PixelFacts
-from dasl_core.data.sample import take_sample
+from dasl_core.data.sample import sample_positions, take_sample
 from dasl_core.data.sources import Entry, Listing, Skipped, Source, SourceRecord, find_source
 from dasl_core.data.strings import Strings
 from dasl_core.machine import usable_cores
@@ -30,8 +30,8 @@ from dasl_core.spec.source import SourceOptions
 
 # Threads that wait for an object store take no processor time.
 _REMOTE_THREADS = 32
-# Files of equal size are compared by their content, if they have at most so many bytes together.
-_COMPARED_BYTES = 2 << 30
+# Raised when an ingest of the same files gives another index, so that a refresh makes a new version.
+_FORMAT = 1
 
 OnProgress = Callable[[int, int], None]
 """Called with the number of reads so far, and of those that are known to be needed: of each header, then of each image
@@ -39,6 +39,47 @@ of the sample, then of each file that is compared with others."""
 
 
 def _no_progress(read: int, total: int) -> None: ...
+
+
+def _not_saved(headers: KnownHeaders) -> None: ...
+
+
+@dataclass(frozen=True)
+class Previous:
+    """What earlier ingests of a source have left.
+
+    Attributes:
+        headers: that need not be read again.
+        index: of the last one that ended, from which `headers.outcome` is.
+    """
+
+    headers: KnownHeaders = field(default_factory=KnownHeaders.none)
+    index: DatasetIndex | None = None
+
+    def would_repeat(self, outcome: str) -> bool:
+        """Whether an ingest with this outcome would give the same index again.
+
+        Not if an image of the sample could not be decoded for a reason that may have passed.
+        """
+        if self.index is None or self.headers.outcome != outcome:
+            return False
+        return not any(is_transient(skipped.reason) for skipped in self.index.skipped)
+
+
+@dataclass(frozen=True)
+class Ingested:
+    """Result of an ingest.
+
+    Attributes:
+        headers: of all images that have one, for the next ingest.
+        contact_sheet: None if nothing has changed.
+        is_unchanged: the index is that of the previous ingest.
+    """
+
+    index: DatasetIndex
+    headers: KnownHeaders
+    contact_sheet: ContactSheet | None
+    is_unchanged: bool = False
 
 
 def ingest_folder(
@@ -49,6 +90,22 @@ def ingest_folder(
     allowed: ReadableFolders = EVERY_FOLDER,
     on_progress: OnProgress = _no_progress,
 ) -> DatasetIndex:
+    """Return the index of a first ingest; see `ingest`."""
+    return ingest(
+        location, workers, options=options, allowed=allowed, on_progress=on_progress
+    ).index
+
+
+def ingest(
+    location: str | os.PathLike[str],
+    workers: int | None = None,
+    *,
+    options: SourceOptions | None = None,
+    allowed: ReadableFolders = EVERY_FOLDER,
+    on_progress: OnProgress = _no_progress,
+    previous: Previous | None = None,
+    on_headers: OnHeaders = _not_saved,
+) -> Ingested:
     """Find, check and label the images of a folder, an archive, a list or a table.
 
     * Hidden files and folders (leading dot) are skipped; files without the extension of an image
@@ -68,6 +125,9 @@ def ingest_folder(
         options: which images are used, and where their labels are.
         allowed: folders that may be read, in which the location must lie with all that is inside.
         on_progress: called in this thread after each file that is found or read.
+        previous: what earlier ingests of the same location and options have left. The result is that of a first
+            ingest, bit for bit.
+        on_headers: called in this thread with new headers, to save them.
 
     Raises:
         ValueError: the location is missing, not readable, not allowed, holds no usable image, or is divided into
@@ -76,8 +136,16 @@ def ingest_folder(
     options = options or SourceOptions()
     record = find_source(os.fspath(location), options, allowed)
     source, listing = list_source(record, allowed, on_progress)
-    index = ingest_listing(record, source, listing, workers, on_progress=on_progress)
-    return replace(index, allowed=allowed)
+    result = ingest_listing(
+        record,
+        source,
+        listing,
+        workers,
+        on_progress=on_progress,
+        previous=previous,
+        on_headers=on_headers,
+    )
+    return replace(result, index=replace(result.index, allowed=allowed))
 
 
 def list_source(
@@ -104,45 +172,77 @@ def ingest_listing(
     workers: int | None = None,
     *,
     on_progress: OnProgress = _no_progress,
-) -> DatasetIndex:
-    """Check and label the images of a listing; see `ingest_folder`.
+    previous: Previous | None = None,
+    on_headers: OnHeaders = _not_saved,
+) -> Ingested:
+    """Check and label the images of a listing; see `ingest`.
 
     Raises:
         ValueError: no image is usable, or the source is divided into splits.
     """
+    previous = previous or Previous()
     threads = workers or usable_cores()
-    chosen = choose_split(record, listing.entries)
-    num_ignored = listing.num_ignored + len(listing.entries) - len(chosen)
-    skipped = [*listing.skipped]
-    entries: list[Entry] = []
-    headers: list[Header] = []
     reading = threads if "://" not in record.root else max(threads, _REMOTE_THREADS)
-    outcomes = _read_headers(source, chosen, reading)
-    for number, (entry, outcome) in enumerate(zip(chosen, outcomes, strict=True), start=1):
-        on_progress(number, len(chosen))
-        if isinstance(outcome, str):
-            skipped.append(Skipped(entry.key, outcome))
-        else:
-            entries.append(entry)
-            headers.append(outcome)
-    sample = take_sample(
+    chosen = choose_split(record, listing.entries)
+    digests, outcomes, read = read_headers(
+        source, chosen, reading, previous.headers, on_progress, on_headers
+    )
+    failed = [
+        Skipped(entry.key, outcome)
+        for entry, outcome in zip(chosen, outcomes, strict=True)
+        if isinstance(outcome, str)
+    ]
+    outcome = _digest(record, listing, failed)
+    if previous.would_repeat(outcome):
+        assert previous.index is not None, "checked by would_repeat"
+        return Ingested(previous.index, previous.headers, None, is_unchanged=True)
+    usable = [position for position, each in enumerate(outcomes) if not isinstance(each, str)]
+    entries = [chosen[position] for position in usable]
+    headers = [each for each in outcomes if not isinstance(each, str)]
+    known = KnownHeaders.of(digests[usable], headers, outcome)
+    index, sheet = _build_index(
+        record,
         source,
         entries,
         headers,
-        PixelFacts.of(headers),
-        threads,
-        lambda number, total: on_progress(len(chosen) + number, len(chosen) + total),
+        skipped=[*listing.skipped, *failed],
+        num_ignored=listing.num_ignored + len(listing.entries) - len(chosen),
+        threads=(threads, reading),
+        on_progress=lambda number, total: on_progress(read + number, read + total),
     )
+    return Ingested(index, known, sheet)
+
+
+def _build_index(
+    record: SourceRecord,
+    source: Source,
+    entries: list[Entry],
+    headers: list[Header],
+    *,
+    skipped: list[Skipped],
+    num_ignored: int,
+    threads: tuple[int, int],
+    on_progress: OnProgress,
+) -> tuple[DatasetIndex, ContactSheet]:
+    """Decode a sample of the images whose headers are read, label all, and look for equal ones.
+
+    Args:
+        threads: that decode, and that read.
+    """
+    positions = sample_positions(headers)
+    shown = choose(positions, _labels_of_sample(record, [entries[each] for each in positions]))
+    facts = PixelFacts.of(headers)
+    sample = take_sample(source, entries, headers, positions, shown, facts, threads[0], on_progress)
     skipped += [Skipped(entries[position].key, why) for position, why in sample.damaged.items()]
     usable = [position for position in range(len(entries)) if position not in sample.damaged]
     if not usable:
         raise ValueError(_no_images(record.uri, sorted(skipped), num_ignored))
-    read = len(chosen) + len(sample.fingerprints) + len(sample.damaged)
+    read = len(positions)
     labels, class_names, kept = label_entries(record, [entries[each] for each in usable])
     num_ignored += len(usable) - len(kept)
     usable = [usable[each] for each in kept]
     paths = [entries[each].key for each in usable]
-    return DatasetIndex(
+    index = DatasetIndex(
         source=record,
         paths=Strings.of(paths),
         labels=labels,
@@ -153,78 +253,37 @@ def ingest_listing(
         num_ignored=num_ignored,
         pixels=sample.pixels,
         duplicates={
-            "equal": _equal_files(
+            "equal": equal_files(
                 source,
                 [entries[each] for each in usable],
-                reading,
+                threads[1],
                 lambda number, total: on_progress(read + number, read + total),
             ),
-            "similar": _similar_images(usable, paths, sample.fingerprints),
+            "similar": similar_images(usable, paths, sample.fingerprints),
         },
     )
+    drawn = [each for each in shown if each in sample.thumbnails]
+    thumbnails = [sample.thumbnails[each] for each in drawn]
+    return index, ContactSheet([entries[each].key for each in drawn], thumbnails, sample.pixels)
+
+
+def _labels_of_sample(record: SourceRecord, entries: list[Entry]) -> np.ndarray | None:
+    """Return the labels of a sample's images; None if there are none, or not of all of them."""
+    try:
+        labels, _, kept = label_entries(record, entries)
+    except ValueError:  # the sample lacks a class that is chosen
+        return None
+    return labels if len(kept) == len(entries) else None
+
+
+def _digest(record: SourceRecord, listing: Listing, failed: list[Skipped]) -> str:
+    """Return a digest of all that decides what an ingest finds, once the headers are read."""
+    content = json.dumps([_FORMAT, record.to_json(), listing.digest(), sorted(failed)])
+    return hashlib.blake2b(content.encode("utf-8", "surrogateescape"), digest_size=16).hexdigest()
 
 
 def _place(entry: Entry) -> tuple[int, int, int, int]:
     return entry.file, entry.offset, entry.length, entry.stamp
-
-
-def _read_headers(source: Source, entries: list[Entry], threads: int) -> Iterator[Header | str]:
-    """Read all headers; return each, or why the image cannot be used, in order."""
-
-    def read(entry: Entry) -> Header | str:
-        try:
-            with open_image(source, entry) as file:
-                return read_header(file, entry.key)
-        except ValueError as error:
-            return str(error)
-
-    with ThreadPoolExecutor(threads, "headers") as pool:
-        yield from bounded_map(pool, read, entries, AHEAD_PER_THREAD * threads)
-
-
-def _equal_files(
-    source: Source, entries: list[Entry], threads: int, on_progress: OnProgress
-) -> dict[str, object]:
-    """Report equal files; only those of equal sizes are read, and at most `_COMPARED_BYTES` of them."""
-    lengths = Counter(entry.length for entry in entries if entry.length > 0)
-    candidates = [position for position, entry in enumerate(entries) if lengths[entry.length] > 1]
-    if sum(entries[position].length for position in candidates) > _COMPARED_BYTES:
-        return describe([], [], 0)
-
-    def digest(position: int) -> bytes | None:
-        try:
-            with open_image(source, entries[position]) as file:
-                return hashlib.blake2b(file.read(), digest_size=16).digest()
-        except (OSError, ValueError):
-            return None  # it changed since its header was read; training reports it
-
-    digests: dict[int, bytes] = {}
-    with ThreadPoolExecutor(threads, "compare") as pool:
-        found = bounded_map(pool, digest, candidates, AHEAD_PER_THREAD * threads)
-        for number, (position, value) in enumerate(zip(candidates, found, strict=True), start=1):
-            if value is not None:
-                digests[position] = value
-            on_progress(number, len(candidates))
-    paths = [entry.key for entry in entries]
-    return describe(equal_groups(digests), paths, len(entries))
-
-
-def _similar_images(
-    positions: list[int], paths: list[str], fingerprints: dict[int, int]
-) -> dict[str, object]:
-    """Report similar images of the sample.
-
-    Args:
-        positions: of the usable images among those that were read.
-        paths: of the usable images.
-        fingerprints: of the sample, by position among those that were read.
-    """
-    found = {
-        number: fingerprints[position]
-        for number, position in enumerate(positions)
-        if position in fingerprints
-    }
-    return describe(similar_groups(found), paths, len(found))
 
 
 def _no_images(location: str, skipped: Sequence[Skipped], num_ignored: int) -> str:

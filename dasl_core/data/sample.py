@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from dasl_core.data.bounded_map import AHEAD_PER_THREAD, bounded_map
+from dasl_core.data.contact_sheet import thumbnail
 from dasl_core.data.decode import Header, decode, decoding_memory
 from dasl_core.data.duplicates import fingerprint
 from dasl_core.data.opening import open_image
@@ -38,11 +39,13 @@ class Sample:
         pixels: with the statistics of the sample.
         damaged: the reason for each image that cannot be decoded, by its position.
         fingerprints: of each image of the sample, by its position.
+        thumbnails: of the images that are shown, by position.
     """
 
     pixels: PixelFacts
     damaged: dict[int, str] = field(default_factory=dict)
     fingerprints: dict[int, int] = field(default_factory=dict)
+    thumbnails: dict[int, np.ndarray] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -56,6 +59,7 @@ class _Values:
     high: float
     some: np.ndarray
     fingerprint: int
+    thumbnail: np.ndarray | None
 
 
 def sample_positions(headers: Sequence[Header]) -> list[int]:
@@ -70,6 +74,8 @@ def take_sample(
     source: Source,
     entries: Sequence[Entry],
     headers: Sequence[Header],
+    positions: Sequence[int],
+    shown: Collection[int],
     pixels: PixelFacts,
     threads: int,
     on_decoded: Callable[[int, int], None],
@@ -77,14 +83,15 @@ def take_sample(
     """Decode a sample of the images.
 
     Args:
+        positions: of the sample (`sample_positions`).
+        shown: those of which a thumbnail is made.
         pixels: type and bands.
         on_decoded: called after each image with the number decoded so far, and that of the sample.
     """
-    positions = sample_positions(headers)
     per_image = max(16, _VALUES // max(1, len(positions)))
 
     def measure(position: int) -> _Values | str:
-        return _measure(source, entries[position], pixels, per_image)
+        return _measure(source, entries[position], pixels, per_image, position in shown)
 
     def cost(position: int) -> int:
         return decoding_memory(headers[position], _AT_LEAST)
@@ -102,13 +109,17 @@ def take_sample(
             else:
                 measured.append(outcome)
                 sample.fingerprints[position] = outcome.fingerprint
+                if outcome.thumbnail is not None:
+                    sample.thumbnails[position] = outcome.thumbnail
             on_decoded(number, len(positions))
     if measured:
         sample.pixels = _with_statistics(pixels, measured)
     return sample
 
 
-def _measure(source: Source, entry: Entry, pixels: PixelFacts, values: int) -> _Values | str:
+def _measure(
+    source: Source, entry: Entry, pixels: PixelFacts, values: int, is_shown: bool
+) -> _Values | str:
     try:
         with open_image(source, entry) as file:
             image = decode(file, entry.key, pixels.bands, pixels.dtype, _AT_LEAST)
@@ -125,6 +136,7 @@ def _measure(source: Source, entry: Entry, pixels: PixelFacts, values: int) -> _
         float(image.max()),
         image.reshape(-1)[::stride].astype(np.float32),
         fingerprint(image),
+        thumbnail(image) if is_shown else None,
     )
 
 

@@ -178,7 +178,9 @@ class JobSpec(SpecModel):
     name: Name = Field(
         "pretraining", description="A label for people; need not be unique. No slashes."
     )
-    dataset: Name = Field(description="Id or name of a registered data set.")
+    dataset: Name = Field(
+        description="Id or name of a registered data set, or NAME@NUMBER for one of its versions."
+    )
     recipe: RecipeName | Auto = Field(
         "auto",
         description=(

@@ -38,7 +38,7 @@ def open_index(
         pass
     except (OSError, ValueError) as error:
         print_line(f"{error}; reading all images again", "stderr")
-    index = ingest_listing(record, source, listing)
+    index = ingest_listing(record, source, listing).index
     if any(is_transient(skipped.reason) for skipped in index.skipped):
         return index  # the next start may be able to read these files
     try:

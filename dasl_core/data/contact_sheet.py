@@ -1,0 +1,103 @@
+"""The contact sheet of a data set: thumbnails of some images of the sample, in one JPEG."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from PIL import Image
+
+from dasl_core.data.pixel_facts import PixelFacts
+from dasl_core.spec.resolve.facts import QUANTILES
+
+# 64 thumbnails of 128 pixels: about 300 KB, 2 MB at most.
+MOST = 64
+_COLUMNS = 8
+_SIDE = 128
+_GAP = 4
+_BACKGROUND = 32
+_QUALITY = 85
+# Values beyond these quantiles are clipped, as by the default of `backbone.window`.
+_LOW, _HIGH = QUANTILES.index(0.001), QUANTILES.index(0.999)
+
+
+@dataclass(frozen=True)
+class ContactSheet:
+    """Thumbnails, row by row.
+
+    Attributes:
+        paths: of the images.
+        thumbnails: (height, width, 1 or 3) float32 of raw values, each side at most `_SIDE`.
+    """
+
+    paths: Sequence[str]
+    thumbnails: Sequence[np.ndarray]
+    pixels: PixelFacts
+
+    def report(self) -> dict[str, object]:
+        """Return which images are shown where, JSON-ready."""
+        return {"columns": min(_COLUMNS, len(self.paths)), "paths": list(self.paths)}
+
+    def jpeg(self) -> bytes:
+        """Return the sheet; the same images give the same bytes."""
+        columns = min(_COLUMNS, len(self.thumbnails))
+        rows = -(-len(self.thumbnails) // columns)
+        step = _SIDE + _GAP
+        sheet = np.full((rows * step + _GAP, columns * step + _GAP, 3), _BACKGROUND, np.uint8)
+        for number, thumbnail in enumerate(self.thumbnails):
+            shown = self._eight_bit(thumbnail)
+            height, width = shown.shape[:2]
+            row, column = divmod(number, columns)
+            top = _GAP + row * step + (_SIDE - height) // 2
+            left = _GAP + column * step + (_SIDE - width) // 2
+            sheet[top : top + height, left : left + width] = shown
+        content = io.BytesIO()
+        Image.fromarray(sheet).save(content, "JPEG", quality=_QUALITY)
+        return content.getvalue()
+
+    def _eight_bit(self, thumbnail: np.ndarray) -> np.ndarray:
+        low, high = 0.0, 255.0
+        if self.pixels.dtype != "uint8" and self.pixels.quantiles is not None:
+            low, high = self.pixels.quantiles[_LOW], self.pixels.quantiles[_HIGH]
+        scaled = (thumbnail.astype(np.float64) - low) * (255.0 / max(high - low, 1e-30))
+        shown: np.ndarray = np.clip(np.rint(scaled), 0, 255).astype(np.uint8)
+        return shown
+
+
+def choose(positions: Sequence[int], labels: np.ndarray | None) -> list[int]:
+    """Choose up to `MOST` images of a sample, evenly spaced: of each class as many, class by class.
+
+    Args:
+        positions: of the sample.
+        labels: of the sample; None if it has no classes.
+    """
+    if labels is None:
+        return _spaced(positions, MOST)
+    numbers = np.asarray(positions)
+    classes = [numbers[labels == label].tolist() for label in np.unique(labels)]
+    shown = _spaced(range(len(classes)), MOST)
+    return [position for each in shown for position in _spaced(classes[each], MOST // len(shown))]
+
+
+def thumbnail(image: np.ndarray) -> np.ndarray:
+    """Reduce an image (H, W, bands); of one with other bands than 1 and 3, show the first three or the first."""
+    height, width, bands = image.shape
+    # A large image is thinned first: reducing all of its values would take more memory than decoding it.
+    stride = max(1, max(height, width) // (4 * _SIDE))
+    thinned = image[::stride, ::stride, : 3 if bands >= 3 else 1].astype(np.float32)
+    scale = _SIDE / max(thinned.shape[:2])
+    if scale >= 1:
+        return thinned
+    size = tuple(max(1, round(scale * side)) for side in (thinned.shape[1], thinned.shape[0]))
+    reduced = [
+        np.asarray(Image.fromarray(band).resize((size[0], size[1]), Image.Resampling.BOX))
+        for band in np.moveaxis(thinned, 2, 0)
+    ]
+    return np.stack(reduced, axis=2)
+
+
+def _spaced(items: Sequence[int], most: int) -> list[int]:
+    count = min(most, len(items))
+    return [items[each * len(items) // count] for each in range(count)]

@@ -1,0 +1,128 @@
+"""Headers that an ingest has read, stored so that the next one reads only those of new and changed images."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from dasl_core.data.array_file import read_arrays, write_arrays
+from dasl_core.data.decode import Header, PixelType
+from dasl_core.data.sources import Entry
+
+# Raised when headers must be read again, because another header would be read from the same bytes.
+_FORMAT = 1
+
+
+def identify(entries: Sequence[Entry], files: Sequence[str]) -> np.ndarray:
+    """Return (N, 2) uint64, digests of all that changes when an image does.
+
+    Args:
+        files: of the source. Archives may be added, which changes the positions of the others.
+    """
+    digests = bytearray()
+    for entry in entries:
+        file = files[entry.file] if files else ""
+        text = "\0".join((entry.key, file, f"{entry.offset} {entry.length} {entry.stamp}"))
+        digests += hashlib.blake2b(text.encode(), digest_size=16).digest()
+    return np.frombuffer(bytes(digests), np.uint64).reshape(-1, 2)
+
+
+class KnownHeaders:
+    """Headers by the digests of their images (`identify`), in arrays: 32 bytes an image.
+
+    Attributes:
+        digests: (N, 2) uint64.
+        values: (N, 4) int32: width, height, bands, and position in `kinds`.
+        kinds: types of pixels and formats that occur.
+        outcome: digest of the whole ingest that read them; empty if it did not end.
+    """
+
+    def __init__(
+        self,
+        digests: np.ndarray,
+        values: np.ndarray,
+        kinds: Sequence[tuple[PixelType, str]] = (),
+        outcome: str = "",
+    ) -> None:
+        order = np.argsort(digests[:, 0], kind="stable")
+        self.digests, self.values = digests[order], values[order]
+        self.kinds = [(dtype, name) for dtype, name in kinds]
+        self.outcome = outcome
+
+    @classmethod
+    def none(cls) -> KnownHeaders:
+        """Return those of a first ingest."""
+        return cls(np.zeros((0, 2), np.uint64), np.zeros((0, 4), np.int32))
+
+    @classmethod
+    def of(cls, digests: np.ndarray, headers: Sequence[Header], outcome: str = "") -> KnownHeaders:
+        """Return these headers, of the images with these digests."""
+        kinds: dict[tuple[PixelType, str], int] = {}
+        values = np.array(
+            [
+                (*each[:3], kinds.setdefault((each.dtype, each.format), len(kinds)))
+                for each in headers
+            ],
+            np.int32,
+        )
+        return cls(digests, values.reshape(-1, 4), list(kinds), outcome)
+
+    @classmethod
+    def merged(cls, tables: Sequence[KnownHeaders]) -> KnownHeaders:
+        """Return all headers of several tables, with the outcome of the first."""
+        kinds: list[tuple[PixelType, str]] = []
+        values = []
+        for table in tables:
+            shifted = table.values.copy()
+            shifted[:, 3] += len(kinds)
+            values.append(shifted)
+            kinds += table.kinds
+        digests = np.concatenate([table.digests for table in tables])
+        return cls(digests, np.concatenate(values), kinds, tables[0].outcome)
+
+    def __len__(self) -> int:
+        return len(self.digests)
+
+    def find(self, digests: np.ndarray) -> list[Header | None]:
+        """Return the header of each image (N, 2); None if it is not known."""
+        if not len(self):
+            return [None] * len(digests)
+        position = np.searchsorted(self.digests[:, 0], digests[:, 0])
+        position[position == len(self)] = 0
+        is_known = (self.digests[position] == digests).all(axis=1)
+        found: list[Header | None] = []
+        for known, row in zip(is_known.tolist(), self.values[position].tolist(), strict=True):
+            width, height, bands, kind = row
+            dtype, name = self.kinds[kind]
+            found.append(Header(width, height, bands, dtype, name) if known else None)
+        return found
+
+    def save(self, path: Path) -> None:
+        """Write them, atomically."""
+        about = {"format": _FORMAT, "kinds": self.kinds, "outcome": self.outcome}
+        write_arrays(path, {"digests": self.digests, "values": self.values}, about)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> KnownHeaders:
+        """Read a file that `save` wrote.
+
+        Raises:
+            ValueError: it is damaged, or of another format.
+            OSError: it cannot be read.
+        """
+        try:
+            arrays, about = read_arrays(Path(path))
+            if about["format"] != _FORMAT:
+                raise ValueError(f"its format is {about['format']!r}, expected {_FORMAT}")
+            digests, values = np.array(arrays["digests"]), np.array(arrays["values"])
+            if digests.shape != (len(values), 2) or values.shape != (len(digests), 4):
+                raise ValueError("its lists differ in length")
+            return cls(digests, values, about["kinds"], about["outcome"])
+        except OSError:
+            raise
+        except Exception as error:  # damaged files raise arbitrary exception types
+            raise ValueError(f"{path} has no headers of images: {error}") from error

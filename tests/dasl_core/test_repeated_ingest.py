@@ -1,0 +1,188 @@
+"""An ingest after another one: it reads only what is new, and finds what a first ingest would."""
+
+from __future__ import annotations
+
+import errno
+import os
+import tarfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import BinaryIO
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image
+
+from dasl_core.data import header_reading
+from dasl_core.data.changes import count_changes
+from dasl_core.data.decode import Header, read_header
+from dasl_core.data.decode.reasons import reason_of
+from dasl_core.data.headers import KnownHeaders, identify
+from dasl_core.data.index import DatasetIndex
+from dasl_core.data.ingest import Ingested, Previous, ingest
+from dasl_core.data.sources import Entry, Skipped
+
+
+@pytest.fixture
+def read(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Names of the files whose headers were read."""
+    names: list[str] = []
+
+    def record(file: BinaryIO, name: str) -> Header:
+        names.append(name)
+        return read_header(file, name)
+
+    monkeypatch.setattr(header_reading, "read_header", record)
+    return names
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    root = tmp_path / "pictures"
+    for number in range(6):
+        picture(root / f"class{number % 2}" / f"{number}.png", number)
+    return root
+
+
+def picture(path: Path, gray: int) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.new("RGB", (20 + gray, 10), (gray, 2 * gray, 3 * gray)).save(path)
+
+
+def saved(index: DatasetIndex, path: Path) -> bytes:
+    index.save(path)
+    return path.read_bytes()
+
+
+def after(first: Ingested) -> Previous:
+    return Previous(first.headers, first.index)
+
+
+def test_refresh_of_unchanged_images_opens_none(folder: Path, read: list[str]) -> None:
+    first = ingest(folder)
+    assert len(read) == 6
+    read.clear()
+    again = ingest(folder, previous=after(first))
+    assert (again.is_unchanged, read) == (True, [])
+    assert again.index.paths == first.index.paths
+
+
+def test_refresh_reads_new_and_changed_images_only(
+    folder: Path, tmp_path: Path, read: list[str]
+) -> None:
+    first = ingest(folder)
+    picture(folder / "class0" / "new.png", 50)
+    picture(folder / "class1" / "1.png", 60)
+    (folder / "class1" / "3.png").unlink()
+    os.utime(folder / "class0" / "0.png", ns=(1, 1))
+    read.clear()
+    again = ingest(folder, previous=after(first))
+    assert sorted(read) == ["class0/0.png", "class0/new.png", "class1/1.png"]
+    assert not again.is_unchanged
+    assert count_changes(first.index, again.index) == {
+        "added": 1,
+        "removed": 1,
+        "changed": 2,
+        "unchanged": 3,
+    }
+    fresh = ingest(folder)
+    assert saved(again.index, tmp_path / "again") == saved(fresh.index, tmp_path / "fresh")
+    assert again.headers.outcome == fresh.headers.outcome != first.headers.outcome
+
+
+def test_skipped_files_are_tried_again(folder: Path, read: list[str]) -> None:
+    (folder / "class0" / "broken.png").write_bytes(b"no image")
+    first = ingest(folder)
+    read.clear()
+    again = ingest(folder, previous=after(first))
+    assert read == ["class0/broken.png"]
+    assert again.is_unchanged, "it is as broken as before"
+
+
+def test_images_that_a_passing_error_hid_are_decoded_again(folder: Path) -> None:
+    first = ingest(folder)
+    reason = reason_of(OSError(errno.EIO, "Input/output error"))
+    first.index.skipped.append(Skipped("class0/x.png", reason))
+    assert not ingest(folder, previous=after(first)).is_unchanged
+
+
+def test_archive_added_before_others_leaves_their_headers_known(
+    tmp_path: Path, folder: Path, read: list[str]
+) -> None:
+    for name in ("b.tar", "c.tar"):
+        with tarfile.open(tmp_path / name, "w") as archive:
+            archive.add(folder / "class0", name)
+    first = ingest(tmp_path / "*.tar")
+    with tarfile.open(tmp_path / "a.tar", "w") as archive:
+        archive.add(folder / "class1" / "1.png", "1.png")
+    read.clear()
+    again = ingest(tmp_path / "*.tar", previous=after(first))
+    assert read == ["a/1.png"]
+    assert count_changes(first.index, again.index)["unchanged"] == len(first.index)
+
+
+def test_headers_are_handed_out_in_chunks_and_read_once(
+    folder: Path, tmp_path: Path, read: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(header_reading, "CHUNK", 2)
+    chunks: list[KnownHeaders] = []
+
+    class Killed(Exception): ...
+
+    def keep(chunk: KnownHeaders) -> None:
+        chunks.append(chunk)
+        if len(chunks) == 2:
+            raise Killed
+
+    with pytest.raises(Killed):
+        ingest(folder, on_headers=keep)
+    assert [len(chunk) for chunk in chunks] == [2, 2]
+    read.clear()
+    progress: list[tuple[int, int]] = []
+    resumed = ingest(
+        folder,
+        previous=Previous(KnownHeaders.merged(chunks)),
+        on_progress=lambda *each: progress.append(each),
+    )
+    assert sorted(read) == ["class1/3.png", "class1/5.png"]
+    assert (1, 2) in progress, "what is known counts as neither read nor to be read"
+    assert saved(resumed.index, tmp_path / "a") == saved(ingest(folder).index, tmp_path / "b")
+
+
+_HEADERS = st.builds(
+    Header,
+    st.integers(1, 60_000),
+    st.integers(1, 60_000),
+    st.integers(1, 9),
+    st.sampled_from(["uint8", "uint16", "int16", "float32"]),
+    st.sampled_from(["PNG", "JPEG", "DICOM"]),
+)
+
+
+@settings(max_examples=20)
+@given(st.lists(_HEADERS, max_size=20), st.integers(0, 20))
+def test_stored_headers_are_found_by_image(
+    tmp_path_factory: pytest.TempPathFactory, headers: Sequence[Header], split: int
+) -> None:
+    entries = [Entry(f"{number}.png", 5, number) for number in range(len(headers))]
+    digests = identify(entries, [])
+    parts = [
+        KnownHeaders.of(digests[:split], headers[:split], "first"),
+        KnownHeaders.of(digests[split:], headers[split:]),
+    ]
+    file = tmp_path_factory.getbasetemp() / "headers.safetensors"
+    KnownHeaders.merged(parts).save(file)
+    stored = KnownHeaders.load(file)
+    changed = identify([each._replace(stamp=-1) for each in entries], [])
+    both = np.concatenate([digests[::-1], changed])
+    assert stored.find(both) == [*headers[::-1], *[None] * len(headers)]
+    assert stored.outcome == "first"
+
+
+@pytest.mark.parametrize("content", [b"", b"x" * 100, b"\x08" + b"\0" * 15])
+def test_damaged_headers_are_refused(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "file").write_bytes(content)
+    with pytest.raises(ValueError, match="has no headers of images"):
+        KnownHeaders.load(tmp_path / "file")
