@@ -29,6 +29,9 @@ STORE_UNAVAILABLE = "store-unavailable"
 IngestOutcome = Literal["ready", "failed"]
 PreviewOutcome = Literal["succeeded", "failed"]
 
+CONTACT_SHEET = "contact-sheet.jpg"
+"""Name of the contact sheet, in the folder of the index."""
+
 NO_ROOM = "no-room"
 """Type of the error of an attempt for whose ranks Ray had no room."""
 
@@ -93,6 +96,10 @@ class IngestProgress(WorkerRequest):
 
     images_read: Size
     images_total: Size
+
+    def counts(self) -> tuple[int, int]:
+        """Return both numbers."""
+        return self.images_read, self.images_total
 
 
 class HeartbeatAnswer(WorkerAnswer):
@@ -328,7 +335,11 @@ class AttemptStart(WorkerAnswer):
 
 
 class IngestStart(WorkerAnswer):
-    """What an ingest run reads, and the folder for its index."""
+    """What an ingest run reads, and the folder for its index.
+
+    Attributes:
+        previous_index_uri: of the newest version, in a refresh. A run that finds no change reports it again.
+    """
 
     uri: str
     source: SourceOptions = Field(default_factory=SourceOptions)
@@ -337,6 +348,7 @@ class IngestStart(WorkerAnswer):
     excluded_folders: list[str] = []
     dataset_uris: list[str] | None = None
     excluded_uris: list[str] = []
+    previous_index_uri: str | None = None
     heartbeat_seconds: float = 2.0
 
 

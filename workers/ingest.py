@@ -1,6 +1,7 @@
 """Ingest of one data set: `python -m workers.ingest --run R --dataset DS`.
 
-It reads the header of every image, decodes a sample, and reports which are usable. Environment and token are as for `workers.driver`. The exit
+It reads the header of every image, decodes a sample, and reports which are usable. Headers that an earlier ingest has
+read of images that did not change are not read again. Environment and token are as for `workers.driver`. The exit
 code is 0 if the ingest was reported or superseded, `UNDELIVERED_EXIT_CODE` if the API did not answer, else 1.
 """
 
@@ -9,30 +10,24 @@ import logging
 import math
 import os
 import sys
-import tempfile
 import threading
 import uuid
-from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
-from dasl_core.data.ingest import ingest_folder
+from dasl_core.data.changes import count_changes
+from dasl_core.data.ingest import Ingested, Previous, ingest
 from dasl_core.spec.locations import ReadableFolders
 from service.client import ApiError, ConnectionFailed, StaleAttempt
 from service.client.attempt_token import read_attempt_token
 from service.client.transport import BUSY
 from service.client.worker import WorkerClient
 from service.protocol import UNDELIVERED_EXIT_CODE
-from workers.artifacts import retried, upload
 from workers.failures import storable
+from workers.ingest_files import UnfinishedHeaders, load_previous, save_results
 from workers.logs import log_to_stderr
 from workers.settings import PATIENCE_SECONDS
 
 logger = logging.getLogger("workers.ingest")
-
-INDEX = "index.safetensors"
-# Pauses in seconds before a failed upload of the index is retried: reading the images may have taken hours. The
-# dispatcher does not count this time as a standstill, because no progress is reported any more.
-INDEX_PAUSES = (1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 60.0, 60.0, 60.0, 60.0)
 
 
 class ProgressReports:
@@ -83,19 +78,6 @@ class ProgressReports:
                     return
 
 
-def upload_index(file: Path, uri: str) -> None:
-    """Copy an index to the artifact store, which may be away for five minutes.
-
-    Raises:
-        OSError: it was away for longer, or its disk is full; the message names the setting.
-    """
-    try:
-        retried(lambda: upload(file, uri), uri, INDEX_PAUSES)
-    except OSError as error:
-        message = f"The artifact store (DASL_ARTIFACTS_URI) does not take the index: {error}"
-        raise OSError(message) from error
-
-
 def main() -> int:
     """Ingest the data set named on the command line and return the exit code."""
     parser = argparse.ArgumentParser(description="Ingest of one data set.")
@@ -116,29 +98,37 @@ def main() -> int:
         )
         # The API of version 0.1 has no heartbeats of ingests, whose runs have no id there.
         interval = start.heartbeat_seconds if arguments.run else math.inf
+        # A superseded run may still write, so each process writes to files of its own.
+        unfinished = UnfinishedHeaders(f"{start.artifacts_uri}/unfinished")
+        previous = load_previous(start.previous_index_uri, unfinished)
         try:
             with ProgressReports(client, interval) as report:
-                index = ingest_folder(
-                    start.uri, options=start.source, allowed=readable, on_progress=report
+                result = ingest(
+                    start.uri,
+                    options=start.source,
+                    allowed=readable,
+                    on_progress=report,
+                    previous=previous,
+                    on_headers=unfinished.save,
                 )
         except ValueError as error:  # the folder is missing or has no usable images
             client.dataset_finish(dataset, state="failed", error=storable(str(error)))
             return 0
-        for warning in index.warnings():
+        for warning in result.index.warnings():
             logger.warning("%s", warning)
-        with tempfile.TemporaryDirectory(prefix="dasl-") as folder:
-            file = Path(folder) / INDEX
-            index.save(file)
-            # A superseded run may still write, so each process writes to a folder of its own.
-            index_uri = f"{start.artifacts_uri}/{uuid.uuid4().hex}/{INDEX}"
-            upload_index(file, index_uri)
+        if result.is_unchanged:
+            assert start.previous_index_uri is not None, "there is an index that it repeats"
+            index_uri = start.previous_index_uri
+        else:
+            index_uri = save_results(result, f"{start.artifacts_uri}/{uuid.uuid4().hex}")
         client.dataset_finish(
             dataset,
             state="ready",
-            facts=index.facts().model_dump(),
-            report=index.report(),
+            facts=result.index.facts().model_dump(),
+            report=_report(result, previous),
             index_uri=index_uri,
         )
+        unfinished.remove()
     except StaleAttempt as error:
         logger.warning("this ingest was superseded: %s", error)
     except (ConnectionFailed, ApiError) as error:
@@ -149,6 +139,15 @@ def main() -> int:
     finally:
         client.close()
     return 0
+
+
+def _report(result: Ingested, previous: Previous) -> dict[str, Any]:
+    report = result.index.report()
+    if result.contact_sheet is not None:
+        report["contact_sheet"] = result.contact_sheet.report()
+    if previous.index is not None:
+        report["changes"] = count_changes(previous.index, result.index)
+    return report
 
 
 if __name__ == "__main__":

@@ -2,38 +2,17 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from service.cli.inputs import connect, dataset_name, folder, id_or_name, optional_utf8
-from service.cli.output import (
-    AsJson,
-    fail,
-    note,
-    plain,
-    print_facts,
-    print_json,
-    print_line,
-    print_records,
-    print_result,
-    size,
-)
+from service.cli import dataset_versions
+from service.cli.dataset_views import DatasetId, ProgressNotes, print_dataset
+from service.cli.inputs import connect, dataset_name, folder, optional_utf8
+from service.cli.output import AsJson, fail, note, print_records, print_result
 from service.cli.preview import preview_dataset
 from service.cli.uploads import check_uploadable, upload_images
-
-if TYPE_CHECKING:
-    from service.client.models import Dataset
-
-DatasetId = Annotated[
-    str,
-    typer.Argument(metavar="DATASET", callback=id_or_name, help="Id or name of the data set."),
-]
-
-_MAX_SKIPPED_SHOWN = 10
-_SECONDS_BETWEEN_NOTES = 10.0
 
 
 def register(app: typer.Typer) -> None:
@@ -44,6 +23,7 @@ def register(app: typer.Typer) -> None:
     datasets.command()(show)
     datasets.command()(rm)
     datasets.command("preview")(preview_dataset)
+    dataset_versions.register(datasets)
     app.add_typer(datasets, name="datasets")
 
 
@@ -120,13 +100,16 @@ def add(
                 note(f"Reading the images of {dataset.name} ({dataset.id}) ...")
             try:
                 dataset = client.datasets.wait(
-                    dataset.id, on_poll=(lambda _: None) if as_json else _Progress()
+                    dataset.id, on_poll=(lambda _: None) if as_json else ProgressNotes()
                 )
             except DatasetFailed as failed:
                 dataset = failed.dataset
-    _print(dataset, as_json)
+    print_dataset(dataset, as_json)
     if dataset.state == "failed":
-        note(f"Its name stays taken until you remove it: dasl datasets rm {dataset.id}")
+        note(
+            f"Its name stays taken until you remove it: dasl datasets rm {dataset.id}. To read it again: dasl datasets "
+            f"refresh {dataset.id}"
+        )
         raise fail(f"Data set {dataset.name} failed: {dataset.error_message}")
 
 
@@ -140,6 +123,7 @@ def list_datasets(as_json: AsJson = False) -> None:
             "ID": lambda dataset: dataset.id,
             "NAME": lambda dataset: dataset.name,
             "STATE": lambda dataset: dataset.state,
+            "VERSION": lambda dataset: dataset.version if dataset.facts else None,
             "IMAGES": lambda dataset: (dataset.facts or {}).get("num_images"),
             "CLASSES": lambda dataset: (dataset.facts or {}).get("num_classes"),
             "WHERE": lambda dataset: dataset.uri,
@@ -151,7 +135,7 @@ def list_datasets(as_json: AsJson = False) -> None:
 def show(dataset: DatasetId, as_json: AsJson = False) -> None:
     """Show a data set. Its ingest report has image counts and skipped files."""
     with connect() as client:
-        _print(client.datasets.get(dataset), as_json)
+        print_dataset(client.datasets.get(dataset), as_json)
 
 
 def rm(dataset: DatasetId, as_json: AsJson = False) -> None:
@@ -178,64 +162,3 @@ def _lines(file: Path) -> list[str]:
     if not names:
         raise typer.BadParameter(f"{file} names no class", param_hint="--classes")
     return names
-
-
-class _Progress:
-    """Notes the progress of an ingest every ten seconds."""
-
-    def __init__(self) -> None:
-        self._shown_at = time.monotonic()
-
-    def __call__(self, dataset: Dataset) -> None:
-        now, progress = time.monotonic(), _progress(dataset)
-        if progress is not None and now - self._shown_at >= _SECONDS_BETWEEN_NOTES:
-            note(f"  {progress}")
-            self._shown_at = now
-
-
-def _progress(dataset: Dataset) -> str | None:
-    progress = dataset.progress
-    if progress is None or progress.images_total is None:
-        return None
-    return f"{progress.images_read or 0:,} of {progress.images_total:,} images read"
-
-
-def _uploaded(dataset: Dataset) -> str | None:
-    if (upload := dataset.upload) is None:
-        return None
-    return f"{size(upload.get('received'))} of {size(upload.get('size'))}"
-
-
-def _print(dataset: Dataset, as_json: bool) -> None:
-    if as_json:
-        print_json(plain(dataset))
-        return
-    facts = dataset.facts or {}
-    print_facts(
-        [
-            ("id", dataset.id),
-            ("name", dataset.name),
-            ("where", dataset.uri),
-            ("state", dataset.state),
-            ("upload", _uploaded(dataset)),
-            ("progress", _progress(dataset)),
-            ("images", facts.get("num_images")),
-            ("classes", facts.get("num_classes")),
-            ("median shorter side", f"{facts['median_size']} pixels" if facts else None),
-            ("pixels", f"{facts['bands']} x {facts['dtype']}" if "dtype" in facts else None),
-            ("error", dataset.error_message),
-        ]
-    )
-    report = dataset.report
-    if report is None:
-        return
-    for warning in report.warnings:
-        print_line(f"Warning: {warning}.")
-    if not report.num_skipped:
-        return
-    print_line(f"Skipped {report.num_skipped} {'file' if report.num_skipped == 1 else 'files'}:")
-    for file in report.skipped[:_MAX_SKIPPED_SHOWN]:
-        print_line(f"  {file.path}: {file.reason}")
-    hidden = report.num_skipped - min(len(report.skipped), _MAX_SKIPPED_SHOWN)
-    if hidden:
-        print_line(f"  ... and {hidden} more (list all: dasl datasets show {dataset.id} --json)")

@@ -118,7 +118,7 @@ def facts(job: Job, origin: str | None = None) -> list[tuple[str, object]]:
         ("id", job.id),
         ("name", job.name),
         ("status", _status(job)),
-        ("data set", job.dataset and f"{job.dataset.name} ({job.dataset.id})"),
+        ("data set", _dataset(job)),
         ("method", method),
         ("backbone", backbone),
         ("resources", _resources(spec.get("resources", {}))),
@@ -137,6 +137,13 @@ def facts(job: Job, origin: str | None = None) -> list[tuple[str, object]]:
         ("verdict", job.verdict and job.verdict.message),
         ("time left", duration(progress.eta_seconds) if progress and active else None),
     ]
+
+
+def _dataset(job: Job) -> str | None:
+    if job.dataset is None:
+        return None
+    version = f", version {job.dataset_version}" if job.dataset_version is not None else ""
+    return f"{job.dataset.name} ({job.dataset.id}){version}"
 
 
 def _resources(resources: dict[str, Any]) -> str | None:

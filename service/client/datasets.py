@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from service.client.errors import DatasetFailed
-from service.client.models import Dataset
+from service.client.files import fetch
+from service.client.models import Dataset, DatasetVersion
 from service.client.transport import Transport, path_to
 from service.client.waiting import OUTAGE_SECONDS, wait_until
 from service.states import DatasetState
@@ -165,6 +167,59 @@ class Datasets:
         if dataset.state == DatasetState.FAILED:
             raise DatasetFailed(dataset)
         return dataset
+
+    def refresh(self, dataset_id: str) -> Dataset:
+        """Read the images again, in the background; the data set stays usable. Idempotent while one runs."""
+        path = path_to("datasets", dataset_id, "refresh")
+        return self._bind(self._transport.json("POST", path, repeatable=True))
+
+    def wait_for_refresh(
+        self,
+        dataset_id: str,
+        *,
+        timeout: float | None = None,
+        poll: float = 0.5,
+        on_poll: Callable[[Dataset], None] = lambda dataset: None,
+    ) -> Dataset:
+        """Wait until no ingest of the data set waits or runs; arguments as of `wait`.
+
+        Raises:
+            DatasetFailed: the refresh failed. A data set that was ready still is.
+            WaitTimeout: it has not ended after `timeout` seconds.
+        """
+
+        def seen_refreshed(dataset: Dataset) -> bool:
+            on_poll(dataset)
+            return dataset.is_refreshed
+
+        dataset = wait_until(
+            lambda: self._get(dataset_id, patience=OUTAGE_SECONDS),
+            seen_refreshed,
+            timeout=timeout,
+            poll=poll,
+            name=f"Refresh of {dataset_id}",
+        )
+        if dataset.state == DatasetState.FAILED or dataset.refresh is not None:
+            raise DatasetFailed(dataset)
+        return dataset
+
+    def versions(self, dataset_id: str) -> Sequence[DatasetVersion]:
+        """Return the versions of a data set, newest first."""
+        answer = self._transport.json("GET", path_to("datasets", dataset_id, "versions"))
+        return [DatasetVersion.model_validate(item) for item in answer["data"]]
+
+    def contact_sheet(self, dataset_id: str) -> bytes:
+        """Return thumbnails of some images of the newest version, as a JPEG.
+
+        Raises:
+            ApiError: 404 if there is none.
+        """
+        path = path_to("datasets", dataset_id, "contact-sheet")
+        with tempfile.TemporaryDirectory(prefix="dasl-") as folder:
+            name = "contact-sheet.jpg"
+            return fetch(
+                self._transport, path, Path(folder), name, size=None, sha256=None
+            ).read_bytes()
 
     def _get(self, dataset_id: str, patience: float | None = None) -> Dataset:
         return self._bind(

@@ -48,7 +48,7 @@ class Progress(Record):
     """Progress of a job or an ingest; None means not known yet. `eta_seconds` is the estimated time left.
 
     `images_read` of `images_total` are in the image cache while that is built, before the first step. Of an ingest,
-    they are the images looked at and those found so far. `times` has the share of the time of each activity of a
+    they are the images looked at and those found so far, and `seconds_left` is estimated. `times` has the share of the time of each activity of a
     training; older workers send none.
     """
 
@@ -64,6 +64,7 @@ class Progress(Record):
     images_read: int | None = None
     images_total: int | None = None
     times: dict[str, float] | None = None
+    seconds_left: float | None = None
 
 
 class Verdict(Record):
@@ -94,6 +95,8 @@ class Job(Record):
     spec: dict[str, Any] = Field(default_factory=dict)
     resolved: dict[str, Any] | None = None
     dataset: DatasetRef | None = None
+    dataset_version: int | None = None
+    evaluate_dataset_version: int | None = None
     priority: int = 0
     max_hours: float | None = None
     workers: int | None = None
@@ -255,12 +258,33 @@ class IngestReport(Record):
     skipped: list[SkippedFile] = Field(default_factory=list)
     warnings: list[str] = Field(default_factory=list)
     class_names: list[str] | None = None
+    changes: dict[str, int] | None = None
+
+
+class DatasetVersion(Record):
+    """A version of a data set; `changes` counts the images that differ from the version before."""
+
+    number: int
+    created_at: datetime | None = None
+    facts: dict[str, Any] | None = None
+    changes: dict[str, int] | None = None
+    removed: bool = False
+
+
+class Refresh(Record):
+    """A refresh that is pending, ingesting or failed."""
+
+    state: str
+    error: Problem | None = None
+    requested_at: datetime | None = None
 
 
 class Dataset(Record):
     """Registered images. `state` is uploading, pending, ingesting, ready or failed.
 
     `upload` has `size` and `received` of an uploaded file, in bytes.
+
+    One that is ready stays so, with its newest version, while it is refreshed; `refresh` is None otherwise.
     """
 
     id: str
@@ -268,6 +292,8 @@ class Dataset(Record):
     uri: str = ""
     source: dict[str, Any] | None = None
     state: str
+    version: int | None = None
+    refresh: Refresh | None = None
     facts: dict[str, Any] | None = None
     report: IngestReport | None = None
     progress: Progress | None = None
@@ -279,13 +305,21 @@ class Dataset(Record):
 
     @property
     def done(self) -> bool:
-        """Whether ingest has ended."""
+        """Whether the first ingest has ended."""
         return self.state in (DatasetState.READY, DatasetState.FAILED)
 
     @property
+    def is_refreshed(self) -> bool:
+        """Whether no ingest waits or runs."""
+        return self.done and (self.refresh is None or self.refresh.state == DatasetState.FAILED)
+
+    @property
     def error_message(self) -> str:
-        """Why ingest failed; empty if it did not."""
-        return self.error.message if isinstance(self.error, Problem) else self.error or ""
+        """Why the ingest, or the last refresh, failed; empty if it did not."""
+        error = self.error
+        if error is None and self.refresh is not None:
+            error = self.refresh.error
+        return error.message if isinstance(error, Problem) else error or ""
 
     def wait(self, timeout: float | None = None, poll: float = 0.5) -> Dataset:
         """Wait until the data set is ready; see `Datasets.wait`."""

@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from sqlalchemy import bindparam, func, or_, select, update
+from sqlalchemy import ColumnElement, bindparam, delete, func, or_, select, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
-from service.db.models import Dataset, IngestRun, Job, Token, User
+from service.db.models import (
+    Dataset,
+    DatasetVersion,
+    IngestRun,
+    Job,
+    Token,
+    User,
+    UtcDateTime,
+)
 from service.runs import repository as runs
 from service.runs.repository import RunView
 from service.runs.turns import take_turns
@@ -20,6 +28,12 @@ from service.states import LIVE_ATTEMPT, TERMINAL, AttemptState, DatasetState
 
 _REMOVED = "removed"
 """State of a deleted data set whose ingest run and files are gone, too."""
+
+
+def _ingest_is(*states: DatasetState) -> ColumnElement[bool]:
+    """Condition that the first ingest of a data set, or its refresh, is in one of these states."""
+    return or_(Dataset.state.in_(states), Dataset.refresh_state.in_(states))
+
 
 # Each submission runs this query: building it once halves its time.
 _FIND = select(Dataset).where(
@@ -115,11 +129,11 @@ def lock_pending_limit(session: Session, token_id: str, user_id: str | None) -> 
 
 
 def count_pending(session: Session, token_id: str, user_id: str | None) -> int:
-    """How many data sets of a token, or of all tokens of its user, are uploading, pending or ingesting."""
+    """How many data sets of a token, or of all tokens of its user, are uploading, wait for an ingest or are being read."""
     of_user = select(Token.id).where(Token.user_id == user_id)
     query = select(func.count()).where(
         Dataset.token_id == token_id if user_id is None else Dataset.token_id.in_(of_user),
-        Dataset.state.in_([DatasetState.UPLOADING, DatasetState.PENDING, DatasetState.INGESTING]),
+        _ingest_is(DatasetState.UPLOADING, DatasetState.PENDING, DatasetState.INGESTING),
         Dataset.deleted_at.is_(None),
     )
     return session.execute(query).scalar_one()
@@ -130,21 +144,32 @@ def awaiting_ingest(
 ) -> Sequence[str]:
     """Return the ids of the data sets to ingest next: tenants take turns.
 
+    Of a tenant, the oldest request is next: a registration or a refresh.
+
     Args:
         max_concurrent: limit of running ingests; those of deleted data sets count until they are stopped.
         without: ids of data sets that must wait.
     """
     running = Counter(
-        session.scalars(select(Dataset.tenant).where(Dataset.state == DatasetState.INGESTING))
+        session.scalars(select(Dataset.tenant).where(_ingest_is(DatasetState.INGESTING)))
     )
     free = max_concurrent - running.total()
     if free <= 0:
         return []
-    position = func.row_number().over(partition_by=Dataset.tenant, order_by=Dataset.id)
+    requested_at = func.coalesce(
+        Dataset.refresh_requested_at, Dataset.created_at, type_=UtcDateTime()
+    )
+    order = (requested_at, Dataset.id)
+    position = func.row_number().over(partition_by=Dataset.tenant, order_by=order)
     pending = (
-        select(Dataset.tenant, Dataset.id, position.label("position"))
+        select(
+            Dataset.tenant,
+            Dataset.id,
+            position.label("position"),
+            requested_at.label("requested_at"),
+        )
         .where(
-            Dataset.state == DatasetState.PENDING,
+            _ingest_is(DatasetState.PENDING),
             Dataset.deleted_at.is_(None),
             Dataset.id.not_in(without),
         )
@@ -152,8 +177,10 @@ def awaiting_ingest(
     )
     waiting = [
         (tenant, dataset_id)
-        for tenant, dataset_id, _ in session.execute(
-            select(pending).where(pending.c.position <= free).order_by(pending.c.id)
+        for tenant, dataset_id in session.execute(
+            select(pending.c.tenant, pending.c.id)
+            .where(pending.c.position <= free)
+            .order_by(pending.c.requested_at, pending.c.id)
         )
     ]
     tenants = {tenant for tenant, _ in waiting}
@@ -187,7 +214,7 @@ def ingesting(session: Session) -> list[IngestView]:
         .join(Dataset, Dataset.id == IngestRun.owner)
         .where(
             IngestRun.state.in_(LIVE_ATTEMPT),
-            Dataset.state == DatasetState.INGESTING,
+            _ingest_is(DatasetState.INGESTING),
             Dataset.deleted_at.is_(None),
         )
         .order_by(IngestRun.owner)
@@ -244,6 +271,7 @@ def mark_removed(session: Session, dataset_id: str) -> None:
         .values(state=_REMOVED)
         .execution_options(synchronize_session=False)
     )
+    session.execute(delete(DatasetVersion).where(DatasetVersion.dataset_id == dataset_id))
     run = runs.newest(session, IngestRun, dataset_id)
     if run is not None:
         runs.move(session, IngestRun, dataset_id, run.number, AttemptState.CANCELLED)
@@ -252,32 +280,69 @@ def mark_removed(session: Session, dataset_id: str) -> None:
 
 def begin_ingest(session: Session, dataset_id: str, token_hash: str) -> IngestRun | None:
     """Move pending -> ingesting; return the new ingest run, or `None` if too late."""
-    moved = session.execute(
-        update(Dataset)
-        .where(
-            Dataset.id == dataset_id,
-            Dataset.state == DatasetState.PENDING,
-            Dataset.deleted_at.is_(None),
-        )
-        .values(state=DatasetState.INGESTING, progress=None)
-        .returning(Dataset.id)
-        .execution_options(synchronize_session=False)
-    ).scalar()
-    if moved is None:
+    pending, ingesting = DatasetState.PENDING, DatasetState.INGESTING
+    if not _move_ingest(session, dataset_id, pending, ingesting, {}):
         return None
     before = runs.newest(session, IngestRun, dataset_id)
     number = before.number + 1 if before is not None else 1
     return runs.add(session, IngestRun, dataset_id, number, token_hash)
 
 
+def _move_ingest(
+    session: Session,
+    dataset_id: str,
+    source: DatasetState,
+    to: str,
+    columns: Mapping[str, Any],
+    *conditions: ColumnElement[bool],
+    error: dict[str, Any] | None = None,
+) -> bool:
+    """Move the first ingest of a data set, or its refresh, to another state; return whether it was in `source`."""
+    for state, prefix in ((Dataset.state, ""), (Dataset.refresh_state, "refresh_")):
+        is_over = bool(prefix) and to == DatasetState.READY
+        values = {f"{prefix}state": None if is_over else to, "progress": None, **columns}
+        if to != DatasetState.INGESTING:
+            values[f"{prefix}error"] = error
+        found = session.execute(
+            update(Dataset)
+            .where(
+                Dataset.id == dataset_id, state == source, Dataset.deleted_at.is_(None), *conditions
+            )
+            .values(values)
+            .returning(Dataset.id)
+            .execution_options(synchronize_session=False)
+        ).scalar()
+        if found is not None:
+            return True
+    return False
+
+
+def request_ingest(session: Session, dataset: Dataset) -> None:
+    """Request another ingest of a locked data set: its first one if that has failed, else a refresh."""
+    run = runs.newest(session, IngestRun, dataset.id)
+    dataset.ingest_after = run.number if run is not None else 0
+    dataset.refresh_requested_at = datetime.now(UTC)
+    if dataset.state == DatasetState.FAILED:
+        dataset.state, dataset.error = DatasetState.PENDING, None
+    else:
+        dataset.refresh_state, dataset.refresh_error = DatasetState.PENDING, None
+    session.flush()
+
+
+def ingest_after(session: Session, dataset_id: str) -> int:
+    """Return the number of the last run before the newest ingest of a data set."""
+    return session.get_one(Dataset, dataset_id).ingest_after
+
+
 def any_was_lost(session: Session) -> bool:
-    """Whether Ray has lost an ingest run of a data set that is pending or ingesting."""
+    """Whether Ray has lost a run of an ingest that is pending or running."""
     lost = (
         select(IngestRun.number)
         .join(Dataset, Dataset.id == IngestRun.owner)
         .where(
             IngestRun.state == AttemptState.LOST,
-            Dataset.state.in_([DatasetState.PENDING, DatasetState.INGESTING]),
+            IngestRun.number > Dataset.ingest_after,
+            _ingest_is(DatasetState.PENDING, DatasetState.INGESTING),
             Dataset.deleted_at.is_(None),
         )
     )
@@ -291,6 +356,7 @@ def end_ingest(
     state: str,
     *,
     run_state: AttemptState | None = None,
+    error: dict[str, Any] | None = None,
     **columns: Any,
 ) -> bool:
     """Move ingesting -> ready or failed, or back to pending for another run.
@@ -298,7 +364,7 @@ def end_ingest(
     Args:
         number: the run that ended; the end of an earlier run is discarded.
         run_state: of the run; `None`: succeeded if the data set is ready, else failed.
-        columns: `facts`, `report`, `index_uri`, `error`.
+        columns: `facts`, `report`, `index_uri` and `version`, if they change.
     """
     assert state in (DatasetState.READY, DatasetState.FAILED, DatasetState.PENDING)
     run = select(IngestRun).where(
@@ -306,21 +372,10 @@ def end_ingest(
         IngestRun.number == number,
         IngestRun.state.in_(LIVE_ATTEMPT),
     )
-    moved = session.execute(
-        update(Dataset)
-        .where(
-            Dataset.id == dataset_id,
-            Dataset.state == DatasetState.INGESTING,
-            Dataset.deleted_at.is_(None),
-            run.exists(),
-        )
-        .values(state=state, progress=None, **columns)
-        .returning(Dataset.id)
-        .execution_options(synchronize_session=False)
-    ).scalar()
-    if moved is None:
+    ingesting = DatasetState.INGESTING
+    if not _move_ingest(session, dataset_id, ingesting, state, columns, run.exists(), error=error):
         return False
     over = AttemptState.SUCCEEDED if state == DatasetState.READY else AttemptState.FAILED
-    runs.move(session, IngestRun, dataset_id, number, run_state or over, error=columns.get("error"))
+    runs.move(session, IngestRun, dataset_id, number, run_state or over, error=error)
     runs.mark_finalized(session, IngestRun, dataset_id, number)
     return True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import datetime
 from typing import Annotated, Any
 
@@ -21,6 +22,8 @@ _FOLDER = "an absolute path, a file:// URI, or a URI of an object store such as 
 def _not_an_id(name: str) -> str:
     if is_id("ds", name):
         raise problem("must not look like the id of a data set", name, "a name of your own")
+    if re.search("@[1-9][0-9]*$", name):
+        raise problem("ends like the name of a version", name, "a name without @NUMBER at its end")
     if name in (".", ".."):
         raise problem("cannot name a data set", name, "a name other than '.' and '..'")
     return name
@@ -75,10 +78,19 @@ class DatasetRequest(BaseModel):
         return self
 
 
+class RefreshView(BaseModel):
+    """A refresh that is pending, ingesting or failed; the newest version stays in use meanwhile."""
+
+    state: str
+    error: dict[str, Any] | None
+    requested_at: datetime | None
+
+
 class DatasetView(BaseModel):
     """A data set: uploading, pending, ingesting, ready or failed; `report` says what was skipped and why.
 
-    While it is ingested, `progress` has `images_read` of the `images_total` that were found so far.
+    While it is ingested, `progress` has `images_read` of the `images_total` that were found so far, and `seconds_left`
+    as estimated.
     """
 
     model_config = ConfigDict(from_attributes=True)
@@ -88,6 +100,9 @@ class DatasetView(BaseModel):
     uri: str
     source: dict[str, Any] | None
     state: str
+    version: int
+    """The newest version, of which `facts` and `report` are."""
+    refresh: RefreshView | None
     facts: dict[str, Any] | None
     report: dict[str, Any] | None
     error: dict[str, Any] | None

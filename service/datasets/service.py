@@ -94,7 +94,7 @@ def register(
             reason = (existing.error or {}).get("message", "see its report")
             detail += (
                 f". It could not be ingested: {reason}. Remove it to reuse the name "
-                f"(dasl datasets rm {existing.id})"
+                f"(dasl datasets rm {existing.id}), or read it again (dasl datasets refresh {existing.id})"
             )
         else:
             detail += f". Choose another name, or remove it (dasl datasets rm {existing.id})"
@@ -115,14 +115,19 @@ def _check_quota(session: Session, caller: Caller, limit: int | None) -> None:
         return
     used = repository.count_pending(session, caller.token_id, caller.user_id) - 1
     if used >= limit:
-        whose = "its data sets" if caller.user_id is None else "the data sets of its user"
-        raise Problem(
-            429,
-            "quota-exceeded",
-            f"max_pending_datasets of this token is {limit}, and {used} of {whose} wait for their ingest, "
-            "are being read or uploaded; register again when one is ready",
-            extra={"quota": "max_pending_datasets", "limit": limit, "used": used},
-        )
+        raise quota_exceeded(caller, limit, used)
+
+
+def quota_exceeded(caller: Caller, limit: int, used: int) -> Problem:
+    """Return the answer to a caller whose token allows no more pending data sets."""
+    whose = "its data sets" if caller.user_id is None else "the data sets of its user"
+    return Problem(
+        429,
+        "quota-exceeded",
+        f"max_pending_datasets of this token is {limit}, and {used} of {whose} wait for their ingest, "
+        "are being read or uploaded; repeat the request when one is ready",
+        extra={"quota": "max_pending_datasets", "limit": limit, "used": used},
+    )
 
 
 def get(session: Session, tenant: str, dataset_id: str) -> Dataset:

@@ -13,6 +13,8 @@ from service.db.models import Lease
 DISPATCHER_LEASE = "dispatcher"
 MAX_LEASE = timedelta(minutes=10)
 """Limit of `DASL_LEASE_SECONDS`."""
+_NOBODY = ""
+"""Holder of a lease that was released."""
 
 
 def current_time(session: Session) -> datetime:
@@ -30,6 +32,12 @@ def time_left(session: Session, name: str) -> timedelta | None:
     """Return when a lease expires, negative if it has; `None` if it was never taken."""
     row = session.get(Lease, name)
     return None if row is None else row.expires_at - current_time(session)
+
+
+def was_abandoned(session: Session, name: str) -> bool:
+    """Whether the last holder of a lease has not released it, as a process that was killed has not."""
+    row = session.get(Lease, name, populate_existing=True)
+    return row is not None and row.holder != _NOBODY
 
 
 def take_lease(session: Session, name: str, holder: str, length: timedelta) -> bool:
@@ -81,6 +89,6 @@ def release_lease(session: Session, name: str, holder: str) -> None:
     session.execute(
         update(Lease)
         .where(Lease.name == name, Lease.holder == holder)
-        .values(expires_at=current_time(session))
+        .values(holder=_NOBODY, expires_at=current_time(session))
         .execution_options(synchronize_session=False)
     )

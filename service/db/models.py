@@ -89,6 +89,7 @@ class Dataset(Base):
             postgresql_where=text("deleted_at IS NULL"),
         ),
         Index(None, "state"),
+        Index(None, "refresh_state"),
         Index(None, "token_id", "state"),
     )
 
@@ -99,10 +100,18 @@ class Dataset(Base):
     # Which images are used (`dasl_core.spec.source.SourceOptions`); null: the defaults.
     source: Mapped[Object | None]
     state: Mapped[str] = mapped_column(String(20))
+    # Copies of those of the newest version (`DatasetVersion`), and its number: 1 also before it is ingested.
     facts: Mapped[Object | None]
     report: Mapped[Object | None]
     index_uri: Mapped[str | None] = mapped_column(Text)
+    version: Mapped[int] = mapped_column(default=1, server_default=text("1"))
     error: Mapped[Object | None]
+    # Of the ingest of the next version: pending, ingesting or failed; null: none was requested, or the last one ended.
+    refresh_state: Mapped[str | None] = mapped_column(String(20))
+    refresh_error: Mapped[Object | None]
+    refresh_requested_at: Mapped[datetime | None]
+    # The runs of the newest ingest have greater numbers: failures of earlier ones do not count.
+    ingest_after: Mapped[int] = mapped_column(default=0, server_default=text("0"))
     # Of the running ingest (`service.protocol.IngestProgress`).
     progress: Mapped[Object | None]
     # Of an upload, else null: {filename, sha256, fingerprint}, its bytes and how many are stored, and when the last
@@ -133,6 +142,30 @@ class Dataset(Base):
     def upload_folder(self) -> str | None:
         """The folder of the uploaded file, from which alone the data set is read."""
         return None if self.upload_file is None else self.uri.rpartition("/")[0]
+
+    @property
+    def refresh(self) -> Object | None:
+        """The refresh that waits, runs or has failed."""
+        if self.refresh_state is None:
+            return None
+        at = self.refresh_requested_at
+        return {"state": self.refresh_state, "error": self.refresh_error, "requested_at": at}
+
+
+class DatasetVersion(Base):
+    """What one ingest of a data set has found."""
+
+    __tablename__ = "dataset_versions"
+
+    dataset_id: Mapped[str] = mapped_column(ForeignKey("datasets.id"), primary_key=True)
+    number: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    # In a folder with the other files of the ingest; null once they are removed.
+    index_uri: Mapped[str | None] = mapped_column(Text)
+    facts: Mapped[Object]
+    report: Mapped[Object | None]
+    created_at: Mapped[datetime]
+    # When it was given up: no job can choose it any more, and its files are being removed.
+    removed_at: Mapped[datetime | None]
 
 
 class UploadChunk(Base):
@@ -226,6 +259,9 @@ class Job(Base):
     tags: Mapped[dict[str, str]]
     dataset_id: Mapped[str] = mapped_column(ForeignKey("datasets.id"), index=True)
     evaluate_dataset_id: Mapped[str | None] = mapped_column(ForeignKey("datasets.id"), index=True)
+    # The default, and null for 1, are for versions that add jobs without them.
+    dataset_version: Mapped[int] = mapped_column(default=1, server_default=text("1"))
+    evaluate_dataset_version: Mapped[int | None]
     created_at: Mapped[datetime]
     started_at: Mapped[datetime | None]
     finished_at: Mapped[datetime | None]

@@ -84,6 +84,8 @@ class DispatcherContext:
     """When the lease was last taken or renewed by `take_lease`."""
     terms: int = 0
     """How often this dispatcher took charge: also after each time that its lease was lost or expired."""
+    follows_crash: bool = False
+    """Whether the dispatcher before this one was killed: it has not released the lease."""
     executor_answers: bool = True
     """Whether the executor answered the last request for the cluster."""
     _stopped_at: dict[str, datetime] = field(default_factory=dict)
@@ -105,6 +107,8 @@ class DispatcherContext:
             return True  # Not verified here: `write` does so.
         continues = self.in_charge
         with self.database.write() as session:
+            if self.terms == 0:
+                self.follows_crash = leases.was_abandoned(session, DISPATCHER_LEASE)
             taken = leases.take_lease(session, DISPATCHER_LEASE, self.holder, self.lease)
         if taken and not continues:
             self.terms += 1

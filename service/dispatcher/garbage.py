@@ -22,6 +22,7 @@ from service.dispatcher.housekeeping import Housekeeping
 from service.dispatcher.isolation import run_isolated
 from service.dispatcher.retention import Retention
 from service.dispatcher.submission_removal import SubmissionRemoval
+from service.dispatcher.version_removal import VersionRemoval
 from service.previews import repository as previews
 from service.runs import repository as runs
 from service.states import LIVE_ATTEMPT
@@ -43,7 +44,7 @@ class Garbage:
     def __init__(self, context: DispatcherContext, adoption: Adoption) -> None:
         self._context, self._adoption = context, adoption
         self._retention, self._housekeeping = Retention(context), Housekeeping(context)
-        self._submissions = SubmissionRemoval(context)
+        self._submissions, self._versions = SubmissionRemoval(context), VersionRemoval(context)
         self._tried_at: dict[str, datetime] = {}
 
     def round(self) -> bool:
@@ -65,6 +66,7 @@ class Garbage:
         self._retention.round()
         self._housekeeping.round()
         self._submissions.round()
+        self._versions.round()
         return True
 
     def jobs(self, session: Session) -> Sequence[str]:

@@ -61,10 +61,13 @@ class IngestPolicy(RerunPolicy[IngestView]):
     def command(self, run: RunView) -> str:
         return self._context.entrypoints.ingest.format(run=run.submission_id, dataset=run.owner)
 
+    def counted_after(self, session: Session, owner: str) -> int:
+        return datasets.ingest_after(session, owner)
+
     def gone(self, losses: int) -> str:
         return (
             f"Ray went away {losses} times while the images were read, perhaps for lack of memory. Check why Ray's "
-            "head ended, give it more memory or make the largest images smaller, then remove the data set and register it again"
+            "head ended, give it more memory or make the largest images smaller, then read them again: dasl datasets refresh"
         )
 
     def enforce(self, run: IngestView) -> Ending | None:

@@ -10,7 +10,7 @@ from typing import Any
 
 from service import ids
 from service.artifacts import free_space
-from service.db.models import Checkpoint, Dataset
+from service.db.models import Checkpoint, Dataset, DatasetVersion
 from service.db.session import AWAY, first_line, is_full
 from service.dispatcher.context import LeaseLost
 from service.dispatcher.executor import ExecutorUnavailable
@@ -127,5 +127,7 @@ def _fields_of(item: object) -> dict[str, object]:
         return {"dataset": item.owner}
     if isinstance(item, Dataset):
         return {"dataset": item.id}
+    if isinstance(item, DatasetVersion):
+        return {"dataset": item.dataset_id}
     assert isinstance(item, str), "an owner of runs"
     return {"dataset" if ids.is_id("ds", item) else "job": item}

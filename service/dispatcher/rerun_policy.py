@@ -1,9 +1,9 @@
 """Rules that runs without checkpoints share: ingests and previews.
 
-A run that Ray has not accepted is submitted again, and so is one that ended with the whole service. Running it twice
-is harmless: it only reads images, and the API accepts only the report with the newest token. One that Ray alone does
-not know any more is lost, which counts: the run may be what took Ray's head down. One that did not reach the API
-does not count.
+A run that Ray has not accepted is submitted again, and so is one that ended when the whole service was stopped. Running
+it twice is harmless: it only reads images, and the API accepts only the report with the newest token. One that Ray alone
+does not know any more is lost, and so is one that was running when the whole service was killed. That counts: the run may
+be what took Ray's head, or everything, down. One that did not reach the API does not count.
 """
 
 from __future__ import annotations
@@ -53,6 +53,10 @@ class RerunPolicy(RunPolicy[V]):
     def gone(self, losses: int) -> str:
         """Return why an owner fails for good whose runs Ray has lost so often."""
 
+    def counted_after(self, session: Session, owner: str) -> int:
+        """Return the number of the last run that does not count any more: of an earlier request."""
+        return 0
+
     def pausing(self) -> Collection[str]:
         """Return the owners that must wait because their last run did not reach the API."""
         now = self._context.clock()
@@ -67,13 +71,22 @@ class RerunPolicy(RunPolicy[V]):
             run.submission_id not in self._context.submitted
             or run.submission_id in self._context.tokens
         )
-        if run.state == AttemptState.CREATED or (self.restarted == "service" and is_earlier):
+        ended_with_service = self.restarted == "service" and is_earlier
+        # A service that was stopped says nothing of the run; one that was killed may have been by it.
+        crashed = ended_with_service and self._context.follows_crash
+        may_be_cause = not ended_with_service or (crashed and run.state == AttemptState.RUNNING)
+        if run.state == AttemptState.CREATED or not may_be_cause:
             return MissingAction.SUBMIT
         with self._context.database.read() as session:
-            losses = runs.count_lost(session, run.owner) + 1
+            after = self.counted_after(session, run.owner)
+            losses = runs.count_lost(session, run.owner, after) + 1
         kind = f"{self.noun}-lost"
         if losses < self.max_losses:
             message = f"Ray no longer knows the {self.noun}; Ray was probably restarted"
+            if crashed:
+                message = (
+                    f"The service was killed during the {self.noun}, perhaps for lack of memory"
+                )
             return Ending("lost", {"type": kind, "message": message}, Retry.INFRASTRUCTURE)
         return Ending("lost", {"type": kind, "message": self.gone(losses)}, Retry.NEVER)
 
@@ -105,10 +118,11 @@ class RerunPolicy(RunPolicy[V]):
         """Whether another run follows one that ended so."""
         if ending.retry == Retry.FREE:
             self._undelivered_at[run.owner] = self._context.clock()
-        uncounted = runs.count_lost(session, run.owner)
-        uncounted += runs.count_ended_with(session, run.owner, UNDELIVERED)
+        after = self.counted_after(session, run.owner)
+        uncounted = runs.count_lost(session, run.owner, after)
+        uncounted += runs.count_ended_with(session, run.owner, UNDELIVERED, after)
         is_free = ending.retry in (Retry.INFRASTRUCTURE, Retry.FREE)
-        within_limit = is_free or run.number - uncounted < self.max_failures
+        within_limit = is_free or run.number - after - uncounted < self.max_failures
         return ending.retry != Retry.NEVER and within_limit
 
 

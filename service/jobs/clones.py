@@ -25,7 +25,7 @@ from dasl_core.spec.base import shorten
 from service.api.problems import Problem, field_problem, spec_problem
 from service.checkpoints import repository as checkpoints
 from service.checkpoints import retention
-from service.datasets import repository as datasets
+from service.datasets.versions import repository as versions
 from service.db.locks import lock_job
 from service.db.models import Checkpoint, Job
 from service.jobs import repository, service
@@ -61,16 +61,20 @@ def spec_of_clone(
     """Apply changes to a job's submitted spec, on the same data sets.
 
     Args:
-        continues: from a checkpoint: settings keep the meaning with which it was trained, also where an
-            older version resolved them otherwise.
+        continues: from a checkpoint: the data sets keep their versions, and settings the meaning with which it was
+            trained, also where an older version of DASL resolved them otherwise.
 
     Raises:
         Problem: 404; 422, the changed spec is invalid.
     """
     job = service.get(session, tenant, job_id)
-    datasets_by_id: dict[str, Any] = {"dataset": job.dataset_id}
-    if job.evaluate_dataset_id is not None:
-        datasets_by_id["evaluate"] = {"dataset": job.evaluate_dataset_id}
+    dataset, evaluated = job.dataset_id, job.evaluate_dataset_id
+    if continues:
+        dataset = f"{dataset}@{job.dataset_version}"
+        evaluated = evaluated and f"{evaluated}@{job.evaluate_dataset_version or 1}"
+    datasets_by_id: dict[str, Any] = {"dataset": dataset}
+    if evaluated is not None:
+        datasets_by_id["evaluate"] = {"dataset": evaluated}
     source = _merge(job.submitted_spec, datasets_by_id)
     kept = _kept_settings(session, job, source, changes) if continues else {}
     try:
@@ -130,7 +134,10 @@ def _resolved_today(
     session: Session, job: Job, submitted: dict[str, Any], changes: dict[str, Any]
 ) -> ResolvedJobSpec | None:
     """Resolve the submitted spec of a job again, with as few changes as remedy what is refused today."""
-    facts = DatasetFacts.model_validate(datasets.by_id(session, job.dataset_id).facts)
+    version = versions.of_job(session, job.dataset_id, job.dataset_version)
+    if version is None:
+        return None
+    facts = DatasetFacts.model_validate(version.facts)
     refused: set[str] = set()
 
     def resolved_with(remedy: dict[str, Any]) -> ResolvedJobSpec | None:

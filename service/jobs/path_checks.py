@@ -18,7 +18,7 @@ from dasl_core.spec.normalization import describing_files
 from dasl_core.spec.source import is_pattern, remote_scheme
 from dasl_core.spec.weights import weights_problem
 from dasl_core.spec.weights_record import NO_RECORD
-from service.datasets import repository as datasets
+from service.datasets.versions import service as versions
 from service.db.models import Dataset
 from service.db.session import Database
 from service.settings import Settings
@@ -42,7 +42,7 @@ def find_datasets(database: Database, tenant: str, spec: JobSpec) -> dict[str, D
     """Return the data sets of a spec that are ready, by field."""
     with database.autocommit() as session:
         rows = {
-            field: datasets.find(session, tenant, name)
+            field: versions.find(session, tenant, name)[0]
             for field, name in _named_datasets(spec).items()
         }
     return {

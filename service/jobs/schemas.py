@@ -106,6 +106,10 @@ class JobView(BaseModel):
     spec: StoredSpec
     resolved: StoredSpec
     dataset: DatasetReference
+    dataset_version: int
+    """The version of the data set that it runs on in all attempts."""
+    evaluate_dataset_version: int | None
+    """Likewise of `evaluate.dataset`; null if there is none."""
     priority: int
     max_hours: float | None
     """The time limit, if it was changed after the submission: it replaces `resources.max_hours`."""

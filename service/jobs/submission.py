@@ -16,36 +16,36 @@ from dasl_core.spec import (
     JobSpec,
     ResolvedJobSpec,
     SpecError,
-    versions,
 )
 from dasl_core.spec import estimate as estimate_cost
 from dasl_core.spec import resolve as resolve_spec
+from dasl_core.spec import versions as spec_versions
 from dasl_core.spec.job import ANOTHER_DATASET, NOT_ITS_DATASET
 from service import ids, lifecycle
 from service.api.auth import Caller
-from service.api.problems import Problem, field_problem, not_found, spec_problem
-from service.datasets import repository as datasets
+from service.api.problems import field_problem, not_found, spec_problem
+from service.datasets.versions import service as versions
 from service.db.locks import lock_tenant
-from service.db.models import Checkpoint, Dataset, Job
+from service.db.models import Checkpoint, Dataset, DatasetVersion, Job
 from service.jobs import clones, idempotency, repository, tenant_limits
 from service.jobs.path_checks import PathChecks
 from service.jobs.schemas import SubmittedJob
 from service.scheduling import capacity
 from service.scheduling import repository as scheduling
 from service.settings import ClusterLimit
-from service.states import DatasetState
 from service.tokens import repository as tokens
 from service.tokens.service import check_queue
 
 
 @dataclass(frozen=True)
 class Plan:
-    """A resolved spec with its data sets."""
+    """A resolved spec with the versions of its data sets."""
 
     resolved: ResolvedJobSpec
     estimate: Estimate
     dataset: Dataset
-    evaluate_dataset: Dataset | None
+    version: DatasetVersion
+    evaluate_version: DatasetVersion | None
     warnings: list[str]
 
 
@@ -74,14 +74,14 @@ def plan(
     """
     hours = spec.resources.max_hours
     tenant_limits.check_caps(session, tenant, priority=spec.priority, hours=hours)
-    dataset = _ready_dataset(session, tenant, spec.dataset, "dataset", lock)
-    evaluate_dataset = None
+    dataset, version = versions.find_ready(session, tenant, spec.dataset, "dataset", lock=lock)
+    evaluate_version = None
     if spec.evaluate.dataset is not None:
-        name = spec.evaluate.dataset
-        evaluate_dataset = _ready_dataset(session, tenant, name, "evaluate.dataset", lock)
-        if evaluate_dataset.id == dataset.id:  # once by name, once by id
-            raise field_problem("evaluate.dataset", NOT_ITS_DATASET, name, ANOTHER_DATASET)
-    facts = DatasetFacts.model_validate(dataset.facts)
+        name, field = spec.evaluate.dataset, "evaluate.dataset"
+        other, evaluate_version = versions.find_ready(session, tenant, name, field, lock=lock)
+        if other.id == dataset.id:  # once by name, once by id
+            raise field_problem(field, NOT_ITS_DATASET, name, ANOTHER_DATASET)
+    facts = DatasetFacts.model_validate(version.facts)
     room = capacity.check_capacity(
         session,
         spec.resources,
@@ -106,30 +106,7 @@ def plan(
             by_field.setdefault(problem.field, problem)
         raise spec_problem(list(by_field.values()))
     estimate = estimate_cost(resolved, facts)
-    return Plan(resolved, estimate, dataset, evaluate_dataset, room.warnings)
-
-
-def _ready_dataset(session: Session, tenant: str, name: str, field: str, lock: bool) -> Dataset:
-    dataset = datasets.find(session, tenant, name, lock=lock)
-    if dataset is None:
-        expected = "id or name of a data set; register one with: dasl datasets add FOLDER"
-        raise field_problem(field, "is not registered", name, expected)
-    if dataset.state == DatasetState.FAILED:
-        reason = (dataset.error or {}).get("message", "see its report")
-        raise field_problem(
-            field, f"could not be ingested: {reason}", name, "a data set that is ready"
-        )
-    if dataset.state != DatasetState.READY:
-        problem = FieldProblem(
-            field, f"is {dataset.state}; submit again when it is ready", name, "a ready data set"
-        )
-        detail = (
-            f"{field}: the data set {dataset.name!r} is {dataset.state}; wait until it is ready"
-        )
-        raise Problem(
-            409, "dataset-not-ready", detail, errors=[problem], headers={"Retry-After": "2"}
-        )
-    return dataset
+    return Plan(resolved, estimate, dataset, version, evaluate_version, room.warnings)
 
 
 def submit(
@@ -213,6 +190,7 @@ def _new_job(
     planned: Plan,
     checkpoint: Checkpoint | None,
 ) -> Job:
+    evaluated = planned.evaluate_version
     return Job(
         id=ids.new_id("job"),
         tenant=caller.tenant,
@@ -220,12 +198,14 @@ def _new_job(
         method=spec.method.name,
         spec=submitted,
         resolved=planned.resolved.model_dump(mode="json"),
-        spec_version=versions.current(),
+        spec_version=spec_versions.current(),
         priority=spec.priority,
         preemptible=spec.preemptible,
         tags=dict(spec.tags),
-        dataset_id=planned.dataset.id,
-        evaluate_dataset_id=planned.evaluate_dataset and planned.evaluate_dataset.id,
+        dataset_id=planned.version.dataset_id,
+        dataset_version=planned.version.number,
+        evaluate_dataset_id=evaluated and evaluated.dataset_id,
+        evaluate_dataset_version=evaluated and evaluated.number,
         created_at=datetime.now(UTC),
         token_id=caller.token_id,
         account_id=caller.account_id,

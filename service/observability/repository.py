@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from datetime import datetime
 
-from sqlalchemy import Row, func, select
+from sqlalchemy import Row, func, or_, select
 from sqlalchemy.orm import Session
 
 from service.db.models import Attempt, Dataset, Event, Job, UtcDateTime
@@ -84,9 +84,15 @@ def dataset_images(session: Session) -> int:
 
 
 def oldest_pending_dataset(session: Session) -> datetime | None:
-    """When the data set was registered that has waited longest for its ingest."""
-    pending = (Dataset.state == DatasetState.PENDING, Dataset.deleted_at.is_(None))
-    return session.scalar(select(func.min(Dataset.created_at)).where(*pending))
+    """When the data set was registered or refreshed that has waited longest for its ingest."""
+    requested_at = func.coalesce(
+        Dataset.refresh_requested_at, Dataset.created_at, type_=UtcDateTime()
+    )
+    states = (Dataset.state, Dataset.refresh_state)
+    pending = or_(*(state == DatasetState.PENDING for state in states))
+    return session.scalar(
+        select(func.min(requested_at)).where(pending, Dataset.deleted_at.is_(None))
+    )
 
 
 def jobs_by_tenant(session: Session, statuses: Collection[JobStatus]) -> dict[str, int]:

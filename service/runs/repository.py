@@ -175,19 +175,19 @@ def time_used(session: Session, owner: str, *, before: int | None = None) -> tim
     return timedelta(seconds=session.scalar(query) or 0.0)
 
 
-def count_lost(session: Session, owner: str) -> int:
-    """How many runs of an owner Ray has lost."""
-    return _count(session, owner, Run.state == AttemptState.LOST)
+def count_lost(session: Session, owner: str, after: int) -> int:
+    """How many runs of an owner, of those with numbers greater than `after`, Ray has lost."""
+    return _count(session, owner, after, Run.state == AttemptState.LOST)
 
 
-def count_ended_with(session: Session, owner: str, error_type: str) -> int:
-    """How many runs of an owner ended with an error of this type."""
-    return _count(session, owner, Run.error["type"].as_string() == error_type)
+def count_ended_with(session: Session, owner: str, error_type: str, after: int) -> int:
+    """How many runs of an owner, of those with numbers greater than `after`, ended with an error of this type."""
+    return _count(session, owner, after, Run.error["type"].as_string() == error_type)
 
 
-def _count(session: Session, owner: str, condition: ColumnElement[bool]) -> int:
-    query = select(func.count()).select_from(Run).where(Run.owner == owner, condition)
-    return session.execute(query).scalar_one()
+def _count(session: Session, owner: str, after: int, condition: ColumnElement[bool]) -> int:
+    counted = (Run.owner == owner, Run.number > after, condition)
+    return session.execute(select(func.count()).select_from(Run).where(*counted)).scalar_one()
 
 
 def mark_finalized(session: Session, kind: type[Run], owner: str, number: int) -> None:

@@ -27,6 +27,8 @@ from service.cluster.endpoints import router as cluster
 from service.datasets.endpoints import router as datasets
 from service.datasets.uploads.endpoints import body_limit
 from service.datasets.uploads.endpoints import router as uploads
+from service.datasets.versions.endpoints import files as dataset_files
+from service.datasets.versions.endpoints import router as dataset_versions
 from service.db.session import Database
 from service.jobs.checkpoint_endpoints import files as artifact_files
 from service.jobs.checkpoint_endpoints import router as job_checkpoints
@@ -62,6 +64,8 @@ for _part in (
     uploads,
     previews,
     preview_files,
+    dataset_versions,
+    dataset_files,
     checkpoints,
     checkpoint_files,
     cluster,

@@ -8,12 +8,13 @@ from typing import Any
 from sqlalchemy.orm import Session
 
 from dasl_core.headlines import headline
-from dasl_core.spec import versions
+from dasl_core.spec import versions as spec_versions
 from service import ids, lifecycle, registration
 from service.api.problems import field_problem
 from service.artifacts.storage import Storage
 from service.checkpoints import repository as checkpoints
 from service.datasets import repository as datasets
+from service.datasets.versions import repository as versions
 from service.db.models import Artifact, Evaluation
 from service.protocol import (
     NO_ROOM,
@@ -67,11 +68,12 @@ class AttemptSession:
         """
         job, attempt = self.job, self.attempt
         # The spec is sent as it is stored, only upgraded: an older driver refuses fields that it does not know.
-        versions.load(job.resolved, job.spec_version)
+        spec_versions.load(job.resolved, job.spec_version)
         lifecycle.mark_running(self.session, job.id, attempt.number)
-        dataset = datasets.by_id(self.session, job.dataset_id)
-        evaluate_id = job.evaluate_dataset_id
-        evaluate_dataset = datasets.by_id(self.session, evaluate_id) if evaluate_id else None
+        evaluate_dataset = None
+        if job.evaluate_dataset_id is not None:
+            number = job.evaluate_dataset_version or 1
+            evaluate_dataset = self._dataset(job.evaluate_dataset_id, number)
         resume = None
         if attempt.resume_checkpoint_id is not None:
             checkpoint = checkpoints.by_id(self.session, attempt.resume_checkpoint_id)
@@ -84,17 +86,17 @@ class AttemptSession:
             )
         readable = settings.readable_folders(job.tenant)
         return AttemptStart(
-            spec=versions.for_older(
+            spec=spec_versions.for_older(
                 with_numbers(
                     _with_workers(
-                        versions.upgrade(job.resolved, job.spec_version), attempt.workers
+                        spec_versions.upgrade(job.resolved, job.spec_version), attempt.workers
                     ),
                     job.cpus_per_worker,
                     job.gpus_per_worker,
                 )
             ),
-            dataset=WorkerDataset.model_validate(dataset),
-            evaluate_dataset=evaluate_dataset and WorkerDataset.model_validate(evaluate_dataset),
+            dataset=self._dataset(job.dataset_id, job.dataset_version),
+            evaluate_dataset=evaluate_dataset,
             resume=resume,
             artifacts_uri=storage.attempt_uri(job.id, attempt.number),
             heartbeat_seconds=settings.heartbeat_seconds,
@@ -107,6 +109,20 @@ class AttemptSession:
                 job.resources,
                 scheduling.avoided_nodes(self.session, job.id, attempt.number),
             ),
+        )
+
+    def _dataset(self, dataset_id: str, number: int) -> WorkerDataset:
+        dataset = datasets.by_id(self.session, dataset_id)
+        version = versions.of_job(self.session, dataset_id, number)
+        assert version is not None, "a data set is kept while an unfinished job needs it"
+        index_uri = version.index_uri
+        assert index_uri is not None, "so are the files of the version"
+        return WorkerDataset(
+            id=dataset.id,
+            name=dataset.name,
+            uri=dataset.uri,
+            index_uri=index_uri,
+            facts=version.facts,
         )
 
     def damaged(self, report: DamageReport, storage: Storage, settings: Settings) -> AttemptStart:

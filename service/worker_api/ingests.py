@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 from sqlalchemy.orm import Session
 
@@ -13,12 +14,14 @@ from service import credentials
 from service.api.problems import validated
 from service.artifacts.storage import Storage
 from service.datasets import repository as datasets
-from service.db.models import IngestRun
+from service.datasets.versions import repository as versions
+from service.db.models import DatasetVersion, IngestRun
 from service.protocol import ErrorReport, IngestProgress, IngestReport, IngestStart
 from service.runs import liveness
 from service.runs import repository as runs
 from service.settings import Settings
 from service.states import AttemptState, DatasetState, StaleAttempt
+from service.worker_api.ingest_estimate import IngestEstimate, next_estimate
 from service.worker_api.paths import check_below
 
 
@@ -57,6 +60,8 @@ class IngestSession:
             excluded_folders=[str(folder) for folder in readable.excluded],
             dataset_uris=None if readable.uris is None else list(readable.uris),
             excluded_uris=list(readable.excluded_uris),
+            # Once the first ingest is over, this one is a refresh.
+            previous_index_uri=self.dataset.index_uri,
             heartbeat_seconds=settings.heartbeat_seconds,
         )
 
@@ -67,40 +72,72 @@ class IngestSession:
         last_report = self.run.progress_reported_at or self.run.heartbeat_at
         liveness.record_heartbeat(self.run, now)
         if progress:
-            reported = validated(progress, IngestProgress).model_dump()
+            reported = validated(progress, IngestProgress)
+            before = IngestEstimate.of(self.dataset.progress)
             # Without reports nothing is known about progress, so a long silence is not a standstill.
-            silent = (
-                last_report is None or not timedelta() <= now - last_report < liveness.MAX_SILENCE
-            )
-            if silent or reported != self.dataset.progress:
+            elapsed = now - last_report if last_report is not None else None
+            silent = elapsed is None or not timedelta() <= elapsed < liveness.MAX_SILENCE
+            if silent or before is None or reported.counts() != before.counts():
                 self.run.progressed_at = now
             self.run.progress_reported_at = now
-            self.dataset.progress = reported
+            self.dataset.progress = next_estimate(before, reported, elapsed).model_dump()
         return "run"
 
     def finish(self, report: IngestReport, storage: Storage) -> None:
         """Record how the run ended. Idempotent."""
-        dataset_id = self.dataset.id
-        if self.dataset.state == report.state:
+        dataset = self.dataset
+        over = AttemptState.SUCCEEDED if report.state == "ready" else AttemptState.FAILED
+        if self.run.state == over:
             return
         if report.index_uri is not None:
-            check_below(report.index_uri, storage.dataset_uri(dataset_id), "index_uri")
+            check_below(report.index_uri, storage.dataset_uri(dataset.id), "index_uri")
         error = report.error
         if isinstance(error, str):
             error = ErrorReport(type="ingest-failed", message=error)
+        version, columns = None, {}
+        if report.state == "ready" and report.index_uri != dataset.index_uri:
+            version = self._new_version(report)
+            columns = _current(version)
+        elif (
+            dataset.state == DatasetState.INGESTING
+        ):  # a failed refresh leaves the report of the newest version
+            columns = {"report": report.report}
         moved = datasets.end_ingest(
             self.session,
-            dataset_id,
+            dataset.id,
             self.run.number,
             report.state,
-            facts=report.facts and report.facts.model_dump(mode="json"),
-            report=report.report,
-            index_uri=report.index_uri,
-            error=error and error.model_dump(),
+            error=error.model_dump() if error is not None else None,
+            **columns,
         )
         if not moved:
-            raise StaleAttempt(f"the ingest of {dataset_id} is over")
+            raise StaleAttempt(f"the ingest of {dataset.id} is over")
+        if version is not None:
+            versions.add(self.session, version)
+
+    def _new_version(self, report: IngestReport) -> DatasetVersion:
+        dataset = self.dataset
+        assert report.facts is not None, "checked by IngestReport"
+        return DatasetVersion(
+            dataset_id=dataset.id,
+            number=dataset.version if dataset.index_uri is None else dataset.version + 1,
+            index_uri=report.index_uri,
+            facts=report.facts.model_dump(mode="json"),
+            report=report.report,
+            created_at=datetime.now(UTC),
+        )
 
     def _check_not_over(self) -> None:
-        if self.dataset.state != DatasetState.INGESTING:
+        states = (self.dataset.state, self.dataset.refresh_state)
+        if DatasetState.INGESTING not in states:
             raise StaleAttempt(f"the ingest of {self.dataset.id} is over")
+
+
+def _current(version: DatasetVersion) -> dict[str, Any]:
+    """Return the columns of a data set that has a new version."""
+    return {
+        "version": version.number,
+        "facts": version.facts,
+        "report": version.report,
+        "index_uri": version.index_uri,
+    }

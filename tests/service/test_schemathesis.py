@@ -50,6 +50,8 @@ NEVER_SUCCEED = {
     "POST /v1/datasets",
     # It has no upload, and the body's length is not that of the range.
     "PUT /v1/datasets/{dataset_id}/content",
+    # No data set was ingested with one.
+    "GET /v1/datasets/{dataset_id}/contact-sheet",
     # There is no login provider.
     "POST /v1/login",
     "POST /v1/login/finish",

@@ -1,4 +1,4 @@
-"""The upload of an index to a store that is away."""
+"""The files of ingests in stores, also in one that is away."""
 
 from __future__ import annotations
 
@@ -8,8 +8,11 @@ from types import SimpleNamespace
 
 import pytest
 
+from dasl_core.data.decode import Header
+from dasl_core.data.headers import KnownHeaders, identify
+from dasl_core.data.sources import Entry
 from tests.support.s3_server import S3Server
-from workers import artifacts, ingest
+from workers import artifacts, ingest_files
 
 
 @pytest.fixture
@@ -35,7 +38,7 @@ def test_index_is_uploaded_once_the_store_is_back(
     # Only the pauses of the uploads: other code sleeps, too.
     monkeypatch.setattr(artifacts, "time", SimpleNamespace(sleep=wait))
     try:
-        ingest.upload_index(index, uri)
+        ingest_files.upload_index(index, uri)
     finally:
         if len(waits) < 6:
             s3_server.start()
@@ -52,5 +55,28 @@ def test_index_for_which_no_store_is_left_fails_with_its_setting(
     with pytest.raises(
         OSError, match=r"\(DASL_ARTIFACTS_URI\) does not take the index: .*Not a directory"
     ):
-        ingest.upload_index(index, f"file://{tmp_path}/store/ds_1/{index.name}")
+        ingest_files.upload_index(index, f"file://{tmp_path}/store/ds_1/{index.name}")
     assert sum(waits) == 300
+
+
+def known(*names: str) -> KnownHeaders:
+    entries = [Entry(name, 1, 1) for name in names]
+    return KnownHeaders.of(identify(entries, []), [Header(1, 1, 3, "uint8")] * len(names))
+
+
+@pytest.mark.parametrize("store", ["local", "s3"])
+def test_headers_of_killed_ingests_are_found_and_removed(
+    tmp_path: Path, s3_root: str, store: str
+) -> None:
+    uri = f"file://{tmp_path}/unfinished" if store == "local" else f"{s3_root}/ds_1/unfinished"
+    first, second = (ingest_files.UnfinishedHeaders(uri) for _ in range(2))
+    assert first.load() == []
+    first.remove()
+    first.save(known("a"))
+    first.save(known("b", "c"))
+    second.save(known("d"))
+    (tmp_path / "cut-off").write_bytes(b"\x40")
+    artifacts.upload(tmp_path / "cut-off", f"{uri}/x.safetensors")
+    assert len(KnownHeaders.merged(second.load())) == 4
+    second.remove()
+    assert first.load() == []

@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+import shutil
+import subprocess
+import sys
 from pathlib import Path
+from typing import BinaryIO
 
 import pytest
 from PIL import Image
 from typer.testing import CliRunner
 
+from dasl_core.data import header_reading
+from dasl_core.data.decode import Header, read_header
 from dasl_core.data.index import DatasetIndex
+from dasl_core.data.ingest import ingest_folder
 from dasl_core.spec.locations import local_path
 from service import credentials
 from service.cli.app import app
-from service.client import Client, StaleAttempt, WorkerClient
+from service.client import Client, DatasetFailed, StaleAttempt, WorkerClient
 from service.datasets.repository import begin_ingest, end_ingest
 from service.db.models import Dataset
 from service.runs import repository as runs
-from tests.support.api_server import running_service
+from tests.support.api_server import Service, running_service
 from tests.support.polling import wait_for
 from workers import artifacts, ingest
 
@@ -44,7 +51,7 @@ def test_superseded_ingest_run_leaves_the_index(
 
         def upload_late(file: Path, uri: str) -> None:
             """Ray forgot the run, another one came and went, and only now this one writes."""
-            monkeypatch.setattr("workers.ingest.upload", really_upload)
+            monkeypatch.setattr("workers.artifacts.upload", really_upload)
             Image.new("RGB", (8, 8)).save(images / "second.png")
             token, hashed = credentials.new_token()
             with service.database.write() as session:
@@ -53,7 +60,7 @@ def test_superseded_ingest_run_leaves_the_index(
             assert ingest.main() == 0
             really_upload(file, uri)
 
-        monkeypatch.setattr("workers.ingest.upload", upload_late)
+        monkeypatch.setattr("workers.artifacts.upload", upload_late)
         monkeypatch.setenv("DASL_WORKER_TOKEN", first_token)
         assert ingest.main() == 0
 
@@ -136,3 +143,132 @@ def test_ingest_main_reads_images_under_heartbeats(
         ready = client.datasets.get(dataset.id)
         assert (ready.state, ready.progress) == ("ready", None)
         assert (ready.facts or {})["num_images"] == 1
+
+
+def test_refresh_reads_what_is_new_and_the_command_line_shows_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    images = tmp_path / "images"
+    for name in ("cat/1", "cat/2", "dog/1"):
+        picture(images / f"{name}.png")
+    with (
+        running_service(tmp_path / "home") as service,
+        Client(service.url, service.token) as client,
+    ):
+        environment = {"DASL_URL": service.url, "DASL_TOKEN": service.token}
+
+        def dasl(*arguments: str) -> str:
+            result = CliRunner().invoke(app, ["datasets", *arguments], env=environment)
+            assert result.exit_code == 0, result.output
+            return result.stdout
+
+        dataset = client.datasets.add(images, "pets")
+        assert run(service, dataset.id, monkeypatch) == 0
+        assert client.datasets.get(dataset.id).version == 1
+        assert "ready" in dasl("refresh", "pets", "--no-wait")
+        assert "pending" in dasl("show", "pets")
+        assert run(service, dataset.id, monkeypatch) == 0
+        assert client.datasets.wait_for_refresh(dataset.id).version == 1, "nothing has changed"
+
+        picture(images / "dog/2.png")
+        (images / "cat/1.png").unlink()
+        client.datasets.refresh(dataset.id)
+        assert run(service, dataset.id, monkeypatch) == 0
+        newest, oldest = client.datasets.versions(dataset.id)
+        assert (newest.number, oldest.number) == (2, 1)
+        assert newest.changes == {"added": 1, "removed": 1, "changed": 0, "unchanged": 2}
+        table = [line.split() for line in dasl("versions", "pets").splitlines()]
+        assert [row[0] for row in table] == ["VERSION", "2", "1"]
+        sheet = tmp_path / "sheet.jpg"
+        dasl("contact-sheet", "pets", "-o", str(sheet))
+        assert Image.open(sheet).size == (3 * 132 + 4, 132 + 4)
+        report = client.datasets.get("pets").report
+        assert report is not None
+        assert report.model_extra is not None
+        assert report.model_extra["contact_sheet"]["paths"] == [
+            "cat/2.png",
+            "dog/1.png",
+            "dog/2.png",
+        ]
+
+        shutil.rmtree(images)
+        client.datasets.refresh(dataset.id)
+        assert run(service, dataset.id, monkeypatch) == 0
+        with pytest.raises(DatasetFailed, match="does not exist"):
+            client.datasets.wait_for_refresh(dataset.id)
+        assert client.datasets.get("pets").version == 2
+
+
+_SLOW_INGEST = """
+import sys, time
+from dasl_core.data import header_reading
+from workers import ingest
+
+def stop(self, read, total):
+    if read == 8:  # after two chunks
+        print("reading", flush=True)
+        time.sleep(600)
+
+header_reading.CHUNK = 3
+ingest.ProgressReports.__call__ = stop
+ingest.main()
+"""
+
+
+def test_killed_ingest_is_continued(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With SIGKILL; its index is that of an undisturbed ingest."""
+    images = tmp_path / "images"
+    for number in range(10):
+        picture(images / f"{number}.png", number)
+    with (
+        running_service(tmp_path / "home") as service,
+        Client(service.url, service.token) as client,
+    ):
+        dataset = client.datasets.add(images, "many")
+        arguments = begin(service, dataset.id, monkeypatch)
+        with subprocess.Popen(
+            [sys.executable, "-c", _SLOW_INGEST, *arguments], stdout=subprocess.PIPE
+        ) as process:
+            assert process.stdout is not None
+            assert process.stdout.readline() == b"reading\n"
+            process.kill()
+        read: list[str] = []
+
+        def record(file: BinaryIO, name: str) -> Header:
+            read.append(name)
+            return read_header(file, name)
+
+        monkeypatch.setattr(header_reading, "read_header", record)
+        monkeypatch.setattr("sys.argv", ["ingest", *arguments])
+        assert ingest.main() == 0
+        assert sorted(read) == ["6.png", "7.png", "8.png", "9.png"]
+        with service.database.read() as session:
+            index_uri = session.get_one(Dataset, dataset.id).index_uri
+        assert index_uri is not None
+        ingest_folder(images).save(tmp_path / "undisturbed")
+        assert local_path(index_uri).read_bytes() == (tmp_path / "undisturbed").read_bytes()
+        assert not (local_path(index_uri).parents[1] / "unfinished").exists()
+
+
+def begin(service: Service, dataset_id: str, monkeypatch: pytest.MonkeyPatch) -> tuple[str, ...]:
+    """Start the ingest that is due, as the dispatcher does; return the arguments of its process."""
+    token, hashed = credentials.new_token()
+    with service.database.write() as session:
+        row = begin_ingest(session, dataset_id, hashed)
+        assert row is not None
+        arguments = ("--run", row.submission_id, "--dataset", dataset_id)
+    monkeypatch.setenv("DASL_API_URL", service.url)
+    monkeypatch.setenv("DASL_WORKER_TOKEN", token)
+    return arguments
+
+
+def run(service: Service, dataset_id: str, monkeypatch: pytest.MonkeyPatch) -> int:
+    """Run the ingest that is due in this process, and return its exit code."""
+    arguments = begin(service, dataset_id, monkeypatch)
+    monkeypatch.setattr("sys.argv", ["ingest", *arguments])
+    return ingest.main()
+
+
+def picture(path: Path, gray: int = 0) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.new("RGB", (8 + gray, 8), (gray, gray, gray)).save(path)

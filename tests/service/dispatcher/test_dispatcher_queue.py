@@ -9,7 +9,8 @@ import pytest
 
 from service import ids
 from service.datasets import repository as datasets
-from service.db.models import Dataset, Job, Token
+from service.db import leases
+from service.db.models import Dataset, DatasetVersion, IngestRun, Job, Token
 from service.dispatcher import loop
 from service.dispatcher.executor import ExecutorUnavailable, Submission
 from service.scheduling import repository as scheduling
@@ -529,6 +530,31 @@ def test_ingest_that_ends_with_the_service_continues_after_its_start(world: Worl
     assert world.ingest_run(dataset, 1).state == "lost", "this time only Ray was restarted"
 
 
+@pytest.mark.parametrize("killed", [True, False])
+def test_ingest_during_which_the_service_is_killed_each_time_fails(
+    world: World, killed: bool
+) -> None:
+    """It may take all memory. A service that is stopped says nothing of the ingest."""
+    dataset = world.add_dataset()
+    world.tick()
+    for number in (1, 2, 3):
+        with world.database.write() as session:
+            session.get_one(IngestRun, (dataset, number if killed else 1)).state = "running"
+            if not killed:
+                leases.release_lease(session, leases.DISPATCHER_LEASE, "first")
+        world.executor.lose_everything()
+        world.restart().cluster_was_restarted("service")
+        world.tick()
+        world.tick()
+    state = world.dataset(dataset)
+    assert state.state == ("failed" if killed else "ingesting")
+    if killed:
+        assert state.error is not None
+        assert state.error["message"].startswith("The service went away 3 times")
+    else:
+        assert world.executor.is_running(world.run_id(dataset))
+
+
 def test_ingest_that_ray_does_not_accept_after_a_restart_is_not_lost(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -660,6 +686,40 @@ def test_deleted_dataset_leaves_neither_run_nor_index(world: World) -> None:
     ]
     states = {world.dataset(dataset).state for dataset in (ready, reading, waiting)}
     assert states == {"removed"}
+
+
+def test_old_version_leaves_no_files_once_no_job_needs_it(world: World) -> None:
+    dataset = world.add_dataset()
+    world.tick()
+    root = f"{world.settings.artifacts_uri}/datasets/{dataset}"
+    uris = [f"{root}/{number}/index" for number in (1, 2)] + [f"{root}/index.json.gz"]
+    for uri in uris:
+        file = Path(uri.removeprefix("file://"))
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(b"an index")
+    with world.database.write() as session:
+        assert datasets.end_ingest(session, dataset, 1, DatasetState.READY)
+        row = session.get_one(Dataset, dataset)
+        row.version, row.index_uri = 4, f"{root}/4/index"
+        for number, uri in enumerate(uris, start=1):
+            version = DatasetVersion(
+                dataset_id=dataset, number=number, index_uri=uri, facts={}, created_at=world.now()
+            )
+            session.add(version)
+    job = world.add_job()
+    with world.database.write() as session:
+        session.get_one(Job, job).dataset_version = 2
+    world.tick(400)
+
+    def left() -> list[str]:
+        folder = Path(root.removeprefix("file://"))
+        return sorted(str(each.relative_to(folder)) for each in folder.iterdir())
+
+    assert left() == ["2"]
+    world.cancel(job)
+    world.tick()
+    world.tick(400)
+    assert left() == []
 
 
 def test_hanging_ingest_is_ended(world: World) -> None:

@@ -103,6 +103,37 @@ def test_due_ingests_fill_the_slots_evenly(
         counts[tenant] += 1
 
 
+def test_refresh_has_its_own_tries_and_turn(world: World) -> None:
+    """Failures of earlier ingests do not count, and a data set that is refreshed is not first for its age."""
+    dataset = world.add_dataset()
+    world.tick()
+    world.executor.end(world.run_id(dataset), 1)
+    world.tick()
+    world.tick()
+    with world.database.write() as session:
+        assert datasets.end_ingest(session, dataset, 2, DatasetState.READY)
+    world.tick(100)
+    others = [world.add_dataset() for _ in range(2)]
+    world.tick(100)
+    with world.database.write() as session:
+        datasets.request_ingest(session, session.get_one(Dataset, dataset))
+        session.get_one(Dataset, dataset).refresh_requested_at = world.now()
+    waiting = world.add_dataset()
+    world.tick()
+    assert started(world)[2:] == others
+    finish(world, others[0])
+    finish(world, others[1])
+    for number in (3, 4):
+        world.tick()
+        assert world.dataset(dataset).refresh_state == "ingesting"
+        world.executor.end(world.run_id(dataset, number), 1)
+        world.tick()
+    assert started(world)[4:6] == [dataset, waiting]
+    ended = world.dataset(dataset)
+    assert (ended.state, ended.refresh_state) == ("ready", "failed")
+    assert (ended.refresh_error or {})["type"] == "driver-ended"
+
+
 @pytest.mark.parametrize("seconds", [1700, 1900])
 def test_ingest_without_progress_is_ended_and_tried_again(world: World, seconds: int) -> None:
     dataset = world.add_dataset()

@@ -1,0 +1,93 @@
+"""The commands `dasl datasets refresh`, `versions` and `contact-sheet`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from service.cli.dataset_views import DatasetId, ProgressNotes, print_dataset
+from service.cli.inputs import connect
+from service.cli.output import AsJson, fail, note, print_line, print_records, print_result
+
+
+def register(datasets: typer.Typer) -> None:
+    """Add the commands."""
+    datasets.command()(refresh)
+    datasets.command()(versions)
+    datasets.command("contact-sheet")(contact_sheet)
+
+
+def refresh(
+    dataset: DatasetId,
+    wait: Annotated[bool, typer.Option(help="Wait until all images are read.")] = True,
+    as_json: AsJson = False,
+) -> None:
+    """Read the images again: those that were added or changed make a new version of the data set.
+
+    It stays usable meanwhile. Jobs keep the version that they were submitted with. Only headers of new and changed
+    images are read.
+    """
+    from service.client.errors import DatasetFailed
+
+    failed = False
+    with connect() as client:
+        before = client.datasets.get(dataset)
+        record = client.datasets.refresh(before.id)
+        if wait:
+            if not as_json:
+                note(f"Reading the images of {record.name} ({record.id}) ...")
+            try:
+                record = client.datasets.wait_for_refresh(
+                    record.id, on_poll=(lambda _: None) if as_json else ProgressNotes()
+                )
+            except DatasetFailed as error:
+                record, failed = error.dataset, True
+    print_dataset(record, as_json)
+    if failed:
+        kept = f"; version {record.version} stays in use" if record.state == "ready" else ""
+        raise fail(f"The refresh of {record.name} failed{kept}: {record.error_message}")
+    if wait and not as_json and before.state == "ready":
+        changes = record.report.changes if record.report is not None else None
+        if record.version == before.version:
+            print_line("No image has changed.")
+        elif changes is not None:
+            counts = ", ".join(f"{count:,} {name}" for name, count in changes.items())
+            print_line(f"Version {record.version}: {counts}.")
+
+
+def versions(dataset: DatasetId, as_json: AsJson = False) -> None:
+    """List the versions of a data set, newest first. A spec names one as DATASET@VERSION."""
+    with connect() as client:
+        records = client.datasets.versions(client.datasets.get(dataset).id)
+    print_records(
+        records,
+        {
+            "VERSION": lambda version: version.number,
+            "CREATED": lambda version: version.created_at,
+            "IMAGES": lambda version: (version.facts or {}).get("num_images"),
+            "ADDED": lambda version: (version.changes or {}).get("added"),
+            "REMOVED": lambda version: (version.changes or {}).get("removed"),
+            "CHANGED": lambda version: (version.changes or {}).get("changed"),
+            "": lambda version: "files removed" if version.removed else None,
+        },
+        as_json,
+    )
+
+
+def contact_sheet(
+    dataset: DatasetId,
+    output: Annotated[
+        Path, typer.Option("--output", "-o", metavar="FILE", dir_okay=False, help="JPEG to write.")
+    ],
+    as_json: AsJson = False,
+) -> None:
+    """Download thumbnails of up to 64 images of a data set, of each class as many."""
+    with connect() as client:
+        content = client.datasets.contact_sheet(client.datasets.get(dataset).id)
+    try:
+        output.write_bytes(content)
+    except OSError as error:
+        raise fail(f"{output} cannot be written: {error.strerror}") from error
+    print_result({"file": str(output), "size": len(content)}, f"Saved {output}.", as_json)

@@ -1,0 +1,95 @@
+"""How `dasl datasets` shows a data set."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from service.cli.inputs import id_or_name
+from service.cli.output import duration, note, plain, print_facts, print_json, print_line, size
+
+if TYPE_CHECKING:
+    from service.client.models import Dataset
+
+DatasetId = Annotated[
+    str,
+    typer.Argument(metavar="DATASET", callback=id_or_name, help="Id or name of the data set."),
+]
+
+_MAX_SKIPPED_SHOWN = 10
+_SECONDS_BETWEEN_NOTES = 10.0
+
+
+class ProgressNotes:
+    """Notes the progress of an ingest every ten seconds."""
+
+    def __init__(self) -> None:
+        self._shown_at = time.monotonic()
+
+    def __call__(self, dataset: Dataset) -> None:
+        now, progress = time.monotonic(), _progress(dataset)
+        if progress is not None and now - self._shown_at >= _SECONDS_BETWEEN_NOTES:
+            note(f"  {progress}")
+            self._shown_at = now
+
+
+def _progress(dataset: Dataset) -> str | None:
+    progress = dataset.progress
+    if progress is None or progress.images_total is None:
+        return None
+    left = progress.seconds_left
+    estimate = "" if left is None else f", about {duration(left)} left"
+    return f"{progress.images_read or 0:,} of {progress.images_total:,} images read{estimate}"
+
+
+def _uploaded(dataset: Dataset) -> str | None:
+    if (upload := dataset.upload) is None:
+        return None
+    return f"{size(upload.get('received'))} of {size(upload.get('size'))}"
+
+
+def _refresh(dataset: Dataset) -> str | None:
+    refresh = dataset.refresh
+    if refresh is None:
+        return None
+    return f"{refresh.state}: {refresh.error.message}" if refresh.error else refresh.state
+
+
+def print_dataset(dataset: Dataset, as_json: bool) -> None:
+    """Print a data set, and the files that its ingest has skipped."""
+    if as_json:
+        print_json(plain(dataset))
+        return
+    facts = dataset.facts or {}
+    print_facts(
+        [
+            ("id", dataset.id),
+            ("name", dataset.name),
+            ("where", dataset.uri),
+            ("state", dataset.state),
+            ("upload", _uploaded(dataset)),
+            ("version", dataset.version if facts else None),
+            ("refresh", _refresh(dataset)),
+            ("progress", _progress(dataset)),
+            ("images", facts.get("num_images")),
+            ("classes", facts.get("num_classes")),
+            ("median shorter side", f"{facts['median_size']} pixels" if facts else None),
+            ("pixels", f"{facts['bands']} x {facts['dtype']}" if "dtype" in facts else None),
+            ("error", dataset.error_message if dataset.refresh is None else None),
+        ]
+    )
+    report = dataset.report
+    if report is None:
+        return
+    for warning in report.warnings:
+        print_line(f"Warning: {warning}.")
+    if not report.num_skipped:
+        return
+    print_line(f"Skipped {report.num_skipped} {'file' if report.num_skipped == 1 else 'files'}:")
+    for file in report.skipped[:_MAX_SKIPPED_SHOWN]:
+        print_line(f"  {file.path}: {file.reason}")
+    hidden = report.num_skipped - min(len(report.skipped), _MAX_SKIPPED_SHOWN)
+    if hidden:
+        print_line(f"  ... and {hidden} more (list all: dasl datasets show {dataset.id} --json)")

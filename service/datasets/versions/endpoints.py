@@ -1,0 +1,67 @@
+"""`/v1/datasets/{dataset_id}`: refresh a data set, list its versions, and show some of its images."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from functools import partial
+
+from fastapi import APIRouter, Request, Response
+
+from service.api import ranged_file
+from service.api.auth import Submitter
+from service.api.pagination import Page
+from service.api.problems import Problem
+from service.api.ranged_file import StoredFile
+from service.api.transaction import (
+    Context,
+    ReadSession,
+    Route,
+    StoreRoute,
+    WithContext,
+    WriteSession,
+)
+from service.datasets.endpoints import OwnDataset, OwnDatasetToChange
+from service.datasets.schemas import DatasetView
+from service.datasets.versions import repository, service
+from service.datasets.versions.schemas import VersionView
+from service.protocol import CONTACT_SHEET
+
+router = APIRouter(prefix="/v1/datasets/{dataset_id}", tags=["datasets"], route_class=Route)
+files = APIRouter(prefix="/v1/datasets/{dataset_id}", tags=["datasets"], route_class=StoreRoute)
+
+
+@router.post("/refresh", status_code=202)
+def refresh_dataset(
+    dataset: OwnDatasetToChange, caller: Submitter, session: WriteSession
+) -> DatasetView:
+    """Read the images again, in the background; what changed makes a new version. Idempotent while one runs."""
+    return DatasetView.model_validate(service.refresh(session, caller, dataset))
+
+
+@router.get("/versions")
+def list_versions(dataset: OwnDataset, session: ReadSession) -> Page[VersionView]:
+    """List the versions of a data set, newest first."""
+    rows = repository.newest_first(session, dataset)
+    return Page(data=[VersionView.of(row) for row in rows])
+
+
+@files.head("/contact-sheet", include_in_schema=False)
+@files.get("/contact-sheet", response_class=Response, responses=ranged_file.RESPONSES)
+def show_contact_sheet(
+    dataset: OwnDataset, request: Request, context: WithContext, session: ReadSession
+) -> Callable[[], Response]:
+    """Download thumbnails of up to 64 images, as one JPEG; 404 if the data set was ingested without them."""
+    uri = service.contact_sheet_uri(dataset)
+    return partial(_answer, request, context, dataset.name, uri)
+
+
+def _answer(request: Request, context: Context, name: str, uri: str) -> Response:
+    size = context.storage.size(uri)
+    if size is None:
+        detail = f"{name} was ingested without a contact sheet; refresh it"
+        raise Problem(404, "no-contact-sheet", detail)
+    # The folder is the ingest's own, so the file never changes.
+    tag = hashlib.sha256(f"{uri} {size}".encode()).hexdigest()
+    file = StoredFile(f"{name}-{CONTACT_SHEET}", uri, size, tag, "image/jpeg")
+    return ranged_file.answer(request, context, file)

@@ -1,0 +1,137 @@
+"""SQL of the versions of data sets."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from datetime import UTC, datetime
+
+from sqlalchemy import Select, and_, func, or_, select, update
+from sqlalchemy.orm import Session
+
+from service.db.models import Checkpoint, Dataset, DatasetVersion, Job
+from service.states import TERMINAL
+
+_AVAILABLE = "registered"
+"""State of checkpoints from which clones may continue."""
+
+
+def of(session: Session, dataset: Dataset, number: int) -> DatasetVersion | None:
+    """Return a version of a data set; `None` if it has none with this number.
+
+    The first one is stored only now if an API of the version before ended its ingest.
+    """
+    row = session.get(DatasetVersion, (dataset.id, number))
+    if row is None and number == dataset.version and dataset.facts is not None:
+        row = _of_dataset(dataset)
+    return row
+
+
+def of_job(session: Session, dataset_id: str, number: int) -> DatasetVersion | None:
+    """Return the version that a job runs on; `None` if its data set was deleted."""
+    return of(session, session.get_one(Dataset, dataset_id), number)
+
+
+def newest_first(session: Session, dataset: Dataset) -> Sequence[DatasetVersion]:
+    """Return all versions of a data set, newest first."""
+    rows = session.scalars(
+        select(DatasetVersion)
+        .where(DatasetVersion.dataset_id == dataset.id)
+        .order_by(DatasetVersion.number.desc())
+    ).all()
+    return rows or ([] if dataset.facts is None else [_of_dataset(dataset)])
+
+
+def add_current(session: Session, dataset: Dataset) -> None:
+    """Store the newest version of a locked data set, unless it is stored."""
+    if (
+        dataset.facts is not None
+        and session.get(DatasetVersion, (dataset.id, dataset.version)) is None
+    ):
+        session.add(_of_dataset(dataset))
+        session.flush()
+
+
+def _of_dataset(dataset: Dataset) -> DatasetVersion:
+    return DatasetVersion(
+        dataset_id=dataset.id,
+        number=dataset.version,
+        index_uri=dataset.index_uri,
+        facts=dataset.facts,
+        report=dataset.report,
+        created_at=dataset.refresh_requested_at or dataset.created_at,
+    )
+
+
+def add(session: Session, version: DatasetVersion) -> None:
+    """Store a new version."""
+    session.add(version)
+    session.flush()
+
+
+def unneeded(session: Session, limit: int, without: Collection[str]) -> Sequence[DatasetVersion]:
+    """Return versions whose files can be removed: given up before, or needed by no job.
+
+    The newest version of a data set is needed, and one that a job runs on that has not ended or has a checkpoint.
+
+    Args:
+        without: ids of data sets to leave out.
+    """
+    query = _unneeded().where(Dataset.id.not_in(without))
+    order = (DatasetVersion.dataset_id, DatasetVersion.number)
+    return session.scalars(query.order_by(*order).limit(limit)).all()
+
+
+def give_up(session: Session, dataset_id: str, number: int) -> bool:
+    """Give up a version, unless it is needed by now; return whether its files can be removed."""
+    # Submissions lock the data set, too: no job chooses the version meanwhile.
+    session.get(Dataset, dataset_id, with_for_update=True)
+    query = _unneeded().where(
+        DatasetVersion.dataset_id == dataset_id, DatasetVersion.number == number
+    )
+    row = session.scalars(query.execution_options(populate_existing=True)).one_or_none()
+    if row is None:
+        return False
+    row.removed_at = row.removed_at or datetime.now(UTC)
+    session.flush()
+    return True
+
+
+def _unneeded() -> Select[DatasetVersion]:
+    trains = and_(
+        Job.dataset_id == DatasetVersion.dataset_id, Job.dataset_version == DatasetVersion.number
+    )
+    evaluates = and_(
+        Job.evaluate_dataset_id == DatasetVersion.dataset_id,
+        func.coalesce(Job.evaluate_dataset_version, 1) == DatasetVersion.number,
+    )
+    has_checkpoint = (
+        select(Checkpoint.id)
+        .where(Checkpoint.job_id == Job.id, Checkpoint.state == _AVAILABLE)
+        .exists()
+    )
+    may_go_on = or_(Job.status.not_in(TERMINAL), has_checkpoint)
+    # Two queries, each with an index.
+    needed = [
+        select(Job.id).where(uses, Job.deleted_at.is_(None), may_go_on).exists()
+        for uses in (trains, evaluates)
+    ]
+    return (
+        select(DatasetVersion)
+        .join(Dataset, Dataset.id == DatasetVersion.dataset_id)
+        .where(
+            DatasetVersion.index_uri.is_not(None),
+            DatasetVersion.number < Dataset.version,
+            Dataset.deleted_at.is_(None),
+            or_(DatasetVersion.removed_at.is_not(None), ~or_(*needed)),
+        )
+    )
+
+
+def mark_removed(session: Session, dataset_id: str, number: int) -> None:
+    """Record that the files of a version that was given up are removed."""
+    session.execute(
+        update(DatasetVersion)
+        .where(DatasetVersion.dataset_id == dataset_id, DatasetVersion.number == number)
+        .values(index_uri=None)
+        .execution_options(synchronize_session=False)
+    )

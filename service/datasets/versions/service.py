@@ -1,0 +1,125 @@
+"""Refresh data sets, and find the version that a job is to run on."""
+
+from __future__ import annotations
+
+import re
+
+from sqlalchemy.orm import Session
+
+from dasl_core.spec import FieldProblem
+from service.api.auth import Caller
+from service.api.problems import Problem, field_problem, not_found
+from service.artifacts.storage import Storage
+from service.datasets import repository as datasets
+from service.datasets.service import quota_exceeded
+from service.datasets.versions import repository
+from service.db.models import Dataset, DatasetVersion
+from service.protocol import CONTACT_SHEET
+from service.states import DatasetState
+
+_VERSIONED = re.compile(r"(?P<name>.+)@(?P<number>[1-9][0-9]{0,8})")
+"""A data set's id or name, and the number of one of its versions."""
+_REGISTER = "id or name of a data set; register one with: dasl datasets add FOLDER"
+
+
+def refresh(session: Session, caller: Caller, dataset: Dataset) -> Dataset:
+    """Request an ingest that makes the next version of a data set; nothing changes while one waits or runs.
+
+    The first ingest, if it has failed, is repeated.
+
+    Raises:
+        Problem: 404, it was deleted in between; 409, its images are not there yet; 429, the token's quota is exhausted.
+    """
+    limit = datasets.lock_pending_limit(session, caller.token_id, caller.user_id)
+    if datasets.lock(session, dataset.id) is None:
+        raise not_found("data set", dataset.id)
+    waiting = (DatasetState.PENDING, DatasetState.INGESTING)
+    if dataset.state in waiting or dataset.refresh_state in waiting:
+        return dataset
+    if dataset.state not in (DatasetState.READY, DatasetState.FAILED):
+        detail = f"The data set is {dataset.state}; it can be refreshed when it is ready"
+        raise Problem(409, "dataset-not-ready", detail)
+    if limit is not None:
+        used = datasets.count_pending(session, caller.token_id, caller.user_id)
+        if used >= limit:
+            raise quota_exceeded(caller, limit, used)
+    repository.add_current(session, dataset)
+    datasets.request_ingest(session, dataset)
+    return dataset
+
+
+def find(
+    session: Session, tenant: str, name: str, *, lock: bool = False
+) -> tuple[Dataset | None, int | None]:
+    """Return the data set with a name or id, and if `NAME@NUMBER` names a version of it, the number.
+
+    Args:
+        lock: as of `find_ready`.
+    """
+    dataset = datasets.find(session, tenant, name, lock=lock)
+    parts = _VERSIONED.fullmatch(name) if dataset is None else None
+    if parts is None:
+        return dataset, None
+    return datasets.find(session, tenant, parts["name"], lock=lock), int(parts["number"])
+
+
+def find_ready(
+    session: Session, tenant: str, name: str, field: str, *, lock: bool
+) -> tuple[Dataset, DatasetVersion]:
+    """Return the data set and version that a field of a spec names: the newest, or that of `NAME@NUMBER`.
+
+    Args:
+        lock: lock the data set against deletion until this writing transaction ends.
+
+    Raises:
+        Problem: 422 for the field; 409 while the data set is still being ingested.
+    """
+    dataset, number = find(session, tenant, name, lock=lock)
+    if dataset is None:
+        raise field_problem(field, "is not registered", name, _REGISTER)
+    _check_ready(dataset, name, field)
+    row = repository.of(session, dataset, dataset.version if number is None else number)
+    newest = f"a version from 1 to {dataset.version}; without @NUMBER, the newest"
+    if row is None:
+        raise field_problem(field, f"has no version {number}", name, newest)
+    if row.removed_at is not None:
+        message = f"names version {number}, which was removed because no job needed it"
+        raise field_problem(field, message, name, newest)
+    return dataset, row
+
+
+def _check_ready(dataset: Dataset, name: str, field: str) -> None:
+    if dataset.state == DatasetState.FAILED:
+        reason = (dataset.error or {}).get("message", "see its report")
+        raise field_problem(
+            field, f"could not be ingested: {reason}", name, "a data set that is ready"
+        )
+    if dataset.state != DatasetState.READY:
+        problem = FieldProblem(
+            field, f"is {dataset.state}; submit again when it is ready", name, "a ready data set"
+        )
+        detail = (
+            f"{field}: the data set {dataset.name!r} is {dataset.state}; wait until it is ready"
+        )
+        raise Problem(
+            409, "dataset-not-ready", detail, errors=[problem], headers={"Retry-After": "2"}
+        )
+
+
+def folder_of(version: DatasetVersion, storage: Storage) -> str:
+    """Return the URI of what can be removed with a version: its folder, or, if that is not its own, its index."""
+    assert version.index_uri is not None, "its files are not removed yet"
+    folder = version.index_uri.rpartition("/")[0]
+    is_own = folder.startswith(f"{storage.dataset_uri(version.dataset_id)}/")
+    return folder if is_own else version.index_uri
+
+
+def contact_sheet_uri(dataset: Dataset) -> str:
+    """Return where the contact sheet of the newest version is, if there is one.
+
+    Raises:
+        Problem: 404, the data set is not ready.
+    """
+    if dataset.index_uri is None:
+        raise Problem(404, "no-contact-sheet", f"The data set is {dataset.state}")
+    return f"{dataset.index_uri.rpartition('/')[0]}/{CONTACT_SHEET}"

@@ -1,0 +1,53 @@
+"""Estimate of the time that an ingest still takes."""
+
+from __future__ import annotations
+
+import math
+from datetime import timedelta
+
+from pydantic import BaseModel
+
+from service.protocol import IngestProgress
+
+# The rate follows the last half minute: headers, images of the sample and comparisons take different times.
+_MEMORY_SECONDS = 30.0
+
+
+class IngestEstimate(BaseModel):
+    """The progress of an ingest as it is stored and shown: the last report, the rate, and the time left."""
+
+    images_read: int
+    images_total: int
+    images_per_second: float | None = None
+    seconds_left: float | None = None
+
+    @classmethod
+    def of(cls, stored: dict[str, object] | None) -> IngestEstimate | None:
+        """Return the stored progress, if there is any."""
+        return None if stored is None else cls.model_validate(stored)
+
+    def counts(self) -> tuple[int, int]:
+        """Return what a worker reported."""
+        return self.images_read, self.images_total
+
+
+def next_estimate(
+    before: IngestEstimate | None, report: IngestProgress, elapsed: timedelta | None
+) -> IngestEstimate:
+    """Return the progress after another report.
+
+    Args:
+        elapsed: since the report before; None if there was none.
+    """
+    rate = before.images_per_second if before is not None else None
+    seconds = elapsed.total_seconds() if elapsed is not None else 0.0
+    read, total = report.images_read, report.images_total
+    # Nothing is read while the files are listed.
+    if before is not None and seconds > 0 and read >= before.images_read and read > 0:
+        now = (read - before.images_read) / seconds
+        weight = 1.0 if rate is None else -math.expm1(-seconds / _MEMORY_SECONDS)
+        rate = now if rate is None else rate + weight * (now - rate)
+    left = round((total - read) / rate, 1) if rate else None
+    return IngestEstimate(
+        images_read=read, images_total=total, images_per_second=rate, seconds_left=left
+    )

@@ -1,0 +1,284 @@
+"""Refreshing data sets, their versions, and the version that a job runs on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from alembic import command
+
+from service.datasets.versions import repository as versions
+from service.db import migrate
+from service.db.models import Checkpoint, Dataset, DatasetVersion, Job
+from service.db.session import Database
+from service.states import JobStatus
+from tests.support.api_under_test import FACTS, Api, refused
+from tests.support.runs import submission_id
+
+
+def request_refresh(api: Api, dataset: str) -> Any:
+    return api.client.post(f"/v1/datasets/{dataset}/refresh")
+
+
+def shown(api: Api, dataset: str) -> Any:
+    return api.client.get(f"/v1/datasets/{dataset}").json()
+
+
+def listed(api: Api, dataset: str) -> Any:
+    return api.client.get(f"/v1/datasets/{dataset}/versions").json()["data"]
+
+
+def run_ingest(api: Api, dataset: str, images: int | None, **report: Any) -> str | None:
+    """Run the ingest that is due, and return the URI of the index before; with `images` None it fails."""
+    number, headers = api.ingest(dataset)
+    endpoint = f"/worker/v1/runs/{submission_id(api.database, dataset, number)}"
+    started = api.client.post(f"{endpoint}/start", headers=headers).json()
+    body: dict[str, Any] = {"state": "failed", "error": "the folder is gone"}
+    if images is not None:
+        uri = f"{started['artifacts_uri']}/{number}/index.safetensors"
+        facts = {**FACTS, "num_images": images}
+        body = {"state": "ready", "facts": facts, "index_uri": uri, "report": report}
+    for _ in range(2):
+        assert api.client.post(f"{endpoint}/finish", json=body, headers=headers).status_code == 204
+    previous: str | None = started["previous_index_uri"]
+    return previous
+
+
+def refresh(api: Api, dataset: str, images: int | None = 200) -> str | None:
+    assert request_refresh(api, dataset).status_code == 202
+    return run_ingest(api, dataset, images)
+
+
+def dataset_of(api: Api, job: str, action: str = "start") -> Any:
+    worker = api.start(job)
+    return worker.post(action).json()["dataset"]
+
+
+def test_refresh_makes_a_version_while_the_data_set_stays_usable(api: Api) -> None:
+    dataset = api.dataset(state="pending")
+    assert run_ingest(api, dataset, 100) is None
+    before = api.submit()
+    for _ in range(2):  # the second changes nothing
+        view = request_refresh(api, dataset).json()
+        assert (view["state"], view["version"], view["refresh"]["state"]) == ("ready", 1, "pending")
+    number, headers = api.ingest(dataset)
+    assert shown(api, dataset)["refresh"]["state"] == "ingesting"
+    assert request_refresh(api, dataset).status_code == 202
+    during = api.submit()
+    endpoint = f"/worker/v1/runs/{submission_id(api.database, dataset, number)}"
+    started = api.client.post(f"{endpoint}/start", headers=headers).json()
+    changes = {"added": 100, "removed": 0, "changed": 1, "unchanged": 99}
+    body = {
+        "state": "ready",
+        "facts": {**FACTS, "num_images": 200},
+        "index_uri": f"{started['artifacts_uri']}/new/index.safetensors",
+        "report": {"num_images": 200, "changes": changes},
+    }
+    assert api.client.post(f"{endpoint}/finish", json=body, headers=headers).status_code == 204
+    view = shown(api, dataset)
+    assert (view["state"], view["version"], view["refresh"]) == ("ready", 2, None)
+    assert view["facts"]["num_images"] == 200
+    assert [
+        (v["number"], v["facts"]["num_images"], v["changes"]) for v in listed(api, dataset)
+    ] == [
+        (2, 200, changes),
+        (1, 100, None),
+    ]
+    after = api.submit()
+    assert [job["dataset_version"] for job in (before, during, after)] == [1, 1, 2]
+    for job, images, index in ((during, 100, "1/index"), (after, 200, "new/index")):
+        used = dataset_of(api, job["id"])
+        assert used["facts"]["num_images"] == images
+        assert index in used["index_uri"]
+    assert started["previous_index_uri"].endswith("1/index.safetensors")
+
+
+def test_failed_refresh_keeps_the_version_and_shows_the_error(api: Api) -> None:
+    dataset = api.dataset()
+    index = refresh(api, dataset, None)
+    view = shown(api, dataset)
+    assert (view["state"], view["version"], view["error"]) == ("ready", 1, None)
+    assert view["refresh"]["state"] == "failed"
+    assert view["refresh"]["error"]["message"] == "the folder is gone"
+    assert dataset_of(api, api.submit()["id"])["index_uri"] == index
+    refresh(api, dataset)
+    assert (shown(api, dataset)["version"], shown(api, dataset)["refresh"]) == (2, None)
+
+
+def test_refresh_that_finds_no_change_makes_no_version(api: Api) -> None:
+    dataset = api.dataset()
+    request_refresh(api, dataset)
+    number, headers = api.ingest(dataset)
+    endpoint = f"/worker/v1/runs/{submission_id(api.database, dataset, number)}"
+    index = api.client.post(f"{endpoint}/start", headers=headers).json()["previous_index_uri"]
+    body = {"state": "ready", "facts": FACTS, "index_uri": index}
+    assert api.client.post(f"{endpoint}/finish", json=body, headers=headers).status_code == 204
+    assert (shown(api, dataset)["version"], shown(api, dataset)["refresh"]) == (1, None)
+    assert len(listed(api, dataset)) == 1
+
+
+def test_refresh_repeats_a_first_ingest_that_failed(api: Api) -> None:
+    dataset = api.dataset(state="failed")
+    view = request_refresh(api, dataset).json()
+    assert (view["state"], view["error"], view["refresh"]) == ("pending", None, None)
+    run_ingest(api, dataset, 7)
+    view = shown(api, dataset)
+    assert (view["state"], view["version"], view["facts"]["num_images"]) == ("ready", 1, 7)
+
+
+def test_pending_refreshes_count_for_the_quota(api: Api) -> None:
+    dataset, folder = api.dataset(state="pending"), api.settings.home.parent / "images" / "emoji"
+    headers = api.token("submit", max_pending_datasets=1)
+    body = {"name": "own", "uri": str(folder)}
+    own = api.client.post("/v1/datasets", json=body, headers=headers).json()["id"]
+    run_ingest(api, own, 5)
+    run_ingest(api, dataset, 5)
+    endpoints = [f"/v1/datasets/{each}/refresh" for each in (own, dataset)]
+    assert api.client.post(endpoints[0], headers=headers).status_code == 202
+    refused(api.client.post(endpoints[1], headers=headers), 429, None, "quota-exceeded")
+    assert shown(api, dataset)["refresh"] is None
+
+
+def test_refresh_needs_the_scope_and_the_tenant(api: Api) -> None:
+    dataset = api.dataset()
+    for headers, status in ((api.token("read"), 403), (api.token("admin", tenant="other"), 404)):
+        answer = api.client.post(f"/v1/datasets/{dataset}/refresh", headers=headers)
+        refused(answer, status)
+    refused(api.client.get("/v1/datasets/ds_x/versions"), 404)
+
+
+def test_spec_names_an_older_version(api: Api) -> None:
+    dataset = api.dataset(state="pending")
+    run_ingest(api, dataset, 100)
+    api.submit()
+    refresh(api, dataset)
+    for name, version in (("emoji@1", 1), (f"{dataset}@1", 1), ("emoji@2", 2), (dataset, 2)):
+        assert api.submit(dataset=name)["dataset_version"] == version
+    for name in ("emoji@3", "emoji@0", "emoji@", "other@1", "emoji@1@1"):
+        refused(api.client.post("/v1/jobs", json={"dataset": name}), 422, "dataset")
+    (api.settings.home.parent / "images" / "emoji").rmdir()
+    gone = refused(api.client.post("/v1/jobs", json={"dataset": "emoji@1"}), 422, "dataset")
+    assert "was ingested, but its folder" in gone["detail"]
+    body = {"name": "emoji@4", "uri": str(api.settings.home)}
+    refused(api.client.post("/v1/datasets", json=body), 422, "name")
+
+
+def test_clone_from_a_checkpoint_keeps_the_version(api: Api) -> None:
+    dataset = api.dataset(state="pending")
+    run_ingest(api, dataset, 100)
+    job = api.submit()["id"]
+    worker = api.start(job)
+    worker.post("start")
+    files = [{"name": "weights", "size": 1, "sha256": "0" * 64}]
+    body = {"step": 1, "epoch": 1.0, "files": files, "metrics": {}, "final": False}
+    assert worker.post("checkpoints", uri=f"{worker.uri}/checkpoints/1", **body).status_code == 201
+    refresh(api, dataset)
+
+    def clone(**request: Any) -> int:
+        answer = api.client.post(f"/v1/jobs/{job}/clone", json=request)
+        assert answer.status_code == 202, answer.text
+        version: int = answer.json()["dataset_version"]
+        return version
+
+    assert clone() == 1
+    assert clone(checkpoint=None) == 2
+    assert clone(changes={"dataset": "emoji@1"}, checkpoint=None) == 1
+
+
+def test_versions_that_a_job_needs_are_kept(api: Api, database: Database) -> None:
+    dataset = api.dataset(state="pending")
+    jobs: list[str] = []
+    for number in range(1, 6):
+        run_ingest(api, dataset, 100) if number == 1 else refresh(api, dataset)
+        jobs.append(api.submit()["id"])
+    _, cancelled, cloneable, deleted, _ = jobs
+    for job in (cancelled, deleted):
+        assert api.client.post(f"/v1/jobs/{job}/cancel").status_code == 202
+    worker = api.start(cloneable)
+    worker.post("start")
+    body = {"step": 1, "epoch": 1.0, "files": [{"name": "w", "size": 1, "sha256": "0" * 64}]}
+    saved = worker.post("checkpoints", uri=f"{worker.uri}/checkpoints/1", **body).json()["id"]
+    worker.post("finish", outcome="succeeded")
+    assert api.client.delete(f"/v1/jobs/{deleted}").status_code == 204
+
+    def unneeded() -> list[int]:
+        with database.read() as session:
+            return [row.number for row in versions.unneeded(session, 10, ())]
+
+    assert unneeded() == [2, 4], "the newest one is kept, too"
+    with database.write() as session:
+        assert not versions.give_up(session, dataset, 1)
+        assert versions.give_up(session, dataset, 2)
+        session.get_one(Checkpoint, saved).state = "deleted"
+    refused(api.client.post("/v1/jobs", json={"dataset": "emoji@2"}), 422, "dataset")
+    assert unneeded() == [2, 3, 4], "an interrupted removal is repeated"
+    with database.write() as session:
+        versions.mark_removed(session, dataset, 2)
+    assert unneeded() == [3, 4]
+    assert [each["removed"] for each in listed(api, dataset)] == [False, False, False, True, False]
+
+
+def test_evaluation_data_set_keeps_its_version(api: Api, database: Database) -> None:
+    api.dataset()
+    other = api.dataset(name="other")
+    job = api.submit(evaluate={"dataset": "other"})
+    assert job["evaluate_dataset_version"] == 1
+    first = refresh(api, other)
+    with database.read() as session:
+        assert versions.unneeded(session, 10, ()) == []
+    worker = api.start(job["id"])
+    assert worker.post("start").json()["evaluate_dataset"]["index_uri"] == first
+
+
+def test_contact_sheet_is_downloaded_in_ranges(api: Api, tmp_path: Path) -> None:
+    dataset = api.dataset(state="pending")
+    endpoint = f"/v1/datasets/{dataset}/contact-sheet"
+    refused(api.client.get(endpoint), 404, None, "no-contact-sheet")
+    run_ingest(api, dataset, 100)
+    refused(api.client.get(endpoint), 404, None, "no-contact-sheet")
+    with api.database.read() as session:
+        uri = session.get_one(Dataset, dataset).index_uri
+    assert uri is not None
+    file = Path(uri.removeprefix("file://")).parent / "contact-sheet.jpg"
+    file.parent.mkdir(parents=True)
+    file.write_bytes(b"0123456789")
+    answer = api.client.get(endpoint)
+    assert (answer.content, answer.headers["content-type"]) == (b"0123456789", "image/jpeg")
+    part = api.client.get(endpoint, headers={"Range": "bytes=2-4"})
+    assert (part.status_code, part.content) == (206, b"234")
+    other = api.token("read", tenant="other")
+    refused(api.client.get(endpoint, headers=other), 404)
+
+
+def test_upgrade_from_0022_makes_version_1_of_what_is_ready(
+    api: Api, database: Database, database_url: str
+) -> None:
+    ready, failed = api.dataset(), api.dataset(name="broken", state="failed")
+    job = api.submit()["id"]
+    with database.engine.begin() as connection:
+        command.downgrade(migrate.configuration(connection), "0022")
+    migrate.upgrade(database_url)
+    with database.read() as session:
+        row = session.get_one(DatasetVersion, (ready, 1))
+        dataset = session.get_one(Dataset, ready)
+        assert (row.index_uri, row.facts) == (dataset.index_uri, dataset.facts)
+        assert session.get(DatasetVersion, (failed, 1)) is None
+        assert session.get_one(Job, job).dataset_version == 1
+    assert [each["number"] for each in listed(api, ready)] == [1]
+    assert dataset_of(api, job)["index_uri"] == row.index_uri
+
+
+@pytest.mark.parametrize("stored", [True, False])
+def test_version_of_an_older_api_is_stored_with_the_refresh(api: Api, stored: bool) -> None:
+    """It ends an ingest without storing a version."""
+    dataset = api.dataset()
+    if stored:
+        with api.database.write() as session:
+            versions.add_current(session, session.get_one(Dataset, dataset))
+    assert [each["number"] for each in listed(api, dataset)] == [1]
+    job = api.submit()["id"]
+    refresh(api, dataset)
+    assert [each["number"] for each in listed(api, dataset)] == [2, 1]
+    assert dataset_of(api, job)["facts"]["num_images"] == FACTS["num_images"]
+    assert api.client.get(f"/v1/jobs/{job}").json()["status"] != JobStatus.FAILED

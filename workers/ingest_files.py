@@ -1,0 +1,144 @@
+"""Files of ingests in the artifact store: the results, and what the next ingest need not read again."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import tempfile
+import uuid
+from pathlib import Path
+
+from dasl_core.data.headers import KnownHeaders
+from dasl_core.data.index import DatasetIndex
+from dasl_core.data.ingest import Ingested, Previous
+from service.object_store import open_store, store_errors
+from service.protocol import CONTACT_SHEET
+from workers import artifacts
+from workers.artifacts import UPLOAD_PAUSES, retried
+
+logger = logging.getLogger("workers.ingest")
+
+INDEX = "index.safetensors"
+HEADERS = "headers.safetensors"
+# Pauses in seconds before a failed upload of the index is retried: reading the images may have taken hours. The
+# dispatcher does not count this time as a standstill, because no progress is reported any more.
+INDEX_PAUSES = (1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 60.0, 60.0, 60.0, 60.0)
+
+
+class UnfinishedHeaders:
+    """Headers that ingests of a data set have read without coming to their end, in files below `uri`.
+
+    Every process writes files of its own, so that a superseded one changes none.
+    """
+
+    def __init__(self, uri: str) -> None:
+        self._uri = uri
+        self._process, self._number = uuid.uuid4().hex, 0
+
+    def save(self, headers: KnownHeaders) -> None:
+        """Save new headers. A store that fails now costs reading them again, if this ingest is killed."""
+        name = f"{self._process}-{self._number:06}.safetensors"
+        self._number += 1
+        try:
+            with tempfile.TemporaryDirectory(prefix="dasl-") as folder:
+                file = Path(folder) / name
+                headers.save(file)
+                artifacts.upload(file, f"{self._uri}/{name}")
+        except OSError as error:
+            logger.warning("%d headers are not saved: %s", len(headers), error)
+
+    def load(self) -> list[KnownHeaders]:
+        """Return the saved headers. A file that a killed process left incomplete is ignored."""
+        tables = []
+        with tempfile.TemporaryDirectory(prefix="dasl-") as folder:
+            for name in self._names():
+                try:
+                    file = artifacts.fetch(f"{self._uri}/{name}", Path(folder) / "headers")
+                    tables.append(KnownHeaders.load(file))
+                except (OSError, ValueError) as error:
+                    logger.warning("%s/%s is ignored: %s", self._uri, name, error)
+        return tables
+
+    def remove(self) -> None:
+        """Remove them, once an ingest has come to its end."""
+        try:
+            with store_errors(self._uri):
+                system, path = open_store(self._uri)
+                system.rm(path, recursive=True)
+        except OSError as error:
+            if error.errno != errno.ENOENT:
+                logger.warning("%s cannot be removed: %s", self._uri, error)
+
+    def _names(self) -> list[str]:
+        system, path = open_store(self._uri)
+        try:
+            with store_errors(self._uri):
+                entries = system.ls(path, detail=False)
+        except OSError:  # nothing was saved, or the store is away
+            return []
+        return sorted(str(entry).rpartition("/")[2] for entry in entries)
+
+
+def load_previous(index_uri: str | None, unfinished: UnfinishedHeaders) -> Previous:
+    """Return what earlier ingests of a data set have left.
+
+    Args:
+        index_uri: of its newest version; None if it has none.
+    """
+    index, tables = None, unfinished.load()
+    if index_uri is not None:
+        with tempfile.TemporaryDirectory(prefix="dasl-") as folder:
+            try:
+                # Mapped into memory, so it stays readable after the file is removed.
+                index = DatasetIndex.load(artifacts.fetch(index_uri, Path(folder) / INDEX))
+                uri = f"{index_uri.rpartition('/')[0]}/{HEADERS}"
+                tables.insert(0, KnownHeaders.load(artifacts.fetch(uri, Path(folder) / HEADERS)))
+            except (OSError, ValueError) as error:
+                logger.warning("%s is read as if for the first time: %s", index_uri, error)
+    known = KnownHeaders.merged(tables) if tables else KnownHeaders.none()
+    logger.info("%d headers are known", len(known))
+    return Previous(known, index)
+
+
+def save_results(result: Ingested, folder_uri: str) -> str:
+    """Write the index, and beside it the headers and the contact sheet; return the URI of the index.
+
+    The artifact store may be away for five minutes.
+
+    Raises:
+        OSError: it was away for longer, or its disk is full; the message names the setting.
+    """
+    index_uri = f"{folder_uri}/{INDEX}"
+    with tempfile.TemporaryDirectory(prefix="dasl-") as folder:
+        local = Path(folder)
+        result.index.save(local / INDEX)
+        # The index first, with all its patience: without it there is no data set.
+        upload_index(local / INDEX, index_uri)
+        result.headers.save(local / HEADERS)
+        if result.contact_sheet is not None:
+            (local / CONTACT_SHEET).write_bytes(result.contact_sheet.jpeg())
+        for name in (HEADERS, CONTACT_SHEET):
+            _upload_extra(local / name, f"{folder_uri}/{name}")
+    return index_uri
+
+
+def _upload_extra(file: Path, uri: str) -> None:
+    if not file.exists():
+        return
+    try:
+        retried(lambda: artifacts.upload(file, uri), uri, UPLOAD_PAUSES)
+    except OSError as error:
+        logger.warning("%s is not written: %s", uri, error)
+
+
+def upload_index(file: Path, uri: str) -> None:
+    """Copy an index to the artifact store, which may be away for five minutes.
+
+    Raises:
+        OSError: it was away for longer, or its disk is full; the message names the setting.
+    """
+    try:
+        retried(lambda: artifacts.upload(file, uri), uri, INDEX_PAUSES)
+    except OSError as error:
+        message = f"The artifact store (DASL_ARTIFACTS_URI) does not take the index: {error}"
+        raise OSError(message) from error
