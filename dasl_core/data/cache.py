@@ -56,8 +56,11 @@ class CacheFolder:
         """Allow the folder to be evicted."""
         self._held.close()
 
-    def reserve(self, file: Path, size: int) -> None:
+    def reserve(self, file: Path, size: int, *, beside: int = 0) -> None:
         """Create `file` with this size, evicting folders of other data sets if necessary.
+
+        Args:
+            beside: size of the other files of the same cache, which are there already.
 
         Raises:
             OSError: there is no room.
@@ -78,11 +81,11 @@ class CacheFolder:
                     f"{sum(folders.values()) >> 20} are in use",
                 )
             free = shutil.disk_usage(self.path).free
-            if size > free * SHARE_OF_FREE_DISK:
+            if size + beside > (free + beside) * SHARE_OF_FREE_DISK:
                 raise OSError(
                     errno.ENOSPC,
-                    f"they take {size >> 20} MiB, more than {SHARE_OF_FREE_DISK:.0%} of the "
-                    f"{free >> 20} MiB that are free in {self.path}",
+                    f"they take {(size + beside) >> 20} MiB, more than {SHARE_OF_FREE_DISK:.0%} of the "
+                    f"{(free + beside) >> 20} MiB that are free in {self.path}",
                 )
             with open(file, "wb") as reserved:
                 # At its full size, so that other processes count it before it is written.

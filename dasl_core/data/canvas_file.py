@@ -18,6 +18,7 @@ import numpy as np
 
 from dasl_core.atomic import write_atomically
 from dasl_core.data.bounded_map import AHEAD_PER_THREAD, bounded_map
+from dasl_core.data.build_progress import BuildProgress
 from dasl_core.data.cache import CacheFolder
 from dasl_core.data.decode import is_transient
 from dasl_core.data.drawing import Drawer
@@ -35,6 +36,7 @@ _WAIT_SECONDS = 0.2
 # The images that are decoded at the same time may take this share of the memory.
 _SHARE_OF_MEMORY = 0.25
 _CHECKSUM = np.dtype("<u4")
+_FLUSH_BYTES = 64 << 20
 # Another try would fail as well.
 _NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
@@ -62,10 +64,10 @@ class CanvasFile:
 
     def __init__(self, folder: CacheFolder, drawer: Drawer) -> None:
         self._folder, self._drawer = folder, drawer
-        self._file = folder.path / f"{_name(drawer)}.npy"
+        self._file = folder.path / f"canvases-{digest_of(drawer, _FORMAT)}.npy"
         self._partial = self._file.with_suffix(".partial")
         self._checksums = self._file.with_suffix(".checksums")
-        self._progress = self._file.with_suffix(".progress")
+        self._progress = BuildProgress(self._file.with_suffix(".progress"))
         header = io.BytesIO()
         np.lib.format.write_array_header_1_0(
             header, {"descr": drawer.dtype.str, "fortran_order": False, "shape": drawer.shape}
@@ -81,16 +83,14 @@ class CanvasFile:
         Raises:
             OSError: there is no room for the file, or it cannot be written.
         """
-        read_by_another = 0
         failed_before: int | None = None  # unless this process waited, which the first `wait` sets
         lock = self._file.with_suffix(".lock")
 
         def wait() -> None:
-            nonlocal read_by_another, failed_before
+            nonlocal failed_before
             if failed_before is None:
                 failed_before = lock.stat().st_mtime_ns
-            read_by_another = self._read_progress(read_by_another)
-            on_read(read_by_another)
+            on_read(self._progress.read())
             time.sleep(_WAIT_SECONDS)
 
         with locked(lock, wait):
@@ -135,7 +135,7 @@ class CanvasFile:
                     checksum = int(written[position])
                     return self._fill(position, checksum, canvases.fileno(), checksums.fileno())
 
-                self._follow(self._map(pool, fill, range(len(written))), on_read)
+                self._follow(self._map(pool, fill, range(len(written))), on_read, canvases.fileno())
                 os.fsync(canvases.fileno())
             # The list first: a process killed in between leaves a list without a file, which the next
             # build replaces, and never a file with unlisted black images.
@@ -198,16 +198,26 @@ class CanvasFile:
         _write(checksums, entry, position * _CHECKSUM.itemsize)
         return None
 
-    def _follow(self, reasons: Generator[str | None, None, None], on_read: OnRead) -> None:
-        """Wait for all images, and report how many are read."""
+    def _follow(
+        self, reasons: Generator[str | None, None, None], on_read: OnRead, canvases: int
+    ) -> None:
+        """Wait for all images, and report how many are read.
+
+        Args:
+            canvases: descriptor of the file, which is flushed again and again: else a disk that is slower than the
+                decoding lets written pages fill the memory.
+        """
         self.unreadable = {}
         report_at = 0.0
+        images_per_flush = -(-_FLUSH_BYTES // self._canvas_size)
         with closing(reasons):
             for position, reason in enumerate(reasons):
                 if reason is not None:
                     self.unreadable[position] = reason
+                if position % images_per_flush == images_per_flush - 1:
+                    os.fsync(canvases)
                 if time.monotonic() >= report_at:
-                    self._write_progress(position + 1)
+                    self._progress.write(position + 1)
                     on_read(position + 1)
                     report_at = time.monotonic() + _REPORT_SECONDS
 
@@ -249,18 +259,9 @@ class CanvasFile:
 
     def _remove_partial(self) -> None:
         # The checksums first: alone, they must not be taken for those of the next partial file.
-        for file in (self._checksums, self._partial, self._progress):
+        for file in (self._checksums, self._partial):
             file.unlink(missing_ok=True)
-
-    def _write_progress(self, images: int) -> None:
-        # Not flushed to the disk: it is for processes that wait at this moment.
-        self._progress.write_text(f"{images:020}", encoding="ascii")
-
-    def _read_progress(self, before: int) -> int:
-        try:
-            return int(self._progress.read_text(encoding="ascii"))
-        except (FileNotFoundError, ValueError):  # not begun, or just being written
-            return before
+        self._progress.remove()
 
 
 def _decoding_pool() -> ThreadPoolExecutor:
@@ -280,14 +281,15 @@ def _write(file: int, array: np.ndarray, offset: int) -> None:
         content, offset = content[count:], offset + count
 
 
-def _name(drawer: Drawer) -> str:
+def digest_of(drawer: Drawer, *settings: object) -> str:
+    """Return a digest of everything that determines the canvases of an index, and of settings of their file."""
     index = drawer.index
     content = hashlib.blake2b(digest_size=16)
-    content.update(repr((_FORMAT, index.location, drawer.shape, drawer.dtype.str)).encode())
+    content.update(repr((*settings, index.location, drawer.shape, drawer.dtype.str)).encode())
     paths = index.paths if isinstance(index.paths, Strings) else Strings.of(index.paths)
     for array in (paths.data, paths.ends, index.sizes, index.places):
         content.update(np.ascontiguousarray(array).data)
-    return f"canvases-{content.hexdigest()}"
+    return content.hexdigest()
 
 
 def _write_list(file: Path, unreadable: Mapping[int, str]) -> None:

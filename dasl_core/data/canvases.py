@@ -11,8 +11,12 @@ from torch import Tensor
 
 from dasl_core.data.cache import CacheFolder
 from dasl_core.data.canvas_file import CanvasFile, OnRead
+from dasl_core.data.coding import Form, coding_of
 from dasl_core.data.drawing import Drawer
 from dasl_core.data.index import DatasetIndex
+from dasl_core.data.shard_gathering import Gatherer
+from dasl_core.data.shard_store import shared_store
+from dasl_core.data.shards import NO_ROOM, Shards
 from dasl_core.data.unreadable import PATHS_REPORTED
 
 logger = logging.getLogger(__name__)
@@ -21,11 +25,15 @@ logger = logging.getLogger(__name__)
 class Canvases:
     """All images of an index as canvases, from a cache on disk, or decoded each time if it does not fit.
 
+    The cache is one file of raw canvases where that fits, and else shards of coded ones. Which it is, and
+    how much of it fits, does not change the values: those depend only on `form`.
+
     Attributes:
         unreadable: images that this process knows cannot be read, with the reasons.
             Their canvases are black. With a cache all are known from the start; without one, only
             those whose file is missing are, and damaged ones become known when they are read.
-        not_cached: why there is no cache on disk, as a part of a sentence; None if there is one, or none is wanted.
+        not_cached: why images are decoded in every epoch, as a part of a sentence; None if none are, or
+            no cache is wanted.
     """
 
     def __init__(
@@ -36,27 +44,28 @@ class Canvases:
         *,
         cache: Path | None,
         threads: int,
+        form: Form = "exact",
         on_read: OnRead = lambda images: None,
     ) -> None:
         """Open or build the cache.
 
         Args:
-            cache: a folder for this data set, which several processes may share; None: decode each image when it
-                is read.
-            threads: number of threads that decode images in each epoch if there is no cache. It is
-                built with all cores.
+        self._shards: Shards | None = None
+        if index.on_disk and cache is not None:
             on_read: called while the cache is built, by this or another process, with the number of
                 images read so far.
         """
         self.index = index
         self.channels = channels
         self._drawer = Drawer(index, image_size, channels)
+        self._coding = coding_of(form if index.on_disk else "exact", self._drawer.dtype, channels)
         self.side = self._drawer.shape[-1]
         self.unreadable: dict[int, str] = {}
         self.not_cached: str | None = None
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="decode")
         self._pixels: np.ndarray | None = None
         self._folder: CacheFolder | None = None
+        self._shards: Shards | None = None
         if index.on_disk and cache is not None:
             self._open(cache, on_read)
         for position in sorted(self.unreadable)[:PATHS_REPORTED]:
@@ -66,7 +75,9 @@ class Canvases:
         """Canvases (B, C, S, S) of the index's type and valid heights and widths (B, 2) int64 of some images."""
         positions = np.asarray(indices, dtype=np.int64)
         if self._pixels is None:
-            pixels = np.stack(list(self._pool.map(self._draw_or_black, positions.tolist())))
+            pixels = np.zeros((len(positions), *self._drawer.shape[1:]), self._drawer.dtype)
+            for _ in self._pool.map(self._draw_into, pixels, positions.tolist()):
+                pass  # raise what a thread has raised
         else:
             pixels = self._pixels[positions]
             if self.unreadable:  # another process may be writing them
@@ -81,30 +92,74 @@ class Canvases:
     def close(self) -> None:
         """Stop the decoding threads, and release the cache."""
         self._pool.shutdown(wait=True, cancel_futures=True)
+        if self._shards is not None:
+            self._shards.close()
         if self._folder is not None:
             self._folder.close()
+
+    @property
+    def stored(self) -> tuple[str, int] | None:
+        """How canvases are coded in shards, and the bytes of those on this machine; None if there are no shards."""
+        return None if self._shards is None else (self._coding.name, self._shards.size)
 
     def _open(self, cache: Path, on_read: OnRead) -> None:
         try:
             self._folder = CacheFolder(cache)
-            file = CanvasFile(self._folder, self._drawer)
-            self._pixels, self.unreadable = file.open(on_read), file.unreadable
+            shards = Shards(self._folder, self._drawer, self._coding, shared_store)
+            if not self._coding.lossless or shards.store is not None or shards.are_built:
+                self._open_shards(shards, on_read)
+                return
+            try:
+                file = CanvasFile(self._folder, self._drawer)
+                self._pixels, self.unreadable = file.open(on_read), file.unreadable
+            except OSError as error:
+                if error.errno not in NO_ROOM:
+                    raise
+                logger.info("decoded images are stored in shards: %s", error)
+                self._open_shards(shards, on_read)
+                return
         except OSError as error:  # a full disk, no permission: train without a cache
-            self.not_cached = str(error)
-            logger.warning(
-                "decoded images cannot be cached (%s): every epoch decodes them again", error
-            )
+            self._decode_again(str(error))
         if self._pixels is None:
             self.unreadable = self._drawer.missing()
 
-    def _draw_or_black(self, index: int) -> np.ndarray:
-        canvas = self._drawer.draw(index)
-        if isinstance(canvas, np.ndarray):
-            return canvas
-        if index not in self.unreadable:  # logged once, not in every epoch
-            self.unreadable[index] = canvas
-            self._warn(index)
-        return self._drawer.black()
+    def _open_shards(self, shards: Shards, on_read: OnRead) -> None:
+        gatherer = Gatherer(shards, self._drawer, on_read)
+        if not gatherer.gather():
+            self.unreadable = self._drawer.missing()
+            return
+        self.unreadable = gatherer.unreadable
+        if shards.here or shards.there:
+            self._shards = shards
+        if gatherer.no_room is not None and shards.store is None:
+            missing = self._drawer.missing()
+            self.unreadable |= {at: why for at, why in missing.items() if not shards.has(at)}
+            cached = f"there is room for {shards.images_here} of {len(self.index)} images: "
+            self._decode_again((cached if shards.here else "") + gatherer.no_room)
+
+    def _decode_again(self, reason: str) -> None:
+        self.not_cached = reason
+        logger.warning(
+            "decoded images cannot be cached (%s): every epoch decodes them again", reason
+        )
+
+    def _draw_into(self, canvas: np.ndarray, position: int) -> None:
+        """Draw an image into its black canvas, if it can be read."""
+        if position in self.unreadable and self._shards is not None:
+            return
+        pixels = None if self._shards is None else self._shards.read(position)
+        if pixels is None:
+            drawn = self._drawer.draw_valid(position)
+            if isinstance(drawn, str):
+                if position not in self.unreadable:  # logged once, not in every epoch
+                    self.unreadable[position] = drawn
+                    self._warn(position)
+                return
+            pixels = drawn
+            if not self._coding.lossless:  # the values that a shard would have
+                pixels = self._coding.decode(self._coding.encode(drawn), drawn.shape)
+        _, height, width = pixels.shape
+        canvas[:, :height, :width] = pixels
 
     def _warn(self, index: int) -> None:
         logger.warning(

@@ -37,6 +37,11 @@ class Drawer:
 
     def draw(self, position: int) -> np.ndarray | str:
         """Decode an image to its canvas; return the reason if it cannot be read."""
+        pixels = self.draw_valid(position)
+        return pixels if isinstance(pixels, str) else self.place(pixels)
+
+    def draw_valid(self, position: int) -> np.ndarray | str:
+        """Decode an image to the part (C, H, W) of its canvas that it fills; return the reason if it cannot be read."""
         height, width = map(int, self.valid_hw[position])
         try:
             pixels = self.index.decode(position, self.shape[1], at_least=(height, width))
@@ -44,8 +49,13 @@ class Drawer:
             return str(error)
         if pixels.shape[:2] != (height, width):
             pixels = _reduce(pixels, height, width)
+        return pixels.transpose(2, 0, 1)
+
+    def place(self, pixels: np.ndarray) -> np.ndarray:
+        """Place the pixels (C, H, W) of an image into its canvas."""
         canvas = self.black()
-        canvas[:, :height, :width] = pixels.transpose(2, 0, 1)
+        _, height, width = pixels.shape
+        canvas[:, :height, :width] = pixels
         return canvas
 
     def black(self) -> np.ndarray:

@@ -201,27 +201,7 @@ class RemoteStorage:
 
     @cached_property
     def _system(self) -> tuple[Any, str]:
-        scheme = remote_scheme(self.uri)
-        assert scheme is not None, "a LocalStorage reads paths"
-        try:
-            import fsspec
-            from fsspec.registry import registry
-
-            if scheme == "s3" and "s3" not in registry:
-                # Else fsspec looks for s3fs, whose dependencies conflict with others.
-                from obstore.fsspec import register
-
-                register("s3")
-            options: dict[str, Any] = {}
-            if fsspec.get_filesystem_class(scheme).__module__.startswith("obstore"):
-                endpoint = os.environ.get("AWS_ENDPOINT_URL", "")
-                options = {"client_options": {"allow_http": endpoint.startswith("http://")}}
-            system, path = fsspec.core.url_to_fs(self.uri, **options)
-        except ImportError as error:
-            raise ValueError(
-                f"{scheme}:// needs a package that is not installed ({error}); install dasl[s3]"
-            ) from error
-        return system, str(path).rstrip("/")
+        return open_system(self.uri)
 
     def _path(self, path: str) -> str:
         if not is_inside(path):
@@ -286,6 +266,35 @@ class _Ranges(io.RawIOBase):
         buffer[: len(part)] = part
         self._position += len(part)
         return len(part)
+
+
+def open_system(uri: str) -> tuple[Any, str]:
+    """Return the fsspec file system of a URI, and its path there.
+
+    Raises:
+        ValueError: a package is missing, or the URI is not valid; the message is a sentence.
+    """
+    scheme = remote_scheme(uri)
+    assert scheme is not None, "it is no path"
+    try:
+        import fsspec
+        from fsspec.registry import registry
+
+        if scheme == "s3" and "s3" not in registry:
+            # Else fsspec looks for s3fs, whose dependencies conflict with others.
+            from obstore.fsspec import register
+
+            register("s3")
+        options: dict[str, Any] = {}
+        if fsspec.get_filesystem_class(scheme).__module__.startswith("obstore"):
+            endpoint = os.environ.get("AWS_ENDPOINT_URL", "")
+            options = {"client_options": {"allow_http": endpoint.startswith("http://")}}
+        system, path = fsspec.core.url_to_fs(uri, **options)
+    except ImportError as error:
+        raise ValueError(
+            f"{scheme}:// needs a package that is not installed ({error}); install dasl[s3]"
+        ) from error
+    return system, str(path).rstrip("/")
 
 
 def open_storage(

@@ -1,0 +1,274 @@
+"""The coded canvases of a data set in shards of equal numbers of images, built once and read at random.
+
+A shard is a file of this machine's cache, or of a store that nodes share, or of both. Shards decide
+where a canvas is read and never what it is: an image whose shard is nowhere, or is damaged, is drawn and
+coded again, with the same values.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import logging
+from collections.abc import Callable, Mapping
+from functools import lru_cache, partial
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from dasl_core.atomic import write_atomically
+from dasl_core.data.cache import CacheFolder
+from dasl_core.data.canvas_file import digest_of
+from dasl_core.data.coding import Coding
+from dasl_core.data.drawing import Drawer
+from dasl_core.data.shard_file import Read, Shard, map_shard, read_shard
+from dasl_core.data.shard_store import ShardStore
+
+logger = logging.getLogger(__name__)
+
+SHARD_BYTES = 256 << 20
+_FORMAT = 1
+_MANIFEST = "manifest.json"
+_OPEN_FILES = 256
+NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+
+
+class Facts(NamedTuple):
+    """What the manifest says of a shard: its size, and why images have no record, by position in the shard."""
+
+    size: int
+    reasons: dict[int, str]
+
+    @classmethod
+    def of(cls, shard: Shard) -> Facts:
+        """Describe a shard."""
+        return cls(shard.size, shard.reasons)
+
+
+class ShardLayout:
+    """Which images are in which shard, and the names of the files: a function of the index and the coding.
+
+    Attributes:
+        count: number of shards.
+        digest: of everything that determines the content.
+    """
+
+    def __init__(self, drawer: Drawer, coding: Coding) -> None:
+        self.images, self.channels = drawer.shape[:2]
+        self._valid_hw = drawer.valid_hw
+        self._value = drawer.dtype.itemsize * coding.ratio
+        mean = self._bytes(slice(None)) / self.images
+        self.per_shard = min(self.images, max(1, int(SHARD_BYTES / mean)))
+        self.count = -(-self.images // self.per_shard)
+        self.digest = digest_of(drawer, _FORMAT, coding.name, self.per_shard)
+
+    def positions(self, number: int) -> range:
+        """Return the positions in the index of a shard's images."""
+        begin = number * self.per_shard
+        return range(begin, min(self.images, begin + self.per_shard))
+
+    def estimate(self, number: int) -> int:
+        """Estimate the size of a shard."""
+        images = self.positions(number)
+        return int(self._bytes(slice(images.start, images.stop)))
+
+    def _bytes(self, images: slice) -> float:
+        return float(self._valid_hw[images].prod(axis=1).sum()) * self.channels * self._value
+
+
+class Shards:
+    """The shards of an index that are at hand, and their reading.
+
+    Attributes:
+        here: sizes of the shards in the cache of this machine, by number.
+        there: sizes of those in the store.
+        manifest_is_there: whether the store lacks no manifest; true without a store.
+    """
+
+    def __init__(
+        self,
+        folder: CacheFolder,
+        drawer: Drawer,
+        coding: Coding,
+        store_of: Callable[[str], ShardStore | None],
+    ) -> None:
+        """Describe them. Nothing is read yet.
+
+        Args:
+            store_of: returns the store that nodes share for a set of shards with this digest, or None.
+        """
+        self.folder, self.coding = folder, coding
+        self.layout = ShardLayout(drawer, coding)
+        self.store = store_of(self.layout.digest)
+        self.here: dict[int, int] = {}
+        self.there: dict[int, int] = {}
+        self.manifest_is_there = True
+        self._valid_hw, self._bands = drawer.valid_hw, drawer.shape[1]
+        self._opened_here = lru_cache(_OPEN_FILES)(self._open_here)
+        self._opened_there = lru_cache(_OPEN_FILES)(self._open_there)
+
+    @property
+    def are_built(self) -> bool:
+        """Whether all of them were gathered on this machine."""
+        return self.other_file("manifest").exists()
+
+    @property
+    def size(self) -> int:
+        """Bytes of the shards in the cache of this machine."""
+        return sum(self.here.values())
+
+    @property
+    def images_here(self) -> int:
+        """Number of images whose shards are in the cache of this machine."""
+        return sum(len(self.layout.positions(number)) for number in self.here)
+
+    def has(self, position: int) -> bool:
+        """Whether the shard of an image is in the cache of this machine."""
+        return position // self.layout.per_shard in self.here
+
+    def read(self, position: int) -> np.ndarray | None:
+        """Return the pixels (C, H, W) of an image; None if they have to be drawn."""
+        number, at = divmod(position, self.layout.per_shard)
+        record = self._record(number, at)
+        if record is None:
+            return None
+        height, width = map(int, self._valid_hw[position])
+        return self.coding.decode(record, (self._bands, height, width))
+
+    def file(self, number: int, suffix: str = "shard") -> Path:
+        """Return the path of a shard in the cache."""
+        return self.folder.path / f"canvases-{self.layout.digest}-{number:05}.{suffix}"
+
+    def other_file(self, suffix: str) -> Path:
+        """Return the path of a file that is about all shards."""
+        return self.folder.path / f"canvases-{self.layout.digest}.{suffix}"
+
+    @staticmethod
+    def name(number: int) -> str:
+        """Return the name of a shard in the store."""
+        return f"{number:05}.shard"
+
+    def find_here(self, number: int, known: Facts | None) -> Facts | None:
+        """Look for a whole shard in the cache, by its size or, if that is not known, by its end."""
+        file = self.file(number)
+        try:
+            size = file.stat().st_size
+            if known is None:
+                known = Facts.of(map_shard(file, len(self.layout.positions(number)))[0])
+            elif known.size != size:
+                raise ValueError("it has not the size that it should have")
+        except FileNotFoundError:
+            return None
+        except ValueError as error:
+            logger.warning("%s is fetched or built again: %s", file, error)
+            return None
+        self.here[number] = size
+        return known
+
+    def facts_there(self, number: int) -> Facts:
+        """Read what a shard of the store says of itself.
+
+        Raises:
+            OSError: it cannot be read.
+            ValueError: it is damaged.
+        """
+        return Facts.of(self._open_there(number)[0])
+
+    def look_into_store(self) -> None:
+        """List the shards in the store.
+
+        Raises:
+            OSError: the store does not answer.
+        """
+        if self.store is not None:
+            sizes = self.store.sizes()
+            self.manifest_is_there = sizes.pop(_MANIFEST, None) is not None
+            self.there = {int(name.partition(".")[0]): size for name, size in sizes.items()}
+
+    def drop(self, number: int) -> None:
+        """Remove a shard from the cache."""
+        self.here.pop(number, None)
+        self._opened_here.cache_clear()
+        self.file(number).unlink(missing_ok=True)
+
+    def leave_store(self, error: Exception) -> None:
+        """Continue without the store."""
+        logger.warning("shards are not shared with other nodes: %s", error)
+        self.store, self.there, self.manifest_is_there = None, {}, True
+
+    def read_manifest(self) -> dict[int, Facts] | None:
+        """Read what all shards are; None if that is not known yet."""
+        try:
+            return _facts(self.other_file("manifest").read_bytes(), self.layout.count)
+        except (OSError, ValueError):
+            pass  # not gathered yet, or damaged
+        if self.store is None:
+            return None
+        try:
+            if (size := self.store.sizes().get(_MANIFEST)) is not None:
+                return _facts(self.store.read(_MANIFEST, 0, size), self.layout.count)
+        except ValueError as error:
+            logger.warning("the manifest of the shared shards is written again: %s", error)
+        except OSError as error:
+            self.leave_store(error)
+        return None
+
+    def write_manifest(self, known: Mapping[int, Facts]) -> None:
+        """Write what all shards are: last, so where it is, no shard has to be looked into.
+
+        Raises:
+            OSError: it cannot be written.
+        """
+        content = json.dumps([known[number] for number in range(self.layout.count)]).encode()
+        if self.store is not None:
+            try:
+                self.store.write(_MANIFEST, content)
+            except OSError as error:
+                self.leave_store(error)
+        write_atomically(self.other_file("manifest"), content)
+
+    def close(self) -> None:
+        """Close the files."""
+        self._opened_here.cache_clear()
+        self._opened_there.cache_clear()
+
+    def _record(self, number: int, at: int) -> bytes | None:
+        """Read a record from the cache or the store; None if it is in neither, or damaged."""
+        if number in self.here:
+            try:
+                shard, read = self._opened_here(number)
+                return shard.record(at, read)
+            except (OSError, ValueError) as error:
+                logger.warning("%s is removed: %s", self.file(number), error)
+                self.drop(number)
+        if number in self.there:
+            try:
+                shard, read = self._opened_there(number)
+                return shard.record(at, read)
+            except (OSError, ValueError) as error:
+                logger.warning("shard %d of the store cannot be read: %s", number, error)
+        return None
+
+    def _open_here(self, number: int) -> tuple[Shard, Read]:
+        return map_shard(self.file(number), len(self.layout.positions(number)))
+
+    def _open_there(self, number: int) -> tuple[Shard, Read]:
+        assert self.store is not None, "the shard is in it"
+        read = partial(self.store.read, self.name(number))
+        return read_shard(read, self.there[number], len(self.layout.positions(number))), read
+
+
+def _facts(content: bytes, count: int) -> dict[int, Facts]:
+    """Read a manifest.
+
+    Raises:
+        ValueError: it is damaged.
+    """
+    shards = json.loads(content)
+    if len(shards) != count:
+        raise ValueError(f"it has {len(shards)} shards, not {count}")
+    return {
+        number: Facts(int(size), {int(at): str(why) for at, why in reasons.items()})
+        for number, (size, reasons) in enumerate(shards)
+    }
