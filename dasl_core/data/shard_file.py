@@ -142,7 +142,7 @@ def read_shard(read: Read, size: int, count: int) -> Shard:
 
 
 def check_shard(path: Path) -> None:
-    """Check the SHA-256 of a shard.
+    """Check the SHA-256 of a shard, which its footer has.
 
     Raises:
         ValueError: it is damaged.
@@ -155,7 +155,9 @@ def check_shard(path: Path) -> None:
             digest.update(chunk)
             left -= len(chunk)
         footer = file.read(_FOOTER.size)
-    if len(footer) != _FOOTER.size or _footer(footer)[3] != digest.digest():
+    if len(footer) != _FOOTER.size or _footer(footer)[0] != _MAGIC:
+        raise ValueError("it is cut off, or another file")
+    if _footer(footer)[3] != digest.digest():
         raise ValueError("its content does not have the checksum that it should have")
 
 

@@ -1,0 +1,124 @@
+"""Canvases in small shards, for tests."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dasl_core.data import canvases as canvases_module
+from dasl_core.data import shard_gathering, shards
+from dasl_core.data.cache import MAX_BYTES_VARIABLE
+from dasl_core.data.canvases import Canvases
+from dasl_core.data.coding import Form
+from dasl_core.data.drawing import Drawer
+from dasl_core.data.index import DatasetIndex
+from dasl_core.data.shard_store import VARIABLE, shared_store
+
+IMAGES = 27
+PER_SHARD = 4
+SHARDS = 7
+
+
+def make_small(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shards, "SHARD_BYTES", int(PER_SHARD * 20 * 24 * 3 * 0.6) + 1)
+    monkeypatch.setattr(canvases_module, "CanvasFile", NoRoom)
+    monkeypatch.setattr(shard_gathering, "_REPORT_SECONDS", 0.0)
+    monkeypatch.setattr(shard_gathering, "_WAIT_SECONDS", 0.001)
+    monkeypatch.delenv(VARIABLE, raising=False)
+
+
+class NoRoom:
+    """In place of a file of raw canvases."""
+
+    def __init__(self, *_: object) -> None:
+        self.unreadable: dict[int, str] = {}
+
+    def open(self, on_read: object) -> None:
+        raise OSError(28, "they do not fit")
+
+
+@contextmanager
+def opened(
+    index: DatasetIndex,
+    cache: Path,
+    form: Form = "exact",
+    channels: int = 3,
+    on_read: Callable[[int], None] = lambda images: None,
+) -> Iterator[Canvases]:
+    canvases = Canvases(index, 16, channels, cache=cache, threads=2, form=form, on_read=on_read)
+    try:
+        yield canvases
+    finally:
+        canvases.close()
+
+
+def read_all(
+    index: DatasetIndex, cache: Path, form: Form = "exact", channels: int = 3
+) -> np.ndarray:
+    with opened(index, cache, form, channels) as canvases:
+        assert canvases.unreadable == {}
+        return canvases.read(range(len(index)))[0].numpy()
+
+
+def drawn_all(index: DatasetIndex, channels: int = 3) -> np.ndarray:
+    drawer = Drawer(index, 16, channels)
+    canvases = [drawer.draw(position) for position in range(len(index))]
+    return np.stack([canvas for canvas in canvases if isinstance(canvas, np.ndarray)])
+
+
+def content_of(folder: Path) -> dict[str, bytes]:
+    return {file.name: file.read_bytes() for file in folder.iterdir() if file.suffix == ".shard"}
+
+
+def check_second_node(pictures: DatasetIndex, tmp_path: Path, drawn: list[int]) -> None:
+    """Check that a node with the same store decodes nothing."""
+    expected = read_all(pictures, tmp_path / "first")
+    drawn.clear()
+    seen: list[int] = []
+    with opened(pictures, tmp_path / "second", on_read=seen.append) as canvases:
+        np.testing.assert_array_equal(canvases.read(range(IMAGES))[0].numpy(), expected)
+    assert drawn == []
+    assert seen == sorted(seen)
+    assert seen[-1] == IMAGES
+    assert content_of(tmp_path / "first") == content_of(tmp_path / "second")
+
+
+def check_little_room(pictures: DatasetIndex, tmp_path: Path, drawn: list[int]) -> None:
+    """Check that a node reads from the store what does not fit its cache."""
+    expected = read_all(pictures, tmp_path / "first")
+    size = max(map(len, content_of(tmp_path / "first").values()))
+    drawn.clear()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(MAX_BYTES_VARIABLE, str(2 * size + 10))
+        cache = tmp_path / "small" / "cache"
+        with opened(pictures, cache) as canvases:
+            for _ in range(2):
+                np.testing.assert_array_equal(canvases.read(range(IMAGES))[0].numpy(), expected)
+            assert canvases.not_cached is None
+        assert len(content_of(cache)) == 2
+        # Without any room, a node builds for the others, one shard at a time.
+        patch.setenv(MAX_BYTES_VARIABLE, "0")
+        patch.setattr(shards, "SHARD_BYTES", 1 << 20)
+        with opened(pictures, tmp_path / "none") as canvases:
+            assert content_of(tmp_path / "none") == {}
+            drawn.clear()
+            np.testing.assert_array_equal(canvases.read(range(IMAGES))[0].numpy(), expected)
+    assert drawn == []
+
+
+def check_damaged_shard(pictures: DatasetIndex, tmp_path: Path, drawn: list[int]) -> None:
+    """Check that a damaged shard of the store is built again and replaced."""
+    expected = read_all(pictures, tmp_path / "first")
+    (digest,) = {file.name.split("-")[1] for file in (tmp_path / "first").glob("*.shard")}
+    shared = shared_store(digest)
+    assert shared is not None
+    whole = shared.read("00002.shard", 0, shared.sizes()["00002.shard"])
+    shared.write("00002.shard", bytes([whole[0] ^ 1]) + whole[1:])
+    drawn.clear()
+    np.testing.assert_array_equal(read_all(pictures, tmp_path / "second"), expected)
+    assert drawn == [8, 9, 10, 11]
+    assert shared.read("00002.shard", 0, len(whole)) == whole

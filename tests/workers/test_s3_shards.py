@@ -1,0 +1,58 @@
+"""Shards in a real S3 bucket, as workers and as the library alone read and write them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from fsspec.registry import _registry
+
+from dasl_core.data.drawing import Drawer
+from dasl_core.data.index import DatasetIndex
+from dasl_core.data.shard_store import VARIABLE
+from tests.support.small_shards import (
+    check_damaged_shard,
+    check_little_room,
+    check_second_node,
+    make_small,
+)
+from tests.support.training_world import image_folder, ingest
+
+
+@pytest.fixture(scope="module")
+def pictures(tmp_path_factory: pytest.TempPathFactory) -> DatasetIndex:
+    return ingest(image_folder(tmp_path_factory.mktemp("pictures")))
+
+
+@pytest.fixture
+def drawn(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The images that are decoded from their files."""
+    drawn: list[int] = []
+    draw = Drawer.draw_valid
+
+    def counted(drawer: Drawer, position: int) -> np.ndarray | str:
+        drawn.append(position)
+        return draw(drawer, position)
+
+    monkeypatch.setattr(Drawer, "draw_valid", counted)
+    return drawn
+
+
+@pytest.mark.parametrize("alone", [False, True])
+@pytest.mark.parametrize("check", [check_second_node, check_little_room, check_damaged_shard])
+def test_nodes_share_a_bucket(
+    check: Callable[[DatasetIndex, Path, list[int]], None],
+    pictures: DatasetIndex,
+    tmp_path: Path,
+    drawn: list[int],
+    s3_root: str,
+    monkeypatch: pytest.MonkeyPatch,
+    alone: bool,
+) -> None:
+    make_small(monkeypatch)
+    monkeypatch.setenv(VARIABLE, f"{s3_root}/shards")
+    if alone:  # else the service's file system is registered
+        monkeypatch.delitem(_registry, "s3", raising=False)
+    check(pictures, tmp_path, drawn)
