@@ -25,7 +25,8 @@ logger = logging.getLogger(__name__)
 # Of workers, the client, and the compose file.
 _OTHER_VARIABLES = frozenset(
     {
-        *("DASL_CACHE_DIR", "DASL_CACHE_MAX_BYTES", "DASL_SCRATCH_DIR", "DASL_STANDBY_RANKS"),
+        *("DASL_CACHE_DIR", "DASL_CACHE_MAX_BYTES", "DASL_SCRATCH_DIR", "DASL_SHARDS_URI"),
+        "DASL_STANDBY_RANKS",
         *("DASL_SUBMISSION", "DASL_TENANT", "DASL_TOKEN", "DASL_URL", "DASL_WORKER_TOKEN"),
         *("DASL_CPUS", "DASL_CPU_WORKERS", "DASL_DATA", "DASL_GRAFANA_PASSWORD"),
         *("DASL_GRAFANA_PORT", "DASL_HEAD_MEMORY", "DASL_POSTGRES_PASSWORD"),

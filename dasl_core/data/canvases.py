@@ -50,8 +50,11 @@ class Canvases:
         """Open or build the cache.
 
         Args:
-        self._shards: Shards | None = None
-        if index.on_disk and cache is not None:
+            cache: a folder for this data set, which several processes may share; None: decode each image when it
+                is read.
+            threads: number of threads that decode images in each epoch, if they are not cached raw. The cache
+                is built with all cores.
+            form: "jpeg": 8-bit canvases of one or three bands have the values that JPEG keeps.
             on_read: called while the cache is built, by this or another process, with the number of
                 images read so far.
         """

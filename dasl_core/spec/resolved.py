@@ -153,6 +153,7 @@ class ResolvedTrain(Train):
     warmup_epochs: WarmupEpochs
     head_only_epochs: WholeEpochs = 0
     checkpoint_every_epochs: PositiveInt
+    image_cache: Literal["exact", "jpeg"] = "exact"
 
 
 class ResolvedEvaluate(Evaluate):

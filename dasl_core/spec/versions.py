@@ -153,6 +153,7 @@ def for_older(spec: Content) -> Content:
         "augment": without(spec["augment"], _UPRIGHT),
         "backbone": without(spec["backbone"], _EIGHT_BIT_RGB),
         "resources": without(spec["resources"], _ANY_NODE),
+        "train": without(spec["train"], {"image_cache": "exact"}),
     }
 
 

@@ -152,6 +152,7 @@ def build_trainer(
         spec.backbone,
         cache=files.cache,
         threads=threads,
+        form=spec.train.image_cache,
     )
     sets = read_together(
         lambda on_read: open_data(on_read=on_read),
@@ -163,7 +164,7 @@ def build_trainer(
         sets, spec.train, spec.evaluate, needs_classes=needs_classes, control=control
     )
     data.report_damaged(reporter)
-    data.report_missing_cache(reporter, control)
+    data.report_cache(reporter, control)
     loader = data.loader
     evaluator: Evaluator | None = None
     if len(data.held_out):

@@ -2,6 +2,7 @@
 
 import hashlib
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,7 @@ from torch import Tensor
 from dasl_core.data.cache import DIRECTORY_VARIABLE, MAX_BYTES_VARIABLE
 from dasl_core.data.canvas_file import OnRead
 from dasl_core.data.canvases import Canvases
+from dasl_core.data.coding import Form
 from dasl_core.data.decode import is_transient
 from dasl_core.data.image_set import ImageSet
 from dasl_core.data.index import DatasetIndex
@@ -135,9 +137,15 @@ class TrainingData:
                 message, data = damaged_event(name, self.sets[name].index, damaged)
                 reporter.event("images_damaged", message, data)
 
-    def report_missing_cache(self, reporter: Reporter, control: dist.ProcessGroup | None) -> None:
-        """Report data sets whose images are decoded in every epoch, on any rank, for lack of a cache."""
+    def report_cache(self, reporter: Reporter, control: dist.ProcessGroup | None) -> None:
+        """Report data sets that are stored in shards, and those whose images are decoded in every epoch on any rank."""
         for name, canvases in self.sets.items():
+            if (stored := canvases.stored) is not None:
+                coding, size = stored
+                message = f"The decoded images of {name} are stored in shards ({coding}), {size >> 20} MiB on this node"
+                reporter.event(
+                    "images_cached", message, {"dataset": name, "form": coding, "bytes": size}
+                )
             reasons = [why for why in gather_objects(canvases.not_cached, control) if why]
             if reasons:
                 message = (
@@ -188,6 +196,7 @@ def open_sets(
     *,
     cache: Path,
     threads: int,
+    form: Form = "exact",
     on_read: OnRead = lambda images: None,
 ) -> dict[str, Canvases]:
     """Open the data sets of a run, by name; images that `cache` lacks are decoded into it.
@@ -200,20 +209,17 @@ def open_sets(
         backbone: determines image size and channels.
         cache: folder of the image cache.
         threads: number of decoding threads.
+        form: `train.image_cache`.
         on_read: called with the number of images of all data sets that `cache` has so far, while it is
             built.
     """
     size, channels = backbone.image_size, backbone.in_channels
-    sets = {name: Canvases(index, size, channels, cache=cache, threads=threads, on_read=on_read)}
+    open_set = partial(Canvases, cache=cache, threads=threads, form=form)
+    sets = {name: open_set(index, size, channels, on_read=on_read)}
     if evaluate_on is not None:
         assert evaluate_name is not None, "evaluate_on is the index of this data set"
-        sets[evaluate_name] = Canvases(
-            evaluate_on,
-            size,
-            channels,
-            cache=cache,
-            threads=threads,
-            on_read=lambda images: on_read(len(index) + images),
+        sets[evaluate_name] = open_set(
+            evaluate_on, size, channels, on_read=lambda images: on_read(len(index) + images)
         )
     return sets
 

@@ -24,7 +24,12 @@ _GRACE_SECONDS = 2.0
 _STANDBY_MIN_BYTES = 4 * 10**9
 # Variables that workers inherit; the dispatcher passes everything else to each job.
 _WORKER_FOLDERS = ("DASL_CACHE_DIR", "DASL_SCRATCH_DIR")
-_WORKER_VARIABLES = (*_WORKER_FOLDERS, "DASL_CACHE_MAX_BYTES", "DASL_STANDBY_RANKS")
+_WORKER_VARIABLES = (
+    *_WORKER_FOLDERS,
+    "DASL_CACHE_MAX_BYTES",
+    "DASL_SHARDS_URI",
+    "DASL_STANDBY_RANKS",
+)
 
 
 class LocalRay:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import shutil
 import signal
 import threading
 from collections.abc import Callable
@@ -19,7 +20,6 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 from PIL import Image
 
-from dasl_core.data import cache as cache_module
 from dasl_core.data import shard_file, shards
 from dasl_core.data.cache import MAX_BYTES_VARIABLE
 from dasl_core.data.coding import Form, Jpeg, Lossless, coding_of
@@ -416,7 +416,7 @@ def test_shards_take_a_share_of_the_free_disk_together(
     def usage(path: object) -> Usage:
         return Usage(0, 0, 8 * size - sum(map(len, content_of(cache).values())))
 
-    monkeypatch.setattr(cache_module.shutil, "disk_usage", usage)
+    monkeypatch.setattr(shutil, "disk_usage", usage)
     with opened(pictures, cache) as canvases:
         assert canvases.not_cached is not None
     assert len(content_of(cache)) == 4  # of eight that the disk has room for

@@ -23,6 +23,7 @@ from dasl_core.spec.resolve.facts import DatasetFacts, training_images
 from dasl_core.spec.resolve.pixels import (
     check_extra_bands,
     choose_channels,
+    choose_image_cache,
     choose_normalization,
     choose_window,
 )
@@ -97,6 +98,7 @@ def _resolve(
         spec.backbone, channels, window, facts, record.normalization, problems
     )
     check_extra_bands(spec.backbone, channels, problems)
+    image_cache = choose_image_cache(spec.train, image_size, channels, facts, problems)
     batch, per_class = choose_batch(spec, facts, problems)
     context = ResolveContext(
         backbone=spec.backbone.name,
@@ -139,7 +141,7 @@ def _resolve(
             mean=normalization.mean,
             std=normalization.std,
         ),
-        train=resolve_train(spec, batch, per_class, expects_gpus),
+        train=resolve_train(spec, batch, per_class, image_cache, expects_gpus=expects_gpus),
         evaluate=resolve_evaluate(spec, image_size),
         augment=augment,
         method=spec.method.resolve(context),

@@ -1,6 +1,7 @@
 """Choose the channels, the window and the normalization of images."""
 
 from itertools import pairwise
+from typing import Literal
 
 from dasl_core.spec.backbone import Backbone, Percentiles
 from dasl_core.spec.fields import EIGHT_BIT, PixelType
@@ -8,6 +9,7 @@ from dasl_core.spec.normalization import IMAGENET, Normalization
 from dasl_core.spec.problems import FieldProblem
 from dasl_core.spec.resolve.backbone import starts_from_file
 from dasl_core.spec.resolve.facts import QUANTILES, DatasetFacts
+from dasl_core.spec.train import Train
 from dasl_core.spec.weights_record import WeightsRecord
 
 RGB = 3
@@ -21,6 +23,8 @@ RANGES: dict[PixelType, tuple[float, float]] = {
 }
 UNKNOWN_MEAN, UNKNOWN_STD = 0.5, 0.25  # about those of values that fill their window
 SMALLEST_STD = 0.001
+# Above, JPEG: the default of DASL_CACHE_MAX_BYTES, but the same on every machine.
+LARGEST_RAW_BYTES = 100 << 30
 
 
 def choose_channels(backbone: Backbone, facts: DatasetFacts, record: WeightsRecord) -> int:
@@ -70,6 +74,32 @@ def percentile(quantiles: tuple[float, ...], percent: float) -> float:
         if share <= right:
             return low + (high - low) * (share - left) / (right - left)
     return quantiles[-1]
+
+
+def choose_image_cache(
+    train: Train,
+    image_size: int,
+    channels: int,
+    facts: DatasetFacts,
+    problems: list[FieldProblem],
+) -> Literal["exact", "jpeg"]:
+    """Choose whether decoded images keep every value."""
+    fits_jpeg = facts.dtype == "uint8" and channels in (1, RGB)
+    if train.image_cache == "jpeg" and not fits_jpeg:
+        problems.append(
+            FieldProblem(
+                "train.image_cache",
+                f"JPEG holds 8 bits and 1 or 3 bands; these are {facts.dtype} of {channels}",
+                "jpeg",
+                "'auto' or 'exact'",
+            )
+        )
+    if train.image_cache != "auto":
+        return train.image_cache
+    # Canvases have at most twice the size of the input. The longer side of most images is less than twice the shorter.
+    side = 2 * min(image_size, facts.median_size)
+    raw = facts.num_images * channels * side**2
+    return "jpeg" if fits_jpeg and raw > LARGEST_RAW_BYTES else "exact"
 
 
 def choose_normalization(

@@ -17,7 +17,12 @@ WEIGHT_DECAY = {"sgd": 5e-4, "lars": 1e-6, "adamw": 0.05, "adam": 1e-4}
 
 
 def resolve_train(
-    spec: JobSpec, batch_size: int, samples_per_class: int | None, expects_gpus: bool
+    spec: JobSpec,
+    batch_size: int,
+    samples_per_class: int | None,
+    image_cache: Literal["exact", "jpeg"],
+    *,
+    expects_gpus: bool,
 ) -> ResolvedTrain:
     """Resolve the training settings for the chosen batch.
 
@@ -48,6 +53,7 @@ def resolve_train(
         # A recipe's may be too many for a short run.
         head_only_epochs=min(head_only, train.epochs - 1),
         checkpoint_every_epochs=every,
+        image_cache=image_cache,
     )
 
 
