@@ -111,13 +111,17 @@ def shared_store(name: str) -> ShardStore | None:
     """Return the folder `name` of the place that DASL_SHARDS_URI names; None if it is not set.
 
     Raises:
-        ValueError: a package is missing, or the URI is not valid.
+        ValueError: a package is missing, or it is neither a valid URI nor an absolute path.
     """
     uri = os.environ.get(VARIABLE, "").rstrip("/")
     if not uri:
         return None
     if remote_scheme(uri) is not None:
         return ObjectStore(f"{uri}/{name}")
+    if not os.path.isabs(uri):
+        raise ValueError(
+            f"{VARIABLE} must be an absolute path or a URI such as s3://bucket/shards; given {uri!r}"
+        )
     return FolderStore(Path(uri) / name)
 
 

@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -26,7 +26,10 @@ from dasl_core.data.coding import Form, Jpeg, Lossless, coding_of
 from dasl_core.data.drawing import Drawer
 from dasl_core.data.index import DatasetIndex
 from dasl_core.data.ingest import ingest_folder
-from dasl_core.data.shard_store import VARIABLE
+from dasl_core.data.shard_store import VARIABLE, shared_store
+from dasl_core.spec import DatasetFacts, JobSpec
+from dasl_core.spec.problems import SpecError
+from dasl_core.spec.resolve import resolve
 from tests.support.gloo_pool import GlooPool
 from tests.support.small_shards import (
     IMAGES,
@@ -41,7 +44,7 @@ from tests.support.small_shards import (
     opened,
     read_all,
 )
-from tests.support.training_world import image_folder, ingest
+from tests.support.training_world import Recorder, image_folder, ingest, resolved, run
 
 DEADLINE = 60
 
@@ -472,3 +475,58 @@ def test_shards_that_were_built_alone_are_shared_later(
     drawn.clear()
     read_all(pictures, tmp_path / "second")
     assert drawn == []
+
+
+def test_run_reports_its_shards(
+    pictures: DatasetIndex, tmp_path: Path, without_plots: None
+) -> None:
+    spec = resolved(pictures, train={"image_cache": "jpeg", "epochs": 1})
+    recorder = Recorder(tmp_path / "out")
+    assert run(spec, pictures, tmp_path / "cache", recorder) == "succeeded"
+    ((kind, _, data),) = recorder.events
+    size = sum(map(len, content_of(tmp_path / "cache").values()))
+    assert kind == "images_cached"
+    assert data == {"dataset": "pictures", "form": "jpeg", "bytes": size}
+
+
+@pytest.mark.parametrize("uri", ["shards", "./shards"])
+def test_store_must_be_an_absolute_path(uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(VARIABLE, uri)
+    with pytest.raises(ValueError, match="DASL_SHARDS_URI must be an absolute path"):
+        shared_store("name")
+
+
+# --- the setting
+
+
+IMAGENET = DatasetFacts(num_images=1_281_167, num_classes=1000, median_size=375)
+
+
+@pytest.mark.parametrize(
+    ("facts", "backbone", "expected"),
+    [
+        (IMAGENET, {"image_size": 224}, "jpeg"),
+        (IMAGENET, {"image_size": 64}, "exact"),
+        (IMAGENET.model_copy(update={"num_images": 50_000}), {"image_size": 224}, "exact"),
+        (IMAGENET.model_copy(update={"median_size": 32}), {"image_size": 224}, "exact"),
+        (IMAGENET.model_copy(update={"dtype": "uint16"}), {"image_size": 224}, "exact"),
+        (IMAGENET, {"image_size": 224, "in_channels": 4}, "exact"),
+    ],
+)
+def test_jpeg_is_chosen_where_raw_values_would_be_too_large(
+    facts: DatasetFacts, backbone: dict[str, Any], expected: str
+) -> None:
+    spec = {"name": "a", "dataset": "imagenet", "method": {"name": "simclr"}, "backbone": backbone}
+    assert resolve(JobSpec.model_validate(spec), facts).train.image_cache == expected
+
+
+def test_jpeg_is_refused_for_what_it_cannot_hold() -> None:
+    spec = {
+        "name": "a",
+        "dataset": "deep",
+        "method": {"name": "simclr"},
+        "train": {"image_cache": "jpeg"},
+    }
+    facts = IMAGENET.model_copy(update={"dtype": "uint16", "num_images": 1000})
+    with pytest.raises(SpecError, match=r"train\.image_cache: JPEG holds 8 bits"):
+        resolve(JobSpec.model_validate(spec), facts)

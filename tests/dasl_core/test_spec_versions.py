@@ -278,6 +278,7 @@ def test_specs_from_before_windows_keep_8_bits(pictures: DatasetIndex) -> None:
     stored = resolved(pictures).model_dump(mode="json")
     for_older = versions.for_older(stored)
     assert not for_older["backbone"].keys() & {"window", "extra_bands"}
+    assert "image_cache" not in for_older["train"]
     loaded = versions.load(for_older, versions.current())
     assert loaded == resolved(pictures)
     assert list(loaded.backbone.window) == [0, 255]
