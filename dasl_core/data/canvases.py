@@ -95,8 +95,6 @@ class Canvases:
     def close(self) -> None:
         """Stop the decoding threads, and release the cache."""
         self._pool.shutdown(wait=True, cancel_futures=True)
-        if self._shards is not None:
-            self._shards.close()
         if self._folder is not None:
             self._folder.close()
 

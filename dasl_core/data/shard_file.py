@@ -12,17 +12,16 @@ import json
 import os
 import struct
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, NamedTuple
-
-import numpy as np
 
 from dasl_core.atomic import sync
 
 _MAGIC = b"DASLshd1"
 _FOOTER = struct.Struct("<8sII32s")
-_RECORD = np.dtype([("begin", "<u8"), ("length", "<u4"), ("crc", "<u4")])
+_RECORD = struct.Struct("<QII")  # begin, length, and CRC-32
 # Bytes that wait to be written to the disk, however slow it is.
 FLUSH_BYTES = 16 << 20
 _CHUNK = 4 << 20
@@ -35,13 +34,13 @@ class Shard(NamedTuple):
     """What the end of a shard says.
 
     Attributes:
-        table: (N,) where the record of each image is; its length is 0 for images that cannot be read.
-        reasons: why these cannot be read, by position in the shard.
+        images: how many it is of.
+        reasons: why images have no record, by position in the shard.
         begin: where the table is in the file.
         size: of the file.
     """
 
-    table: np.ndarray
+    images: int
     reasons: dict[int, str]
     begin: int
     size: int
@@ -53,10 +52,11 @@ class Shard(NamedTuple):
             ValueError: the record is damaged.
             OSError: it cannot be read.
         """
-        begin, length, crc = self.table[position].tolist()
+        entry = read(self.begin + position * _RECORD.size, _RECORD.size)
+        begin, length, crc = _RECORD.unpack(entry)
         if not length:
             return None
-        content = read(begin, length)
+        content = read(begin, length) if begin + length <= self.begin else b""
         if len(content) != length or zlib.crc32(content) != crc:
             raise ValueError(f"image {position} of the shard is damaged")
         return content
@@ -89,7 +89,7 @@ class ShardWriter:
         """Write the table and the footer, durably; return the size of the file."""
         reasons = json.dumps(self._reasons).encode()
         count = len(self._table)
-        self._write(np.array(self._table, _RECORD).tobytes())
+        self._write(b"".join(_RECORD.pack(*entry) for entry in self._table))
         self._write(reasons)
         self._write(_FOOTER.pack(_MAGIC, count, len(reasons), self._digest.digest()))
         self._file.truncate(self._written)
@@ -121,24 +121,16 @@ def read_shard(read: Read, size: int, count: int) -> Shard:
         ValueError: it is cut off, or not such a shard.
         OSError: it cannot be read.
     """
-    table_size = count * _RECORD.itemsize
-    # One read where the reasons are short, which they nearly always are.
-    tail = _tail(read, size, table_size + _FOOTER.size + 1024)
-    magic, found, length, _ = _footer(tail)
+    if size < _FOOTER.size:
+        raise ValueError("it is cut off")
+    magic, found, length, _ = _FOOTER.unpack(read(size - _FOOTER.size, _FOOTER.size))
     if magic != _MAGIC or found != count:
         raise ValueError("it is cut off, or another file")
-    needed = table_size + length + _FOOTER.size
-    if needed > size:
+    begin = size - _FOOTER.size - length - count * _RECORD.size
+    if begin < 0:
         raise ValueError("it is cut off")
-    if len(tail) < needed:
-        tail = _tail(read, size, needed)
-    body = tail[len(tail) - needed : len(tail) - _FOOTER.size]
-    reasons = {int(at): str(why) for at, why in json.loads(body[table_size:]).items()}
-    table = np.frombuffer(body[:table_size], _RECORD)
-    ends = table["begin"] + table["length"]
-    if count and int(ends.max()) > size - needed:
-        raise ValueError("its table is damaged")
-    return Shard(table, reasons, size - needed, size)
+    reasons = json.loads(read(size - _FOOTER.size - length, length))
+    return Shard(count, {int(at): str(why) for at, why in reasons.items()}, begin, size)
 
 
 def check_shard(path: Path) -> None:
@@ -155,44 +147,23 @@ def check_shard(path: Path) -> None:
             digest.update(chunk)
             left -= len(chunk)
         footer = file.read(_FOOTER.size)
-    if len(footer) != _FOOTER.size or _footer(footer)[0] != _MAGIC:
+    if len(footer) != _FOOTER.size or not footer.startswith(_MAGIC):
         raise ValueError("it is cut off, or another file")
-    if _footer(footer)[3] != digest.digest():
+    if _FOOTER.unpack(footer)[3] != digest.digest():
         raise ValueError("its content does not have the checksum that it should have")
 
 
-def map_shard(path: Path, count: int) -> tuple[Shard, Read]:
-    """Open a shard of this machine: its table is mapped into memory, and several threads can read it.
-
-    Raises:
-        ValueError: it is cut off, or not such a shard.
-        OSError: it cannot be read.
-    """
-    # Open as long as something refers to `read`, also after another process has removed it.
-    file = open(path, "rb", buffering=0)  # noqa: SIM115
-
-    def read(begin: int, length: int) -> bytes:
-        return os.pread(file.fileno(), length, begin)
-
-    shard = read_shard(read, os.fstat(file.fileno()).st_size, count)
-    table = np.memmap(file, _RECORD, "r", shard.begin, shape=(count,))
-    return shard._replace(table=table), read
+@contextmanager
+def opened(path: Path) -> Iterator[Read]:
+    """Open a shard of this machine, and return the function that reads it."""
+    file = os.open(path, os.O_RDONLY)
+    try:
+        yield lambda begin, length: os.pread(file, length, begin)
+    finally:
+        os.close(file)
 
 
 def publish(partial: Path, target: Path) -> None:
     """Give a complete, flushed file its name, durably."""
     partial.replace(target)
     sync(target.parent)
-
-
-def _tail(read: Read, size: int, length: int) -> bytes:
-    length = min(size, length)
-    tail = read(size - length, length)
-    if len(tail) != length or length < _FOOTER.size:
-        raise ValueError("it is cut off")
-    return tail
-
-
-def _footer(tail: bytes) -> tuple[bytes, int, int, bytes]:
-    magic, count, length, digest = _FOOTER.unpack(tail[-_FOOTER.size :])
-    return magic, count, length, digest

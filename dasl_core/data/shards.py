@@ -22,7 +22,7 @@ from dasl_core.data.cache import CacheFolder
 from dasl_core.data.canvas_file import digest_of
 from dasl_core.data.coding import Coding
 from dasl_core.data.drawing import Drawer
-from dasl_core.data.shard_file import Read, Shard, map_shard, read_shard
+from dasl_core.data.shard_file import Read, Shard, opened, read_shard
 from dasl_core.data.shard_store import ShardStore
 
 logger = logging.getLogger(__name__)
@@ -30,7 +30,8 @@ logger = logging.getLogger(__name__)
 SHARD_BYTES = 256 << 20
 _FORMAT = 1
 _MANIFEST = "manifest.json"
-_OPEN_FILES = 256
+# Of shards that are read from the store: 16 bytes for each image.
+_ENDS_KEPT = 1024
 NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
@@ -105,8 +106,8 @@ class Shards:
         self.there: dict[int, int] = {}
         self.manifest_is_there = True
         self._valid_hw, self._bands = drawer.valid_hw, drawer.shape[1]
-        self._opened_here = lru_cache(_OPEN_FILES)(self._open_here)
-        self._opened_there = lru_cache(_OPEN_FILES)(self._open_there)
+        self._known_here: dict[int, Shard] = {}
+        self._opened_there = lru_cache(_ENDS_KEPT)(self._open_there)
 
     @property
     def are_built(self) -> bool:
@@ -155,7 +156,8 @@ class Shards:
         try:
             size = file.stat().st_size
             if known is None:
-                known = Facts.of(map_shard(file, len(self.layout.positions(number)))[0])
+                with opened(file) as read:
+                    known = Facts.of(read_shard(read, size, len(self.layout.positions(number))))
             elif known.size != size:
                 raise ValueError("it has not the size that it should have")
         except FileNotFoundError:
@@ -173,7 +175,7 @@ class Shards:
             OSError: it cannot be read.
             ValueError: it is damaged.
         """
-        return Facts.of(self._open_there(number)[0])
+        return Facts.of(self._opened_there(number)[0])
 
     def look_into_store(self) -> None:
         """List the shards in the store.
@@ -189,7 +191,7 @@ class Shards:
     def drop(self, number: int) -> None:
         """Remove a shard from the cache."""
         self.here.pop(number, None)
-        self._opened_here.cache_clear()
+        self._known_here.pop(number, None)
         self.file(number).unlink(missing_ok=True)
 
     def leave_store(self, error: Exception) -> None:
@@ -228,17 +230,12 @@ class Shards:
                 self.leave_store(error)
         write_atomically(self.other_file("manifest"), content)
 
-    def close(self) -> None:
-        """Close the files."""
-        self._opened_here.cache_clear()
-        self._opened_there.cache_clear()
-
     def _record(self, number: int, at: int) -> bytes | None:
         """Read a record from the cache or the store; None if it is in neither, or damaged."""
         if number in self.here:
             try:
-                shard, read = self._opened_here(number)
-                return shard.record(at, read)
+                with opened(self.file(number)) as read:
+                    return self._shard_here(number, read).record(at, read)
             except (OSError, ValueError) as error:
                 logger.warning("%s is removed: %s", self.file(number), error)
                 self.drop(number)
@@ -250,13 +247,25 @@ class Shards:
                 logger.warning("shard %d of the store cannot be read: %s", number, error)
         return None
 
-    def _open_here(self, number: int) -> tuple[Shard, Read]:
-        return map_shard(self.file(number), len(self.layout.positions(number)))
+    def _shard_here(self, number: int, read: Read) -> Shard:
+        if number not in self._known_here:
+            count = len(self.layout.positions(number))
+            self._known_here[number] = read_shard(read, self.here[number], count)
+        return self._known_here[number]
 
     def _open_there(self, number: int) -> tuple[Shard, Read]:
+        """Read the end of a shard of the store, and keep it: each further image takes one request."""
         assert self.store is not None, "the shard is in it"
-        read = partial(self.store.read, self.name(number))
-        return read_shard(read, self.there[number], len(self.layout.positions(number))), read
+        fetch = partial(self.store.read, self.name(number))
+        shard = read_shard(fetch, self.there[number], len(self.layout.positions(number)))
+        end = fetch(shard.begin, shard.size - shard.begin)
+
+        def read(begin: int, length: int) -> bytes:
+            if begin < shard.begin:
+                return fetch(begin, length)
+            return end[begin - shard.begin :][:length]
+
+        return shard, read
 
 
 def _facts(content: bytes, count: int) -> dict[int, Facts]:

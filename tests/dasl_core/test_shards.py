@@ -380,8 +380,8 @@ def test_shard_of_other_content_is_refused(
     )
     with pytest.raises(ValueError, match=r"checksum|cut off"):
         shard_file.check_shard(file)
-    with pytest.raises(ValueError, match="cut off"):
-        shard_file.map_shard(file, PER_SHARD + 1)
+    with shard_file.opened(file) as read, pytest.raises(ValueError, match="cut off"):
+        shard_file.read_shard(read, size, PER_SHARD + 1)
 
 
 # --- room
