@@ -130,6 +130,8 @@ def read_shard(read: Read, size: int, count: int) -> Shard:
     if begin < 0:
         raise ValueError("it is cut off")
     reasons = json.loads(read(size - _FOOTER.size - length, length))
+    if not isinstance(reasons, dict):
+        raise ValueError("its reasons are damaged")
     return Shard(count, {int(at): str(why) for at, why in reasons.items()}, begin, size)
 
 

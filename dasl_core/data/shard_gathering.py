@@ -76,13 +76,14 @@ class Gatherer:
 
     def _gather(self, known: dict[int, Facts]) -> None:
         before, done = dict(known), 0
+        self._shards.remove_partial()
         self._look_into_store()
         for number in self._order():
             facts = self._shards.find_here(number, known.get(number))
             if facts is None:
                 if number not in self._shards.there:
                     self._look_into_store()  # another node may have built it
-                facts = self._fetch(number, done) or self._build(number, done)
+                facts = self._fetch(number, known.get(number), done) or self._build(number, done)
             elif number not in self._shards.there:  # built before there was a store, or lost there
                 self._share(number)
             if facts is not None:
@@ -111,7 +112,7 @@ class Gatherer:
         except OSError as error:
             self._shards.leave_store(error)
 
-    def _fetch(self, number: int, done: int) -> Facts | None:
+    def _fetch(self, number: int, known: Facts | None, done: int) -> Facts | None:
         """Copy a shard from the store if there is room; None if the store has none, or a damaged one."""
         store, size = self._shards.store, self._shards.there.get(number)
         if store is None or size is None:
@@ -119,7 +120,7 @@ class Gatherer:
         partial = self._shards.file(number, "partial")
         try:
             if not self._reserve(partial, size):
-                return self._facts_there(number)
+                return known or self._facts_there(number)
             with open(partial, "r+b", buffering=0) as target:
                 copied = 0
                 for length in copy_to(store, self._shards.name(number), size, target, _PART):
@@ -137,7 +138,7 @@ class Gatherer:
                 self._shards.leave_store(error)
                 return None
             self.no_room = str(error)
-            return self._facts_there(number)
+            return known or self._facts_there(number)
         finally:
             partial.unlink(missing_ok=True)
         return self._shards.find_here(number, None)

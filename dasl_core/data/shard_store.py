@@ -16,6 +16,8 @@ from dasl_core.data.sources.storage import open_system
 from dasl_core.spec.source import remote_scheme
 
 VARIABLE = "DASL_SHARDS_URI"
+# A copy that nothing was written to for so long has no writer any more.
+_ABANDONED_SECONDS = 3600.0
 
 
 class ShardStore(Protocol):
@@ -65,11 +67,18 @@ class FolderStore:
         try:
             shutil.copyfile(file, partial)
             sync(partial)
+            self._remove_older(name, partial.stat().st_mtime)
             partial.replace(self._path / name)
         except OSError:
             partial.unlink(missing_ok=True)
             raise
         sync(self._path)
+
+    def _remove_older(self, name: str, now: float) -> None:
+        """Remove what killed writers of a file have left. Of the same server, so its clock does not matter."""
+        for left in self._path.glob(f".{name}.*.partial"):
+            if left.stat().st_mtime < now - _ABANDONED_SECONDS:
+                left.unlink(missing_ok=True)
 
     def write(self, name: str, content: bytes) -> None:
         write_atomically(self._path / name, content)

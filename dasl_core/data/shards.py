@@ -107,6 +107,7 @@ class Shards:
         self.manifest_is_there = True
         self._valid_hw, self._bands = drawer.valid_hw, drawer.shape[1]
         self._known_here: dict[int, Shard] = {}
+        self._failed_there: set[int] = set()
         self._opened_there = lru_cache(_ENDS_KEPT)(self._open_there)
 
     @property
@@ -188,6 +189,11 @@ class Shards:
             self.manifest_is_there = sizes.pop(_MANIFEST, None) is not None
             self.there = {int(name.partition(".")[0]): size for name, size in sizes.items()}
 
+    def remove_partial(self) -> None:
+        """Remove what a process has left that was killed while it gathered shards."""
+        for partial_file in self.folder.path.glob(f"canvases-{self.layout.digest}-*.partial"):
+            partial_file.unlink(missing_ok=True)
+
     def drop(self, number: int) -> None:
         """Remove a shard from the cache."""
         self.here.pop(number, None)
@@ -236,15 +242,20 @@ class Shards:
             try:
                 with opened(self.file(number)) as read:
                     return self._shard_here(number, read).record(at, read)
-            except (OSError, ValueError) as error:
+            except ValueError as error:
                 logger.warning("%s is removed: %s", self.file(number), error)
                 self.drop(number)
+            except OSError as error:  # another rank has removed it, or the disk fails
+                logger.warning("%s is no longer used: %s", self.file(number), error)
+                self.here.pop(number, None)
         if number in self.there:
             try:
                 shard, read = self._opened_there(number)
                 return shard.record(at, read)
             except (OSError, ValueError) as error:
-                logger.warning("shard %d of the store cannot be read: %s", number, error)
+                if number not in self._failed_there:  # else an outage would fill the log
+                    logger.warning("shard %d of the store cannot be read: %s", number, error)
+                self._failed_there.add(number)
         return None
 
     def _shard_here(self, number: int, read: Read) -> Shard:
@@ -275,9 +286,13 @@ def _facts(content: bytes, count: int) -> dict[int, Facts]:
         ValueError: it is damaged.
     """
     shards = json.loads(content)
-    if len(shards) != count:
-        raise ValueError(f"it has {len(shards)} shards, not {count}")
-    return {
-        number: Facts(int(size), {int(at): str(why) for at, why in reasons.items()})
-        for number, (size, reasons) in enumerate(shards)
-    }
+    try:
+        facts = {
+            number: Facts(int(size), {int(at): str(why) for at, why in reasons.items()})
+            for number, (size, reasons) in enumerate(shards)
+        }
+    except (TypeError, AttributeError) as error:
+        raise ValueError(f"it is another file: {error}") from error
+    if len(facts) != count:
+        raise ValueError(f"it has {len(facts)} shards, not {count}")
+    return facts
