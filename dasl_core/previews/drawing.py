@@ -123,6 +123,7 @@ def draw(
         backbone.in_channels,
         cache=None,
         threads=threads or usable_cores(),
+        form=spec.train.image_cache,
     )
     with closing(canvases):
         loader = _data(spec, canvases).loader

@@ -8,43 +8,24 @@ from pathlib import Path
 from typing import Any, Literal
 
 from dasl_core.standalone.run_dir import METRICS, RunDirectory
-from dasl_core.train.reporter import progress_line
+from dasl_core.train.reporter import NullReporter, progress_line
 from dasl_core.vocabulary import Desired, Phase, Subject
 
 # Between two lines on the images that are read.
 READING_SECONDS = 10.0
 
 
-class ConsoleReporter:
-    """Prints progress and events; writes metrics, checkpoints and artifacts to a run directory.
+class ProgressPrinter(NullReporter):
+    """Prints progress and events.
 
     Attributes:
-        saved: whether this process has written a checkpoint.
         interrupted: set by a signal handler: end the run after the current step.
     """
 
-    def __init__(self, run_dir: RunDirectory) -> None:
-        self.run_dir = run_dir
-        self.saved = False
+    def __init__(self) -> None:
         self.interrupted = False
         self._shown_step = -1
-        # The newest checkpoints of all processes, with their epochs; None before the first one of this process.
-        self._newest: list[tuple[Path, float]] | None = None
         self._print_reading_at = 0.0
-        self._metrics_failed = False
-
-    def metrics(self, points: list[dict[str, Any]]) -> None:
-        """Append to the metrics; on a full disk they are written later."""
-        try:
-            self.run_dir.add_metrics(points)
-        except OSError as error:
-            if not self._metrics_failed:
-                print_line(
-                    f"{METRICS} cannot be written; its lines stay in memory for now: {error}"
-                )
-            self._metrics_failed = True
-        else:
-            self._metrics_failed = False
 
     def progress(self, progress: dict[str, Any]) -> None:
         """Print a line for each new step, and every ten seconds how many images are read."""
@@ -65,6 +46,43 @@ class ConsoleReporter:
     def keepalive(self) -> Desired:
         """Return `desired`: a run without a service needs no liveness signal."""
         return self.desired()
+
+    def event(self, type: str, message: str, data: dict[str, Any]) -> None:
+        """Print the event."""
+        print_line(f"{type}: {message.removeprefix(f'{type.capitalize()}: ')}")
+
+    def desired(self) -> Desired:
+        """Cancel once interrupted."""
+        return "cancel" if self.interrupted else "run"
+
+
+class ConsoleReporter(ProgressPrinter):
+    """Also writes metrics, checkpoints and artifacts to a run directory.
+
+    Attributes:
+        saved: whether this process has written a checkpoint.
+    """
+
+    def __init__(self, run_dir: RunDirectory) -> None:
+        super().__init__()
+        self.run_dir = run_dir
+        self.saved = False
+        # The newest checkpoints of all processes, with their epochs; None before the first one of this process.
+        self._newest: list[tuple[Path, float]] | None = None
+        self._metrics_failed = False
+
+    def metrics(self, points: list[dict[str, Any]]) -> None:
+        """Append to the metrics; on a full disk they are written later."""
+        try:
+            self.run_dir.add_metrics(points)
+        except OSError as error:
+            if not self._metrics_failed:
+                print_line(
+                    f"{METRICS} cannot be written; its lines stay in memory for now: {error}"
+                )
+            self._metrics_failed = True
+        else:
+            self._metrics_failed = False
 
     def evaluation(
         self, step: int, epoch: float, subject: Subject, metrics: dict[str, float]
@@ -93,14 +111,6 @@ class ConsoleReporter:
     def artifact(self, file: Path) -> None:
         """Move the file to the run directory."""
         file.rename(self.run_dir.path / file.name)
-
-    def event(self, type: str, message: str, data: dict[str, Any]) -> None:
-        """Print the event."""
-        print_line(f"{type}: {message.removeprefix(f'{type.capitalize()}: ')}")
-
-    def desired(self) -> Desired:
-        """Cancel once interrupted."""
-        return "cancel" if self.interrupted else "run"
 
 
 def print_line(line: str, stream: Literal["stdout", "stderr"] = "stdout") -> None:

@@ -23,7 +23,7 @@ from dasl_core.spec import (
     resolve,
 )
 from dasl_core.spec.source import is_missing
-from dasl_core.standalone.console import ConsoleReporter, fail, print_line
+from dasl_core.standalone.console import ConsoleReporter, ProgressPrinter, fail, print_line
 from dasl_core.standalone.images import open_images, print_warnings
 from dasl_core.standalone.inputs import DataOptions, Locations, read_spec, start_weights
 from dasl_core.standalone.ranks import (
@@ -33,6 +33,7 @@ from dasl_core.standalone.ranks import (
 )
 from dasl_core.standalone.run_dir import RunDirectory
 from dasl_core.train.build import RunFiles, pretrain
+from dasl_core.train.preparing import prepare
 from dasl_core.train.reporter import NullReporter
 
 
@@ -46,7 +47,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if location is not None and is_missing(location):
             parser.error(f"{option}: {location} does not exist")
     options = DataOptions(args.data, args.split, args.evaluate_data, args.evaluate_split)
-    return train(args.spec, options, args.output, args.overrides, resume=args.resume)
+    return train(
+        args.spec,
+        options,
+        args.output,
+        args.overrides,
+        resume=args.resume,
+        prepare_only=args.prepare,
+    )
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -97,6 +105,11 @@ def build_parser() -> argparse.ArgumentParser:
         action="store_true",
         help="Continue from the newest checkpoint in the output folder.",
     )
+    parser.add_argument(
+        "--prepare",
+        action="store_true",
+        help="Only decode the images into the cache that the spec needs. In one process.",
+    )
     return parser
 
 
@@ -107,6 +120,7 @@ def train(
     overrides: list[str],
     *,
     resume: bool = False,
+    prepare_only: bool = False,
 ) -> int:
     """Train according to the spec file; returns the exit code.
 
@@ -114,6 +128,7 @@ def train(
         options: the images; without them, the spec's `dataset` and, if it is set, `evaluate.dataset` are paths.
         output: folder for checkpoints, metrics and plots.
         resume: continue from the newest checkpoint in `output`; from the first step if there is none.
+        prepare_only: only decode the images into the cache; nothing is written to `output`.
     """
     try:
         spec, locations = read_spec(spec_path, options, overrides)
@@ -121,9 +136,10 @@ def train(
         return fail("\n".join(map(str, field_problems(error, JobSpec))))
     except ValueError as error:
         return fail(str(error))
-    device = join_ranks(spec)
     try:
-        return _train(spec, locations, output, resume, device)
+        if prepare_only:
+            return _prepare(spec, locations)
+        return _train(spec, locations, output, resume, join_ranks(spec))
     except SpecError as error:
         return fail("\n".join(map(str, error.problems)))
     except (ValueError, OSError, SafetensorError) as error:
@@ -180,6 +196,23 @@ def _train(
     return 0 if outcome == "succeeded" else 130
 
 
+def _prepare(spec: JobSpec, locations: Locations) -> int:
+    index, cache = open_images(locations.data)
+    evaluate_on = None
+    if locations.evaluate_data is not None:
+        evaluate_on, _ = open_images(locations.evaluate_data)
+    reporter = ProgressPrinter()
+    with _interruptible(reporter):
+        outcome = prepare(
+            resolve(spec, index.facts(), start_weights(spec)),
+            index,
+            reporter,
+            cache,
+            evaluate_on=evaluate_on,
+        )
+    return 0 if outcome == "succeeded" else 130
+
+
 def _start(run_dir: RunDirectory, resume: bool) -> Path | None:
     """Return the checkpoint to resume from (None: the first step), and print the damaged ones."""
     start = run_dir.start(resume)
@@ -198,7 +231,7 @@ def _read_record(spec: JobSpec, start: Path | None) -> WeightsRecord:
 
 
 @contextmanager
-def _interruptible(reporter: ConsoleReporter | None) -> Iterator[None]:
+def _interruptible(reporter: ProgressPrinter | None) -> Iterator[None]:
     """End the run with a checkpoint on Ctrl-C, SIGTERM and a closed terminal; at once on a second one."""
 
     def interrupt(number: int, frame: FrameType | None) -> None:

@@ -17,7 +17,7 @@ from dasl_core.seeds import derive_seed
 from dasl_core.spec import ResolvedJobSpec
 from dasl_core.train.checkpointing import Checkpointer, TrainingState
 from dasl_core.train.criterion import Criterion
-from dasl_core.train.data import TrainingData, field_that_needs_classes, open_sets
+from dasl_core.train.data import TrainingData, field_that_needs_classes, report_cache
 from dasl_core.train.data_parallel import control_group, wrap_ddp
 from dasl_core.train.divergence import DivergenceGuard
 from dasl_core.train.evaluation import Evaluator
@@ -28,9 +28,9 @@ from dasl_core.train.optim import build_optimizer, learning_rate_factors
 from dasl_core.train.outcomes import STEPS_IN_FLIGHT, Outcomes
 from dasl_core.train.precision import autocast, refuse_undefined_gradients, weight_dtype
 from dasl_core.train.prefetch import ViewPrefetcher
+from dasl_core.train.preparing import open_images
 from dasl_core.train.progress import Progress, RunLength
 from dasl_core.train.pseudo_labels import PseudoLabels
-from dasl_core.train.reading import read_together
 from dasl_core.train.reporter import Reporter
 from dasl_core.train.step_metrics import StepMetrics
 from dasl_core.train.timing import StepTimer
@@ -142,29 +142,13 @@ def build_trainer(
     dtype = weight_dtype(precision)
     progress, control = Progress(), control_group()
     interruption = Interruption(reporter, progress, control)
-    reporter.phase("reading", f"Reading {len(index)} images of {spec.dataset}")
-    open_data = partial(
-        open_sets,
-        spec.dataset,
-        index,
-        spec.evaluate.dataset,
-        evaluate_on,
-        spec.backbone,
-        cache=files.cache,
-        threads=threads,
-        form=spec.train.image_cache,
-    )
-    sets = read_together(
-        lambda on_read: open_data(on_read=on_read),
-        len(index) + len(evaluate_on or ()),
-        interruption,
-    )
+    sets = open_images(spec, index, evaluate_on, interruption, cache=files.cache, threads=threads)
     needs_classes = field_that_needs_classes(spec.method.supervised, spec.dar)
     data = TrainingData.of(
         sets, spec.train, spec.evaluate, needs_classes=needs_classes, control=control
     )
     data.report_damaged(reporter)
-    data.report_cache(reporter, control)
+    report_cache(sets, reporter, control)
     loader = data.loader
     evaluator: Evaluator | None = None
     if len(data.held_out):

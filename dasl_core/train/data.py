@@ -137,24 +137,6 @@ class TrainingData:
                 message, data = damaged_event(name, self.sets[name].index, damaged)
                 reporter.event("images_damaged", message, data)
 
-    def report_cache(self, reporter: Reporter, control: dist.ProcessGroup | None) -> None:
-        """Report data sets that are stored in shards, and those whose images are decoded in every epoch on any rank."""
-        for name, canvases in self.sets.items():
-            if (stored := canvases.stored) is not None:
-                coding, size = stored
-                message = f"The decoded images of {name} are stored in shards ({coding}), {size >> 20} MiB on this node"
-                reporter.event(
-                    "images_cached", message, {"dataset": name, "form": coding, "bytes": size}
-                )
-            reasons = [why for why in gather_objects(canvases.not_cached, control) if why]
-            if reasons:
-                message = (
-                    f"The decoded images of {name} cannot be cached, so every epoch decodes them again, which "
-                    f"is slow: {reasons[0]}. Free disk space, or set {DIRECTORY_VARIABLE} or "
-                    f"{MAX_BYTES_VARIABLE}"
-                )
-                reporter.event("images_not_cached", message, {"dataset": name})
-
     def reading(self, threads: int, device: torch.device) -> Reading:
         """How this rank reads the images to train on, with this many threads."""
         canvases = self.train.canvases
@@ -222,6 +204,27 @@ def open_sets(
             evaluate_on, size, channels, on_read=lambda images: on_read(len(index) + images)
         )
     return sets
+
+
+def report_cache(
+    sets: dict[str, Canvases], reporter: Reporter, control: dist.ProcessGroup | None
+) -> None:
+    """Report data sets that are stored in shards, and those whose images are decoded in every epoch on any rank."""
+    for name, canvases in sets.items():
+        if (stored := canvases.stored) is not None:
+            coding, size = stored
+            message = f"The decoded images of {name} are stored in shards ({coding}), {size >> 20} MiB on this node"
+            reporter.event(
+                "images_cached", message, {"dataset": name, "form": coding, "bytes": size}
+            )
+        reasons = [why for why in gather_objects(canvases.not_cached, control) if why]
+        if reasons:
+            message = (
+                f"The decoded images of {name} cannot be cached, so every epoch decodes them again, which "
+                f"is slow: {reasons[0]}. Free disk space, or set {DIRECTORY_VARIABLE} or "
+                f"{MAX_BYTES_VARIABLE}"
+            )
+            reporter.event("images_not_cached", message, {"dataset": name})
 
 
 def damaged_images(canvases: Canvases, control: dist.ProcessGroup | None) -> dict[int, str]:

@@ -64,10 +64,16 @@ def train(
     resume: Annotated[
         bool, typer.Option("--resume", help="Continue from the newest checkpoint in the output.")
     ] = False,
+    prepare: Annotated[
+        bool,
+        typer.Option(
+            "--prepare", help="Only decode the images into the cache that the spec needs."
+        ),
+    ] = False,
 ) -> None:
     """Train without a service, in this process. For several ranks: `torchrun -m dasl_core.standalone`."""
     with core_extra("train"):
         from dasl_core.standalone.inputs import DataOptions
         from dasl_core.standalone.main import train as run
     options = DataOptions(data, split, evaluate_data, evaluate_split)
-    raise typer.Exit(run(spec, options, output, overrides, resume=resume))
+    raise typer.Exit(run(spec, options, output, overrides, resume=resume, prepare_only=prepare))

@@ -24,6 +24,7 @@ import yaml
 from PIL import Image
 from safetensors.torch import load_file, save_file
 
+from dasl_core.data.drawing import Drawer
 from dasl_core.export import export_backbone
 from dasl_core.standalone import main as standalone
 from dasl_core.standalone.console import ConsoleReporter
@@ -70,6 +71,7 @@ def train(
     output: str = "out",
     resume: bool = False,
     options: DataOptions = DataOptions(),  # noqa: B008
+    prepare_only: bool = False,
 ) -> int:
     """Train in this process."""
     return standalone.train(
@@ -78,6 +80,7 @@ def train(
         folder / output,
         list(overrides),
         resume=resume,
+        prepare_only=prepare_only,
     )
 
 
@@ -105,6 +108,22 @@ def steps_of(output: Path) -> list[dict[str, Any]]:
 
 def weights(output: Path, step: int = 9) -> dict[str, torch.Tensor]:
     return load_file(output / "checkpoints" / f"step-{step:09d}" / "backbone.safetensors")
+
+
+def test_prepared_images_are_not_decoded_again(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("DASL_SHARDS_URI", str(folder / "shards"))
+    assert train(folder, prepare_only=True) == 0
+    assert not (folder / "out").exists()
+    assert "images_cached: The decoded images of pictures are stored in" in capsys.readouterr().out
+
+    def fail(*_: object) -> None:
+        raise AssertionError("an image was decoded")
+
+    monkeypatch.setenv("DASL_CACHE_DIR", str(folder / "another-node"))
+    monkeypatch.setattr(Drawer, "draw_valid", fail)
+    assert train(folder, prepare_only=True) == 0
 
 
 def test_command_line_trains_on_folder(folder: Path) -> None:

@@ -1,0 +1,76 @@
+"""The first phase of a run: its images are decoded into the cache."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+
+from dasl_core.data.canvases import Canvases
+from dasl_core.data.index import DatasetIndex
+from dasl_core.data.unreadable import damaged_event
+from dasl_core.spec import ResolvedJobSpec
+from dasl_core.train.data import damaged_images, open_sets, report_cache
+from dasl_core.train.interruption import Interrupted, Interruption
+from dasl_core.train.progress import Progress
+from dasl_core.train.reading import read_together
+from dasl_core.train.reporter import Reporter
+from dasl_core.vocabulary import TrainingOutcome
+
+
+def open_images(
+    spec: ResolvedJobSpec,
+    index: DatasetIndex,
+    evaluate_on: DatasetIndex | None,
+    interruption: Interruption,
+    *,
+    cache: Path,
+    threads: int,
+) -> dict[str, Canvases]:
+    """Open the data sets of a run, by name, on all ranks; arguments as for `pretrain`.
+
+    Raises:
+        Interrupted: the user requested to stop.
+    """
+    interruption.reporter.phase("reading", f"Reading {len(index)} images of {spec.dataset}")
+    open_data = partial(
+        open_sets,
+        spec.dataset,
+        index,
+        spec.evaluate.dataset,
+        evaluate_on,
+        spec.backbone,
+        cache=cache,
+        threads=threads,
+        form=spec.train.image_cache,
+    )
+    images = len(index) + len(evaluate_on or ())
+    return read_together(lambda on_read: open_data(on_read=on_read), images, interruption)
+
+
+def prepare(
+    spec: ResolvedJobSpec,
+    index: DatasetIndex,
+    reporter: Reporter,
+    cache: Path,
+    *,
+    evaluate_on: DatasetIndex | None = None,
+) -> TrainingOutcome:
+    """Decode the images into the cache, as a run of this spec on this machine does before its first step."""
+    try:
+        sets = open_images(
+            spec,
+            index,
+            evaluate_on,
+            Interruption(reporter, Progress(), None),
+            cache=cache,
+            threads=1,  # of later reading
+        )
+    except Interrupted as stop:
+        return stop.outcome
+    for name, canvases in sets.items():
+        if damaged := damaged_images(canvases, None):
+            reporter.event("images_damaged", *damaged_event(name, canvases.index, damaged))
+    report_cache(sets, reporter, None)
+    for canvases in sets.values():
+        canvases.close()
+    return "succeeded"
