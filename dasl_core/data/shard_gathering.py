@@ -200,6 +200,7 @@ class Gatherer:
             try:
                 self._shards.folder.reserve(partial, size, beside=self._shards.size)
             except OSError as error:
+                partial.unlink(missing_ok=True)
                 if error.errno not in NO_ROOM:
                     raise
                 self.no_room = error.strerror or str(error)
