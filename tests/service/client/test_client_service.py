@@ -296,7 +296,8 @@ def test_validate_command(client: Client, dataset: Dataset, spec_file: Path) -> 
     assert answer["resolved"]["train"]["optimizer"]["name"] == "sgd"
     assert answer["estimate"]["total_steps"] > 0
     text = _run("validate", spec_file).stdout
-    assert "auto" not in text
+    chosen_at_the_start = {"cpus_per_worker: auto", "gpus_per_worker: auto"}
+    assert {line.strip() for line in text.splitlines() if "auto" in line} == chosen_at_the_start
     assert "total steps" in text
 
 
