@@ -289,6 +289,48 @@ def test_zip_bomb_is_not_unpacked(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         source.open(bomb)
 
 
+def test_tar_member_of_negative_size_is_not_read(tmp_path: Path) -> None:
+    with tarfile.open(tmp_path / "a.tar", "w") as archive:
+        add(archive, "ok.png", content(1))
+    header = bytearray(tarfile.TarInfo("all.png").tobuf(tarfile.GNU_FORMAT))
+    header[124:136] = b"\xff" * 12  # -1, in base 256
+    checksum = 256 + sum(header[:148]) + sum(header[156:])
+    header[148:156] = f"{checksum:06o}\0 ".encode()
+    whole = (tmp_path / "a.tar").read_bytes()
+    (tmp_path / "a.tar").write_bytes(whole[:1024] + bytes(header) + bytes(2048))
+    listing = listed(str(tmp_path / "a.tar"))
+    assert [entry.key for entry in listing.entries] == ["ok.png"]
+    assert "all.png has -1 bytes" in listing.skipped[0].reason
+
+
+@pytest.mark.parametrize("write", [as_parquet, as_array])
+def test_number_of_rows_is_bounded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, write: Callable[[Path], str]
+) -> None:
+    location = write(tmp_path)
+    monkeypatch.setattr("dasl_core.data.sources.base.MAX_ENTRIES", 3)
+    with pytest.raises(ValueError, match="has 4 rows, more than 3; divide it"):
+        listed(location)
+
+
+def test_saved_data_set_opens_no_file_outside(tmp_path: Path) -> None:
+    inside, outside = folder(tmp_path / "inside"), folder(tmp_path / "outside")
+    table = datasets.Dataset.from_dict(
+        {"image": [{"bytes": None, "path": str(each / NAMES[0])} for each in (inside, outside)]},
+        features=datasets.Features(  # as `Image` stores it; saving an `Image` would copy the files
+            {"image": {"bytes": datasets.Value("binary"), "path": datasets.Value("string")}}
+        ),
+    )
+    table.save_to_disk(str(inside / "saved"))
+    allowed = ReadableFolders([inside])
+    options = SourceOptions(image_column="image")
+    source = find_source(str(inside / "saved"), options, allowed).open(allowed)
+    first, second = source.list_entries(lambda found: None).entries
+    assert source.open(first).read() == content(0)
+    with pytest.raises(ValueError, match="outside the folders"):
+        source.open(second)
+
+
 def test_rows_without_images_are_skipped(tmp_path: Path) -> None:
     import pyarrow
     import pyarrow.parquet

@@ -60,6 +60,8 @@ class TarSource:
                         labels[_sample(listing.key(number, member.name))] = label
                         continue
                     offset, size = member.offset_data, member.size
+                    if size < 0:
+                        raise tarfile.TarError(f"{printable(member.name)} has {size} bytes")
                     entry = Entry(member.name, size, about.stamp, number, offset)
                     listing.add(entry, cut_off=offset + size > about.size)
                     on_listed(len(listing.entries))

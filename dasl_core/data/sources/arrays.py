@@ -8,7 +8,7 @@ from typing import BinaryIO
 
 import numpy as np
 
-from dasl_core.data.sources.base import Entry, Listing, OnListed, one_line
+from dasl_core.data.sources.base import Entry, Listing, OnListed, check_count, one_line
 from dasl_core.data.sources.storage import Storage
 
 # Bytes in which the header of a `.npy` file ends.
@@ -32,6 +32,7 @@ class ArraySource:
         count, each = self._shape[0], self._bytes_of_image()
         if self._start + count * each > about.size:
             raise ValueError(f"{name} is cut off: it has {about.size} bytes, not {count * each}")
+        check_count(name, count)
         digits = len(str(count))
         on_listed(count)
         return Listing(

@@ -84,7 +84,7 @@ class SourceRecord:
         if self.kind == "huggingface":
             check_location(self.uri, allowed)
             check_tree(self.uri, allowed)
-            return HuggingFaceSource(self.uri, options.split, *columns)
+            return HuggingFaceSource(self.uri, options.split, *columns, allowed)
         if self.kind == "folder":
             check_tree(self.root, allowed)
             return FolderSource(open_storage(self.root, options.links, allowed))

@@ -10,6 +10,8 @@ from urllib.parse import parse_qs, urlsplit
 
 from dasl_core.data.decode.reasons import optional_module
 from dasl_core.data.sources.base import Entry, Listing, OnListed, class_name
+from dasl_core.data.sources.storage import check_location
+from dasl_core.spec.locations import EVERY_FOLDER, ReadableFolders
 from dasl_core.spec.source import remote_scheme
 
 # A data set that `Dataset.save_to_disk` wrote has these files.
@@ -24,6 +26,7 @@ class HuggingFaceSource:
     Args:
         uri: ``hf://owner/name``, with ``?config=NAME&revision=NAME`` if needed; or the folder of a saved data set.
         split: None takes the only one.
+        allowed: folders in which the files may lie that a saved data set names.
 
     Raises:
         ValueError: `datasets` is not installed.
@@ -35,11 +38,13 @@ class HuggingFaceSource:
         split: str | None = None,
         image_column: str | None = None,
         label_column: str | None = None,
+        allowed: ReadableFolders = EVERY_FOLDER,
     ) -> None:
         needs = "the images are a Hugging Face data set"
         self._library = optional_module("datasets", needs, "huggingface")
         self.uri, self.split = uri, split
         self.image_column, self.label_column = image_column, label_column
+        self.allowed = allowed
         self.files: list[str] = []
         self._loaded: Any = None
 
@@ -64,6 +69,7 @@ class HuggingFaceSource:
         value = table[entry.offset][column]
         content = value.get("bytes") if isinstance(value, dict) else value
         if content is None and isinstance(value, dict) and value.get("path"):
+            check_location(os.path.abspath(value["path"]), self.allowed)
             return open(value["path"], "rb")
         if not isinstance(content, bytes):
             raise ValueError("the row has no image")

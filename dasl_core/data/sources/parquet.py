@@ -11,7 +11,15 @@ from functools import lru_cache
 from typing import Any, BinaryIO
 
 from dasl_core.data.decode.reasons import optional_module
-from dasl_core.data.sources.base import Entry, Listing, OnListed, Skipped, class_name, one_line
+from dasl_core.data.sources.base import (
+    Entry,
+    Listing,
+    OnListed,
+    Skipped,
+    check_count,
+    class_name,
+    one_line,
+)
 from dasl_core.data.sources.splits import split_of_file
 from dasl_core.data.sources.storage import Storage
 
@@ -96,6 +104,7 @@ class ParquetSource:
         names = _class_names(schema, label)
         split = split_of_file(name)
         stem, digits = os.path.splitext(name)[0], len(str(table.metadata.num_rows))
+        check_count(name, table.metadata.num_rows)
         position = 0
         for group in range(table.metadata.num_row_groups):
             count = table.metadata.row_group(group).num_rows
