@@ -72,7 +72,7 @@ class Ingested:
 
     Attributes:
         headers: of all images that have one, for the next ingest.
-        contact_sheet: None if nothing has changed.
+        contact_sheet: None if nothing has changed, or no image that it would show can be decoded.
         is_unchanged: the index is that of the previous ingest.
     """
 
@@ -223,7 +223,7 @@ def _build_index(
     num_ignored: int,
     threads: tuple[int, int],
     on_progress: OnProgress,
-) -> tuple[DatasetIndex, ContactSheet]:
+) -> tuple[DatasetIndex, ContactSheet | None]:
     """Decode a sample of the images whose headers are read, label all, and look for equal ones.
 
     Args:
@@ -263,6 +263,8 @@ def _build_index(
         },
     )
     drawn = [each for each in shown if each in sample.thumbnails]
+    if not drawn:  # all of them are damaged
+        return index, None
     thumbnails = [sample.thumbnails[each] for each in drawn]
     return index, ContactSheet([entries[each].key for each in drawn], thumbnails, sample.pixels)
 

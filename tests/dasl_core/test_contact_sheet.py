@@ -66,3 +66,14 @@ def test_thumbnails_are_small(shape: tuple[int, ...], expected: tuple[int, ...])
     small = thumbnail(image)
     assert small.shape == expected
     assert (small == 7).all()
+
+
+def test_ingest_whose_shown_images_are_all_damaged_has_no_sheet(tmp_path: Path) -> None:
+    for number in range(MOST + 1):  # of each class, the first image is shown
+        (tmp_path / f"{number:02}").mkdir()
+        Image.new("L", (9, 9), number).save(tmp_path / f"{number:02}" / "b.png")
+        whole = (tmp_path / f"{number:02}" / "b.png").read_bytes()
+        (tmp_path / f"{number:02}" / "a.png").write_bytes(whole[: whole.index(b"IDAT") + 4])
+    result = ingest(tmp_path)
+    assert len(result.index) == MOST + 1
+    assert result.contact_sheet is None
