@@ -6,12 +6,13 @@ import errno
 import os
 import shutil
 import socket
+import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any, Protocol
 
-from dasl_core.atomic import sync, write_atomically
+from dasl_core.atomic import sync
 from dasl_core.data.sources.storage import open_system
 from dasl_core.spec.source import remote_scheme
 
@@ -77,11 +78,15 @@ class FolderStore:
     def _remove_older(self, name: str, now: float) -> None:
         """Remove what killed writers of a file have left. Of the same server, so its clock does not matter."""
         for left in self._path.glob(f".{name}.*.partial"):
-            if left.stat().st_mtime < now - _ABANDONED_SECONDS:
-                left.unlink(missing_ok=True)
+            with suppress(FileNotFoundError):  # another node has completed or removed it
+                if left.stat().st_mtime < now - _ABANDONED_SECONDS:
+                    left.unlink()
 
     def write(self, name: str, content: bytes) -> None:
-        write_atomically(self._path / name, content)
+        with tempfile.NamedTemporaryFile(prefix="dasl-") as file:
+            file.write(content)
+            file.flush()
+            self.put(name, Path(file.name))
 
 
 class ObjectStore:

@@ -10,6 +10,8 @@ from __future__ import annotations
 import errno
 import json
 import logging
+import re
+import time
 from collections.abc import Callable, Mapping
 from functools import lru_cache, partial
 from pathlib import Path
@@ -30,6 +32,9 @@ logger = logging.getLogger(__name__)
 SHARD_BYTES = 256 << 20
 _FORMAT = 1
 _MANIFEST = "manifest.json"
+_SHARD_NAME = re.compile(r"(\d+)\.shard")
+# A store that does not answer is left alone for so long; its images are decoded meanwhile.
+_PAUSE_SECONDS = 60.0
 # Of shards that are read from the store: 16 bytes for each image.
 _ENDS_KEPT = 1024
 NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
@@ -107,7 +112,7 @@ class Shards:
         self.manifest_is_there = True
         self._valid_hw, self._bands = drawer.valid_hw, drawer.shape[1]
         self._known_here: dict[int, Shard] = {}
-        self._failed_there: set[int] = set()
+        self._away_until = 0.0
         self._opened_there = lru_cache(_ENDS_KEPT)(self._open_there)
 
     @property
@@ -187,7 +192,8 @@ class Shards:
         if self.store is not None:
             sizes = self.store.sizes()
             self.manifest_is_there = sizes.pop(_MANIFEST, None) is not None
-            self.there = {int(name.partition(".")[0]): size for name, size in sizes.items()}
+            shards = ((_SHARD_NAME.fullmatch(name), size) for name, size in sizes.items())
+            self.there = {int(name[1]): size for name, size in shards if name is not None}
 
     def remove_partial(self) -> None:
         """Remove what a process has left that was killed while it gathered shards."""
@@ -238,31 +244,36 @@ class Shards:
 
     def _record(self, number: int, at: int) -> bytes | None:
         """Read a record from the cache or the store; None if it is in neither, or damaged."""
-        if number in self.here:
+        if (size := self.here.get(number)) is not None:  # another thread may drop it meanwhile
             try:
                 with opened(self.file(number)) as read:
-                    return self._shard_here(number, read).record(at, read)
+                    return self._shard_here(number, size, read).record(at, read)
             except ValueError as error:
                 logger.warning("%s is removed: %s", self.file(number), error)
                 self.drop(number)
             except OSError as error:  # another rank has removed it, or the disk fails
                 logger.warning("%s is no longer used: %s", self.file(number), error)
                 self.here.pop(number, None)
-        if number in self.there:
+        if number in self.there and time.monotonic() >= self._away_until:
             try:
                 shard, read = self._opened_there(number)
                 return shard.record(at, read)
-            except (OSError, ValueError) as error:
-                if number not in self._failed_there:  # else an outage would fill the log
+            except ValueError as error:
+                logger.warning("shard %d of the store is no longer used: %s", number, error)
+                self.there.pop(number, None)
+            except OSError as error:
+                if self._away_until == 0:  # else an outage would fill the log
                     logger.warning("shard %d of the store cannot be read: %s", number, error)
-                self._failed_there.add(number)
+                # Each image would wait for the store's timeout.
+                self._away_until = time.monotonic() + _PAUSE_SECONDS
         return None
 
-    def _shard_here(self, number: int, read: Read) -> Shard:
-        if number not in self._known_here:
-            count = len(self.layout.positions(number))
-            self._known_here[number] = read_shard(read, self.here[number], count)
-        return self._known_here[number]
+    def _shard_here(self, number: int, size: int, read: Read) -> Shard:
+        shard = self._known_here.get(number)
+        if shard is None:
+            shard = read_shard(read, size, len(self.layout.positions(number)))
+            self._known_here[number] = shard
+        return shard
 
     def _open_there(self, number: int) -> tuple[Shard, Read]:
         """Read the end of a shard of the store, and keep it: each further image takes one request."""
