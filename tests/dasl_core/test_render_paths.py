@@ -69,6 +69,14 @@ def in_a_batch(
     return result
 
 
+def test_batch_in_which_every_image_is_transposed() -> None:
+    images, of = canvases(torch.uint8), normalization_of(3)
+    valid_hw = torch.full((8, 2), 120)
+    view = replace(central_view(valid_hw), transposed=torch.ones(8, dtype=torch.bool))
+    straight = in_a_batch(images.mT.contiguous(), valid_hw, central_view(valid_hw), 40, of)
+    torch.testing.assert_close(in_a_batch(images, valid_hw, view, 40, of), straight)
+
+
 @pytest.fixture
 def threads() -> Iterator[None]:
     before = torch.get_num_threads()

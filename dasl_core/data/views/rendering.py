@@ -144,7 +144,8 @@ def _turn(images: Tensor, view: ViewParameters) -> Tensor:
     """Exchange rows and columns of the images that draw it."""
     if view.transposed is None:
         return images
-    return _change(images, view.transposed, lambda chosen, _: chosen.mT)
+    # A copy: the caller may write its result over the images.
+    return _change(images, view.transposed, lambda chosen, _: chosen.mT.contiguous())
 
 
 def _cut(canvases: Tensor, dtype: torch.dtype, window: tuple[float, float]) -> Tensor:
