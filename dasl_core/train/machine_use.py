@@ -38,7 +38,9 @@ class MachineUse:
         torch.cuda.reset_peak_memory_stats(self.device)
         try:
             utilization = torch.cuda.utilization(self.device) / 100
-        except (ImportError, RuntimeError):  # without NVIDIA's management library
+        # Without NVIDIA's management library, or where it does not know: its errors, as on a MIG instance, have no
+        # type of torch's.
+        except Exception:  # noqa: BLE001
             utilization = float("nan")
         return {"gpu_utilization": utilization, "gpu_memory": float(memory)}
 
