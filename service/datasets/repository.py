@@ -151,7 +151,11 @@ def awaiting_ingest(
         without: ids of data sets that must wait.
     """
     running = Counter(
-        session.scalars(select(Dataset.tenant).where(_ingest_is(DatasetState.INGESTING)))
+        session.scalars(
+            select(Dataset.tenant).where(
+                _ingest_is(DatasetState.INGESTING), Dataset.state != _REMOVED
+            )
+        )
     )
     free = max_concurrent - running.total()
     if free <= 0:
@@ -268,7 +272,7 @@ def mark_removed(session: Session, dataset_id: str) -> None:
     session.execute(
         update(Dataset)
         .where(Dataset.id == dataset_id, Dataset.deleted_at.is_not(None))
-        .values(state=_REMOVED)
+        .values(state=_REMOVED, refresh_state=None)
         .execution_options(synchronize_session=False)
     )
     session.execute(delete(DatasetVersion).where(DatasetVersion.dataset_id == dataset_id))

@@ -123,6 +123,7 @@ class AttemptSession:
             uri=dataset.uri,
             index_uri=index_uri,
             facts=version.facts,
+            upload_folder=dataset.upload_folder,
         )
 
     def damaged(self, report: DamageReport, storage: Storage, settings: Settings) -> AttemptStart:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 from alembic import command
 
+from service.datasets import repository as datasets
 from service.datasets.versions import repository as versions
 from service.db import migrate
 from service.db.models import Checkpoint, Dataset, DatasetVersion, Job
@@ -92,6 +94,19 @@ def test_refresh_makes_a_version_while_the_data_set_stays_usable(api: Api) -> No
         assert used["facts"]["num_images"] == images
         assert index in used["index_uri"]
     assert started["previous_index_uri"].endswith("1/index.safetensors")
+
+
+def test_data_set_deleted_during_its_refresh_gives_its_turn_back(api: Api) -> None:
+    dataset = api.dataset(state="pending")
+    run_ingest(api, dataset, 100)
+    request_refresh(api, dataset)
+    api.ingest(dataset)
+    assert api.client.delete(f"/v1/datasets/{dataset}").status_code == 204
+    waiting = api.dataset("another", state="pending")
+    with api.database.write() as session:
+        assert datasets.awaiting_ingest(session, 1) == [], "its run is not stopped yet"
+        datasets.mark_removed(session, dataset)
+        assert datasets.awaiting_ingest(session, 1) == [waiting]
 
 
 def test_failed_refresh_keeps_the_version_and_shows_the_error(api: Api) -> None:
@@ -211,6 +226,9 @@ def test_versions_that_a_job_needs_are_kept(api: Api, database: Database) -> Non
         assert not versions.give_up(session, dataset, 1)
         assert versions.give_up(session, dataset, 2)
         session.get_one(Checkpoint, saved).state = "deleted"
+    assert unneeded() == [2, 4], "a checkpoint of its attempt may still be found"
+    with database.write() as session:
+        session.get_one(Job, cloneable).finished_at = datetime(2026, 1, 1, tzinfo=UTC)
     refused(api.client.post("/v1/jobs", json={"dataset": "emoji@2"}), 422, "dataset")
     assert unneeded() == [2, 3, 4], "an interrupted removal is repeated"
     with database.write() as session:

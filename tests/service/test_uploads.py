@@ -9,7 +9,7 @@ import random
 import socket
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -32,7 +32,7 @@ from service.object_store import open_store
 from service.server.app import create_app
 from service.settings import Settings
 from tests.service.test_server_process import api_process
-from tests.support.api_under_test import Api, refused
+from tests.support.api_under_test import FACTS, Api, refused
 from tests.support.polling import until
 from tests.support.uploads import begin, dispatcher_of_uploads, put
 
@@ -202,6 +202,8 @@ def test_wrong_sha256_fails_the_data_set_and_removes_the_file(stored: Api) -> No
     assert hashlib.sha256(CONTENT).hexdigest() in failed["error"]["message"]
     assert files_of(stored, dataset_id) == []
     refused(put(stored, dataset_id, CONTENT, 0, 3000), 409, None, "wrong-state")
+    again = stored.client.post(f"/v1/datasets/{dataset_id}/refresh")
+    refused(again, 409, None, "dataset-not-ready")
 
 
 @each_once
@@ -330,6 +332,12 @@ def test_uploads_count_as_pending_and_need_room(api: Api, monkeypatch: pytest.Mo
     monkeypatch.setattr(free_space, "free_bytes", lambda _: free_space.FULL_BYTES + 7000)
     refused(begin(api, 2001, name="too large"), 507, None, "storage-full")
     assert begin(api, 2000, name="fits").status_code == 201
+    refused(begin(api, 1, name="too much"), 507, None, "storage-full")
+    with api.database.write() as session:
+        for row in session.scalars(select(Dataset)):
+            row.upload_received_at = datetime(2026, 1, 1, tzinfo=UTC)
+    # Nobody sends these any more: they do not keep others from uploading.
+    assert begin(api, 7000, name="another").status_code == 201
 
 
 def test_large_chunk_is_refused_and_other_bodies_stay_small(
@@ -433,6 +441,12 @@ def test_workers_read_only_the_upload_of_the_data_set(stored: Api) -> None:
         assert not may_read(uri)
     for path in ("/etc/passwd", "s3://elsewhere/birds.tar"):
         assert not may_read(path)
+    index = f"{start['artifacts_uri']}/1/index.safetensors"
+    report = {"state": "ready", "facts": FACTS, "report": {}, "index_uri": index}
+    assert stored.client.post(f"{run}/finish", json=report, headers=headers).status_code == 204
+    # Training reads from there, too.
+    started = stored.start(stored.submit(dataset="a")["id"]).post("start")
+    assert started.json()["dataset"]["upload_folder"] == start["uri"].rpartition("/")[0]
 
 
 @pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)

@@ -37,10 +37,11 @@ def chunks(session: Session, dataset_id: str) -> Sequence[UploadChunk]:
     return session.scalars(query.order_by(UploadChunk.start)).all()
 
 
-def outstanding_bytes(session: Session) -> int:
-    """Return how many bytes all unfinished uploads will still take."""
+def outstanding_bytes(session: Session, since: datetime) -> int:
+    """Return how many bytes the unfinished uploads will still take that got a chunk after a time, or began."""
     missing = func.sum(Dataset.upload_size - Dataset.upload_received)
-    return int(session.scalar(select(missing).where(*_UPLOADING)) or 0)
+    active = Dataset.upload_received_at > since
+    return int(session.scalar(select(missing).where(*_UPLOADING, active)) or 0)
 
 
 def complete(session: Session, limit: int, without: Collection[str]) -> Sequence[Dataset]:

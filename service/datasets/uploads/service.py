@@ -8,7 +8,7 @@ import errno
 import hashlib
 import re
 from collections.abc import Callable, Iterable, Iterator
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
 
 from sqlalchemy.orm import Session
@@ -43,8 +43,12 @@ class Part(NamedTuple):
     total: int
 
 
+# An upload that got no chunk for so long keeps no room for the rest of its file.
+_ACTIVE = timedelta(hours=1)
+
+
 def check_room(session: Session, upload: UploadRequest, settings: Settings) -> None:
-    """Check that a file may be uploaded, and that its disk has room for it beside all other uploads.
+    """Check that a file may be uploaded, and that its disk has room for it beside the other uploads of the last hour.
 
     Raises:
         Problem: 422, it is too large; 507, the disk is too full; 409, the artifacts are in a store from which no
@@ -63,7 +67,8 @@ def check_room(session: Session, upload: UploadRequest, settings: Settings) -> N
         free = None  # the first chunk will tell
     if free is None:
         return
-    left = free - free_space.FULL_BYTES - repository.outstanding_bytes(session)
+    active_since = datetime.now(UTC) - _ACTIVE
+    left = free - free_space.FULL_BYTES - repository.outstanding_bytes(session, active_since)
     if left < upload.size:
         detail = (
             f"The disk of {free_space.ARTIFACTS} has room for {max(0, left)} more bytes of uploads; the file has "

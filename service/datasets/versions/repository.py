@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 from sqlalchemy import Select, and_, func, or_, select, update
 from sqlalchemy.orm import Session
 
-from service.db.models import Checkpoint, Dataset, DatasetVersion, Job
+from service.db.models import Attempt, Checkpoint, Dataset, DatasetVersion, Job
 from service.states import TERMINAL
 
+MOST_LISTED = 200
+_ADOPTED_WITHIN = timedelta(days=2)
 _AVAILABLE = "registered"
 """State of checkpoints from which clones may continue."""
 
@@ -32,11 +34,12 @@ def of_job(session: Session, dataset_id: str, number: int) -> DatasetVersion | N
 
 
 def newest_first(session: Session, dataset: Dataset) -> Sequence[DatasetVersion]:
-    """Return all versions of a data set, newest first."""
+    """Return the newest versions of a data set, newest first; at most `MOST_LISTED`."""
     rows = session.scalars(
         select(DatasetVersion)
         .where(DatasetVersion.dataset_id == dataset.id)
         .order_by(DatasetVersion.number.desc())
+        .limit(MOST_LISTED)
     ).all()
     return rows or ([] if dataset.facts is None else [_of_dataset(dataset)])
 
@@ -109,7 +112,12 @@ def _unneeded() -> Select[DatasetVersion]:
         .where(Checkpoint.job_id == Job.id, Checkpoint.state == _AVAILABLE)
         .exists()
     )
-    may_go_on = or_(Job.status.not_in(TERMINAL), has_checkpoint)
+    # Whole checkpoints that an attempt could not report are adopted up to a day after its end.
+    may_get_one = and_(
+        Job.finished_at > datetime.now(UTC) - _ADOPTED_WITHIN,
+        select(Attempt.number).where(Attempt.owner == Job.id).exists(),
+    )
+    may_go_on = or_(Job.status.not_in(TERMINAL), has_checkpoint, may_get_one)
     # Two queries, each with an index.
     needed = [
         select(Job.id).where(uses, Job.deleted_at.is_(None), may_go_on).exists()

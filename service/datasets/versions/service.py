@@ -36,6 +36,11 @@ def refresh(session: Session, caller: Caller, dataset: Dataset) -> Dataset:
     waiting = (DatasetState.PENDING, DatasetState.INGESTING)
     if dataset.state in waiting or dataset.refresh_state in waiting:
         return dataset
+    if dataset.upload_file is not None and dataset.upload_received == 0:
+        detail = (
+            "The uploaded file was damaged and is removed. Delete the data set and upload it again"
+        )
+        raise Problem(409, "dataset-not-ready", detail)
     if dataset.state not in (DatasetState.READY, DatasetState.FAILED):
         detail = f"The data set is {dataset.state}; it can be refreshed when it is ready"
         raise Problem(409, "dataset-not-ready", detail)
