@@ -221,7 +221,7 @@ def decide(
         is_writable: whether the artifact store is; if not, no job could save anything, and none starts.
         api_answers: whether the API does; if not, no job could report its start, and none starts.
     """
-    queue = _with_numbers(queue, without_foreign(cluster, foreign or {}), limit)
+    queue = _with_numbers(queue, cluster, without_foreign(cluster, foreign or {}), limit)
     if not is_writable:
         return [Decision(job, "store", _NO_STORE) for job in queue]
     if not api_answers:
@@ -230,7 +230,7 @@ def decide(
 
 
 def _with_numbers(
-    queue: Iterable[Queued], nodes: Sequence[Node], limit: ClusterLimit
+    queue: Iterable[Queued], cluster: Cluster, nodes: Sequence[Node], limit: ClusterLimit
 ) -> list[Queued]:
     """Return the queue with numbers in place of what its jobs leave to admission."""
     largest = nodes_of_limit(limit)
@@ -238,7 +238,14 @@ def _with_numbers(
     # Most jobs of a long queue have equal demands.
     @cache
     def chosen(demand: Demand, automatic: Automatic, may_use_gpus: bool) -> Demand:
-        return choose(demand, automatic, nodes, largest, may_use_gpus=may_use_gpus)
+        return choose(
+            demand,
+            automatic,
+            nodes,
+            largest,
+            with_foreign=cluster.nodes,
+            may_use_gpus=may_use_gpus,
+        )
 
     def with_numbers(job: Queued) -> Queued:
         if job.automatic == NOTHING:

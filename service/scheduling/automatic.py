@@ -53,14 +53,16 @@ def choose(
     nodes: Sequence[Node],
     largest: Sequence[Node] = (),
     *,
+    with_foreign: Sequence[Node] = (),
     may_use_gpus: bool = True,
 ) -> Demand:
     """Return a demand with the numbers that are left to the service.
 
     Args:
         demand: with the CPUs of the last attempt, or any numbers in their place.
-        nodes: that there are.
+        nodes: that there are, without what other programs use of them.
         largest: nodes of the largest cluster, which count if `nodes` have no room for the job.
+        with_foreign: these nodes with it: a GPU that another program uses for a while is waited for.
         may_use_gpus: whether the quotas of the job's owners allow any.
     """
     worker, choice = demand.worker, demand.choice
@@ -74,6 +76,7 @@ def choose(
     possible = allowed if choice.labels and allowed else [*allowed, *largest]
     if automatic.gpus:
         with_gpu = worker._replace(gpus=1)
+        possible = [*possible, *(node for node in with_foreign if choice.allows(node))]
         has_gpus = may_use_gpus and any(Room.of(node).places(with_gpu) for node in possible)
         # A type of GPU is a request for one.
         worker = worker._replace(gpus=int(has_gpus or choice.gpu_type is not None))
