@@ -9,7 +9,7 @@ import pytest
 from service.client import Client
 from tests.support.polling import PATIENCE_SECONDS
 from tests.support.running_service import Served
-from tests.support.service_v0_1 import OldService, machine, resume_paused
+from tests.support.service_v0_1 import OldService, resume_paused
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("ray"), pytest.mark.timeout(900)]
 
@@ -29,11 +29,6 @@ def test_paused_job_of_an_old_home_resumes_with_its_losses(
         losses = dict(zip(curve.step, curve.values["loss"], strict=True))
         expected = dict(resumed["losses"])
         assert losses.keys() == set(range(1, resumed["step"] + 1)) | expected.keys()
-        after = [losses[step] for step in expected]
-        assert after[: len(alone)] == alone
-        # Crops are resampled with other rounding than in 0.1; without it, losses are the same bit for
-        # bit (`tests/service/test_upgrade.py`).
-        if machine() == record["machine"]:
-            assert after == pytest.approx(list(expected.values()), rel=1e-4)
-        # On other processors the last bits differ, and after many steps more than these.
-        assert after[0] == pytest.approx(expected[resumed["step"] + 1], rel=1e-3)
+        # Views are drawn otherwise than in 0.1; with its views, losses are its losses
+        # (`tests/service/test_upgrade.py`).
+        assert [losses[step] for step in expected][: len(alone)] == alone

@@ -60,6 +60,10 @@ NEVER_SUCCEED = {
     "POST /worker/v1/jobs/{job_id}/attempts/{number}/checkpoints",
     # Deprecated: ten random bodies are few for an ingest's report; all of `/worker/v1/runs` are sent.
     "POST /worker/v1/datasets/{dataset_id}/finish",
+    # Nor are they enough for the reports of all kinds of runs; those of attempts are sent.
+    "POST /worker/v1/runs/{run_id}/finish",
+    # A preview that is not drawn has no files.
+    "GET /v1/previews/{preview_id}/files/{name}",
     "POST /worker/v1/runs/{run_id}/artifacts",
     "POST /worker/v1/runs/{run_id}/checkpoints",
     # The newest checkpoint of a running job cannot be deleted.
@@ -120,6 +124,9 @@ class World:
             "tenant": tenant,
             "name": "model.json",
         }
+        if "{preview_id}" in operation:  # a token may have few of them
+            answer = api.client.post(f"/v1/datasets/{dataset}/previews", json={"spec": {}})
+            ids["preview_id"] = answer.json()["id"]
         return ids, headers
 
 

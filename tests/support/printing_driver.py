@@ -39,7 +39,8 @@ def print_lines(config: dict[str, object]) -> None:
 
 if __name__ == "__main__":
     workers.rank.train_rank = print_lines
-    spec = resolve(JobSpec.model_validate({"dataset": "none", "resources": {"workers": 2}}), FACTS)
+    resources = {"workers": 2, "cpus_per_worker": 1, "gpus_per_worker": 0}
+    spec = resolve(JobSpec.model_validate({"dataset": "none", "resources": resources}), FACTS)
     start = AttemptStart(
         spec=spec.model_dump(mode="json"),
         dataset=WorkerDataset(id="ds", name="none", uri="", index_uri="", facts=FACTS.model_dump()),
