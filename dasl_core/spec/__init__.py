@@ -15,7 +15,14 @@ from dasl_core.spec.methods.simclr import SimCLR
 from dasl_core.spec.normalization import Normalization, recorded_normalization
 from dasl_core.spec.problems import FieldProblem, SpecError
 from dasl_core.spec.regularizers import DAR, SEC, Clusters
-from dasl_core.spec.resolve import DatasetFacts, Estimate, estimate, precision_with, resolve
+from dasl_core.spec.resolve import (
+    DatasetFacts,
+    Estimate,
+    estimate,
+    evaluation_problem,
+    precision_with,
+    resolve,
+)
 from dasl_core.spec.resolved import (
     ResolvedAugment,
     ResolvedBackbone,
@@ -79,6 +86,7 @@ __all__ = [
     "apply_overrides",
     "branch_problems",
     "estimate",
+    "evaluation_problem",
     "field_problems",
     "load_spec",
     "precision_with",

@@ -98,7 +98,7 @@ class Evaluate(SpecModel):
     dataset: Name | None = Field(
         None,
         description=(
-            "Another registered data set to evaluate on; must differ from `dataset`. null: "
+            "Another registered data set to evaluate on; must differ from `dataset`, with as many bands and values in the same units. null: "
             "hold out images of the training set."
         ),
     )

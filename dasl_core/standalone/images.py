@@ -11,6 +11,7 @@ from dasl_core.data.cache import cache_root
 from dasl_core.data.index import DatasetIndex
 from dasl_core.data.ingest import list_source
 from dasl_core.data.sources import SourceRecord, find_source
+from dasl_core.spec.locations import local_path
 from dasl_core.spec.source import SourceOptions, remote_scheme
 from dasl_core.standalone.console import print_line
 from dasl_core.standalone.index_cache import open_index
@@ -45,7 +46,10 @@ class ImageLocation:
     @property
     def local_path(self) -> Path | None:
         """The path with links resolved; None on another machine."""
-        return None if remote_scheme(self.uri) is not None else Path(self.uri).resolve()
+        if remote_scheme(self.uri) is not None:
+            return None
+        path = local_path(self.uri) if "://" in self.uri else Path(self.uri)
+        return path.resolve()
 
     @property
     def _path(self) -> str:

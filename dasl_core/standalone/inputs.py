@@ -68,7 +68,9 @@ def read_spec(path: Path, options: DataOptions, overrides: list[str]) -> tuple[J
             "--evaluate-data",
         )
         # Names tell the two apart, and parts of a data set may have folders of the same name.
-        if evaluate["dataset"] == settings["dataset"] and not evaluate_data.is_same(data):
+        if evaluate_data.is_same(data):
+            evaluate["dataset"] = settings["dataset"]  # which the spec refuses
+        elif evaluate["dataset"] == settings["dataset"]:
             evaluate["dataset"] = evaluate_data.name_with_parent
     elif options.evaluate_split is not None:
         raise ValueError(

@@ -18,6 +18,7 @@ from dasl_core.spec import (
     ResolvedResources,
     SpecError,
     WeightsRecord,
+    evaluation_problem,
     field_problems,
     read_record,
     resolve,
@@ -171,6 +172,12 @@ def _train(
         if locations.evaluate_data is not None:
             evaluate_on, _ = open_images(locations.evaluate_data)
         spec = resolve(spec, index.facts(), on_rank_0(lambda: _read_record(spec, start)))
+        if spec.evaluate.dataset is not None and evaluate_on is not None:
+            unfit = evaluation_problem(
+                spec.evaluate.dataset, evaluate_on.facts(), index.facts(), spec.backbone
+            )
+            if unfit:
+                raise SpecError([unfit])
         if run_dir is not None:
             if start is None:  # a resumed run has its spec already
                 run_dir.write_spec(spec.model_dump_json(indent=2))

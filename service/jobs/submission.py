@@ -16,6 +16,7 @@ from dasl_core.spec import (
     JobSpec,
     ResolvedJobSpec,
     SpecError,
+    evaluation_problem,
 )
 from dasl_core.spec import estimate as estimate_cost
 from dasl_core.spec import resolve as resolve_spec
@@ -99,6 +100,13 @@ def plan(
         )
     except SpecError as error:
         problems += error.problems
+    else:
+        if spec.evaluate.dataset is not None and evaluate_version is not None:
+            of_evaluation = DatasetFacts.model_validate(evaluate_version.facts)
+            unfit = evaluation_problem(
+                spec.evaluate.dataset, of_evaluation, facts, resolved.backbone
+            )
+            problems += [unfit] if unfit else []
     if problems:
         # Too many workers exceed both the cluster and the data: report one problem per field.
         by_field: dict[str, FieldProblem] = {}

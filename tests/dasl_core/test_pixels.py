@@ -18,6 +18,7 @@ from dasl_core.spec import (
     SpecError,
     WeightsRecord,
     branch_problems,
+    evaluation_problem,
     resolve,
 )
 from dasl_core.spec.normalization import IMAGENET
@@ -119,6 +120,38 @@ def test_percentiles_need_different_measured_values() -> None:
     assert problem(constant, window={"percentiles": [1, 99]}).message == (
         "is empty: both percentiles of the data set's values are 7"
     )
+
+
+IN_8_BITS = tuple(value / 16 for value in VALUES)
+
+
+@pytest.mark.parametrize(
+    ("trained", "evaluated", "message"),
+    [
+        (EIGHT_BIT, facts(bands=1), None),
+        (EIGHT_BIT, facts(bands=4), None),  # opacity, or CMYK
+        (EIGHT_BIT, facts(bands=5), "5 bands, and backbone.in_channels is 3"),
+        (EIGHT_BIT, facts(bands=4, dtype="uint16"), None),  # likewise
+        (EIGHT_BIT, facts(bands=4, dtype="float32"), "4 bands, and backbone.in_channels is 3"),
+        (facts(bands=5), EIGHT_BIT, "3 bands, and backbone.in_channels is 5"),
+        (facts(bands=5), facts(bands=5), None),
+        (XRAY, XRAY.model_copy(update={"quantiles": IN_8_BITS}), None),  # dark, but in the units
+        (XRAY, facts(quantiles=IN_8_BITS), "has uint8 values from 0.875 to 243.875"),
+        (facts(quantiles=IN_8_BITS), XRAY, "has uint16 values from 14 to 3902"),
+        (XRAY, facts(dtype="int16", quantiles=VALUES), None),
+        (XRAY, facts(), None),  # ingested by an older version, which measured nothing
+    ],
+)
+def test_images_to_evaluate_on_have_the_bands_and_units_of_the_network(
+    trained: DatasetFacts, evaluated: DatasetFacts, message: str | None
+) -> None:
+    found = evaluation_problem("other", evaluated, trained, backbone(trained))
+    if message is None:
+        assert found is None
+    else:
+        assert found is not None
+        assert (found.field, found.given) == ("evaluate.dataset", "other")
+        assert message in found.message
 
 
 @pytest.mark.parametrize("quantiles", [[0, 1], [*VALUES[:-1], 0]])

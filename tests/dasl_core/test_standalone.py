@@ -208,6 +208,24 @@ def test_splits_of_one_source_are_trained_and_evaluated_on(folder: Path) -> None
     assert (data["train_images"], data["held_out_images"]) == (24, 6)
 
 
+@pytest.mark.parametrize("written", ["{}", "{}/", "file://{}"])
+def test_same_images_are_not_evaluated_on_by_another_name(
+    folder: Path, capsys: pytest.CaptureFixture[str], written: str
+) -> None:
+    pictures = str(folder / "pictures")
+    options = DataOptions(pictures, evaluate_data=written.format(pictures))
+    assert train(folder, "dataset=birds", "evaluate.dataset=others", options=options) == 1
+    assert "evaluate.dataset: must differ from `dataset`" in capsys.readouterr().err
+
+
+def test_output_inside_images_named_by_a_uri_is_refused(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = DataOptions(f"file://{folder / 'pictures'}")
+    assert train(folder, "dataset=null", output="pictures/out", options=options) == 1
+    assert "is inside the folder of images" in capsys.readouterr().err
+
+
 def test_split_to_evaluate_on_needs_images(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

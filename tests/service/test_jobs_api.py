@@ -113,6 +113,14 @@ def test_submit_names_the_bad_field(api: Api, spec: dict[str, Any], field: str) 
     assert api.client.get("/v1/jobs").json()["data"] == []
 
 
+def test_submit_refuses_evaluation_on_images_of_other_bands(api: Api) -> None:
+    api.dataset()
+    api.dataset("satellite", bands=5)
+    spec = {"dataset": "emoji", "evaluate": {"dataset": "satellite"}}
+    problem = refused(api.client.post("/v1/jobs", json=spec), 422, "evaluate.dataset")
+    assert "has images of 5 bands" in problem["errors"][0]["message"]
+
+
 def test_submit_refuses_evaluation_on_training_dataset(api: Api) -> None:
     dataset_id = api.dataset()
     for name in ("emoji", dataset_id):

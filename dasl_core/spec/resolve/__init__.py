@@ -19,6 +19,7 @@ from dasl_core.spec.resolve.batch import choose_batch
 from dasl_core.spec.resolve.checks import check_backbone, check_ignored, check_labels
 from dasl_core.spec.resolve.estimate import Estimate, estimate
 from dasl_core.spec.resolve.evaluate import check_evaluate, check_named_metrics, resolve_evaluate
+from dasl_core.spec.resolve.evaluated import evaluation_problem
 from dasl_core.spec.resolve.facts import DatasetFacts, training_images
 from dasl_core.spec.resolve.pixels import (
     check_extra_bands,
@@ -41,7 +42,15 @@ from dasl_core.spec.resolve.train import check_learning_rate, precision_with, re
 from dasl_core.spec.resolved import ResolvedBackbone, ResolvedJobSpec
 from dasl_core.spec.weights_record import NO_RECORD, WeightsRecord
 
-__all__ = ["DatasetFacts", "Estimate", "choose_k", "estimate", "precision_with", "resolve"]
+__all__ = [
+    "DatasetFacts",
+    "Estimate",
+    "choose_k",
+    "estimate",
+    "evaluation_problem",
+    "precision_with",
+    "resolve",
+]
 
 
 def resolve(

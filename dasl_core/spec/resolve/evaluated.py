@@ -1,0 +1,47 @@
+"""Check that the images of another data set can be evaluated on."""
+
+from dasl_core.spec.problems import FieldProblem
+from dasl_core.spec.resolve.facts import DatasetFacts
+from dasl_core.spec.resolve.pixels import RGB, percentile
+from dasl_core.spec.resolved import ResolvedBackbone
+
+# Values of another type that have less in common with the window are in other units: 8 bits are 0.06 of 12 bits.
+SMALLEST_SHARE = 0.1
+
+
+def evaluation_problem(
+    name: str, evaluated: DatasetFacts, trained: DatasetFacts, backbone: ResolvedBackbone
+) -> FieldProblem | None:
+    """Describe why images do not fit the channels or the window of the network; None if they do.
+
+    Args:
+        name: `evaluate.dataset` of the spec.
+        evaluated: facts about that data set.
+        trained: facts about the data set to train on.
+        backbone: resolved for the latter.
+    """
+    channels, bands = backbone.in_channels, evaluated.bands
+    # Decoders turn gray, opacity and CMYK into color, and color into luminance. The facts do not tell whether a
+    # second or fourth band is opacity.
+    may_be_color = bands in (1, RGB) or (bands in (2, 4) and evaluated.dtype in ("uint8", "uint16"))
+    if bands not in (channels, trained.bands) and not (channels in (1, RGB) and may_be_color):
+        return FieldProblem(
+            "evaluate.dataset",
+            f"has images of {bands} bands, and backbone.in_channels is {channels}",
+            name,
+            f"images of {channels} bands",
+        )
+    if evaluated.dtype == trained.dtype or evaluated.quantiles is None:
+        return None
+    low, high = backbone.window
+    least, most = (percentile(evaluated.quantiles, each) for each in (0.1, 99.9))
+    common = min(most, high) - max(least, low)
+    if common >= SMALLEST_SHARE * max(high - low, most - least):
+        return None
+    return FieldProblem(
+        "evaluate.dataset",
+        f"has {evaluated.dtype} values from {least:g} to {most:g}, and backbone.window, of the {trained.dtype} "
+        f"images to train on, goes from {low:g} to {high:g}",
+        name,
+        "images in the units of those to train on",
+    )
