@@ -64,9 +64,9 @@ class IngestPolicy(RerunPolicy[IngestView]):
     def counted_after(self, session: Session, owner: str) -> int:
         return datasets.ingest_after(session, owner)
 
-    def gone(self, losses: int) -> str:
+    def gone(self, culprit: str, losses: int) -> str:
         return (
-            f"Ray went away {losses} times while the images were read, perhaps for lack of memory. Check why Ray's "
+            f"{culprit} went away {losses} times while the images were read, perhaps for lack of memory. Check why Ray's "
             "head ended, give it more memory or make the largest images smaller, then read them again: dasl datasets refresh"
         )
 

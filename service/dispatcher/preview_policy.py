@@ -47,9 +47,9 @@ class PreviewPolicy(RerunPolicy[RunView]):
     def command(self, run: RunView) -> str:
         return self._context.entrypoints.preview.format(run=run.submission_id, preview=run.owner)
 
-    def gone(self, losses: int) -> str:
+    def gone(self, culprit: str, losses: int) -> str:
         return (
-            f"Ray went away {losses} times while the preview was drawn, perhaps for lack of memory. Check why Ray's "
+            f"{culprit} went away {losses} times while the preview was drawn, perhaps for lack of memory. Check why Ray's "
             "head ended, then request it again, with fewer images or a smaller backbone.image_size"
         )
 

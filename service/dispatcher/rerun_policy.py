@@ -50,8 +50,8 @@ class RerunPolicy(RunPolicy[V]):
         """When the last run of each owner ended without the API, for a pause of `LONGEST_RETRY`."""
 
     @abstractmethod
-    def gone(self, losses: int) -> str:
-        """Return why an owner fails for good whose runs Ray has lost so often."""
+    def gone(self, culprit: str, losses: int) -> str:
+        """Return why an owner fails for good whose runs Ray, or the service, has lost so often."""
 
     def counted_after(self, session: Session, owner: str) -> int:
         """Return the number of the last run that does not count any more: of an earlier request."""
@@ -88,7 +88,8 @@ class RerunPolicy(RunPolicy[V]):
                     f"The service was killed during the {self.noun}, perhaps for lack of memory"
                 )
             return Ending("lost", {"type": kind, "message": message}, Retry.INFRASTRUCTURE)
-        return Ending("lost", {"type": kind, "message": self.gone(losses)}, Retry.NEVER)
+        message = self.gone("The service" if crashed else "Ray", losses)
+        return Ending("lost", {"type": kind, "message": message}, Retry.NEVER)
 
     def on_driver_ended(self, run: V, submission: Submission) -> Ending:
         lines = last_lines_if_readable(self._context.executor, run.submission_id)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -718,6 +718,10 @@ def test_old_version_leaves_no_files_once_no_job_needs_it(world: World) -> None:
     assert left() == ["2"]
     world.cancel(job)
     world.tick()
+    world.tick(400)
+    assert left() == ["2"], "a checkpoint of its attempt may still be found"
+    with world.database.write() as session:
+        session.get_one(Job, job).finished_at = datetime(2026, 1, 1, tzinfo=UTC)
     world.tick(400)
     assert left() == []
 
