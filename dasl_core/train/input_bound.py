@@ -46,7 +46,7 @@ class InputBound:
 class InputWatch:
     """Judges the times of each report.
 
-    A cause is told once until steps wait less than `WAITS_NO_LONGER`. The first report is ignored: its first
+    A cause is reported once until steps wait less than `WAITS_NO_LONGER`. The first report is ignored: its first
     step waits for the first images in any case.
     """
 

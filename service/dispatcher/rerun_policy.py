@@ -31,7 +31,7 @@ V = TypeVar("V", bound=RunView)
 
 
 class RerunPolicy(RunPolicy[V]):
-    """Rules for runs that begin anew when they are repeated."""
+    """Rules for runs that start from the beginning when they are repeated."""
 
     finalized = False
     max_failures: int

@@ -1,6 +1,6 @@
-"""Completion of uploads whose last byte is stored, and removal of those that nobody continues.
+"""Completion of uploads whose last byte is stored, and removal of abandoned ones.
 
-A file is completed in short rounds, because joining or checking it may take minutes; a dispatcher that starts anew begins
+A file is completed in short rounds, because joining or checking it may take minutes; a restarted dispatcher begins
 again with it.
 """
 

@@ -115,7 +115,7 @@ def _misfits(rooms: Sequence[Room], resources: Resources, or_cpus: bool) -> list
     """Return why a job could not start even if the nodes were empty.
 
     Args:
-        or_cpus: whether nobody asked for the GPUs of its workers.
+        or_cpus: whether the GPUs of its workers were chosen, not requested.
     """
     worker = Worker.of(resources)
     room = places(rooms, worker)

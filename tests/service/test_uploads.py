@@ -220,7 +220,7 @@ def test_lost_chunk_fails_the_data_set(stored: Api) -> None:
 
 @each_once
 def test_completion_survives_a_kill_at_any_step(stored: Api) -> None:
-    """Each step is followed by a dispatcher that starts anew."""
+    """The dispatcher is restarted after each step."""
     sha256 = hashlib.sha256(CONTENT).hexdigest()
     dataset_id = begin(stored, len(CONTENT), sha256=sha256).json()["id"]
     for start in (0, 1000, 2000):

@@ -202,7 +202,7 @@ def _change(images: Tensor, chosen: Tensor, change: Callable[[Tensor, Tensor], T
 
     Args:
         chosen: (B,) bool, which ones, on the CPU.
-        change: computes them anew from themselves and their positions (on the CPU).
+        change: returns their new pixels, from these and their positions (on the CPU).
     """
     rows = chosen.nonzero().squeeze(1)
     if len(rows) == len(images):
