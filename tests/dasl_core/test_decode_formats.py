@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import io
 import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pillow_heif
@@ -302,3 +304,32 @@ def test_header_reads_few_bytes(name: str) -> None:
     file = CountingFile(content)
     read_header(file, "x")
     assert file.count < 20_000 < len(content) / 4
+
+
+def test_arrays_are_read_in_several_threads() -> None:
+    """While Python code runs in the middle of a parse, as a finalizer may: CPython 3.11 then fails in another one."""
+
+    class Finalized:
+        def __init__(self) -> None:
+            self.cycle = self
+
+        def __del__(self) -> None:
+            for _ in range(50):
+                pass
+
+    content = as_npy(GRAY16)
+
+    def read(_: int) -> tuple[int, int]:
+        Finalized()
+        header = read_header(io.BytesIO(content), "a.npy")
+        return header.width, header.height
+
+    threshold, interval = gc.get_threshold(), sys.getswitchinterval()
+    gc.set_threshold(5)
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(4) as pool:
+            assert set(pool.map(read, range(2000))) == {(WIDTH, HEIGHT)}
+    finally:
+        gc.set_threshold(*threshold)
+        sys.setswitchinterval(interval)

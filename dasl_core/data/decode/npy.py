@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from threading import Lock
 from typing import IO
 
 import numpy as np
@@ -11,6 +12,9 @@ from dasl_core.data.decode.header import Header, pixel_type
 from dasl_core.data.decode.pixels import Pixels, colors_of, from_file_type
 
 MAGIC = npy_format.MAGIC_PREFIX
+# NumPy parses headers with `ast.literal_eval`, which CPython 3.11 may fail in several threads at once: "AST
+# constructor recursion depth mismatch" (python/cpython#106905).
+_PARSING = Lock()
 
 
 def read_header(file: IO[bytes]) -> Header:
@@ -32,8 +36,12 @@ def decode(file: IO[bytes]) -> Pixels:
     return Pixels(from_file_type(values), colors_of(header.bands))
 
 
-def _read(file: IO[bytes]) -> tuple[Header, tuple[int, ...], bool, np.dtype]:
-    file.seek(0)
+def read_array_header(file: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype]:
+    """Read the header of an array of any shape: this, whether it is stored by columns, and its type.
+
+    Raises:
+        Exception: it is damaged, or of a version other than 1.0 and 2.0.
+    """
     version = npy_format.read_magic(file)
     read = {
         (1, 0): npy_format.read_array_header_1_0,
@@ -41,7 +49,13 @@ def _read(file: IO[bytes]) -> tuple[Header, tuple[int, ...], bool, np.dtype]:
     }.get(version)
     if read is None:
         raise ValueError(f"the image is damaged: version {version} of .npy is not 1.0 or 2.0")
-    shape, by_columns, stored = read(file)
+    with _PARSING:
+        return read(file)  # type: ignore[no-any-return]
+
+
+def _read(file: IO[bytes]) -> tuple[Header, tuple[int, ...], bool, np.dtype]:
+    file.seek(0)
+    shape, by_columns, stored = read_array_header(file)
     if len(shape) not in (2, 3):
         raise ValueError(
             f"the image is an array of shape {shape}, and must be (H, W) or (H, W, bands)"

@@ -8,6 +8,7 @@ from typing import BinaryIO
 
 import numpy as np
 
+from dasl_core.data.decode.npy import read_array_header
 from dasl_core.data.sources.base import Entry, Listing, OnListed, check_count, one_line
 from dasl_core.data.sources.storage import Storage
 
@@ -65,11 +66,7 @@ class ArraySource:
         name = self.files[0]
         file = io.BytesIO(self.storage.read(name, 0, _HEADER))
         try:
-            version = np.lib.format.read_magic(file)
-            read = {(1, 0): np.lib.format.read_array_header_1_0}.get(
-                version, np.lib.format.read_array_header_2_0
-            )
-            shape, fortran, dtype = read(file)
+            shape, fortran, dtype = read_array_header(file)
         except Exception as error:  # damaged headers raise almost anything
             raise ValueError(f"{name} is not a .npy file: {one_line(error)}") from error
         if len(shape) not in (3, 4) or fortran or dtype.hasobject or dtype.kind not in "uif":
