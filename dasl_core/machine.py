@@ -1,5 +1,6 @@
 """The CPU cores and the memory that this process may use, which are fewer than the machine's in a container."""
 
+import ctypes
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -7,6 +8,9 @@ from pathlib import Path
 _PROCESS = Path("/proc/self/cgroup")
 _MACHINE = Path("/proc/meminfo")
 _CGROUPS = Path("/sys/fs/cgroup")
+# Parameters of glibc's mallopt, and the largest value that one can have: 2 GiB.
+_M_TRIM_THRESHOLD, _M_MMAP_MAX = -1, -4
+_LARGEST = 2**31 - 1
 
 
 def usable_cores() -> int:
@@ -52,6 +56,20 @@ def available_memory() -> int:
             cached = statistics.get("file", statistics.get("cache", 0))
             memory = min(memory, int(limit[0]) - int(used[0]) + cached)
     return max(0, memory)
+
+
+def keep_freed_memory() -> None:
+    """Let this process keep memory that it frees, up to 2 GiB, for its next allocations.
+
+    glibc gives large blocks back at once, so in every step the kernel clears each page of each large tensor of a
+    CPU anew. With another C library this does nothing.
+    """
+    try:
+        mallopt = ctypes.CDLL(None).mallopt
+    except (OSError, AttributeError):
+        return
+    mallopt(_M_MMAP_MAX, 0)
+    mallopt(_M_TRIM_THRESHOLD, _LARGEST)
 
 
 def _pairs(file: Path) -> dict[str, int]:

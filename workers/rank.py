@@ -33,6 +33,7 @@ def train_rank(config: dict[str, Any]) -> None:
 
     from dasl_core.data.cache import cache_root
     from dasl_core.distributed import rank, world_size
+    from dasl_core.machine import keep_freed_memory
     from dasl_core.spec.locations import ReadableFolders
     from dasl_core.train.build import RunFiles, pretrain
     from dasl_core.train.reporter import NullReporter
@@ -88,6 +89,8 @@ def train_rank(config: dict[str, Any]) -> None:
         # After the report: if the GPU is broken, the next attempt must know which nodes to avoid.
         if device.type == "cuda":
             torch.cuda.set_device(device)
+        else:
+            keep_freed_memory()
         submission = config["run"] or f"{config['job']}-{config['attempt']}"
         shared = stack.enter_context(SubmissionFolder(scratch_root(), submission))
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=shared.path)))

@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 
 from dasl_core.distributed import rank
-from dasl_core.machine import usable_cores
+from dasl_core.machine import keep_freed_memory, usable_cores
 from dasl_core.spec import JobSpec
 
 # Rank 0 may decode millions of images while the others wait.
@@ -46,6 +46,8 @@ def join_ranks(spec: JobSpec) -> torch.device:
     if spec.resources.gpus_per_worker:
         device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
         torch.cuda.set_device(device)
+    else:
+        keep_freed_memory()
     if spec.resources.workers > 1:
         dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
     return device

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import platform
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -69,3 +72,25 @@ def test_limit_limits_memory(cgroups: Path, process: str, file: str) -> None:
     assert usable_memory() == 1 << 28
     write(cgroups, process, {file: "max\n"})
     assert usable_memory() > 1 << 28
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc can be told")
+def test_freed_memory_is_kept() -> None:
+    script = """
+import resource, sys
+from dasl_core.machine import keep_freed_memory
+
+def faults():
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    bytearray(200_000_000)[:: 4096]
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+
+first = faults()
+keep_freed_memory()
+faults()
+print(first, faults())
+"""
+    output = subprocess.check_output([sys.executable, "-c", script], text=True)
+    before, after = map(int, output.split())
+    assert before > 10_000, "one for each page"
+    assert after < 1000
