@@ -30,7 +30,7 @@ from dasl_core.data.shard_store import ShardStore
 logger = logging.getLogger(__name__)
 
 SHARD_BYTES = 256 << 20
-_FORMAT = 1
+_FORMAT = 2
 _MANIFEST = "manifest.json"
 _SHARD_NAME = re.compile(r"(\d+)\.shard")
 # A store that does not answer is left alone for so long; its images are decoded meanwhile.

@@ -22,6 +22,8 @@ from dasl_core.spec.fields import EIGHT_BIT
 
 # Side of views from which a CPU crops images one by one. Smaller ones take less time in a batch.
 ONE_BY_ONE_FROM = 64
+# The same for blurs, which smaller views do with convolutions.
+BLUR_ONE_BY_ONE_FROM = 128
 # Numbers of a view that a CPU renders at a time: about what a core's cache holds.
 NUMBERS_AT_A_TIME = 1 << 17
 # Bytes of canvases that a GPU converts to floating point at a time.
@@ -175,7 +177,7 @@ def _finish(
     def blurred(chosen: Tensor, rows: Tensor) -> Tensor:
         assert view.sigma is not None
         sigma = view.sigma[rows]
-        if images.device.type == "cpu":
+        if images.device.type == "cpu" and images.shape[-1] >= BLUR_ONE_BY_ONE_FROM:
             for image, each in zip(chosen, sigma.tolist(), strict=True):
                 blur_one(image, each, out=image)
             return chosen
