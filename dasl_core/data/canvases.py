@@ -1,7 +1,8 @@
 """Canvases of the images of a data set, from a cache on disk."""
 
 import logging
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -74,13 +75,21 @@ class Canvases:
         for position in sorted(self.unreadable)[:PATHS_REPORTED]:
             self._warn(position)
 
-    def read(self, indices: Sequence[int] | np.ndarray) -> tuple[Tensor, Tensor]:
-        """Canvases (B, C, S, S) of the index's type and valid heights and widths (B, 2) int64 of some images."""
+    def read(
+        self,
+        indices: Sequence[int] | np.ndarray,
+        on_decoded: Callable[[float], None] = lambda seconds: None,
+    ) -> tuple[Tensor, Tensor]:
+        """Canvases (B, C, S, S) of the index's type and valid heights and widths (B, 2) int64 of some images.
+
+        Args:
+            on_decoded: called with the processor time of the decoding threads, if they are needed.
+        """
         positions = np.asarray(indices, dtype=np.int64)
         if self._pixels is None:
             pixels = np.zeros((len(positions), *self._drawer.shape[1:]), self._drawer.dtype)
-            for _ in self._pool.map(self._draw_into, pixels, positions.tolist()):
-                pass  # raise what a thread has raised
+            # The sum raises what a thread has raised.
+            on_decoded(sum(self._pool.map(self._draw_timed, pixels, positions.tolist())))
         else:
             pixels = self._pixels[positions]
             if self.unreadable:  # another process may be writing them
@@ -144,8 +153,13 @@ class Canvases:
             "decoded images cannot be cached (%s): every epoch decodes them again", reason
         )
 
+    def _draw_timed(self, canvas: np.ndarray, position: int) -> float:
+        """Draw an image into its black canvas, if it can be read; return the processor time of this thread."""
+        began = time.thread_time()
+        self._draw_into(canvas, position)
+        return time.thread_time() - began
+
     def _draw_into(self, canvas: np.ndarray, position: int) -> None:
-        """Draw an image into its black canvas, if it can be read."""
         if position in self.unreadable and self._shards is not None:
             return
         pixels = None if self._shards is None else self._shards.read(position)

@@ -36,6 +36,7 @@ class Batch:
         indices: (N,) int64, positions in the index of all images of the global batch, in rank order.
         step: within the epoch.
         seconds: that a thread took to read and decode it.
+        worked: processor time of all threads that did so.
     """
 
     canvases: Tensor
@@ -43,6 +44,7 @@ class Batch:
     indices: Tensor
     step: int
     seconds: float = 0.0
+    worked: float = 0.0
 
 
 class EpochLoader:
@@ -105,12 +107,14 @@ class EpochLoader:
         order_of = lru_cache(maxsize=2)(self.order)
 
         def read(position: tuple[np.ndarray, int]) -> Batch:
-            started = time.perf_counter()
+            started, decoded = time.perf_counter(), list[float]()
+            began = time.thread_time()
             order, step = position
             batch = order[step * self.batch_size : (step + 1) * self.batch_size]
-            pixels, valid_hw = self.canvases.read(batch[begin : begin + share])
+            pixels, valid_hw = self.canvases.read(batch[begin : begin + share], decoded.append)
             seconds = time.perf_counter() - started
-            return finish(Batch(pixels, valid_hw, torch.from_numpy(batch), step, seconds))
+            worked = time.thread_time() - began + sum(decoded)
+            return finish(Batch(pixels, valid_hw, torch.from_numpy(batch), step, seconds, worked))
 
         positions = (divmod(step, self.steps) for step in range(first, last))
         with ThreadPoolExecutor(READERS, thread_name_prefix="read-ahead") as readers:

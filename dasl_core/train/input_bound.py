@@ -13,7 +13,8 @@ Cause = Literal["decoding", "storage", "copying", "views"]
 # it is so no longer.
 WAITS, WAITS_NO_LONGER = 0.2, 0.1
 
-# Share of their time in which the threads that read images use a core if nothing but cores holds them back.
+# Share of their time in which the threads that read images use a core if nothing but cores holds them back: all of
+# it, or where the cores also train, that in which steps wait.
 BUSY = 0.6
 
 
@@ -79,9 +80,14 @@ class InputWatch:
 
 def waiting(times: Times) -> float:
     """The share of the time, without that of evaluations, in which steps waited for images."""
-    trained = times.wall - times.seconds.get("evaluation", 0.0)
     waited = times.seconds.get("data_wait", 0.0)
-    return 0.0 if waited <= 0 else min(1.0, waited / max(trained, waited))
+    return 0.0 if waited <= 0 else waited / _trained(times)
+
+
+def _trained(times: Times) -> float:
+    """Seconds without those of evaluations."""
+    trained = times.wall - times.seconds.get("evaluation", 0.0)
+    return max(trained, times.seconds.get("data_wait", 0.0))
 
 
 def cause_of(times: Times, reading: Reading) -> Cause:
@@ -90,8 +96,8 @@ def cause_of(times: Times, reading: Reading) -> Cause:
     Threads that are not busy wait for storage. Busy ones decode, or copy canvases from the cache; where the
     cores also train, the views may be what keeps them busy.
     """
-    busy = BUSY * times.wall * (reading.threads if reading.decodes else READERS)
-    if times.threads < busy:
+    seconds = times.seconds.get("data_wait", 0.0) if reading.on_cpu else _trained(times)
+    if times.worked < BUSY * seconds * (reading.threads if reading.decodes else READERS):
         return "storage"
     if reading.decodes:
         return "decoding"

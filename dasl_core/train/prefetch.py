@@ -62,7 +62,7 @@ class ViewPrefetcher:
                 with self.timer.span("data_wait"):
                     batch = next(source, None)
                 if batch is not None:
-                    self.timer.add("decode", batch.seconds)
+                    self.timer.add("decode", batch.seconds, batch.worked)
                     if not self._looks_ahead:
                         yield batch
                         continue

@@ -34,12 +34,12 @@ class Times:
     Attributes:
         wall: seconds between them.
         seconds: of each activity. Activities overlap, and threads add up: the sum need not be `wall`.
-        threads: seconds that the processor worked for threads other than the training loop's.
+        worked: processor time of other threads that `StepTimer.add` was told of: those that read images.
     """
 
     wall: float
     seconds: dict[Activity, float]
-    threads: float = 0.0
+    worked: float = 0.0
 
     def shares(self) -> dict[Activity, float]:
         """The share of the wall-clock time of each activity."""
@@ -50,7 +50,7 @@ class Times:
         seconds = {
             each: self.seconds.get(each, 0.0) + other.seconds.get(each, 0.0) for each in ACTIVITIES
         }
-        return Times(self.wall + other.wall, seconds, self.threads + other.threads)
+        return Times(self.wall + other.wall, seconds, self.worked + other.worked)
 
 
 class RecentTimes:
@@ -128,9 +128,10 @@ class StepTimer:
             return nullcontext()
         return self.span("communication")
 
-    def add(self, activity: Activity, seconds: float) -> None:
-        """Count time that another thread spent on an activity."""
+    def add(self, activity: Activity, seconds: float, worked: float) -> None:
+        """Count time that other threads spent on an activity, and their processor time."""
         self._threads[activity] += seconds
+        self._worked += worked
 
     def report(self) -> Times:
         """Return the times since the last report, and reset them."""
@@ -141,14 +142,12 @@ class StepTimer:
         for activity, of_device in self._read_marks().items():
             seconds[activity] += of_device
         wall = max(time.perf_counter() - self._since, 1e-9)
-        threads = time.process_time() - self._process_since
-        threads -= time.thread_time() - self._thread_since
+        times = Times(wall, dict(seconds), self._worked)
         self._begin_report()
-        return Times(wall, dict(seconds), max(0.0, threads))
+        return times
 
     def _begin_report(self) -> None:
-        self._since, self._process_since = time.perf_counter(), time.process_time()
-        self._thread_since = time.thread_time()
+        self._since, self._worked = time.perf_counter(), 0.0
         self._origin = self._mark() if self.device.type == "cuda" else None
 
     def _mark(self) -> torch.cuda.Event:

@@ -36,7 +36,7 @@ CACHED = replace(DECODES, decodes=False)
 
 
 def report(waits: float, *, busy: float = 4.0, **seconds: float) -> Times:
-    """Ten seconds of training in which steps waited for this share; `busy` cores read."""
+    """Ten seconds in which steps waited for this share; the threads that read used `busy` cores."""
     known = {"data_wait": 10 * waits, **seconds}
     return Times(10.0, known, 10 * busy)  # type: ignore[arg-type]
 
@@ -98,6 +98,11 @@ def test_evaluations_are_no_training() -> None:
         ),
         (CACHED, report(0.5, busy=READERS), "copying", "Lower backbone.image_size"),
         (CACHED, report(0.5, busy=0.5), "storage", "files are read slowly"),
+        # Evaluations read other images.
+        (DECODES, report(0.25, busy=1.5, evaluation=5.0), "decoding", "4 threads"),
+        # Threads that share their cores with the training read while it waits.
+        (replace(DECODES, on_cpu=True), report(0.5, busy=1.5), "decoding", "4 threads"),
+        (replace(DECODES, on_cpu=True), report(0.5, busy=1.0), "storage", "files are read slowly"),
         (
             replace(CACHED, on_cpu=True),
             report(0.5, busy=READERS, views=6.0, decode=5.0),
@@ -110,7 +115,9 @@ def test_advice_fits_the_cause(reading: Reading, times: Times, cause: Cause, adv
     assert cause_of(times, reading) == cause
     (bound,) = told(watch_of(reading), times)
     assert re.search(advice, bound.message)
-    assert bound.data == {"cause": cause, "data_wait": 0.5, "threads": 4, "not_cached": None}
+    waits = waiting(times)
+    assert waits == 0.5
+    assert bound.data == {"cause": cause, "data_wait": waits, "threads": 4, "not_cached": None}
 
 
 def test_missing_cache_is_named() -> None:

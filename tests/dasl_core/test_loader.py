@@ -6,6 +6,7 @@ import logging
 import os
 import resource
 import shutil
+import time
 from itertools import chain
 from pathlib import Path
 from unittest.mock import patch
@@ -124,6 +125,31 @@ def test_shares_of_ranks_form_global_batch(
         # Every rank knows the indices of the global batch, and reads its own share.
         assert all(share[step][0] == samples for share in shares)
         np.testing.assert_array_equal(np.concatenate([s[step][1] for s in shares]), canvases)
+
+
+def test_processor_time_is_that_of_the_reading_threads(
+    pictures: DatasetIndex, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those that only wait for storage do not work, whatever the threads of the training do."""
+    canvases = Canvases(pictures, 16, 3, cache=None, threads=THREADS)
+    storage_waits, draw = 0.05, Canvases._draw_into
+
+    def wait(self: Canvases, canvas: np.ndarray, position: int) -> None:
+        time.sleep(storage_waits)
+
+    def work(self: Canvases, canvas: np.ndarray, position: int) -> None:
+        began = time.thread_time()
+        while time.thread_time() - began < storage_waits:
+            draw(self, canvas, position)
+
+    try:
+        for read, works in ((wait, False), (work, True)):
+            monkeypatch.setattr(Canvases, "_draw_into", read)
+            (batch,) = EpochLoader(canvases, np.arange(2), 2, 1).epoch(0)
+            assert batch.seconds >= storage_waits
+            assert (batch.worked >= 2 * storage_waits) == works
+    finally:
+        canvases.close()
 
 
 def test_abandoned_epoch_leaves_no_thread(pictures: DatasetIndex, cache: Path) -> None:

@@ -37,12 +37,6 @@ class Clock:
     def perf_counter(self) -> float:
         return self.now
 
-    def process_time(self) -> float:
-        return 3 * self.now
-
-    def thread_time(self) -> float:
-        return self.now
-
 
 def test_report_has_the_shares_since_the_last_one(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock()
@@ -55,15 +49,16 @@ def test_report_has_the_shares_since_the_last_one(monkeypatch: pytest.MonkeyPatc
             clock.now = 3.0
         clock.now = 4.0
         end()
-    timer.add("decode", 10.0)
+    timer.add("decode", 6.0, 1.5)
+    timer.add("decode", 4.0, 3.0)
     clock.now = 8.0
     times = timer.report()
-    assert (times.wall, times.threads) == (8.0, 16.0)
+    assert (times.wall, times.worked) == (8.0, 4.5)
     known = {"forward": 0.5, "communication": 0.25, "decode": 1.25}
     assert times.shares() == {activity: known.get(activity, 0.0) for activity in ACTIVITIES}
     clock.now = 9.0
     times = timer.report()
-    assert (times.wall, times.threads) == (1.0, 2.0)
+    assert (times.wall, times.worked) == (1.0, 0.0)
     assert not any(times.shares().values())
 
 
@@ -84,7 +79,7 @@ def test_recent_times_are_the_fewest_that_are_enough(
     assert recent.is_full == bool(enough)
     assert math.isclose(total.wall, sum(kept), abs_tol=1e-9)
     assert math.isclose(total.seconds.get("views", 0.0), total.wall / 2, abs_tol=1e-9)
-    assert math.isclose(total.threads, total.wall / 4, abs_tol=1e-9)
+    assert math.isclose(total.worked, total.wall / 4, abs_tol=1e-9)
 
 
 def exchange_timed() -> float:
