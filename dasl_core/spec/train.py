@@ -201,7 +201,7 @@ class Train(SpecModel):
         "auto",
         description=(
             "bf16 and fp16 are autocast with float32 weights, fp16 with a loss scale; fp64 is "
-            'for numerical tests. "auto": bf16 on GPUs, fp32 on CPUs.'
+            'for numerical tests. "auto": bf16 on GPUs, fp32 on CPUs; in a clone, that of its checkpoint.'
         ),
     )
     channels_last: bool | Auto = Field(

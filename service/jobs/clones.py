@@ -76,6 +76,9 @@ def spec_of_clone(
     if evaluated is not None:
         datasets_by_id["evaluate"] = {"dataset": evaluated}
     source = _merge(job.submitted_spec, datasets_by_id)
+    if continues and (source.get("train") or {}).get("precision", "auto") == "auto":
+        # That of its checkpoint, whether or not the clone's ranks have GPUs.
+        source = _merge(source, {"train": {"precision": job.resolved_spec.train.precision}})
     kept = _kept_settings(session, job, source, changes) if continues else {}
     try:
         spec = JobSpec.model_validate(_merge(_merge(source, kept), changes))
@@ -143,13 +146,7 @@ def _resolved_today(
     def resolved_with(remedy: dict[str, Any]) -> ResolvedJobSpec | None:
         try:
             spec = JobSpec.model_validate(_merge(submitted, remedy))
-            return resolve(
-                spec,
-                facts,
-                _record_of(job),
-                from_checkpoint=True,
-                expects_gpus=job.gpus_per_worker == 1,
-            )
+            return resolve(spec, facts, _record_of(job), from_checkpoint=True)
         except SpecError as error:
             refused.update(problem.field for problem in error.problems)
         except ValidationError as error:

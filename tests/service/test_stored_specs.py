@@ -10,10 +10,12 @@ import pytest
 from sqlalchemy import insert, select
 
 from dasl_core.spec import ResolvedJobSpec, versions
+from dasl_core.spec.resolve.train import precision_with
 from service import lifecycle
 from service.db.models import Checkpoint, Job
 from service.runs.endings import Ending
 from service.scheduling import repository as scheduling
+from service.scheduling.packing import Worker as Resources
 from tests.support.api_under_test import Api, Worker, refused, snapshot
 
 
@@ -271,6 +273,27 @@ def test_clone_has_the_image_size_of_its_checkpoint(api: Api) -> None:
     assert answer.json()["resolved"]["backbone"]["image_size"] == 64
     events = api.client.get(f"/v1/jobs/{answer.json()['id']}/events").json()["data"]
     assert "settings_kept" not in {each["type"] for each in events}, "no older version chose it"
+
+
+@pytest.mark.parametrize(("had", "gets", "precision"), [(1, 0, "bf16"), (0, 1, "fp32")])
+def test_clone_keeps_the_precision_of_its_checkpoint(
+    api: Api, had: int, gets: int, precision: str
+) -> None:
+    api.dataset()
+    job_id = api.submit()["id"]
+    worker = api.start(job_id, numbers=Resources(4, had))
+    worker.post("start")
+    save(worker, 1)
+
+    def precision_of_clone(**request: Any) -> str:
+        clone = api.client.post(f"/v1/jobs/{job_id}/clone", json=request).json()["id"]
+        started = api.start(clone, numbers=Resources(4, gets)).post("start").json()
+        return str(started["spec"]["train"]["precision"])
+
+    assert precision_of_clone(changes={}) == precision
+    new = precision_with(gets > 0)
+    assert precision_of_clone(changes={"train": {"precision": "auto"}}) == new
+    assert precision_of_clone(checkpoint=None) == new
 
 
 def submit_what_is_refused_today(job: Job) -> None:
