@@ -125,10 +125,15 @@ def start_attempt(
         "verdict": resume_point.verdict_at(job, resume),
         **chosen,
     }
+    if "cpus_per_worker" in chosen:
+        first = job.first_cpus_per_worker or job.cpus_per_worker
+        columns["first_cpus_per_worker"] = first or chosen["cpus_per_worker"]
     if number == 1 and "gpus_per_worker" in chosen:
         columns["resolved"] = _with_precision(job, chosen["gpus_per_worker"])
     if not _move(session, job, JobStatus.STARTING, message, data, attempt=number, **columns):
         return None
+    if number == 1 and chosen.get("gpus_per_worker") == 0:
+        append_event(session, job_id, "no_gpus", _why_no_gpus(session, job))
     return runs.add(
         session,
         Attempt,
@@ -137,6 +142,19 @@ def start_attempt(
         token_hash,
         resume_checkpoint_id=resume_id,
         workers=workers,
+    )
+
+
+def _why_no_gpus(session: Session, job: Job) -> str:
+    """Return why the ranks of a job get no GPUs although its spec allows them, and what to do."""
+    if scheduling.max_gpus(session, job.tenant, job.token_id) == 0:
+        why, remedy = "max_gpus of its token or tenant is 0", "Once that is raised"
+    else:
+        why = "no node that it may use has a GPU for its ranks, nor had one in the last minutes"
+        remedy = "Once there are GPUs"
+    return (
+        f"All attempts of the job train on CPUs, because {why}. {remedy}, clone it with "
+        "resources.gpus_per_worker: 1 and train.precision: auto to train on them"
     )
 
 

@@ -83,8 +83,9 @@ class Resources(SpecModel):
         "auto",
         description=(
             "A rank uses one GPU, or CPUs only. 0 trains on CPUs even if there are GPUs. "
-            '"auto": 1 if the nodes that the job may use have GPUs when it first starts and its quota allows any, '
-            "else 0; later attempts keep it."
+            '"auto": 1 if the nodes that the job may use have GPUs when it first starts, or had some in the last '
+            "minutes, and the quotas of its token and tenant allow any, else 0; later attempts keep it. If the quotas "
+            "allow some, but fewer than `workers`, the job is refused."
         ),
     )
     cpus_per_worker: CpuCount | Auto = Field(
@@ -94,7 +95,8 @@ class Resources(SpecModel):
             'images. "auto": its share of a node, chosen when the job first starts: the CPUs of the smallest '
             "node that it may use (small ones beside others of more than twice the share do not count), divided by "
             "the node's GPUs or by the ranks that must share it; at most 16 with a GPU and 64 without. Later "
-            "attempts keep it while the nodes have room for it."
+            "attempts have the same. Where the nodes have no room for it, they wait five minutes for those that are "
+            "away or may join, and then have the share of what is left."
         ),
     )
     memory_gb_per_worker: float | None = Field(

@@ -121,7 +121,7 @@ def facts(job: Job, origin: str | None = None) -> list[tuple[str, object]]:
         ("data set", _dataset(job)),
         ("method", method),
         ("backbone", backbone),
-        ("resources", _resources(spec.get("resources", {}))),
+        ("resources", _resources(spec.get("resources", {}), job.spec.get("resources") or {})),
         ("continues from", origin),
         ("priority", job.priority or None),
         ("tags", ", ".join(f"{key}:{value}" for key, value in job.tags.items())),
@@ -146,11 +146,13 @@ def _dataset(job: Job) -> str | None:
     return f"{job.dataset.name} ({job.dataset.id}){version}"
 
 
-def _resources(resources: dict[str, Any]) -> str | None:
+def _resources(resources: dict[str, Any], submitted: dict[str, Any]) -> str | None:
     if not resources:
         return None
     workers, cpus = resources["workers"], resources["cpus_per_worker"]
     gpus = resources["gpus_per_worker"]
+    if gpus == 0 and submitted.get("gpus_per_worker", "auto") == "auto":
+        return f"{workers} x {cpus} CPUs (no GPU was found; to use some, clone it with resources.gpus_per_worker: 1)"
     if gpus == "auto":
         gpus = "auto GPUs"
     elif gpus:

@@ -295,6 +295,8 @@ class Job(Base):
     # What each worker of its newest attempt has in place of "auto" of the spec; null: not chosen yet, or not "auto".
     cpus_per_worker: Mapped[int | None]
     gpus_per_worker: Mapped[int | None]
+    # CPUs that its first attempt had in place of "auto", and later ones have if nodes have room for them.
+    first_cpus_per_worker: Mapped[int | None]
     # Who is charged: the user of the token, else the token. The dispatcher adds what versions without this column
     # left out.
     account_id: Mapped[str | None] = mapped_column(String(40))
@@ -641,6 +643,8 @@ class ClusterSnapshot(Base):
     nodes: Mapped[list[Object]]
     # Further properties of nodes, by id. Not in `nodes`: the version before reads these with all their keys.
     node_details: Mapped[Object | None]
+    # Nodes that left the cluster a short time ago (`service.scheduling.nodes_away`); NULL from an older dispatcher.
+    nodes_away: Mapped[list[Object] | None]
     total_cpus: Mapped[float]
     total_gpus: Mapped[float]
     used_cpus: Mapped[float]

@@ -92,7 +92,7 @@ def _change_workers(session: Session, job: Job, workers: int, limit: ClusterLimi
             session,
             spec.resources.model_copy(update=changed),
             limit,
-            may_use_gpus=scheduling.may_use_gpus(session, job.tenant, job.token_id),
+            max_gpus=scheduling.max_gpus(session, job.tenant, job.token_id),
         )
         if room.problems:
             raise spec_problem(room.problems)

@@ -66,7 +66,7 @@ def plan(
     Args:
         checks: of the paths that the spec names.
         cluster_limit: the largest cluster, which the job must fit on.
-        token_id: of the job; its quota may allow no GPU.
+        token_id: of the job; its quota may allow too few GPUs.
         lock: lock the data sets against deletion until this writing transaction ends.
         from_checkpoint: the job continues from a checkpoint, which has weights.
 
@@ -87,7 +87,7 @@ def plan(
         session,
         spec.resources,
         cluster_limit,
-        may_use_gpus=scheduling.may_use_gpus(session, tenant, token_id),
+        max_gpus=scheduling.max_gpus(session, tenant, token_id),
     )
     problems = [*checks.problems, *room.problems]
     try:

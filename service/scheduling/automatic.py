@@ -1,14 +1,16 @@
 """The numbers for `resources.gpus_per_worker: auto` and `cpus_per_worker: auto`, from the nodes of a cluster.
 
-A worker gets a GPU if a node that its job may use has one for it, now or in the largest cluster that the service is
-configured for, and the job's quotas allow any. The first attempt decides that, and the later ones keep it: they
-would wait for a GPU that is away for a minute, and not train for days without one.
+A worker gets a GPU if a node that its job may use has one for it, and the job's quotas allow any. Nodes that have been
+away for some minutes count, and so does the largest cluster that the service is configured for. The first attempt
+decides that, and the later ones keep it: they would wait for a GPU, and not train for days without one.
 
 The CPUs of a worker are a share of the smallest node that it fits on, of those with at least half the share of the
 largest: the node's CPUs divided by its GPUs, so that all of its GPUs stay usable, or on a node without GPUs as many as
 its job's workers can have each. No fewer of the job's workers fit than would with one CPU each, so a share never keeps
-a job from starting on empty nodes. The next attempt has the same, because the number of threads decides the last bits
-of a result on CPUs, unless the nodes are too few for it now.
+a job from starting on empty nodes. Later attempts have what the first one had, because the number of threads decides
+the last bits of a result on CPUs. If the nodes are too few for that, but would not be with those that are away or may
+join, they wait some minutes for these; then, or if no nodes are awaited, that attempt has the share of the nodes that
+are left.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ from itertools import chain
 from typing import Any, NamedTuple
 
 from dasl_core.spec import Resources
-from service.scheduling.nodes import ANY_NODE, Node
+from service.scheduling.nodes import ANY_NODE, Node, NodeChoice
 from service.scheduling.packing import Demand, Room, Worker, most_places
 from service.settings import ClusterLimit
 
@@ -36,7 +38,7 @@ class Automatic(NamedTuple):
     cpus: bool = False
     gpus: bool = False
     had_cpus: bool = False
-    """Whether the CPUs of its demand are those of its last attempt."""
+    """Whether the CPUs of its demand are those of its first attempt."""
 
     @classmethod
     def of(cls, resources: Resources) -> Automatic:
@@ -53,30 +55,30 @@ def choose(
     nodes: Sequence[Node],
     largest: Sequence[Node] = (),
     *,
+    away: Sequence[Node] = (),
     with_foreign: Sequence[Node] = (),
     may_use_gpus: bool = True,
 ) -> Demand:
-    """Return a demand with the numbers that are left to the service.
+    """Return a demand with the numbers that are left to the service, as for a first attempt.
 
     Args:
-        demand: with the CPUs of the last attempt, or any numbers in their place.
+        demand: with any numbers in their place.
         nodes: that there are, without what other programs use of them.
-        largest: nodes of the largest cluster, which count if `nodes` have no room for the job.
+        largest: nodes of the largest cluster, which count if the others have no room for the job.
+        away: nodes that left the cluster a short time ago, which count if `nodes` have no room for it.
         with_foreign: these nodes with it: a GPU that another program uses for a while is waited for.
         may_use_gpus: whether the quotas of the job's owners allow any.
     """
     worker, choice = demand.worker, demand.choice
     allowed = [node for node in nodes if choice.allows(node)]
     usable = [node for node in allowed if not node.drained]
-    if automatic.had_cpus and most_places(usable, demand) >= demand.workers:
-        return demand
+    known = [*allowed, *(node for node in away if choice.allows(node))]
     if automatic.cpus:
         worker = worker._replace(cpus=1)
-    # Nothing is known about the labels of nodes that are not there.
-    possible = allowed if choice.labels and allowed else [*allowed, *largest]
     if automatic.gpus:
         with_gpu = worker._replace(gpus=1)
-        possible = [*possible, *(node for node in with_foreign if choice.allows(node))]
+        foreign = (node for node in with_foreign if choice.allows(node))
+        possible = [*known, *foreign, *_may_join(choice, allowed, largest)]
         has_gpus = may_use_gpus and any(Room.of(node).places(with_gpu) for node in possible)
         # A type of GPU is a request for one.
         worker = worker._replace(gpus=int(has_gpus or choice.gpu_type is not None))
@@ -85,9 +87,32 @@ def choose(
             worker=worker, choice=ANY_NODE._replace(same_node=choice.same_node)
         )
         worker = worker._replace(
-            cpus=_share(anywhere, _suitable(anywhere, usable, allowed, largest))
+            cpus=_share(anywhere, _suitable(anywhere, usable, allowed, known, largest))
         )
     return demand._replace(worker=worker)
+
+
+def is_awaited(
+    demand: Demand, nodes: Sequence[Node], away: Sequence[Node] = (), largest: Sequence[Node] = ()
+) -> bool:
+    """Whether all workers of a job would fit if the nodes that are away were back, or on the largest cluster."""
+    choice = demand.choice
+    usable = [node for node in (*nodes, *away) if not node.drained]
+    if most_places(usable, demand) >= demand.workers:
+        return True
+    joining = _may_join(choice, [node for node in nodes if choice.allows(node)], largest)
+    anywhere = demand._replace(choice=ANY_NODE._replace(same_node=choice.same_node))
+    return most_places(joining, anywhere) >= demand.workers
+
+
+def _may_join(
+    choice: NodeChoice, allowed: Sequence[Node], largest: Sequence[Node]
+) -> Sequence[Node]:
+    """Return the nodes that may join for a job: none if nodes have the labels that it asks for.
+
+    Nothing is known about the labels of nodes that are not there.
+    """
+    return () if choice.labels and allowed else largest
 
 
 def nodes_of_limit(limit: ClusterLimit) -> list[Node]:

@@ -21,7 +21,7 @@ from service.scheduling.packing import (
     most_places,
     places,
 )
-from service.scheduling.repository import nodes_of
+from service.scheduling.repository import nodes_away_of, nodes_of
 from service.settings import CURRENT_NODES, ClusterLimit
 
 
@@ -38,33 +38,49 @@ class Capacity(NamedTuple):
 
 
 def check_capacity(
-    session: Session, resources: Resources, limit: ClusterLimit, *, may_use_gpus: bool = True
+    session: Session, resources: Resources, limit: ClusterLimit, *, max_gpus: int | None = None
 ) -> Capacity:
     """Compare a job with the largest cluster, if that is known, and with the nodes of now.
 
     Args:
-        may_use_gpus: whether the quotas of the job's owners allow any.
+        max_gpus: what the quotas of the job's owners allow; `None`: any number.
     """
     snapshot = repository.snapshot(session)
     misfits: list[FieldProblem] = []
+    problems: list[FieldProblem] = []
     warnings: list[str] = []
     alive = snapshot is not None and snapshot.alive
     nodes = nodes_of(snapshot) if snapshot is not None and alive else ()
+    away = [each.node for each in nodes_away_of(snapshot)] if snapshot is not None else ()
     automatic = Automatic.of(resources)
     demand = choose(
-        Demand.of(resources), automatic, nodes, nodes_of_limit(limit), may_use_gpus=may_use_gpus
+        Demand.of(resources),
+        automatic,
+        nodes,
+        nodes_of_limit(limit),
+        away=away,
+        may_use_gpus=max_gpus != 0,
     )
     expects_gpus = demand.worker.gpus > 0
     or_cpus = automatic.gpus and expects_gpus and resources.gpu_type is None
+    if max_gpus is not None and demand.gpus > max_gpus:
+        if or_cpus:
+            return Capacity([_beyond_quota(demand, max_gpus)], [], expects_gpus)
+        warnings.append(
+            f"resources.workers: {_needs_gpus(demand)}, and max_gpus of its token or tenant is {max_gpus}. The job "
+            "waits until that is raised."
+        )
     if alive:
         # The CPUs by the nodes of now: those of larger ones say nothing about what these lack.
         worker = choose(demand, automatic._replace(gpus=False), nodes).worker
         here = _with_numbers(resources, worker)
-        misfits, warnings = _misfits_on(nodes, here, or_cpus), _mixed_gpus(nodes, here)
+        misfits = _misfits_on(nodes, here, or_cpus)
+        problems = _misfits_on([*nodes, *away], here, or_cpus) if misfits else []
+        warnings += _mixed_gpus(nodes, here)
     resources = _with_numbers(resources, demand.worker)
-    if limit == CURRENT_NODES:
-        return Capacity(misfits, warnings, expects_gpus)
-    if limit is not None:
+    if limit == CURRENT_NODES and problems:
+        return Capacity(problems, [], expects_gpus)
+    if isinstance(limit, tuple):
         # The memory of nodes that are not there is unknown.
         largest = [Room(cpus, gpus, math.inf) for count, cpus, gpus in limit for _ in range(count)]
         if problems := _misfits(largest, resources, or_cpus):
@@ -72,6 +88,17 @@ def check_capacity(
     end = "The job waits until Ray has more nodes."
     warnings += [f"{misfit.field}: {misfit.message}. {end}" for misfit in misfits]
     return Capacity([], warnings, expects_gpus)
+
+
+def _beyond_quota(demand: Demand, max_gpus: int) -> FieldProblem:
+    """Return why a job whose GPUs the service would choose can never start."""
+    message = f"{_needs_gpus(demand)}, and max_gpus of its token or tenant is {max_gpus}"
+    expected = f"at most {max_gpus}, or resources.gpus_per_worker: 0 to train on CPUs"
+    return FieldProblem("resources.workers", message, str(demand.workers), expected)
+
+
+def _needs_gpus(demand: Demand) -> str:
+    return f"{demand.workers} workers with a GPU each need {demand.gpus} GPUs"
 
 
 def _with_numbers(resources: Resources, worker: Worker) -> Resources:

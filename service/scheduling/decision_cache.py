@@ -60,7 +60,9 @@ class DecisionCache:
         taken: Sequence[Running],
         now: datetime,
     ) -> Decisions:
-        cluster = with_drains(Cluster(nodes_of(snapshot)), repository.drained(session))
+        drained = repository.drained(session)
+        cluster = with_drains(Cluster(nodes_of(snapshot)), drained)
+        away = Cluster(tuple(each.node for each in repository.nodes_away_of(snapshot)))
         foreign = ForeignUse().of(cluster.nodes, taken)
         first = self._queue.first(session, taken, now)
         queue = repository.load_queued(session, first)
@@ -71,6 +73,7 @@ class DecisionCache:
             queue,
             now,
             foreign,
+            away=with_drains(away, drained).nodes,
             limit=self._limit,
             is_writable=report is None or report.is_writable,
             api_answers=report is None or report.api_answers,

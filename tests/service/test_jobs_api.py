@@ -306,6 +306,18 @@ def test_auto_takes_the_gpus_of_the_cluster(api: Api) -> None:
     without = api.token("submit", max_gpus=0)
     job = api.client.post("/v1/jobs", json=spec, headers=without).json()
     assert job["resolved"]["train"]["precision"] == "fp32"
+    too_few = api.token("submit", max_gpus=1)
+    (error,) = refused(api.client.post("/v1/jobs", json=spec, headers=too_few), 422)["errors"]
+    assert error["message"] == (
+        "3 workers with a GPU each need 3 GPUs, and max_gpus of its token or tenant is 1"
+    )
+    assert error["expected"] == "at most 1, or resources.gpus_per_worker: 0 to train on CPUs"
+    spec["resources"] = {"workers": 2, "gpus_per_worker": 1}
+    job = api.client.post("/v1/jobs", json=spec, headers=too_few).json()
+    assert job["warnings"] == [
+        "resources.workers: 2 workers with a GPU each need 2 GPUs, and max_gpus of its token or tenant is 1. The "
+        "job waits until that is raised."
+    ]
 
 
 @pytest.mark.parametrize(("gpus", "precision"), [(0, "fp32"), (1, "bf16")])

@@ -1,6 +1,6 @@
 """SQL of scheduling. Nothing here commits; the caller's transaction does."""
 
-from service.scheduling.repository.accounts import add_accounts, may_use_gpus
+from service.scheduling.repository.accounts import add_accounts, max_gpus
 from service.scheduling.repository.attempts import (
     AVOIDED,
     AttemptView,
@@ -16,10 +16,12 @@ from service.scheduling.repository.cluster import (
     drained,
     drains,
     excluded_nodes,
+    nodes_away_of,
     nodes_of,
     save_snapshot,
     snapshot,
     split_node,
+    stored_away,
 )
 from service.scheduling.repository.failures import (
     AVOID_FOR,
@@ -78,8 +80,9 @@ __all__ = [
     "is_queue_full",
     "live_attempts",
     "load_queued",
-    "may_use_gpus",
+    "max_gpus",
     "next_of_account",
+    "nodes_away_of",
     "nodes_of",
     "nodes_to_avoid",
     "numbers_for",
@@ -89,6 +92,7 @@ __all__ = [
     "save_snapshot",
     "snapshot",
     "split_node",
+    "stored_away",
     "weights",
     "why_unreadable",
 ]

@@ -26,8 +26,9 @@ def add_accounts(session: Session, limit: int) -> int:
     return len(ids)
 
 
-def may_use_gpus(session: Session, tenant: str, token_id: str | None) -> bool:
-    """Whether the quotas of a token and its tenant allow any GPU."""
+def max_gpus(session: Session, tenant: str, token_id: str | None) -> int | None:
+    """Return how many GPUs the quotas of a token and its tenant allow; `None` if they do not limit them."""
     of_token = select(Token.max_gpus).where(Token.id == token_id)
     of_tenant = select(Tenant.max_gpus).where(Tenant.name == tenant)
-    return all(session.scalar(quota) != 0 for quota in (of_token, of_tenant))
+    quotas = [session.scalar(quota) for quota in (of_token, of_tenant)]
+    return min((quota for quota in quotas if quota is not None), default=None)

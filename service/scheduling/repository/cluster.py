@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
+from datetime import datetime
 from typing import Any
 
 from sqlalchemy import select
@@ -11,6 +12,7 @@ from sqlalchemy.orm import Session
 from dasl_core.spec import Resources
 from service.db.models import ClusterSnapshot, Drain
 from service.scheduling.nodes import Cluster, Node, with_drains
+from service.scheduling.nodes_away import NodeAway
 
 
 def drains(session: Session) -> list[Drain]:
@@ -62,10 +64,28 @@ def save_snapshot(session: Session, snapshot: ClusterSnapshot) -> None:
 
 def nodes_of(snapshot: ClusterSnapshot) -> tuple[Node, ...]:
     """Return the nodes of a snapshot, with their details unless a dispatcher without them wrote it."""
-    details, known = snapshot.node_details or {}, Node.__dataclass_fields__.keys()
-    nodes = ({**node, **details.get(node["id"], {})} for node in snapshot.nodes)
+    details = snapshot.node_details or {}
+    return tuple(_node({**node, **details.get(node["id"], {})}) for node in snapshot.nodes)
+
+
+def nodes_away_of(snapshot: ClusterSnapshot) -> list[NodeAway]:
+    """Return the nodes that are away, with the times; none if a dispatcher that knows none of it wrote the snapshot."""
+    return [
+        NodeAway(_node(each["node"]), datetime.fromisoformat(each["since"]))
+        for each in snapshot.nodes_away or []
+    ]
+
+
+def _node(values: dict[str, Any]) -> Node:
     # A newer dispatcher may know more of a node.
-    return tuple(Node(**{name: node[name] for name in node.keys() & known}) for node in nodes)
+    known = values.keys() & Node.__dataclass_fields__.keys()
+    return Node(**{name: values[name] for name in known})
+
+
+def stored_away(away: Iterable[NodeAway]) -> list[dict[str, Any]]:
+    """Return nodes that are away for `nodes_away` of a snapshot."""
+    parts = ((split_node(each.node), each.since.isoformat()) for each in away)
+    return [{"node": {**plain, **details}, "since": since} for (plain, details), since in parts]
 
 
 def split_node(node: Node) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -65,7 +65,8 @@ def load_queued(session: Session, job_ids: Sequence[str]) -> list[Queued]:
             ACCOUNT.label("account_id"),
             Job.max_hours,
             Job.workers,
-            Job.cpus_per_worker,
+            # A job that a version without the first number has started keeps its last one.
+            func.coalesce(Job.first_cpus_per_worker, Job.cpus_per_worker).label("first_cpus"),
             Job.gpus_per_worker,
             Job.tenant,
             Job.priority,
@@ -88,7 +89,7 @@ def load_queued(session: Session, job_ids: Sequence[str]) -> list[Queued]:
         Queued(
             row.id,
             row.attempt,
-            resources[row.id].of(row.workers, row.cpus_per_worker, row.gpus_per_worker),
+            resources[row.id].of(row.workers, row.first_cpus, row.gpus_per_worker),
             max_runtime=max(
                 timedelta(), resources[row.id].limit(row.max_hours) - used.get(row.id, timedelta())
             ),
@@ -101,7 +102,7 @@ def load_queued(session: Session, job_ids: Sequence[str]) -> list[Queued]:
             preemptible=row.preemptible,
             avoided=avoided[row.id].nodes if row.id in avoided else frozenset(),
             avoids_until=avoided[row.id].until if row.id in avoided else None,
-            automatic=resources[row.id].left(row.cpus_per_worker, row.gpus_per_worker),
+            automatic=resources[row.id].left(row.first_cpus, row.gpus_per_worker),
         )
         for row in rows
         if row.desired == Desired.RUN and not resources[row.id].why_unreadable

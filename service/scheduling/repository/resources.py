@@ -41,7 +41,7 @@ def demands(session: Session, job_ids: Sequence[str]) -> dict[str, Demand]:
     def demand(job_id: str, each: _Resources) -> Demand:
         workers, cpus, gpus = rows.get(job_id, (None, None, None))
         own, left = each.of(workers, cpus, gpus), each.left(cpus, gpus)
-        return own if left == NOTHING else chosen(own, left)
+        return own if left == NOTHING or left.had_cpus else chosen(own, left)
 
     return {job_id: demand(job_id, each) for job_id, each in resources.items()}
 
@@ -65,7 +65,7 @@ def demand_of(
 
 
 def numbers_for(session: Session, job: Job, worker: Worker | None) -> dict[str, int]:
-    """Return the columns of a job that say what its next attempt has in place of "auto".
+    """Return what the next attempt of a job has in place of "auto", by the name of the setting.
 
     Args:
         worker: as it was admitted.
@@ -123,7 +123,7 @@ class _Resources(NamedTuple):
         return demand._replace(worker=worker)
 
     def left(self, cpus: int | None, gpus: int | None) -> Automatic:
-        """Return what the nodes decide at the next start, given what the attempt before it had."""
+        """Return what the nodes decide at the next start, given what earlier attempts had."""
         open_cpus, open_gpus, _ = self.automatic
         return Automatic(open_cpus, open_gpus and gpus is None, open_cpus and cpus is not None)
 
@@ -170,7 +170,8 @@ def _read_resources(job_id: str, resolved: object, version: int) -> _Resources:
         resources = versions.load_resources(resolved, version)
     except UnreadableSpec as error:
         logger.error("The spec of job %s cannot be used: %s", job_id, error)
-        return _Resources(_plain_demand(resolved), _NO_LIMIT, str(error))
+        demand, automatic = _plain_demand(resolved)
+        return _Resources(demand, _NO_LIMIT, str(error), automatic=automatic)
     read = _Resources(
         Demand.of(resources),
         timedelta(hours=resources.max_hours),
@@ -189,17 +190,19 @@ def _batch(resolved: object) -> tuple[int, int] | None:
     return (size, parts) if type(size) is int and type(parts) is int and parts > 0 else None
 
 
-def _plain_demand(resolved: object) -> Demand:
-    """Return the demand that the numbers of an unreadable spec state; zero if they are not plausible."""
+def _plain_demand(resolved: object) -> tuple[Demand, Automatic]:
+    """Return the demand that the numbers of an unreadable spec state, the least for "auto"; zero if they are not plausible."""
     resources = resolved.get("resources") if isinstance(resolved, dict) else None
     if not isinstance(resources, dict):
-        return _NOTHING
+        return _NOTHING, NOTHING
     workers, cpus, gpus = (
         resources.get(name) for name in ("workers", "cpus_per_worker", "gpus_per_worker")
     )
+    automatic = Automatic(cpus == "auto", gpus == "auto")
+    cpus, gpus = 1 if automatic.cpus else cpus, 0 if automatic.gpus else gpus
     if not (_is_count(workers) and _is_count(cpus) and _is_count(gpus)):
-        return _NOTHING
-    return Demand(workers, Worker(cpus, gpus))
+        return _NOTHING, NOTHING
+    return Demand(workers, Worker(cpus, gpus)), automatic
 
 
 def _is_count(value: object) -> TypeGuard[int]:

@@ -19,13 +19,16 @@ from service.scheduling.automatic import (
     NOTHING,
     Automatic,
     choose,
+    is_awaited,
     nodes_of_limit,
     with_numbers,
 )
+from service.scheduling.machines_lack import MachinesLack
 from service.scheduling.nodes import ANY_NODE, GPU_TYPE_LABEL, Cluster, Node, NodeChoice
+from service.scheduling.nodes_away import NodesAway
 from service.scheduling.packing import Demand, Room, Worker, most_places
 from service.scheduling.quota import NO_QUOTA, Quota
-from service.settings import NodeShape
+from service.settings import ClusterLimit, NodeShape
 
 BEGAN = datetime(2026, 1, 1, tzinfo=UTC)
 BOTH = Automatic(cpus=True, gpus=True)
@@ -143,12 +146,13 @@ def test_largest_cluster_counts_for_what_is_not_there_yet() -> None:
     assert nodes_of_limit("current") == nodes_of_limit(None) == []
 
 
-def test_next_attempt_has_the_same_cpus_while_they_fit() -> None:
-    again, had = Demand(2, Worker(4, 0)), Automatic(cpus=True, had_cpus=True)
-    assert choose(again, had, nodes((8, 0))) == again
-    assert choose(again, had, nodes((32, 0), (32, 0))) == again
-    assert choose(again, had, nodes((6, 0))).worker == Worker(3, 0)
-    assert choose(again, had, nodes((4, 0), (1, 0))).worker == Worker(2, 0)
+def test_nodes_that_are_away_count_for_what_is_not_there() -> None:
+    small, gpu, large = nodes((4, 0), (16, 2), (16, 0))
+    assert choose(demand(), BOTH, [small], away=[gpu]).worker == Worker(8, 1)
+    assert choose(demand(), BOTH, [small], away=[large]).worker == Worker(4, 0)
+    assert choose(demand(6), BOTH, [small], away=[large]).worker == Worker(3, 0)
+    there = NodeChoice(excluded=frozenset({gpu.id}))
+    assert choose(demand(choice=there), BOTH, [small], away=[gpu]).worker == Worker(4, 0)
 
 
 sizes = st.tuples(st.integers(0, 200) | st.floats(0, 9), st.integers(0, 9))
@@ -168,6 +172,8 @@ choices = st.builds(
     choices,
     st.builds(Automatic, st.booleans(), st.booleans()),
     st.booleans(),
+    st.lists(sizes, max_size=2),
+    st.lists(sizes, max_size=2),
 )
 def test_whatever_fits_with_one_cpu_fits_with_the_share(
     shapes: list[tuple[float, float]],
@@ -176,17 +182,28 @@ def test_whatever_fits_with_one_cpu_fits_with_the_share(
     choice: NodeChoice,
     automatic: Automatic,
     may_use_gpus: bool,
+    gone: list[tuple[float, float]],
+    joining: list[tuple[float, float]],
 ) -> None:
     cluster, wanted = nodes(*shapes), demand(workers, memory=memory, choice=choice)
-    chosen = choose(wanted, automatic, cluster, may_use_gpus=may_use_gpus)
-    assert chosen == choose(wanted, automatic, cluster, may_use_gpus=may_use_gpus)
+    away = [replace(node, id=f"away{node.id}") for node in nodes(*gone)]
+    largest = [replace(node, id=f"joining{node.id}") for node in nodes(*joining)]
+    chosen = choose(wanted, automatic, cluster, largest, away=away, may_use_gpus=may_use_gpus)
     assert chosen._replace(worker=wanted.worker) == wanted
     least = chosen._replace(worker=chosen.worker._replace(cpus=1))
+    # It fits on the first of these on which any number would, and so never demands more than they can serve.
+    for kind in (cluster, [*cluster, *away], largest):
+        if most_places(kind, least) >= workers:
+            assert most_places(kind, chosen) >= workers
+            break
+    else:
+        assert not is_awaited(chosen, cluster, away, largest)
+    # On the nodes alone a worker fits if any worker of one CPU does, and never fewer of them.
+    here = choose(wanted, automatic, cluster, may_use_gpus=may_use_gpus)
     usable = [node for node in cluster if choice.allows(node)]
-    # A worker fits on a node if any worker of one CPU does, and never fewer of them.
-    assert bool(most_places(usable, chosen)) == bool(most_places(usable, wanted))
-    fits = min(most_places(usable, least), workers)
-    assert most_places(usable, chosen) >= fits
+    least = here._replace(worker=here.worker._replace(cpus=1))
+    assert bool(most_places(usable, here)) == bool(most_places(usable, wanted))
+    assert most_places(usable, here) >= min(most_places(usable, least), workers)
     assert chosen.worker.gpus == 0 or may_use_gpus
     limit = MOST_CPUS_WITH_GPU if chosen.worker.gpus else MOST_CPUS
     assert 1 <= chosen.worker.cpus <= limit
@@ -227,6 +244,117 @@ def test_autoscaler_is_asked_for_nodes_of_the_largest_cluster() -> None:
     (decision,) = decide(cluster, [], [queued("a")], BEGAN, limit=(NodeShape(4, 32, 4),))
     assert decision.waits_for == "machines"
     assert decision.job.demand.worker == Worker(8, 1)
+
+
+HAD = Automatic(cpus=True, had_cpus=True)
+
+
+def again(workers: int, cpus: int) -> Queued:
+    """Return a job whose first attempt had so many CPUs for each worker."""
+    had = Demand(workers, Worker(cpus, 0))
+    return queued("a", attempt=1, demand=had, automatic=HAD)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "foreign", "expected"),
+    [
+        ([(8, 0)], 0, Worker(4, 0)),
+        ([(32, 0), (32, 0)], 0, Worker(4, 0)),
+        # What is left is all that there is, and nothing says when other programs end.
+        ([(6, 0)], 0, Worker(3, 0)),
+        ([(4, 0), (1, 0)], 0, Worker(2, 0)),
+        ([(8, 0)], 2, Worker(3, 0)),
+    ],
+)
+def test_next_attempt_has_the_same_cpus_while_they_fit(
+    sizes: list[tuple[float, float]], foreign: int, expected: Worker
+) -> None:
+    cluster = Cluster(tuple(nodes(*sizes)))
+    others = {"n0": Room(foreign, 0)} if foreign else {}
+    (decision,) = decide(cluster, [], [again(2, 4)], BEGAN, others)
+    assert decision.starts
+    assert decision.job.demand == Demand(2, expected)
+
+
+def test_next_attempt_waits_for_nodes_that_may_be_back() -> None:
+    left, gone = nodes((6, 0), (8, 0))
+    cluster, job = Cluster((left,)), again(2, 4)
+    (decision,) = decide(cluster, [], [job], BEGAN, away=[gone])
+    assert (decision.waits_for, decision.job.demand) == ("machines", job.demand)
+    assert decision.message.endswith(
+        "It starts with 6 CPUs once this has lasted for 5 minutes and there is room"
+    )
+    assert decision.keeps == Demand(2, Worker(3, 0))
+    limit = (NodeShape(1, 8, 0),)
+    (decision,) = decide(cluster, [], [job], BEGAN, limit=limit)
+    assert decision.waits_for == "machines"
+    (decision,) = decide(cluster, [], [job], BEGAN, limit=limit, lacking={"a"})
+    assert (decision.starts, decision.job.demand) == (True, Demand(2, Worker(3, 0)))
+    # A person drained what it lacks.
+    drained = Cluster((left, replace(gone, drained=True)))
+    (decision,) = decide(drained, [], [job], BEGAN)
+    assert (decision.starts, decision.job.demand) == (True, Demand(2, Worker(3, 0)))
+
+
+@given(
+    st.lists(st.sampled_from([1, 4, 8]), min_size=2, max_size=3),
+    st.lists(st.sets(st.integers(0, 2)), min_size=1, max_size=12),
+    st.integers(1, 4),
+    st.sampled_from([1, 3, 4, 8]),
+    st.sampled_from([None, (NodeShape(2, 8, 0),)]),
+)
+def test_demand_stays_while_nodes_come_and_go(
+    cpus: list[int], minutes: list[set[int]], workers: int, had: int, limit: ClusterLimit
+) -> None:
+    """A job is queued again; each minute some nodes are away, and in the end nothing changes for long."""
+    every, job = nodes(*((each, 0) for each in cpus)), again(workers, had)
+    away, lack, last = NodesAway(), MachinesLack(), None
+    present = every
+    away.update(present, BEGAN)
+    left: dict[str, int] = {}
+    for minute, absent in enumerate([*minutes, *[minutes[-1]] * 12]):
+        now, before = BEGAN + timedelta(minutes=minute), present
+        present = [node for n, node in enumerate(every) if n not in absent]
+        left |= {node.id: minute for node in before if node not in present}
+        for node in present:
+            left.pop(node.id, None)
+        away.update(present, now)
+        lacking = lack.long(now)
+        if not present:
+            lack.reset()
+            continue
+        (decision,) = decide(
+            Cluster(tuple(present)), [], [job], now, lacking=lacking, away=away.nodes, limit=limit
+        )
+        lack.update([decision], now)
+        demand = decision.job.demand
+        if most_places(present, job.demand) >= workers:
+            assert decision.starts, "what it had fits"
+            assert demand == job.demand
+        elif decision.starts:
+            assert demand.worker.cpus < had
+            assert most_places(present, demand) >= workers
+            recent = [node for node in every if left.get(node.id, -9) > minute - 5]
+            for awaited in ([*present, *recent], nodes_of_limit(limit)):
+                assert job.job_id in lacking or most_places(awaited, job.demand) < workers
+        elif before == present and last is not None:
+            assert demand.worker.cpus <= last.worker.cpus, "it does not flip"
+        if decision.starts:
+            return
+        last = demand
+    assert not present or sum(node.total_cpus for node in present) < workers, "it starves"
+
+
+def test_retry_elsewhere_may_have_fewer_cpus() -> None:
+    cluster = Cluster(tuple(nodes((8, 0), (8, 0))))
+    failed = replace(again(4, 4), avoided=frozenset({"n0"}), avoids_until=BEGAN)
+    (decision,) = decide(cluster, [], [failed], BEGAN)
+    assert decision.starts
+    assert decision.job.demand == Demand(4, Worker(2, 0)).without({"n0"})
+    # With one CPU each they fit on no other, so it tries the same nodes again.
+    (decision,) = decide(cluster, [], [replace(failed, demand=Demand(16, Worker(1, 0)))], BEGAN)
+    assert (decision.starts, decision.job.avoided) == (True, frozenset())
+    assert decision.job.demand == Demand(16, Worker(1, 0))
 
 
 def test_smaller_attempts_have_the_same_share() -> None:
