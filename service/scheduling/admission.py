@@ -45,6 +45,7 @@ from service.scheduling.nodes import Cluster, Node, NodeChoice
 from service.scheduling.occupancy import Occupancy, Placement
 from service.scheduling.packing import Demand, Room
 from service.scheduling.quota import NO_QUOTA, Owner, Quota, QuotaReservation, owners
+from service.scheduling.shortages import too_few_machines, too_little_room
 from service.settings import ClusterLimit
 
 
@@ -273,9 +274,9 @@ def _with_numbers(
             return job
         here = on_nodes(job.demand, job.automatic)
         smaller = tuple(each._replace(worker=here.worker) for each in job.smaller)
-        # Nothing says when other programs end.
-        has_others = fits(job.demand, beside_others=False)
-        if job.automatic.had_cpus and not has_others and awaited(job.demand):
+        # What other programs use is not awaited, because nothing says when they end.
+        had = job.automatic.had_cpus and not fits(job.demand, beside_others=False)
+        if had and awaited(job.demand):
             return replace(job, smaller=(here, *smaller))
         demand = chosen(job.demand, job.automatic, job.may_use_gpus)
         return replace(job, demand=demand, smaller=smaller)
@@ -307,13 +308,12 @@ class _Round:
         # did not fit once need not be tried again.
         usable = [node for node in cluster.nodes if not node.drained]
         own = [node for node in self._nodes if not node.drained]
-        self._usable, self._own = usable, own
+        self._own = own
         self._places = cache(lambda demand: packing.most_places(usable, demand))
         self._own_places = cache(lambda demand: packing.most_places(own, demand))
         self._allowed = cache(self._nodes_of)
         self._leaves_room = cache(self._find_leaves_room)
         self._does_not_fit: set[Demand] = set()
-        self._total = cluster.total_cpus, cluster.total_gpus
 
     def decide(self, queue: Iterable[Queued]) -> list[Decision]:
         return [self._decide(job) for job in queue]
@@ -321,7 +321,7 @@ class _Round:
     def _decide(self, job: Queued) -> Decision:
         if self._places(job.demand) >= job.demand.workers:
             return self._decide_nodes(job)
-        message = self._too_few_machines(job.demand)
+        message = too_few_machines(job.demand, self._cluster)
         smaller = (each for each in job.smaller if self._places(each) >= each.workers)
         demand = next(smaller, None)
         if demand is None:
@@ -428,7 +428,8 @@ class _Round:
         return Decision(job)
 
     def _wait_for_room(self, job: Queued) -> Decision:
-        message = self._too_little_room(job.demand)
+        held = Room(self._taken.cpus, self._taken.gpus, self._taken.memory)
+        message = too_little_room(job.demand, self._cluster, self._nodes, held)
         if self._own_places(job.demand) < job.demand.workers:
             return Decision(job, "room", message)  # nothing says when other programs end
         nodes = self._allowed(job.demand.choice)
@@ -542,53 +543,6 @@ class _Round:
             if owner in own and quota.excess(jobs, gpus, reserved.demand.gpus) is not None:
                 return False
         return True
-
-    def _too_little_room(self, demand: Demand) -> str:
-        cpus, gpus = self._taken.cpus, self._taken.gpus
-        all_cpus, all_gpus = self._total
-        in_use = f"{cpus} of {all_cpus:g} CPUs"
-        if all_gpus:
-            in_use += f" and {gpus} of {all_gpus:g} GPUs"
-        message = f"Waiting for {demand}: {in_use} are in use"
-        others_cpus = all_cpus - sum(node.total_cpus for node in self._nodes)
-        others_gpus = all_gpus - sum(node.total_gpus for node in self._nodes)
-        if others_cpus or others_gpus:
-            message += f", and other programs use {packing.amount(others_cpus, others_gpus)}"
-        if demand.worker.memory:
-            all_memory = sum(node.total_memory for node in self._cluster.nodes)
-            held, total = (
-                f"{each / packing.BYTES_PER_GB:.6g}" for each in (self._taken.memory, all_memory)
-            )
-            message += f"; jobs reserve {held} of {total} GB of memory"
-        allowed = sum(demand.choice.allows(node) and not node.drained for node in self._nodes)
-        if allowed < len(self._nodes):
-            message += f"; the job may use {allowed} of {len(self._nodes)} nodes"
-        cpus_left, gpus_left = all_cpus - others_cpus - cpus, all_gpus - others_gpus - gpus
-        left = demand.cpus <= cpus_left and demand.gpus <= gpus_left
-        return f"{message}, and no node may have enough of the rest" if left else message
-
-    def _too_few_machines(self, demand: Demand) -> str:
-        cluster, usable = self._cluster, self._usable
-        if not usable:
-            return "Waiting for more machines: all nodes are drained, and get no new workers"
-        message = (
-            f"Waiting for more machines: {demand.workers} workers with {demand} in all do not fit "
-            f"on {'one of ' if demand.choice.same_node else ''}{len(usable)} nodes with "
-            f"{sum(node.total_cpus for node in usable):g} CPUs and "
-            f"{sum(node.total_gpus for node in usable):g} GPUs in all"
-        )
-        if demand.worker.memory:
-            memory = sum(node.total_memory for node in usable) / packing.BYTES_PER_GB
-            message += f" and {memory:.6g} GB of memory"
-        allowed = [node for node in usable if demand.choice.allows(node)]
-        if (none := demand.choice.why_none(usable)) is not None:
-            message = f"Waiting for more machines: resources.{none[0]}: {none[1]}"
-        elif len(allowed) < len(usable):
-            message += f", of which the job may use {len(allowed)}"
-        drained = len(cluster.nodes) - len(usable)
-        if drained:
-            message += f" ({drained} more {'is' if drained == 1 else 'are'} drained)"
-        return message
 
 
 def without_foreign(cluster: Cluster, foreign: Mapping[str, Room]) -> list[Node]:

@@ -122,7 +122,7 @@ def test_clone_of_older_spec_is_stored_in_the_current_version(api: Api, older: s
     changes = {"train": {"epochs": 6}}
     answer = api.client.post(f"/v1/jobs/{older}/clone", json={"changes": changes})
     assert answer.status_code == 202, answer.text
-    assert answer.json()["spec"]["train"] == {"epochs": 6}
+    assert answer.json()["spec"]["train"] == {"epochs": 6, "precision": "fp32"}
     with api.database.read() as session:
         assert session.get_one(Job, answer.json()["id"]).spec_version == 2
 

@@ -1,0 +1,59 @@
+"""Why a job waits for room or for machines, in sentences for its owner."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from service.scheduling.nodes import Cluster, Node
+from service.scheduling.packing import BYTES_PER_GB, Demand, Room, amount
+
+
+def too_little_room(demand: Demand, cluster: Cluster, nodes: Sequence[Node], held: Room) -> str:
+    """Return that running jobs leave too little room.
+
+    Args:
+        nodes: those of the cluster, without what other programs use of them.
+        held: by jobs.
+    """
+    in_use = f"{held.cpus:g} of {cluster.total_cpus:g} CPUs"
+    if cluster.total_gpus:
+        in_use += f" and {held.gpus:g} of {cluster.total_gpus:g} GPUs"
+    message = f"Waiting for {demand}: {in_use} are in use"
+    cpus, gpus = sum(node.total_cpus for node in nodes), sum(node.total_gpus for node in nodes)
+    others_cpus, others_gpus = cluster.total_cpus - cpus, cluster.total_gpus - gpus
+    if others_cpus or others_gpus:
+        message += f", and other programs use {amount(others_cpus, others_gpus)}"
+    if demand.worker.memory:
+        all_memory = sum(node.total_memory for node in cluster.nodes)
+        reserved, total = (f"{each / BYTES_PER_GB:.6g}" for each in (held.memory, all_memory))
+        message += f"; jobs reserve {reserved} of {total} GB of memory"
+    allowed = sum(demand.choice.allows(node) and not node.drained for node in nodes)
+    if allowed < len(nodes):
+        message += f"; the job may use {allowed} of {len(nodes)} nodes"
+    left = demand.cpus <= cpus - held.cpus and demand.gpus <= gpus - held.gpus
+    return f"{message}, and no node may have enough of the rest" if left else message
+
+
+def too_few_machines(demand: Demand, cluster: Cluster) -> str:
+    """Return that the nodes would be too few even if they were empty."""
+    usable = [node for node in cluster.nodes if not node.drained]
+    if not usable:
+        return "Waiting for more machines: all nodes are drained, and get no new workers"
+    message = (
+        f"Waiting for more machines: {demand.workers} workers with {demand} in all do not fit "
+        f"on {'one of ' if demand.choice.same_node else ''}{len(usable)} nodes with "
+        f"{sum(node.total_cpus for node in usable):g} CPUs and "
+        f"{sum(node.total_gpus for node in usable):g} GPUs in all"
+    )
+    if demand.worker.memory:
+        memory = sum(node.total_memory for node in usable) / BYTES_PER_GB
+        message += f" and {memory:.6g} GB of memory"
+    allowed = [node for node in usable if demand.choice.allows(node)]
+    if (none := demand.choice.why_none(usable)) is not None:
+        message = f"Waiting for more machines: resources.{none[0]}: {none[1]}"
+    elif len(allowed) < len(usable):
+        message += f", of which the job may use {len(allowed)}"
+    drained = len(cluster.nodes) - len(usable)
+    if drained:
+        message += f" ({drained} more {'is' if drained == 1 else 'are'} drained)"
+    return message
