@@ -132,7 +132,7 @@ def start_attempt(
         columns["resolved"] = _with_precision(job, chosen["gpus_per_worker"])
     if not _move(session, job, JobStatus.STARTING, message, data, attempt=number, **columns):
         return None
-    if number == 1 and chosen.get("gpus_per_worker") == 0:
+    if number == 1 and worker is not None and chosen.get("gpus_per_worker") == 0:
         append_event(session, job_id, "no_gpus", _why_no_gpus(session, job))
     return runs.add(
         session,
