@@ -152,7 +152,7 @@ def _resources(resources: dict[str, Any], submitted: dict[str, Any]) -> str | No
     workers, cpus = resources["workers"], resources["cpus_per_worker"]
     gpus = resources["gpus_per_worker"]
     if gpus == 0 and submitted.get("gpus_per_worker", "auto") == "auto":
-        return f"{workers} x {cpus} CPUs (no GPU was found; to use some, clone it with resources.gpus_per_worker: 1)"
+        return f"{workers} x {cpus} CPUs (no GPU for it; the event no_gpus says what to do)"
     if gpus == "auto":
         gpus = "auto GPUs"
     elif gpus:

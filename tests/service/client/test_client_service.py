@@ -316,7 +316,8 @@ def test_job_from_submit_to_download(
     assert "recall_at_1" in shown
     assert max(len(line) for line in shown.splitlines()) < 120
     facts = dict(line.split(maxsplit=1) for line in shown.splitlines()[:12])
-    assert (facts["method"], facts["resources"]) == ("simclr", "1 x 1 CPUs")
+    without = "1 x 1 CPUs (no GPU for it; the event no_gpus says what to do)"
+    assert (facts["method"], facts["resources"]) == ("simclr", without)
     lines = _run("watch", job_id).stdout
     assert "k-NN 50.0%  R@1 25.0%" in lines
     assert "succeeded" in lines.splitlines()[-1]
