@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -70,7 +71,7 @@ def test_stored_nodes_are_those_that_were_away() -> None:
     assert scheduling.nodes_away_of(ClusterSnapshot()) == [], "of an older dispatcher"
 
 
-AUTO = {"cpus_per_worker": "auto", "gpus_per_worker": "auto"}
+AUTO: dict[str, Any] = {"cpus_per_worker": "auto", "gpus_per_worker": "auto"}
 
 
 def test_first_attempt_waits_for_a_gpu_that_is_away(world: World) -> None:

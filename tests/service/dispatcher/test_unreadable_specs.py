@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -16,7 +17,7 @@ from tests.support.unreadable_specs import UNREADABLE, fail_on_unexpected
 
 
 def test_numbers_of_a_spec_that_cannot_be_read_count(world: World) -> None:
-    left = {"cpus_per_worker": "auto", "gpus_per_worker": "auto"}
+    left: dict[str, Any] = {"cpus_per_worker": "auto", "gpus_per_worker": "auto"}
     jobs = [world.add_job(workers=2, **numbers) for numbers in ({}, left, {"cpus_per_worker": "x"})]
     with world.database.write() as session:
         for job_id in jobs:
