@@ -113,7 +113,7 @@ def unfinished_jobs(session: Session, dataset_id: str, limit: int = 5) -> Sequen
 
 
 def lock_pending_limit(session: Session, token_id: str, user_id: str | None) -> int | None:
-    """Return how many of a token's data sets may be pending or ingesting; `None`: no limit.
+    """Return how many data sets may be uploading, pending or ingesting for a token; `None`: no limit.
 
     If there is a limit, the row, and that of the token's user, stay locked until the transaction ends:
     concurrent registrations are serialized, so two of them cannot both take the last place.
@@ -129,10 +129,11 @@ def lock_pending_limit(session: Session, token_id: str, user_id: str | None) -> 
 
 
 def count_pending(session: Session, token_id: str, user_id: str | None) -> int:
-    """How many data sets of a token, or of all tokens of its user, are uploading, wait for an ingest or are being read."""
+    """How many uploads and ingests that a token, or any token of its user, has asked for are not over."""
     of_user = select(Token.id).where(Token.user_id == user_id)
+    asked_by = func.coalesce(Dataset.refresh_token_id, Dataset.token_id)
     query = select(func.count()).where(
-        Dataset.token_id == token_id if user_id is None else Dataset.token_id.in_(of_user),
+        asked_by == token_id if user_id is None else asked_by.in_(of_user),
         _ingest_is(DatasetState.UPLOADING, DatasetState.PENDING, DatasetState.INGESTING),
         Dataset.deleted_at.is_(None),
     )
@@ -321,11 +322,16 @@ def _move_ingest(
     return False
 
 
-def request_ingest(session: Session, dataset: Dataset) -> None:
-    """Request another ingest of a locked data set: its first one if that has failed, else a refresh."""
+def request_ingest(session: Session, dataset: Dataset, token_id: str) -> None:
+    """Request another ingest of a locked data set: its first one if that has failed, else a refresh.
+
+    Args:
+        token_id: whose quota it uses.
+    """
     run = runs.newest(session, IngestRun, dataset.id)
     dataset.ingest_after = run.number if run is not None else 0
     dataset.refresh_requested_at = datetime.now(UTC)
+    dataset.refresh_token_id = token_id
     if dataset.state == DatasetState.FAILED:
         dataset.state, dataset.error = DatasetState.PENDING, None
     else:

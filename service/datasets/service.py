@@ -120,12 +120,12 @@ def _check_quota(session: Session, caller: Caller, limit: int | None) -> None:
 
 def quota_exceeded(caller: Caller, limit: int, used: int) -> Problem:
     """Return the answer to a caller whose token allows no more pending data sets."""
-    whose = "its data sets" if caller.user_id is None else "the data sets of its user"
+    whose = "it" if caller.user_id is None else "tokens of its user"
     return Problem(
         429,
         "quota-exceeded",
-        f"max_pending_datasets of this token is {limit}, and {used} of {whose} wait for their ingest, "
-        "are being read or uploaded; repeat the request when one is ready",
+        f"max_pending_datasets of this token is {limit}, and {used} data sets that {whose} registered or refreshed wait "
+        "for their ingest, are being read or uploaded; repeat the request when one is ready",
         extra={"quota": "max_pending_datasets", "limit": limit, "used": used},
     )
 

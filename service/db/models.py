@@ -110,6 +110,8 @@ class Dataset(Base):
     refresh_state: Mapped[str | None] = mapped_column(String(20))
     refresh_error: Mapped[Object | None]
     refresh_requested_at: Mapped[datetime | None]
+    # The token that asked for the newest ingest and whose quota it uses; null: the one that registered the data set.
+    refresh_token_id: Mapped[str | None] = mapped_column(String(40))
     # The runs of the newest ingest have greater numbers: failures of earlier ones do not count.
     ingest_after: Mapped[int] = mapped_column(default=0, server_default=text("0"))
     # Of the running ingest (`service.protocol.IngestProgress`).
@@ -120,7 +122,7 @@ class Dataset(Base):
     upload_size: Mapped[int | None] = mapped_column(BigInteger)
     upload_received: Mapped[int | None] = mapped_column(BigInteger)
     upload_received_at: Mapped[datetime | None]
-    # The token that registered the data set and whose quota its ingest uses.
+    # The token that registered the data set and whose quota its first ingest uses.
     token_id: Mapped[str | None] = mapped_column(String(40))
     # Only for processes of version 0.1, which use them during an upgrade. Reading one is an error.
     attempt: Mapped[int] = mapped_column(default=0, deferred=True, deferred_raiseload=True)

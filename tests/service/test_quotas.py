@@ -155,7 +155,7 @@ def test_register_over_quota_names_the_quota(api: Api) -> None:
     assert first.status_code == register(api, limited, "b").status_code == 201
     problem = refused(register(api, limited, "c"), 429, None, "quota-exceeded")
     assert problem["detail"].startswith(
-        "max_pending_datasets of this token is 2, and 2 of its data sets wait for their ingest"
+        "max_pending_datasets of this token is 2, and 2 data sets that it registered or refreshed wait"
     )
     assert (problem["quota"], problem["limit"], problem["used"]) == ("max_pending_datasets", 2, 2)
     # A taken name is reported first, because waiting would not help.

@@ -49,7 +49,7 @@ def refresh(session: Session, caller: Caller, dataset: Dataset) -> Dataset:
         if used >= limit:
             raise quota_exceeded(caller, limit, used)
     repository.add_current(session, dataset)
-    datasets.request_ingest(session, dataset)
+    datasets.request_ingest(session, dataset, caller.token_id)
     return dataset
 
 

@@ -116,7 +116,7 @@ def test_refresh_has_its_own_tries_and_turn(world: World) -> None:
     others = [world.add_dataset() for _ in range(2)]
     world.tick(100)
     with world.database.write() as session:
-        datasets.request_ingest(session, session.get_one(Dataset, dataset))
+        datasets.request_ingest(session, session.get_one(Dataset, dataset), "tok_1")
         session.get_one(Dataset, dataset).refresh_requested_at = world.now()
     waiting = world.add_dataset()
     world.tick()
