@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 from fastapi import APIRouter, Depends, Query, Response
 
@@ -35,18 +35,27 @@ OwnDatasetToChange = Annotated[Dataset, Depends(_get_to_change)]
 """As `OwnDataset`, for callers who may submit. Needs a `WriteSession`."""
 
 
-async def _checked(
-    request: DatasetRequest, caller: Submitter, context: WithContext
-) -> DatasetRequest:
+class _Checked(NamedTuple):
+    """A request whose images exist and may be read by the caller, who may submit; and the room for an upload."""
+
+    dataset: DatasetRequest
+    free_bytes: int | None = None
+
+
+async def _check(request: DatasetRequest, caller: Submitter, context: WithContext) -> _Checked:
     # Before the transaction, in threads of their own, as a file system may hang.
-    if request.uri is not None:
-        check = partial(service.check_location, request.uri, caller.tenant, context.settings)
-        await context.path_threads.run_for(caller.token_id, check)
-    return request
+    threads, token, settings = context.path_threads, caller.token_id, context.settings
+    if request.upload is not None:
+        measure = partial(uploads.measure_room, request.upload, settings)
+        return _Checked(request, await threads.run_for(token, measure))
+    assert request.uri is not None, "checked by DatasetRequest"
+    await threads.run_for(
+        token, partial(service.check_location, request.uri, caller.tenant, settings)
+    )
+    return _Checked(request)
 
 
-CheckedRequest = Annotated[DatasetRequest, Depends(_checked)]
-"""The body, whose images exist and may be read by the caller, who may submit."""
+CheckedRequest = Annotated[_Checked, Depends(_check)]
 
 
 @router.post("", status_code=201, responses=FULL)
@@ -60,11 +69,12 @@ def register_dataset(
     """Register images by their path or URI, or for an upload; they are ingested in the background, tenants taking turns."""
 
     def begin_upload(dataset: Dataset) -> None:
-        if request.upload is not None:
-            uploads.check_room(session, request.upload, context.settings)
-            uploads.begin(dataset, request.upload, context.storage)
+        if (upload := request.dataset.upload) is not None:
+            if request.free_bytes is not None:
+                uploads.check_room(session, upload, request.free_bytes)
+            uploads.begin(dataset, upload, context.storage)
 
-    dataset = service.register(session, caller, request, begin_upload)
+    dataset = service.register(session, caller, request.dataset, begin_upload)
     response.headers["Location"] = f"/v1/datasets/{dataset.id}"
     return DatasetView.model_validate(dataset)
 

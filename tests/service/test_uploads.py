@@ -18,7 +18,7 @@ import pytest
 from fastapi.testclient import TestClient
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from sqlalchemy import select
+from sqlalchemy import select, update
 
 from service.artifacts import free_space
 from service.datasets.uploads import endpoints
@@ -338,6 +338,23 @@ def test_uploads_count_as_pending_and_need_room(api: Api, monkeypatch: pytest.Mo
             row.upload_received_at = datetime(2026, 1, 1, tzinfo=UTC)
     # Nobody sends these any more: they do not keep others from uploading.
     assert begin(api, 7000, name="another").status_code == 201
+
+
+def test_disk_is_asked_for_its_room_outside_of_transactions(
+    api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A disk that hangs must not hold the only writer of SQLite."""
+    measured: list[int] = []
+
+    def free_bytes(_: str) -> int:
+        with api.database.write() as session:  # would wait for a transaction that is open
+            session.execute(update(Dataset).values(name=Dataset.name))
+        measured.append(1)
+        return 10**12
+
+    monkeypatch.setattr(free_space, "free_bytes", free_bytes)
+    assert begin(api, 5).status_code == 201
+    assert measured == [1]
 
 
 def test_large_chunk_is_refused_and_other_bodies_stay_small(

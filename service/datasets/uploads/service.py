@@ -47,12 +47,13 @@ class Part(NamedTuple):
 _ACTIVE = timedelta(hours=1)
 
 
-def check_room(session: Session, upload: UploadRequest, settings: Settings) -> None:
-    """Check that a file may be uploaded, and that its disk has room for it beside the other uploads of the last hour.
+def measure_room(upload: UploadRequest, settings: Settings) -> int | None:
+    """Check that a file may be uploaded, and return the free bytes of its disk; None: they are not limited or known.
+
+    The disk may hang, so no transaction may be open.
 
     Raises:
-        Problem: 422, it is too large; 507, the disk is too full; 409, the artifacts are in a store from which no
-            images are read.
+        Problem: 422, it is too large; 409, the artifacts are in a store from which no images are read.
     """
     if upload.size > settings.max_upload_bytes:
         limit = f"at most {settings.max_upload_bytes} bytes (DASL_MAX_UPLOAD_BYTES)"
@@ -62,11 +63,17 @@ def check_room(session: Session, upload: UploadRequest, settings: Settings) -> N
         detail = f"Images cannot be uploaded: none are read from {scheme}:// (DASL_ARTIFACTS_URI)"
         raise Problem(409, "uploads-unavailable", detail)
     try:
-        free = free_space.free_bytes(settings.artifacts_uri)
+        return free_space.free_bytes(settings.artifacts_uri)
     except OSError:
-        free = None  # the first chunk will tell
-    if free is None:
-        return
+        return None  # the first chunk will tell
+
+
+def check_room(session: Session, upload: UploadRequest, free: int) -> None:
+    """Check that a disk with so many free bytes has room for a file beside the other uploads of the last hour.
+
+    Raises:
+        Problem: 507, the disk is too full.
+    """
     active_since = datetime.now(UTC) - _ACTIVE
     left = free - free_space.FULL_BYTES - repository.outstanding_bytes(session, active_since)
     if left < upload.size:
