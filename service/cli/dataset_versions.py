@@ -57,10 +57,20 @@ def refresh(
             print_line(f"Version {record.version}: {counts}.")
 
 
-def versions(dataset: DatasetId, as_json: AsJson = False) -> None:
+def versions(
+    dataset: DatasetId,
+    limit: Annotated[
+        int, typer.Option("-n", "--limit", min=1, help="Maximum number of versions.")
+    ] = 20,
+    as_json: AsJson = False,
+) -> None:
     """List the versions of a data set, newest first. A spec names one as DATASET@VERSION."""
+    from itertools import islice
+
     with connect() as client:
-        records = client.datasets.versions(client.datasets.get(dataset).id)
+        dataset_id = client.datasets.get(dataset).id
+        pages = client.datasets.versions(dataset_id, page_size=min(limit, 100))
+        records = list(islice(pages, limit))
     print_records(
         records,
         {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -203,10 +203,11 @@ class Datasets:
             raise DatasetFailed(dataset)
         return dataset
 
-    def versions(self, dataset_id: str) -> Sequence[DatasetVersion]:
-        """Return the versions of a data set, newest first."""
-        answer = self._transport.json("GET", path_to("datasets", dataset_id, "versions"))
-        return [DatasetVersion.model_validate(item) for item in answer["data"]]
+    def versions(self, dataset_id: str, *, page_size: int = 100) -> Iterator[DatasetVersion]:
+        """Iterate over the versions of a data set, newest first."""
+        path = path_to("datasets", dataset_id, "versions")
+        for item in self._transport.pages(path, {"limit": page_size}):
+            yield DatasetVersion.model_validate(item)
 
     def contact_sheet(self, dataset_id: str) -> bytes:
         """Return thumbnails of some images of the newest version, as a JPEG.

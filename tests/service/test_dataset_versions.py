@@ -142,17 +142,26 @@ def test_refresh_repeats_a_first_ingest_that_failed(api: Api) -> None:
     assert (view["state"], view["version"], view["facts"]["num_images"]) == ("ready", 1, 7)
 
 
-def test_pending_refreshes_count_for_the_quota(api: Api) -> None:
-    dataset, folder = api.dataset(state="pending"), api.settings.home.parent / "images" / "emoji"
-    headers = api.token("submit", max_pending_datasets=1)
+def test_refresh_counts_for_the_token_that_asks_for_it(api: Api) -> None:
+    folder = api.settings.home.parent / "images" / "emoji"
+    owner, other = (api.token("submit", max_pending_datasets=1) for _ in range(2))
+    first, second = api.dataset(), api.dataset(name="broken", state="failed")
     body = {"name": "own", "uri": str(folder)}
-    own = api.client.post("/v1/datasets", json=body, headers=headers).json()["id"]
+    own = api.client.post("/v1/datasets", json=body, headers=owner).json()["id"]
     run_ingest(api, own, 5)
-    run_ingest(api, dataset, 5)
-    endpoints = [f"/v1/datasets/{each}/refresh" for each in (own, dataset)]
-    assert api.client.post(endpoints[0], headers=headers).status_code == 202
-    refused(api.client.post(endpoints[1], headers=headers), 429, None, "quota-exceeded")
-    assert shown(api, dataset)["refresh"] is None
+
+    def ask(dataset: str, headers: dict[str, str]) -> Any:
+        return api.client.post(f"/v1/datasets/{dataset}/refresh", headers=headers)
+
+    assert ask(own, other).status_code == 202
+    for dataset in (first, second):  # a refresh, and a first ingest that is repeated
+        refused(ask(dataset, other), 429, None, "quota-exceeded")
+        assert shown(api, dataset)["refresh"] is None
+    assert ask(own, owner).status_code == 202, "it was asked for already"
+    assert ask(second, owner).status_code == 202, "the refresh of its data set is another token's"
+    refused(ask(first, owner), 429, None, "quota-exceeded")
+    run_ingest(api, own, 6)
+    assert ask(first, other).status_code == 202
 
 
 def test_refresh_needs_the_scope_and_the_tenant(api: Api) -> None:
@@ -267,6 +276,33 @@ def test_contact_sheet_is_downloaded_in_ranges(api: Api, tmp_path: Path) -> None
     assert (part.status_code, part.content) == (206, b"234")
     other = api.token("read", tenant="other")
     refused(api.client.get(endpoint, headers=other), 404)
+
+
+def test_versions_are_listed_in_pages(api: Api) -> None:
+    dataset, endpoint = api.dataset(), "/v1/datasets/{}/versions"
+    with api.database.write() as session:
+        row = session.get_one(Dataset, dataset)
+        session.add_all(
+            DatasetVersion(
+                dataset_id=dataset, number=number, facts=row.facts, created_at=row.created_at
+            )
+            for number in range(1, 206)
+        )
+    found: list[int] = []
+    after: dict[str, str] = {}
+    while True:
+        page = api.client.get(endpoint.format(dataset), params={"limit": 100, **after}).json()
+        found += [each["number"] for each in page["data"]]
+        if not page["has_more"]:
+            break
+        after = {"after": page["next"]}
+    assert found == [*range(205, 0, -1)]
+    assert page["next"] is None
+    assert len(listed(api, dataset)) == 50
+    last = api.client.get(endpoint.format(dataset), params={"after": "1"}).json()
+    assert (last["data"], last["has_more"]) == ([], False)
+    for bad in ({"after": "x"}, {"after": "0"}, {"after": str(2**31)}, {"limit": "0"}):
+        refused(api.client.get(endpoint.format(dataset), params=bad), 422, next(iter(bad)))
 
 
 def test_upgrade_from_0022_makes_version_1_of_what_is_ready(

@@ -5,12 +5,13 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable
 from functools import partial
+from typing import Annotated
 
-from fastapi import APIRouter, Request, Response
+from fastapi import APIRouter, Query, Request, Response
 
 from service.api import ranged_file
 from service.api.auth import Submitter
-from service.api.pagination import Page
+from service.api.pagination import Limit, Page, page
 from service.api.problems import Problem
 from service.api.ranged_file import StoredFile
 from service.api.transaction import (
@@ -24,7 +25,7 @@ from service.api.transaction import (
 from service.datasets.endpoints import OwnDataset, OwnDatasetToChange
 from service.datasets.schemas import DatasetView
 from service.datasets.versions import repository, service
-from service.datasets.versions.schemas import VersionView
+from service.datasets.versions.schemas import MAX_NUMBER, VersionView
 from service.protocol import CONTACT_SHEET
 
 router = APIRouter(prefix="/v1/datasets/{dataset_id}", tags=["datasets"], route_class=Route)
@@ -40,10 +41,17 @@ def refresh_dataset(
 
 
 @router.get("/versions")
-def list_versions(dataset: OwnDataset, session: ReadSession) -> Page[VersionView]:
+def list_versions(
+    dataset: OwnDataset,
+    session: ReadSession,
+    after: Annotated[
+        int | None, Query(ge=1, le=MAX_NUMBER, description="`next` of the previous page.")
+    ] = None,
+    limit: Limit = 50,
+) -> Page[VersionView]:
     """List the versions of a data set, newest first."""
-    rows = repository.newest_first(session, dataset)
-    return Page(data=[VersionView.of(row) for row in rows])
+    rows = repository.newest(session, dataset, before=after, limit=limit)
+    return page(rows, limit, VersionView.of, lambda row: str(row.number))
 
 
 @files.head("/contact-sheet", include_in_schema=False)

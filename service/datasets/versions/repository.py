@@ -11,7 +11,6 @@ from sqlalchemy.orm import Session
 from service.db.models import Attempt, Checkpoint, Dataset, DatasetVersion, Job
 from service.states import TERMINAL
 
-MOST_LISTED = 200
 _ADOPTED_WITHIN = timedelta(days=2)
 _AVAILABLE = "registered"
 """State of checkpoints from which clones may continue."""
@@ -33,14 +32,22 @@ def of_job(session: Session, dataset_id: str, number: int) -> DatasetVersion | N
     return of(session, session.get_one(Dataset, dataset_id), number)
 
 
-def newest_first(session: Session, dataset: Dataset) -> Sequence[DatasetVersion]:
-    """Return the newest versions of a data set, newest first; at most `MOST_LISTED`."""
-    rows = session.scalars(
+def newest(
+    session: Session, dataset: Dataset, *, before: int | None, limit: int
+) -> Sequence[DatasetVersion]:
+    """Return versions of a data set, newest first; up to one more than `limit`.
+
+    Args:
+        before: only those with a smaller number.
+    """
+    query = (
         select(DatasetVersion)
         .where(DatasetVersion.dataset_id == dataset.id)
         .order_by(DatasetVersion.number.desc())
-        .limit(MOST_LISTED)
-    ).all()
+    )
+    if before is not None:
+        return session.scalars(query.where(DatasetVersion.number < before).limit(limit + 1)).all()
+    rows = session.scalars(query.limit(limit + 1)).all()
     return rows or ([] if dataset.facts is None else [_of_dataset(dataset)])
 
 

@@ -9,6 +9,9 @@ from pydantic import BaseModel
 
 from service.db.models import DatasetVersion
 
+MAX_NUMBER = 2**31 - 1
+"""Limit of the database's type of version numbers."""
+
 
 class Changes(BaseModel):
     """Numbers of images that differ from the version before."""
