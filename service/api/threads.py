@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Generator
+from contextlib import asynccontextmanager
 from functools import partial
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from anyio import CapacityLimiter, to_thread
 
@@ -24,12 +25,20 @@ HEAVY_THREADS = 4
 STORE_THREADS = 8
 """Threads of requests that read the artifact store, which may not answer for seconds."""
 UPLOAD_THREADS = 6
-"""Threads of requests that store a chunk of an upload; each waits for its client, and then for the store."""
+"""Threads of requests that store a chunk of an upload; each waits for the store, but not for its client."""
 PATH_THREADS = 32
 """Threads of requests that check folders and weights, whose file system may hang."""
 PATH_THREADS_OF_TOKEN = 8
 """How many of them a token may use, so that a mount that hangs leaves threads for the paths of others."""
 _RETRY_AFTER = {"Retry-After": "2"}
+
+
+class InThread(Protocol):
+    """Runs a call in a thread; it waits for one if all are busy."""
+
+    async def __call__(self, call: Callable[[], T]) -> T:
+        """Return what the call returns."""
+        ...
 
 
 def size_general_pool() -> None:
@@ -94,7 +103,13 @@ class LimitedThreads(Threads):
         return self._requests.total()
 
     async def run_for(self, token_id: str, call: Callable[[], T]) -> T:
-        """Run a call of a token in a thread; it waits for one if all are busy.
+        """Run a call of a token in a thread; raises as `admitted`."""
+        async with self.admitted(token_id) as in_thread:
+            return await in_thread(call)
+
+    @asynccontextmanager
+    async def admitted(self, token_id: str) -> AsyncIterator[InThread]:
+        """Count a request of a token, and yield what runs its calls: in between it holds no thread.
 
         Raises:
             Problem: 429, too many such requests of the token run or wait; 503, of all tokens.
@@ -111,9 +126,14 @@ class LimitedThreads(Threads):
         self._requests[token_id] += 1
         if token_id not in self._limiters:
             self._limiters[token_id] = CapacityLimiter(self._number_of_token)
-        try:
-            async with self._limiters[token_id]:
+        limiter = self._limiters[token_id]
+
+        async def in_thread(call: Callable[[], T]) -> T:
+            async with limiter:
                 return await self.run(call)
+
+        try:
+            yield in_thread
         finally:
             self._requests[token_id] -= 1
             if not self._requests[token_id]:
@@ -133,7 +153,7 @@ def store_threads() -> LimitedThreads:
 
 
 def upload_threads() -> LimitedThreads:
-    """Return the threads of requests that store a chunk of an upload, as slowly as their client sends it."""
+    """Return the threads of requests that store a chunk of an upload."""
     return LimitedThreads(
         UPLOAD_THREADS,
         kind="upload",

@@ -10,7 +10,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -24,8 +24,12 @@ from service.object_store import open_store, store_errors
 
 _BLOCK = 4 << 20
 
-Write = Callable[[int, Iterable[bytes]], str | None]
-"""Store blocks from an offset on, durably; returns the name of the object that holds them, if they have their own."""
+Check = Callable[[bytes], object]
+"""Called with each block before it is written, and with an empty one after the last; raises if they are wrong."""
+Write = Callable[[int, Check], Generator[None, bytes, str | None]]
+"""Store blocks from an offset on, durably. They are sent to the generator, and an empty one after the last.
+
+It returns the name of the object that holds them, if they have their own."""
 OnBlock = Callable[[bytes], object]
 
 
@@ -120,14 +124,16 @@ class LocalFiles:
         finally:
             os.close(descriptor)
 
-    def _write(self, descriptor: int, start: int, blocks: Iterable[bytes]) -> None:
+    def _write(self, descriptor: int, start: int, check: Check) -> Generator[None, bytes, None]:
         position = start
         try:
-            for block in blocks:
+            while block := (yield):
+                check(block)
                 left = memoryview(block)
                 while left:
                     written = os.pwrite(descriptor, left, position)
                     position, left = position + written, left[written:]
+            check(b"")
             os.fsync(descriptor)
         except BaseException:
             # Space may be what is missing.
@@ -181,11 +187,13 @@ class RemoteFiles:
     def writer(self, start: int) -> Iterator[Write]:
         yield self._write  # each request writes an object of its own
 
-    def _write(self, start: int, blocks: Iterable[bytes]) -> str:
+    def _write(self, start: int, check: Check) -> Generator[None, bytes, str]:
         chunk = f"{start:020d}-{uuid4().hex}"
         with self._open(f"{self._chunks}/{chunk}", "wb") as file:
-            for block in blocks:
+            while block := (yield):
+                check(block)
                 file.write(block)
+            check(b"")
         return chunk
 
     def discard(self, chunk: str | None) -> None:

@@ -7,7 +7,7 @@ import binascii
 import errno
 import hashlib
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator
 from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
 
@@ -33,6 +33,10 @@ OFFSET_HEADER = "Upload-Offset"
 _RANGE = re.compile(r"bytes (\d{1,19})-(\d{1,19})/(\d{1,19})", re.ASCII)
 _SHA256 = re.compile(r"(?:^|,)\s*sha-256=:([A-Za-z0-9+/=]+):", re.ASCII)
 _RETRY_AFTER = {"Retry-After": "2"}
+
+
+StoreChunk = Generator[None, bytes | None, Dataset]
+"""See `store_chunk`."""
 
 
 class Part(NamedTuple):
@@ -134,14 +138,15 @@ def store_chunk(
     tenant: str,
     dataset_id: str,
     part: Part,
-    blocks: Iterable[bytes],
     digest: bytes | None,
     on_complete: Callable[[Session], None],
-) -> Dataset:
+) -> StoreChunk:
     """Store a chunk of an upload, unless it is stored already, and return the data set.
 
+    The blocks of the request's body are sent to this generator, and an empty one after the last. It waits for them
+    without an open transaction, and each step may run in another thread.
+
     Args:
-        blocks: the body of the request, read as it arrives.
         digest: SHA-256 of the body, if it is to be checked.
         on_complete: called in the transaction that records the last chunk.
 
@@ -163,7 +168,7 @@ def store_chunk(
             # Once more, as another request may have written until now.
             if _is_stored(dataset := _read(database, tenant, dataset_id), part):
                 return dataset
-            chunk = write(part.start, _checked(blocks, part.stop - part.start, digest))
+            chunk = yield from write(part.start, _Check(part.stop - part.start, digest))
             return _record(database, tenant, dataset_id, part, files, chunk, on_complete)
     except Busy:
         detail = "Another request is writing to this upload; wait until it ends"
@@ -232,24 +237,29 @@ def _is_stored(dataset: Dataset, part: Part) -> bool:
     return False
 
 
-def _checked(blocks: Iterable[bytes], length: int, digest: bytes | None) -> Iterator[bytes]:
-    """Yield the blocks of a body.
+class _Check:
+    """Check of a body: its length, and its SHA-256 if that is given."""
 
-    Raises:
-        Problem: it has another length or digest than its headers say.
-    """
-    received, state = 0, hashlib.sha256()
-    for block in blocks:
-        received += len(block)
-        if received > length:
-            break
-        if digest is not None:
-            state.update(block)
-        yield block
-    if received != length:
-        amount = "more" if received > length else f"{received}"
-        detail = f"The body has {amount} bytes, and Content-Range names {length}"
-        raise Problem(400, "bad-request", detail)
-    if digest is not None and state.digest() != digest:
-        detail = "The body does not have the SHA-256 of its Content-Digest; send the chunk again"
-        raise Problem(400, "digest-mismatch", detail)
+    def __init__(self, length: int, digest: bytes | None) -> None:
+        self._length, self._digest = length, digest
+        self._received, self._state = 0, hashlib.sha256()
+
+    def __call__(self, block: bytes) -> None:
+        """Check the next block, or at an empty one the whole body.
+
+        Raises:
+            Problem: the body has another length or digest than its headers say.
+        """
+        self._received += len(block)
+        if self._received > self._length or (not block and self._received < self._length):
+            amount = "more" if self._received > self._length else f"{self._received}"
+            detail = f"The body has {amount} bytes, and Content-Range names {self._length}"
+            raise Problem(400, "bad-request", detail)
+        if self._digest is None:
+            return
+        self._state.update(block)
+        if not block and self._state.digest() != self._digest:
+            detail = (
+                "The body does not have the SHA-256 of its Content-Digest; send the chunk again"
+            )
+            raise Problem(400, "digest-mismatch", detail)
