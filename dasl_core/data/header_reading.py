@@ -63,7 +63,7 @@ def _read(source: Source, entries: Sequence[Entry], threads: int) -> Iterator[He
 
     def read(entry: Entry) -> Header | str:
         try:
-            with open_image(source, entry) as file:
+            with open_image(source, entry, header=True) as file:
                 return read_header(file, entry.key)
         except ValueError as error:
             return str(error)

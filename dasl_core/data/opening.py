@@ -11,14 +11,17 @@ from dasl_core.data.sources import Entry, Source
 
 
 @contextmanager
-def open_image(source: Source, entry: Entry) -> Iterator[BinaryIO]:
+def open_image(source: Source, entry: Entry, *, header: bool = False) -> Iterator[BinaryIO]:
     """Context manager that opens an image.
+
+    Args:
+        header: only its header is read.
 
     Raises:
         ValueError: it cannot be opened; the message is the reason.
     """
     try:
-        file = source.open(entry)
+        file = source.open_header(entry) if header else source.open(entry)
     except OSError as error:
         raise ValueError(reason_of(error)) from error
     with file:

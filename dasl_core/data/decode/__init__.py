@@ -11,8 +11,9 @@ from dasl_core.data.decode.eight_bit import (
     decode_image,
     eight_bit_pixels,
 )
-from dasl_core.data.decode.families import Family, family_of
+from dasl_core.data.decode.families import Family, family_of, is_read_whole
 from dasl_core.data.decode.header import MAX_PIXELS, Header, PixelType
+from dasl_core.data.decode.header_bounds import bounded
 from dasl_core.data.decode.memory import decoding_memory
 from dasl_core.data.decode.pixels import Pixels, as_data_set_has
 from dasl_core.data.decode.reasons import is_transient, one_sentence
@@ -35,8 +36,8 @@ __all__ = [
 def read_header(file: IO[bytes], name: str) -> Header:
     """Read what the header of an image file says, without decoding pixels.
 
-    WebP, AVIF, HEIC and camera RAW are read whole, since their libraries need it; of other formats a
-    few KiB are.
+    WebP, AVIF, HEIC and camera RAW are read whole, since their libraries need it, by several threads as
+    memory allows; of other formats a few KiB are, and never more than 64 MiB.
 
     Args:
         file: a binary file that can seek; it stays open.
@@ -48,19 +49,25 @@ def read_header(file: IO[bytes], name: str) -> Header:
             in a sentence.
     """
     with one_sentence():
-        match family_of(file, name):
-            case Family.TIFF:
-                return tiff.read_header(file)
-            case Family.DICOM:
-                return dicom.read_header(file)
-            case Family.NPY:
-                return npy.read_header(file)
-            case Family.RAW:
-                return raw.read_header(file)
-            case Family.HEIF:
-                return pillow.read_header(file, ("HEIF",))
-            case Family.PILLOW:
-                return pillow.read_header(file)
+        family = family_of(file, name)
+        with bounded(file, whole=is_read_whole(file, family)) as opened:
+            return _read_header(opened, family)
+
+
+def _read_header(file: IO[bytes], family: Family) -> Header:
+    match family:
+        case Family.TIFF:
+            return tiff.read_header(file)
+        case Family.DICOM:
+            return dicom.read_header(file)
+        case Family.NPY:
+            return npy.read_header(file)
+        case Family.RAW:
+            return raw.read_header(file)
+        case Family.HEIF:
+            return pillow.read_header(file, ("HEIF",))
+        case Family.PILLOW:
+            return pillow.read_header(file)
 
 
 def decode(

@@ -55,3 +55,12 @@ def family_of(file: IO[bytes], name: str) -> Family:
     if head.startswith(_TIFF_MAGIC):
         return Family.TIFF
     return Family.DICOM if extension in DICOM_EXTENSIONS else Family.PILLOW
+
+
+def is_read_whole(file: IO[bytes], family: Family) -> bool:
+    """Whether the library of a format reads the whole file to tell what its header says."""
+    if family != Family.PILLOW:
+        return family in (Family.HEIF, Family.RAW)
+    file.seek(4)
+    head = file.read(8)
+    return head.startswith(b"ftyp") or head.endswith(b"WEBP")

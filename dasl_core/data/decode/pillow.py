@@ -29,8 +29,10 @@ _UPRIGHT = {
 _TURNED = (5, 6, 7, 8)
 # Bands of a mode without the key color or palette entry that may be transparent.
 _BANDS = {"1": 1, "L": 1, "LA": 2, "La": 2, "RGBA": 4, "RGBa": 4, "PA": 4, "CMYK": 4}
-# Bytes at the end of a PNG in which EXIF is searched where none is before the pixels.
+# Bytes at the end of a PNG in which EXIF is searched where none is before the pixels. Not in one that has far more
+# bytes than its pixels need, as the way to its end may be long: these many, and these for each pixel.
 _PNG_END = 4096
+_PNG_BYTES, _PNG_BYTES_PER_PIXEL = 16 << 20, 16
 # Pillow reads colors of 16 bits as their upper bytes. The same file read with the second raw mode gives the
 # lower bytes; for gray with opacity, all four bytes of a pixel.
 _LOWER_BYTES = {"RGB;16B": "RGB;16L", "RGBA;16B": "RGBA;16L", "LA;16B": "RGBA"}
@@ -122,6 +124,9 @@ def _exif_at_end(image: ImageFile.ImageFile) -> bytes:
     assert file is not None, "it is open until `load`"
     before = file.tell()
     end = file.seek(0, 2)
+    if end > _PNG_BYTES + _PNG_BYTES_PER_PIXEL * image.width * image.height:
+        file.seek(before)
+        return b""
     file.seek(max(0, end - _PNG_END))
     tail = file.read(_PNG_END)
     file.seek(before)

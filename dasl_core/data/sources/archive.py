@@ -8,20 +8,25 @@ import struct
 import tarfile
 import zipfile
 import zlib
-from typing import BinaryIO
+from typing import BinaryIO, NamedTuple
 
-from dasl_core.data.sources.base import Entry, Listing, OnListed, Skipped, is_image_name
+from dasl_core.data.sources.base import Entry, Listing, OnListed, Skipped, Source, is_image_name
+from dasl_core.data.sources.inflated import Inflated
 from dasl_core.data.sources.splits import split_of_file
-from dasl_core.data.sources.storage import Storage, is_inside, printable
+from dasl_core.data.sources.storage import Storage, is_inside, open_part, printable
 
 # Largest image file in an archive, in bytes; one of 89 million pixels, uncompressed and with 16 bits, has half.
 MAX_BYTES = 1 << 30
 # Labels of WebDataset's `.cls` files are short.
 _MAX_LABEL = 1 << 10
 _LOCAL_HEADER = struct.Struct("<4s5H3L2H")
+# The size is behind the content where this flag is set, and in an extra field where its place has this value.
+_SIZE_IS_BEHIND, _SIZE_IN_EXTRA = 1 << 3, 0xFFFF_FFFF
+# What is behind the content: CRC, length and size.
+_DESCRIPTOR = struct.Struct("<3L")
 
 
-class TarSource:
+class TarSource(Source):
     """The images of tar archives, such as the shards of WebDataset.
 
     Archives are not compressed, since only then can a part of them be read. A `.cls` file is the label of the image
@@ -74,8 +79,11 @@ class TarSource:
             raise ValueError("the archive is cut off in this image")
         return io.BytesIO(content)
 
+    def open_header(self, entry: Entry) -> BinaryIO:
+        return open_part(self.storage, self.files[entry.file], entry.offset, entry.length)
 
-class ZipSource:
+
+class ZipSource(Source):
     """The images of zip archives, stored or deflated."""
 
     def __init__(self, storage: Storage, uri: str, files: list[str]) -> None:
@@ -102,16 +110,11 @@ class ZipSource:
         return listing.listing()
 
     def open(self, entry: Entry) -> BinaryIO:
-        name = self.files[entry.file]
-        header = self.storage.read(name, entry.offset, _LOCAL_HEADER.size)
-        if len(header) < _LOCAL_HEADER.size or not header.startswith(b"PK\x03\x04"):
-            raise ValueError("the archive is damaged: the header of this image is not there")
-        fields = _LOCAL_HEADER.unpack(header)
-        method, names = fields[3], fields[9] + fields[10]
-        content = self.storage.read(name, entry.offset + len(header) + names, entry.length)
+        member = self._find(entry)
+        content = self.storage.read(self.files[entry.file], member.begin, entry.length)
         if len(content) < entry.length:
             raise ValueError("the archive is cut off in this image")
-        if method == zipfile.ZIP_STORED:
+        if not member.is_deflated:
             return io.BytesIO(content)
         decompressor = zlib.decompressobj(-zlib.MAX_WBITS)
         try:
@@ -121,6 +124,42 @@ class ZipSource:
         if not decompressor.eof:
             raise ValueError("the archive is cut off in this image, or the image is far too large")
         return io.BytesIO(plain)
+
+    def open_header(self, entry: Entry) -> BinaryIO:
+        member, name = self._find(entry), self.files[entry.file]
+        content = open_part(self.storage, name, member.begin, entry.length)
+        if not member.is_deflated:
+            return content
+        size = self._size_behind(entry, member) if member.size is None else member.size
+        return io.BufferedReader(Inflated(content, size, MAX_BYTES))
+
+    def _size_behind(self, entry: Entry, member: _Member) -> int | None:
+        """Read the inflated size of a member of an archive that was written as a stream; None if it is not there."""
+        end = member.begin + entry.length
+        behind = self.storage.read(self.files[entry.file], end, 4 + _DESCRIPTOR.size)
+        behind = behind.removeprefix(b"PK\x07\x08")
+        if len(behind) < _DESCRIPTOR.size:
+            return None
+        _, length, size = _DESCRIPTOR.unpack_from(behind)
+        return int(size) if length == entry.length else None
+
+    def _find(self, entry: Entry) -> _Member:
+        """Find the content of a member by the header before it."""
+        header = self.storage.read(self.files[entry.file], entry.offset, _LOCAL_HEADER.size)
+        if len(header) < _LOCAL_HEADER.size or not header.startswith(b"PK\x03\x04"):
+            raise ValueError("the archive is damaged: the header of this image is not there")
+        _, _, flags, method, _, _, _, _, size, names, extra = _LOCAL_HEADER.unpack(header)
+        begin = entry.offset + len(header) + names + extra
+        is_elsewhere = bool(flags & _SIZE_IS_BEHIND) or size == _SIZE_IN_EXTRA
+        return _Member(begin, method != zipfile.ZIP_STORED, None if is_elsewhere else size)
+
+
+class _Member(NamedTuple):
+    """Where the content of a member of a zip archive begins, and its inflated size, if the header has it."""
+
+    begin: int
+    is_deflated: bool
+    size: int | None
 
 
 class _Archives:

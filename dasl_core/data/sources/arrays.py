@@ -8,15 +8,16 @@ from typing import BinaryIO
 
 import numpy as np
 
+from dasl_core.data.decode.header import MAX_VALUES
 from dasl_core.data.decode.npy import read_array_header
-from dasl_core.data.sources.base import Entry, Listing, OnListed, check_count, one_line
+from dasl_core.data.sources.base import Entry, Listing, OnListed, Source, check_count, one_line
 from dasl_core.data.sources.storage import Storage
 
 # Bytes in which the header of a `.npy` file ends.
 _HEADER = 1 << 14
 
 
-class ArraySource:
+class ArraySource(Source):
     """The images of an array (N, H, W) or (N, H, W, C) in a `.npy` file. They have no labels."""
 
     def __init__(self, storage: Storage, uri: str, name: str) -> None:
@@ -76,5 +77,7 @@ class ArraySource:
             )
         if not math.prod(shape):
             raise ValueError(f"{name} is empty: its shape is {shape}")
+        if math.prod(shape[1:]) > MAX_VALUES:
+            raise ValueError(f"{name} has the shape {shape}; an image may have {MAX_VALUES} values")
         self._start, self._dtype = file.tell(), dtype
         self._shape = shape

@@ -102,6 +102,10 @@ class Source(Protocol):
         """
         ...
 
+    def open_header(self, entry: Entry) -> BinaryIO:
+        """Open an image of which only the header is read: no more of it should be read or unpacked. Else as `open`."""
+        return self.open(entry)
+
 
 def check_count(name: str, count: int) -> None:
     """Check the number of images that a file claims to have, before they are listed.

@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 from typing import BinaryIO
 
-from dasl_core.data.sources.base import Entry, Listing, OnListed, Skipped, is_image_name
+from dasl_core.data.sources.base import Entry, Listing, OnListed, Skipped, Source, is_image_name
 from dasl_core.data.sources.storage import Storage, printable
 
 
-class FolderSource:
+class FolderSource(Source):
     """The images below a folder, here or in an object store."""
 
     def __init__(self, storage: Storage) -> None:
@@ -36,7 +36,7 @@ class FolderSource:
         return self.storage.open(entry.key)
 
 
-class ListSource:
+class ListSource(Source):
     """The images that a text file lists: one path a line, or a table with columns for path, label and split.
 
     Paths are relative to the folder of the list, or absolute. A table has a line of column names, one of which is

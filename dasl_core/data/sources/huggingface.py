@@ -9,7 +9,7 @@ from typing import Any, BinaryIO
 from urllib.parse import parse_qs, urlsplit
 
 from dasl_core.data.decode.reasons import optional_module
-from dasl_core.data.sources.base import Entry, Listing, OnListed, class_name
+from dasl_core.data.sources.base import Entry, Listing, OnListed, Source, class_name
 from dasl_core.data.sources.storage import check_location
 from dasl_core.spec.locations import EVERY_FOLDER, ReadableFolders
 from dasl_core.spec.source import remote_scheme
@@ -20,7 +20,7 @@ SAVED_FILES = ("dataset_info.json", "state.json")
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 
 
-class HuggingFaceSource:
+class HuggingFaceSource(Source):
     """The images of one split of a data set that the library `datasets` loads.
 
     Args:

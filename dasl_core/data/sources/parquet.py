@@ -16,6 +16,7 @@ from dasl_core.data.sources.base import (
     Listing,
     OnListed,
     Skipped,
+    Source,
     check_count,
     class_name,
     one_line,
@@ -28,7 +29,7 @@ _GROUPS, _FILES = 4, 16
 _IMAGE_COLUMNS = ("image", "img", "jpg", "png", "bytes", "image_bytes")
 
 
-class ParquetSource:
+class ParquetSource(Source):
     """The images of Parquet files: a column of bytes, or of `{bytes, path}` as Hugging Face's images are.
 
     An image is found by its file and row; whole groups of rows are decompressed and a few of them kept, so reading is

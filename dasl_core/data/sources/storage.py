@@ -222,19 +222,23 @@ class RemoteStorage:
         return _remote_file(path, self._system[0].info(self._path(path)))
 
     def open(self, path: str) -> BinaryIO:
-        size = self.info(path).size
-        return io.BufferedReader(_Ranges(self, path, size), _FIRST_READ)
+        return open_part(self, path, 0, self.info(path).size)
 
     def read(self, path: str, start: int, length: int) -> bytes:
         content: bytes = self._system[0].cat_file(self._path(path), start=start, end=start + length)
         return content
 
 
-class _Ranges(io.RawIOBase):
-    """A remote file that is read in ranges: a small one first, which often is enough, then larger ones."""
+def open_part(storage: Storage, path: str, begin: int, size: int) -> BinaryIO:
+    """Open a part of a file of which perhaps only a little is read; seekable."""
+    return io.BufferedReader(_Ranges(storage, path, begin, size), _FIRST_READ)
 
-    def __init__(self, storage: Storage, path: str, size: int) -> None:
-        self._storage, self._path, self._size = storage, path, size
+
+class _Ranges(io.RawIOBase):
+    """A part of a file that is read in ranges: a small one first, which often is enough, then larger ones."""
+
+    def __init__(self, storage: Storage, path: str, begin: int, size: int) -> None:
+        self._storage, self._path, self._begin, self._size = storage, path, begin, size
         self._position, self._start, self._block = 0, 0, b""
 
     def readable(self) -> bool:
@@ -258,7 +262,7 @@ class _Ranges(io.RawIOBase):
         begin = self._position - self._start
         if not 0 <= begin < len(self._block):
             length = min(left, _READ if self._block else _FIRST_READ)
-            self._block = self._storage.read(self._path, self._position, length)
+            self._block = self._storage.read(self._path, self._begin + self._position, length)
             self._start, begin = self._position, 0
             if not self._block:
                 raise OSError(errno.EIO, "the file is shorter than when it was opened", self._path)

@@ -1,0 +1,192 @@
+"""What reading headers takes of time and memory, whatever an archive contains."""
+
+from __future__ import annotations
+
+import io
+import tarfile
+import threading
+import zipfile
+import zlib
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from PIL import Image, PngImagePlugin
+
+from dasl_core.data.decode import Header, header_bounds, read_header
+from dasl_core.data.opening import open_image
+from dasl_core.data.sources import find_source, inflated
+from dasl_core.data.sources.inflated import Inflated
+
+# More than a PNG may have behind its pixels, with what these need.
+_ZEROS = 20 << 20
+_NAMES = {"a.jpg": "JPEG", "b.png": "PNG", "c.tif": "TIFF", "d.gif": "GIF", "e.jp2": "JPEG2000"}
+
+
+def picture(kind: str, **options: Any) -> bytes:
+    file = io.BytesIO()
+    Image.new("RGB", (64, 48), "red").save(file, kind, **options)
+    return file.getvalue()
+
+
+def headers_of(location: Path) -> dict[str, Header]:
+    source = find_source(str(location)).open()
+    found = {}
+    for entry in source.list_entries(lambda _: None).entries:
+        with open_image(source, entry, header=True) as file:
+            found[entry.key] = read_header(file, entry.key)
+    return found
+
+
+class Counted:
+    """A decompressor of zlib that counts what it inflates."""
+
+    inflated = 0
+
+    def __init__(self, bits: int) -> None:
+        self._decompressor = zlib.decompressobj(bits)
+
+    def decompress(self, content: bytes, most: int) -> bytes:
+        block = self._decompressor.decompress(content, most)
+        Counted.inflated += len(block)
+        return block
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._decompressor, name)
+
+
+def test_header_of_a_zip_bomb_inflates_its_first_bytes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, kind in _NAMES.items():
+        with zipfile.ZipFile(tmp_path / f"{name}.zip", "w", zipfile.ZIP_DEFLATED, True, 1) as file:
+            file.writestr(name, picture(kind) + bytes(_ZEROS))
+    monkeypatch.setattr(Counted, "inflated", 0)
+    counting = SimpleNamespace(decompressobj=Counted, error=zlib.error, MAX_WBITS=zlib.MAX_WBITS)
+    monkeypatch.setattr(inflated, "zlib", counting)
+    for header in headers_of(tmp_path).values():
+        assert header[:3] == (64, 48, 3)
+    assert 0 < Counted.inflated <= 2 * len(_NAMES) * inflated._BLOCK
+
+
+class Streamed(io.RawIOBase):
+    """A file that cannot seek, so that sizes are written behind the content."""
+
+    def __init__(self) -> None:
+        self.content = b""
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, content: Any) -> int:
+        self.content += bytes(content)
+        return len(content)
+
+
+@pytest.mark.parametrize("kind", ["seekable", "streamed", "zip64", "stored", "tar"])
+def test_headers_in_archives_are_those_of_files(tmp_path: Path, kind: str) -> None:
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    turned = picture("PNG")
+    content = exif.tobytes().removeprefix(b"Exif\0\0")
+    chunk = b"eXIf" + content
+    end = len(turned) - 12  # where the last chunk begins
+    size, crc = len(content).to_bytes(4, "big"), zlib.crc32(chunk).to_bytes(4, "big")
+    files = {name: picture(kind) for name, kind in _NAMES.items()} | {
+        "turned.png": turned[:end] + size + chunk + crc + turned[end:],
+        "whole.webp": picture("WEBP"),
+    }
+    (tmp_path / "files").mkdir()
+    for name, each in files.items():
+        (tmp_path / "files" / name).write_bytes(each)
+    archive = tmp_path / ("a.tar" if kind == "tar" else "a.zip")
+    if kind == "tar":
+        with tarfile.open(archive, "w") as tar:
+            tar.add(tmp_path / "files", ".")
+    else:
+        stream: Any = Streamed() if kind == "streamed" else io.BytesIO()
+        method = zipfile.ZIP_STORED if kind == "stored" else zipfile.ZIP_DEFLATED
+        with zipfile.ZipFile(stream, "w", method) as file:
+            for name, each in files.items():
+                with file.open(name, "w", force_zip64=kind == "zip64") as member:
+                    member.write(each)
+        archive.write_bytes(stream.content if kind == "streamed" else stream.getvalue())
+    found = headers_of(archive)
+    assert found == headers_of(tmp_path / "files")
+    assert found["turned.png"][:2] == (48, 64)
+
+
+_CONTENT = np.random.default_rng(0).integers(0, 4, 300_000, np.uint8).tobytes()
+_DEFLATED = zlib.compress(_CONTENT, wbits=-zlib.MAX_WBITS)
+_STEPS = st.lists(
+    st.tuples(st.sampled_from([0, 1, 2]), st.integers(-310_000, 310_000), st.integers(-1, 90_000)),
+    max_size=8,
+)
+
+
+@given(_STEPS, st.booleans())
+def test_inflated_file_reads_as_its_content(
+    steps: list[tuple[int, int, int]], knows_size: bool
+) -> None:
+    size = len(_CONTENT) if knows_size else None
+    file = io.BufferedReader(Inflated(io.BytesIO(_DEFLATED), size, 1 << 30))
+    plain = io.BytesIO(_CONTENT)
+    for whence, offset, length in steps:
+        position = max(0, offset + (0, plain.tell(), len(_CONTENT))[whence])
+        assert file.seek(position - (0, file.tell(), len(_CONTENT))[whence], whence) == position
+        plain.seek(position)
+        assert file.read(length) == plain.read(length)
+
+
+def test_damaged_or_endless_content_is_refused() -> None:
+    for content, size, reason in (
+        (_DEFLATED[:-9], len(_CONTENT), "cut off in its archive"),
+        (b"\xff" * 999, len(_CONTENT), "damaged in its archive"),
+        (_DEFLATED, None, "far too large"),
+    ):
+        with pytest.raises(ValueError, match=reason):
+            io.BufferedReader(Inflated(io.BytesIO(content), size, 299_999)).read()
+
+
+def test_header_that_claims_to_be_large_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    about = PngImagePlugin.PngInfo()
+    about.add_text("Comment", "x" * 5000)
+    file = io.BytesIO(picture("PNG", pnginfo=about))
+    assert read_header(file, "a.png").width == 64
+    monkeypatch.setattr(header_bounds, "MOST_OF_HEADER", 1000)
+    with pytest.raises(ValueError, match="its header has more than 1000 bytes"):
+        read_header(file, "a.png")
+    monkeypatch.setattr(header_bounds, "MOST_OF_FILE", 10)
+    webp = io.BytesIO(picture("WEBP"))
+    with pytest.raises(ValueError, match="the image is too large: a file of"):
+        read_header(webp, "a.webp")
+
+
+def test_files_that_are_read_whole_wait_for_room() -> None:
+    room = header_bounds._Room(100)
+    entered = threading.Event()
+
+    def second() -> None:
+        with room.reserved(1000):  # more than there is: all of it
+            entered.set()
+
+    with room.reserved(60), room.reserved(40):
+        thread = threading.Thread(target=second)
+        thread.start()
+        assert not entered.wait(0.05)
+    thread.join(10)
+    assert entered.is_set()
+
+
+def test_images_of_an_array_are_bounded(tmp_path: Path) -> None:
+    with (tmp_path / "a.npy").open("wb") as file:
+        about = {"descr": "|u1", "fortran_order": False, "shape": (1, 1 << 20, 1 << 20)}
+        np.lib.format.write_array_header_1_0(file, about)
+        file.truncate(1 << 41)
+    source = find_source(str(tmp_path / "a.npy")).open()
+    with pytest.raises(ValueError, match="an image may have"):
+        source.list_entries(lambda _: None)
