@@ -23,7 +23,7 @@ from service.client.transport import BUSY
 from service.client.worker import WorkerClient
 from service.protocol import UNDELIVERED_EXIT_CODE
 from workers.failures import storable
-from workers.ingest_files import UnfinishedHeaders, load_previous, save_results
+from workers.ingest_files import UnfinishedHeaders, load_previous, save_contact_sheet, save_results
 from workers.logs import log_to_stderr
 from workers.settings import PATIENCE_SECONDS
 
@@ -119,6 +119,7 @@ def main() -> int:
         if result.is_unchanged:
             assert start.previous_index_uri is not None, "there is an index that it repeats"
             index_uri = start.previous_index_uri
+            save_contact_sheet(result, index_uri)
         else:
             index_uri = save_results(result, f"{start.artifacts_uri}/{uuid.uuid4().hex}")
         client.dataset_finish(

@@ -61,13 +61,7 @@ class UnfinishedHeaders:
 
     def remove(self) -> None:
         """Remove them, once an ingest has come to its end."""
-        try:
-            with store_errors(self._uri):
-                system, path = open_store(self._uri)
-                system.rm(path, recursive=True)
-        except OSError as error:
-            if error.errno != errno.ENOENT:
-                logger.warning("%s cannot be removed: %s", self._uri, error)
+        _remove(self._uri)
 
     def _names(self) -> list[str]:
         system, path = open_store(self._uri)
@@ -86,18 +80,25 @@ def load_previous(index_uri: str | None, unfinished: UnfinishedHeaders) -> Previ
         index_uri: of its newest version; None if it has none.
     """
     index, tables = None, unfinished.load()
+    has_contact_sheet = True
     if index_uri is not None:
         with tempfile.TemporaryDirectory(prefix="dasl-") as folder:
             try:
                 # Mapped into memory, so it stays readable after the file is removed.
                 index = DatasetIndex.load(artifacts.fetch(index_uri, Path(folder) / INDEX))
+                has_contact_sheet = artifacts.exists(contact_sheet_uri(index_uri))
                 uri = f"{index_uri.rpartition('/')[0]}/{HEADERS}"
                 tables.insert(0, KnownHeaders.load(artifacts.fetch(uri, Path(folder) / HEADERS)))
             except (OSError, ValueError) as error:
                 logger.warning("%s is read as if for the first time: %s", index_uri, error)
     known = KnownHeaders.merged(tables) if tables else KnownHeaders.none()
     logger.info("%d headers are known", len(known))
-    return Previous(known, index)
+    return Previous(known, index, has_contact_sheet)
+
+
+def contact_sheet_uri(index_uri: str) -> str:
+    """Return where the contact sheet of an index is."""
+    return f"{index_uri.rpartition('/')[0]}/{CONTACT_SHEET}"
 
 
 def save_results(result: Ingested, folder_uri: str) -> str:
@@ -115,20 +116,38 @@ def save_results(result: Ingested, folder_uri: str) -> str:
         # The index first, with all its patience: without it there is no data set.
         upload_index(local / INDEX, index_uri)
         result.headers.save(local / HEADERS)
-        if result.contact_sheet is not None:
-            (local / CONTACT_SHEET).write_bytes(result.contact_sheet.jpeg())
-        for name in (HEADERS, CONTACT_SHEET):
-            _upload_extra(local / name, f"{folder_uri}/{name}")
+        _upload_extra(local / HEADERS, f"{folder_uri}/{HEADERS}")
+    save_contact_sheet(result, index_uri)
     return index_uri
 
 
-def _upload_extra(file: Path, uri: str) -> None:
-    if not file.exists():
+def save_contact_sheet(result: Ingested, index_uri: str) -> None:
+    """Write the contact sheet beside the index, if there is one. If that fails, the next refresh draws it again."""
+    if result.contact_sheet is None:
         return
+    with tempfile.TemporaryDirectory(prefix="dasl-") as folder:
+        file = Path(folder) / CONTACT_SHEET
+        file.write_bytes(result.contact_sheet.jpeg())
+        _upload_extra(file, contact_sheet_uri(index_uri))
+
+
+def _upload_extra(file: Path, uri: str) -> None:
     try:
         retried(lambda: artifacts.upload(file, uri), uri, UPLOAD_PAUSES)
     except OSError as error:
         logger.warning("%s is not written: %s", uri, error)
+        _remove(uri)  # a part of it would pass for the whole
+
+
+def _remove(uri: str) -> None:
+    """Remove a file or folder of the store, if it exists; log it if that fails."""
+    try:
+        with store_errors(uri):
+            system, path = open_store(uri)
+            system.rm(path, recursive=True)
+    except OSError as error:
+        if error.errno != errno.ENOENT:
+            logger.warning("%s cannot be removed: %s", uri, error)
 
 
 def upload_index(file: Path, uri: str) -> None:

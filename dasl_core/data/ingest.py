@@ -21,7 +21,7 @@ from dasl_core.data.header_reading import OnHeaders, read_headers
 from dasl_core.data.headers import KnownHeaders
 from dasl_core.data.index import DatasetIndex
 from dasl_core.data.pixel_facts import PixelFacts
-from dasl_core.data.sample import sample_positions, take_sample
+from dasl_core.data.sample import Sample, sample_positions, take_sample
 from dasl_core.data.sources import Entry, Listing, Skipped, Source, SourceRecord, find_source
 from dasl_core.data.strings import Strings
 from dasl_core.machine import usable_cores
@@ -51,10 +51,12 @@ class Previous:
     Attributes:
         headers: that need not be read again.
         index: of the last one that ended, from which `headers.outcome` is.
+        has_contact_sheet: False if that of the last one is lost; then it is drawn again, also if nothing has changed.
     """
 
     headers: KnownHeaders = field(default_factory=KnownHeaders.none)
     index: DatasetIndex | None = None
+    has_contact_sheet: bool = True
 
     def would_repeat(self, outcome: str) -> bool:
         """Whether an ingest with this outcome would give the same index again.
@@ -72,7 +74,7 @@ class Ingested:
 
     Attributes:
         headers: of all images that have one, for the next ingest.
-        contact_sheet: None if nothing has changed, or no image that it would show can be decoded.
+        contact_sheet: None if nothing has changed and there is one, or no image that it would show can be decoded.
         is_unchanged: the index is that of the previous ingest.
     """
 
@@ -193,12 +195,16 @@ def ingest_listing(
         if isinstance(outcome, str)
     ]
     outcome = _digest(record, listing, failed)
-    if previous.would_repeat(outcome):
-        assert previous.index is not None, "checked by would_repeat"
-        return Ingested(previous.index, previous.headers, None, is_unchanged=True)
     usable = [position for position, each in enumerate(outcomes) if not isinstance(each, str)]
     entries = [chosen[position] for position in usable]
     headers = [each for each in outcomes if not isinstance(each, str)]
+    if previous.would_repeat(outcome):
+        assert previous.index is not None, "checked by would_repeat"
+        sheet = None
+        if not previous.has_contact_sheet:
+            pixels = previous.index.pixels
+            sheet = _draw_sheet(record, source, entries, headers, pixels, threads)
+        return Ingested(previous.index, previous.headers, sheet, is_unchanged=True)
     known = KnownHeaders.of(digests[usable], headers, outcome)
     index, sheet = _build_index(
         record,
@@ -230,7 +236,7 @@ def _build_index(
         threads: that decode, and that read.
     """
     positions = sample_positions(headers)
-    shown = choose(positions, _labels_of_sample(record, [entries[each] for each in positions]))
+    shown = _choose_shown(record, entries, positions)
     facts = PixelFacts.of(headers)
     sample = take_sample(source, entries, headers, positions, shown, facts, threads[0], on_progress)
     skipped += [Skipped(entries[position].key, why) for position, why in sample.damaged.items()]
@@ -262,11 +268,37 @@ def _build_index(
             "similar": similar_images(usable, paths, sample.fingerprints),
         },
     )
+    return index, _sheet_of(entries, shown, sample, sample.pixels)
+
+
+def _draw_sheet(
+    record: SourceRecord,
+    source: Source,
+    entries: list[Entry],
+    headers: list[Header],
+    pixels: PixelFacts,
+    threads: int,
+) -> ContactSheet | None:
+    """Draw the contact sheet of an ingest that has ended, with the facts that it has found."""
+    shown = _choose_shown(record, entries, sample_positions(headers))
+    sample = take_sample(source, entries, headers, shown, shown, pixels, threads, _no_progress)
+    return _sheet_of(entries, shown, sample, pixels)
+
+
+def _sheet_of(
+    entries: list[Entry], shown: list[int], sample: Sample, pixels: PixelFacts
+) -> ContactSheet | None:
+    """Return the sheet of the images that are shown; None if all of them are damaged."""
     drawn = [each for each in shown if each in sample.thumbnails]
-    if not drawn:  # all of them are damaged
-        return index, None
+    if not drawn:
+        return None
     thumbnails = [sample.thumbnails[each] for each in drawn]
-    return index, ContactSheet([entries[each].key for each in drawn], thumbnails, sample.pixels)
+    return ContactSheet([entries[each].key for each in drawn], thumbnails, pixels)
+
+
+def _choose_shown(record: SourceRecord, entries: list[Entry], positions: list[int]) -> list[int]:
+    """Choose the images of a sample that the contact sheet shows."""
+    return choose(positions, _labels_of_sample(record, [entries[each] for each in positions]))
 
 
 def _labels_of_sample(record: SourceRecord, entries: list[Entry]) -> np.ndarray | None:

@@ -108,6 +108,20 @@ def test_images_that_a_passing_error_hid_are_decoded_again(folder: Path) -> None
     assert not ingest(folder, previous=after(first)).is_unchanged
 
 
+def test_lost_contact_sheet_is_drawn_again(folder: Path) -> None:
+    (folder / "class0" / "4.png").write_bytes((folder / "class0" / "4.png").read_bytes()[:-30])
+    first = ingest(folder)
+    assert [each.path for each in first.index.skipped] == ["class0/4.png"]
+    assert ingest(folder, previous=after(first)).contact_sheet is None
+    lost = Previous(first.headers, first.index, has_contact_sheet=False)
+    again = ingest(folder, previous=lost)
+    assert again.is_unchanged
+    assert first.contact_sheet is not None
+    assert again.contact_sheet is not None
+    assert again.contact_sheet.report() == first.contact_sheet.report()
+    assert again.contact_sheet.jpeg() == first.contact_sheet.jpeg()
+
+
 def test_archive_added_before_others_leaves_their_headers_known(
     tmp_path: Path, folder: Path, read: list[str]
 ) -> None:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import errno
 from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from PIL import Image
 
 from dasl_core.data.decode import Header
 from dasl_core.data.headers import KnownHeaders, identify
+from dasl_core.data.ingest import ingest
 from dasl_core.data.sources import Entry
+from service.protocol import CONTACT_SHEET, FileEntry
 from tests.support.s3_server import S3Server
 from workers import artifacts, ingest_files
 
@@ -57,6 +61,40 @@ def test_index_for_which_no_store_is_left_fails_with_its_setting(
     ):
         ingest_files.upload_index(index, f"file://{tmp_path}/store/ds_1/{index.name}")
     assert sum(waits) == 300
+
+
+@pytest.mark.parametrize("store", ["local", "s3"])
+def test_contact_sheet_that_was_not_uploaded_is_made_by_the_next_ingest(
+    tmp_path: Path, s3_root: str, store: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    uri = f"file://{tmp_path}/store/ds_1" if store == "local" else f"{s3_root}/ds_1"
+    images = tmp_path / "images"
+    images.mkdir()
+    Image.new("RGB", (8, 8)).save(images / "a.png")
+    really_upload = artifacts.upload
+
+    def upload(file: Path, uri: str) -> FileEntry:
+        if file.name == CONTACT_SHEET:
+            (tmp_path / "part").write_bytes(file.read_bytes()[:100])
+            really_upload(tmp_path / "part", uri)
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return really_upload(file, uri)
+
+    unfinished = ingest_files.UnfinishedHeaders(f"{uri}/unfinished")
+    with monkeypatch.context() as full:
+        full.setattr(artifacts, "upload", upload)
+        index_uri = ingest_files.save_results(ingest(images), f"{uri}/1")
+    sheet = ingest_files.contact_sheet_uri(index_uri)
+    assert not artifacts.exists(sheet), "a part of it would pass for the whole"
+    previous = ingest_files.load_previous(index_uri, unfinished)
+    again = ingest(images, previous=previous)
+    assert again.is_unchanged
+    ingest_files.save_contact_sheet(again, index_uri)
+    assert artifacts.fetch(sheet, tmp_path / "sheet").read_bytes().startswith(b"\xff\xd8")
+    assert (
+        ingest(images, previous=ingest_files.load_previous(index_uri, unfinished)).contact_sheet
+        is None
+    )
 
 
 def known(*names: str) -> KnownHeaders:
