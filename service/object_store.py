@@ -22,6 +22,7 @@ from obstore.exceptions import BaseError
 from obstore.store import S3Store
 
 if TYPE_CHECKING:
+    from obstore import ObjectMeta
     from obstore.store import S3Config
 
 # A download holds about two blocks in memory, an upload `_WRITERS` parts.
@@ -78,7 +79,7 @@ class S3FileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has no t
         with _os_errors(path):
             result = _store(bucket).list_with_delimiter(key or None)
         entries = [
-            {"name": f"{bucket}/{entry['path']}", "size": entry["size"], "type": "file"}
+            _about(f"{bucket}/{entry['path']}", entry)
             for entry in result["objects"]
             if entry["path"] != key  # some stores and tools mark a folder with an empty object
         ]
@@ -96,8 +97,7 @@ class S3FileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has no t
         if key:
             try:
                 with _os_errors(path):
-                    size = _store(bucket).head(key)["size"]
-                return {"name": f"{bucket}/{key}", "size": size, "type": "file"}
+                    return _about(f"{bucket}/{key}", _store(bucket).head(key))
             except FileNotFoundError:
                 pass
         self.ls(path)
@@ -161,6 +161,17 @@ class S3FileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has no t
     def _split(self, path: str) -> tuple[str, str]:
         bucket, _, key = self._strip_protocol(path).partition("/")
         return bucket, key
+
+
+def _about(path: str, entry: ObjectMeta) -> dict[str, Any]:
+    """Describe an object, with the names that `s3fs` gives; a refresh compares the ETag."""
+    return {
+        "name": path,
+        "size": entry["size"],
+        "type": "file",
+        "ETag": entry["e_tag"],
+        "LastModified": entry["last_modified"],
+    }
 
 
 class _Reader(AbstractBufferedFile):  # type: ignore[misc]  # fsspec has no types

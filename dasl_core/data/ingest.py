@@ -127,8 +127,9 @@ def ingest(
         options: which images are used, and where their labels are.
         allowed: folders that may be read, in which the location must lie with all that is inside.
         on_progress: called in this thread after each file that is found or read.
-        previous: what earlier ingests of the same location and options have left. The result is that of a first
-            ingest, bit for bit.
+        previous: what earlier ingests of the same location and options have left. Headers of images whose key, place,
+            length and stamp (`Entry`) are known are not read again. If these images have not changed, the result is
+            that of a first ingest.
         on_headers: called in this thread with new headers, to save them.
 
     Raises:

@@ -92,6 +92,32 @@ def test_refresh_reads_new_and_changed_images_only(
     assert again.headers.outcome == fresh.headers.outcome != first.headers.outcome
 
 
+@pytest.mark.parametrize("renamed", [True, False])
+def test_file_replaced_with_the_same_size_and_time_is_found(
+    folder: Path, read: list[str], renamed: bool
+) -> None:
+    first = ingest(folder)
+    file, other = folder / "class0" / "0.png", folder.parent / "other"
+    before, content = file.stat(), file.read_bytes()
+    changed = content[:-30] + bytes(18) + content[-12:]
+    while True:  # until the clock of the file system has moved on
+        other.write_bytes(changed)
+        os.utime(other, ns=(before.st_atime_ns, before.st_mtime_ns))
+        if renamed:
+            other.rename(file)
+        else:
+            file.write_bytes(changed)
+            os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
+        now = file.stat()
+        if now.st_ctime_ns != before.st_ctime_ns:
+            break
+    assert (now.st_size, now.st_mtime_ns) == (before.st_size, before.st_mtime_ns)
+    read.clear()
+    again = ingest(folder, previous=after(first))
+    assert read == ["class0/0.png"]
+    assert not again.is_unchanged
+
+
 def test_skipped_files_are_tried_again(folder: Path, read: list[str]) -> None:
     (folder / "class0" / "broken.png").write_bytes(b"no image")
     first = ingest(folder)

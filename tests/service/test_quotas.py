@@ -223,4 +223,4 @@ def test_tokens_of_one_user_share_the_queue_quotas(api: Api) -> None:
     ]
     assert registered[0].status_code == 201
     problem = refused(registered[1], 429, None, "quota-exceeded")
-    assert "1 of the data sets of its user wait" in problem["detail"]
+    assert "1 data sets that tokens of its user registered or refreshed wait" in problem["detail"]

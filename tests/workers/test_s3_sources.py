@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 import yaml
 
-from dasl_core.data.ingest import ingest_folder
+from dasl_core.data.changes import count_changes
+from dasl_core.data.ingest import Previous, ingest, ingest_folder
 from dasl_core.standalone.images import open_images
 from dasl_core.standalone.inputs import DataOptions, read_spec
 from service.object_store import open_store
@@ -57,6 +58,21 @@ def test_images_in_a_bucket_are_those_of_the_folder(s3_root: str, images: Path) 
     )
     total = int(local.decode(1, 3).sum(dtype="int64"))
     assert done.stdout.strip() == f"{len(local)} {local.class_names} {total}", done.stderr
+
+
+def test_object_replaced_with_the_same_size_is_found(s3_root: str, images: Path) -> None:
+    uri = upload(images, s3_root)
+    first = ingest(uri)
+    previous = Previous(first.headers, first.index)
+    assert ingest(uri, previous=previous).is_unchanged
+    name = first.index.paths[0]
+    fs, target = open_store(f"{uri}/{name}")
+    content = (images / name).read_bytes()
+    changed = content[:-30] + bytes(18) + content[-12:]
+    fs.pipe_file(target, changed)
+    again = ingest(uri, previous=previous)
+    assert not again.is_unchanged
+    assert count_changes(first.index, again.index)["changed"] == 1
 
 
 def test_tar_in_a_bucket_is_read_in_parts(s3_root: str, images: Path, tmp_path: Path) -> None:

@@ -24,7 +24,8 @@ class Entry(NamedTuple):
         key: unique name within the source, with forward slashes; it ends in the extension of the file, if there
             is one.
         length: bytes of the image as it is stored; -1 where the source does not know them.
-        stamp: changes when the image does: time of the file's last change in ns, or a hash of its ETag.
+        stamp: changes when the image does: a hash of the file's times of modification and change (mtime, ctime) and
+            permissions, or in an object store of its ETag.
         file: position in `Source.files` of the file that contains the image; 0 where each image is a file.
         offset: where the image begins in this file: a byte of an archive, or a row of a table.
         label: class, if the source names one.

@@ -344,19 +344,24 @@ def _open_without_waiting(path: str, flags: int) -> int:
 
 
 def _stamp_of(status: os.stat_result) -> int:
-    # Permissions count: a file that becomes readable is another entry.
-    return status.st_mtime_ns ^ stat.S_IMODE(status.st_mode)
+    # The time of modification can be set, and a copy or an unpacked archive often has that of the original; the other
+    # one cannot. It also changes with permissions: a file that becomes readable is another entry. Not the number of the
+    # inode: file systems in user space give another one after each mount.
+    return _stamp(f"{status.st_mtime_ns} {status.st_ctime_ns} {stat.S_IMODE(status.st_mode)}")
+
+
+def _stamp(facts: str) -> int:
+    return int.from_bytes(hashlib.blake2b(facts.encode(), digest_size=7).digest(), "little")
 
 
 def _remote_file(path: str, info: dict[str, Any]) -> File:
-    """Describe an object by what its store says of it; stores differ in the names."""
+    """Describe an object by its ETag, or else its time of change; stores differ in the names."""
     facts = (
         info.get(name)
         for name in ("ETag", "e_tag", "etag", "LastModified", "last_modified", "mtime")
     )
     known = next((fact for fact in facts if fact is not None), info.get("size"))
-    digest = hashlib.blake2b(str(known).encode(), digest_size=7).digest()
-    return File(path, int(info.get("size") or 0), int.from_bytes(digest, "little"))
+    return File(path, int(info.get("size") or 0), _stamp(str(known)))
 
 
 def is_inside(path: str) -> bool:
