@@ -1,38 +1,19 @@
-"""SQL of data sets. Only this module and that of uploads move a data set's state, by guarded UPDATEs."""
+"""SQL of data sets. Their states are moved by the modules of uploads and ingests."""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
-from typing import Any
+from collections.abc import Collection, Sequence
 
-from sqlalchemy import ColumnElement, bindparam, delete, func, or_, select, update
+from sqlalchemy import bindparam, delete, or_, select, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
-from service.db.models import (
-    Dataset,
-    DatasetVersion,
-    IngestRun,
-    Job,
-    Token,
-    User,
-    UtcDateTime,
-)
+from service.db.models import Dataset, DatasetVersion, IngestRun, Job
 from service.runs import repository as runs
-from service.runs.repository import RunView
-from service.runs.turns import take_turns
-from service.states import LIVE_ATTEMPT, TERMINAL, AttemptState, DatasetState
+from service.states import TERMINAL, AttemptState
 
-_REMOVED = "removed"
+REMOVED = "removed"
 """State of a deleted data set whose ingest run and files are gone, too."""
-
-
-def _ingest_is(*states: DatasetState) -> ColumnElement[bool]:
-    """Condition that the first ingest of a data set, or its refresh, is in one of these states."""
-    return or_(Dataset.state.in_(states), Dataset.refresh_state.in_(states))
 
 
 # Each submission runs this query: building it once halves its time.
@@ -112,155 +93,13 @@ def unfinished_jobs(session: Session, dataset_id: str, limit: int = 5) -> Sequen
     ).all()
 
 
-def lock_pending_limit(session: Session, token_id: str, user_id: str | None) -> int | None:
-    """Return how many data sets may be uploading, pending or ingesting for a token; `None`: no limit.
-
-    If there is a limit, the row, and that of the token's user, stay locked until the transaction ends:
-    concurrent registrations are serialized, so two of them cannot both take the last place.
-    """
-    limit = session.scalar(
-        select(Token.max_pending_datasets)
-        .where(Token.id == token_id, Token.max_pending_datasets.is_not(None))
-        .with_for_update()
-    )
-    if limit is not None and user_id is not None:
-        session.execute(select(User.id).where(User.id == user_id).with_for_update())
-    return limit
-
-
-def count_pending(session: Session, token_id: str, user_id: str | None) -> int:
-    """How many uploads and ingests that a token, or any token of its user, has asked for are not over."""
-    of_user = select(Token.id).where(Token.user_id == user_id)
-    asked_by = func.coalesce(Dataset.refresh_token_id, Dataset.token_id)
-    query = select(func.count()).where(
-        asked_by == token_id if user_id is None else asked_by.in_(of_user),
-        _ingest_is(DatasetState.UPLOADING, DatasetState.PENDING, DatasetState.INGESTING),
-        Dataset.deleted_at.is_(None),
-    )
-    return session.execute(query).scalar_one()
-
-
-def awaiting_ingest(
-    session: Session, max_concurrent: int, without: Collection[str] = ()
-) -> Sequence[str]:
-    """Return the ids of the data sets to ingest next: tenants take turns.
-
-    Of a tenant, the oldest request is next: a registration or a refresh.
-
-    Args:
-        max_concurrent: limit of running ingests; those of deleted data sets count until they are stopped.
-        without: ids of data sets that must wait.
-    """
-    running = Counter(
-        session.scalars(
-            select(Dataset.tenant).where(
-                _ingest_is(DatasetState.INGESTING), Dataset.state != _REMOVED
-            )
-        )
-    )
-    free = max_concurrent - running.total()
-    if free <= 0:
-        return []
-    requested_at = func.coalesce(
-        Dataset.refresh_requested_at, Dataset.created_at, type_=UtcDateTime()
-    )
-    order = (requested_at, Dataset.id)
-    position = func.row_number().over(partition_by=Dataset.tenant, order_by=order)
-    pending = (
-        select(
-            Dataset.tenant,
-            Dataset.id,
-            position.label("position"),
-            requested_at.label("requested_at"),
-        )
-        .where(
-            _ingest_is(DatasetState.PENDING),
-            Dataset.deleted_at.is_(None),
-            Dataset.id.not_in(without),
-        )
-        .subquery()
-    )
-    waiting = [
-        (tenant, dataset_id)
-        for tenant, dataset_id in session.execute(
-            select(pending.c.tenant, pending.c.id)
-            .where(pending.c.position <= free)
-            .order_by(pending.c.requested_at, pending.c.id)
-        )
-    ]
-    tenants = {tenant for tenant, _ in waiting}
-    began = _last_ingests(session, tenants) if len(tenants) > 1 else {}
-    return take_turns(waiting, running, began, free)
-
-
-def _last_ingests(session: Session, tenants: Collection[str]) -> dict[str, datetime]:
-    """Return when the last ingest of each tenant began, if it has had one."""
-    rows = session.execute(
-        select(Dataset.tenant, func.max(IngestRun.created_at))
-        .join(IngestRun, IngestRun.owner == Dataset.id)
-        .where(Dataset.tenant.in_(tenants))
-        .group_by(Dataset.tenant)
-    )
-    return {row[0]: row[1] for row in rows}
-
-
-@dataclass(frozen=True)
-class IngestView(RunView):
-    """A live ingest run."""
-
-    standstill: timedelta
-    """How long it has reported without progress, as of its last report."""
-
-
-def ingesting(session: Session) -> list[IngestView]:
-    """Return the ingest runs that have not reported their end."""
-    rows = session.scalars(
-        select(IngestRun)
-        .join(Dataset, Dataset.id == IngestRun.owner)
-        .where(
-            IngestRun.state.in_(LIVE_ATTEMPT),
-            _ingest_is(DatasetState.INGESTING),
-            Dataset.deleted_at.is_(None),
-        )
-        .order_by(IngestRun.owner)
-    )
-    return [IngestView(**vars(RunView.of(row)), standstill=_standstill(row)) for row in rows]
-
-
-def _standstill(run: IngestRun) -> timedelta:
-    # The workers of version 0.1 report no progress.
-    if run.progress_reported_at is None or run.progressed_at is None:
-        return timedelta()
-    return run.progress_reported_at - run.progressed_at
-
-
-def without_ingest_run(session: Session) -> Sequence[str]:
-    """Return data sets whose ingest a version 0.1 dispatcher started during the upgrade of the tables."""
-    run = select(IngestRun).where(IngestRun.owner == Dataset.id, IngestRun.state.in_(LIVE_ATTEMPT))
-    return session.scalars(
-        select(Dataset.id).where(
-            Dataset.state == DatasetState.INGESTING, Dataset.deleted_at.is_(None), ~run.exists()
-        )
-    ).all()
-
-
-def ingest_again(session: Session, dataset_id: str) -> None:
-    """Move ingesting -> pending, for a data set of `without_ingest_run`."""
-    session.execute(
-        update(Dataset)
-        .where(Dataset.id == dataset_id, Dataset.state == DatasetState.INGESTING)
-        .values(state=DatasetState.PENDING)
-        .execution_options(synchronize_session=False)
-    )
-
-
 def deleted(session: Session, limit: int, without: Collection[str]) -> Sequence[Dataset]:
     """Return deleted data sets that still have files or a run, except the ids in `without`."""
     return session.scalars(
         select(Dataset)
         .where(
             Dataset.deleted_at.is_not(None),
-            Dataset.state != _REMOVED,
+            Dataset.state != REMOVED,
             Dataset.id.not_in(without),
         )
         .order_by(Dataset.deleted_at)
@@ -273,7 +112,7 @@ def mark_removed(session: Session, dataset_id: str) -> None:
     session.execute(
         update(Dataset)
         .where(Dataset.id == dataset_id, Dataset.deleted_at.is_not(None))
-        .values(state=_REMOVED, refresh_state=None)
+        .values(state=REMOVED, refresh_state=None)
         .execution_options(synchronize_session=False)
     )
     session.execute(delete(DatasetVersion).where(DatasetVersion.dataset_id == dataset_id))
@@ -281,111 +120,3 @@ def mark_removed(session: Session, dataset_id: str) -> None:
     if run is not None:
         runs.move(session, IngestRun, dataset_id, run.number, AttemptState.CANCELLED)
         runs.mark_finalized(session, IngestRun, dataset_id, run.number)
-
-
-def begin_ingest(session: Session, dataset_id: str, token_hash: str) -> IngestRun | None:
-    """Move pending -> ingesting; return the new ingest run, or `None` if too late."""
-    pending, ingesting = DatasetState.PENDING, DatasetState.INGESTING
-    if not _move_ingest(session, dataset_id, pending, ingesting, {}):
-        return None
-    before = runs.newest(session, IngestRun, dataset_id)
-    number = before.number + 1 if before is not None else 1
-    return runs.add(session, IngestRun, dataset_id, number, token_hash)
-
-
-def _move_ingest(
-    session: Session,
-    dataset_id: str,
-    source: DatasetState,
-    to: str,
-    columns: Mapping[str, Any],
-    *conditions: ColumnElement[bool],
-    error: dict[str, Any] | None = None,
-) -> bool:
-    """Move the first ingest of a data set, or its refresh, to another state; return whether it was in `source`."""
-    for state, prefix in ((Dataset.state, ""), (Dataset.refresh_state, "refresh_")):
-        is_over = bool(prefix) and to == DatasetState.READY
-        values = {f"{prefix}state": None if is_over else to, "progress": None, **columns}
-        if to != DatasetState.INGESTING:
-            values[f"{prefix}error"] = error
-        found = session.execute(
-            update(Dataset)
-            .where(
-                Dataset.id == dataset_id, state == source, Dataset.deleted_at.is_(None), *conditions
-            )
-            .values(values)
-            .returning(Dataset.id)
-            .execution_options(synchronize_session=False)
-        ).scalar()
-        if found is not None:
-            return True
-    return False
-
-
-def request_ingest(session: Session, dataset: Dataset, token_id: str) -> None:
-    """Request another ingest of a locked data set: its first one if that has failed, else a refresh.
-
-    Args:
-        token_id: whose quota it uses.
-    """
-    run = runs.newest(session, IngestRun, dataset.id)
-    dataset.ingest_after = run.number if run is not None else 0
-    dataset.refresh_requested_at = datetime.now(UTC)
-    dataset.refresh_token_id = token_id
-    if dataset.state == DatasetState.FAILED:
-        dataset.state, dataset.error = DatasetState.PENDING, None
-    else:
-        dataset.refresh_state, dataset.refresh_error = DatasetState.PENDING, None
-    session.flush()
-
-
-def ingest_after(session: Session, dataset_id: str) -> int:
-    """Return the number of the last run before the newest ingest of a data set."""
-    return session.get_one(Dataset, dataset_id).ingest_after
-
-
-def any_was_lost(session: Session) -> bool:
-    """Whether Ray has lost a run of an ingest that is pending or running."""
-    lost = (
-        select(IngestRun.number)
-        .join(Dataset, Dataset.id == IngestRun.owner)
-        .where(
-            IngestRun.state == AttemptState.LOST,
-            IngestRun.number > Dataset.ingest_after,
-            _ingest_is(DatasetState.PENDING, DatasetState.INGESTING),
-            Dataset.deleted_at.is_(None),
-        )
-    )
-    return session.scalar(lost.limit(1)) is not None
-
-
-def end_ingest(
-    session: Session,
-    dataset_id: str,
-    number: int,
-    state: str,
-    *,
-    run_state: AttemptState | None = None,
-    error: dict[str, Any] | None = None,
-    **columns: Any,
-) -> bool:
-    """Move ingesting -> ready or failed, or back to pending for another run.
-
-    Args:
-        number: the run that ended; the end of an earlier run is discarded.
-        run_state: of the run; `None`: succeeded if the data set is ready, else failed.
-        columns: `facts`, `report`, `index_uri` and `version`, if they change.
-    """
-    assert state in (DatasetState.READY, DatasetState.FAILED, DatasetState.PENDING)
-    run = select(IngestRun).where(
-        IngestRun.owner == dataset_id,
-        IngestRun.number == number,
-        IngestRun.state.in_(LIVE_ATTEMPT),
-    )
-    ingesting = DatasetState.INGESTING
-    if not _move_ingest(session, dataset_id, ingesting, state, columns, run.exists(), error=error):
-        return False
-    over = AttemptState.SUCCEEDED if state == DatasetState.READY else AttemptState.FAILED
-    runs.move(session, IngestRun, dataset_id, number, run_state or over, error=error)
-    runs.mark_finalized(session, IngestRun, dataset_id, number)
-    return True

@@ -14,6 +14,7 @@ from service import ids
 from service.api.auth import Caller
 from service.api.problems import Problem, field_problem, not_found
 from service.datasets import repository
+from service.datasets.ingests import repository as ingests
 from service.datasets.schemas import DatasetRequest
 from service.db.locks import lock_tenant
 from service.db.models import Dataset
@@ -72,7 +73,7 @@ def register(
     tenant = caller.tenant
     if not lock_tenant(session, tenant):
         raise not_found("tenant", tenant)
-    limit = repository.lock_pending_limit(session, caller.token_id, caller.user_id)
+    limit = ingests.lock_pending_limit(session, caller.token_id, caller.user_id)
     dataset = Dataset(
         id=ids.new_id("ds"),
         tenant=tenant,
@@ -113,7 +114,7 @@ def _check_quota(session: Session, caller: Caller, limit: int | None) -> None:
     """Check that a caller has no more pending data sets than its token allows, the new one included."""
     if limit is None:
         return
-    used = repository.count_pending(session, caller.token_id, caller.user_id) - 1
+    used = ingests.count_pending(session, caller.token_id, caller.user_id) - 1
     if used >= limit:
         raise quota_exceeded(caller, limit, used)
 

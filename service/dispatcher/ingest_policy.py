@@ -7,8 +7,8 @@ from datetime import timedelta
 
 from sqlalchemy.orm import Session
 
-from service.datasets import repository as datasets
-from service.datasets.repository import IngestView
+from service.datasets.ingests import repository as ingests
+from service.datasets.ingests.repository import IngestView
 from service.db.models import IngestRun
 from service.dispatcher.rerun_policy import RerunPolicy, state_of
 from service.runs.endings import Ending
@@ -34,19 +34,19 @@ class IngestPolicy(RerunPolicy[IngestView]):
 
         Ray lost all ingests that ran together: one after the other, only the one that takes Ray down is lost again.
         """
-        concurrent = 1 if datasets.any_was_lost(session) else _MAX_CONCURRENT
-        return datasets.awaiting_ingest(session, concurrent, self.pausing())
+        concurrent = 1 if ingests.any_was_lost(session) else _MAX_CONCURRENT
+        return ingests.awaiting_ingest(session, concurrent, self.pausing())
 
     def restart_orphans(self) -> None:
         """Restart ingests that a version 0.1 dispatcher started during the upgrade of the tables."""
         with self._context.database.read() as session:
-            orphans = datasets.without_ingest_run(session)
+            orphans = ingests.without_ingest_run(session)
         for dataset_id in orphans:
             with self._context.write() as session:
-                datasets.ingest_again(session, dataset_id)
+                ingests.ingest_again(session, dataset_id)
 
     def live(self, session: Session) -> Sequence[IngestView]:
-        return datasets.ingesting(session)
+        return ingests.ingesting(session)
 
     def create(
         self,
@@ -56,13 +56,13 @@ class IngestPolicy(RerunPolicy[IngestView]):
         demand: Demand | None,
         avoided: Collection[str],
     ) -> IngestRun | None:
-        return datasets.begin_ingest(session, owner, token_hash)
+        return ingests.begin_ingest(session, owner, token_hash)
 
     def command(self, run: RunView) -> str:
         return self._context.entrypoints.ingest.format(run=run.submission_id, dataset=run.owner)
 
     def counted_after(self, session: Session, owner: str) -> int:
-        return datasets.ingest_after(session, owner)
+        return ingests.ingest_after(session, owner)
 
     def gone(self, culprit: str, losses: int) -> str:
         return (
@@ -80,7 +80,7 @@ class IngestPolicy(RerunPolicy[IngestView]):
 
     def end(self, session: Session, run: RunView, ending: Ending) -> None:
         repeated = self.is_repeated(session, run, ending)
-        datasets.end_ingest(
+        ingests.end_ingest(
             session,
             run.owner,
             run.number,

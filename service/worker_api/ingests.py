@@ -14,6 +14,7 @@ from service import credentials
 from service.api.problems import validated
 from service.artifacts.storage import Storage
 from service.datasets import repository as datasets
+from service.datasets.ingests import repository as ingests
 from service.datasets.versions import repository as versions
 from service.db.models import DatasetVersion, IngestRun
 from service.protocol import ErrorReport, IngestProgress, IngestReport, IngestStart
@@ -102,7 +103,7 @@ class IngestSession:
             dataset.state == DatasetState.INGESTING
         ):  # a failed refresh leaves the report of the newest version
             columns = {"report": report.report}
-        moved = datasets.end_ingest(
+        moved = ingests.end_ingest(
             self.session,
             dataset.id,
             self.run.number,

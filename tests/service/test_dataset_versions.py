@@ -10,6 +10,7 @@ import pytest
 from alembic import command
 
 from service.datasets import repository as datasets
+from service.datasets.ingests import repository as ingests
 from service.datasets.versions import repository as versions
 from service.db import migrate
 from service.db.models import Checkpoint, Dataset, DatasetVersion, Job
@@ -104,9 +105,9 @@ def test_data_set_deleted_during_its_refresh_gives_its_turn_back(api: Api) -> No
     assert api.client.delete(f"/v1/datasets/{dataset}").status_code == 204
     waiting = api.dataset("another", state="pending")
     with api.database.write() as session:
-        assert datasets.awaiting_ingest(session, 1) == [], "its run is not stopped yet"
+        assert ingests.awaiting_ingest(session, 1) == [], "its run is not stopped yet"
         datasets.mark_removed(session, dataset)
-        assert datasets.awaiting_ingest(session, 1) == [waiting]
+        assert ingests.awaiting_ingest(session, 1) == [waiting]
 
 
 def test_failed_refresh_keeps_the_version_and_shows_the_error(api: Api) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from service import lifecycle
-from service.datasets import repository as datasets
+from service.datasets.ingests import repository as ingests
 from service.db.models import Job
 from service.states import DatasetState
 from tests.support.api_under_test import Api, refused
@@ -168,7 +168,7 @@ def test_register_over_quota_names_the_quota(api: Api) -> None:
     number, _ = api.ingest(dataset)
     refused(register(api, limited, "c"), 429)
     with api.database.write() as session:
-        assert datasets.end_ingest(session, dataset, number, DatasetState.FAILED)
+        assert ingests.end_ingest(session, dataset, number, DatasetState.FAILED)
     assert register(api, limited, "c").status_code == 201
     assert api.client.delete(f"/v1/datasets/{dataset}").status_code == 204
     refused(register(api, limited, "e"), 429)

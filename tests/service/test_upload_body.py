@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from functools import partial
+from typing import Any
 
 import anyio
 import httpx
@@ -86,7 +87,7 @@ def test_too_slow_chunk_can_be_sent_again(api: Api, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(bodies, "MIN_BYTES_PER_SECOND", float("inf"))
     dataset = begin(api, 4).json()["id"]
 
-    def put() -> httpx.Response:
+    def put() -> Any:
         headers = {"Content-Range": "bytes 0-3/4"}
         return api.client.put(f"/v1/datasets/{dataset}/content", content=b"abcd", headers=headers)
 

@@ -11,7 +11,7 @@ from sqlalchemy import update
 
 from dasl_core.spec import ResolvedJobSpec
 from service import credentials, lifecycle
-from service.datasets import repository as datasets
+from service.datasets.ingests import repository as ingests
 from service.db.models import Attempt, IngestRun, Run
 from service.runs.endings import Ending
 from service.scheduling import repository as scheduling
@@ -645,7 +645,7 @@ def test_problem_of_a_whole_report_names_the_body(ingest: IngestWorker) -> None:
 def test_superseded_ingest_run_is_refused(ingest: IngestWorker) -> None:
     api, dataset = ingest.api, ingest.dataset_id
     with api.database.write() as session:
-        assert datasets.end_ingest(session, dataset, 1, DatasetState.PENDING)
+        assert ingests.end_ingest(session, dataset, 1, DatasetState.PENDING)
     number, headers = api.ingest(dataset)
     assert number == 2
     for action in ("start", "heartbeat"):

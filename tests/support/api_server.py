@@ -16,7 +16,7 @@ import uvicorn
 from service import credentials, lifecycle
 from service.client import WorkerClient
 from service.client.models import Dataset
-from service.datasets import repository as datasets
+from service.datasets.ingests import repository as ingests
 from service.db.migrate import upgrade
 from service.db.session import Database
 from service.server.app import create_app
@@ -67,7 +67,7 @@ class Service:
         """Make the dataset ready, or failed for the given reason, as `workers.ingest` does."""
         text, hashed = credentials.new_token()
         with self.database.write() as session:
-            assert datasets.begin_ingest(session, dataset.id, hashed) is not None
+            assert ingests.begin_ingest(session, dataset.id, hashed) is not None
         worker = WorkerClient(self.url, text)
         start = worker.dataset_start(dataset.id)
         assert start.uri == dataset.uri

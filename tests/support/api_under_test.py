@@ -11,7 +11,7 @@ from fastapi.testclient import TestClient
 
 from service import credentials, ids, lifecycle
 from service.api.transaction import Context
-from service.datasets import repository as datasets
+from service.datasets.ingests import repository as ingests
 from service.db.models import ClusterSnapshot, Dataset
 from service.db.session import Database
 from service.previews import repository as previews
@@ -98,7 +98,7 @@ class Api:
         """Start an ingest run, as the dispatcher does; return its number and headers."""
         token, hashed = credentials.new_token()
         with self.database.write() as session:
-            run = datasets.begin_ingest(session, dataset_id, hashed)
+            run = ingests.begin_ingest(session, dataset_id, hashed)
             assert run is not None
         return run.number, {"Authorization": f"Bearer {token}"}
 

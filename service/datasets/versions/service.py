@@ -11,6 +11,7 @@ from service.api.auth import Caller
 from service.api.problems import Problem, field_problem, not_found
 from service.artifacts.storage import Storage
 from service.datasets import repository as datasets
+from service.datasets.ingests import repository as ingests
 from service.datasets.service import quota_exceeded
 from service.datasets.versions import repository
 from service.db.models import Dataset, DatasetVersion
@@ -30,7 +31,7 @@ def refresh(session: Session, caller: Caller, dataset: Dataset) -> Dataset:
     Raises:
         Problem: 404, it was deleted in between; 409, its images are not there yet; 429, the token's quota is exhausted.
     """
-    limit = datasets.lock_pending_limit(session, caller.token_id, caller.user_id)
+    limit = ingests.lock_pending_limit(session, caller.token_id, caller.user_id)
     if datasets.lock(session, dataset.id) is None:
         raise not_found("data set", dataset.id)
     waiting = (DatasetState.PENDING, DatasetState.INGESTING)
@@ -45,11 +46,11 @@ def refresh(session: Session, caller: Caller, dataset: Dataset) -> Dataset:
         detail = f"The data set is {dataset.state}; it can be refreshed when it is ready"
         raise Problem(409, "dataset-not-ready", detail)
     if limit is not None:
-        used = datasets.count_pending(session, caller.token_id, caller.user_id)
+        used = ingests.count_pending(session, caller.token_id, caller.user_id)
         if used >= limit:
             raise quota_exceeded(caller, limit, used)
     repository.add_current(session, dataset)
-    datasets.request_ingest(session, dataset, caller.token_id)
+    ingests.request_ingest(session, dataset, caller.token_id)
     return dataset
 
 

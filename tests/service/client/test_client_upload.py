@@ -21,7 +21,7 @@ from service.cli.app import app
 from service.client import ApiError, Client, ConnectionFailed, UploadFailed
 from service.client import uploads as client_uploads
 from service.client.packing import FileContent, FolderContent, open_content
-from service.datasets.repository import begin_ingest
+from service.datasets.ingests.repository import begin_ingest
 from service.dispatcher.uploads import Uploads
 from tests.support.api_server import Service, running_service
 from tests.support.uploads import dispatcher_of

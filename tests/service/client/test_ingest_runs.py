@@ -20,7 +20,7 @@ from dasl_core.spec.locations import local_path
 from service import credentials
 from service.cli.app import app
 from service.client import Client, DatasetFailed, StaleAttempt, WorkerClient
-from service.datasets.repository import begin_ingest, end_ingest
+from service.datasets.ingests.repository import begin_ingest, end_ingest
 from service.db.models import Dataset
 from service.runs import repository as runs
 from tests.support.api_server import Service, running_service

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from service import ids
-from service.datasets import repository as datasets
+from service.datasets.ingests import repository as ingests
 from service.db import leases
 from service.db.models import Dataset, DatasetVersion, IngestRun, Job, Token
 from service.dispatcher import loop
@@ -595,7 +595,7 @@ def test_ingest_that_takes_ray_down_each_time_fails(world: World) -> None:
     assert world.dataset(beside).state == "ingesting"
     assert world.ingest_run(beside, 2).state == "submitted"
     with world.database.write() as session:
-        assert datasets.end_ingest(session, beside, 2, DatasetState.READY)
+        assert ingests.end_ingest(session, beside, 2, DatasetState.READY)
     world.tick()
     assert world.executor.is_running(world.run_id(later))
 
@@ -652,7 +652,7 @@ def test_number_of_concurrent_ingests_is_limited(world: World) -> None:
     world.tick()
     assert len(world.executor.submitted) == 2
     with world.database.write() as session:
-        assert datasets.end_ingest(session, waiting[0], 1, DatasetState.READY)
+        assert ingests.end_ingest(session, waiting[0], 1, DatasetState.READY)
     world.tick()
     assert world.executor.submitted[2:] == [world.run_id(waiting[2])]
 
@@ -667,7 +667,7 @@ def test_deleted_dataset_leaves_neither_run_nor_index(world: World) -> None:
         indexes[dataset] = folder / "index.json.gz"
         indexes[dataset].write_bytes(b"of an earlier run")
     with world.database.write() as session:
-        assert datasets.end_ingest(session, ready, 1, DatasetState.READY)
+        assert ingests.end_ingest(session, ready, 1, DatasetState.READY)
         for dataset in (ready, reading, waiting):
             session.get_one(Dataset, dataset).deleted_at = world.now()
     world.tick()
@@ -698,7 +698,7 @@ def test_old_version_leaves_no_files_once_no_job_needs_it(world: World) -> None:
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_bytes(b"an index")
     with world.database.write() as session:
-        assert datasets.end_ingest(session, dataset, 1, DatasetState.READY)
+        assert ingests.end_ingest(session, dataset, 1, DatasetState.READY)
         row = session.get_one(Dataset, dataset)
         row.version, row.index_uri = 4, f"{root}/4/index"
         for number, uri in enumerate(uris, start=1):

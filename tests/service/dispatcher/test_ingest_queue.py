@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from service.datasets import repository as datasets
+from service.datasets.ingests import repository as ingests
 from service.db.models import Dataset, IngestRun
 from service.protocol import UNDELIVERED_EXIT_CODE
 from service.states import DatasetState
@@ -17,7 +17,7 @@ from tests.support.dispatcher_world import World
 
 def finish(world: World, dataset_id: str) -> None:
     with world.database.write() as session:
-        assert datasets.end_ingest(session, dataset_id, 1, DatasetState.READY)
+        assert ingests.end_ingest(session, dataset_id, 1, DatasetState.READY)
 
 
 def started(world: World) -> list[str]:
@@ -55,7 +55,7 @@ def test_three_tenants_take_turns_on_two_slots(world: World) -> None:
     for _ in range(12):
         world.tick()
         with world.database.read() as session:
-            running = [run.owner for run in datasets.ingesting(session)]
+            running = [run.owner for run in ingests.ingesting(session)]
         finish(world, min(running, key=started(world).index))
     order = "".join(tenant_of[id] for id in started(world))
     assert order == "abc" * 4
@@ -91,7 +91,7 @@ def test_due_ingests_fill_the_slots_evenly(
     for tenant in running:
         world.add_dataset("ingesting", tenant=tenant)
     with world.database.read() as session:
-        due = datasets.awaiting_ingest(session, slots)
+        due = ingests.awaiting_ingest(session, slots)
     assert len(due) == min(len(pending), max(0, slots - len(running)))
     counts = {tenant: running.count(tenant) for tenant in "abcd"}
     left = list(tenants)
@@ -111,12 +111,12 @@ def test_refresh_has_its_own_tries_and_turn(world: World) -> None:
     world.tick()
     world.tick()
     with world.database.write() as session:
-        assert datasets.end_ingest(session, dataset, 2, DatasetState.READY)
+        assert ingests.end_ingest(session, dataset, 2, DatasetState.READY)
     world.tick(100)
     others = [world.add_dataset() for _ in range(2)]
     world.tick(100)
     with world.database.write() as session:
-        datasets.request_ingest(session, session.get_one(Dataset, dataset), "tok_1")
+        ingests.request_ingest(session, session.get_one(Dataset, dataset), "tok_1")
         session.get_one(Dataset, dataset).refresh_requested_at = world.now()
     waiting = world.add_dataset()
     world.tick()

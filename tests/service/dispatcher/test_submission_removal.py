@@ -6,7 +6,7 @@ from datetime import timedelta
 
 import pytest
 
-from service.datasets import repository as datasets
+from service.datasets.ingests import repository as ingests
 from service.dispatcher.executor import ExecutorUnavailable
 from service.dispatcher.submission_removal import KEEP
 from service.states import DatasetState, JobStatus
@@ -36,7 +36,7 @@ def ingest(world: World) -> str:
     dataset = world.add_dataset()
     world.tick()
     with world.database.write() as session:
-        assert datasets.end_ingest(session, dataset, 1, DatasetState.READY)
+        assert ingests.end_ingest(session, dataset, 1, DatasetState.READY)
     world.executor.end(world.run_id(dataset), 0)
     return world.run_id(dataset)
 
