@@ -24,6 +24,7 @@ _MOST_IN_PART = 500
 _EXAMPLES, _PATHS = 20, 10
 # Files of equal size are compared by their content, if they have at most so many bytes together.
 _COMPARED_BYTES = 2 << 30
+_BLOCK = 1 << 20
 
 
 def fingerprint(pixels: np.ndarray) -> int:
@@ -108,7 +109,10 @@ def equal_files(
     def digest(position: int) -> bytes | None:
         try:
             with open_image(source, entries[position]) as file:
-                return hashlib.blake2b(file.read(), digest_size=16).digest()
+                state = hashlib.blake2b(digest_size=16)
+                while block := file.read(_BLOCK):
+                    state.update(block)
+                return state.digest()
         except (OSError, ValueError):
             return None  # it changed since its header was read; training reports it
 
