@@ -101,7 +101,7 @@ def test_too_slow_chunk_can_be_sent_again(api: Api, monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
-def test_slow_clients_hold_no_thread(api: Api) -> None:
+def test_slow_clients_hold_no_thread(api: Api, database_url: str) -> None:
     """More of them than there are threads: other uploads and requests are answered."""
     slow = [begin(api, 4, name=f"slow-{each}").json()["id"] for each in range(UPLOAD_THREADS + 2)]
     other = begin(api, 4, name="other").json()["id"]
