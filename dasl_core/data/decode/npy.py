@@ -50,7 +50,7 @@ def read_array_header(file: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype]
     if read is None:
         raise ValueError(f"the image is damaged: version {version} of .npy is not 1.0 or 2.0")
     with _PARSING:
-        return read(file)  # type: ignore[no-any-return]
+        return read(file)
 
 
 def _read(file: IO[bytes]) -> tuple[Header, tuple[int, ...], bool, np.dtype]:
