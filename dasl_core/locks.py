@@ -30,43 +30,54 @@ def locked(file: Path, wait: Callable[[], None] | None = None) -> Iterator[None]
         yield
 
 
-class HeldFolder:
-    """A folder, created if necessary, that is not `unused` until `close` or the end of the process.
+class HeldFile:
+    """A file, created with its folder if necessary, that is not `unheld` until `close` or the end of the process.
+
+    Raises:
+        OSError: it cannot be created.
+    """
+
+    def __init__(self, file: Path) -> None:
+        while True:
+            file.parent.mkdir(parents=True, exist_ok=True)
+            try:
+                # NFS gives a shared lock only to a file that is open for reading.
+                self._use = open(file, "a+", encoding="utf-8")  # noqa: SIM115
+            except FileNotFoundError:
+                continue  # The folder was removed in the meantime.
+            fcntl.flock(self._use, fcntl.LOCK_SH)
+            if _exists_as(self._use, file):
+                break
+            self._use.close()  # The file was removed during the wait.
+
+    def close(self) -> None:
+        """Allow others to remove the file, and what it stands for."""
+        self._use.close()
+
+
+class HeldFolder(HeldFile):
+    """A folder, created if necessary, whose file `IN_USE` is held.
 
     Raises:
         OSError: it cannot be created.
     """
 
     def __init__(self, path: Path) -> None:
+        super().__init__(path / IN_USE)
         self.path = path
-        while True:
-            path.mkdir(parents=True, exist_ok=True)
-            try:
-                # NFS gives a shared lock only to a file that is open for reading.
-                self._use = open(path / IN_USE, "a+", encoding="utf-8")  # noqa: SIM115
-            except FileNotFoundError:
-                continue  # The folder was removed in the meantime.
-            fcntl.flock(self._use, fcntl.LOCK_SH)
-            if _exists_as(self._use, path / IN_USE):
-                break
-            self._use.close()  # The folder was removed during the wait.
-
-    def close(self) -> None:
-        """Allow others to remove the folder."""
-        self._use.close()
 
 
 @contextmanager
-def unused(folder: Path) -> Iterator[bool]:
-    """Check whether no process holds a folder. If so, none can begin to within the block.
+def unheld(file: Path) -> Iterator[bool]:
+    """Check whether no process holds a file. If so, none can begin to within the block.
 
-    To remove the folder, remove `IN_USE` last.
+    To remove what the file stands for, remove the file last.
     """
     with ExitStack() as stack:
         try:
-            use = stack.enter_context(open(folder / IN_USE, "a", encoding="utf-8"))
+            use = stack.enter_context(open(file, "a", encoding="utf-8"))
             fcntl.flock(use, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            free = _exists_as(use, folder / IN_USE)
+            free = _exists_as(use, file)
         except (BlockingIOError, FileNotFoundError):
             free = False
         yield free

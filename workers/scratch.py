@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Self
 
 from dasl_core.data.cache import cache_root
-from dasl_core.locks import IN_USE, HeldFolder, locked, unused
+from dasl_core.locks import IN_USE, HeldFolder, locked, unheld
 from service.protocol import FileEntry
 from workers.artifacts import download
 
@@ -109,7 +109,7 @@ def _is_submission(folder: Path) -> bool:
 def _remove_unused(folder: Path) -> bool:
     """Remove the folder of a submission unless a process uses it; return whether it is removed."""
     try:
-        with unused(folder) as free:
+        with unheld(folder / IN_USE) as free:
             if not free:
                 return False
             for entry in folder.iterdir():

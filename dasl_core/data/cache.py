@@ -9,9 +9,10 @@ import itertools
 import os
 import shutil
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
-from dasl_core.locks import IN_USE, HeldFolder, locked, unused
+from dasl_core.locks import IN_USE, HeldFile, HeldFolder, locked, unheld
 
 DIRECTORY_VARIABLE = "DASL_CACHE_DIR"
 MAX_BYTES_VARIABLE = "DASL_CACHE_MAX_BYTES"
@@ -49,12 +50,25 @@ class CacheFolder:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._held = HeldFolder(path)
+        self._held: dict[Path, HeldFile] = {path / IN_USE: HeldFolder(path)}
         os.utime(path / IN_USE)
 
+    def use(self, name: str) -> None:
+        """Keep the files `canvases-NAME*` of the folder from being removed as unused, until `close`.
+
+        Raises:
+            OSError: that cannot be noted.
+        """
+        mark = mark_of(self.path, name)
+        self._held[mark] = HeldFile(mark)
+        os.utime(mark)
+
     def close(self) -> None:
-        """Allow the folder to be evicted."""
-        self._held.close()
+        """Allow the folder to be evicted; it was in use until now."""
+        for mark, held in self._held.items():
+            with suppress(OSError):
+                os.utime(mark)
+            held.close()
 
     def reserve(self, file: Path, size: int, *, beside: int = 0) -> None:
         """Create `file` with this size, evicting folders of other data sets if necessary.
@@ -68,11 +82,11 @@ class CacheFolder:
         most = max_bytes()
         # Sizes must not change between counting and reserving.
         with locked(self.path.parent / _ROOM):
-            folders = {folder: _size(folder) for folder in _folders(self.path.parent)}
-            for folder in sorted(folders, key=_used_at):
+            folders = {folder: _size(folder) for folder in cache_folders(self.path.parent)}
+            for folder in sorted(folders, key=used_at):
                 if size + sum(folders.values()) <= most:
                     break
-                if size <= most and _remove(folder):
+                if size <= most and remove_folder(folder):
                     del folders[folder]
             if size + sum(folders.values()) > most:
                 raise OSError(
@@ -92,7 +106,13 @@ class CacheFolder:
                 reserved.truncate(size)
 
 
-def _folders(root: Path) -> list[Path]:
+def mark_of(folder: Path, name: str) -> Path:
+    """Return the file that processes hold while they use the files `canvases-NAME*` of a folder."""
+    return folder / f"canvases-{name}.used"
+
+
+def cache_folders(root: Path) -> list[Path]:
+    """Return the cache folders that have files."""
     return [folder for folder in root.iterdir() if folder.is_dir() and any(_files(folder))]
 
 
@@ -110,14 +130,15 @@ def _size(folder: Path) -> int:
     return total
 
 
-def _used_at(folder: Path) -> float:
+def used_at(folder: Path) -> float:
+    """Return when a cache folder was last opened."""
     used = folder / IN_USE
     return (used if used.exists() else folder).stat().st_mtime
 
 
-def _remove(folder: Path) -> bool:
-    """Remove a folder's files unless a process uses them."""
-    with unused(folder) as free:
+def remove_folder(folder: Path) -> bool:
+    """Remove a folder's files unless a process uses them; return whether it did."""
+    with unheld(folder / IN_USE) as free:
         if not free:
             return False
         for file in _files(folder):

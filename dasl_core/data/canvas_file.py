@@ -64,7 +64,8 @@ class CanvasFile:
 
     def __init__(self, folder: CacheFolder, drawer: Drawer) -> None:
         self._folder, self._drawer = folder, drawer
-        self._file = folder.path / f"canvases-{digest_of(drawer, _FORMAT)}.npy"
+        self._digest = digest_of(drawer, _FORMAT)
+        self._file = folder.path / f"canvases-{self._digest}.npy"
         self._partial = self._file.with_suffix(".partial")
         self._checksums = self._file.with_suffix(".checksums")
         self._progress = BuildProgress(self._file.with_suffix(".progress"))
@@ -83,6 +84,7 @@ class CanvasFile:
         Raises:
             OSError: there is no room for the file, or it cannot be written.
         """
+        self._folder.use(self._digest)
         failed_before: int | None = None  # unless this process waited, which the first `wait` sets
         lock = self._file.with_suffix(".lock")
 

@@ -19,6 +19,7 @@ from dasl_core.data.shard_gathering import Gatherer
 from dasl_core.data.shard_store import shared_store
 from dasl_core.data.shards import NO_ROOM, Shards
 from dasl_core.data.unreadable import PATHS_REPORTED
+from dasl_core.data.unused import begin_removal
 
 logger = logging.getLogger(__name__)
 
@@ -108,6 +109,25 @@ class Canvases:
             self._folder.close()
 
     @property
+    def num_cached(self) -> int:
+        """Number of images that need not be decoded from their files: they are in the cache, or in the shared store."""
+        if self._pixels is not None:
+            return len(self._pixels)
+        return 0 if self._shards is None else self._shards.num_images
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether all nodes have the cached images."""
+        return self._shards is not None and self._shards.all_there
+
+    @property
+    def size(self) -> int:
+        """Bytes of the cached images on this machine."""
+        if self._pixels is not None:
+            return self._pixels.nbytes
+        return 0 if self._shards is None else self._shards.size
+
+    @property
     def stored(self) -> tuple[str, int] | None:
         """How canvases are coded in shards, and the bytes of those on this machine; None if there are no shards."""
         return None if self._shards is None else (self._coding.name, self._shards.size)
@@ -134,6 +154,7 @@ class Canvases:
             self.unreadable = self._drawer.missing()
 
     def _open_shards(self, shards: Shards, on_read: OnRead) -> None:
+        shards.folder.use(shards.layout.digest)
         gatherer = Gatherer(shards, self._drawer, on_read)
         if not gatherer.gather():
             self.unreadable = self._drawer.missing()

@@ -6,7 +6,7 @@ import logging
 import os
 import random
 import time
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
@@ -17,8 +17,9 @@ from dasl_core.data.canvas_file import OnRead
 from dasl_core.data.decode import is_transient
 from dasl_core.data.drawing import Drawer
 from dasl_core.data.shard_file import ShardWriter, check_shard, publish
+from dasl_core.data.shard_manifest import Facts
 from dasl_core.data.shard_store import copy_to
-from dasl_core.data.shards import NO_ROOM, Facts, Shards
+from dasl_core.data.shards import NO_ROOM, Shards
 from dasl_core.data.unreadable import too_many
 from dasl_core.locks import locked
 from dasl_core.machine import usable_cores, usable_memory
@@ -77,12 +78,12 @@ class Gatherer:
     def _gather(self, known: dict[int, Facts]) -> None:
         before, done = dict(known), 0
         self._shards.remove_partial()
-        self._look_into_store()
+        self._on_store(self._shards.open_store)
         for number in self._order():
             facts = self._shards.find_here(number, known.get(number))
             if facts is None:
                 if number not in self._shards.there:
-                    self._look_into_store()  # another node may have built it
+                    self._on_store(self._shards.look_into_store)  # another node may have built it
                 facts = self._fetch(number, known.get(number), done) or self._build(number, done)
             elif number not in self._shards.there:  # built before there was a store, or lost there
                 self._share(number)
@@ -106,9 +107,9 @@ class Gatherer:
             random.SystemRandom().shuffle(numbers)
         return numbers
 
-    def _look_into_store(self) -> None:
+    def _on_store(self, action: Callable[[], None]) -> None:
         try:
-            self._shards.look_into_store()
+            action()
         except OSError as error:
             self._shards.leave_store(error)
 

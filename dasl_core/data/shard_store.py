@@ -3,26 +3,36 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
+import re
 import shutil
-import socket
 import tempfile
-from collections.abc import Iterator
+import uuid
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any, Protocol
 
 from dasl_core.atomic import sync
+from dasl_core.data.shard_manifest import MANIFEST
 from dasl_core.data.sources.storage import open_system
 from dasl_core.spec.source import remote_scheme
 
 VARIABLE = "DASL_SHARDS_URI"
-# A copy that nothing was written to for so long has no writer any more.
+# A copy that nothing was written to for so long has no writer any more, if the folder has no locks that tell.
 _ABANDONED_SECONDS = 3600.0
+USED = "used"
+"""File with the time at which a set of shards was last used."""
+_SET = re.compile("[0-9a-f]{32}")
+_PARTIAL = ".*.partial"
+_FILE = re.compile(rf"{re.escape(MANIFEST)}|{USED}|\d{{5,}}\.shard")
 
 
 class ShardStore(Protocol):
-    """Files by name. Each appears at once and whole; of two writers of the same name, the last one wins.
+    """The files of a set of shards, by name.
+
+    Each appears at once and whole; of two writers of the same name, the last one wins.
 
     Raises:
         OSError: (all methods) the store cannot be read or written. FileNotFoundError: there is no such file.
@@ -44,6 +54,14 @@ class ShardStore(Protocol):
         """Write a small file."""
         ...
 
+    def remove_abandoned(self) -> None:
+        """Remove what killed writers have left."""
+        ...
+
+    def remove_all(self) -> None:
+        """Remove the set: the manifest first and `USED` last, and no file of another kind."""
+        ...
+
 
 class FolderStore:
     """A folder, such as of NFS."""
@@ -63,30 +81,52 @@ class FolderStore:
             return os.pread(file.fileno(), length, begin)
 
     def put(self, name: str, file: Path) -> None:
-        # Writers on several machines may have the same process number.
-        partial = self._path / f".{name}.{socket.gethostname()}.{os.getpid()}.partial"
+        with open(file, "rb") as source:
+            self._put(name, source)
+
+    def write(self, name: str, content: bytes) -> None:
+        with tempfile.TemporaryFile(prefix="dasl-") as source:
+            source.write(content)
+            source.seek(0)
+            self._put(name, source)
+
+    def _put(self, name: str, source: IO[bytes]) -> None:
+        self._path.mkdir(parents=True, exist_ok=True)
+        partial = self._path / f".{name}.{uuid.uuid4().hex}.partial"
         try:
-            shutil.copyfile(file, partial)
-            sync(partial)
-            self._remove_older(name, partial.stat().st_mtime)
-            partial.replace(self._path / name)
+            with open(partial, "wb") as target:
+                with suppress(OSError):  # without locks, the time of the last write tells
+                    fcntl.flock(target, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.copyfileobj(source, target, 1 << 20)
+                target.flush()
+                os.fsync(target.fileno())
+                partial.replace(self._path / name)
         except OSError:
             partial.unlink(missing_ok=True)
             raise
         sync(self._path)
 
-    def _remove_older(self, name: str, now: float) -> None:
-        """Remove what killed writers of a file have left. Of the same server, so its clock does not matter."""
-        for left in self._path.glob(f".{name}.*.partial"):
+    def remove_abandoned(self) -> None:
+        partial_files = list(self._path.glob(_PARTIAL))
+        if not partial_files:
+            return
+        # By the clock of the server, which sets all the times here.
+        with tempfile.TemporaryFile(dir=self._path) as now:
+            now.write(b"now")
+            now.flush()
+            os.fsync(now.fileno())
+            before = os.fstat(now.fileno()).st_mtime - _ABANDONED_SECONDS
+        for file in partial_files:
             with suppress(FileNotFoundError):  # another node has completed or removed it
-                if left.stat().st_mtime < now - _ABANDONED_SECONDS:
-                    left.unlink()
+                _remove_partial(file, before)
 
-    def write(self, name: str, content: bytes) -> None:
-        with tempfile.NamedTemporaryFile(prefix="dasl-") as file:
-            file.write(content)
-            file.flush()
-            self.put(name, Path(file.name))
+    def remove_all(self) -> None:
+        for file in self._path.glob(_PARTIAL):
+            file.unlink(missing_ok=True)
+        for name in _in_order_of_removal(self.sizes()):
+            (self._path / name).unlink(missing_ok=True)
+        with suppress(OSError):  # somebody else's files are there
+            self._path.rmdir()
 
 
 class ObjectStore:
@@ -120,6 +160,36 @@ class ObjectStore:
         with _os_errors(name):
             self._system.pipe_file(f"{self._root}/{name}", content)
 
+    def remove_abandoned(self) -> None:
+        """Do nothing: an object that was not written to its end does not exist."""
+
+    def remove_all(self) -> None:
+        for name in _in_order_of_removal(self.sizes()):
+            with _os_errors(name), suppress(FileNotFoundError):
+                self._system.rm_file(f"{self._root}/{name}")
+
+
+def _remove_partial(file: Path, before: float) -> None:
+    """Remove a partial file that was not written to since a time and whose writer holds no lock any more."""
+    with open(file, "ab") as partial:
+        if os.fstat(partial.fileno()).st_mtime >= before:
+            return
+        try:
+            fcntl.flock(partial, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            if error.errno in (errno.EWOULDBLOCK, errno.EACCES):
+                return  # it is being written
+        file.unlink()
+
+
+def _in_order_of_removal(names: Iterable[str]) -> list[str]:
+    """Return our own files, the manifest first: without it, each shard is looked at. `USED` is the last."""
+    order = {MANIFEST: 0, USED: 2}
+    return sorted(
+        (name for name in names if _FILE.fullmatch(name)),
+        key=lambda name: (order.get(name, 1), name),
+    )
+
 
 def shared_store(name: str) -> ShardStore | None:
     """Return the folder `name` of the place that DASL_SHARDS_URI names; None if it is not set.
@@ -127,16 +197,41 @@ def shared_store(name: str) -> ShardStore | None:
     Raises:
         ValueError: a package is missing, or it is neither a valid URI nor an absolute path.
     """
-    uri = os.environ.get(VARIABLE, "").rstrip("/")
+    uri = _shared_uri()
     if not uri:
         return None
     if remote_scheme(uri) is not None:
         return ObjectStore(f"{uri}/{name}")
-    if not os.path.isabs(uri):
+    return FolderStore(Path(uri) / name)
+
+
+def shared_sets() -> list[str]:
+    """Return the names of all sets of shards in the place that DASL_SHARDS_URI names.
+
+    Raises:
+        OSError: the place cannot be read.
+    """
+    uri = _shared_uri()
+    if not uri:
+        return []
+    if remote_scheme(uri) is None:
+        names = os.listdir(uri)
+    else:
+        system, root = open_system(uri)
+        with _os_errors(root):
+            names = [
+                str(path).rstrip("/").rpartition("/")[2] for path in system.ls(root, detail=False)
+            ]
+    return sorted(name for name in names if _SET.fullmatch(name))
+
+
+def _shared_uri() -> str:
+    uri = os.environ.get(VARIABLE, "").rstrip("/")
+    if uri and remote_scheme(uri) is None and not os.path.isabs(uri):
         raise ValueError(
             f"{VARIABLE} must be an absolute path or a URI such as s3://bucket/shards; given {uri!r}"
         )
-    return FolderStore(Path(uri) / name)
+    return uri
 
 
 def copy_to(

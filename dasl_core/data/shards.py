@@ -8,79 +8,33 @@ coded again, with the same values.
 from __future__ import annotations
 
 import errno
-import json
 import logging
 import re
 import time
 from collections.abc import Callable, Mapping
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 
 from dasl_core.atomic import write_atomically
 from dasl_core.data.cache import CacheFolder
-from dasl_core.data.canvas_file import digest_of
 from dasl_core.data.coding import Coding
 from dasl_core.data.drawing import Drawer
 from dasl_core.data.shard_file import Read, Shard, opened, read_shard
+from dasl_core.data.shard_layout import ShardLayout
+from dasl_core.data.shard_manifest import MANIFEST, Facts, decode, encode
 from dasl_core.data.shard_store import ShardStore
+from dasl_core.data.unused import MARK_SECONDS, mark_used
 
 logger = logging.getLogger(__name__)
 
-SHARD_BYTES = 256 << 20
-_FORMAT = 2
-_MANIFEST = "manifest.json"
 _SHARD_NAME = re.compile(r"(\d+)\.shard")
 # A store that does not answer is left alone for so long; its images are decoded meanwhile.
 _PAUSE_SECONDS = 60.0
 # Of shards that are read from the store: 16 bytes for each image.
 _ENDS_KEPT = 1024
 NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
-
-
-class Facts(NamedTuple):
-    """What the manifest says of a shard: its size, and why images have no record, by position in the shard."""
-
-    size: int
-    reasons: dict[int, str]
-
-    @classmethod
-    def of(cls, shard: Shard) -> Facts:
-        """Describe a shard."""
-        return cls(shard.size, shard.reasons)
-
-
-class ShardLayout:
-    """Which images are in which shard, and the names of the files: a function of the index and the coding.
-
-    Attributes:
-        count: number of shards.
-        digest: of everything that determines the content.
-    """
-
-    def __init__(self, drawer: Drawer, coding: Coding) -> None:
-        self.images, self.channels = drawer.shape[:2]
-        self._valid_hw = drawer.valid_hw
-        self._value = drawer.dtype.itemsize * coding.ratio
-        mean = self._bytes(slice(None)) / self.images
-        self.per_shard = min(self.images, max(1, int(SHARD_BYTES / mean)))
-        self.count = -(-self.images // self.per_shard)
-        self.digest = digest_of(drawer, _FORMAT, coding.name, self.per_shard)
-
-    def positions(self, number: int) -> range:
-        """Return the positions in the index of a shard's images."""
-        begin = number * self.per_shard
-        return range(begin, min(self.images, begin + self.per_shard))
-
-    def estimate(self, number: int) -> int:
-        """Estimate the size of a shard."""
-        images = self.positions(number)
-        return int(self._bytes(slice(images.start, images.stop)))
-
-    def _bytes(self, images: slice) -> float:
-        return float(self._valid_hw[images].prod(axis=1).sum()) * self.channels * self._value
 
 
 class Shards:
@@ -112,7 +66,7 @@ class Shards:
         self.manifest_is_there = True
         self._valid_hw, self._bands = drawer.valid_hw, drawer.shape[1]
         self._known_here: dict[int, Shard] = {}
-        self._away_until = 0.0
+        self._away_until, self._marked_at = 0.0, 0.0
         self._opened_there = lru_cache(_ENDS_KEPT)(self._open_there)
 
     @property
@@ -129,6 +83,16 @@ class Shards:
     def images_here(self) -> int:
         """Number of images whose shards are in the cache of this machine."""
         return sum(len(self.layout.positions(number)) for number in self.here)
+
+    @property
+    def num_images(self) -> int:
+        """Number of images whose shards are in the cache or in the store."""
+        return sum(len(self.layout.positions(number)) for number in {*self.here, *self.there})
+
+    @property
+    def all_there(self) -> bool:
+        """Whether the store has all of them."""
+        return len(self.there) == self.layout.count
 
     def has(self, position: int) -> bool:
         """Whether the shard of an image is in the cache of this machine."""
@@ -183,6 +147,18 @@ class Shards:
         """
         return Facts.of(self._opened_there(number)[0])
 
+    def open_store(self) -> None:
+        """Note in the store that the shards are in use, remove what killed writers left there, and list it.
+
+        Raises:
+            OSError: the store does not answer.
+        """
+        if self.store is not None:
+            mark_used(self.store)
+            self._marked_at = time.monotonic()
+            self.store.remove_abandoned()
+            self.look_into_store()
+
     def look_into_store(self) -> None:
         """List the shards in the store.
 
@@ -191,7 +167,7 @@ class Shards:
         """
         if self.store is not None:
             sizes = self.store.sizes()
-            self.manifest_is_there = sizes.pop(_MANIFEST, None) is not None
+            self.manifest_is_there = sizes.pop(MANIFEST, None) is not None
             shards = ((_SHARD_NAME.fullmatch(name), size) for name, size in sizes.items())
             self.there = {int(name[1]): size for name, size in shards if name is not None}
 
@@ -214,14 +190,14 @@ class Shards:
     def read_manifest(self) -> dict[int, Facts] | None:
         """Read what all shards are; None if that is not known yet."""
         try:
-            return _facts(self.other_file("manifest").read_bytes(), self.layout.count)
+            return decode(self.other_file("manifest").read_bytes(), self.layout.count)
         except (OSError, ValueError):
             pass  # not gathered yet, or damaged
         if self.store is None:
             return None
         try:
-            if (size := self.store.sizes().get(_MANIFEST)) is not None:
-                return _facts(self.store.read(_MANIFEST, 0, size), self.layout.count)
+            if (size := self.store.sizes().get(MANIFEST)) is not None:
+                return decode(self.store.read(MANIFEST, 0, size), self.layout.count)
         except ValueError as error:
             logger.warning("the manifest of the shared shards is written again: %s", error)
         except OSError as error:
@@ -234,10 +210,10 @@ class Shards:
         Raises:
             OSError: it cannot be written.
         """
-        content = json.dumps([known[number] for number in range(self.layout.count)]).encode()
+        content = encode(known)
         if self.store is not None:
             try:
-                self.store.write(_MANIFEST, content)
+                self.store.write(MANIFEST, content)
             except OSError as error:
                 self.leave_store(error)
         write_atomically(self.other_file("manifest"), content)
@@ -256,10 +232,14 @@ class Shards:
                 self.here.pop(number, None)
         if number in self.there and time.monotonic() >= self._away_until:
             try:
+                self._mark_again()
                 shard, read = self._opened_there(number)
                 return shard.record(at, read)
             except ValueError as error:
                 logger.warning("shard %d of the store is no longer used: %s", number, error)
+                self.there.pop(number, None)
+            except FileNotFoundError:
+                logger.warning("shard %d was removed from the store", number)
                 self.there.pop(number, None)
             except OSError as error:
                 if self._away_until == 0:  # else an outage would fill the log
@@ -267,6 +247,12 @@ class Shards:
                 # Each image would wait for the store's timeout.
                 self._away_until = time.monotonic() + _PAUSE_SECONDS
         return None
+
+    def _mark_again(self) -> None:
+        """Note now and then that the shards of the store are still in use."""
+        if self.store is not None and time.monotonic() - self._marked_at >= MARK_SECONDS:
+            self._marked_at = time.monotonic()  # first: other threads read, too
+            mark_used(self.store)
 
     def _shard_here(self, number: int, size: int, read: Read) -> Shard:
         shard = self._known_here.get(number)
@@ -288,22 +274,3 @@ class Shards:
             return end[begin - shard.begin :][:length]
 
         return shard, read
-
-
-def _facts(content: bytes, count: int) -> dict[int, Facts]:
-    """Read a manifest.
-
-    Raises:
-        ValueError: it is damaged.
-    """
-    shards = json.loads(content)
-    try:
-        facts = {
-            number: Facts(int(size), {int(at): str(why) for at, why in reasons.items()})
-            for number, (size, reasons) in enumerate(shards)
-        }
-    except (TypeError, AttributeError) as error:
-        raise ValueError(f"it is another file: {error}") from error
-    if len(facts) != count:
-        raise ValueError(f"it has {len(facts)} shards, not {count}")
-    return facts

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from dasl_core.data import canvases as canvases_module
-from dasl_core.data import shard_gathering, shards
+from dasl_core.data import shard_gathering, shard_layout
 from dasl_core.data.cache import MAX_BYTES_VARIABLE
 from dasl_core.data.canvases import Canvases
 from dasl_core.data.coding import Form
@@ -24,7 +24,7 @@ SHARDS = 7
 
 
 def make_small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shards, "SHARD_BYTES", int(PER_SHARD * 20 * 24 * 3 * 0.6) + 1)
+    monkeypatch.setattr(shard_layout, "SHARD_BYTES", int(PER_SHARD * 20 * 24 * 3 * 0.6) + 1)
     monkeypatch.setattr(canvases_module, "CanvasFile", NoRoom)
     monkeypatch.setattr(shard_gathering, "_REPORT_SECONDS", 0.0)
     monkeypatch.setattr(shard_gathering, "_WAIT_SECONDS", 0.001)
@@ -102,7 +102,7 @@ def check_little_room(pictures: DatasetIndex, tmp_path: Path, drawn: list[int]) 
         assert len(content_of(cache)) == 2
         # Without any room, a node builds for the others, one shard at a time.
         patch.setenv(MAX_BYTES_VARIABLE, "0")
-        patch.setattr(shards, "SHARD_BYTES", 1 << 20)
+        patch.setattr(shard_layout, "SHARD_BYTES", 1 << 20)
         with opened(pictures, tmp_path / "none") as canvases:
             assert content_of(tmp_path / "none") == {}
             drawn.clear()
