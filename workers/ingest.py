@@ -10,9 +10,8 @@ import logging
 import math
 import os
 import sys
-import threading
 import uuid
-from typing import Any, Self
+from typing import Any
 
 from dasl_core.data.changes import count_changes
 from dasl_core.data.ingest import Ingested, Previous, ingest
@@ -25,57 +24,10 @@ from service.protocol import UNDELIVERED_EXIT_CODE
 from workers.failures import storable
 from workers.ingest_files import UnfinishedHeaders, load_previous, save_contact_sheet, save_results
 from workers.logs import log_to_stderr
+from workers.progress_reports import ProgressReports
 from workers.settings import PATIENCE_SECONDS
 
 logger = logging.getLogger("workers.ingest")
-
-
-class ProgressReports:
-    """Sends the progress of an ingest with its heartbeats, from a thread of its own.
-
-    Args:
-        interval: seconds between two of them.
-    """
-
-    def __init__(self, client: WorkerClient, interval: float) -> None:
-        self._client, self._interval = client, interval
-        self._decoded = self._total = 0
-        self._stale: StaleAttempt | None = None
-        self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._send_all, name="heartbeats", daemon=True)
-
-    def __call__(self, decoded: int, total: int) -> None:
-        """Note the progress for the next heartbeat.
-
-        Raises:
-            StaleAttempt: the API refused a heartbeat because the run was superseded.
-        """
-        if self._stale is not None:
-            raise self._stale
-        self._decoded, self._total = decoded, total
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._ended.set()
-        self._thread.join()
-
-    def _send_all(self) -> None:
-        while not self._ended.wait(min(self._interval, threading.TIMEOUT_MAX)):
-            progress = {"images_read": self._decoded, "images_total": self._total}
-            try:
-                self._client.heartbeat(progress, patience=0)
-            except StaleAttempt as error:
-                self._stale = error
-                return
-            except ConnectionFailed as error:
-                logger.info("a heartbeat was not delivered: %s", error)
-            except ApiError as error:
-                logger.warning("a heartbeat was refused: %s", error)
-                if error.status == 422:  # the API of version 0.1 accepts no progress
-                    return
 
 
 def main() -> int:

@@ -22,12 +22,26 @@ _READ_AT_ONCE = 1024
 
 
 def index(images: Path, work: Path) -> dict[str, Any]:
-    """Ingest a folder, and save its index."""
-    from dasl_core.data.ingest import ingest_folder
+    """Ingest a folder as the service's worker does: it continues where a killed one was, and saves its index."""
+    from dasl_core.data.ingest import ingest
+    from workers.ingest_files import UnfinishedHeaders, load_previous
 
-    made = ingest_folder(images, on_progress=lambda done, total: _tell(progress=done))
-    made.save(work / INDEX)
-    return {"images": len(made), "skipped": len(made.skipped)}
+    unfinished = UnfinishedHeaders((work / "unfinished").as_uri())
+    previous = load_previous(None, unfinished)
+    result = ingest(
+        str(images),
+        on_progress=lambda done, total: _tell(progress=done),
+        previous=previous,
+        on_headers=unfinished.save,
+    )
+    result.index.save(work / INDEX)
+    unfinished.remove()
+    made = result.index
+    return {
+        "images": len(made),
+        "skipped": len(made.skipped),
+        "headers_known": len(previous.headers),
+    }
 
 
 def prepare(images: Path, work: Path) -> dict[str, Any]:

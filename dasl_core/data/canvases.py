@@ -135,6 +135,7 @@ class Canvases:
     def _open(self, cache: Path, on_read: OnRead) -> None:
         try:
             self._folder = CacheFolder(cache)
+            begin_removal(cache.parent)
             shards = Shards(self._folder, self._drawer, self._coding, shared_store)
             if not self._coding.lossless or shards.store is not None or shards.are_built:
                 self._open_shards(shards, on_read)

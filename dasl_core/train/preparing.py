@@ -55,7 +55,11 @@ def prepare(
     *,
     evaluate_on: DatasetIndex | None = None,
 ) -> TrainingOutcome:
-    """Decode the images into the cache, as a run of this spec on this machine does before its first step."""
+    """Decode the images into the cache, as a run of this spec on this machine does before its first step.
+
+    Raises:
+        ValueError: none of the images of a data set can be cached; the message says why.
+    """
     try:
         sets = open_images(
             spec,
@@ -73,4 +77,19 @@ def prepare(
     report_cache(sets, reporter, None)
     for canvases in sets.values():
         canvases.close()
+    for name, canvases in sets.items():
+        check_cached(name, canvases)
     return "succeeded"
+
+
+def check_cached(name: str, canvases: Canvases) -> None:
+    """Check that images of a data set are cached.
+
+    Raises:
+        ValueError: none is; the message says why.
+    """
+    if canvases.num_cached:
+        return
+    unreadable = len(canvases.unreadable)
+    reason = canvases.not_cached or f"{unreadable} of {len(canvases.index)} cannot be read"
+    raise ValueError(f"none of the images of {name} could be cached: {reason}")

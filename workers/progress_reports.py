@@ -1,0 +1,60 @@
+"""Heartbeats of runs that read all images of a data set."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from typing import Self
+
+from service.client import ApiError, ConnectionFailed, StaleAttempt
+from service.client.worker import WorkerClient
+
+logger = logging.getLogger(__name__)
+
+
+class ProgressReports:
+    """Sends the number of images read with the heartbeats of a run, from a thread of its own.
+
+    Args:
+        interval: seconds between two of them.
+    """
+
+    def __init__(self, client: WorkerClient, interval: float) -> None:
+        self._client, self._interval = client, interval
+        self._read = self._total = 0
+        self._stale: StaleAttempt | None = None
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._send_all, name="heartbeats", daemon=True)
+
+    def __call__(self, read: int, total: int) -> None:
+        """Note the progress for the next heartbeat.
+
+        Raises:
+            StaleAttempt: the API refused a heartbeat because the run was superseded.
+        """
+        if self._stale is not None:
+            raise self._stale
+        self._read, self._total = read, total
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        self._thread.join()
+
+    def _send_all(self) -> None:
+        while not self._ended.wait(min(self._interval, threading.TIMEOUT_MAX)):
+            progress = {"images_read": self._read, "images_total": self._total}
+            try:
+                self._client.heartbeat(progress, patience=0)
+            except StaleAttempt as error:
+                self._stale = error
+                return
+            except ConnectionFailed as error:
+                logger.info("a heartbeat was not delivered: %s", error)
+            except ApiError as error:
+                logger.warning("a heartbeat was refused: %s", error)
+                if error.status == 422:  # the API of version 0.1 accepts no progress
+                    return
