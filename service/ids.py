@@ -12,14 +12,16 @@ from typing import Literal
 
 from uuid_utils import uuid7
 
-Prefix = Literal["job", "ds", "prev", "ckpt", "tok", "usr", "eval", "aud"]
+Prefix = Literal["job", "ds", "prev", "prep", "ckpt", "tok", "usr", "eval", "aud"]
 
 _ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
-_PATTERN = re.compile(rf"(job|ds|prev|ckpt|tok|usr|eval|aud)_([{_ALPHABET}]{{26}})")
+_PATTERN = re.compile(rf"(job|ds|prev|prep|ckpt|tok|usr|eval|aud)_([{_ALPHABET}]{{26}})")
 _NUMBER = r"[1-9][0-9]{0,9}"
 _NUMBER_PATTERN = re.compile(_NUMBER)
 # Runs of version 0.1 have no random part.
-_SUBMISSION_PATTERN = re.compile(rf"(job|ds|prev)_[{_ALPHABET}]{{26}}-{_NUMBER}(-[0-9a-f]{{8}})?")
+_SUBMISSION_PATTERN = re.compile(
+    rf"(job|ds|prev|prep)_[{_ALPHABET}]{{26}}-{_NUMBER}(-[0-9a-f]{{8}})?"
+)
 _MAX_RUN_NUMBER = 2**31 - 1  # of a database's integer
 _EPOCH = datetime.fromtimestamp(0, UTC)
 
@@ -46,7 +48,7 @@ def created_at(value: str) -> datetime:
 
 
 def new_submission_id(owner: str, number: int) -> str:
-    """Return an id at Ray for an owner's run: a job's attempt, a data set's ingest, or the drawing of a preview.
+    """Return an id at Ray for an owner's run: a job's attempt, a data set's ingest, or the run of a task.
 
     The random part distinguishes it from a run of the same number that Ray knows and the database does
     not, because the database was restored from a backup.

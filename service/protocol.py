@@ -27,7 +27,7 @@ STORE_UNAVAILABLE = "store-unavailable"
 """Type of the error of an attempt that could not use the artifact store."""
 
 IngestOutcome = Literal["ready", "failed"]
-PreviewOutcome = Literal["succeeded", "failed"]
+TaskOutcome = Literal["succeeded", "failed"]
 
 CONTACT_SHEET = "contact-sheet.jpg"
 """Name of the contact sheet, in the folder of the index."""
@@ -92,7 +92,7 @@ class Heartbeat(WorkerRequest):
 
 
 class IngestProgress(WorkerRequest):
-    """Progress of an ingest: images that were looked at, of those found so far."""
+    """Progress of an ingest or a preparation: images that were looked at, of those found so far."""
 
     images_read: Size
     images_total: Size
@@ -368,17 +368,22 @@ class IngestReport(WorkerRequest):
         return self
 
 
-class PreviewStart(WorkerAnswer):
-    """What a preview run draws, and the folder for its files."""
+class TaskStart(WorkerAnswer):
+    """The data set of a task, and from where its run may read."""
 
-    spec: dict[str, Any]
-    images: int
     dataset: WorkerDataset
-    artifacts_uri: str
     dataset_roots: list[str]
     excluded_folders: list[str] = []
     dataset_uris: list[str] | None = None
     excluded_uris: list[str] = []
+
+
+class PreviewStart(TaskStart):
+    """What a preview run draws, and the folder for its files."""
+
+    spec: dict[str, Any]
+    images: int
+    artifacts_uri: str
 
     def job_spec(self) -> ResolvedJobSpec:
         """Return the spec, checked."""
@@ -388,7 +393,7 @@ class PreviewStart(WorkerAnswer):
 class PreviewReport(WorkerRequest):
     """How a preview run ended: its files are in the folder `uri`."""
 
-    state: PreviewOutcome
+    state: TaskOutcome
     uri: Uri | None = None
     files: Annotated[list[FileEntry], Field(max_length=MAX_FILES, fail_fast=True)] = []
     error: ErrorReport | None = None
@@ -397,4 +402,47 @@ class PreviewReport(WorkerRequest):
     def _complete(self) -> PreviewReport:
         if self.state == "succeeded" and (self.uri is None or not self.files):
             raise ValueError("a preview that succeeded has a uri and files")
+        return self
+
+
+class PreparationStart(TaskStart):
+    """How a preparation decodes the images."""
+
+    image_size: int
+    channels: int
+    image_cache: Literal["exact", "jpeg"]
+    heartbeat_seconds: float = 2.0
+
+
+class PreparationResult(WorkerRequest):
+    """What a preparation has left in the cache.
+
+    Attributes:
+        cached: images that jobs need not decode, of `images`.
+        form: "raw", or the coding of shards: "lossless" or "jpeg".
+        bytes: in the cache of the node.
+        shared: whether all nodes have the images, through `DASL_SHARDS_URI`.
+        not_cached: why some are decoded in every epoch; None if none are.
+    """
+
+    images: Size
+    cached: Size
+    form: Annotated[str, StringConstraints(max_length=20)]
+    bytes: Size
+    shared: bool
+    unreadable: Size
+    not_cached: Text | None = None
+
+
+class PreparationReport(WorkerRequest):
+    """How a preparation ended."""
+
+    state: TaskOutcome
+    result: PreparationResult | None = None
+    error: ErrorReport | None = None
+
+    @model_validator(mode="after")
+    def _complete(self) -> PreparationReport:
+        if self.state == "succeeded" and self.result is None:
+            raise ValueError("a preparation that succeeded has a result")
         return self

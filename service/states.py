@@ -73,8 +73,8 @@ class DatasetState(StrEnum):
     FAILED = "failed"
 
 
-class PreviewState(StrEnum):
-    """State of a preview."""
+class TaskState(StrEnum):
+    """State of a preview or a preparation."""
 
     QUEUED = "queued"
     RUNNING = "running"

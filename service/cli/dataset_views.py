@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -11,7 +12,7 @@ from service.cli.inputs import id_or_name
 from service.cli.output import duration, note, plain, print_facts, print_json, print_line, size
 
 if TYPE_CHECKING:
-    from service.client.models import Dataset
+    from service.client.models import Dataset, Preparation
 
 DatasetId = Annotated[
     str,
@@ -23,20 +24,21 @@ _SECONDS_BETWEEN_NOTES = 10.0
 
 
 class ProgressNotes:
-    """Notes the progress of an ingest every ten seconds."""
+    """Notes the progress of an ingest or a preparation every ten seconds."""
 
     def __init__(self) -> None:
         self._shown_at = time.monotonic()
 
-    def __call__(self, dataset: Dataset) -> None:
-        now, progress = time.monotonic(), _progress(dataset)
+    def __call__(self, record: Dataset | Preparation) -> None:
+        now, progress = time.monotonic(), progress_of(record)
         if progress is not None and now - self._shown_at >= _SECONDS_BETWEEN_NOTES:
             note(f"  {progress}")
             self._shown_at = now
 
 
-def _progress(dataset: Dataset) -> str | None:
-    progress = dataset.progress
+def progress_of(record: Dataset | Preparation) -> str | None:
+    """Return how many images are read, if that is known."""
+    progress = record.progress
     if progress is None or progress.images_total is None:
         return None
     left = progress.seconds_left
@@ -57,8 +59,12 @@ def _refresh(dataset: Dataset) -> str | None:
     return f"{refresh.state}: {refresh.error.message}" if refresh.error else refresh.state
 
 
-def print_dataset(dataset: Dataset, as_json: bool) -> None:
-    """Print a data set, and the files that its ingest has skipped."""
+def print_dataset(dataset: Dataset, as_json: bool, prepared: Sequence[str] = ()) -> None:
+    """Print a data set, and the files that its ingest has skipped.
+
+    Args:
+        prepared: descriptions of its preparations, which JSON leaves out.
+    """
     if as_json:
         print_json(plain(dataset))
         return
@@ -72,12 +78,13 @@ def print_dataset(dataset: Dataset, as_json: bool) -> None:
             ("upload", _uploaded(dataset)),
             ("version", dataset.version if facts else None),
             ("refresh", _refresh(dataset)),
-            ("progress", _progress(dataset)),
+            ("progress", progress_of(dataset)),
             ("images", facts.get("num_images")),
             ("classes", facts.get("num_classes")),
             ("median shorter side", f"{facts['median_size']} pixels" if facts else None),
             ("pixels", f"{facts['bands']} x {facts['dtype']}" if "dtype" in facts else None),
             ("error", dataset.error_message if dataset.refresh is None else None),
+            *(("prepared", each) for each in prepared),
         ]
     )
     report = dataset.report

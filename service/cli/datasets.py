@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from service.cli import dataset_versions
+from service.cli import dataset_versions, preparations
 from service.cli.dataset_views import DatasetId, ProgressNotes, print_dataset
 from service.cli.inputs import connect, dataset_name, folder, optional_utf8
 from service.cli.output import AsJson, fail, note, print_records, print_result
@@ -24,6 +24,7 @@ def register(app: typer.Typer) -> None:
     datasets.command()(rm)
     datasets.command("preview")(preview_dataset)
     dataset_versions.register(datasets)
+    preparations.register(datasets)
     app.add_typer(datasets, name="datasets")
 
 
@@ -135,7 +136,9 @@ def list_datasets(as_json: AsJson = False) -> None:
 def show(dataset: DatasetId, as_json: AsJson = False) -> None:
     """Show a data set. Its ingest report has image counts and skipped files."""
     with connect() as client:
-        print_dataset(client.datasets.get(dataset), as_json)
+        record = client.datasets.get(dataset)
+        prepared = [] if as_json else list(client.preparations.list(record.id))
+    print_dataset(record, as_json, [preparations.describe(each) for each in prepared])
 
 
 def rm(dataset: DatasetId, as_json: AsJson = False) -> None:

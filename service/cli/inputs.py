@@ -133,8 +133,8 @@ def folder_name(path: str) -> str:
     return os.path.basename(os.path.abspath(os.path.expanduser(path)))
 
 
-def read_spec(path: Path, overrides: list[str]) -> dict[str, Any]:
-    """Read a spec file and apply the overrides.
+def read_spec(path: Path | None, overrides: list[str]) -> dict[str, Any]:
+    """Read a spec file, if there is one, and apply the overrides.
 
     Raises:
         typer.BadParameter: an override is not FIELD=VALUE (exit code 2).
@@ -146,7 +146,7 @@ def read_spec(path: Path, overrides: list[str]) -> dict[str, Any]:
     from service.client.errors import InvalidSpec
 
     try:
-        content = load_spec(path)
+        content = {} if path is None else load_spec(path)
     except ValueError as error:
         raise InvalidSpec(str(error)) from error
     try:
@@ -157,5 +157,6 @@ def read_spec(path: Path, overrides: list[str]) -> dict[str, Any]:
         JobSpec.model_validate(spec)
     except ValidationError as error:
         lines = [f"  {problem}" for problem in field_problems(error, JobSpec)]
-        raise InvalidSpec("\n".join([f"{path} is not a valid spec", *lines])) from error
+        name = "This" if path is None else path
+        raise InvalidSpec("\n".join([f"{name} is not a valid spec", *lines])) from error
     return spec

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from service.client.errors import DownloadFailed as DownloadFailed
     from service.client.errors import InvalidSpec as InvalidSpec
     from service.client.errors import JobFailed as JobFailed
+    from service.client.errors import PreparationFailed as PreparationFailed
     from service.client.errors import PreviewFailed as PreviewFailed
     from service.client.errors import StaleAttempt as StaleAttempt
     from service.client.errors import UploadFailed as UploadFailed
@@ -35,6 +36,7 @@ _ERRORS = (
     "DownloadFailed",
     "InvalidSpec",
     "JobFailed",
+    "PreparationFailed",
     "PreviewFailed",
     "StaleAttempt",
     "UploadFailed",

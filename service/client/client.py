@@ -13,6 +13,7 @@ from service.client.datasets import Datasets
 from service.client.errors import ApiError
 from service.client.jobs import Jobs
 from service.client.models import Cluster, Drain, Storage, Usage
+from service.client.preparations import Preparations
 from service.client.previews import Previews
 from service.client.transport import Transport, path_to
 
@@ -51,6 +52,7 @@ class Client:
         self.jobs = Jobs(self._transport)
         self.datasets = Datasets(self._transport)
         self.previews = Previews(self._transport)
+        self.preparations = Preparations(self._transport)
         self.checkpoints = Checkpoints(self._transport)
         self.login = Login(self._transport)
         self.tenants = Tenants(self._transport)

@@ -156,6 +156,18 @@ class PreviewFailed(DaslError):
         return type(self), (self.preview,)
 
 
+class PreparationFailed(DaslError):
+    """A preparation failed during a `wait`. `preparation` is its final state."""
+
+    def __init__(self, preparation: Any) -> None:
+        self.preparation = preparation
+        reason = "no reason" if preparation.error is None else preparation.error.message
+        super().__init__(f"Preparation {preparation.id} failed: {reason}")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.preparation,)
+
+
 class WaitTimeout(DaslError, TimeoutError):
     """A `wait` reached its timeout; the job or ingest itself continues."""
 

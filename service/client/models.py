@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr
 
-from service.states import TERMINAL, DatasetState, JobStatus, PreviewState
+from service.states import TERMINAL, DatasetState, JobStatus, TaskState
 
 if TYPE_CHECKING:
     from service.client.datasets import Datasets
@@ -357,7 +357,32 @@ class Preview(Record):
     @property
     def done(self) -> bool:
         """Whether it is drawn, or has failed."""
-        return self.state in (PreviewState.SUCCEEDED, PreviewState.FAILED)
+        return self.state in (TaskState.SUCCEEDED, TaskState.FAILED)
+
+
+class Preparation(Record):
+    """Decoding of a data set before a job needs it. `state` is queued, running, succeeded or failed.
+
+    `result` says how many images are `cached`, of `images`, in which `form`, and whether they are `shared` with all nodes.
+    """
+
+    id: str
+    dataset_id: str
+    dataset_version: int | None = None
+    image_size: int | None = None
+    channels: int | None = None
+    image_cache: str | None = None
+    state: str
+    progress: Progress | None = None
+    result: dict[str, Any] | None = None
+    error: Problem | None = None
+    created_at: datetime | None = None
+    finished_at: datetime | None = None
+
+    @property
+    def done(self) -> bool:
+        """Whether it has succeeded or failed."""
+        return self.state in (TaskState.SUCCEEDED, TaskState.FAILED)
 
 
 class Token(Record):

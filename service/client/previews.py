@@ -13,7 +13,7 @@ from service.client.files import OnBytes, fetch, safe_name
 from service.client.models import Preview
 from service.client.transport import Transport, path_to
 from service.client.waiting import OUTAGE_SECONDS, wait_until
-from service.states import PreviewState
+from service.states import TaskState
 
 
 class Previews:
@@ -65,7 +65,7 @@ class Previews:
             poll=poll,
             name=f"Preview {preview_id}",
         )
-        if preview.state == PreviewState.FAILED:
+        if preview.state == TaskState.FAILED:
             raise PreviewFailed(preview)
         return preview
 

@@ -32,6 +32,9 @@ from service.protocol import (
     IngestReport,
     IngestStart,
     MetricBatch,
+    PreparationReport,
+    PreparationResult,
+    PreparationStart,
     PreviewReport,
     PreviewStart,
     WorkerRequest,
@@ -243,6 +246,20 @@ class WorkerClient:
         """Report why the preview cannot be drawn."""
         error = {"type": type, "message": message}
         self._post("finish", _report(PreviewReport, state="failed", error=error), None)
+
+    def preparation_start(self) -> PreparationStart:
+        """Report that the preparation has started, and fetch how the images are decoded."""
+        return PreparationStart.model_validate(self._post("start", None, None))
+
+    def preparation_succeeded(self, result: PreparationResult) -> None:
+        """Report what the preparation has left in the cache."""
+        report = _report(PreparationReport, state="succeeded", result=result)
+        self._post("finish", report, None)
+
+    def preparation_failed(self, type: str, message: str) -> None:
+        """Report why the images cannot be decoded, or cached."""
+        error = {"type": type, "message": message}
+        self._post("finish", _report(PreparationReport, state="failed", error=error), None)
 
     def close(self) -> None:
         """Close the connections."""

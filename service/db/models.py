@@ -23,7 +23,7 @@ from sqlalchemy import (
     text,
 )
 from sqlalchemy.dialects.postgresql import JSONB
-from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column, synonym
+from sqlalchemy.orm import DeclarativeBase, Mapped, declared_attr, mapped_column, synonym
 
 from dasl_core.spec import ResolvedJobSpec, Resources, versions
 
@@ -181,21 +181,35 @@ class UploadChunk(Base):
     name: Mapped[str] = mapped_column(String(100))
 
 
-class Preview(Base):
-    """Views of a data set as a spec draws them; its runs are `PreviewRun`s."""
+class Task(Base):
+    """Something that people request of a data set, which is queued, and runs beside trainings."""
 
-    __tablename__ = "previews"
-    __table_args__ = (
+    __abstract__ = True
+
+    @declared_attr.directive
+    def __table_args__(cls) -> tuple[Any, ...]:  # a class
         # Lists are ordered by id.
-        Index(None, "dataset_id", "id"),
-        Index(None, "state", "id"),
-        Index(None, "token_id", "state"),
-    )
+        columns = (("dataset_id", "id"), ("state", "id"), ("token_id", "state"))
+        return tuple(Index(None, *each) for each in columns)
 
     id: Mapped[str] = mapped_column(String(40), primary_key=True)
     tenant: Mapped[str] = mapped_column(String(100))
     dataset_id: Mapped[str] = mapped_column(ForeignKey("datasets.id"))
     state: Mapped[str] = mapped_column(String(20))
+    error: Mapped[Object | None]
+    # The token that requested it and whose limit it uses.
+    token_id: Mapped[str | None] = mapped_column(String(40))
+    created_at: Mapped[datetime]
+    finished_at: Mapped[datetime | None]
+    # Hidden from every endpoint; the dispatcher stops its run and removes its files, then the row.
+    deleted_at: Mapped[datetime | None]
+
+
+class Preview(Task):
+    """Views of a data set as a spec draws them; its runs are `PreviewRun`s."""
+
+    __tablename__ = "previews"
+
     # As of a job: the spec as it was submitted, and resolved.
     spec: Mapped[Object]
     resolved: Mapped[Object]
@@ -204,13 +218,22 @@ class Preview(Base):
     # The folder of the files, and a list of {name, size, sha256}, of a preview that succeeded.
     uri: Mapped[str | None] = mapped_column(Text)
     files: Mapped[list[Object]]
-    error: Mapped[Object | None]
-    # The token that requested the preview and whose limit it uses.
-    token_id: Mapped[str | None] = mapped_column(String(40))
-    created_at: Mapped[datetime]
-    finished_at: Mapped[datetime | None]
-    # Hidden from every endpoint; the dispatcher removes its files, then the row.
-    deleted_at: Mapped[datetime | None]
+
+
+class Preparation(Task):
+    """Decoding of a version of a data set into the cache, before a job needs it; its runs are `PreparationRun`s."""
+
+    __tablename__ = "preparations"
+
+    dataset_version: Mapped[int]
+    # What determines the decoded images, as in a resolved spec.
+    image_size: Mapped[int]
+    channels: Mapped[int]
+    image_cache: Mapped[str] = mapped_column(String(20))
+    # Of the running preparation (`service.worker_api.reading.ReadingProgress`).
+    progress: Mapped[Object | None]
+    # Of one that succeeded (`service.protocol.PreparationResult`).
+    result: Mapped[Object | None]
 
 
 class Job(Base):
@@ -368,7 +391,7 @@ class IdempotencyKey(Base):
 class Run(Base):
     """A run of a program on Ray, of any kind; `(owner, number)` is its fencing epoch.
 
-    The owner is a job, a data set or a preview; an owner's runs are numbered 1, 2, 3, ...
+    The owner is a job, a data set or a task; an owner's runs are numbered 1, 2, 3, ...
     """
 
     __tablename__ = "runs"
@@ -424,6 +447,12 @@ class PreviewRun(Run):
     """A run that draws a preview."""
 
     __mapper_args__ = {"polymorphic_identity": "preview"}  # noqa: RUF012  # as SQLAlchemy types it
+
+
+class PreparationRun(Run):
+    """A run that decodes the images of a data set."""
+
+    __mapper_args__ = {"polymorphic_identity": "prepare"}  # noqa: RUF012  # as SQLAlchemy types it
 
 
 class Event(Base):

@@ -43,11 +43,12 @@ def passed(since: datetime | None, now: datetime, interval: timedelta) -> bool:
 
 @dataclass(frozen=True)
 class Entrypoints:
-    """Shell commands that Ray runs; `{run}`, `{job}`, `{attempt}`, `{dataset}`, `{preview}` and `{bundles}` are filled in."""
+    """Shell commands that Ray runs; `{run}`, `{job}`, `{attempt}`, `{dataset}`, `{preview}`, `{preparation}` and `{bundles}` are filled in."""
 
     job: str = "python -m workers.driver --run {run} --job {job} --attempt {attempt}"
     ingest: str = "python -m workers.ingest --run {run} --dataset {dataset}"
     preview: str = "python -m workers.preview --run {run} --preview {preview}"
+    prepare: str = "python -m workers.prepare --run {run} --preparation {preparation}"
     demand: str = "python -m workers.demand --bundles {bundles}"
 
     @classmethod
@@ -59,6 +60,7 @@ class Entrypoints:
             job=f"{python} -m workers.driver --run {{run}} --job {{job}} --attempt {{attempt}}",
             ingest=f"{python} -m workers.ingest --run {{run}} --dataset {{dataset}}",
             preview=f"{python} -m workers.preview --run {{run}} --preview {{preview}}",
+            prepare=f"{python} -m workers.prepare --run {{run}} --preparation {{preparation}}",
             demand=f"{python} -m workers.demand --bundles {{bundles}}",
         )
 

@@ -1,4 +1,4 @@
-"""Removal of unneeded files: of marked checkpoints, deleted jobs, data sets and old previews; then other upkeep.
+"""Removal of unneeded files: of marked checkpoints, deleted jobs, data sets and old tasks; then other upkeep.
 
 SQL alone decides which files to remove. Files are removed before their row is updated, so that an
 interrupted removal is repeated.
@@ -9,13 +9,15 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Sequence
 from datetime import datetime, timedelta
+from functools import partial
+from typing import Any
 
 from sqlalchemy.orm import Session
 
 from service.checkpoints import repository as checkpoints
 from service.datasets import repository as datasets
 from service.datasets.uploads import repository as uploads
-from service.db.models import Checkpoint, Dataset, IngestRun, PreviewRun, Run
+from service.db.models import Checkpoint, Dataset, IngestRun, Run
 from service.dispatcher.adoption import Adoption
 from service.dispatcher.context import DispatcherContext, passed
 from service.dispatcher.housekeeping import Housekeeping
@@ -23,10 +25,10 @@ from service.dispatcher.isolation import run_isolated
 from service.dispatcher.retention import Retention
 from service.dispatcher.submission_removal import SubmissionRemoval
 from service.dispatcher.version_removal import VersionRemoval
-from service.previews import repository as previews
 from service.runs import repository as runs
 from service.states import LIVE_ATTEMPT
 from service.storage import repository as storage
+from service.tasks.repository import Tasks, preparations, previews
 
 logger = logging.getLogger(__name__)
 
@@ -35,7 +37,7 @@ _BATCH_SIZE = 20
 _ROWS_AT_ONCE, _TRANSACTIONS = 5000, 20
 # A failed removal must not block the others.
 _RETRY_AFTER = timedelta(minutes=5)
-_KEEP_PREVIEWS = timedelta(days=7)
+_KEEP_TASKS = timedelta(days=7)
 
 
 class Garbage:
@@ -53,15 +55,16 @@ class Garbage:
             return False
         with self._context.database.read() as session:
             jobs, marked, deleted = self.jobs(session), self.marked(session), self.deleted(session)
-            old_previews = self.previews(session)
+            old = [(tasks, self.tasks(session, tasks)) for tasks in (previews, preparations)]
         for job_id in jobs:
             run_isolated(self.remove_job, job_id, "remove this job")
         for checkpoint in marked:
             run_isolated(self.remove, checkpoint, "remove this checkpoint")
         for dataset in deleted:
             run_isolated(self.remove_dataset, dataset, "remove this data set")
-        for preview_id in old_previews:
-            run_isolated(self.remove_preview, preview_id, "remove this preview")
+        for tasks, task_ids in old:
+            for task_id in task_ids:
+                run_isolated(partial(self.remove_task, tasks), task_id, "remove this task")
         self._adoption.sweep()
         self._retention.round()
         self._housekeeping.round()
@@ -81,10 +84,10 @@ class Garbage:
         """Return a batch of deleted data sets, without those whose removal failed recently."""
         return datasets.deleted(session, _BATCH_SIZE, without=self._recently_failed())
 
-    def previews(self, session: Session) -> Sequence[str]:
-        """Return a batch of deleted and old previews, without those whose removal failed recently."""
-        before = self._context.clock() - _KEEP_PREVIEWS
-        return previews.to_remove(session, before, _BATCH_SIZE, without=self._recently_failed())
+    def tasks(self, session: Session, tasks: Tasks[Any]) -> Sequence[str]:
+        """Return a batch of deleted and old tasks of a kind, without those whose removal failed recently."""
+        before = self._context.clock() - _KEEP_TASKS
+        return tasks.to_remove(session, before, _BATCH_SIZE, without=self._recently_failed())
 
     def remove_job(self, job_id: str) -> None:
         """Remove the files of a deleted job, then a bounded number of its rows, its own one last."""
@@ -135,19 +138,20 @@ class Garbage:
             datasets.mark_removed(session, dataset.id)
         del self._tried_at[dataset.id]
 
-    def remove_preview(self, preview_id: str) -> None:
-        """Stop the run of a preview; after its end, remove the files of its runs, and its row."""
-        if not self._has_ended(PreviewRun, preview_id):
+    def remove_task(self, tasks: Tasks[Any], task_id: str) -> None:
+        """Stop the run of a task; after its end, remove the files of a preview's runs, and the row."""
+        if not self._has_ended(tasks.run, task_id):
             return
-        self._tried_at[preview_id] = self._context.clock()
+        self._tried_at[task_id] = self._context.clock()
         try:
-            self._context.storage.remove(self._context.storage.preview_uri(preview_id))
+            if tasks is previews:
+                self._context.storage.remove(self._context.storage.preview_uri(task_id))
         except OSError as error:
-            logger.warning("The files of %s cannot be removed now: %s", preview_id, error)
+            logger.warning("The files of %s cannot be removed now: %s", task_id, error)
             return
         with self._context.write() as session:
-            previews.remove(session, preview_id)
-        del self._tried_at[preview_id]
+            tasks.remove(session, task_id)
+        del self._tried_at[task_id]
 
     def _has_ended(self, kind: type[Run], owner: str) -> bool:
         """Whether the processes of an owner's last run are gone; stop them otherwise."""

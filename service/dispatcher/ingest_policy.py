@@ -8,11 +8,10 @@ from datetime import timedelta
 from sqlalchemy.orm import Session
 
 from service.datasets.ingests import repository as ingests
-from service.datasets.ingests.repository import IngestView
 from service.db.models import IngestRun
 from service.dispatcher.rerun_policy import RerunPolicy, state_of
 from service.runs.endings import Ending
-from service.runs.repository import RunView
+from service.runs.repository import RunView, WatchedRun
 from service.scheduling.packing import Demand
 from service.states import DatasetState
 
@@ -20,7 +19,7 @@ from service.states import DatasetState
 _MAX_CONCURRENT = 2
 
 
-class IngestPolicy(RerunPolicy[IngestView]):
+class IngestPolicy(RerunPolicy):
     """Rules for ingest runs of data sets."""
 
     noun = "ingest"
@@ -45,7 +44,7 @@ class IngestPolicy(RerunPolicy[IngestView]):
             with self._context.write() as session:
                 ingests.ingest_again(session, dataset_id)
 
-    def live(self, session: Session) -> Sequence[IngestView]:
+    def live(self, session: Session) -> Sequence[WatchedRun]:
         return ingests.ingesting(session)
 
     def create(
@@ -69,14 +68,6 @@ class IngestPolicy(RerunPolicy[IngestView]):
             f"{culprit} went away {losses} times while the images were read, perhaps for lack of memory. Check why Ray's "
             "head ended, give it more memory or make the largest images smaller, then read them again: dasl datasets refresh"
         )
-
-    def enforce(self, run: IngestView) -> Ending | None:
-        """Return the ending of an ingest that hangs or takes too long: it must not block other ingests."""
-        allowed = self._context.settings.hang_seconds
-        if run.standstill >= timedelta(seconds=allowed):
-            message = f"The ingest has read no image for {allowed:g} s (DASL_HANG_SECONDS). Check that the disk with the images responds"
-            return Ending("failed", {"type": "hang", "message": message})
-        return super().enforce(run)
 
     def end(self, session: Session, run: RunView, ending: Ending) -> None:
         repeated = self.is_repeated(session, run, ending)

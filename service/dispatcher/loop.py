@@ -39,9 +39,9 @@ from service.dispatcher.isolation import Loop, Outage, run_isolated
 from service.dispatcher.log_copier import LogCopier
 from service.dispatcher.log_recovery import LogRecovery
 from service.dispatcher.metric_thinner import MetricThinner
-from service.dispatcher.preview_policy import PreviewPolicy
 from service.dispatcher.store_check import StoreCheck
 from service.dispatcher.store_outage import StoreOutage
+from service.dispatcher.task_policy import PreparationPolicy, PreviewPolicy
 from service.dispatcher.train_policy import Restarted, TrainPolicy
 from service.dispatcher.uploads import Uploads
 from service.dispatcher.watcher import RunWatcher
@@ -123,13 +123,13 @@ class Dispatcher:
         self._ingest = IngestPolicy(self._context)
         self._attempts = RunWatcher(self._context, self._train)
         self._ingests = RunWatcher(self._context, self._ingest)
-        self._preview = PreviewPolicy(self._context)
-        self._previews = RunWatcher(self._context, self._preview)
+        self._tasks = (PreviewPolicy(self._context), PreparationPolicy(self._context))
+        self._task_watchers = [RunWatcher(self._context, each) for each in self._tasks]
         # One watcher for each kind of run.
         self._watchers: Sequence[RunWatcher[Any]] = (
             self._attempts,
             self._ingests,
-            self._previews,
+            *self._task_watchers,
         )
         self._outage = Outage()
         finalizer = Finalizer(self._context, logs, adoption, recovery)
@@ -170,8 +170,9 @@ class Dispatcher:
                 case. If only Ray was, they are a limited number of times in a row, because a job may have
                 been the cause.
         """
-        self._train.restarted = self._ingest.restarted = self._preview.restarted = restarted
-        self._restarted = restarted
+        self._train.restarted = self._restarted = restarted
+        for policy in (self._ingest, *self._tasks):
+            policy.restarted = restarted
         self._cluster_polled_at = self._watched_at = None
         self._context.executor_answers = False  # Ray is starting: log no warning.
         if self._autoscaler is not None:
@@ -291,14 +292,15 @@ class Dispatcher:
             # These end with an upload and a report: their images would be read for nothing.
             can_end = self._store.is_writable and self._api.answers
             dataset_ids = self._ingest.due(session) if can_end else []
-            preview_ids = self._preview.due(session) if can_end else []
+            tasks = [each.due(session) if can_end else [] for each in self._tasks]
         for job_id in retries:
             with self._context.write() as session:
                 lifecycle.requeue(session, job_id)
         for dataset_id in dataset_ids:
             self._run_step(self._ingests.start, dataset_id, "start the ingest of this data set")
-        for preview_id in preview_ids:
-            self._run_step(self._previews.start, preview_id, "start the run of this preview")
+        for watcher, task_ids in zip(self._task_watchers, tasks, strict=True):
+            for task_id in task_ids:
+                self._run_step(watcher.start, task_id, "start the run of this task")
         self._admit()
 
     def _watch(self) -> None:

@@ -1,4 +1,4 @@
-"""Rules that runs without checkpoints share: ingests and previews.
+"""Rules that runs without checkpoints share: ingests, previews and preparations.
 
 A run that Ray has not accepted is submitted again, and so is one that ended when the whole service was stopped. Running
 it twice is harmless: it only reads images, and the API accepts only the report with the newest token. One that Ray alone
@@ -11,7 +11,6 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Collection
 from datetime import datetime, timedelta
-from typing import TypeVar
 
 from sqlalchemy.orm import Session
 
@@ -24,13 +23,11 @@ from service.dispatcher.watcher import MissingAction, RunPolicy
 from service.protocol import UNDELIVERED_EXIT_CODE
 from service.runs import repository as runs
 from service.runs.endings import LONGEST_RETRY, Ending, Retry
-from service.runs.repository import RunView
+from service.runs.repository import RunView, WatchedRun
 from service.states import AttemptState
 
-V = TypeVar("V", bound=RunView)
 
-
-class RerunPolicy(RunPolicy[V]):
+class RerunPolicy(RunPolicy[WatchedRun]):
     """Rules for runs that start from the beginning when they are repeated."""
 
     finalized = False
@@ -65,7 +62,7 @@ class RerunPolicy(RunPolicy[V]):
         }
         return self._undelivered_at
 
-    def on_missing(self, run: V) -> Ending | MissingAction:
+    def on_missing(self, run: WatchedRun) -> Ending | MissingAction:
         # A token that is left was not accepted by Ray.
         is_earlier = (
             run.submission_id not in self._context.submitted
@@ -91,7 +88,7 @@ class RerunPolicy(RunPolicy[V]):
         message = self.gone("The service" if crashed else "Ray", losses)
         return Ending("lost", {"type": kind, "message": message}, Retry.NEVER)
 
-    def on_driver_ended(self, run: V, submission: Submission) -> Ending:
+    def on_driver_ended(self, run: WatchedRun, submission: Submission) -> Ending:
         lines = last_lines_if_readable(self._context.executor, run.submission_id)
         if submission.exit_code == UNDELIVERED_EXIT_CODE:
             message = (
@@ -101,8 +98,12 @@ class RerunPolicy(RunPolicy[V]):
             return Ending("failed", undelivered(message, lines), Retry.FREE)
         return Ending("failed", driver_ended(self.noun, submission, lines))
 
-    def enforce(self, run: V) -> Ending | None:
-        """Return the ending of a run that takes too long: it must not block others."""
+    def enforce(self, run: WatchedRun) -> Ending | None:
+        """Return the ending of a run that hangs or takes too long: it must not block others."""
+        seconds = self._context.settings.hang_seconds
+        if run.standstill >= timedelta(seconds=seconds):
+            message = f"The {self.noun} has read no image for {seconds:g} s (DASL_HANG_SECONDS). Check that the disk with the images responds"
+            return Ending("failed", {"type": "hang", "message": message})
         now = self._context.clock()
         # Drop the entries of ended runs, which are not checked again.
         self._first_checked_at = {

@@ -28,8 +28,10 @@ from service.jobs import previews
 from service.jobs.checked_specs import check_spec
 from service.jobs.endpoints import IdempotencyKey
 from service.jobs.path_checks import PathChecks
-from service.previews import repository, service
 from service.previews.schemas import PreviewRequest, PreviewSummary, PreviewView
+from service.previews.service import file
+from service.tasks import service as tasks
+from service.tasks.repository import previews as kind
 
 router = APIRouter(prefix="/v1", tags=["previews"], route_class=Route)
 files = APIRouter(prefix="/v1/previews", tags=["previews"], route_class=StoreRoute)
@@ -50,13 +52,13 @@ async def _to_preview(
 
 
 async def _get(preview_id: str, caller: Reader, session: ReadSession) -> InTransaction:
-    return InTransaction(session, lambda: service.get(session, caller.tenant, preview_id))
+    return InTransaction(session, lambda: tasks.get(session, kind, caller.tenant, preview_id))
 
 
 async def _get_to_change(
     preview_id: str, caller: Submitter, session: WriteSession
 ) -> InTransaction:
-    return InTransaction(session, lambda: service.get(session, caller.tenant, preview_id))
+    return InTransaction(session, lambda: tasks.get(session, kind, caller.tenant, preview_id))
 
 
 CheckedRequest = Annotated[_Checked, Depends(_to_preview)]
@@ -100,7 +102,7 @@ def list_previews(
     limit: Limit = 50,
 ) -> Page[PreviewSummary]:
     """List a data set's previews, newest first."""
-    rows = repository.newest(session, dataset.id, after=after, limit=limit)
+    rows = kind.newest(session, dataset.id, after=after, limit=limit)
     return page(rows, limit, PreviewSummary.model_validate, lambda row: row.id)
 
 
@@ -113,7 +115,7 @@ def show_preview(preview: OwnPreview) -> PreviewView:
 @router.delete("/previews/{preview_id}", status_code=204, response_class=Response)
 def delete_preview(preview: OwnPreviewToChange, session: WriteSession) -> None:
     """Delete a preview, also one that is being drawn."""
-    service.delete(session, preview)
+    tasks.delete(session, kind, preview)
 
 
 @files.head("/{preview_id}/files/{name:path}", include_in_schema=False)
@@ -124,4 +126,4 @@ def download_preview_file(
     preview: OwnPreview, name: str, request: Request, context: WithContext, session: ReadSession
 ) -> Callable[[], Response]:
     """Download a file of a preview or a part of it."""
-    return partial(ranged_file.answer, request, context, service.file(preview, name))
+    return partial(ranged_file.answer, request, context, file(preview, name))

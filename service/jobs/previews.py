@@ -17,11 +17,11 @@ from service.db.locks import lock_tenant
 from service.db.models import Preview
 from service.jobs import idempotency, submission
 from service.jobs.path_checks import PathChecks
-from service.previews import repository
 from service.previews.schemas import PreviewRequest, PreviewView
-from service.previews.service import check_pending
 from service.settings import ClusterLimit
-from service.states import PreviewState
+from service.states import TaskState
+from service.tasks.repository import previews
+from service.tasks.service import check_pending
 
 
 def spec_of(dataset_id: str, spec: dict[str, Any]) -> JobSpec:
@@ -66,7 +66,7 @@ def submit(
         key,
         {"preview": spec.dataset} | request.model_dump(mode="json"),
         "preview",
-        lambda preview_id: repository.get(session, caller.tenant, preview_id) is not None,
+        lambda preview_id: previews.get(session, caller.tenant, preview_id) is not None,
     )
     if (replay := keyed.replay(session)) is not None:
         return replay, True
@@ -80,12 +80,12 @@ def submit(
         token_id=caller.token_id,
         lock=True,
     )
-    check_pending(session, caller)
+    check_pending(session, previews, caller)
     preview = Preview(
         id=ids.new_id("prev"),
         tenant=caller.tenant,
         dataset_id=planned.dataset.id,
-        state=PreviewState.QUEUED,
+        state=TaskState.QUEUED,
         spec=spec.model_dump(mode="json", exclude_unset=True),
         resolved=planned.resolved.model_dump(mode="json"),
         spec_version=versions.current(),
@@ -94,5 +94,5 @@ def submit(
         token_id=caller.token_id,
         created_at=datetime.now(UTC),
     )
-    repository.add(session, preview)
+    previews.add(session, preview)
     return keyed.store(session, PreviewView.of(preview).model_dump(mode="json"), preview.created_at)

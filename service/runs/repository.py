@@ -35,6 +35,23 @@ class RunView:
         return RunView(run.owner, run.number, run.submission_id, AttemptState(run.state))
 
 
+@dataclass(frozen=True)
+class WatchedRun(RunView):
+    """A live run that reads images."""
+
+    standstill: timedelta
+    """How long it has reported without progress, as of its last report."""
+
+    @classmethod
+    def of(cls, run: Run) -> WatchedRun:
+        """Return the view of a row."""
+        standstill = timedelta()
+        # Previews, and ingests of version 0.1, report no progress.
+        if run.progress_reported_at is not None and run.progressed_at is not None:
+            standstill = run.progress_reported_at - run.progressed_at
+        return cls(**vars(RunView.of(run)), standstill=standstill)
+
+
 def add(
     session: Session,
     kind: type[R],

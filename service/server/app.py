@@ -36,6 +36,7 @@ from service.jobs.endpoints import router as jobs
 from service.jobs.history_endpoints import heavy as heavy_history
 from service.jobs.history_endpoints import logs
 from service.jobs.history_endpoints import router as history
+from service.jobs.preparation_endpoints import router as preparations
 from service.jobs.preview_endpoints import files as preview_files
 from service.jobs.preview_endpoints import router as previews
 from service.login.endpoints import router as login
@@ -64,6 +65,7 @@ for _part in (
     uploads,
     previews,
     preview_files,
+    preparations,
     dataset_versions,
     dataset_files,
     checkpoints,

@@ -21,7 +21,7 @@ from service.api.transaction import (
     WorkerRoute,
     WriteSession,
 )
-from service.db.models import Attempt, PreviewRun
+from service.db.models import Attempt, IngestRun, PreparationRun, PreviewRun, Run
 from service.protocol import (
     ArtifactReport,
     AttemptStart,
@@ -36,6 +36,7 @@ from service.protocol import (
     IngestReport,
     IngestStart,
     MetricBatch,
+    PreparationStart,
     PreviewStart,
 )
 from service.worker_api import service
@@ -69,14 +70,21 @@ ingests = _router("/datasets/{dataset_id}", _ingest_path, deprecated=True)
 routers = (runs, attempts, ingests)
 
 
+_OWNERS: dict[type[Run], str] = {
+    IngestRun: "dataset_id",
+    PreviewRun: "preview_id",
+    PreparationRun: "preparation_id",
+}
+"""Names of the owners of runs in the log."""
+
+
 async def _authenticate(request: Request, token: WorkerToken, context: WithContext) -> RunKey:
     check = partial(_check_token, request.path_params, token, context)
     run = await context.worker_threads.run(check)
     if run.kind is Attempt:
         request.scope[LOGGED_IDS] = {"job_id": run.owner, "number": str(run.number)}
     else:
-        name = "preview_id" if run.kind is PreviewRun else "dataset_id"
-        request.scope[LOGGED_IDS] = {name: run.owner}
+        request.scope[LOGGED_IDS] = {_OWNERS[run.kind]: run.owner}
     return run
 
 
@@ -113,7 +121,7 @@ RelaxedWriteRequest = Annotated[RunRequest, Depends(_relaxed_request)]
 @runs.post("/start")
 def start_run(
     request: WriteRequest, context: WithContext
-) -> AttemptStart | IngestStart | PreviewStart:
+) -> AttemptStart | IngestStart | PreviewStart | PreparationStart:
     """Mark the run as running and return all that it needs, depending on its kind. Idempotent."""
     return request.open().start(context.storage, context.settings)
 
@@ -185,7 +193,7 @@ def artifacts(report: ArtifactReport, request: WriteRequest, context: WithContex
 
 _REPORTS = [
     {"$ref": f"#/components/schemas/{name}"}
-    for name in ("FinishReport", "IngestReport", "PreviewReport")
+    for name in ("FinishReport", "IngestReport", "PreviewReport", "PreparationReport")
 ]
 
 

@@ -1,13 +1,15 @@
-"""Estimate of the time that an ingest still takes."""
+"""Progress of runs that read all images of a data set, and the time that they still take."""
 
 from __future__ import annotations
 
 import math
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
 from pydantic import BaseModel
 
+from service.db.models import Run
 from service.protocol import IngestProgress
+from service.runs import liveness
 
 # The rate follows the last half minute: headers, images of the sample and comparisons take different times.
 _MEMORY_SECONDS = 30.0
@@ -51,3 +53,27 @@ def next_estimate(
     return IngestEstimate(
         images_read=read, images_total=total, images_per_second=rate, seconds_left=left
     )
+
+
+def record_progress(
+    run: Run, stored: dict[str, object] | None, reported: IngestProgress | None
+) -> dict[str, object] | None:
+    """Record a heartbeat of a run, with its progress; return the progress to store.
+
+    Args:
+        stored: the progress before.
+        reported: None: the heartbeat has no progress.
+    """
+    now = datetime.now(UTC)
+    last_report = run.progress_reported_at or run.heartbeat_at
+    liveness.record_heartbeat(run, now)
+    if reported is None:
+        return stored
+    before = IngestEstimate.of(stored)
+    # Without reports nothing is known about progress, so a long silence is not a standstill.
+    elapsed = now - last_report if last_report is not None else None
+    silent = elapsed is None or not timedelta() <= elapsed < liveness.MAX_SILENCE
+    if silent or before is None or reported.counts() != before.counts():
+        run.progressed_at = now
+    run.progress_reported_at = now
+    return next_estimate(before, reported, elapsed).model_dump()

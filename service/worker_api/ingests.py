@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Any
 
 from sqlalchemy.orm import Session
@@ -18,11 +18,10 @@ from service.datasets.ingests import repository as ingests
 from service.datasets.versions import repository as versions
 from service.db.models import DatasetVersion, IngestRun
 from service.protocol import ErrorReport, IngestProgress, IngestReport, IngestStart
-from service.runs import liveness
 from service.runs import repository as runs
 from service.settings import Settings
 from service.states import AttemptState, DatasetState, StaleAttempt
-from service.worker_api.ingest_estimate import IngestEstimate, next_estimate
+from service.worker_api.ingest_estimate import record_progress
 from service.worker_api.paths import check_below
 
 
@@ -69,19 +68,8 @@ class IngestSession:
     def heartbeat(self, progress: dict[str, object]) -> Desired:
         """Record a heartbeat and its progress; return "run": the API never requests that an ingest stops."""
         self._check_not_over()
-        now = datetime.now(UTC)
-        last_report = self.run.progress_reported_at or self.run.heartbeat_at
-        liveness.record_heartbeat(self.run, now)
-        if progress:
-            reported = validated(progress, IngestProgress)
-            before = IngestEstimate.of(self.dataset.progress)
-            # Without reports nothing is known about progress, so a long silence is not a standstill.
-            elapsed = now - last_report if last_report is not None else None
-            silent = elapsed is None or not timedelta() <= elapsed < liveness.MAX_SILENCE
-            if silent or before is None or reported.counts() != before.counts():
-                self.run.progressed_at = now
-            self.run.progress_reported_at = now
-            self.dataset.progress = next_estimate(before, reported, elapsed).model_dump()
+        reported = validated(progress, IngestProgress) if progress else None
+        self.dataset.progress = record_progress(self.run, self.dataset.progress, reported)
         return "run"
 
     def finish(self, report: IngestReport, storage: Storage) -> None:

@@ -11,13 +11,19 @@ from service import credentials, ids
 from service.api import auth
 from service.api.problems import Problem, validated
 from service.artifacts.storage import Storage
-from service.db.models import Attempt, IngestRun, PreviewRun, Run
-from service.protocol import FinishReport, IngestReport, PreviewReport
+from service.db.models import Attempt, IngestRun, PreparationRun, PreviewRun, Run
+from service.protocol import FinishReport, IngestReport, PreparationReport, PreviewReport
 from service.runs import repository as runs
 from service.worker_api import attempts, repository
 from service.worker_api.attempts import AttemptSession
 from service.worker_api.ingests import IngestSession
-from service.worker_api.previews import PreviewSession
+from service.worker_api.tasks import PreparationSession, PreviewSession
+
+_NOUNS: dict[type[Run], str] = {
+    IngestRun: "an ingest",
+    PreviewRun: "a preview",
+    PreparationRun: "a preparation",
+}
 
 
 @dataclass(frozen=True)
@@ -37,15 +43,17 @@ class RunRequest:
     run: RunKey
     token: str
 
-    def open(self) -> AttemptSession | IngestSession | PreviewSession:
+    def open(self) -> AttemptSession | IngestSession | PreviewSession | PreparationSession:
         """Return the handler of the run's requests.
 
         Raises:
             StaleAttempt: the run is over or was superseded.
         """
+        if self.run.kind is Attempt:
+            return self.attempt()
         if self.run.kind is IngestRun:
             return self.ingest()
-        return self.preview() if self.run.kind is PreviewRun else self.attempt()
+        return self.preview() if self.run.kind is PreviewRun else self.preparation()
 
     def attempt(self) -> AttemptSession:
         """Return the handler of an attempt's requests.
@@ -55,8 +63,9 @@ class RunRequest:
             StaleAttempt: the run is over or was superseded.
         """
         if self.run.kind is not Attempt:
-            noun = "a preview" if self.run.kind is PreviewRun else "an ingest"
-            detail = f"This run is {noun}; only a training attempt sends this request"
+            detail = (
+                f"This run is {_NOUNS[self.run.kind]}; only a training attempt sends this request"
+            )
             raise Problem(409, "wrong-kind-of-run", detail)
         return AttemptSession(self.session, self.run.owner, self.run.number)
 
@@ -77,6 +86,14 @@ class RunRequest:
         """
         return PreviewSession(self.session, self.run.owner, self.run.number, self.token)
 
+    def preparation(self) -> PreparationSession:
+        """Return the handler of a preparation's requests.
+
+        Raises:
+            StaleAttempt: the run was superseded, or the preparation was deleted.
+        """
+        return PreparationSession(self.session, self.run.owner, self.run.number, self.token)
+
     def finish(self, body: dict[str, Any], storage: Storage) -> None:
         """Record how the run ended. Idempotent, because a response may get lost.
 
@@ -88,6 +105,8 @@ class RunRequest:
             self.finish_ingest(validated(body, IngestReport), storage)
         elif self.run.kind is PreviewRun:
             self.preview().finish(validated(body, PreviewReport), storage)
+        elif self.run.kind is PreparationRun:
+            self.preparation().finish(validated(body, PreparationReport), storage)
         else:
             self.finish_attempt(validated(body, FinishReport))
 

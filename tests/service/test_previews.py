@@ -9,7 +9,7 @@ import pytest
 
 from service.db.models import Preview
 from service.dispatcher.garbage import Garbage
-from service.previews.service import MAX_PENDING
+from service.tasks.service import MAX_PENDING
 from tests.support.api_under_test import Api, refused
 
 SHA = "0" * 64

@@ -14,11 +14,11 @@ from service.api.transaction import Context
 from service.datasets.ingests import repository as ingests
 from service.db.models import ClusterSnapshot, Dataset
 from service.db.session import Database
-from service.previews import repository as previews
 from service.scheduling import packing
 from service.scheduling import repository as scheduling
 from service.scheduling.nodes import Node
 from service.settings import Settings
+from service.tasks.repository import Tasks, previews
 from service.tokens import service as tokens
 from service.tokens.schemas import Quotas
 from tests.support.runs import submission_id
@@ -102,14 +102,18 @@ class Api:
             assert run is not None
         return run.number, {"Authorization": f"Bearer {token}"}
 
-    def preview(self, preview_id: str) -> tuple[str, dict[str, str]]:
-        """Start the run of a preview, as the dispatcher does; return its path and headers."""
+    def task(self, tasks: Tasks[Any], task_id: str) -> tuple[str, dict[str, str]]:
+        """Start the run of a task, as the dispatcher does; return its path and headers."""
         token, hashed = credentials.new_token()
         with self.database.write() as session:
-            run = previews.begin(session, preview_id, hashed)
+            run = tasks.begin(session, task_id, hashed)
             assert run is not None
             path = f"/worker/v1/runs/{run.submission_id}"
         return path, {"Authorization": f"Bearer {token}"}
+
+    def preview(self, preview_id: str) -> tuple[str, dict[str, str]]:
+        """Start the run of a preview."""
+        return self.task(previews, preview_id)
 
 
 @dataclass

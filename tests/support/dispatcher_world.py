@@ -18,6 +18,7 @@ from service.db.models import (
     IngestRun,
     Job,
     Metric,
+    Preparation,
     Preview,
     Token,
 )
@@ -34,6 +35,7 @@ ENTRYPOINTS = Entrypoints(
     job=f"exec sh -c '{DRIVER}' {{job}} {{attempt}}",
     ingest=f"exec sh -c '{DRIVER}' {{dataset}}",
     preview=f"exec sh -c '{DRIVER}' {{preview}}",
+    prepare=f"exec sh -c '{DRIVER}' {{preparation}}",
     demand="echo {bundles}",
 )
 
@@ -181,6 +183,26 @@ class World:
         with self.database.write() as session:
             session.add(preview)
         return preview.id
+
+    def add_preparation(self, dataset_id: str, tenant: str = "default") -> str:
+        preparation = Preparation(
+            id=ids.new_id("prep"),
+            tenant=tenant,
+            dataset_id=dataset_id,
+            dataset_version=1,
+            image_size=32,
+            channels=3,
+            image_cache="exact",
+            state="queued",
+            created_at=self.now(),
+        )
+        with self.database.write() as session:
+            session.add(preparation)
+        return preparation.id
+
+    def preparation(self, preparation_id: str) -> Preparation:
+        with self.database.read() as session:
+            return session.get_one(Preparation, preparation_id)
 
     def preview(self, preview_id: str) -> Preview:
         with self.database.read() as session:

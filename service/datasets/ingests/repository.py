@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Any
 
 from sqlalchemy import ColumnElement, func, or_, select, update
@@ -17,7 +16,7 @@ from sqlalchemy.orm import Session
 from service.datasets.repository import REMOVED
 from service.db.models import Dataset, IngestRun, Token, User, UtcDateTime
 from service.runs import repository as runs
-from service.runs.repository import RunView
+from service.runs.repository import WatchedRun
 from service.runs.turns import take_turns
 from service.states import LIVE_ATTEMPT, AttemptState, DatasetState
 
@@ -119,15 +118,7 @@ def _last_ingests(session: Session, tenants: Collection[str]) -> dict[str, datet
     return {row[0]: row[1] for row in rows}
 
 
-@dataclass(frozen=True)
-class IngestView(RunView):
-    """A live ingest run."""
-
-    standstill: timedelta
-    """How long it has reported without progress, as of its last report."""
-
-
-def ingesting(session: Session) -> list[IngestView]:
+def ingesting(session: Session) -> list[WatchedRun]:
     """Return the ingest runs that have not reported their end."""
     rows = session.scalars(
         select(IngestRun)
@@ -139,14 +130,7 @@ def ingesting(session: Session) -> list[IngestView]:
         )
         .order_by(IngestRun.owner)
     )
-    return [IngestView(**vars(RunView.of(row)), standstill=_standstill(row)) for row in rows]
-
-
-def _standstill(run: IngestRun) -> timedelta:
-    # The workers of version 0.1 report no progress.
-    if run.progress_reported_at is None or run.progressed_at is None:
-        return timedelta()
-    return run.progress_reported_at - run.progressed_at
+    return [WatchedRun.of(row) for row in rows]
 
 
 def without_ingest_run(session: Session) -> Sequence[str]:

@@ -7,9 +7,9 @@ from datetime import timedelta
 import pytest
 
 from service.db.models import Preview, PreviewRun
-from service.previews import repository as previews
 from service.protocol import UNDELIVERED_EXIT_CODE
-from service.states import AttemptState, PreviewState
+from service.states import AttemptState, TaskState
+from service.tasks.repository import previews
 from tests.support.dispatcher_world import World
 
 
@@ -19,7 +19,7 @@ def finish(world: World, preview: str, number: int = 1) -> None:
             session,
             preview,
             number,
-            PreviewState.SUCCEEDED,
+            TaskState.SUCCEEDED,
             run_state=AttemptState.SUCCEEDED,
             uri="file:///nowhere/x",
             files=[],

@@ -1,0 +1,152 @@
+"""The commands `dasl datasets prepare`, `preparations` and `cancel-preparation`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from service.cli.dataset_views import DatasetId, ProgressNotes, progress_of
+from service.cli.inputs import Overrides, connect, id_or_name, read_spec
+from service.cli.output import (
+    AsJson,
+    fail,
+    note,
+    plain,
+    print_json,
+    print_line,
+    print_records,
+    print_result,
+)
+
+if TYPE_CHECKING:
+    from service.client.models import Preparation
+
+
+def register(datasets: typer.Typer) -> None:
+    """Add the commands."""
+    datasets.command()(prepare)
+    datasets.command("preparations")(list_preparations)
+    datasets.command("cancel-preparation")(cancel_preparation)
+
+
+def prepare(
+    dataset: DatasetId,
+    overrides: Overrides,
+    spec: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="SPEC.yaml",
+            exists=True,
+            dir_okay=False,
+            readable=True,
+            help="YAML or JSON file with the spec of the jobs. Its `dataset` is ignored.",
+        ),
+    ] = None,
+    image_size: Annotated[
+        int | None, typer.Option(help="As backbone.image_size of the jobs. Default: auto.")
+    ] = None,
+    image_cache: Annotated[
+        str | None,
+        typer.Option(metavar="auto|exact|jpeg", help="As train.image_cache of the jobs."),
+    ] = None,
+    wait: Annotated[bool, typer.Option(help="Wait until all images are decoded.")] = True,
+    as_json: AsJson = False,
+) -> None:
+    """Decode the images of a data set before jobs need them, on Ray's head, for jobs of one image size.
+
+    Idempotent: what was requested before is waited for, or done. Jobs that start meanwhile wait for the images, too.
+    """
+    from service.client.errors import PreparationFailed
+
+    settings = _spec(dataset, spec, overrides, image_size, image_cache)
+    with connect() as client:
+        record = client.datasets.get(dataset)
+        preparation = client.preparations.request(record.id, settings)
+        if wait and not preparation.done:
+            if not as_json:
+                note(f"Decoding the images of {record.name} ({preparation.id}) ...")
+            try:
+                preparation = client.preparations.wait(
+                    preparation.id, on_poll=(lambda _: None) if as_json else ProgressNotes()
+                )
+            except PreparationFailed as failed:
+                preparation = failed.preparation
+    if as_json:
+        print_json(plain(preparation))
+    else:
+        print_line(f"{preparation.id}: {describe(preparation)}")
+    if preparation.state == "failed":
+        raise fail(f"The images of {record.name} are not prepared")
+
+
+def _spec(
+    dataset: str,
+    spec: Path | None,
+    overrides: list[str],
+    image_size: int | None,
+    image_cache: str | None,
+) -> dict[str, Any]:
+    given = {"backbone.image_size": image_size, "train.image_cache": image_cache}
+    chosen = [
+        *overrides,
+        f"dataset={json.dumps(dataset)}",
+        *(f"{field}={value}" for field, value in given.items() if value is not None),
+    ]
+    return read_spec(spec, chosen)
+
+
+def list_preparations(dataset: DatasetId, as_json: AsJson = False) -> None:
+    """List the preparations of a data set, newest first."""
+    with connect() as client:
+        records = list(client.preparations.list(client.datasets.get(dataset).id))
+    print_records(
+        records,
+        {
+            "ID": lambda each: each.id,
+            "VERSION": lambda each: each.dataset_version,
+            "SIZE": lambda each: each.image_size,
+            "BANDS": lambda each: each.channels,
+            "CACHE": lambda each: each.image_cache,
+            "STATE": _outcome,
+        },
+        as_json,
+    )
+
+
+def cancel_preparation(
+    preparation: Annotated[
+        str,
+        typer.Argument(
+            metavar="PREPARATION",
+            callback=id_or_name,
+            help="Id, as of `dasl datasets preparations`.",
+        ),
+    ],
+    as_json: AsJson = False,
+) -> None:
+    """Delete a preparation; one that runs is stopped. What is decoded stays in the cache."""
+    with connect() as client:
+        client.preparations.delete(preparation)
+    print_result({"deleted": preparation}, f"Deleted {preparation}.", as_json)
+
+
+def describe(preparation: Preparation) -> str:
+    """Return what is prepared, and how far it is, in one line."""
+    bands = "band" if preparation.channels == 1 else "bands"
+    what = f"version {preparation.dataset_version}, {preparation.image_size} pixels, {preparation.channels} {bands}, "
+    return f"{what}{preparation.image_cache}: {_outcome(preparation)}"
+
+
+def _outcome(preparation: Preparation) -> str:
+    if preparation.error is not None:
+        return f"{preparation.state}: {preparation.error.message}"
+    result = preparation.result
+    if result is None:
+        progress = progress_of(preparation) if preparation.state == "running" else None
+        return preparation.state if progress is None else f"{preparation.state}: {progress}"
+    where = "on all nodes" if result.get("shared") else "on Ray's head"
+    counts = f"{result.get('cached', 0):,} of {result.get('images', 0):,} images {where}"
+    return f"{preparation.state}: {counts} ({result.get('form')})"

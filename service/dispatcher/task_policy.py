@@ -1,0 +1,103 @@
+"""Rules for runs of tasks, previews and preparations, beside those of `rerun_policy`."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Collection, Sequence
+from datetime import timedelta
+from typing import Any
+
+from sqlalchemy.orm import Session
+
+from service.db.models import Run
+from service.dispatcher.context import DispatcherContext
+from service.dispatcher.rerun_policy import RerunPolicy, state_of
+from service.runs.endings import Ending
+from service.runs.repository import RunView, WatchedRun
+from service.scheduling.packing import Demand
+from service.states import TaskState
+from service.tasks.repository import Tasks, preparations, previews
+
+
+class TaskPolicy(RerunPolicy):
+    """Rules for runs of tasks of one kind."""
+
+    max_concurrent: int
+    max_failures = 2
+
+    def __init__(self, context: DispatcherContext, tasks: Tasks[Any]) -> None:
+        super().__init__(context)
+        self.tasks = tasks
+
+    def due(self, session: Session) -> Sequence[str]:
+        """Return the tasks to run next."""
+        return self.tasks.awaiting(session, self.max_concurrent, self.pausing())
+
+    def live(self, session: Session) -> Sequence[WatchedRun]:
+        return self.tasks.running(session)
+
+    def create(
+        self,
+        session: Session,
+        owner: str,
+        token_hash: str,
+        demand: Demand | None,
+        avoided: Collection[str],
+    ) -> Run | None:
+        return self.tasks.begin(session, owner, token_hash)
+
+    def end(self, session: Session, run: RunView, ending: Ending) -> None:
+        repeated = self.is_repeated(session, run, ending)
+        state = TaskState.QUEUED if repeated else TaskState.FAILED
+        error = ending.error
+        self.tasks.end(
+            session, run.owner, run.number, state, run_state=state_of(ending), error=error
+        )
+
+    @abstractmethod
+    def command(self, run: RunView) -> str: ...
+
+
+class PreviewPolicy(TaskPolicy):
+    """Rules for runs that draw previews, on one core of Ray's head each."""
+
+    noun = "preview"
+    max_concurrent = 2
+    max_losses = 2
+    time_limit = timedelta(minutes=15)
+
+    def __init__(self, context: DispatcherContext) -> None:
+        super().__init__(context, previews)
+
+    def command(self, run: RunView) -> str:
+        return self._context.entrypoints.preview.format(run=run.submission_id, preview=run.owner)
+
+    def gone(self, culprit: str, losses: int) -> str:
+        return (
+            f"{culprit} went away {losses} times while the preview was drawn, perhaps for lack of memory. Check why Ray's "
+            "head ended, then request it again, with fewer images or a smaller backbone.image_size"
+        )
+
+
+class PreparationPolicy(TaskPolicy):
+    """Rules for runs that decode images, on all cores of Ray's head each."""
+
+    noun = "preparation"
+    max_concurrent = 2
+    # Each may be that of all trainings, too, and costs one shard.
+    max_losses = 3
+    time_limit = timedelta(hours=24)
+
+    def __init__(self, context: DispatcherContext) -> None:
+        super().__init__(context, preparations)
+
+    def command(self, run: RunView) -> str:
+        return self._context.entrypoints.prepare.format(
+            run=run.submission_id, preparation=run.owner
+        )
+
+    def gone(self, culprit: str, losses: int) -> str:
+        return (
+            f"{culprit} went away {losses} times while the images were decoded, perhaps for lack of memory. Check why Ray's "
+            "head ended, give it more memory or make the largest images smaller, then request it again: it continues"
+        )

@@ -1,0 +1,108 @@
+"""Preparations: `/v1/preparations`, and those of a data set."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Response
+
+from dasl_core.spec import JobSpec
+from service.api.auth import Reader, Submitter
+from service.api.pagination import After, Limit, Page, page, position
+from service.api.transaction import (
+    InTransaction,
+    ReadSession,
+    Route,
+    WithContext,
+    WriteSession,
+)
+from service.datasets.endpoints import OwnDataset
+from service.db.models import Preparation
+from service.jobs import preparations
+from service.jobs.checked_specs import check_spec
+from service.jobs.path_checks import PathChecks
+from service.jobs.previews import spec_of
+from service.preparations.schemas import PreparationRequest, PreparationView
+from service.tasks import service as tasks
+from service.tasks.repository import preparations as kind
+
+router = APIRouter(prefix="/v1", tags=["preparations"], route_class=Route)
+
+
+@dataclass(frozen=True)
+class _Checked:
+    spec: JobSpec
+    checks: PathChecks
+
+
+async def _to_prepare(
+    dataset_id: str, request: PreparationRequest, caller: Submitter, context: WithContext
+) -> _Checked:
+    spec = spec_of(dataset_id, request.spec)
+    return _Checked(spec, await check_spec(context, caller, spec))
+
+
+async def _get(preparation_id: str, caller: Reader, session: ReadSession) -> InTransaction:
+    return InTransaction(session, lambda: tasks.get(session, kind, caller.tenant, preparation_id))
+
+
+async def _get_to_change(
+    preparation_id: str, caller: Submitter, session: WriteSession
+) -> InTransaction:
+    return InTransaction(session, lambda: tasks.get(session, kind, caller.tenant, preparation_id))
+
+
+CheckedRequest = Annotated[_Checked, Depends(_to_prepare)]
+OwnPreparation = Annotated[Preparation, Depends(_get)]
+OwnPreparationToChange = Annotated[Preparation, Depends(_get_to_change)]
+
+
+@router.post(
+    "/datasets/{dataset_id}/preparations",
+    status_code=201,
+    responses={200: {"model": PreparationView, "description": "The same was requested before"}},
+)
+def request_preparation(
+    checked: CheckedRequest,
+    response: Response,
+    caller: Submitter,
+    context: WithContext,
+    session: WriteSession,
+) -> PreparationView:
+    """Decode the newest version of a data set as a training by a spec does, so that jobs start at once.
+
+    The images are decoded in the background, tenants taking turns. Idempotent: while the same is queued, running or has
+    succeeded, the answer is that preparation, with status 200.
+    """
+    preparation, is_new = preparations.submit(
+        session, caller, checked.spec, checked.checks, context.settings.cluster_limit
+    )
+    if not is_new:
+        response.status_code = 200
+    response.headers["Location"] = f"/v1/preparations/{preparation.id}"
+    return PreparationView.model_validate(preparation)
+
+
+@router.get("/datasets/{dataset_id}/preparations")
+def list_preparations(
+    dataset: OwnDataset,
+    session: ReadSession,
+    after: Annotated[After, position("prep")] = None,
+    limit: Limit = 50,
+) -> Page[PreparationView]:
+    """List a data set's preparations, newest first."""
+    rows = kind.newest(session, dataset.id, after=after, limit=limit)
+    return page(rows, limit, PreparationView.model_validate, lambda row: row.id)
+
+
+@router.get("/preparations/{preparation_id}")
+def show_preparation(preparation: OwnPreparation) -> PreparationView:
+    """Show a preparation, with its progress while it runs."""
+    return PreparationView.model_validate(preparation)
+
+
+@router.delete("/preparations/{preparation_id}", status_code=204, response_class=Response)
+def delete_preparation(preparation: OwnPreparationToChange, session: WriteSession) -> None:
+    """Delete a preparation; one that runs is stopped. What is decoded stays in the cache."""
+    tasks.delete(session, kind, preparation)

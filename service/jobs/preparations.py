@@ -1,0 +1,78 @@
+"""Request preparations: resolve a spec as a submission on the data set, and queue the decoding."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+from sqlalchemy.orm import Session
+
+from dasl_core.spec import JobSpec
+from service import ids
+from service.api.auth import Caller
+from service.api.problems import not_found
+from service.datasets import repository as datasets
+from service.datasets import service as datasets_service
+from service.db.locks import lock_tenant
+from service.db.models import Preparation
+from service.jobs import submission
+from service.jobs.path_checks import PathChecks
+from service.settings import ClusterLimit
+from service.states import TaskState
+from service.tasks.repository import preparations, same_preparation
+from service.tasks.service import check_pending
+
+
+def submit(
+    session: Session,
+    caller: Caller,
+    spec: JobSpec,
+    checks: PathChecks,
+    cluster_limit: ClusterLimit,
+) -> tuple[Preparation, bool]:
+    """Queue the decoding of the newest version of a data set. Idempotent.
+
+    Args:
+        spec: on the data set to prepare.
+        checks: of the paths that the spec names.
+        cluster_limit: as in `submission.plan`.
+
+    Returns:
+        The preparation, and whether it is new: one of the same images for the same settings that waits, runs or has
+        succeeded serves as well.
+
+    Raises:
+        Problem: as in `submission.plan`; 404, the data set does not exist; 429, too many preparations are queued.
+    """
+    if not lock_tenant(session, caller.tenant):
+        raise not_found("tenant", caller.tenant)
+    dataset = datasets_service.get(session, caller.tenant, spec.dataset)
+    # Concurrent requests are serialized.
+    if datasets.lock(session, dataset.id) is None:
+        raise not_found("data set", dataset.id)
+    planned = submission.plan(
+        session,
+        caller.tenant,
+        spec,
+        checks,
+        cluster_limit,
+        token_id=caller.token_id,
+        lock=True,
+    )
+    resolved = planned.resolved
+    wanted = Preparation(
+        id=ids.new_id("prep"),
+        tenant=caller.tenant,
+        dataset_id=planned.dataset.id,
+        dataset_version=planned.version.number,
+        image_size=resolved.backbone.image_size,
+        channels=resolved.backbone.in_channels,
+        image_cache=resolved.train.image_cache,
+        state=TaskState.QUEUED,
+        token_id=caller.token_id,
+        created_at=datetime.now(UTC),
+    )
+    if (same := same_preparation(session, wanted)) is not None:
+        return same, False
+    check_pending(session, preparations, caller)
+    preparations.add(session, wanted)
+    return wanted, True

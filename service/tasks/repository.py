@@ -1,0 +1,243 @@
+"""SQL of tasks. Only this module moves a task's state, by guarded UPDATEs."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Sequence
+from datetime import UTC, datetime
+from typing import Any, Generic, TypeVar
+
+from sqlalchemy import ColumnElement, delete, func, or_, select, update
+from sqlalchemy.orm import Session
+
+from service.db.models import (
+    Dataset,
+    Preparation,
+    PreparationRun,
+    Preview,
+    PreviewRun,
+    Run,
+    Task,
+    Token,
+)
+from service.ids import Prefix
+from service.runs import repository as runs
+from service.runs.repository import WatchedRun
+from service.runs.turns import take_turns
+from service.states import LIVE_ATTEMPT, AttemptState, TaskState
+
+_PENDING = (TaskState.QUEUED, TaskState.RUNNING)
+T = TypeVar("T", bound=Task)
+
+
+class Tasks(Generic[T]):
+    """The tasks of one kind.
+
+    Args:
+        row: the table of the tasks.
+        run: the kind of their runs.
+        prefix: of their ids.
+        noun: their name in messages to users.
+    """
+
+    def __init__(self, row: type[T], run: type[Run], prefix: Prefix, noun: str) -> None:
+        self.row, self.run, self.prefix, self.noun = row, run, prefix, noun
+
+    def _exists(self) -> tuple[ColumnElement[bool], ...]:
+        """Conditions on a task that neither itself nor with its data set was deleted."""
+        of_deleted = select(Dataset.id).where(
+            Dataset.id == self.row.dataset_id, Dataset.deleted_at.is_not(None)
+        )
+        return self.row.deleted_at.is_(None), ~of_deleted.exists()
+
+    def add(self, session: Session, task: T) -> None:
+        """Add a task."""
+        session.add(task)
+        session.flush()
+
+    def get(self, session: Session, tenant: str, task_id: str) -> T | None:
+        """Return a tenant's task."""
+        query = select(self.row).where(
+            self.row.id == task_id, self.row.tenant == tenant, *self._exists()
+        )
+        return session.scalars(query).one_or_none()
+
+    def newest(
+        self, session: Session, dataset_id: str, *, after: str | None, limit: int
+    ) -> Sequence[T]:
+        """Return a data set's tasks, newest first; up to one more than `limit`."""
+        query = select(self.row).where(self.row.dataset_id == dataset_id, *self._exists())
+        if after is not None:
+            query = query.where(self.row.id < after)
+        return session.scalars(query.order_by(self.row.id.desc()).limit(limit + 1)).all()
+
+    def lock(self, session: Session, task_id: str) -> T | None:
+        """Lock a task's row until the transaction ends, and refresh it; `None` if it is deleted."""
+        query = select(self.row).where(self.row.id == task_id, *self._exists())
+        locking = query.with_for_update(of=self.row).execution_options(populate_existing=True)
+        return session.scalars(locking).one_or_none()
+
+    def count_pending(self, session: Session, token_id: str) -> int:
+        """How many tasks of a token are queued or running.
+
+        The token's row stays locked until the transaction ends: concurrent requests are serialized, so two of them
+        cannot both take the last place.
+        """
+        session.execute(select(Token.id).where(Token.id == token_id).with_for_update())
+        query = select(func.count()).select_from(self.row)
+        of_token = query.where(
+            self.row.token_id == token_id, self.row.state.in_(_PENDING), *self._exists()
+        )
+        return session.execute(of_token).scalar_one()
+
+    def awaiting(self, session: Session, most: int, without: Collection[str]) -> Sequence[str]:
+        """Return the ids of the tasks to run next: tenants take turns.
+
+        Args:
+            most: limit of running tasks; those of deleted ones count until they are stopped.
+            without: ids of tasks that must wait.
+        """
+        running = Counter(
+            session.scalars(select(self.row.tenant).where(self.row.state == TaskState.RUNNING))
+        )
+        free = most - running.total()
+        if free <= 0:
+            return []
+        position = func.row_number().over(partition_by=self.row.tenant, order_by=self.row.id)
+        queued = (
+            select(self.row.tenant, self.row.id, position.label("position"))
+            .where(self.row.state == TaskState.QUEUED, self.row.id.not_in(without), *self._exists())
+            .subquery()
+        )
+        first = select(queued.c.tenant, queued.c.id).where(queued.c.position <= free)
+        waiting = [(row[0], row[1]) for row in session.execute(first.order_by(queued.c.id))]
+        tenants = {tenant for tenant, _ in waiting}
+        last = (
+            select(self.row.tenant, func.max(self.run.created_at))
+            .join(self.run, self.run.owner == self.row.id)
+            .where(self.row.tenant.in_(tenants))
+            .group_by(self.row.tenant)
+        )
+        began = {row[0]: row[1] for row in session.execute(last)} if len(tenants) > 1 else {}
+        return take_turns(waiting, running, began, free)
+
+    def running(self, session: Session) -> list[WatchedRun]:
+        """Return the runs that have not reported their end."""
+        rows = session.scalars(
+            select(self.run)
+            .join(self.row, self.row.id == self.run.owner)
+            .where(
+                self.run.state.in_(LIVE_ATTEMPT),
+                self.row.state == TaskState.RUNNING,
+                *self._exists(),
+            )
+            .order_by(self.run.owner)
+        )
+        return [WatchedRun.of(row) for row in rows]
+
+    def begin(self, session: Session, task_id: str, token_hash: str) -> Run | None:
+        """Move queued -> running; return the new run, or `None` if too late."""
+        moved = session.execute(
+            update(self.row)
+            .where(self.row.id == task_id, self.row.state == TaskState.QUEUED, *self._exists())
+            .values(state=TaskState.RUNNING)
+            .returning(self.row.id)
+            .execution_options(synchronize_session=False)
+        ).scalar()
+        if moved is None:
+            return None
+        before = runs.newest(session, self.run, task_id)
+        number = before.number + 1 if before is not None else 1
+        return runs.add(session, self.run, task_id, number, token_hash)
+
+    def end(
+        self,
+        session: Session,
+        task_id: str,
+        number: int,
+        state: TaskState,
+        *,
+        run_state: AttemptState,
+        **columns: Any,
+    ) -> bool:
+        """Move running -> succeeded or failed, or back to queued for another run.
+
+        Args:
+            number: the run that ended; the end of an earlier run is discarded.
+            columns: others that change, such as `error`.
+        """
+        run = select(self.run).where(
+            self.run.owner == task_id,
+            self.run.number == number,
+            self.run.state.in_(LIVE_ATTEMPT),
+        )
+        if state != TaskState.QUEUED:
+            columns["finished_at"] = datetime.now(UTC)
+        moved = session.execute(
+            update(self.row)
+            .where(
+                self.row.id == task_id,
+                self.row.state == TaskState.RUNNING,
+                run.exists(),
+                *self._exists(),
+            )
+            .values(state=state, **columns)
+            .returning(self.row.id)
+            .execution_options(synchronize_session=False)
+        ).scalar()
+        if moved is None:
+            return False
+        error = columns.get("error")
+        runs.move(session, self.run, task_id, number, run_state, error=error)
+        runs.mark_finalized(session, self.run, task_id, number)
+        return True
+
+    def to_remove(
+        self, session: Session, before: datetime, limit: int, without: Collection[str]
+    ) -> Sequence[str]:
+        """Return tasks that were deleted, also with their data set, or that ended before a time."""
+        deleted, with_dataset = self._exists()
+        return session.scalars(
+            select(self.row.id)
+            .where(
+                or_(~deleted, ~with_dataset, self.row.finished_at < before),
+                self.row.id.not_in(without),
+            )
+            .order_by(self.row.id)
+            .limit(limit)
+        ).all()
+
+    def remove(self, session: Session, task_id: str) -> None:
+        """Remove the row of a task whose files are gone, and end its run.
+
+        Its runs stay, without their errors, as those of deleted jobs do.
+        """
+        run = runs.newest(session, self.run, task_id)
+        if run is not None:
+            runs.move(session, self.run, task_id, run.number, AttemptState.CANCELLED)
+            runs.mark_finalized(session, self.run, task_id, run.number)
+        session.execute(
+            update(self.run)
+            .where(self.run.owner == task_id)
+            .values(error=None)
+            .execution_options(synchronize_session=False)
+        )
+        session.execute(
+            delete(self.row)
+            .where(self.row.id == task_id)
+            .execution_options(synchronize_session=False)
+        )
+
+
+previews = Tasks(Preview, PreviewRun, "prev", "preview")
+preparations = Tasks(Preparation, PreparationRun, "prep", "preparation")
+
+
+def same_preparation(session: Session, wanted: Preparation) -> Preparation | None:
+    """Return the newest preparation of the same images in the same way that has not failed."""
+    settings = ("dataset_id", "dataset_version", "image_size", "channels", "image_cache")
+    equal = (getattr(Preparation, name) == getattr(wanted, name) for name in settings)
+    query = select(Preparation).where(
+        *equal, Preparation.state != TaskState.FAILED, Preparation.deleted_at.is_(None)
+    )
+    return session.scalars(query.order_by(Preparation.id.desc()).limit(1)).one_or_none()

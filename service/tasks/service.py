@@ -1,0 +1,59 @@
+"""Find and delete tasks, and limit how many wait."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any, TypeVar
+
+from sqlalchemy.orm import Session
+
+from service import ids
+from service.api.auth import Caller
+from service.api.problems import Problem, not_found
+from service.db.models import Task
+from service.tasks.repository import Tasks
+
+T = TypeVar("T", bound=Task)
+
+# Each may read many images from a slow disk, and tasks of one tenant run one after another.
+MAX_PENDING = 8
+
+
+def get(session: Session, tasks: Tasks[T], tenant: str, task_id: str) -> T:
+    """Return a tenant's task.
+
+    Raises:
+        Problem: 404.
+    """
+    task = tasks.get(session, tenant, task_id) if ids.is_id(tasks.prefix, task_id) else None
+    if task is None:
+        raise not_found(tasks.noun, task_id)
+    return task
+
+
+def check_pending(session: Session, tasks: Tasks[Any], caller: Caller) -> None:
+    """Check that a caller's token may have another task of a kind that is queued or running.
+
+    Raises:
+        Problem: 429.
+    """
+    used = tasks.count_pending(session, caller.token_id)
+    if used >= MAX_PENDING:
+        raise Problem(
+            429,
+            "quota-exceeded",
+            f"{used} {tasks.noun}s of this token are queued or running, which is the limit; try again when one has ended",
+            extra={"quota": f"pending_{tasks.noun}s", "limit": MAX_PENDING, "used": used},
+        )
+
+
+def delete(session: Session, tasks: Tasks[T], task: T) -> None:
+    """Delete a task, also one that is running.
+
+    Raises:
+        Problem: 404, it was deleted in between.
+    """
+    locked = tasks.lock(session, task.id)
+    if locked is None:
+        raise not_found(tasks.noun, task.id)
+    locked.deleted_at = datetime.now(UTC)

@@ -1,0 +1,163 @@
+"""Reports of runs of tasks; each is checked against the task's newest run."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any, Generic, TypeVar
+
+from sqlalchemy.orm import Session
+
+from dasl_core.spec import versions as spec_versions
+from dasl_core.vocabulary import Desired
+from service import credentials
+from service.api.problems import validated
+from service.artifacts.storage import Storage
+from service.datasets import repository as datasets
+from service.datasets.versions import repository as versions
+from service.db.models import Preparation, Preview, Task
+from service.protocol import (
+    IngestProgress,
+    PreparationReport,
+    PreparationStart,
+    PreviewReport,
+    PreviewStart,
+    WorkerDataset,
+)
+from service.runs import liveness
+from service.runs import repository as runs
+from service.settings import Settings
+from service.states import AttemptState, StaleAttempt, TaskState
+from service.tasks.repository import Tasks, preparations, previews
+from service.worker_api.ingest_estimate import record_progress
+from service.worker_api.paths import check_below
+
+T = TypeVar("T", bound=Task)
+
+
+class TaskSession(Generic[T]):
+    """Handler of the requests of one run of a task. The row of the task is locked.
+
+    Raises:
+        StaleAttempt: the task was deleted, or the run was superseded or got another token.
+    """
+
+    def __init__(
+        self, tasks: Tasks[T], session: Session, task_id: str, number: int, token: str
+    ) -> None:
+        self.tasks, self.session = tasks, session
+        task = tasks.lock(session, task_id)
+        if task is None:
+            raise StaleAttempt(f"{task_id} was deleted")
+        run = runs.newest(session, tasks.run, task_id)
+        # The token was checked before, but without the lock.
+        current = run is not None and run.number == number
+        if run is None or not current or not credentials.token_matches(token, run.token_hash):
+            raise StaleAttempt(f"the run of {task_id} was superseded")
+        self.task, self.run = task, run
+
+    def heartbeat(self, progress: dict[str, object]) -> Desired:
+        """Record a heartbeat; return "run": the API never requests that a task stops."""
+        self._check_not_over()
+        liveness.record_heartbeat(self.run, datetime.now(UTC))
+        return "run"
+
+    def _start(self, settings: Settings) -> dict[str, Any]:
+        """Mark the run as running and return the fields of a `TaskStart`."""
+        self._check_not_over()
+        task = self.task
+        runs.move(self.session, self.tasks.run, task.id, self.run.number, AttemptState.RUNNING)
+        readable = settings.readable_folders(task.tenant)
+        return {
+            "dataset": WorkerDataset.model_validate(datasets.by_id(self.session, task.dataset_id)),
+            "dataset_roots": [str(root) for root in readable.roots],
+            "excluded_folders": [str(folder) for folder in readable.excluded],
+            "dataset_uris": None if readable.uris is None else list(readable.uris),
+            "excluded_uris": list(readable.excluded_uris),
+        }
+
+    def _end(self, report: PreviewReport | PreparationReport, **columns: Any) -> None:
+        """Record how the run ended. Idempotent."""
+        if self.task.state == report.state:
+            return
+        succeeded = report.state == "succeeded"
+        moved = self.tasks.end(
+            self.session,
+            self.task.id,
+            self.run.number,
+            TaskState(report.state),
+            run_state=AttemptState.SUCCEEDED if succeeded else AttemptState.FAILED,
+            error=report.error and report.error.model_dump(),
+            **columns,
+        )
+        if not moved:
+            raise StaleAttempt(f"the run of {self.task.id} is over")
+
+    def _check_not_over(self) -> None:
+        if self.task.state != TaskState.RUNNING:
+            raise StaleAttempt(f"the run of {self.task.id} is over")
+
+
+class PreviewSession(TaskSession[Preview]):
+    """Handler of the requests of a run that draws a preview."""
+
+    def __init__(self, session: Session, preview_id: str, number: int, token: str) -> None:
+        super().__init__(previews, session, preview_id, number, token)
+
+    def start(self, storage: Storage, settings: Settings) -> PreviewStart:
+        """Mark the run as running and return all that it needs.
+
+        Raises:
+            UnreadableSpec: the worker could not read the spec.
+        """
+        preview = self.task
+        spec_versions.load(preview.resolved, preview.spec_version)
+        return PreviewStart(
+            **self._start(settings),
+            spec=spec_versions.for_older(
+                spec_versions.upgrade(preview.resolved, preview.spec_version)
+            ),
+            images=preview.images,
+            artifacts_uri=storage.preview_uri(preview.id),
+        )
+
+    def finish(self, report: PreviewReport, storage: Storage) -> None:
+        """Record how the run ended. Idempotent."""
+        if report.uri is not None:
+            check_below(report.uri, storage.preview_uri(self.task.id))
+        files = [entry.model_dump() for entry in report.files]
+        self._end(report, uri=report.uri, files=files)
+
+
+class PreparationSession(TaskSession[Preparation]):
+    """Handler of the requests of a run that decodes images."""
+
+    def __init__(self, session: Session, preparation_id: str, number: int, token: str) -> None:
+        super().__init__(preparations, session, preparation_id, number, token)
+
+    def start(self, storage: Storage, settings: Settings) -> PreparationStart:
+        """Mark the run as running and return all that it needs."""
+        preparation = self.task
+        fields = self._start(settings)
+        # The data set may have been refreshed since.
+        version = versions.of_job(self.session, preparation.dataset_id, preparation.dataset_version)
+        if version is None or version.index_uri is None:
+            raise StaleAttempt(f"the version that {preparation.id} prepares was removed")
+        fields["dataset"].index_uri = version.index_uri
+        return PreparationStart(
+            **fields,
+            image_size=preparation.image_size,
+            channels=preparation.channels,
+            image_cache=preparation.image_cache,
+            heartbeat_seconds=settings.heartbeat_seconds,
+        )
+
+    def heartbeat(self, progress: dict[str, object]) -> Desired:
+        """Record a heartbeat and its progress, as that of an ingest."""
+        self._check_not_over()
+        reported = validated(progress, IngestProgress) if progress else None
+        self.task.progress = record_progress(self.run, self.task.progress, reported)
+        return "run"
+
+    def finish(self, report: PreparationReport, storage: Storage) -> None:
+        """Record how the run ended. Idempotent."""
+        self._end(report, result=report.result and report.result.model_dump())

@@ -1,0 +1,106 @@
+"""Decoding of one data set into the cache: `python -m workers.prepare --run R --preparation PREP`.
+
+It decodes all images as a training of the same image size does, with all cores, into the cache of this node and, with
+`DASL_SHARDS_URI`, for all nodes. After a kill, it continues. Environment, token and exit code are as for `workers.ingest`.
+"""
+
+import argparse
+import logging
+import os
+import sys
+import tempfile
+from pathlib import Path
+
+from dasl_core.data.cache import cache_root
+from dasl_core.data.canvases import Canvases
+from dasl_core.spec.locations import ReadableFolders
+from dasl_core.train.preparing import check_cached
+from service.client import ApiError, ConnectionFailed, StaleAttempt
+from service.client.attempt_token import read_attempt_token
+from service.client.transport import BUSY
+from service.client.worker import WorkerClient
+from service.object_store import StoreError
+from service.protocol import UNDELIVERED_EXIT_CODE, PreparationResult, PreparationStart
+from workers.datasets import open_dataset
+from workers.failures import storable
+from workers.logs import log_to_stderr
+from workers.progress_reports import ProgressReports
+from workers.settings import PATIENCE_SECONDS
+
+logger = logging.getLogger("workers.prepare")
+
+
+def prepare(start: PreparationStart, report: ProgressReports) -> PreparationResult:
+    """Decode the images, and return what is in the cache.
+
+    Raises:
+        ValueError: they may not be read, or none can be cached; the message says why.
+        StoreError: the artifact store cannot be read.
+        StaleAttempt: the run was superseded, or the preparation was deleted.
+    """
+    readable = ReadableFolders(
+        start.dataset_roots,
+        start.excluded_folders,
+        uris=start.dataset_uris,
+        excluded_uris=start.excluded_uris,
+    )
+    with tempfile.TemporaryDirectory(prefix="dasl-") as folder:
+        index = open_dataset(start.dataset, readable, Path(folder))
+        canvases = Canvases(
+            index,
+            start.image_size,
+            start.channels,
+            cache=cache_root() / start.dataset.id,
+            threads=1,  # of later reading
+            form=start.image_cache,
+            on_read=lambda images: report(images, len(index)),
+        )
+        try:
+            check_cached(start.dataset.name, canvases)
+            return PreparationResult(
+                images=len(index),
+                cached=canvases.num_cached,
+                form=canvases.stored[0] if canvases.stored is not None else "raw",
+                bytes=canvases.size,
+                shared=canvases.is_shared,
+                unreadable=len(canvases.unreadable),
+                not_cached=None if canvases.not_cached is None else storable(canvases.not_cached),
+            )
+        finally:
+            canvases.close()
+
+
+def main() -> int:
+    """Run the preparation named on the command line and return the exit code."""
+    parser = argparse.ArgumentParser(description="Decoding of one data set into the cache.")
+    parser.add_argument("--run", required=True)
+    parser.add_argument("--preparation", required=True)
+    arguments = parser.parse_args()
+    url, token = os.environ["DASL_API_URL"], read_attempt_token()
+    log_to_stderr(token, preparation=arguments.preparation)
+    client = WorkerClient(url, token, run=arguments.run, patience=PATIENCE_SECONDS)
+    try:
+        start = client.preparation_start()
+        try:
+            with ProgressReports(client, start.heartbeat_seconds) as report:
+                result = prepare(start, report)
+        except StoreError:
+            raise
+        except ValueError as error:
+            client.preparation_failed("not-prepared", storable(str(error)))
+            return 0
+        client.preparation_succeeded(result)
+    except StaleAttempt as error:
+        logger.warning("this preparation was superseded: %s", error)
+    except (ConnectionFailed, ApiError) as error:
+        if isinstance(error, ApiError) and error.status not in BUSY:
+            raise
+        logger.error("the preparation could not be reported: %s", error)
+        return UNDELIVERED_EXIT_CODE
+    finally:
+        client.close()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
