@@ -9,6 +9,7 @@ import logging
 import os
 import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 from dasl_core.data.cache import cache_root
@@ -30,8 +31,11 @@ from workers.settings import PATIENCE_SECONDS
 logger = logging.getLogger("workers.prepare")
 
 
-def prepare(start: PreparationStart, report: ProgressReports) -> PreparationResult:
+def prepare(start: PreparationStart, report: Callable[[int, int], None]) -> PreparationResult:
     """Decode the images, and return what is in the cache.
+
+    Args:
+        report: called with the number of images read, and of all.
 
     Raises:
         ValueError: they may not be read, or none can be cached; the message says why.

@@ -35,9 +35,7 @@ from tests.support.small_shards import (
     IMAGES,
     PER_SHARD,
     SHARDS,
-    check_damaged_shard,
-    check_little_room,
-    check_second_node,
+    STORE_CHECKS,
     content_of,
     drawn_all,
     make_small,
@@ -433,7 +431,7 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("store")
-@pytest.mark.parametrize("check", [check_second_node, check_little_room, check_damaged_shard])
+@pytest.mark.parametrize("check", STORE_CHECKS)
 def test_nodes_share_a_folder(
     check: Callable[[DatasetIndex, Path, list[int]], None],
     pictures: DatasetIndex,

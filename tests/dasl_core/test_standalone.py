@@ -126,6 +126,14 @@ def test_prepared_images_are_not_decoded_again(
     assert train(folder, prepare_only=True) == 0
 
 
+def test_preparation_without_room_fails(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("DASL_CACHE_MAX_BYTES", "10")
+    assert train(folder, prepare_only=True) == 1
+    assert "none of the images of pictures could be cached: they take" in capsys.readouterr().err
+
+
 def test_command_line_trains_on_folder(folder: Path) -> None:
     done = command(folder, "spec.yaml", "-o", "out", "--set", "train.epochs=2")
     assert done.returncode == 0, done.stderr

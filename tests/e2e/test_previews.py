@@ -1,4 +1,4 @@
-"""A preview of a running service shows what the same spec draws here."""
+"""Tasks of a running service: a preview shows what the same spec draws here, and a preparation caches the images."""
 
 from __future__ import annotations
 
@@ -46,3 +46,22 @@ def test_preview_of_a_registered_data_set(
     assert preview.state == "succeeded"
     served.client.previews.delete(preview.id)
     assert not list(served.client.previews.list(preview.dataset_id))
+
+
+def test_preparation_of_a_registered_data_set(
+    served: Served, images: Images, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DASL_URL", served.url)
+    monkeypatch.setenv("DASL_TOKEN", served.token)
+    command = ["datasets", "prepare", served.dataset, "--image-size", "48"]
+    result = CliRunner().invoke(app, [*command, "--json"])
+    assert result.exit_code == 0, result.output
+    preparation = json.loads(result.stdout)
+    assert preparation["state"] == "succeeded"
+    assert preparation["result"]["cached"] == preparation["result"]["images"] > 0
+    shown = CliRunner().invoke(app, ["datasets", "show", served.dataset])
+    assert "48 pixels, 3 bands, exact: succeeded: " in shown.stdout
+    again = CliRunner().invoke(app, [*command, "--no-wait", "--json"])
+    assert json.loads(again.stdout)["id"] == preparation["id"]
+    done = CliRunner().invoke(app, ["datasets", "cancel-preparation", preparation["id"]])
+    assert done.exit_code == 0, done.output

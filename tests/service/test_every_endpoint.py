@@ -25,6 +25,7 @@ BODIES: dict[str, Any] = {
     "POST /v1/jobs/validate": {"dataset": "emoji"},
     "POST /v1/datasets": {"name": "new", "uri": "/"},
     "POST /v1/datasets/{dataset_id}/previews": {"spec": {}},
+    "POST /v1/datasets/{dataset_id}/preparations": {"spec": {}},
     "POST /v1/tokens": {"name": "new", "scopes": ["read"]},
     "POST /v1/tenants": {"name": "new"},
     "POST /v1/users": {"name": "new"},
@@ -117,6 +118,8 @@ def world(api: Api) -> Iterator[World]:
         report = {"state": "succeeded", "uri": uri, "files": files}
         answer = api.client.post(f"{run}/finish", json=report, headers=headers)
         assert answer.status_code == 204, answer.text
+        path = f"/v1/datasets/{dataset}/preparations"
+        preparation = api.client.post(path, json={"spec": {}}).json()["id"]
         token = api.client.post(
             "/v1/tokens", json={"name": "token of the other tenant"}, headers=api.token("admin")
         )
@@ -124,6 +127,7 @@ def world(api: Api) -> Iterator[World]:
         ids = {
             "dataset_id": dataset,
             "preview_id": preview,
+            "preparation_id": preparation,
             "job_id": worker.job_id,
             "number": "1",
             "run_id": worker.run_id,
@@ -191,6 +195,7 @@ def test_other_tenants_resources_look_nonexistent(world: World) -> None:
         "job_id": "job",
         "dataset_id": "ds",
         "preview_id": "prev",
+        "preparation_id": "prep",
         "checkpoint_id": "ckpt",
         "token_id": "tok",
         "user_id": "usr",

@@ -127,6 +127,9 @@ class World:
         if "{preview_id}" in operation:  # a token may have few of them
             answer = api.client.post(f"/v1/datasets/{dataset}/previews", json={"spec": {}})
             ids["preview_id"] = answer.json()["id"]
+        if "{preparation_id}" in operation:
+            answer = api.client.post(f"/v1/datasets/{dataset}/preparations", json={"spec": {}})
+            ids["preparation_id"] = answer.json()["id"]
         return ids, headers
 
 

@@ -16,7 +16,8 @@ from dasl_core.data.canvases import Canvases
 from dasl_core.data.coding import Form
 from dasl_core.data.drawing import Drawer
 from dasl_core.data.index import DatasetIndex
-from dasl_core.data.shard_store import VARIABLE, shared_store
+from dasl_core.data.shard_store import USED, VARIABLE, shared_sets, shared_store
+from dasl_core.data.unused import remove_unused
 
 IMAGES = 27
 PER_SHARD = 4
@@ -122,3 +123,34 @@ def check_damaged_shard(pictures: DatasetIndex, tmp_path: Path, drawn: list[int]
     np.testing.assert_array_equal(read_all(pictures, tmp_path / "second"), expected)
     assert drawn == [8, 9, 10, 11]
     assert shared.read("00002.shard", 0, len(whole)) == whole
+
+
+def check_unused_set(pictures: DatasetIndex, tmp_path: Path, drawn: list[int]) -> None:
+    """Check that a set of the store is removed once nobody has used it for long, and not what else is there."""
+    expected = read_all(pictures, tmp_path / "first")
+    [digest] = shared_sets()
+    store = shared_store(digest)
+    assert store is not None
+    remove_unused(tmp_path, keep=3600)
+    assert len(store.sizes()) == SHARDS + 2
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(MAX_BYTES_VARIABLE, "0")
+        with opened(pictures, tmp_path / "second" / "cache") as canvases:
+            store.write("notes.txt", b"of somebody")
+            store.write(USED, b"1000000000")
+            remove_unused(tmp_path / "second", keep=3600)
+            assert list(store.sizes()) == ["notes.txt"]
+            # A run that still needed it has the same values.
+            drawn.clear()
+            np.testing.assert_array_equal(canvases.read(range(IMAGES))[0].numpy(), expected)
+            assert sorted(drawn) == list(range(IMAGES))
+    np.testing.assert_array_equal(read_all(pictures, tmp_path / "third"), expected)
+    assert len(store.sizes()) == SHARDS + 3
+    store.write(USED, b"no time")
+    remove_unused(tmp_path / "second", keep=3600)
+    assert len(store.sizes()) == SHARDS + 3
+    assert store.read(USED, 0, 10) > b"1000000000"
+
+
+STORE_CHECKS = (check_second_node, check_little_room, check_damaged_shard, check_unused_set)
+"""What holds of a store of any kind."""

@@ -12,12 +12,7 @@ from fsspec.registry import _registry
 from dasl_core.data.drawing import Drawer
 from dasl_core.data.index import DatasetIndex
 from dasl_core.data.shard_store import VARIABLE
-from tests.support.small_shards import (
-    check_damaged_shard,
-    check_little_room,
-    check_second_node,
-    make_small,
-)
+from tests.support.small_shards import STORE_CHECKS, make_small
 from tests.support.training_world import image_folder, ingest
 
 
@@ -41,7 +36,7 @@ def drawn(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 @pytest.mark.parametrize("alone", [False, True])
-@pytest.mark.parametrize("check", [check_second_node, check_little_room, check_damaged_shard])
+@pytest.mark.parametrize("check", STORE_CHECKS)
 def test_nodes_share_a_bucket(
     check: Callable[[DatasetIndex, Path, list[int]], None],
     pictures: DatasetIndex,

@@ -15,6 +15,7 @@ from service.client.errors import (
     DaslError,
     DatasetFailed,
     JobFailed,
+    PreparationFailed,
     PreviewFailed,
     StaleAttempt,
     StoreUnreachable,
@@ -33,6 +34,7 @@ ARGUMENTS: dict[type[DaslError], tuple[Any, ...]] = {
     StoreUnreachable: ("http://127.0.0.1:8333", "connection refused"),
     JobFailed: (JOB,),
     DatasetFailed: (SimpleNamespace(name="emoji", error_message="no images"),),
+    PreparationFailed: (SimpleNamespace(id="prep_1", error=SimpleNamespace(message="no room")),),
     PreviewFailed: (SimpleNamespace(id="prev_1", error=SimpleNamespace(message="no images")),),
 }
 

@@ -1,0 +1,70 @@
+"""A preparation leaves in the cache what the ranks of jobs read."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from dasl_core.data.cache import MAX_BYTES_VARIABLE, cache_root
+from dasl_core.data.canvases import Canvases
+from dasl_core.data.drawing import Drawer
+from dasl_core.data.index import DatasetIndex
+from dasl_core.data.shard_store import VARIABLE
+from service.protocol import PreparationStart, WorkerDataset
+from tests.support.small_shards import IMAGES, SHARDS, make_small
+from tests.support.training_world import image_folder, ingest
+from workers.prepare import prepare
+
+
+@pytest.fixture
+def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> PreparationStart:
+    pictures = image_folder(tmp_path / "pictures")
+    ingest(pictures).save(tmp_path / "index.safetensors")
+    make_small(monkeypatch)
+    monkeypatch.setenv("DASL_CACHE_DIR", str(tmp_path / "cache"))
+    dataset = WorkerDataset(
+        id="ds_1",
+        name="pictures",
+        uri=str(pictures),
+        index_uri=(tmp_path / "index.safetensors").as_uri(),
+        facts={},
+    )
+    return PreparationStart(
+        dataset=dataset, dataset_roots=[], image_size=16, channels=3, image_cache="jpeg"
+    )
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_rank_decodes_nothing_after_a_preparation(
+    shared: bool, start: PreparationStart, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if shared:
+        monkeypatch.setenv(VARIABLE, str(tmp_path / "shared"))
+    reports: list[tuple[int, int]] = []
+    result = prepare(start, lambda read, total: reports.append((read, total)))
+    assert (result.images, result.cached, result.form) == (IMAGES, IMAGES, "jpeg")
+    assert (result.shared, result.unreadable, result.not_cached) == (shared, 0, None)
+    assert reports[-1] == (IMAGES, IMAGES)
+    folder = cache_root() / start.dataset.id
+    assert result.bytes == sum(file.stat().st_size for file in folder.glob("*.shard"))
+    assert len(list(folder.glob("*.shard"))) == SHARDS
+
+    def fail(*_: object) -> None:
+        raise AssertionError("an image was decoded")
+
+    monkeypatch.setattr(Drawer, "draw_valid", fail)
+    if shared:
+        folder = tmp_path / "another-node" / start.dataset.id
+    index = DatasetIndex.load(tmp_path / "index.safetensors")
+    canvases = Canvases(index, 16, 3, cache=folder, threads=1, form="jpeg")
+    canvases.read(range(IMAGES))
+    canvases.close()
+
+
+def test_preparation_without_room_says_so(
+    start: PreparationStart, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(MAX_BYTES_VARIABLE, "10")
+    with pytest.raises(ValueError, match="none of the images of pictures could be cached: they"):
+        prepare(start, lambda read, total: None)
