@@ -50,6 +50,7 @@ from service.tenants.endpoints import router as tenants
 from service.tokens.endpoints import router as tokens
 from service.usage.endpoints import router as usage
 from service.users.endpoints import router as users
+from service.worker_api.endpoints import REPORTS
 from service.worker_api.endpoints import routers as workers
 
 # All apps of a process share these routes: FastAPI takes 60 ms to build them, at the first requests.
@@ -135,7 +136,7 @@ def create_app(settings: Settings, database: Database | None = None) -> FastAPI:
         app.add_middleware(ProxyHeadersMiddleware, trusted_hosts=settings.trusted_proxies)
     app.add_middleware(RequestLog, latency=observer.process.latency)
     problems.install(app)
-    _document_problems(app)
+    _document_models(app)
     return app
 
 
@@ -152,18 +153,23 @@ def _login_provider(settings: Settings) -> Provider | None:
     return Provider(settings)
 
 
-def _document_problems(app: FastAPI) -> None:
+def _document_models(app: FastAPI) -> None:
     def openapi() -> dict[str, object]:
         if app.openapi_schema is None:
             schema = get_openapi(
                 title=app.title, version=app.version, summary=app.summary, routes=app.routes
             )
             schemas = schema.setdefault("components", {}).setdefault("schemas", {})
-            document = problems.ProblemDocument.model_json_schema(
-                ref_template="#/components/schemas/{model}"
-            )
-            schemas.update(document.pop("$defs", {}))
-            schemas["ProblemDocument"] = document
+            for model in (problems.ProblemDocument, *REPORTS):
+                document = model.model_json_schema(ref_template="#/components/schemas/{model}")
+                schemas.update(
+                    {
+                        name: each
+                        for name, each in document.pop("$defs", {}).items()
+                        if name not in schemas
+                    }
+                )
+                schemas[model.__name__] = document
             app.openapi_schema = schema
         return app.openapi_schema
 

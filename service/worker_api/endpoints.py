@@ -36,7 +36,9 @@ from service.protocol import (
     IngestReport,
     IngestStart,
     MetricBatch,
+    PreparationReport,
     PreparationStart,
+    PreviewReport,
     PreviewStart,
 )
 from service.worker_api import service
@@ -191,10 +193,9 @@ def artifacts(report: ArtifactReport, request: WriteRequest, context: WithContex
     request.attempt().artifact(report, context.storage)
 
 
-_REPORTS = [
-    {"$ref": f"#/components/schemas/{name}"}
-    for name in ("FinishReport", "IngestReport", "PreviewReport", "PreparationReport")
-]
+REPORTS = (FinishReport, IngestReport, PreviewReport, PreparationReport)
+"""The bodies of `finish`, by kind of run; the document of the API describes them."""
+_BODIES = [{"$ref": f"#/components/schemas/{report.__name__}"} for report in REPORTS]
 
 
 @runs.post(
@@ -202,7 +203,7 @@ _REPORTS = [
     status_code=204,
     response_class=Response,
     openapi_extra={
-        "requestBody": {"content": {"application/json": {"schema": {"anyOf": _REPORTS}}}}
+        "requestBody": {"content": {"application/json": {"schema": {"anyOf": _BODIES}}}}
     },
 )
 def finish_run(

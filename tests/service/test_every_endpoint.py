@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -152,6 +153,12 @@ def test_openapi_declares_which_operations_need_a_token() -> None:
             scheme = "WorkerToken" if path.startswith("/worker/") else "HTTPBearer"
             assert operation["security"] == [{scheme: []}], f"{method} {path}"
             assert "4XX" in operation["responses"], f"{method} {path}"
+
+
+def test_openapi_refers_only_to_what_it_has() -> None:
+    schema = create_app(Settings(home=Path("/nowhere"))).openapi()
+    names = set(re.findall(r'"#/components/schemas/([^"]+)"', json.dumps(schema)))
+    assert names <= schema["components"]["schemas"].keys()
 
 
 def test_every_endpoint_rejects_missing_and_unknown_tokens(world: World) -> None:
