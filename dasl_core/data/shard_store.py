@@ -214,14 +214,16 @@ def shared_sets() -> list[str]:
     uri = _shared_uri()
     if not uri:
         return []
-    if remote_scheme(uri) is None:
-        names = os.listdir(uri)
-    else:
-        system, root = open_system(uri)
-        with _os_errors(root):
-            names = [
-                str(path).rstrip("/").rpartition("/")[2] for path in system.ls(root, detail=False)
-            ]
+    try:
+        if remote_scheme(uri) is None:
+            names = os.listdir(uri)
+        else:
+            system, root = open_system(uri)
+            with _os_errors(root):
+                paths = system.ls(root, detail=False)
+            names = [str(path).rstrip("/").rpartition("/")[2] for path in paths]
+    except FileNotFoundError:  # nothing was written there yet
+        return []
     return sorted(name for name in names if _SET.fullmatch(name))
 
 

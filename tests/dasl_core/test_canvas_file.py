@@ -57,7 +57,7 @@ def built(index: DatasetIndex, cache: Path) -> bytes:
     """Build the file and return its content; nothing else may be left beside it and its lock."""
     build(index, cache)
     files = sorted(cache.glob("canvases-*"))
-    assert [file.suffix for file in files] == [".lock", ".npy"]
+    assert [file.suffix for file in files] == [".lock", ".npy", ".used"]
     return files[1].read_bytes()
 
 
@@ -314,7 +314,7 @@ def test_full_disk_leaves_nothing(
     fill_disk(monkeypatch)
     with pytest.raises(OSError, match=r"No space left on device; .*\.npy takes 0 MiB"):
         build(pictures, tmp_path)
-    assert [file.suffix for file in tmp_path.glob("canvases-*")] == [".lock"]
+    assert sorted(file.suffix for file in tmp_path.glob("canvases-*")) == [".lock", ".used"]
 
 
 def test_waiting_process_does_not_try_full_disk_again(

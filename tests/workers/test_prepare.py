@@ -12,7 +12,7 @@ from dasl_core.data.drawing import Drawer
 from dasl_core.data.index import DatasetIndex
 from dasl_core.data.shard_store import VARIABLE
 from service.protocol import PreparationStart, WorkerDataset
-from tests.support.small_shards import IMAGES, SHARDS, make_small
+from tests.support.small_shards import IMAGES, make_small
 from tests.support.training_world import image_folder, ingest
 from workers.prepare import prepare
 
@@ -48,7 +48,7 @@ def test_rank_decodes_nothing_after_a_preparation(
     assert reports[-1] == (IMAGES, IMAGES)
     folder = cache_root() / start.dataset.id
     assert result.bytes == sum(file.stat().st_size for file in folder.glob("*.shard"))
-    assert len(list(folder.glob("*.shard"))) == SHARDS
+    assert len(list(folder.glob("*.shard"))) > 1
 
     def fail(*_: object) -> None:
         raise AssertionError("an image was decoded")

@@ -25,7 +25,7 @@ from service.db.models import Dataset
 from service.runs import repository as runs
 from tests.support.api_server import Service, running_service
 from tests.support.polling import wait_for
-from workers import artifacts, ingest
+from workers import artifacts, ingest, progress_reports
 
 
 def test_superseded_ingest_run_leaves_the_index(
@@ -93,7 +93,7 @@ def test_ingest_reports_its_progress_and_stops_when_superseded(tmp_path: Path) -
             progress = client.datasets.get(dataset.id).progress
             return None if progress is None else (progress.images_read, progress.images_total)
 
-        with ingest.ProgressReports(worker, 0.01) as report:
+        with progress_reports.ProgressReports(worker, 0.01) as report:
             for read, total in ((0, 7), (3, 7)):
                 report(read, total)
                 wait_for(lambda expected=(read, total): shown() == expected)  # type: ignore[misc]
@@ -203,7 +203,7 @@ def test_refresh_reads_what_is_new_and_the_command_line_shows_it(
 _SLOW_INGEST = """
 import sys, time
 from dasl_core.data import header_reading
-from workers import ingest
+from workers import ingest, progress_reports
 
 def stop(self, read, total):
     if read == 8:  # after two chunks
@@ -211,7 +211,7 @@ def stop(self, read, total):
         time.sleep(600)
 
 header_reading.CHUNK = 3
-ingest.ProgressReports.__call__ = stop
+progress_reports.ProgressReports.__call__ = stop
 ingest.main()
 """
 
