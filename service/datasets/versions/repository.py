@@ -8,8 +8,8 @@ from datetime import UTC, datetime, timedelta
 from sqlalchemy import Select, and_, func, or_, select, update
 from sqlalchemy.orm import Session
 
-from service.db.models import Attempt, Checkpoint, Dataset, DatasetVersion, Job
-from service.states import TERMINAL
+from service.db.models import Attempt, Checkpoint, Dataset, DatasetVersion, Job, Preparation
+from service.states import TERMINAL, TaskState
 
 _ADOPTED_WITHIN = timedelta(days=2)
 _AVAILABLE = "registered"
@@ -81,7 +81,8 @@ def add(session: Session, version: DatasetVersion) -> None:
 def unneeded(session: Session, limit: int, without: Collection[str]) -> Sequence[DatasetVersion]:
     """Return versions whose files can be removed: given up before, or needed by no job.
 
-    The newest version of a data set is needed, and one that a job runs on that has not ended or has a checkpoint.
+    The newest version of a data set is needed, and one that a job runs on that has not ended or has a
+    checkpoint, or that is being prepared.
 
     Args:
         without: ids of data sets to leave out.
@@ -125,11 +126,21 @@ def _unneeded() -> Select[DatasetVersion]:
         select(Attempt.number).where(Attempt.owner == Job.id).exists(),
     )
     may_go_on = or_(Job.status.not_in(TERMINAL), has_checkpoint, may_get_one)
-    # Two queries, each with an index.
+    # Queries of their own, each with an index.
     needed = [
         select(Job.id).where(uses, Job.deleted_at.is_(None), may_go_on).exists()
         for uses in (trains, evaluates)
     ]
+    needed.append(
+        select(Preparation.id)
+        .where(
+            Preparation.dataset_id == DatasetVersion.dataset_id,
+            Preparation.dataset_version == DatasetVersion.number,
+            Preparation.state.in_((TaskState.QUEUED, TaskState.RUNNING)),
+            Preparation.deleted_at.is_(None),
+        )
+        .exists()
+    )
     return (
         select(DatasetVersion)
         .join(Dataset, Dataset.id == DatasetVersion.dataset_id)
