@@ -16,6 +16,7 @@ from service.db import migrate
 from service.db.models import Checkpoint, Dataset, DatasetVersion, Job
 from service.db.session import Database
 from service.states import JobStatus
+from service.tasks.repository import preparations
 from tests.support.api_under_test import FACTS, Api, refused
 from tests.support.runs import submission_id
 
@@ -245,6 +246,28 @@ def test_versions_that_a_job_needs_are_kept(api: Api, database: Database) -> Non
         versions.mark_removed(session, dataset, 2)
     assert unneeded() == [3, 4]
     assert [each["removed"] for each in listed(api, dataset)] == [False, False, False, True, False]
+
+
+def test_version_that_is_being_prepared_is_kept(api: Api, database: Database) -> None:
+    dataset = api.dataset(state="pending")
+    run_ingest(api, dataset, 100)
+    answer = api.client.post(f"/v1/datasets/{dataset}/preparations", json={"spec": {}})
+    refresh(api, dataset)
+
+    def unneeded() -> list[int]:
+        with database.read() as session:
+            return [row.number for row in versions.unneeded(session, 10, ())]
+
+    assert unneeded() == []
+    path, headers = api.task(preparations, answer.json()["id"])
+    started = api.client.post(f"{path}/start", headers=headers).json()
+    [_, first] = listed(api, dataset)
+    assert first["number"] == 1
+    assert started["dataset"]["index_uri"].endswith("/1/index.safetensors")
+    assert unneeded() == []
+    report = {"state": "failed", "error": {"message": "no room"}}
+    assert api.client.post(f"{path}/finish", json=report, headers=headers).status_code == 204
+    assert unneeded() == [1]
 
 
 def test_evaluation_data_set_keeps_its_version(api: Api, database: Database) -> None:
