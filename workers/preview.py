@@ -45,8 +45,8 @@ def draw(start: PreviewStart, folder: Path) -> list[Path]:
         excluded_uris=start.excluded_uris,
     )
     index = open_dataset(start.dataset, readable, folder)
-    drawn = previews.draw(start.job_spec(), index, start.images, threads=1)
-    return previews.write(drawn, folder / "files")
+    drawing = previews.Drawing(start.job_spec(), index, start.images, threads=1)
+    return previews.write(drawing, folder / "files")
 
 
 def upload_all(files: list[Path], uri: str) -> list[FileEntry]:

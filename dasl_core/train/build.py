@@ -37,7 +37,7 @@ from dasl_core.train.timing import StepTimer
 from dasl_core.train.trainer import Trainer
 from dasl_core.train.update import Updater
 from dasl_core.train.validation import Validator
-from dasl_core.train.views import Augmentation, OwnViewMaker, ViewMaker, views_of
+from dasl_core.train.views import Augmentation, OwnViewMaker, ViewMaker
 from dasl_core.vocabulary import TrainingOutcome
 
 CPU = torch.device("cpu")
@@ -262,7 +262,7 @@ def build_trainer(
         resume_from=files.resume,
         branch=files.branch,
     )
-    view_maker = build_view_maker(spec, augmentation, device, dtype)
+    view_maker = _build_view_maker(spec, augmentation, device, dtype)
     return Trainer(
         settings=spec.train,
         length=length,
@@ -310,24 +310,22 @@ def _build_method(
     return method
 
 
-def build_view_maker(
+def _build_view_maker(
     spec: ResolvedJobSpec,
     augmentation: Augmentation | None,
     device: torch.device,
     dtype: torch.dtype,
 ) -> ViewMaker | OwnViewMaker:
     """Make the views by `spec.augment`, or by a function of the user."""
-    seed, channels_last = spec.train.seed, spec.train.channels_last
-    if augmentation is not None:
-        number = spec.method.num_views
-        return OwnViewMaker(augmentation, number, seed, device, dtype, channels_last=channels_last)
-    return ViewMaker(
-        views_of(spec.method, spec.augment, spec.backbone.image_size),
-        seed,
+    if augmentation is None:
+        return ViewMaker.of(spec, device, dtype)
+    return OwnViewMaker(
+        augmentation,
+        spec.method.num_views,
+        spec.train.seed,
         device,
         dtype,
-        spec.backbone.normalization,
-        channels_last=channels_last,
+        channels_last=spec.train.channels_last,
     )
 
 
