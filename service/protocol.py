@@ -374,6 +374,7 @@ class PreviewStart(WorkerAnswer):
     spec: dict[str, Any]
     images: int
     dataset: WorkerDataset
+    dataset_version: int | None = None
     artifacts_uri: str
     dataset_roots: list[str]
     excluded_folders: list[str] = []

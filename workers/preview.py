@@ -46,7 +46,7 @@ def draw(start: PreviewStart, folder: Path) -> list[Path]:
     )
     index = open_dataset(start.dataset, readable, folder)
     drawing = previews.Drawing(start.job_spec(), index, start.images, threads=1)
-    return previews.write(drawing, folder / "files")
+    return previews.write(drawing, folder / "files", version=start.dataset_version)
 
 
 def upload_all(files: list[Path], uri: str) -> list[FileEntry]:

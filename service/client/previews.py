@@ -22,21 +22,32 @@ class Previews:
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
 
-    def request(self, dataset_id: str, spec: Mapping[str, Any], *, images: int = 8) -> Preview:
+    def request(
+        self,
+        dataset_id: str,
+        spec: Mapping[str, Any],
+        *,
+        images: int = 8,
+        version: int | None = None,
+    ) -> Preview:
         """Draw the views of the first images of a training, in the background.
 
         Args:
             spec: that of a job, or only the sections that matter, such as `method`, `augment` and `backbone`. Its
                 `dataset` is ignored.
             images: their number.
+            version: of the data set; None: the newest.
 
         Raises:
             ApiError: 422, a field of the spec is invalid.
         """
+        body: dict[str, Any] = {"spec": dict(spec), "images": images}
+        if version is not None:
+            body["version"] = version
         answer = self._transport.json(
             "POST",
             path_to("datasets", dataset_id, "previews"),
-            body={"spec": dict(spec), "images": images},
+            body=body,
             headers={"Idempotency-Key": uuid.uuid4().hex},
             repeatable=True,
         )

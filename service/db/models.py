@@ -195,15 +195,19 @@ class Preview(Base):
     id: Mapped[str] = mapped_column(String(40), primary_key=True)
     tenant: Mapped[str] = mapped_column(String(100))
     dataset_id: Mapped[str] = mapped_column(ForeignKey("datasets.id"))
+    # Null: a version without this column added it, which drew from the newest one.
+    dataset_version: Mapped[int | None]
     state: Mapped[str] = mapped_column(String(20))
     # As of a job: the spec as it was submitted, and resolved.
     spec: Mapped[Object]
     resolved: Mapped[Object]
     spec_version: Mapped[int]
     images: Mapped[int]
-    # The folder of the files, and a list of {name, size, sha256}, of a preview that succeeded.
+    # The folder of the files, a list of {name, size, sha256}, and their bytes, of a preview that succeeded. The dispatcher
+    # adds the bytes that versions without this column left out.
     uri: Mapped[str | None] = mapped_column(Text)
     files: Mapped[list[Object]]
+    size: Mapped[int | None] = mapped_column(BigInteger)
     error: Mapped[Object | None]
     # The token that requested the preview and whose limit it uses.
     token_id: Mapped[str | None] = mapped_column(String(40))

@@ -35,7 +35,6 @@ _BATCH_SIZE = 20
 _ROWS_AT_ONCE, _TRANSACTIONS = 5000, 20
 # A failed removal must not block the others.
 _RETRY_AFTER = timedelta(minutes=5)
-_KEEP_PREVIEWS = timedelta(days=7)
 
 
 class Garbage:
@@ -83,7 +82,7 @@ class Garbage:
 
     def previews(self, session: Session) -> Sequence[str]:
         """Return a batch of deleted and old previews, without those whose removal failed recently."""
-        before = self._context.clock() - _KEEP_PREVIEWS
+        before = self._context.clock() - timedelta(days=self._context.settings.keep_previews_days)
         return previews.to_remove(session, before, _BATCH_SIZE, without=self._recently_failed())
 
     def remove_job(self, job_id: str) -> None:

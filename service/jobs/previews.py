@@ -24,14 +24,15 @@ from service.settings import ClusterLimit
 from service.states import PreviewState
 
 
-def spec_of(dataset_id: str, spec: dict[str, Any]) -> JobSpec:
-    """Return the spec of a request, on the data set of its path.
+def spec_of(dataset_id: str, request: PreviewRequest) -> JobSpec:
+    """Return the spec of a request, on the data set of its path, in the version that it names.
 
     Raises:
         Problem: 422, naming each field at fault as a submission does.
     """
     try:
-        return JobSpec.model_validate({**spec, "dataset": dataset_id})
+        version = "" if request.version is None else f"@{request.version}"
+        return JobSpec.model_validate({**request.spec, "dataset": f"{dataset_id}{version}"})
     except ValidationError as error:
         raise spec_problem(field_problems(error, JobSpec)) from error
 
@@ -39,6 +40,7 @@ def spec_of(dataset_id: str, spec: dict[str, Any]) -> JobSpec:
 def submit(
     session: Session,
     caller: Caller,
+    dataset_id: str,
     request: PreviewRequest,
     spec: JobSpec,
     key: str | None,
@@ -64,13 +66,14 @@ def submit(
     keyed = idempotency.Request(
         caller.tenant,
         key,
-        {"preview": spec.dataset} | request.model_dump(mode="json"),
+        # Without the version, which the data set names: other releases do not know it.
+        {"preview": spec.dataset} | request.model_dump(mode="json", exclude={"version"}),
         "preview",
         lambda preview_id: repository.get(session, caller.tenant, preview_id) is not None,
     )
     if (replay := keyed.replay(session)) is not None:
         return replay, True
-    datasets.get(session, caller.tenant, spec.dataset)
+    datasets.get(session, caller.tenant, dataset_id)
     planned = submission.plan(
         session,
         caller.tenant,
@@ -84,7 +87,8 @@ def submit(
     preview = Preview(
         id=ids.new_id("prev"),
         tenant=caller.tenant,
-        dataset_id=planned.dataset.id,
+        dataset_id=dataset_id,
+        dataset_version=planned.version.number,
         state=PreviewState.QUEUED,
         spec=spec.model_dump(mode="json", exclude_unset=True),
         resolved=planned.resolved.model_dump(mode="json"),

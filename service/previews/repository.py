@@ -19,7 +19,7 @@ from service.states import LIVE_ATTEMPT, AttemptState, PreviewState
 _PENDING = (PreviewState.QUEUED, PreviewState.RUNNING)
 
 
-def _exists() -> tuple[ColumnElement[bool], ...]:
+def not_deleted() -> tuple[ColumnElement[bool], ...]:
     """Conditions on a preview that neither itself nor with its data set was deleted."""
     of_deleted = select(Dataset.id).where(
         Dataset.id == Preview.dataset_id, Dataset.deleted_at.is_not(None)
@@ -35,7 +35,9 @@ def add(session: Session, preview: Preview) -> None:
 
 def get(session: Session, tenant: str, preview_id: str) -> Preview | None:
     """Return a tenant's preview."""
-    query = select(Preview).where(Preview.id == preview_id, Preview.tenant == tenant, *_exists())
+    query = select(Preview).where(
+        Preview.id == preview_id, Preview.tenant == tenant, *not_deleted()
+    )
     return session.scalars(query).one_or_none()
 
 
@@ -43,7 +45,7 @@ def newest(
     session: Session, dataset_id: str, *, after: str | None, limit: int
 ) -> Sequence[Preview]:
     """Return a data set's previews, newest first; up to one more than `limit`."""
-    query = select(Preview).where(Preview.dataset_id == dataset_id, *_exists())
+    query = select(Preview).where(Preview.dataset_id == dataset_id, *not_deleted())
     if after is not None:
         query = query.where(Preview.id < after)
     return session.scalars(query.order_by(Preview.id.desc()).limit(limit + 1)).all()
@@ -51,7 +53,7 @@ def newest(
 
 def lock(session: Session, preview_id: str) -> Preview | None:
     """Lock a preview's row until the transaction ends, and refresh it; `None` if it is deleted."""
-    query = select(Preview).where(Preview.id == preview_id, *_exists())
+    query = select(Preview).where(Preview.id == preview_id, *not_deleted())
     locking = query.with_for_update(of=Preview).execution_options(populate_existing=True)
     return session.scalars(locking).one_or_none()
 
@@ -64,7 +66,9 @@ def count_pending(session: Session, token_id: str) -> int:
     """
     session.execute(select(Token.id).where(Token.id == token_id).with_for_update())
     query = select(func.count()).select_from(Preview)
-    of_token = query.where(Preview.token_id == token_id, Preview.state.in_(_PENDING), *_exists())
+    of_token = query.where(
+        Preview.token_id == token_id, Preview.state.in_(_PENDING), *not_deleted()
+    )
     return session.execute(of_token).scalar_one()
 
 
@@ -84,7 +88,7 @@ def awaiting(session: Session, most: int, without: Collection[str]) -> Sequence[
     position = func.row_number().over(partition_by=Preview.tenant, order_by=Preview.id)
     queued = (
         select(Preview.tenant, Preview.id, position.label("position"))
-        .where(Preview.state == PreviewState.QUEUED, Preview.id.not_in(without), *_exists())
+        .where(Preview.state == PreviewState.QUEUED, Preview.id.not_in(without), *not_deleted())
         .subquery()
     )
     first = select(queued.c.tenant, queued.c.id).where(queued.c.position <= free)
@@ -106,7 +110,9 @@ def running(session: Session) -> list[RunView]:
         select(PreviewRun)
         .join(Preview, Preview.id == PreviewRun.owner)
         .where(
-            PreviewRun.state.in_(LIVE_ATTEMPT), Preview.state == PreviewState.RUNNING, *_exists()
+            PreviewRun.state.in_(LIVE_ATTEMPT),
+            Preview.state == PreviewState.RUNNING,
+            *not_deleted(),
         )
         .order_by(PreviewRun.owner)
     )
@@ -117,7 +123,7 @@ def begin(session: Session, preview_id: str, token_hash: str) -> PreviewRun | No
     """Move queued -> running; return the new run, or `None` if too late."""
     moved = session.execute(
         update(Preview)
-        .where(Preview.id == preview_id, Preview.state == PreviewState.QUEUED, *_exists())
+        .where(Preview.id == preview_id, Preview.state == PreviewState.QUEUED, *not_deleted())
         .values(state=PreviewState.RUNNING)
         .returning(Preview.id)
         .execution_options(synchronize_session=False)
@@ -142,7 +148,7 @@ def end(
 
     Args:
         number: the run that ended; the end of an earlier run is discarded.
-        columns: `uri`, `files`, `error`.
+        columns: `uri`, `files`, `size`, `error`.
     """
     run = select(PreviewRun).where(
         PreviewRun.owner == preview_id,
@@ -157,7 +163,7 @@ def end(
             Preview.id == preview_id,
             Preview.state == PreviewState.RUNNING,
             run.exists(),
-            *_exists(),
+            *not_deleted(),
         )
         .values(state=state, **columns)
         .returning(Preview.id)
@@ -175,7 +181,7 @@ def to_remove(
     session: Session, before: datetime, limit: int, without: Collection[str]
 ) -> Sequence[str]:
     """Return previews that were deleted, also with their data set, or that ended before a time."""
-    deleted, with_dataset = _exists()
+    deleted, with_dataset = not_deleted()
     return session.scalars(
         select(Preview.id)
         .where(
@@ -185,6 +191,48 @@ def to_remove(
         .order_by(Preview.id)
         .limit(limit)
     ).all()
+
+
+def add_sizes(session: Session, limit: int) -> int:
+    """Store the sizes of previews whose end a version without sizes recorded; return their number."""
+    rows = session.scalars(
+        select(Preview)
+        .where(Preview.state == PreviewState.SUCCEEDED, Preview.size.is_(None))
+        .limit(limit)
+        .with_for_update(skip_locked=True)
+    ).all()
+    for row in rows:
+        row.size = sum(int(entry["size"]) for entry in row.files)
+    session.flush()
+    return len(rows)
+
+
+def delete_oldest(
+    session: Session, needed: int, before: datetime, now: datetime, limit: int
+) -> Sequence[Preview]:
+    """Delete the previews that ended first, until enough bytes are freed; return them.
+
+    Args:
+        needed: bytes to free.
+        before: only those that ended before this time.
+        limit: of their number.
+    """
+    oldest = session.scalars(
+        select(Preview)
+        .where(Preview.size > 0, Preview.finished_at < before, *not_deleted())
+        .order_by(Preview.finished_at, Preview.id)
+        .limit(limit)
+        .with_for_update(of=Preview, skip_locked=True)
+    )
+    deleted: list[Preview] = []
+    for row in oldest:
+        if needed <= 0:
+            break
+        row.deleted_at = now
+        needed -= row.size or 0
+        deleted.append(row)
+    session.flush()
+    return deleted
 
 
 def remove(session: Session, preview_id: str) -> None:

@@ -36,8 +36,10 @@ from service.db.models import (
     Job,
     JobTag,
     Metric,
+    Preview,
     Run,
 )
+from service.previews.repository import not_deleted
 from service.states import TERMINAL, JobStatus
 from service.storage.schemas import (
     LargeJob,
@@ -236,18 +238,20 @@ def stored_by_tenant(session: Session, *, only: str | None) -> dict[str, int]:
     Args:
         only: the one tenant to return; `None`: all.
     """
-    kept = select(Checkpoint.job_id, Checkpoint.size.label("size")).where(_STORED)
-    sizes = union_all(kept, select(Artifact.job_id, Artifact.size.label("size"))).subquery()
-    total = func.sum(sizes.c.size)
-    query = (
-        select(Job.tenant, total)
-        .join(sizes, sizes.c.job_id == Job.id)
-        .group_by(Job.tenant)
-        .having(total > 0)
-        .order_by(Job.tenant)
+    of_jobs = (
+        select(Job.tenant.label("tenant"), kind.size.label("size")).join(
+            kind, kind.job_id == Job.id
+        )
+        for kind in (Checkpoint, Artifact)
     )
+    checkpoints, artifacts = of_jobs
+    previews = select(Preview.tenant, Preview.size).where(*not_deleted())
+    sizes = union_all(checkpoints.where(_STORED), artifacts, previews).subquery()
+    total = func.sum(sizes.c.size)
+    query = select(sizes.c.tenant, total).group_by(sizes.c.tenant).having(total > 0)
+    query = query.order_by(sizes.c.tenant)
     if only is not None:
-        query = query.where(Job.tenant == only)
+        query = query.where(sizes.c.tenant == only)
     return {tenant: int(size) for tenant, size in session.execute(query)}
 
 
@@ -262,10 +266,11 @@ def uploaded_by_tenant(session: Session, *, only: str | None) -> dict[str, int]:
 
 
 def stored_bytes(session: Session) -> int:
-    """Return the bytes of all checkpoints and artifacts that are not to be removed, of all tenants."""
+    """Return the bytes of all checkpoints, artifacts and previews that are not to be removed, of all tenants."""
     kept = select(func.sum(Checkpoint.size)).where(_STORED)
     files = select(func.sum(Artifact.size))
-    return sum(int(session.scalar(query) or 0) for query in (kept, files))
+    previews = select(func.sum(Preview.size)).where(*not_deleted())
+    return sum(int(session.scalar(query) or 0) for query in (kept, files, previews))
 
 
 def storage_of_tenant(
@@ -311,6 +316,10 @@ def storage_of_tenant(
         datasets=session.scalar(select(func.count()).select_from(Dataset).where(*named)) or 0,
         uploads=files(
             Dataset.upload_received, select(Dataset).where(*named, Dataset.upload_received > 0)
+        ),
+        previews=files(
+            Preview.size,
+            select(Preview).where(Preview.tenant == tenant, Preview.size > 0, *not_deleted()),
         ),
         deleted_jobs=session.scalar(select(func.count()).select_from(Job).where(own, deleted)) or 0,
         largest_jobs=[LargeJob(**row._mapping) for row in session.execute(largest)],

@@ -10,14 +10,14 @@ from dasl_core.spec import versions
 from dasl_core.vocabulary import Desired
 from service import credentials
 from service.artifacts.storage import Storage
-from service.datasets import repository as datasets
-from service.db.models import PreviewRun
+from service.db.models import Dataset, PreviewRun
 from service.previews import repository as previews
-from service.protocol import PreviewReport, PreviewStart, WorkerDataset
+from service.protocol import PreviewReport, PreviewStart
 from service.runs import liveness
 from service.runs import repository as runs
 from service.settings import Settings
 from service.states import AttemptState, PreviewState, StaleAttempt
+from service.worker_api import datasets
 from service.worker_api.paths import check_below
 
 
@@ -51,11 +51,14 @@ class PreviewSession:
         versions.load(preview.resolved, preview.spec_version)
         runs.move(self.session, PreviewRun, preview.id, self.run.number, AttemptState.RUNNING)
         readable = settings.readable_folders(preview.tenant)
-        dataset = datasets.by_id(self.session, preview.dataset_id)
+        if preview.dataset_version is None:
+            dataset = self.session.get_one(Dataset, preview.dataset_id)
+            preview.dataset_version = dataset.version
         return PreviewStart(
             spec=versions.for_older(versions.upgrade(preview.resolved, preview.spec_version)),
             images=preview.images,
-            dataset=WorkerDataset.model_validate(dataset),
+            dataset=datasets.of_version(self.session, preview.dataset_id, preview.dataset_version),
+            dataset_version=preview.dataset_version,
             artifacts_uri=storage.preview_uri(preview.id),
             dataset_roots=[str(root) for root in readable.roots],
             excluded_folders=[str(folder) for folder in readable.excluded],
@@ -85,6 +88,7 @@ class PreviewSession:
             run_state=AttemptState.SUCCEEDED if succeeded else AttemptState.FAILED,
             uri=report.uri,
             files=[entry.model_dump() for entry in report.files],
+            size=sum(entry.size for entry in report.files) if succeeded else None,
             error=report.error and report.error.model_dump(),
         )
         if not moved:

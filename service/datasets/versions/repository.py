@@ -8,8 +8,8 @@ from datetime import UTC, datetime, timedelta
 from sqlalchemy import Select, and_, func, or_, select, update
 from sqlalchemy.orm import Session
 
-from service.db.models import Attempt, Checkpoint, Dataset, DatasetVersion, Job
-from service.states import TERMINAL
+from service.db.models import Attempt, Checkpoint, Dataset, DatasetVersion, Job, Preview
+from service.states import TERMINAL, PreviewState
 
 _ADOPTED_WITHIN = timedelta(days=2)
 _AVAILABLE = "registered"
@@ -28,7 +28,7 @@ def of(session: Session, dataset: Dataset, number: int) -> DatasetVersion | None
 
 
 def of_job(session: Session, dataset_id: str, number: int) -> DatasetVersion | None:
-    """Return the version that a job runs on; `None` if its data set was deleted."""
+    """Return the version that a job runs on, or a preview is of; `None` if its data set was deleted."""
     return of(session, session.get_one(Dataset, dataset_id), number)
 
 
@@ -79,9 +79,10 @@ def add(session: Session, version: DatasetVersion) -> None:
 
 
 def unneeded(session: Session, limit: int, without: Collection[str]) -> Sequence[DatasetVersion]:
-    """Return versions whose files can be removed: given up before, or needed by no job.
+    """Return versions whose files can be removed: given up before, or needed by no job or preview.
 
-    The newest version of a data set is needed, and one that a job runs on that has not ended or has a checkpoint.
+    The newest version of a data set is needed, one that a job runs on that has not ended or has a checkpoint, and one of
+    which a preview is to be drawn.
 
     Args:
         without: ids of data sets to leave out.
@@ -130,6 +131,13 @@ def _unneeded() -> Select[DatasetVersion]:
         select(Job.id).where(uses, Job.deleted_at.is_(None), may_go_on).exists()
         for uses in (trains, evaluates)
     ]
+    draws = select(Preview.id).where(
+        Preview.dataset_id == DatasetVersion.dataset_id,
+        Preview.dataset_version == DatasetVersion.number,
+        Preview.state.in_((PreviewState.QUEUED, PreviewState.RUNNING)),
+        Preview.deleted_at.is_(None),
+    )
+    needed.append(draws.exists())
     return (
         select(DatasetVersion)
         .join(Dataset, Dataset.id == DatasetVersion.dataset_id)
