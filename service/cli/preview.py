@@ -9,7 +9,16 @@ from typing import Annotated
 import typer
 
 from service.cli.dataset_views import DatasetId
-from service.cli.inputs import Overrides, SpecFile, connect, read_spec
+from service.cli.inputs import (
+    DownloadFolder,
+    LocalImages,
+    LocalImagesToEvaluateOn,
+    Overrides,
+    SpecFile,
+    Split,
+    connect,
+    read_spec,
+)
 from service.cli.output import (
     AsJson,
     core_extra,
@@ -20,7 +29,6 @@ from service.cli.output import (
     print_records,
     size,
 )
-from service.cli.train import existing
 
 _Images = Annotated[
     int, typer.Option(min=1, max=64, help="How many images, the first ones of a training.")
@@ -41,26 +49,9 @@ def preview(
             "--output", "-o", metavar="DIR", file_okay=False, help="Folder for the pictures."
         ),
     ] = Path("build/preview"),
-    data: Annotated[
-        str | None,
-        typer.Option(
-            metavar="LOCATION",
-            callback=existing,
-            help="Folder of images, or an archive, list or table of them; a path, or a URI such as "
-            "s3://BUCKET/FOLDER. Default: `dataset` in the spec, read as a path.",
-        ),
-    ] = None,
-    split: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Use one split of the images only.")
-    ] = None,
-    evaluate_data: Annotated[
-        str | None,
-        typer.Option(
-            metavar="LOCATION",
-            callback=existing,
-            help="Images that the training evaluates on, so that it holds out none of the others.",
-        ),
-    ] = None,
+    data: LocalImages = None,
+    split: Split = None,
+    evaluate_data: LocalImagesToEvaluateOn = None,
     images: _Images = 8,
 ) -> None:
     """Draw the views that training by a spec would draw, without a service: a contact sheet and single images."""
@@ -84,16 +75,7 @@ def preview_dataset(
             help="YAML or JSON file with a spec. Its `dataset` is ignored.",
         ),
     ],
-    output: Annotated[
-        Path | None,
-        typer.Option(
-            "--output",
-            "-o",
-            metavar="DIR",
-            file_okay=False,
-            help="Folder for the pictures. Default: a folder named after the id.",
-        ),
-    ] = None,
+    output: DownloadFolder = None,
     version: Annotated[
         int | None,
         typer.Option(min=1, help="Version of the data set. Default: the newest."),
