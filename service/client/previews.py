@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from service.client.errors import PreviewFailed
-from service.client.files import OnBytes, fetch, safe_name
+from service.client.files import OnBytes, fetch_all
 from service.client.models import Preview
 from service.client.transport import Transport, path_to
 from service.client.waiting import OUTAGE_SECONDS, wait_until
@@ -92,20 +92,8 @@ class Previews:
         Raises:
             DownloadFailed: a file is incomplete or differs from what was registered.
         """
-        for file in preview.files:  # refuse a bad name before writing anything
-            safe_name(file.name)
-        return [
-            fetch(
-                self._transport,
-                path_to("previews", preview.id, "files", file.name),
-                Path(directory),
-                file.name,
-                size=file.size,
-                sha256=file.sha256,
-                on_bytes=on_bytes,
-            )
-            for file in preview.files
-        ]
+        files, target = preview.files, Path(directory)
+        return fetch_all(self._transport, "previews", preview.id, files, target, on_bytes)
 
     def list(self, dataset_id: str, *, page_size: int = 100) -> Iterator[Preview]:
         """Iterate over the previews of a data set, newest first."""
