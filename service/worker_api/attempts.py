@@ -29,6 +29,7 @@ from service.protocol import (
     FinishReport,
     MetricBatch,
     Resume,
+    readable_fields,
 )
 from service.runs.endings import Ending, Retry
 from service.scheduling import repository as scheduling
@@ -81,7 +82,6 @@ class AttemptSession:
                 step=checkpoint.step,
                 branch=checkpoint.job_id != job.id,
             )
-        readable = settings.readable_folders(job.tenant)
         return AttemptStart(
             spec=spec_versions.for_older(
                 with_numbers(
@@ -97,15 +97,12 @@ class AttemptSession:
             resume=resume,
             artifacts_uri=storage.attempt_uri(job.id, attempt.number),
             heartbeat_seconds=settings.heartbeat_seconds,
-            dataset_roots=[str(root) for root in readable.roots],
-            excluded_folders=[str(folder) for folder in readable.excluded],
-            dataset_uris=None if readable.uris is None else list(readable.uris),
-            excluded_uris=list(readable.excluded_uris),
             excluded_nodes=scheduling.excluded_nodes(
                 self.session,
                 job.resources,
                 scheduling.avoided_nodes(self.session, job.id, attempt.number),
             ),
+            **readable_fields(settings.readable_folders(job.tenant)),
         )
 
     def damaged(self, report: DamageReport, storage: Storage, settings: Settings) -> AttemptStart:

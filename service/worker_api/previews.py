@@ -8,16 +8,16 @@ from sqlalchemy.orm import Session
 
 from dasl_core.spec import versions
 from dasl_core.vocabulary import Desired
-from service import credentials
 from service.artifacts.storage import Storage
 from service.db.models import Dataset, PreviewRun
 from service.previews import repository as previews
-from service.protocol import PreviewReport, PreviewStart
+from service.protocol import PreviewReport, PreviewStart, readable_fields
 from service.runs import liveness
 from service.runs import repository as runs
 from service.settings import Settings
 from service.states import AttemptState, PreviewState, StaleAttempt
 from service.worker_api import datasets
+from service.worker_api.fencing import newest_run
 from service.worker_api.paths import check_below
 
 
@@ -33,12 +33,8 @@ class PreviewSession:
         preview = previews.lock(session, preview_id)
         if preview is None:
             raise StaleAttempt(f"the preview {preview_id} was deleted")
-        run = runs.newest(session, PreviewRun, preview_id)
-        # The token was checked before, but without the lock.
-        current = run is not None and run.number == number
-        if run is None or not current or not credentials.token_matches(token, run.token_hash):
-            raise StaleAttempt(f"the run of {preview_id} was superseded")
-        self.preview, self.run = preview, run
+        self.preview = preview
+        self.run = newest_run(session, PreviewRun, preview_id, number, token)
 
     def start(self, storage: Storage, settings: Settings) -> PreviewStart:
         """Mark the run as running and return all that it needs.
@@ -50,7 +46,6 @@ class PreviewSession:
         preview = self.preview
         versions.load(preview.resolved, preview.spec_version)
         runs.move(self.session, PreviewRun, preview.id, self.run.number, AttemptState.RUNNING)
-        readable = settings.readable_folders(preview.tenant)
         if preview.dataset_version is None:
             dataset = self.session.get_one(Dataset, preview.dataset_id)
             preview.dataset_version = dataset.version
@@ -60,10 +55,7 @@ class PreviewSession:
             dataset=datasets.of_version(self.session, preview.dataset_id, preview.dataset_version),
             dataset_version=preview.dataset_version,
             artifacts_uri=storage.preview_uri(preview.id),
-            dataset_roots=[str(root) for root in readable.roots],
-            excluded_folders=[str(folder) for folder in readable.excluded],
-            dataset_uris=None if readable.uris is None else list(readable.uris),
-            excluded_uris=list(readable.excluded_uris),
+            **readable_fields(settings.readable_folders(preview.tenant)),
         )
 
     def heartbeat(self, progress: dict[str, object]) -> Desired:
