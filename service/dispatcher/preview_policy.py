@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from datetime import timedelta
 
 from sqlalchemy.orm import Session
@@ -12,7 +12,6 @@ from service.dispatcher.rerun_policy import RerunPolicy, state_of
 from service.previews import repository as previews
 from service.runs.endings import Ending
 from service.runs.repository import RunView
-from service.scheduling.packing import Demand
 from service.states import PreviewState
 
 # Each uses one core of Ray's head.
@@ -34,14 +33,7 @@ class PreviewPolicy(RerunPolicy[RunView]):
     def live(self, session: Session) -> Sequence[RunView]:
         return previews.running(session)
 
-    def create(
-        self,
-        session: Session,
-        owner: str,
-        token_hash: str,
-        demand: Demand | None,
-        avoided: Collection[str],
-    ) -> PreviewRun | None:
+    def begin(self, session: Session, owner: str, token_hash: str) -> PreviewRun | None:
         return previews.begin(session, owner, token_hash)
 
     def command(self, run: RunView) -> str:

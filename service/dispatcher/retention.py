@@ -189,10 +189,7 @@ class Retention:
 
     def _add_sizes(self) -> bool:
         with self._context.write() as session:
-            added = [
-                add(session, _ROWS_AT_ONCE) for add in (repository.add_sizes, previews.add_sizes)
-            ]
-        return max(added) < _ROWS_AT_ONCE
+            return repository.add_sizes(session, _ROWS_AT_ONCE) < _ROWS_AT_ONCE
 
 
 def _log(job_id: str, count: int, noun: str, size: int) -> None:

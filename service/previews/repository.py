@@ -130,9 +130,7 @@ def begin(session: Session, preview_id: str, token_hash: str) -> PreviewRun | No
     ).scalar()
     if moved is None:
         return None
-    before = runs.newest(session, PreviewRun, preview_id)
-    number = before.number + 1 if before is not None else 1
-    return runs.add(session, PreviewRun, preview_id, number, token_hash)
+    return runs.add_next(session, PreviewRun, preview_id, token_hash)
 
 
 def end(
@@ -191,20 +189,6 @@ def to_remove(
         .order_by(Preview.id)
         .limit(limit)
     ).all()
-
-
-def add_sizes(session: Session, limit: int) -> int:
-    """Store the sizes of previews whose end a version without sizes recorded; return their number."""
-    rows = session.scalars(
-        select(Preview)
-        .where(Preview.state == PreviewState.SUCCEEDED, Preview.size.is_(None))
-        .limit(limit)
-        .with_for_update(skip_locked=True)
-    ).all()
-    for row in rows:
-        row.size = sum(int(entry["size"]) for entry in row.files)
-    session.flush()
-    return len(rows)
 
 
 def delete_oldest(

@@ -40,7 +40,7 @@ from service.db.models import (
     Run,
 )
 from service.previews.repository import not_deleted
-from service.states import TERMINAL, JobStatus
+from service.states import TERMINAL, JobStatus, PreviewState
 from service.storage.schemas import (
     LargeJob,
     MetricRows,
@@ -218,18 +218,29 @@ def remove_answers(session: Session, before: datetime, limit: int) -> int:
 
 
 def add_sizes(session: Session, limit: int) -> int:
-    """Store the sizes of checkpoints that a version without sizes registered; return their number."""
-    rows = session.scalars(
-        select(Checkpoint)
-        .where(HAS_FILES, Checkpoint.size.is_(None))
-        .limit(limit)
-        # Others lock the checkpoints of a job in another order.
-        .with_for_update(skip_locked=True)
-    ).all()
-    for row in rows:
-        row.size = sum(int(entry["size"]) for entry in row.files)
+    """Store the sizes of checkpoints and previews that versions without sizes registered.
+
+    Returns:
+        Their number of the kind with more, `limit` at most.
+    """
+    kinds: list[tuple[type[Checkpoint] | type[Preview], ColumnElement[bool]]] = [
+        (Checkpoint, HAS_FILES),
+        (Preview, Preview.state == PreviewState.SUCCEEDED),
+    ]
+    counts = []
+    for kind, has_files in kinds:
+        rows = session.scalars(
+            select(kind)
+            .where(has_files, kind.size.is_(None))
+            .limit(limit)
+            # Others lock the checkpoints of a job in another order.
+            .with_for_update(skip_locked=True)
+        ).all()
+        for row in rows:
+            row.size = sum(int(entry["size"]) for entry in row.files)
+        counts.append(len(rows))
     session.flush()
-    return len(rows)
+    return max(counts)
 
 
 def stored_by_tenant(session: Session, *, only: str | None) -> dict[str, int]:
