@@ -17,6 +17,7 @@ from dasl_core.train.data import TrainingData, field_that_needs_classes, report_
 from dasl_core.train.data_parallel import control_group, wrap_ddp
 from dasl_core.train.divergence import DivergenceGuard
 from dasl_core.train.evaluation import Evaluator
+from dasl_core.train.features import ImageEncoder
 from dasl_core.train.gradients import GradientComputer
 from dasl_core.train.input_bound import InputWatch
 from dasl_core.train.interruption import Interrupted, Interruption
@@ -149,11 +150,9 @@ def build_trainer(
     loader = data.loader
     evaluator: Evaluator | None = None
     if len(data.held_out):
-        evaluator = Evaluator(
-            spec.evaluate,
+        encoder = ImageEncoder(
             spec.augment.of_view(0),
-            data.train,
-            data.held_out,
+            crop_pct=spec.evaluate.crop_pct,
             image_size=spec.backbone.image_size,
             normalization=spec.backbone.normalization,
             precision=precision,
@@ -162,6 +161,7 @@ def build_trainer(
             keepalive=reporter.keepalive,
             check=interruption.check_work,
         )
+        evaluator = Evaluator(spec.evaluate, encoder, data.train, data.held_out)
 
     # A checkpoint contains all weights: the start weights may no longer exist.
     method = seeded_method(
