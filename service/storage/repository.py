@@ -223,7 +223,7 @@ def add_sizes(session: Session, limit: int) -> int:
     Returns:
         Their number of the kind with more, `limit` at most.
     """
-    kinds: list[tuple[type[Checkpoint] | type[Preview], ColumnElement[bool]]] = [
+    kinds: list[tuple[type[Any], ColumnElement[bool]]] = [
         (Checkpoint, HAS_FILES),
         (Preview, Preview.state == PreviewState.SUCCEEDED),
     ]

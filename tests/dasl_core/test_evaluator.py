@@ -238,9 +238,9 @@ def test_long_evaluations_say_that_they_are_alive(
 ) -> None:
     evaluator = build(pictures, clustering={"restarts": 7})
     beats: list[None] = []
-    monkeypatch.setattr(evaluator, "features", lambda _, images: torch.rand(len(images), 4))
+    monkeypatch.setattr(evaluator.encoder, "features", lambda _, images: torch.rand(len(images), 4))
     monkeypatch.setattr(
-        evaluator, "_own_features", lambda _, images, mine, d: torch.rand(len(images), d)
+        evaluator.encoder, "own_features", lambda _, images, mine, d: torch.rand(len(images), d)
     )
     evaluator.encoder.check = lambda: beats.append(None)
     evaluator.raw_pixels()

@@ -141,7 +141,8 @@ def redrawn(row: Row, draws: dict[str, Any], size: int) -> np.ndarray:
     pixels = np.stack([yiq[..., 0], chroma.real, chroma.imag], axis=-1) @ np.linalg.inv(to_yiq).T
     mean = (pixels @ np.array(LUMA)).mean()
     pixels = np.clip(mean + draws["contrast"] * (pixels - mean), 0, 1)
-    return np.minimum(pixels, 1 - pixels) if draws["solarize"] else pixels
+    inverted: np.ndarray = np.minimum(pixels, 1 - pixels) if draws["solarize"] else pixels
+    return inverted
 
 
 def test_views_follow_from_what_is_said_to_be_drawn(pictures: DatasetIndex) -> None:
@@ -255,7 +256,7 @@ def bands(tmp_path_factory: pytest.TempPathFactory) -> DatasetIndex:
     """Twelve images of five bands of noise."""
     folder, random = tmp_path_factory.mktemp("bands"), np.random.default_rng(3)
     for number in range(12):
-        pixels = random.integers(0, 4000, (128, 128, 5), dtype=np.uint16)
+        pixels = random.integers(0, 4000, (80, 80, 5), dtype=np.uint16)
         tifffile.imwrite(
             folder / f"{number:02}.tif", pixels, photometric="minisblack", planarconfig="contig"
         )
@@ -266,8 +267,8 @@ class Held(TorchDispatchMode):
     """Counts the bytes of the tensors that operations of this thread create, while they exist."""
 
     def __init__(self) -> None:
-        super().__init__()
-        self.now = self.most = 0
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.now, self.most = 0, 0
         self._seen: set[int] = set()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -297,7 +298,8 @@ def test_memory_is_bounded_and_does_not_grow_with_images(
     )  # fmt: skip
 
     def most(images: int, threads: int) -> int:
-        with Held() as held:
+        held = Held()
+        with held:
             previews.write(Drawing(spec, bands, images, threads=threads), tmp_path)
         return held.most
 
