@@ -9,14 +9,15 @@ from sqlalchemy.orm import Session
 from dasl_core.spec import versions
 from dasl_core.vocabulary import Desired
 from service.artifacts.storage import Storage
-from service.db.models import Dataset, PreviewRun
+from service.datasets import repository as datasets
+from service.db.models import PreviewRun
 from service.previews import repository as previews
 from service.protocol import PreviewReport, PreviewStart, readable_fields
 from service.runs import liveness
 from service.runs import repository as runs
 from service.settings import Settings
 from service.states import AttemptState, PreviewState, StaleAttempt
-from service.worker_api import datasets
+from service.worker_api import datasets as worker_datasets
 from service.worker_api.fencing import newest_run
 from service.worker_api.paths import check_below
 
@@ -47,12 +48,13 @@ class PreviewSession:
         versions.load(preview.resolved, preview.spec_version)
         runs.move(self.session, PreviewRun, preview.id, self.run.number, AttemptState.RUNNING)
         if preview.dataset_version is None:
-            dataset = self.session.get_one(Dataset, preview.dataset_id)
-            preview.dataset_version = dataset.version
+            preview.dataset_version = datasets.by_id(self.session, preview.dataset_id).version
         return PreviewStart(
             spec=versions.for_older(versions.upgrade(preview.resolved, preview.spec_version)),
             images=preview.images,
-            dataset=datasets.of_version(self.session, preview.dataset_id, preview.dataset_version),
+            dataset=worker_datasets.of_version(
+                self.session, preview.dataset_id, preview.dataset_version
+            ),
             dataset_version=preview.dataset_version,
             artifacts_uri=storage.preview_uri(preview.id),
             **readable_fields(settings.readable_folders(preview.tenant)),
