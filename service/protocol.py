@@ -17,6 +17,7 @@ from pydantic import (
 )
 
 from dasl_core.spec import DatasetFacts, ResolvedJobSpec, ResolvedResources
+from dasl_core.spec.locations import ReadableFolders
 from dasl_core.spec.source import SourceOptions
 from dasl_core.vocabulary import FILE_NAME, LONGEST_FILE_NAME, Desired, Outcome, Subject
 
@@ -302,14 +303,45 @@ class Resume(WorkerAnswer):
     branch: bool
 
 
-class AttemptStart(WorkerAnswer):
-    """All that an attempt needs to train.
+class ReadableAnswer(WorkerAnswer):
+    """Base of answers that say where images and weights may be read from.
 
     Attributes:
         dataset_roots: the only folders that may be read from; empty: no restriction.
         excluded_folders: folders that may not be read from, unless a root lies inside of them.
         dataset_uris: prefixes of object stores that may be read from; None: no restriction.
         excluded_uris: prefixes that may not be read from in any case.
+    """
+
+    dataset_roots: list[str]
+    excluded_folders: list[str] = []
+    dataset_uris: list[str] | None = None
+    excluded_uris: list[str] = []
+
+    def readable(self) -> ReadableFolders:
+        """Return where the images and weights may be read from."""
+        return ReadableFolders(
+            self.dataset_roots,
+            self.excluded_folders,
+            uris=self.dataset_uris,
+            excluded_uris=self.excluded_uris,
+        )
+
+
+def readable_fields(readable: ReadableFolders) -> dict[str, Any]:
+    """Return the fields of a `ReadableAnswer`."""
+    return {
+        "dataset_roots": [str(root) for root in readable.roots],
+        "excluded_folders": [str(folder) for folder in readable.excluded],
+        "dataset_uris": None if readable.uris is None else list(readable.uris),
+        "excluded_uris": list(readable.excluded_uris),
+    }
+
+
+class AttemptStart(ReadableAnswer):
+    """All that an attempt needs to train.
+
+    Attributes:
         excluded_nodes: ids of the nodes that get no rank.
     """
 
@@ -319,10 +351,6 @@ class AttemptStart(WorkerAnswer):
     resume: Resume | None
     artifacts_uri: str
     heartbeat_seconds: float
-    dataset_roots: list[str]
-    excluded_folders: list[str] = []
-    dataset_uris: list[str] | None = None
-    excluded_uris: list[str] = []
     excluded_nodes: list[str] = []
 
     def job_spec(self) -> ResolvedJobSpec:
@@ -334,7 +362,7 @@ class AttemptStart(WorkerAnswer):
         return ResolvedResources.model_validate(self.spec["resources"])
 
 
-class IngestStart(WorkerAnswer):
+class IngestStart(ReadableAnswer):
     """What an ingest run reads, and the folder for its index.
 
     Attributes:
@@ -344,10 +372,6 @@ class IngestStart(WorkerAnswer):
     uri: str
     source: SourceOptions = Field(default_factory=SourceOptions)
     artifacts_uri: str
-    dataset_roots: list[str]
-    excluded_folders: list[str] = []
-    dataset_uris: list[str] | None = None
-    excluded_uris: list[str] = []
     previous_index_uri: str | None = None
     heartbeat_seconds: float = 2.0
 
@@ -368,14 +392,10 @@ class IngestReport(WorkerRequest):
         return self
 
 
-class TaskStart(WorkerAnswer):
+class TaskStart(ReadableAnswer):
     """The data set of a task, and from where its run may read."""
 
     dataset: WorkerDataset
-    dataset_roots: list[str]
-    excluded_folders: list[str] = []
-    dataset_uris: list[str] | None = None
-    excluded_uris: list[str] = []
 
 
 class PreviewStart(TaskStart):
@@ -383,6 +403,7 @@ class PreviewStart(TaskStart):
 
     spec: dict[str, Any]
     images: int
+    dataset_version: int | None = None
     artifacts_uri: str
 
     def job_spec(self) -> ResolvedJobSpec:

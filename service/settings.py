@@ -135,8 +135,10 @@ class Settings(BaseSettings):
     keep_logs_days: Days = None
     """Logs are removed this long after the end of their job; unset: kept."""
     max_artifact_bytes: Annotated[int | None, Field(gt=0)] = None
-    """If checkpoints and artifacts take more, those of ended jobs are removed as after `keep_artifacts_days`,
-    the earliest ended job first; unset: no limit."""
+    """If checkpoints, artifacts and previews take more, previews are removed, and then those of ended jobs as after
+    `keep_artifacts_days`, what ended earliest first; unset: no limit."""
+    keep_previews_days: Annotated[float, Field(gt=0, le=36_500)] = 7.0
+    """Previews are removed this long after their end."""
     max_upload_bytes: Annotated[int, Field(gt=0)] = 200 * 1000**3
     """Size limit of the file of an upload."""
     keep_uploads_days: Annotated[float, Field(gt=0, le=36_500)] = 7.0

@@ -15,7 +15,6 @@ from typing import Any
 
 from dasl_core.data.changes import count_changes
 from dasl_core.data.ingest import Ingested, Previous, ingest
-from dasl_core.spec.locations import ReadableFolders
 from service.client import ApiError, ConnectionFailed, StaleAttempt
 from service.client.attempt_token import read_attempt_token
 from service.client.transport import BUSY
@@ -42,12 +41,6 @@ def main() -> int:
     client = WorkerClient(url, token, run=arguments.run, patience=PATIENCE_SECONDS)
     try:
         start = client.dataset_start(dataset)
-        readable = ReadableFolders(
-            start.dataset_roots,
-            start.excluded_folders,
-            uris=start.dataset_uris,
-            excluded_uris=start.excluded_uris,
-        )
         # The API of version 0.1 has no heartbeats of ingests, whose runs have no id there.
         interval = start.heartbeat_seconds if arguments.run else math.inf
         # A superseded run may still write, so each process writes to files of its own.
@@ -58,7 +51,7 @@ def main() -> int:
                 result = ingest(
                     start.uri,
                     options=start.source,
-                    allowed=readable,
+                    allowed=start.readable(),
                     on_progress=report,
                     previous=previous,
                     on_headers=unfinished.save,

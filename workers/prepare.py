@@ -14,7 +14,6 @@ from pathlib import Path
 
 from dasl_core.data.cache import cache_root
 from dasl_core.data.canvases import Canvases
-from dasl_core.spec.locations import ReadableFolders
 from dasl_core.train.preparing import check_cached
 from service.client import ApiError, ConnectionFailed, StaleAttempt
 from service.client.attempt_token import read_attempt_token
@@ -42,14 +41,8 @@ def prepare(start: PreparationStart, report: Callable[[int, int], None]) -> Prep
         StoreError: the artifact store cannot be read.
         StaleAttempt: the run was superseded, or the preparation was deleted.
     """
-    readable = ReadableFolders(
-        start.dataset_roots,
-        start.excluded_folders,
-        uris=start.dataset_uris,
-        excluded_uris=start.excluded_uris,
-    )
     with tempfile.TemporaryDirectory(prefix="dasl-") as folder:
-        index = open_dataset(start.dataset, readable, Path(folder))
+        index = open_dataset(start.dataset, start.readable(), Path(folder))
         canvases = Canvases(
             index,
             start.image_size,

@@ -15,7 +15,6 @@ from pathlib import Path
 import torch
 
 from dasl_core import previews
-from dasl_core.spec.locations import ReadableFolders
 from service.client import ApiError, ConnectionFailed, StaleAttempt
 from service.client.attempt_token import read_attempt_token
 from service.client.transport import BUSY
@@ -38,15 +37,9 @@ def draw(start: PreviewStart, folder: Path) -> list[Path]:
         ValueError: the spec cannot run on this data; the message says why.
         StoreError: the artifact store cannot be read.
     """
-    readable = ReadableFolders(
-        start.dataset_roots,
-        start.excluded_folders,
-        uris=start.dataset_uris,
-        excluded_uris=start.excluded_uris,
-    )
-    index = open_dataset(start.dataset, readable, folder)
-    drawn = previews.draw(start.job_spec(), index, start.images, threads=1)
-    return previews.write(drawn, folder / "files")
+    index = open_dataset(start.dataset, start.readable(), folder)
+    drawing = previews.Drawing(start.job_spec(), index, start.images, threads=1)
+    return previews.write(drawing, folder / "files", version=start.dataset_version)
 
 
 def upload_all(files: list[Path], uri: str) -> list[FileEntry]:

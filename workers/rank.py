@@ -34,7 +34,6 @@ def train_rank(config: dict[str, Any]) -> None:
     from dasl_core.data.cache import cache_root
     from dasl_core.distributed import rank, world_size
     from dasl_core.machine import keep_freed_memory
-    from dasl_core.spec.locations import ReadableFolders
     from dasl_core.train.build import RunFiles, pretrain
     from dasl_core.train.reporter import NullReporter
     from dasl_core.train.serialization import STATE_FILES
@@ -57,12 +56,7 @@ def train_rank(config: dict[str, Any]) -> None:
     remove_old_logs_here()
     start = AttemptStart.model_validate(config["start"])
     spec = start.job_spec()
-    readable = ReadableFolders(
-        start.dataset_roots,
-        start.excluded_folders,
-        uris=start.dataset_uris,
-        excluded_uris=start.excluded_uris,
-    )
+    readable = start.readable()
     if start.resume is None:  # a checkpoint contains all weights
         _check_weights(spec.backbone.pretrained, readable)
     with ExitStack() as stack:

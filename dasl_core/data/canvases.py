@@ -98,6 +98,11 @@ class Canvases:
         return torch.from_numpy(pixels), torch.from_numpy(self._drawer.valid_hw[positions])
 
     @property
+    def itemsize(self) -> int:
+        """Bytes of a value."""
+        return self._drawer.dtype.itemsize
+
+    @property
     def decodes(self) -> bool:
         """Whether images are decoded in every epoch."""
         return self._pixels is None

@@ -1,6 +1,6 @@
 """The first images of a training with their views, drawn by the code and the random numbers that train on them."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
@@ -10,18 +10,18 @@ from torch import Tensor
 
 from dasl_core.data.canvases import Canvases
 from dasl_core.data.index import DatasetIndex
-from dasl_core.data.loader import Batch
 from dasl_core.machine import usable_cores
+from dasl_core.previews.draws import described
 from dasl_core.spec import Normalization, ResolvedJobSpec
-from dasl_core.spec.methods.config import ResolvedMultiCropConfig
-from dasl_core.train.build import build_view_maker
 from dasl_core.train.data import TrainingData, field_that_needs_classes
 from dasl_core.train.precision import weight_dtype
-from dasl_core.train.views import View, views_of
+from dasl_core.train.views import ViewMaker
 
 MOST_IMAGES = 64
-# Bytes of canvases and views that are held at once.
-_MEMORY = 1_000_000_000
+# Bytes that a preview may hold, besides those of images that are being decoded.
+MEMORY = 1_000_000_000
+# Tensors of the size of a view that exist while it is rendered, rounded and made a picture.
+_COPIES = 6
 
 CPU = torch.device("cpu")
 
@@ -36,6 +36,7 @@ class Row:
         place: within the global batch of this step.
         original: (C, H, W) uint8: the canvas that views are cut from.
         views: (C, S, S) uint8, one for each view of the method.
+        draws: what each view has drawn, JSON-ready.
         unreadable: why the image cannot be read; it is black then.
     """
 
@@ -44,115 +45,115 @@ class Row:
     place: int
     original: Tensor
     views: list[Tensor]
+    draws: list[dict[str, Any]]
     unreadable: str | None = None
 
 
-@dataclass(frozen=True)
-class Preview:
-    """The first images of a training, in their order."""
-
-    spec: ResolvedJobSpec
-    index: DatasetIndex
-    views: list[View]
-    rows: list[Row]
-
-    def is_local(self, view: int) -> bool:
-        """Whether a view, counted from 0, is a local crop."""
-        return isinstance(self.spec.method, ResolvedMultiCropConfig) and view >= 2
-
-    def settings(self) -> dict[str, Any]:
-        """Return what was drawn and with which settings, JSON-ready."""
-        return {
-            "format": 1,
-            "dataset": self.spec.dataset,
-            "seed": self.spec.train.seed,
-            "batch_size": self.spec.train.batch_size,
-            "image_size": self.spec.backbone.image_size,
-            "in_channels": self.spec.backbone.in_channels,
-            "window": list(self.spec.backbone.window),
-            "views": [
-                {
-                    "image_size": view.image_size,
-                    "local": self.is_local(number),
-                    "augment": view.augment.model_dump(mode="json"),
-                }
-                for number, view in enumerate(self.views)
-            ],
-            "images": [self._of(row) for row in self.rows],
-            "spec": self.spec.model_dump(mode="json", include={"method", "augment", "backbone"}),
-        }
-
-    def _of(self, row: Row) -> dict[str, Any]:
-        labels = self.index.labels
-        width, height = map(int, self.index.sizes[row.position])
-        return {
-            "key": self.index.paths[row.position],
-            "class": None if labels is None else self.index.class_names[int(labels[row.position])],
-            "width": width,
-            "height": height,
-            "step": row.step,
-            "place": row.place,
-            "unreadable": row.unreadable,
-        }
-
-
-def draw(
-    spec: ResolvedJobSpec, index: DatasetIndex, images: int, *, threads: int | None = None
-) -> Preview:
-    """Draw the views of the first images that a training by this spec takes, in its order.
+class Drawing:
+    """Draws the views of the first images that a training by a spec takes, in its order.
 
     These are the images of the first batches of the first epoch, with the views that their steps draw: those of a
     training on a CPU bit for bit, before they are rounded to 8 bits, and those of a GPU up to the rounding of its
     arithmetic. Only these images are decoded, so one that turns out to be damaged in training, which leaves it out,
     shifts the order there.
 
-    Args:
-        images: their number; fewer are drawn if an epoch has fewer.
-        threads: that decode images; None: one for each core.
-
-    Raises:
-        ValueError: the spec cannot run on this data, or the images are too many; the message names the field.
+    Attributes:
+        views: those of the method.
+        images: number of images that are drawn: fewer than requested if an epoch has fewer.
+        unreadable: those of the rows drawn so far that cannot be read, by their keys, with the reasons.
     """
-    if not 1 <= images <= MOST_IMAGES:
-        raise ValueError(f"images: must be from 1 to {MOST_IMAGES}; given {images}.")
-    backbone = spec.backbone
-    views = views_of(spec.method, spec.augment, backbone.image_size)
-    canvases = Canvases(
-        index,
-        backbone.image_size,
-        backbone.in_channels,
-        cache=None,
-        threads=threads or usable_cores(),
-        form=spec.train.image_cache,
-    )
-    with closing(canvases):
-        loader = _data(spec, canvases).loader
-        order, size = loader.order(0), loader.batch_size
-        count = min(images, loader.steps * size)
-        _check_memory(canvases, views, min(count, size))
-        maker = build_view_maker(spec, None, CPU, weight_dtype(spec.train.precision))
-        rows: list[Row] = []
-        for step, first in enumerate(range(0, count, size)):
-            whole = order[first : first + size]
-            shown = whole[: count - first]
-            pixels, valid_hw = canvases.read(shown)
-            # The first images of a global batch are like the share of rank 0.
-            batch = Batch(pixels, valid_hw, torch.from_numpy(whole), step)
-            made = [_denormalized(view, backbone.normalization) for view in maker.make(batch, step)]
-            for place, position in enumerate(shown.tolist()):
-                height, width = valid_hw[place].tolist()
-                canvas = pixels[place, :, :height, :width]
-                rows.append(
-                    Row(
-                        position,
-                        step,
-                        place,
-                        _in_window(canvas, backbone.window),
-                        [view[place] for view in made],
-                        canvases.unreadable.get(position),
-                    )
-                )
-    return Preview(spec, index, views, rows)
+
+    def __init__(
+        self, spec: ResolvedJobSpec, index: DatasetIndex, images: int, *, threads: int | None = None
+    ) -> None:
+        """Choose the images.
+
+        Args:
+            images: their number.
+            threads: that decode images; None: one for each core. So many images are drawn at a time, at most.
+
+        Raises:
+            ValueError: the spec cannot run on this data, or the images are too many or too large; the message names
+                the field.
+        """
+        if not 1 <= images <= MOST_IMAGES:
+            raise ValueError(f"images: must be from 1 to {MOST_IMAGES}; given {images}.")
+        self.spec, self.index = spec, index
+        self._maker = ViewMaker.of(spec, CPU, weight_dtype(spec.train.precision))
+        self.views = self._maker.views
+        self.unreadable: dict[str, str] = {}
+        self._threads = threads or usable_cores()
+        with closing(self._canvases()) as canvases:
+            loader = _data(spec, canvases).loader
+            self._order, self._batch_size = loader.order(0), loader.batch_size
+            self.images = min(images, loader.steps * self._batch_size)
+            self._at_a_time = self._fitting(canvases)
+
+    def rows(self) -> Iterator[Row]:
+        """Draw the images, a few at a time, so that memory does not grow with their number."""
+        with closing(self._canvases()) as canvases:
+            for first in range(0, self.images, self._batch_size):
+                end = min(self.images, first + self._batch_size)
+                for start in range(first, end, self._at_a_time):
+                    places = range(start - first, min(start + self._at_a_time, end) - first)
+                    yield from self._draw(canvases, first // self._batch_size, places)
+
+    def _draw(self, canvases: Canvases, step: int, places: range) -> Iterator[Row]:
+        """Draw the images at some places of the global batch of a step."""
+        backbone, first = self.spec.backbone, step * self._batch_size
+        positions = self._order[first + places.start : first + places.stop]
+        pixels, valid_hw = canvases.read(positions)
+        at = torch.arange(places.start, places.stop)
+        drawn = self._maker.draw(valid_hw, step, at, backbone.in_channels)
+        # One after the other: those of many bands take much memory while they are computed.
+        views = [
+            _denormalized(self._maker.render(pixels, valid_hw, [each])[0], backbone.normalization)
+            for each in drawn
+        ]
+        for number, (place, position) in enumerate(zip(places, positions.tolist(), strict=True)):
+            height, width = valid_hw[number].tolist()
+            reason = canvases.unreadable.get(position)
+            if reason is not None:
+                self.unreadable[self.index.paths[position]] = reason
+            yield Row(
+                position,
+                step,
+                place,
+                _in_window(pixels[number, :, :height, :width], backbone.window),
+                [view[number] for view in views],
+                [described(draws, number, backbone.in_channels) for _, draws in drawn],
+                reason,
+            )
+
+    def _canvases(self) -> Canvases:
+        backbone = self.spec.backbone
+        return Canvases(
+            self.index,
+            backbone.image_size,
+            backbone.in_channels,
+            cache=None,
+            threads=self._threads,
+            form=self.spec.train.image_cache,
+        )
+
+    def _fitting(self, canvases: Canvases) -> int:
+        """Return how many images to draw at a time.
+
+        Raises:
+            ValueError: a single one would take too much memory.
+        """
+        precision = max(4, self._maker.dtype.itemsize)
+        canvas, areas = canvases.side**2, [view.image_size**2 for view in self.views]
+        # Its values, a crop of it before and after values are cut to the window, its picture and the file of that.
+        of_canvas = canvas * (canvases.itemsize + 2 * precision + 4)
+        of_views = sum(areas) + max(areas) * _COPIES * precision
+        each = canvases.channels * (of_canvas + of_views)
+        if each > MEMORY:
+            raise ValueError(
+                f"backbone.image_size: an image of {canvases.channels} channels takes {each / 1e9:.1f} GB to be drawn, "
+                f"and a preview may use {MEMORY / 1e9:g} GB. Choose a smaller size."
+            )
+        return min(self._threads, MEMORY // each)
 
 
 def _data(spec: ResolvedJobSpec, canvases: Canvases) -> TrainingData:
@@ -169,19 +170,9 @@ def _data(spec: ResolvedJobSpec, canvases: Canvases) -> TrainingData:
     )
 
 
-def _check_memory(canvases: Canvases, views: Sequence[View], images: int) -> None:
-    pixels = canvases.side**2 + sum(view.image_size**2 for view in views)
-    most = max(1, _MEMORY // (pixels * canvases.channels * 4))  # in float32, as both are computed
-    if images > most:
-        raise ValueError(
-            f"images: {images} with {len(views)} views of these sizes and {canvases.channels} channels take too much "
-            f"memory. Choose at most {most}."
-        )
-
-
 def _in_window(canvas: Tensor, window: tuple[float, float]) -> Tensor:
     low, high = window
-    return _rounded((canvas.to(torch.float32) - low) / (high - low))
+    return _rounded((canvas.to(torch.float32) - low).div_(high - low))
 
 
 def _denormalized(views: Tensor, normalization: Normalization) -> Tensor:
@@ -189,8 +180,9 @@ def _denormalized(views: Tensor, normalization: Normalization) -> Tensor:
         torch.tensor(values, dtype=views.dtype).view(-1, 1, 1)
         for values in (normalization.mean, normalization.std)
     )
-    return _rounded(views * std + mean)
+    return _rounded((views * std).add_(mean))
 
 
 def _rounded(values: Tensor) -> Tensor:
-    return (values.nan_to_num(0.0).clamp(0, 1) * 255).round().to(torch.uint8)
+    """Round values, which this may change, to 8 bits."""
+    return values.nan_to_num_(0.0).clamp_(0, 1).mul_(255).round_().to(torch.uint8)

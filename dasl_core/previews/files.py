@@ -8,18 +8,23 @@ from pathlib import Path
 from PIL import Image
 
 from dasl_core.atomic import write_atomically
-from dasl_core.previews.drawing import Preview
+from dasl_core.previews.drawing import Drawing
 from dasl_core.previews.pictures import picture
-from dasl_core.previews.sheet import contact_sheet
+from dasl_core.previews.settings import of_image, settings
+from dasl_core.previews.sheet import ContactSheet
 
 SHEET, SETTINGS = "sheet.png", "preview.json"
 _OF_PREVIEWS = re.compile(r"sheet\.png|\d+-(original|view\d+)\.png")
 
 
-def write(preview: Preview, folder: Path) -> list[Path]:
-    """Write the contact sheet, each image and view as a lossless PNG, and the settings; return the files.
+def write(drawing: Drawing, folder: Path, *, version: int | None = None) -> list[Path]:
+    """Draw, and write each image and view as a lossless PNG, the contact sheet, and the settings; return the files.
 
-    Those of an earlier preview in the folder are removed. `3-original.png` is the fourth image before its crops, `3-view0.png` its first view.
+    Those of an earlier preview in the folder are removed. `3-original.png` is the fourth image before its crops,
+    `3-view0.png` its first view. Each picture is written as soon as it is drawn.
+
+    Args:
+        version: of the registered data set.
 
     Raises:
         OSError: a file cannot be written.
@@ -29,17 +34,23 @@ def write(preview: Preview, folder: Path) -> list[Path]:
     for file in folder.iterdir():
         if _OF_PREVIEWS.fullmatch(file.name):
             file.unlink()
-    pictures = {SHEET: contact_sheet(preview)}
-    for number, row in enumerate(preview.rows):
-        pictures[f"{number}-original.png"] = picture(row.original)
+    files, images, sheet = [], [], ContactSheet(drawing)
+
+    def save(name: str, image: Image.Image) -> None:
+        write_atomically(folder / name, _png(image))
+        files.append(folder / name)
+
+    for number, row in enumerate(drawing.rows()):
+        save(f"{number}-original.png", picture(row.original))
         for view, image in enumerate(row.views):
-            pictures[f"{number}-view{view}.png"] = picture(image)
-    for name, each in pictures.items():
-        write_atomically(folder / name, _png(each))
+            save(f"{number}-view{view}.png", picture(image))
+        sheet.add(row)
+        images.append(of_image(drawing, row))
+    save(SHEET, sheet.picture)
     # Last, so that it is there only if all others are.
-    settings = json.dumps(preview.settings(), indent=2, ensure_ascii=False)
-    write_atomically(folder / SETTINGS, f"{settings}\n".encode())
-    return [folder / name for name in (SETTINGS, *pictures)]
+    content = json.dumps(settings(drawing, images, version), indent=2, ensure_ascii=False)
+    write_atomically(folder / SETTINGS, f"{content}\n".encode())
+    return [folder / SETTINGS, *files]
 
 
 def _png(image: Image.Image) -> bytes:

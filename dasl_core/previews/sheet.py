@@ -2,8 +2,9 @@
 
 from PIL import Image, ImageDraw, ImageFont
 
-from dasl_core.previews.drawing import Preview, Row
+from dasl_core.previews.drawing import Drawing, Row
 from dasl_core.previews.pictures import sketch
+from dasl_core.previews.settings import is_local
 from dasl_core.text import cut
 
 # Pixels.
@@ -15,63 +16,69 @@ _LINE = 16
 _PAPER, _INK, _FAINT, _ALARM = "#d4d4d8", "black", "#3f3f46", "firebrick"
 
 
-def contact_sheet(preview: Preview) -> Image.Image:
-    """Draw the sheet. All views have the same scale, so a local crop is smaller than a global one."""
-    size = preview.spec.backbone.image_size
-    # Small images are scaled up by a whole number, so that each pixel stays a square.
-    scale: float = _CELL // size if size <= _CELL else _CELL / size
-    cell = round(scale * size)
-    sides = [cell, *(max(1, round(scale * view.image_size)) for view in preview.views)]
-    lefts = [_GAP]
-    for side in sides[:-1]:
-        # The narrow columns of local crops still hold their titles.
-        lefts.append(lefts[-1] + max(side, 6 * _TEXT) + _GAP)
-    top = _GAP + 3 * _LINE
-    row_height = _LINE + cell + _GAP
-    width = max(lefts[-1] + max(sides[-1], 6 * _TEXT) + _GAP, 3 * _CELL)
-    sheet = Image.new("RGB", (width, top + len(preview.rows) * row_height), _PAPER)
-    pen = ImageDraw.Draw(sheet)
-    font = ImageFont.load_default(_TEXT)
+class ContactSheet:
+    """The sheet of a preview, row by row. All views have the same scale, so a local crop is smaller than a global one.
 
-    def write(x: int, y: int, text: str, ink: str) -> None:
-        shown = text.encode("unicode_escape").decode() if not text.isprintable() else text
-        while pen.textlength(shown, font) > width - x and len(shown) > 4:
-            shown = cut(shown, len(shown) - 1) if shown.endswith("...") else shown[:-4] + "..."
-        pen.text((x, y), shown, ink, font)
+    Attributes:
+        picture: the sheet with the rows that were added so far.
+    """
 
-    write(_GAP, _GAP // 2, _title(preview), _INK)
-    names = [("original", "fitted"), *_names(preview)]
-    for left, (name, note) in zip(lefts, names, strict=True):
-        pen.text((left, _GAP + _LINE), name, _INK, font)
-        pen.text((left, _GAP + 2 * _LINE - 2), note, _FAINT, font)
-    for number, row in enumerate(preview.rows):
-        y = top + number * row_height
-        write(_GAP, y, f"{number}  {preview.index.paths[row.position]}", _FAINT)
+    def __init__(self, drawing: Drawing) -> None:
+        size = drawing.spec.backbone.image_size
+        # Small images are scaled up by a whole number, so that each pixel stays a square.
+        scale: float = _CELL // size if size <= _CELL else _CELL / size
+        cell = round(scale * size)
+        self._sides = [cell, *(max(1, round(scale * view.image_size)) for view in drawing.views)]
+        self._lefts = [_GAP]
+        for side in self._sides[:-1]:
+            # The narrow columns of local crops still hold their titles.
+            self._lefts.append(self._lefts[-1] + max(side, 6 * _TEXT) + _GAP)
+        self._top, self._row_height = _GAP + 3 * _LINE, _LINE + cell + _GAP
+        width = max(self._lefts[-1] + max(self._sides[-1], 6 * _TEXT) + _GAP, 3 * _CELL)
+        height = self._top + drawing.images * self._row_height
+        self.picture = Image.new("RGB", (width, height), _PAPER)
+        self._pen, self._font = ImageDraw.Draw(self.picture), ImageFont.load_default(_TEXT)
+        self._index, self._added = drawing.index, 0
+        self._write(_GAP, _GAP // 2, _title(drawing), _INK)
+        names = [("original", "fitted"), *_names(drawing)]
+        for left, (name, note) in zip(self._lefts, names, strict=True):
+            self._pen.text((left, _GAP + _LINE), name, _INK, self._font)
+            self._pen.text((left, _GAP + 2 * _LINE - 2), note, _FAINT, self._font)
+
+    def add(self, row: Row) -> None:
+        """Draw the next row."""
+        y = self._top + self._added * self._row_height
+        self._write(_GAP, y, f"{self._added}  {self._index.paths[row.position]}", _FAINT)
+        self._added += 1
         if row.unreadable is not None:
-            write(_GAP, y + _LINE, f"cannot be read: {row.unreadable}", _ALARM)
-            continue
-        for left, side, image in zip(lefts, sides, _pictures(row), strict=True):
-            sheet.paste(_fitted(image, side), (left, y + _LINE))
-    return sheet
+            self._write(_GAP, y + _LINE, f"cannot be read: {row.unreadable}", _ALARM)
+            return
+        images = (row.original, *row.views)
+        for left, side, image in zip(self._lefts, self._sides, images, strict=True):
+            self.picture.paste(_fitted(sketch(image), side), (left, y + _LINE))
+
+    def _write(self, x: int, y: int, text: str, ink: str) -> None:
+        """Write a line, cut where the sheet ends."""
+        shown = text.encode("unicode_escape").decode() if not text.isprintable() else text
+        room = self.picture.width - x
+        while self._pen.textlength(shown, self._font) > room and len(shown) > 4:
+            shown = cut(shown, len(shown) - 1) if shown.endswith("...") else shown[:-4] + "..."
+        self._pen.text((x, y), shown, ink, self._font)
 
 
-def _title(preview: Preview) -> str:
-    spec = preview.spec
+def _title(drawing: Drawing) -> str:
+    spec = drawing.spec
     return (
         f"{spec.dataset}: {spec.method.name}, {spec.backbone.image_size} px, "
-        f"seed {spec.train.seed}, the first {len(preview.rows)} images"
+        f"seed {spec.train.seed}, the first {drawing.images} images"
     )
 
 
-def _names(preview: Preview) -> list[tuple[str, str]]:
+def _names(drawing: Drawing) -> list[tuple[str, str]]:
     return [
-        (f"view {number}", f"{'local ' * preview.is_local(number)}{view.image_size} px")
-        for number, view in enumerate(preview.views)
+        (f"view {number}", f"{'local ' * is_local(drawing, number)}{view.image_size} px")
+        for number, view in enumerate(drawing.views)
     ]
-
-
-def _pictures(row: Row) -> list[Image.Image]:
-    return [sketch(image) for image in (row.original, *row.views)]
 
 
 def _fitted(image: Image.Image, side: int) -> Image.Image:

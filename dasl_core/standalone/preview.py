@@ -32,19 +32,18 @@ def preview(
         index, _ = open_images(locations.data)
         print_warnings(index)
         resolved = resolve(spec, index.facts(), start_weights(spec))
-        drawn = previews.draw(resolved, index, images)
-        files = previews.write(drawn, output)
+        drawing = previews.Drawing(resolved, index, images)
+        files = previews.write(drawing, output)
     except ValidationError as error:
         return fail("\n".join(map(str, field_problems(error, JobSpec))))
     except SpecError as error:
         return fail("\n".join(map(str, error.problems)))
     except (ValueError, OSError, SafetensorError) as error:
         return fail(str(error))
-    for row in drawn.rows:
-        if row.unreadable is not None:
-            print_line(f"{index.paths[row.position]} cannot be read: {row.unreadable}", "stderr")
+    for key, reason in drawing.unreadable.items():
+        print_line(f"{key} cannot be read: {reason}", "stderr")
     print_line(
-        f"{output / previews.SHEET}: {len(drawn.rows)} images with {len(drawn.views)} views each; "
+        f"{output / previews.SHEET}: {drawing.images} images with {len(drawing.views)} views each; "
         f"{len(files) - 1} more files beside it"
     )
     return 0

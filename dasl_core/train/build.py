@@ -9,11 +9,7 @@ import torch
 from torch import nn
 
 from dasl_core.data.index import DatasetIndex
-from dasl_core.distributed import collectives_timed, rank, world_size
-from dasl_core.methods import Method, build_method
-from dasl_core.models.batchnorm import synchronize_batchnorm
-from dasl_core.models.checkpointing import checkpoint_blocks
-from dasl_core.seeds import derive_seed
+from dasl_core.distributed import collectives_timed
 from dasl_core.spec import ResolvedJobSpec
 from dasl_core.train.checkpointing import Checkpointer, TrainingState
 from dasl_core.train.criterion import Criterion
@@ -21,23 +17,25 @@ from dasl_core.train.data import TrainingData, field_that_needs_classes, report_
 from dasl_core.train.data_parallel import control_group, wrap_ddp
 from dasl_core.train.divergence import DivergenceGuard
 from dasl_core.train.evaluation import Evaluator
+from dasl_core.train.features import ImageEncoder
 from dasl_core.train.gradients import GradientComputer
 from dasl_core.train.input_bound import InputWatch
 from dasl_core.train.interruption import Interrupted, Interruption
+from dasl_core.train.network import seeded_method, without_start
 from dasl_core.train.optim import build_optimizer, learning_rate_factors
 from dasl_core.train.outcomes import STEPS_IN_FLIGHT, Outcomes
 from dasl_core.train.precision import autocast, refuse_undefined_gradients, weight_dtype
 from dasl_core.train.prefetch import ViewPrefetcher
 from dasl_core.train.preparing import open_images
 from dasl_core.train.progress import Progress, RunLength
-from dasl_core.train.pseudo_labels import PseudoLabels
+from dasl_core.train.pseudo_labels import pseudo_labels_of
 from dasl_core.train.reporter import Reporter
 from dasl_core.train.step_metrics import StepMetrics
 from dasl_core.train.timing import StepTimer
 from dasl_core.train.trainer import Trainer
 from dasl_core.train.update import Updater
 from dasl_core.train.validation import Validator
-from dasl_core.train.views import Augmentation, OwnViewMaker, ViewMaker, views_of
+from dasl_core.train.views import Augmentation, OwnViewMaker, ViewMaker
 from dasl_core.vocabulary import TrainingOutcome
 
 CPU = torch.device("cpu")
@@ -152,11 +150,9 @@ def build_trainer(
     loader = data.loader
     evaluator: Evaluator | None = None
     if len(data.held_out):
-        evaluator = Evaluator(
-            spec.evaluate,
+        encoder = ImageEncoder(
             spec.augment.of_view(0),
-            data.train,
-            data.held_out,
+            crop_pct=spec.evaluate.crop_pct,
             image_size=spec.backbone.image_size,
             normalization=spec.backbone.normalization,
             precision=precision,
@@ -165,10 +161,11 @@ def build_trainer(
             keepalive=reporter.keepalive,
             check=interruption.check_work,
         )
+        evaluator = Evaluator(spec.evaluate, encoder, data.train, data.held_out)
 
     # A checkpoint contains all weights: the start weights may no longer exist.
-    method = _build_method(
-        spec if files.resume is None else _without_start(spec),
+    method = seeded_method(
+        spec if files.resume is None else without_start(spec),
         data.num_classes,
         backbone,
         device,
@@ -180,7 +177,7 @@ def build_trainer(
     )
     timer = StepTimer(device)
     wrap = partial(wrap_ddp, method, device, timer)
-    pseudo_labels = _build_pseudo_labels(spec, data)
+    pseudo_labels = pseudo_labels_of(spec, data)
     criterion = Criterion(
         spec.method.name,
         method,
@@ -262,7 +259,7 @@ def build_trainer(
         resume_from=files.resume,
         branch=files.branch,
     )
-    view_maker = build_view_maker(spec, augmentation, device, dtype)
+    view_maker = _build_view_maker(spec, augmentation, device, dtype)
     return Trainer(
         settings=spec.train,
         length=length,
@@ -287,65 +284,20 @@ def build_trainer(
     )
 
 
-def _build_method(
-    spec: ResolvedJobSpec,
-    num_classes: int | None,
-    backbone: nn.Module | None,
-    device: torch.device,
-    dtype: torch.dtype,
-) -> Method:
-    """Build the method with the same weights on every rank, then seed the rank's own random stream."""
-    torch.manual_seed(derive_seed(spec.train.seed, "weights"))
-    method = build_method(spec, num_classes, backbone).to(device=device, dtype=dtype)
-    if spec.train.channels_last:
-        method = method.to(memory_format=torch.channels_last)
-    if world_size() > 1:
-        synchronize_batchnorm(method, device)
-    if spec.train.checkpoint_activations:
-        checkpoint_blocks(method.backbone)
-    if spec.train.compile:
-        for network in {method.backbone, *method.teachers()}:
-            network.compile()
-    torch.manual_seed(derive_seed(spec.train.seed, "rank", rank()))
-    return method
-
-
-def build_view_maker(
+def _build_view_maker(
     spec: ResolvedJobSpec,
     augmentation: Augmentation | None,
     device: torch.device,
     dtype: torch.dtype,
 ) -> ViewMaker | OwnViewMaker:
     """Make the views by `spec.augment`, or by a function of the user."""
-    seed, channels_last = spec.train.seed, spec.train.channels_last
-    if augmentation is not None:
-        number = spec.method.num_views
-        return OwnViewMaker(augmentation, number, seed, device, dtype, channels_last=channels_last)
-    return ViewMaker(
-        views_of(spec.method, spec.augment, spec.backbone.image_size),
-        seed,
+    if augmentation is None:
+        return ViewMaker.of(spec, device, dtype)
+    return OwnViewMaker(
+        augmentation,
+        spec.method.num_views,
+        spec.train.seed,
         device,
         dtype,
-        spec.backbone.normalization,
-        channels_last=channels_last,
+        channels_last=spec.train.channels_last,
     )
-
-
-def _build_pseudo_labels(spec: ResolvedJobSpec, data: TrainingData) -> PseudoLabels | None:
-    """Create the labels of DAR on k-means clusters; None if it uses other labels."""
-    dar = spec.dar
-    if dar is None or not dar.active or dar.labels != "cluster" or dar.clusters.source != "kmeans":
-        return None
-    return PseudoLabels(
-        dar.clusters,
-        torch.from_numpy(data.train.indices),
-        data.loader.steps,
-        data.loader.batch_size // world_size(),
-        spec.train.seed,
-    )
-
-
-def _without_start(spec: ResolvedJobSpec) -> ResolvedJobSpec:
-    """The same spec with random weights."""
-    backbone = spec.backbone.model_copy(update={"pretrained": None})
-    return spec.model_copy(update={"backbone": backbone})

@@ -10,8 +10,9 @@ from torch import Tensor
 from dasl_core.clustering import cluster, cluster_quality
 from dasl_core.distributed import all_ranks, gather, rank, world_size
 from dasl_core.seeds import derive_seed
-from dasl_core.spec import ResolvedClusters
+from dasl_core.spec import ResolvedClusters, ResolvedJobSpec
 from dasl_core.tensors import full_precision
+from dasl_core.train.data import TrainingData
 
 
 class PseudoLabels:
@@ -168,3 +169,17 @@ class PseudoLabels:
             mine = batches[:, rank() * self.share : (rank() + 1) * self.share].flatten(0, 1)
             self.bank = mine.new_zeros(self.steps * self.share, mine.shape[1], device=device)
             self.bank[:rows] = mine
+
+
+def pseudo_labels_of(spec: ResolvedJobSpec, data: TrainingData) -> PseudoLabels | None:
+    """Create the labels of DAR on k-means clusters; None if it uses other labels."""
+    dar = spec.dar
+    if dar is None or not dar.active or dar.labels != "cluster" or dar.clusters.source != "kmeans":
+        return None
+    return PseudoLabels(
+        dar.clusters,
+        torch.from_numpy(data.train.indices),
+        data.loader.steps,
+        data.loader.batch_size // world_size(),
+        spec.train.seed,
+    )

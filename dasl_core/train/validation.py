@@ -16,7 +16,8 @@ from dasl_core.spec import ResolvedEvaluate, Stop
 from dasl_core.train.data import TrainingData
 from dasl_core.train.divergence import DivergenceGuard
 from dasl_core.train.early_stop import EarlyStop, early_stop, score_of
-from dasl_core.train.evaluation import Evaluator, eval_mode
+from dasl_core.train.evaluation import Evaluator
+from dasl_core.train.features import eval_mode
 from dasl_core.train.progress import Progress, RunLength
 from dasl_core.train.reporter import Reporter
 from dasl_core.train.step_metrics import StepMetrics
@@ -193,7 +194,7 @@ class Validator:
         features = None
         if self.evaluator is not None and len(self.data.held_out) > 1:
             with eval_mode(self._evaluated()) as network:
-                features = self.evaluator.features(network, self.data.held_out)
+                features = self.evaluator.encoder.features(network, self.data.held_out)
         if rank() != 0:
             return
         curves, neighbors = self.scratch / "curves.png", self.scratch / "neighbours.png"

@@ -3,15 +3,16 @@
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Self
 
 import torch
 from torch import Tensor
 
 from dasl_core.data.loader import Batch
-from dasl_core.data.views import draw_view, render_views
+from dasl_core.data.views import Draws, draw, render_views
 from dasl_core.distributed import rank
 from dasl_core.seeds import derive_seed, random_state, restore_random_state, stream
-from dasl_core.spec import Normalization, ResolvedAugment, ViewAugment
+from dasl_core.spec import Normalization, ResolvedAugment, ResolvedJobSpec, ViewAugment
 from dasl_core.spec.methods import ResolvedMethodSettings
 from dasl_core.spec.methods.config import ResolvedMultiCropConfig
 
@@ -119,6 +120,18 @@ class ViewMaker:
         self.normalization = normalization
         self.layout = torch.channels_last if channels_last else torch.contiguous_format
 
+    @classmethod
+    def of(cls, spec: ResolvedJobSpec, device: torch.device, dtype: torch.dtype) -> Self:
+        """Create the maker of the views of a spec."""
+        return cls(
+            views_of(spec.method, spec.augment, spec.backbone.image_size),
+            spec.train.seed,
+            device,
+            dtype,
+            spec.backbone.normalization,
+            channels_last=spec.train.channels_last,
+        )
+
     def make(self, batch: Batch, step: int) -> list[Tensor]:
         """Render one tensor (B, C, H, W) per view.
 
@@ -127,21 +140,38 @@ class ViewMaker:
         canvases = batch.canvases.to(self.device, non_blocking=True)
         share, channels = canvases.shape[:2]
         positions = rank() * share + torch.arange(share)
-        drawn = [
-            draw_view(
-                batch.valid_hw,
-                view.augment,
-                derive_seed(self.seed, "views", step, number),
-                positions,
-                channels,
+        drawn = self.draw(batch.valid_hw, step, positions, channels)
+        return self.render(canvases, batch.valid_hw, drawn)
+
+    def draw(
+        self, valid_hw: Tensor, step: int, positions: Tensor, channels: int
+    ) -> list[tuple[View, Draws]]:
+        """Draw every view of images at some positions (B,) of a step's global batch; sizes as in `render`."""
+        return [
+            (
+                view,
+                draw(
+                    valid_hw,
+                    view.augment,
+                    derive_seed(self.seed, "views", step, number),
+                    positions,
+                    channels,
+                ),
             )
             for number, view in enumerate(self.views)
         ]
-        sizes = [view.image_size for view in self.views]
+
+    def render(
+        self, canvases: Tensor, valid_hw: Tensor, drawn: Sequence[tuple[View, Draws]]
+    ) -> list[Tensor]:
+        """Render views of canvases (B, C, S, S) on the device, of heights and widths (B, 2), that were drawn."""
         views = render_views(
             canvases,
-            batch.valid_hw,
-            list(zip(drawn, sizes, strict=True)),
+            valid_hw,
+            [
+                (draws.parameters(valid_hw, view.augment.interpolation), view.image_size)
+                for view, draws in drawn
+            ],
             self.dtype,
             self.normalization,
         )

@@ -11,7 +11,7 @@ from service.cli import dataset_versions, preparations
 from service.cli.dataset_views import DatasetId, ProgressNotes, print_dataset
 from service.cli.inputs import connect, dataset_name, folder, optional_utf8
 from service.cli.output import AsJson, fail, note, print_records, print_result
-from service.cli.preview import preview_dataset
+from service.cli.preview import list_previews, preview_dataset
 from service.cli.uploads import check_uploadable, upload_images
 
 
@@ -23,6 +23,7 @@ def register(app: typer.Typer) -> None:
     datasets.command()(show)
     datasets.command()(rm)
     datasets.command("preview")(preview_dataset)
+    datasets.command("previews")(list_previews)
     dataset_versions.register(datasets)
     preparations.register(datasets)
     app.add_typer(datasets, name="datasets")

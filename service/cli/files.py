@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dasl_core.headlines import is_ranked, rank_of_checkpoint
-from service.cli.inputs import JobId, connect, id_or_name
+from service.cli.inputs import DownloadFolder, JobId, connect, id_or_name
 from service.cli.output import (
     AsJson,
     fail,
@@ -65,16 +65,7 @@ def download(
             help="Id of a checkpoint; or of a job, for its final or newest checkpoint.",
         ),
     ],
-    output: Annotated[
-        Path | None,
-        typer.Option(
-            "--output",
-            "-o",
-            metavar="DIR",
-            file_okay=False,
-            help="Folder to write. Default: a folder named after the id.",
-        ),
-    ] = None,
+    output: DownloadFolder = None,
     best: Annotated[
         bool, typer.Option("--best", help="Of a job, its best checkpoint by checkpoints.best_by.")
     ] = False,

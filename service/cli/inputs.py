@@ -72,6 +72,52 @@ Overrides = Annotated[
 ]
 
 
+def existing(location: str | None) -> str | None:
+    """Check an option that names images, which must exist if they are on this machine.
+
+    Raises:
+        typer.BadParameter: they do not exist (exit code 2).
+    """
+    from dasl_core.spec.source import is_missing
+
+    if location is not None and is_missing(location):
+        raise typer.BadParameter(f"{location} does not exist")
+    return location
+
+
+LocalImages = Annotated[
+    str | None,
+    typer.Option(
+        metavar="LOCATION",
+        callback=existing,
+        help="Folder of images, or an archive, list or table of them; a path, or a URI such as "
+        "s3://BUCKET/FOLDER. Default: `dataset` in the spec, read as a path.",
+    ),
+]
+Split = Annotated[
+    str | None, typer.Option(metavar="NAME", help="Use one split of the images only.")
+]
+LocalImagesToEvaluateOn = Annotated[
+    str | None,
+    typer.Option(
+        metavar="LOCATION",
+        callback=existing,
+        help="Images to evaluate on, likewise, so that none of the others is held out. Default: `evaluate.dataset` in the "
+        "spec, read as a path, if it is set.",
+    ),
+]
+DownloadFolder = Annotated[
+    Path | None,
+    typer.Option(
+        "--output",
+        "-o",
+        metavar="DIR",
+        file_okay=False,
+        help="Folder to write. Default: a folder named after the id.",
+    ),
+]
+
+
 def folder(value: str) -> str:
     """Check an argument that must be a folder; an empty one is refused.
 

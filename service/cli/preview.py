@@ -8,9 +8,27 @@ from typing import Annotated
 
 import typer
 
-from service.cli.inputs import Overrides, SpecFile, connect, id_or_name, read_spec
-from service.cli.output import AsJson, core_extra, note, plain, print_json, print_line
-from service.cli.train import existing
+from service.cli.dataset_views import DatasetId
+from service.cli.inputs import (
+    DownloadFolder,
+    LocalImages,
+    LocalImagesToEvaluateOn,
+    Overrides,
+    SpecFile,
+    Split,
+    connect,
+    read_spec,
+)
+from service.cli.output import (
+    AsJson,
+    core_extra,
+    note,
+    plain,
+    print_json,
+    print_line,
+    print_records,
+    size,
+)
 
 _Images = Annotated[
     int, typer.Option(min=1, max=64, help="How many images, the first ones of a training.")
@@ -31,26 +49,9 @@ def preview(
             "--output", "-o", metavar="DIR", file_okay=False, help="Folder for the pictures."
         ),
     ] = Path("build/preview"),
-    data: Annotated[
-        str | None,
-        typer.Option(
-            metavar="LOCATION",
-            callback=existing,
-            help="Folder of images, or an archive, list or table of them; a path, or a URI such as "
-            "s3://BUCKET/FOLDER. Default: `dataset` in the spec, read as a path.",
-        ),
-    ] = None,
-    split: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Use one split of the images only.")
-    ] = None,
-    evaluate_data: Annotated[
-        str | None,
-        typer.Option(
-            metavar="LOCATION",
-            callback=existing,
-            help="Images that the training evaluates on, so that it holds out none of the others.",
-        ),
-    ] = None,
+    data: LocalImages = None,
+    split: Split = None,
+    evaluate_data: LocalImagesToEvaluateOn = None,
     images: _Images = 8,
 ) -> None:
     """Draw the views that training by a spec would draw, without a service: a contact sheet and single images."""
@@ -62,10 +63,7 @@ def preview(
 
 
 def preview_dataset(
-    dataset: Annotated[
-        str,
-        typer.Argument(metavar="DATASET", callback=id_or_name, help="Id or name of the data set."),
-    ],
+    dataset: DatasetId,
     overrides: Overrides,
     spec: Annotated[
         Path,
@@ -77,15 +75,10 @@ def preview_dataset(
             help="YAML or JSON file with a spec. Its `dataset` is ignored.",
         ),
     ],
-    output: Annotated[
-        Path | None,
-        typer.Option(
-            "--output",
-            "-o",
-            metavar="DIR",
-            file_okay=False,
-            help="Folder for the pictures. Default: a folder named after the id.",
-        ),
+    output: DownloadFolder = None,
+    version: Annotated[
+        int | None,
+        typer.Option(min=1, help="Version of the data set. Default: the newest."),
     ] = None,
     images: _Images = 8,
     as_json: AsJson = False,
@@ -94,9 +87,11 @@ def preview_dataset(
     settings = read_spec(spec, [*overrides, f"dataset={json.dumps(dataset)}"])
     with connect() as client:
         record = client.datasets.get(dataset)
-        requested = client.previews.request(record.id, settings, images=images)
+        requested = client.previews.request(record.id, settings, images=images, version=version)
         if not as_json:
-            note(f"Drawing views of {record.name} ({requested.id}) ...")
+            number = requested.dataset_version
+            of_version = "" if number is None else f", version {number}"
+            note(f"Drawing views of {record.name}{of_version} ({requested.id}) ...")
         drawn = client.previews.wait(requested.id)
         folder = output or Path(drawn.id)
         files = client.previews.download(drawn, folder)
@@ -104,3 +99,21 @@ def preview_dataset(
         print_json({**plain(drawn), "directory": str(folder)})
         return
     print_line(f"{folder / 'sheet.png'}: {len(files) - 1} more files beside it")
+
+
+def list_previews(dataset: DatasetId, as_json: AsJson = False) -> None:
+    """List the previews of a data set, newest first."""
+    with connect() as client:
+        records = list(client.previews.list(client.datasets.get(dataset).id))
+    print_records(
+        records,
+        {
+            "ID": lambda preview: preview.id,
+            "STATE": lambda preview: preview.state,
+            "VERSION": lambda preview: preview.dataset_version,
+            "IMAGES": lambda preview: preview.images,
+            "SIZE": lambda preview: None if preview.size is None else size(preview.size),
+            "CREATED": lambda preview: preview.created_at,
+        },
+        as_json,
+    )

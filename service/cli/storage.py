@@ -34,15 +34,15 @@ def delete(
     target: Annotated[
         str,
         typer.Argument(
-            metavar="JOB|CHECKPOINT|DATASET",
+            metavar="JOB|CHECKPOINT|PREVIEW|DATASET",
             callback=id_or_name,
-            help="Id of a job that has ended, or of a checkpoint; id or name of a data set.",
+            help="Id of a job that has ended, of a checkpoint, or of a preview; id or name of a data set.",
         ),
     ],
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Delete a job with all its files, a checkpoint, or a data set. Images are not touched, unless uploaded."""
+    """Delete a job with all its files, a checkpoint, a preview, or a data set. Images are not touched, unless uploaded."""
     with connect() as client:
         what, target = _describe(client, target)
         if not yes:
@@ -51,6 +51,8 @@ def delete(
             client.jobs.delete(target)
         elif target.startswith("ckpt_"):
             client.checkpoints.delete(target)
+        elif target.startswith("prev_"):
+            client.previews.delete(target)
         else:
             client.datasets.delete(target)
     print_result({"deleted": target}, f"Deleted {what}.", as_json)
@@ -64,6 +66,9 @@ def _describe(client: Client, target: str) -> tuple[str, str]:
     if target.startswith("ckpt_"):
         checkpoint = client.checkpoints.get(target)
         return f"checkpoint {checkpoint.id} of step {checkpoint.step}", checkpoint.id
+    if target.startswith("prev_"):
+        preview = client.previews.get(target)
+        return f"preview {preview.id} of {preview.images} images", preview.id
     dataset = client.datasets.get(target)
     images = "are not touched" if dataset.upload is None else "were uploaded, and are removed"
     return f"data set {dataset.name} ({dataset.id}); its images {images}", dataset.id
@@ -77,7 +82,7 @@ def _confirm(what: str) -> None:
 
 
 def storage(as_json: AsJson = False) -> None:
-    """Show what checkpoints, plots, logs and metrics take, and the largest jobs. Needs an admin token."""
+    """Show what checkpoints, plots, previews, logs and metrics take, and the largest jobs. Needs an admin token."""
     with connect() as client:
         report = client.storage()
     if as_json:
@@ -96,6 +101,7 @@ def storage(as_json: AsJson = False) -> None:
             ("logs", f"of {report.logs.get('count', 0)} attempts"),
             ("metrics", f"{more}{metrics.get('count', 0):,} values"),
             ("data sets", report.datasets),
+            ("previews", f"{size(report.previews.bytes)} in {report.previews.count}"),
             ("uploads", f"{size(report.uploads.bytes)} in {report.uploads.count}"),
             ("limit of all tenants", limit),
             ("free on the disk", free),

@@ -7,26 +7,13 @@ from typing import Annotated
 
 import typer
 
-from service.cli.inputs import Overrides, SpecFile
+from service.cli.inputs import LocalImages, LocalImagesToEvaluateOn, Overrides, SpecFile, Split
 from service.cli.output import core_extra
 
 
 def register(app: typer.Typer) -> None:
     """Add the command."""
     app.command()(train)
-
-
-def existing(location: str | None) -> str | None:
-    """Check an option that names images, which must exist if they are on this machine.
-
-    Raises:
-        typer.BadParameter: they do not exist (exit code 2).
-    """
-    from dasl_core.spec.source import is_missing
-
-    if location is not None and is_missing(location):
-        raise typer.BadParameter(f"{location} does not exist")
-    return location
 
 
 def train(
@@ -36,27 +23,9 @@ def train(
         Path,
         typer.Option("--output", "-o", metavar="DIR", file_okay=False, help="Folder for results."),
     ] = Path("build/train"),
-    data: Annotated[
-        str | None,
-        typer.Option(
-            metavar="LOCATION",
-            callback=existing,
-            help="Folder of images, or an archive, list or table of them; a path, or a URI such as "
-            "s3://BUCKET/FOLDER. Default: `dataset` in the spec, read as a path.",
-        ),
-    ] = None,
-    split: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Train on one split of the images only.")
-    ] = None,
-    evaluate_data: Annotated[
-        str | None,
-        typer.Option(
-            metavar="LOCATION",
-            callback=existing,
-            help="Images to evaluate on, likewise. Default: `evaluate.dataset` in the spec, read as a path, if "
-            "it is set.",
-        ),
-    ] = None,
+    data: LocalImages = None,
+    split: Split = None,
+    evaluate_data: LocalImagesToEvaluateOn = None,
     evaluate_split: Annotated[
         str | None,
         typer.Option(metavar="NAME", help="Evaluate on one split of these images only."),

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 from service.client.errors import DownloadFailed
-from service.client.files import OnBytes, fetch, safe_name
+from service.client.files import OnBytes, fetch_all
 from service.client.models import Checkpoint
 from service.client.transport import Transport, path_to
 
@@ -56,17 +56,5 @@ class Checkpoints:
         checkpoint = self.get(checkpoint_id)
         if checkpoint.state == "deleted":  # its manifest is empty
             raise DownloadFailed(f"The checkpoint {checkpoint_id} was deleted.")
-        for file in checkpoint.files:  # refuse a bad manifest before writing anything
-            safe_name(file.name)
-        return [
-            fetch(
-                self._transport,
-                path_to("checkpoints", checkpoint_id, "files", file.name),
-                Path(directory),
-                file.name,
-                size=file.size,
-                sha256=file.sha256,
-                on_bytes=on_bytes,
-            )
-            for file in checkpoint.files
-        ]
+        files, target = checkpoint.files, Path(directory)
+        return fetch_all(self._transport, "checkpoints", checkpoint_id, files, target, on_bytes)

@@ -152,17 +152,8 @@ class Datasets:
             DatasetFailed: ingest failed.
             WaitTimeout: ingest has not ended after `timeout` seconds.
         """
-
-        def seen_done(dataset: Dataset) -> bool:
-            on_poll(dataset)
-            return dataset.done
-
-        dataset = wait_until(
-            lambda: self._get(dataset_id, patience=OUTAGE_SECONDS),
-            seen_done,
-            timeout=timeout,
-            poll=poll,
-            name=f"Ingest of {dataset_id}",
+        dataset = self._wait_until(
+            dataset_id, lambda dataset: dataset.done, "Ingest", timeout, poll, on_poll
         )
         if dataset.state == DatasetState.FAILED:
             raise DatasetFailed(dataset)
@@ -187,21 +178,29 @@ class Datasets:
             DatasetFailed: the refresh failed. A data set that was ready still is.
             WaitTimeout: it has not ended after `timeout` seconds.
         """
-
-        def seen_refreshed(dataset: Dataset) -> bool:
-            on_poll(dataset)
-            return dataset.is_refreshed
-
-        dataset = wait_until(
-            lambda: self._get(dataset_id, patience=OUTAGE_SECONDS),
-            seen_refreshed,
-            timeout=timeout,
-            poll=poll,
-            name=f"Refresh of {dataset_id}",
+        dataset = self._wait_until(
+            dataset_id, lambda dataset: dataset.is_refreshed, "Refresh", timeout, poll, on_poll
         )
         if dataset.state == DatasetState.FAILED or dataset.refresh is not None:
             raise DatasetFailed(dataset)
         return dataset
+
+    def _wait_until(
+        self,
+        dataset_id: str,
+        is_done: Callable[[Dataset], bool],
+        what: str,
+        timeout: float | None,
+        poll: float,
+        on_poll: Callable[[Dataset], None],
+    ) -> Dataset:
+        def polled() -> Dataset:
+            dataset = self._get(dataset_id, patience=OUTAGE_SECONDS)
+            on_poll(dataset)
+            return dataset
+
+        name = f"{what} of {dataset_id}"
+        return wait_until(polled, is_done, timeout=timeout, poll=poll, name=name)
 
     def versions(self, dataset_id: str, *, page_size: int = 100) -> Iterator[DatasetVersion]:
         """Iterate over the versions of a data set, newest first."""

@@ -6,14 +6,15 @@ import hashlib
 import os
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import httpx
 
 from dasl_core.vocabulary import FILE_NAME, LONGEST_FILE_NAME
 from service.client.errors import ApiError, ConnectionFailed, DownloadFailed
-from service.client.transport import BUSY, Transport
+from service.client.models import CheckpointFile, PreviewFile
+from service.client.transport import BUSY, Transport, path_to
 
 OnBytes = Callable[[str, int, int | None], None]
 """Progress callback: file name, bytes received so far, and total size if known."""
@@ -30,6 +31,31 @@ def safe_name(name: str) -> str:
     if not re.fullmatch(FILE_NAME, name) or len(name) > LONGEST_FILE_NAME:
         raise DownloadFailed(f"The server sent {name!r}, which is not a plain file name.")
     return name
+
+
+def fetch_all(
+    transport: Transport,
+    kind: str,
+    owner: str,
+    files: Sequence[CheckpointFile | PreviewFile],
+    directory: Path,
+    on_bytes: OnBytes | None,
+) -> list[Path]:
+    """Download the files of a manifest, that of an owner of a kind such as "checkpoints"; see `fetch`."""
+    for file in files:  # refuse a bad manifest before writing anything
+        safe_name(file.name)
+    return [
+        fetch(
+            transport,
+            path_to(kind, owner, "files", file.name),
+            directory,
+            file.name,
+            size=file.size,
+            sha256=file.sha256,
+            on_bytes=on_bytes,
+        )
+        for file in files
+    ]
 
 
 def fetch(

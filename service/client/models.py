@@ -345,8 +345,10 @@ class Preview(Record):
 
     id: str
     dataset_id: str
+    dataset_version: int | None = None
     state: str
     images: int = 0
+    size: int | None = None
     spec: dict[str, Any] = Field(default_factory=dict)
     resolved: dict[str, Any] = Field(default_factory=dict)
     files: list[PreviewFile] = Field(default_factory=list)
@@ -552,7 +554,7 @@ class LargeJob(Record):
 
 
 class TenantBytes(Record):
-    """What the checkpoints and artifacts of a tenant take."""
+    """What the checkpoints, artifacts and previews of a tenant take, and its uploads."""
 
     tenant: str
     bytes: int = 0
@@ -573,7 +575,7 @@ class Store(Record):
 
 
 class Storage(Record):
-    """What the jobs and uploads of a tenant take, without what is about to be removed."""
+    """What the jobs, previews and uploads of a tenant take, without what is about to be removed."""
 
     checkpoints: StoredFiles
     artifacts: StoredFiles
@@ -581,6 +583,7 @@ class Storage(Record):
     metrics: dict[str, Any] = Field(default_factory=dict)
     datasets: int = 0
     uploads: StoredFiles = StoredFiles()
+    previews: StoredFiles = StoredFiles()
     deleted_jobs: int = 0
     largest_jobs: list[LargeJob] = Field(default_factory=list)
     store: Store

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from service.client.errors import PreviewFailed
-from service.client.files import OnBytes, fetch, safe_name
+from service.client.files import OnBytes, fetch_all
 from service.client.models import Preview
 from service.client.transport import Transport, path_to
 from service.client.waiting import OUTAGE_SECONDS, wait_until
@@ -22,21 +22,32 @@ class Previews:
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
 
-    def request(self, dataset_id: str, spec: Mapping[str, Any], *, images: int = 8) -> Preview:
+    def request(
+        self,
+        dataset_id: str,
+        spec: Mapping[str, Any],
+        *,
+        images: int = 8,
+        version: int | None = None,
+    ) -> Preview:
         """Draw the views of the first images of a training, in the background.
 
         Args:
             spec: that of a job, or only the sections that matter, such as `method`, `augment` and `backbone`. Its
                 `dataset` is ignored.
             images: their number.
+            version: of the data set; None: the newest.
 
         Raises:
             ApiError: 422, a field of the spec is invalid.
         """
+        body: dict[str, Any] = {"spec": dict(spec), "images": images}
+        if version is not None:
+            body["version"] = version
         answer = self._transport.json(
             "POST",
             path_to("datasets", dataset_id, "previews"),
-            body={"spec": dict(spec), "images": images},
+            body=body,
             headers={"Idempotency-Key": uuid.uuid4().hex},
             repeatable=True,
         )
@@ -81,20 +92,8 @@ class Previews:
         Raises:
             DownloadFailed: a file is incomplete or differs from what was registered.
         """
-        for file in preview.files:  # refuse a bad name before writing anything
-            safe_name(file.name)
-        return [
-            fetch(
-                self._transport,
-                path_to("previews", preview.id, "files", file.name),
-                Path(directory),
-                file.name,
-                size=file.size,
-                sha256=file.sha256,
-                on_bytes=on_bytes,
-            )
-            for file in preview.files
-        ]
+        files, target = preview.files, Path(directory)
+        return fetch_all(self._transport, "previews", preview.id, files, target, on_bytes)
 
     def list(self, dataset_id: str, *, page_size: int = 100) -> Iterator[Preview]:
         """Iterate over the previews of a data set, newest first."""

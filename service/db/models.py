@@ -210,14 +210,18 @@ class Preview(Task):
 
     __tablename__ = "previews"
 
+    # Null: a version without this column added it, which drew from the newest one.
+    dataset_version: Mapped[int | None]
     # As of a job: the spec as it was submitted, and resolved.
     spec: Mapped[Object]
     resolved: Mapped[Object]
     spec_version: Mapped[int]
     images: Mapped[int]
-    # The folder of the files, and a list of {name, size, sha256}, of a preview that succeeded.
+    # The folder of the files, a list of {name, size, sha256}, and their bytes, of a preview that succeeded. The dispatcher
+    # adds the bytes that versions without this column left out.
     uri: Mapped[str | None] = mapped_column(Text)
     files: Mapped[list[Object]]
+    size: Mapped[int | None] = mapped_column(BigInteger)
 
 
 class Preparation(Task):
@@ -230,7 +234,7 @@ class Preparation(Task):
     image_size: Mapped[int]
     channels: Mapped[int]
     image_cache: Mapped[str] = mapped_column(String(20))
-    # Of the running preparation (`service.worker_api.reading.ReadingProgress`).
+    # Of the running preparation (`service.worker_api.ingest_estimate.IngestEstimate`).
     progress: Mapped[Object | None]
     # Of one that succeeded (`service.protocol.PreparationResult`).
     result: Mapped[Object | None]

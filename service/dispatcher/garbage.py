@@ -37,7 +37,8 @@ _BATCH_SIZE = 20
 _ROWS_AT_ONCE, _TRANSACTIONS = 5000, 20
 # A failed removal must not block the others.
 _RETRY_AFTER = timedelta(minutes=5)
-_KEEP_TASKS = timedelta(days=7)
+# Those of previews, which have files, are a setting.
+_KEEP_PREPARATIONS = timedelta(days=7)
 
 
 class Garbage:
@@ -53,9 +54,11 @@ class Garbage:
         """Remove a batch of files; return `False` if this dispatcher is not in charge."""
         if not self._context.in_charge:
             return False
+        keep_previews = timedelta(days=self._context.settings.keep_previews_days)
+        kept = ((previews, keep_previews), (preparations, _KEEP_PREPARATIONS))
         with self._context.database.read() as session:
             jobs, marked, deleted = self.jobs(session), self.marked(session), self.deleted(session)
-            old = [(tasks, self.tasks(session, tasks)) for tasks in (previews, preparations)]
+            old = [(tasks, self.tasks(session, tasks, time)) for tasks, time in kept]
         for job_id in jobs:
             run_isolated(self.remove_job, job_id, "remove this job")
         for checkpoint in marked:
@@ -84,9 +87,13 @@ class Garbage:
         """Return a batch of deleted data sets, without those whose removal failed recently."""
         return datasets.deleted(session, _BATCH_SIZE, without=self._recently_failed())
 
-    def tasks(self, session: Session, tasks: Tasks[Any]) -> Sequence[str]:
-        """Return a batch of deleted and old tasks of a kind, without those whose removal failed recently."""
-        before = self._context.clock() - _KEEP_TASKS
+    def tasks(self, session: Session, tasks: Tasks[Any], kept: timedelta) -> Sequence[str]:
+        """Return a batch of deleted and old tasks of a kind, without those whose removal failed recently.
+
+        Args:
+            kept: for how long after their end.
+        """
+        before = self._context.clock() - kept
         return tasks.to_remove(session, before, _BATCH_SIZE, without=self._recently_failed())
 
     def remove_job(self, job_id: str) -> None:

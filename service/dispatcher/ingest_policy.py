@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from datetime import timedelta
 
 from sqlalchemy.orm import Session
@@ -12,7 +12,6 @@ from service.db.models import IngestRun
 from service.dispatcher.rerun_policy import RerunPolicy, state_of
 from service.runs.endings import Ending
 from service.runs.repository import RunView, WatchedRun
-from service.scheduling.packing import Demand
 from service.states import DatasetState
 
 # Each uses all cores of Ray's head.
@@ -47,14 +46,7 @@ class IngestPolicy(RerunPolicy):
     def live(self, session: Session) -> Sequence[WatchedRun]:
         return ingests.ingesting(session)
 
-    def create(
-        self,
-        session: Session,
-        owner: str,
-        token_hash: str,
-        demand: Demand | None,
-        avoided: Collection[str],
-    ) -> IngestRun | None:
+    def begin(self, session: Session, owner: str, token_hash: str) -> IngestRun | None:
         return ingests.begin_ingest(session, owner, token_hash)
 
     def command(self, run: RunView) -> str:

@@ -14,6 +14,7 @@ from datetime import datetime, timedelta
 
 from sqlalchemy.orm import Session
 
+from service.db.models import Run
 from service.dispatcher.context import DispatcherContext, passed
 from service.dispatcher.driver_errors import UNDELIVERED, driver_ended, undelivered
 from service.dispatcher.executor import Submission
@@ -24,6 +25,7 @@ from service.protocol import UNDELIVERED_EXIT_CODE
 from service.runs import repository as runs
 from service.runs.endings import LONGEST_RETRY, Ending, Retry
 from service.runs.repository import RunView, WatchedRun
+from service.scheduling.packing import Demand
 from service.states import AttemptState
 
 
@@ -45,6 +47,21 @@ class RerunPolicy(RunPolicy[WatchedRun]):
         self._first_checked_at: dict[str, datetime] = {}
         self._undelivered_at: dict[str, datetime] = {}
         """When the last run of each owner ended without the API, for a pause of `LONGEST_RETRY`."""
+
+    def create(
+        self,
+        session: Session,
+        owner: str,
+        token_hash: str,
+        demand: Demand | None,
+        avoided: Collection[str],
+    ) -> Run | None:
+        """Begin the next run of an owner. It is on Ray's head: it needs no place."""
+        return self.begin(session, owner, token_hash)
+
+    @abstractmethod
+    def begin(self, session: Session, owner: str, token_hash: str) -> Run | None:
+        """Add the owner's next run; return `None` if none is due any more."""
 
     @abstractmethod
     def gone(self, culprit: str, losses: int) -> str:

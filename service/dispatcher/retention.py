@@ -1,5 +1,7 @@
 """Retention by age and size, as the settings say: what ended jobs no longer need is removed in batches.
 
+Previews go by age in `garbage`, and by size here.
+
 Files are removed before the rows that name them, so that an interrupted removal is repeated.
 """
 
@@ -18,6 +20,7 @@ from service.db.locks import lock_job
 from service.dispatcher.context import DispatcherContext, passed
 from service.dispatcher.isolation import run_isolated
 from service.storage import deletion, repository
+from service.tasks.repository import delete_oldest_previews
 
 logger = logging.getLogger(__name__)
 
@@ -27,6 +30,8 @@ _BATCH_SIZE = 20
 _ROWS_AT_ONCE, _TRANSACTIONS = 5000, 20
 # A failed removal must not block the others.
 _RETRY_AFTER = timedelta(hours=1)
+# Its requester may be downloading one.
+_KEEP_PREVIEWS = timedelta(hours=1)
 # If so many failed, the store is probably away; and a query takes a limited number of ids.
 _MOST_FAILED = 1000
 
@@ -153,7 +158,7 @@ class Retention:
         logger.info("retention removed the logs of %s", job_id)
 
     def shrink(self, most: int) -> bool:
-        """Remove checkpoints and artifacts of a batch of jobs if the store holds too many bytes.
+        """Remove a batch of previews, or checkpoints and artifacts of a batch of jobs, if the store holds too many bytes.
 
         Returns:
             Whether it holds few enough now, or nothing more may be removed.
@@ -163,7 +168,17 @@ class Retention:
             excess = repository.stored_bytes(session) - most
         if excess <= 0:
             return True
-        left = excess
+        with self._context.write() as session:
+            deleted = delete_oldest_previews(
+                session, excess, now - _KEEP_PREVIEWS, now, _BATCH_SIZE
+            )
+        left = excess - sum(preview.size or 0 for preview in deleted)
+        if deleted:
+            logger.info(
+                "retention deleted %d previews (%.1f MB)", len(deleted), (excess - left) / 1e6
+            )
+        if left <= 0 or len(deleted) == _BATCH_SIZE:
+            return left <= 0
 
         def remove(job_id: str) -> None:
             nonlocal left

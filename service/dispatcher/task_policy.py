@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -14,7 +14,6 @@ from service.dispatcher.context import DispatcherContext
 from service.dispatcher.rerun_policy import RerunPolicy, state_of
 from service.runs.endings import Ending
 from service.runs.repository import RunView, WatchedRun
-from service.scheduling.packing import Demand
 from service.states import TaskState
 from service.tasks.repository import Tasks, preparations, previews
 
@@ -36,14 +35,7 @@ class TaskPolicy(RerunPolicy):
     def live(self, session: Session) -> Sequence[WatchedRun]:
         return self.tasks.running(session)
 
-    def create(
-        self,
-        session: Session,
-        owner: str,
-        token_hash: str,
-        demand: Demand | None,
-        avoided: Collection[str],
-    ) -> Run | None:
+    def begin(self, session: Session, owner: str, token_hash: str) -> Run | None:
         return self.tasks.begin(session, owner, token_hash)
 
     def end(self, session: Session, run: RunView, ending: Ending) -> None:

@@ -47,7 +47,7 @@ class _Checked:
 async def _to_preview(
     dataset_id: str, request: PreviewRequest, caller: Submitter, context: WithContext
 ) -> _Checked:
-    spec = previews.spec_of(dataset_id, request.spec)
+    spec = previews.spec_of(dataset_id, request.spec, request.version)
     return _Checked(request, spec, await check_spec(context, caller, spec))
 
 
@@ -68,6 +68,7 @@ OwnPreviewToChange = Annotated[Preview, Depends(_get_to_change)]
 
 @router.post("/datasets/{dataset_id}/previews", status_code=201, response_model=PreviewView)
 def request_preview(
+    dataset_id: str,
     checked: CheckedRequest,
     caller: Submitter,
     context: WithContext,
@@ -82,6 +83,7 @@ def request_preview(
     answer, repeated = previews.submit(
         session,
         caller,
+        dataset_id,
         checked.request,
         checked.spec,
         key,

@@ -24,14 +24,15 @@ from service.tasks.repository import previews
 from service.tasks.service import check_pending
 
 
-def spec_of(dataset_id: str, spec: dict[str, Any]) -> JobSpec:
-    """Return the spec of a request, on the data set of its path.
+def spec_of(dataset_id: str, spec: dict[str, Any], version: int | None = None) -> JobSpec:
+    """Return the spec of a request, on a version of the data set of its path; None: the newest.
 
     Raises:
         Problem: 422, naming each field at fault as a submission does.
     """
     try:
-        return JobSpec.model_validate({**spec, "dataset": dataset_id})
+        dataset = dataset_id if version is None else f"{dataset_id}@{version}"
+        return JobSpec.model_validate({**spec, "dataset": dataset})
     except ValidationError as error:
         raise spec_problem(field_problems(error, JobSpec)) from error
 
@@ -39,6 +40,7 @@ def spec_of(dataset_id: str, spec: dict[str, Any]) -> JobSpec:
 def submit(
     session: Session,
     caller: Caller,
+    dataset_id: str,
     request: PreviewRequest,
     spec: JobSpec,
     key: str | None,
@@ -64,13 +66,14 @@ def submit(
     keyed = idempotency.Request(
         caller.tenant,
         key,
-        {"preview": spec.dataset} | request.model_dump(mode="json"),
+        # Without the version, which the data set names: other releases do not know it.
+        {"preview": spec.dataset} | request.model_dump(mode="json", exclude={"version"}),
         "preview",
         lambda preview_id: previews.get(session, caller.tenant, preview_id) is not None,
     )
     if (replay := keyed.replay(session)) is not None:
         return replay, True
-    datasets.get(session, caller.tenant, spec.dataset)
+    datasets.get(session, caller.tenant, dataset_id)
     planned = submission.plan(
         session,
         caller.tenant,
@@ -84,7 +87,8 @@ def submit(
     preview = Preview(
         id=ids.new_id("prev"),
         tenant=caller.tenant,
-        dataset_id=planned.dataset.id,
+        dataset_id=dataset_id,
+        dataset_version=planned.version.number,
         state=TaskState.QUEUED,
         spec=spec.model_dump(mode="json", exclude_unset=True),
         resolved=planned.resolved.model_dump(mode="json"),

@@ -26,6 +26,9 @@ class PreviewRequest(BaseModel):
         ),
     ]
     images: Annotated[int, Field(ge=1, le=MOST_IMAGES)] = 8
+    version: Annotated[
+        int | None, Field(ge=1, le=999_999_999, description="Of the data set; null: the newest.")
+    ] = None
 
 
 class PreviewFile(BaseModel):
@@ -52,8 +55,12 @@ class PreviewSummary(BaseModel):
 
     id: str
     dataset_id: str
+    dataset_version: int | None
+    """Null only if a release without versions of previews accepted it, until it is drawn."""
     state: str
     images: int
+    size: int | None
+    """Bytes of its files, once it has succeeded."""
     error: dict[str, Any] | None
     created_at: datetime
     finished_at: datetime | None

@@ -78,6 +78,12 @@ def add(
     return run
 
 
+def add_next(session: Session, kind: type[R], owner: str, token_hash: str) -> R:
+    """Add the run after an owner's newest one."""
+    before = newest(session, kind, owner)
+    return add(session, kind, owner, 1 if before is None else before.number + 1, token_hash)
+
+
 def by_submission_id(session: Session, submission_id: str) -> Run | None:
     """Return the run with this submission id, which may be any text, unless its kind is unknown."""
     if not ids.is_submission_id(submission_id):

@@ -1,4 +1,4 @@
-"""`/v1/storage`: what checkpoints, artifacts, logs and metrics take."""
+"""`/v1/storage`: what checkpoints, artifacts, previews, logs and metrics take."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ router = APIRouter(prefix="/v1", tags=["storage"], route_class=Route)
 
 @router.get("/storage")
 def show_storage(caller: Admin, context: WithContext, session: ReadSession) -> StorageView:
-    """Show what the jobs and uploads of the tenant take, the largest of them, and the free space of a local store."""
+    """Show what the jobs, previews and uploads of the tenant take, the largest of them, and the free space of a local store."""
     settings = context.settings
     total, free = _disk(settings.artifacts_uri)
     only = None if caller.may("operator") else caller.tenant

@@ -36,9 +36,10 @@ from service.db.models import (
     Job,
     JobTag,
     Metric,
+    Preview,
     Run,
 )
-from service.states import TERMINAL, JobStatus
+from service.states import TERMINAL, JobStatus, TaskState
 from service.storage.schemas import (
     LargeJob,
     MetricRows,
@@ -47,6 +48,7 @@ from service.storage.schemas import (
     StoredFiles,
     StoredLogs,
 )
+from service.tasks.repository import previews
 
 _JOBS = Base.metadata.tables[Job.__tablename__]
 # Tables that refer to a job, those that others refer to last.
@@ -216,18 +218,29 @@ def remove_answers(session: Session, before: datetime, limit: int) -> int:
 
 
 def add_sizes(session: Session, limit: int) -> int:
-    """Store the sizes of checkpoints that a version without sizes registered; return their number."""
-    rows = session.scalars(
-        select(Checkpoint)
-        .where(HAS_FILES, Checkpoint.size.is_(None))
-        .limit(limit)
-        # Others lock the checkpoints of a job in another order.
-        .with_for_update(skip_locked=True)
-    ).all()
-    for row in rows:
-        row.size = sum(int(entry["size"]) for entry in row.files)
+    """Store the sizes of checkpoints and previews that versions without sizes registered.
+
+    Returns:
+        Their number of the kind with more, `limit` at most.
+    """
+    kinds: list[tuple[type[Any], ColumnElement[bool]]] = [
+        (Checkpoint, HAS_FILES),
+        (Preview, Preview.state == TaskState.SUCCEEDED),
+    ]
+    counts = []
+    for kind, has_files in kinds:
+        rows = session.scalars(
+            select(kind)
+            .where(has_files, kind.size.is_(None))
+            .limit(limit)
+            # Others lock the checkpoints of a job in another order.
+            .with_for_update(skip_locked=True)
+        ).all()
+        for row in rows:
+            row.size = sum(int(entry["size"]) for entry in row.files)
+        counts.append(len(rows))
     session.flush()
-    return len(rows)
+    return max(counts)
 
 
 def stored_by_tenant(session: Session, *, only: str | None) -> dict[str, int]:
@@ -236,18 +249,20 @@ def stored_by_tenant(session: Session, *, only: str | None) -> dict[str, int]:
     Args:
         only: the one tenant to return; `None`: all.
     """
-    kept = select(Checkpoint.job_id, Checkpoint.size.label("size")).where(_STORED)
-    sizes = union_all(kept, select(Artifact.job_id, Artifact.size.label("size"))).subquery()
-    total = func.sum(sizes.c.size)
-    query = (
-        select(Job.tenant, total)
-        .join(sizes, sizes.c.job_id == Job.id)
-        .group_by(Job.tenant)
-        .having(total > 0)
-        .order_by(Job.tenant)
+    of_jobs = (
+        select(Job.tenant.label("tenant"), kind.size.label("size")).join(
+            kind, kind.job_id == Job.id
+        )
+        for kind in (Checkpoint, Artifact)
     )
+    checkpoints, artifacts = of_jobs
+    drawn = select(Preview.tenant, Preview.size).where(*previews.not_deleted())
+    sizes = union_all(checkpoints.where(_STORED), artifacts, drawn).subquery()
+    total = func.sum(sizes.c.size)
+    query = select(sizes.c.tenant, total).group_by(sizes.c.tenant).having(total > 0)
+    query = query.order_by(sizes.c.tenant)
     if only is not None:
-        query = query.where(Job.tenant == only)
+        query = query.where(sizes.c.tenant == only)
     return {tenant: int(size) for tenant, size in session.execute(query)}
 
 
@@ -262,10 +277,11 @@ def uploaded_by_tenant(session: Session, *, only: str | None) -> dict[str, int]:
 
 
 def stored_bytes(session: Session) -> int:
-    """Return the bytes of all checkpoints and artifacts that are not to be removed, of all tenants."""
+    """Return the bytes of all checkpoints, artifacts and previews that are not to be removed, of all tenants."""
     kept = select(func.sum(Checkpoint.size)).where(_STORED)
     files = select(func.sum(Artifact.size))
-    return sum(int(session.scalar(query) or 0) for query in (kept, files))
+    drawn = select(func.sum(Preview.size)).where(*previews.not_deleted())
+    return sum(int(session.scalar(query) or 0) for query in (kept, files, drawn))
 
 
 def storage_of_tenant(
@@ -311,6 +327,12 @@ def storage_of_tenant(
         datasets=session.scalar(select(func.count()).select_from(Dataset).where(*named)) or 0,
         uploads=files(
             Dataset.upload_received, select(Dataset).where(*named, Dataset.upload_received > 0)
+        ),
+        previews=files(
+            Preview.size,
+            select(Preview).where(
+                Preview.tenant == tenant, Preview.size > 0, *previews.not_deleted()
+            ),
         ),
         deleted_jobs=session.scalar(select(func.count()).select_from(Job).where(own, deleted)) or 0,
         largest_jobs=[LargeJob(**row._mapping) for row in session.execute(largest)],

@@ -39,7 +39,7 @@ class LargeJob(BaseModel):
 
 
 class TenantBytes(BaseModel):
-    """What the checkpoints and artifacts of a tenant take, and its uploads."""
+    """What the checkpoints, artifacts and previews of a tenant take, and its uploads."""
 
     tenant: str
     bytes: int
@@ -60,7 +60,7 @@ class Store(BaseModel):
 
 
 class StorageView(BaseModel):
-    """What the jobs and uploads of a tenant take, without what is about to be removed."""
+    """What the jobs, previews and uploads of a tenant take, without what is about to be removed."""
 
     checkpoints: StoredFiles
     artifacts: StoredFiles
@@ -68,6 +68,7 @@ class StorageView(BaseModel):
     metrics: MetricRows
     datasets: int
     uploads: StoredFiles
+    previews: StoredFiles
     deleted_jobs: int
     """Deleted jobs whose files and rows are not removed yet."""
     largest_jobs: list[LargeJob]

@@ -43,7 +43,7 @@ class Tasks(Generic[T]):
     def __init__(self, row: type[T], run: type[Run], prefix: Prefix, noun: str) -> None:
         self.row, self.run, self.prefix, self.noun = row, run, prefix, noun
 
-    def _exists(self) -> tuple[ColumnElement[bool], ...]:
+    def not_deleted(self) -> tuple[ColumnElement[bool], ...]:
         """Conditions on a task that neither itself nor with its data set was deleted."""
         of_deleted = select(Dataset.id).where(
             Dataset.id == self.row.dataset_id, Dataset.deleted_at.is_not(None)
@@ -58,7 +58,7 @@ class Tasks(Generic[T]):
     def get(self, session: Session, tenant: str, task_id: str) -> T | None:
         """Return a tenant's task."""
         query = select(self.row).where(
-            self.row.id == task_id, self.row.tenant == tenant, *self._exists()
+            self.row.id == task_id, self.row.tenant == tenant, *self.not_deleted()
         )
         return session.scalars(query).one_or_none()
 
@@ -66,14 +66,14 @@ class Tasks(Generic[T]):
         self, session: Session, dataset_id: str, *, after: str | None, limit: int
     ) -> Sequence[T]:
         """Return a data set's tasks, newest first; up to one more than `limit`."""
-        query = select(self.row).where(self.row.dataset_id == dataset_id, *self._exists())
+        query = select(self.row).where(self.row.dataset_id == dataset_id, *self.not_deleted())
         if after is not None:
             query = query.where(self.row.id < after)
         return session.scalars(query.order_by(self.row.id.desc()).limit(limit + 1)).all()
 
     def lock(self, session: Session, task_id: str) -> T | None:
         """Lock a task's row until the transaction ends, and refresh it; `None` if it is deleted."""
-        query = select(self.row).where(self.row.id == task_id, *self._exists())
+        query = select(self.row).where(self.row.id == task_id, *self.not_deleted())
         locking = query.with_for_update(of=self.row).execution_options(populate_existing=True)
         return session.scalars(locking).one_or_none()
 
@@ -86,7 +86,7 @@ class Tasks(Generic[T]):
         session.execute(select(Token.id).where(Token.id == token_id).with_for_update())
         query = select(func.count()).select_from(self.row)
         of_token = query.where(
-            self.row.token_id == token_id, self.row.state.in_(_PENDING), *self._exists()
+            self.row.token_id == token_id, self.row.state.in_(_PENDING), *self.not_deleted()
         )
         return session.execute(of_token).scalar_one()
 
@@ -106,7 +106,9 @@ class Tasks(Generic[T]):
         position = func.row_number().over(partition_by=self.row.tenant, order_by=self.row.id)
         queued = (
             select(self.row.tenant, self.row.id, position.label("position"))
-            .where(self.row.state == TaskState.QUEUED, self.row.id.not_in(without), *self._exists())
+            .where(
+                self.row.state == TaskState.QUEUED, self.row.id.not_in(without), *self.not_deleted()
+            )
             .subquery()
         )
         first = select(queued.c.tenant, queued.c.id).where(queued.c.position <= free)
@@ -129,7 +131,7 @@ class Tasks(Generic[T]):
             .where(
                 self.run.state.in_(LIVE_ATTEMPT),
                 self.row.state == TaskState.RUNNING,
-                *self._exists(),
+                *self.not_deleted(),
             )
             .order_by(self.run.owner)
         )
@@ -139,16 +141,14 @@ class Tasks(Generic[T]):
         """Move queued -> running; return the new run, or `None` if too late."""
         moved = session.execute(
             update(self.row)
-            .where(self.row.id == task_id, self.row.state == TaskState.QUEUED, *self._exists())
+            .where(self.row.id == task_id, self.row.state == TaskState.QUEUED, *self.not_deleted())
             .values(state=TaskState.RUNNING)
             .returning(self.row.id)
             .execution_options(synchronize_session=False)
         ).scalar()
         if moved is None:
             return None
-        before = runs.newest(session, self.run, task_id)
-        number = before.number + 1 if before is not None else 1
-        return runs.add(session, self.run, task_id, number, token_hash)
+        return runs.add_next(session, self.run, task_id, token_hash)
 
     def end(
         self,
@@ -179,7 +179,7 @@ class Tasks(Generic[T]):
                 self.row.id == task_id,
                 self.row.state == TaskState.RUNNING,
                 run.exists(),
-                *self._exists(),
+                *self.not_deleted(),
             )
             .values(state=state, **columns)
             .returning(self.row.id)
@@ -196,7 +196,7 @@ class Tasks(Generic[T]):
         self, session: Session, before: datetime, limit: int, without: Collection[str]
     ) -> Sequence[str]:
         """Return tasks that were deleted, also with their data set, or that ended before a time."""
-        deleted, with_dataset = self._exists()
+        deleted, with_dataset = self.not_deleted()
         return session.scalars(
             select(self.row.id)
             .where(
@@ -241,3 +241,31 @@ def same_preparation(session: Session, wanted: Preparation) -> Preparation | Non
         *equal, Preparation.state != TaskState.FAILED, Preparation.deleted_at.is_(None)
     )
     return session.scalars(query.order_by(Preparation.id.desc()).limit(1)).one_or_none()
+
+
+def delete_oldest_previews(
+    session: Session, needed: int, before: datetime, now: datetime, limit: int
+) -> Sequence[Preview]:
+    """Delete the previews that ended first, until enough bytes are freed; return them.
+
+    Args:
+        needed: bytes to free.
+        before: only those that ended before this time.
+        limit: of their number.
+    """
+    oldest = session.scalars(
+        select(Preview)
+        .where(Preview.size > 0, Preview.finished_at < before, *previews.not_deleted())
+        .order_by(Preview.finished_at, Preview.id)
+        .limit(limit)
+        .with_for_update(of=Preview, skip_locked=True)
+    )
+    deleted: list[Preview] = []
+    for row in oldest:
+        if needed <= 0:
+            break
+        row.deleted_at = now
+        needed -= row.size or 0
+        deleted.append(row)
+    session.flush()
+    return deleted

@@ -13,8 +13,6 @@ from service import ids, lifecycle, registration
 from service.api.problems import field_problem
 from service.artifacts.storage import Storage
 from service.checkpoints import repository as checkpoints
-from service.datasets import repository as datasets
-from service.datasets.versions import repository as versions
 from service.db.models import Artifact, Evaluation
 from service.protocol import (
     NO_ROOM,
@@ -31,14 +29,14 @@ from service.protocol import (
     FinishReport,
     MetricBatch,
     Resume,
-    WorkerDataset,
+    readable_fields,
 )
 from service.runs.endings import Ending, Retry
 from service.scheduling import repository as scheduling
 from service.scheduling.automatic import with_numbers
 from service.settings import Settings
 from service.states import StaleAttempt
-from service.worker_api import repository
+from service.worker_api import datasets, repository
 from service.worker_api.paths import check_below
 
 _RETRIES = {
@@ -73,7 +71,7 @@ class AttemptSession:
         evaluate_dataset = None
         if job.evaluate_dataset_id is not None:
             number = job.evaluate_dataset_version or 1
-            evaluate_dataset = self._dataset(job.evaluate_dataset_id, number)
+            evaluate_dataset = datasets.of_version(self.session, job.evaluate_dataset_id, number)
         resume = None
         if attempt.resume_checkpoint_id is not None:
             checkpoint = checkpoints.by_id(self.session, attempt.resume_checkpoint_id)
@@ -84,7 +82,6 @@ class AttemptSession:
                 step=checkpoint.step,
                 branch=checkpoint.job_id != job.id,
             )
-        readable = settings.readable_folders(job.tenant)
         return AttemptStart(
             spec=spec_versions.for_older(
                 with_numbers(
@@ -95,35 +92,17 @@ class AttemptSession:
                     job.gpus_per_worker,
                 )
             ),
-            dataset=self._dataset(job.dataset_id, job.dataset_version),
+            dataset=datasets.of_version(self.session, job.dataset_id, job.dataset_version),
             evaluate_dataset=evaluate_dataset,
             resume=resume,
             artifacts_uri=storage.attempt_uri(job.id, attempt.number),
             heartbeat_seconds=settings.heartbeat_seconds,
-            dataset_roots=[str(root) for root in readable.roots],
-            excluded_folders=[str(folder) for folder in readable.excluded],
-            dataset_uris=None if readable.uris is None else list(readable.uris),
-            excluded_uris=list(readable.excluded_uris),
             excluded_nodes=scheduling.excluded_nodes(
                 self.session,
                 job.resources,
                 scheduling.avoided_nodes(self.session, job.id, attempt.number),
             ),
-        )
-
-    def _dataset(self, dataset_id: str, number: int) -> WorkerDataset:
-        dataset = datasets.by_id(self.session, dataset_id)
-        version = versions.of_job(self.session, dataset_id, number)
-        assert version is not None, "a data set is kept while an unfinished job needs it"
-        index_uri = version.index_uri
-        assert index_uri is not None, "so are the files of the version"
-        return WorkerDataset(
-            id=dataset.id,
-            name=dataset.name,
-            uri=dataset.uri,
-            index_uri=index_uri,
-            facts=version.facts,
-            upload_folder=dataset.upload_folder,
+            **readable_fields(settings.readable_folders(job.tenant)),
         )
 
     def damaged(self, report: DamageReport, storage: Storage, settings: Settings) -> AttemptStart:

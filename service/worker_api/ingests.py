@@ -10,17 +10,17 @@ from sqlalchemy.orm import Session
 from dasl_core.spec.locations import only
 from dasl_core.spec.source import SourceOptions
 from dasl_core.vocabulary import Desired
-from service import credentials
 from service.api.problems import validated
 from service.artifacts.storage import Storage
 from service.datasets import repository as datasets
 from service.datasets.ingests import repository as ingests
 from service.datasets.versions import repository as versions
 from service.db.models import DatasetVersion, IngestRun
-from service.protocol import ErrorReport, IngestProgress, IngestReport, IngestStart
+from service.protocol import ErrorReport, IngestProgress, IngestReport, IngestStart, readable_fields
 from service.runs import repository as runs
 from service.settings import Settings
 from service.states import AttemptState, DatasetState, StaleAttempt
+from service.worker_api.fencing import newest_run
 from service.worker_api.ingest_estimate import record_progress
 from service.worker_api.paths import check_below
 
@@ -37,12 +37,8 @@ class IngestSession:
         dataset = datasets.lock(session, dataset_id)
         if dataset is None:
             raise StaleAttempt(f"the data set {dataset_id} was deleted")
-        run = runs.newest(session, IngestRun, dataset_id)
-        # The token was checked before, but without the lock.
-        current = run is not None and run.number == number
-        if run is None or not current or not credentials.token_matches(token, run.token_hash):
-            raise StaleAttempt(f"the ingest of {dataset_id} was superseded")
-        self.dataset, self.run = dataset, run
+        self.dataset = dataset
+        self.run = newest_run(session, IngestRun, dataset_id, number, token)
 
     def start(self, storage: Storage, settings: Settings) -> IngestStart:
         """Mark the run as running and return all that it needs."""
@@ -56,13 +52,10 @@ class IngestSession:
             uri=self.dataset.uri,
             source=SourceOptions.model_validate(self.dataset.source or {}),
             artifacts_uri=storage.dataset_uri(dataset_id),
-            dataset_roots=[str(root) for root in readable.roots],
-            excluded_folders=[str(folder) for folder in readable.excluded],
-            dataset_uris=None if readable.uris is None else list(readable.uris),
-            excluded_uris=list(readable.excluded_uris),
             # Once the first ingest is over, this one is a refresh.
             previous_index_uri=self.dataset.index_uri,
             heartbeat_seconds=settings.heartbeat_seconds,
+            **readable_fields(readable),
         )
 
     def heartbeat(self, progress: dict[str, object]) -> Desired:

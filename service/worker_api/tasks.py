@@ -9,11 +9,9 @@ from sqlalchemy.orm import Session
 
 from dasl_core.spec import versions as spec_versions
 from dasl_core.vocabulary import Desired
-from service import credentials
 from service.api.problems import validated
 from service.artifacts.storage import Storage
 from service.datasets import repository as datasets
-from service.datasets.versions import repository as versions
 from service.db.models import Preparation, Preview, Task
 from service.protocol import (
     IngestProgress,
@@ -21,13 +19,15 @@ from service.protocol import (
     PreparationStart,
     PreviewReport,
     PreviewStart,
-    WorkerDataset,
+    readable_fields,
 )
 from service.runs import liveness
 from service.runs import repository as runs
 from service.settings import Settings
 from service.states import AttemptState, StaleAttempt, TaskState
 from service.tasks.repository import Tasks, preparations, previews
+from service.worker_api import datasets as worker_datasets
+from service.worker_api.fencing import newest_run
 from service.worker_api.ingest_estimate import record_progress
 from service.worker_api.paths import check_below
 
@@ -48,12 +48,8 @@ class TaskSession(Generic[T]):
         task = tasks.lock(session, task_id)
         if task is None:
             raise StaleAttempt(f"{task_id} was deleted")
-        run = runs.newest(session, tasks.run, task_id)
-        # The token was checked before, but without the lock.
-        current = run is not None and run.number == number
-        if run is None or not current or not credentials.token_matches(token, run.token_hash):
-            raise StaleAttempt(f"the run of {task_id} was superseded")
-        self.task, self.run = task, run
+        self.task = task
+        self.run = newest_run(session, tasks.run, task_id, number, token)
 
     def heartbeat(self, progress: dict[str, object]) -> Desired:
         """Record a heartbeat; return "run": the API never requests that a task stops."""
@@ -61,18 +57,18 @@ class TaskSession(Generic[T]):
         liveness.record_heartbeat(self.run, datetime.now(UTC))
         return "run"
 
-    def _start(self, settings: Settings) -> dict[str, Any]:
-        """Mark the run as running and return the fields of a `TaskStart`."""
+    def _start(self, version: int, settings: Settings) -> dict[str, Any]:
+        """Mark the run as running and return the fields of a `TaskStart`.
+
+        Args:
+            version: of the data set.
+        """
         self._check_not_over()
         task = self.task
         runs.move(self.session, self.tasks.run, task.id, self.run.number, AttemptState.RUNNING)
-        readable = settings.readable_folders(task.tenant)
         return {
-            "dataset": WorkerDataset.model_validate(datasets.by_id(self.session, task.dataset_id)),
-            "dataset_roots": [str(root) for root in readable.roots],
-            "excluded_folders": [str(folder) for folder in readable.excluded],
-            "dataset_uris": None if readable.uris is None else list(readable.uris),
-            "excluded_uris": list(readable.excluded_uris),
+            "dataset": worker_datasets.of_version(self.session, task.dataset_id, version),
+            **readable_fields(settings.readable_folders(task.tenant)),
         }
 
     def _end(self, report: PreviewReport | PreparationReport, **columns: Any) -> None:
@@ -111,12 +107,15 @@ class PreviewSession(TaskSession[Preview]):
         """
         preview = self.task
         spec_versions.load(preview.resolved, preview.spec_version)
+        if preview.dataset_version is None:
+            preview.dataset_version = datasets.by_id(self.session, preview.dataset_id).version
         return PreviewStart(
-            **self._start(settings),
+            **self._start(preview.dataset_version, settings),
             spec=spec_versions.for_older(
                 spec_versions.upgrade(preview.resolved, preview.spec_version)
             ),
             images=preview.images,
+            dataset_version=preview.dataset_version,
             artifacts_uri=storage.preview_uri(preview.id),
         )
 
@@ -125,7 +124,9 @@ class PreviewSession(TaskSession[Preview]):
         if report.uri is not None:
             check_below(report.uri, storage.preview_uri(self.task.id))
         files = [entry.model_dump() for entry in report.files]
-        self._end(report, uri=report.uri, files=files)
+        succeeded = report.state == "succeeded"
+        size = sum(entry.size for entry in report.files) if succeeded else None
+        self._end(report, uri=report.uri, files=files, size=size)
 
 
 class PreparationSession(TaskSession[Preparation]):
@@ -137,14 +138,8 @@ class PreparationSession(TaskSession[Preparation]):
     def start(self, storage: Storage, settings: Settings) -> PreparationStart:
         """Mark the run as running and return all that it needs."""
         preparation = self.task
-        fields = self._start(settings)
-        # The data set may have been refreshed since.
-        version = versions.of_job(self.session, preparation.dataset_id, preparation.dataset_version)
-        if version is None or version.index_uri is None:
-            raise StaleAttempt(f"the version that {preparation.id} prepares was removed")
-        fields["dataset"].index_uri = version.index_uri
         return PreparationStart(
-            **fields,
+            **self._start(preparation.dataset_version, settings),
             image_size=preparation.image_size,
             channels=preparation.channels,
             image_cache=preparation.image_cache,

@@ -16,6 +16,7 @@ from dasl_core.methods import build_method
 from dasl_core.spec import ResolvedJobSpec
 from dasl_core.train import evaluation
 from dasl_core.train.evaluation import DISTANCES, RAW_SIDE, Evaluator
+from dasl_core.train.features import ImageEncoder, eval_mode
 from tests.support.gloo_pool import GlooPool
 from tests.support.training_world import image_folder, ingest, resolved
 
@@ -26,20 +27,19 @@ def evaluator_of(
     spec: ResolvedJobSpec,
     train: ImageSet,
     held_out: ImageSet,
-    kind: type[Evaluator] = Evaluator,
+    kind: type[ImageEncoder] = ImageEncoder,
 ) -> Evaluator:
     """Create an evaluator as a run does."""
-    return kind(
-        spec.evaluate,
+    encoder = kind(
         spec.augment.of_view(0),
-        train,
-        held_out,
+        crop_pct=spec.evaluate.crop_pct,
         image_size=spec.backbone.image_size,
         normalization=spec.backbone.normalization,
         precision=spec.train.precision,
         seed=spec.train.seed,
         device=torch.device("cpu"),
     )
+    return Evaluator(spec.evaluate, encoder, train, held_out)
 
 
 @pytest.mark.parametrize(("image_size", "side"), [(16, 16), (96, RAW_SIDE)])
@@ -50,7 +50,7 @@ def test_raw_pixels_are_downsampled(tmp_path: Path, image_size: int, side: int) 
     images = ImageSet(canvases, np.arange(len(index)))
     widths = []
 
-    class Recording(Evaluator):
+    class Recording(ImageEncoder):
         def features(self, *arguments: object, **options: object) -> Tensor:
             features = super().features(*arguments, **options)  # type: ignore[arg-type]
             widths.append(features.shape[1])
@@ -61,7 +61,7 @@ def test_raw_pixels_are_downsampled(tmp_path: Path, image_size: int, side: int) 
     canvases.close()
     assert set(widths) == {3 * side * side}
     assert metrics["recall_at_1"] > 0.9  # one color per class
-    assert evaluator.image_size == image_size
+    assert evaluator.encoder.image_size == image_size
 
 
 @pytest.fixture
@@ -132,8 +132,8 @@ def test_evaluator_metrics_equal_metric_functions(build: Build, pictures: Datase
     network = network_with_a_head().eval()
     metrics = evaluator.backbone(network)
     bank, x = (
-        evaluator.features(network, evaluator.train),
-        evaluator.features(network, evaluator.held_out),
+        evaluator.encoder.features(network, evaluator.train),
+        evaluator.encoder.features(network, evaluator.held_out),
     )
     labels = torch.tensor(pictures.labels)
     train_y, y = labels[evaluator.train.indices], labels[evaluator.held_out.indices]
@@ -156,7 +156,7 @@ def test_queries_are_searched_in_the_gallery(build: Build, tmp_path: Path) -> No
         file.rename(file.parent / "gallery" / file.name)
     index = ingest(folder)
     evaluator, network = build(index, gallery="gallery"), network_with_a_head().eval()
-    x, y = evaluator.features(network, evaluator.held_out), evaluator.labels
+    x, y = evaluator.encoder.features(network, evaluator.held_out), evaluator.labels
     assert y is not None
     inside = torch.tensor(["/gallery/" in index.paths[i] for i in evaluator.held_out.indices])
     expected = evaluate.recall_at_k(x[~inside], y[~inside], [1, 2], gallery=(x[inside], y[inside]))
@@ -177,8 +177,8 @@ def test_phi_distances_are_of_the_embeddings_that_the_loss_compares(
     evaluator = build(pictures)
     metrics = evaluator.phi_distances(method)
     assert [module.training for module in method.modules()] == modes
-    with evaluation.eval_mode(method):
-        phi = evaluator.features(
+    with eval_mode(method):
+        phi = evaluator.encoder.features(
             lambda x: method([x, x][: spec.method.num_views])["embeddings"][0], evaluator.held_out
         )
     y = torch.tensor(pictures.labels)[evaluator.held_out.indices]
@@ -199,16 +199,16 @@ def test_subset_of_held_out_images_has_all_classes(
     evaluator = build(pictures, knn={"bank": 6})
     network = network_with_a_head()
     metrics = evaluator.backbone(network)
-    with evaluation.eval_mode(network):
-        x = evaluator.features(network, evaluator.held_out)[::3]
-        bank = evaluator.features(network, evaluator.train)[::3]
+    with eval_mode(network):
+        x = evaluator.encoder.features(network, evaluator.held_out)[::3]
+        bank = evaluator.encoder.features(network, evaluator.train)[::3]
     assert metrics["distance_mean"] == metrics["class_distance_mean"]
     assert metrics["uniformity"] == evaluate.uniformity(x)
     labels = torch.tensor(pictures.labels)
     expected = evaluate.knn_accuracy(
         bank,
         labels[evaluator.train.indices][::3],
-        evaluator.features(network.eval(), evaluator.held_out),
+        evaluator.encoder.features(network.eval(), evaluator.held_out),
         labels[evaluator.held_out.indices],
     )
     assert metrics["knn_top1"] == expected
@@ -238,11 +238,11 @@ def test_long_evaluations_say_that_they_are_alive(
 ) -> None:
     evaluator = build(pictures, clustering={"restarts": 7})
     beats: list[None] = []
-    monkeypatch.setattr(evaluator, "features", lambda _, images: torch.rand(len(images), 4))
+    monkeypatch.setattr(evaluator.encoder, "features", lambda _, images: torch.rand(len(images), 4))
     monkeypatch.setattr(
-        evaluator, "_own_features", lambda _, images, mine, d: torch.rand(len(images), d)
+        evaluator.encoder, "own_features", lambda _, images, mine, d: torch.rand(len(images), d)
     )
-    evaluator.check = lambda: beats.append(None)
+    evaluator.encoder.check = lambda: beats.append(None)
     evaluator.raw_pixels()
     assert len(beats) == 1 + 7, "a block of k-NN, and each start of k-means"
 
@@ -281,10 +281,10 @@ def features_on_some_ranks(root: str, view: int | None) -> np.ndarray:
     evaluator = evaluator_of(resolved(index), images, images)
     with (
         pytest.MonkeyPatch.context() as patch,
-        evaluation.eval_mode(network_with_a_head()) as network,
+        eval_mode(network_with_a_head()) as network,
     ):
-        patch.setattr(evaluation, "FEATURE_BATCH", 4)  # several batches per rank
-        features = evaluator.features(network, images, view).numpy()
+        patch.setattr("dasl_core.train.features.FEATURE_BATCH", 4)  # several batches per rank
+        features = evaluator.encoder.features(network, images, view).numpy()
     canvases.close()
     return features
 

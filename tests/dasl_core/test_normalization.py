@@ -307,7 +307,9 @@ def test_views_and_evaluation_feed_weights_as_they_were_trained(
         try:
             evaluator = trainer.validator.evaluator
             assert evaluator is not None
-            held_out = evaluator.features(lambda pixels: pixels.flatten(1), evaluator.held_out)
+            held_out = evaluator.encoder.features(
+                lambda pixels: pixels.flatten(1), evaluator.held_out
+            )
             views = trainer.view_maker.make(next(trainer.loader.epoch(0)), 0)
         finally:
             trainer.close()

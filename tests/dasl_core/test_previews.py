@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import weakref
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -14,11 +15,15 @@ import torch
 import yaml
 from PIL import Image
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 from typer.testing import CliRunner
 
 from dasl_core import previews
 from dasl_core.data.index import DatasetIndex
 from dasl_core.data.loader import Batch
+from dasl_core.data.views.color import LUMA, RGB_TO_YIQ
+from dasl_core.previews import Drawing
+from dasl_core.previews.drawing import Row
 from dasl_core.previews.pictures import picture, sketch
 from dasl_core.spec.methods.config import ResolvedMultiCropConfig
 from dasl_core.train.views import ViewMaker
@@ -28,8 +33,8 @@ from tests.support.training_world import image_folder, ingest, resolved, run, ti
 Drawn = dict[int, tuple[Batch, list[Tensor]]]
 
 
-def recorded(drawn: Drawn) -> Any:
-    """Let every `ViewMaker` record what it draws in the first epoch, by step."""
+def of_training(drawn: Drawn) -> Any:
+    """Let every `ViewMaker` record the batches of the first epoch and their views, by step."""
     make = ViewMaker.make
 
     def recording(maker: ViewMaker, batch: Batch, step: int) -> list[Tensor]:
@@ -38,6 +43,18 @@ def recorded(drawn: Drawn) -> Any:
         return views
 
     return patch.object(ViewMaker, "make", recording)
+
+
+def of_preview(rendered: list[tuple[Tensor, Tensor]]) -> Any:
+    """Let every `ViewMaker` record the canvases and views of each call that renders a view."""
+    render = ViewMaker.render
+
+    def recording(maker: ViewMaker, canvases: Tensor, *how: Any) -> list[Tensor]:
+        [view] = render(maker, canvases, *how)
+        rendered.append((canvases, view.clone()))
+        return [view]
+
+    return patch.object(ViewMaker, "render", recording)
 
 
 @pytest.mark.parametrize(
@@ -57,58 +74,135 @@ def test_views_are_those_of_the_training(
     spec = resolved(pictures, **changes)
     trained: Drawn = {}
     once = spec.model_copy(update={"train": spec.train.model_copy(update={"epochs": 1})})
-    with recorded(trained):
+    with of_training(trained):
         run(once, pictures, cache, None)
-    drawn: Drawn = {}
-    images = spec.train.batch_size + 5
-    with recorded(drawn):
-        preview = previews.draw(spec, pictures, images)
-    assert list(drawn) == [0, 1]
-    assert [len(batch.canvases) for batch, _ in drawn.values()] == [spec.train.batch_size, 5]
-    for step, (batch, views) in drawn.items():
-        of_training, expected = trained[step]
-        shown = len(batch.canvases)
-        assert torch.equal(batch.indices, of_training.indices)
-        assert torch.equal(batch.canvases, of_training.canvases[:shown])
-        assert len(views) == len(expected) == spec.method.num_views
-        for view, other in zip(views, expected, strict=True):
-            assert torch.equal(view, other[:shown])
-    positions = torch.cat([batch.indices for batch, _ in trained.values()])
-    assert [row.position for row in preview.rows] == positions[:images].tolist()
+    for at_a_time in (1, 4):
+        check_drawn(Drawing(spec, pictures, spec.train.batch_size + 5, threads=at_a_time), trained)
+
+
+def check_drawn(drawing: Drawing, trained: Drawn) -> None:
+    """Check that the images of a preview, and their views before they are rounded, are those of a training."""
+    rendered: list[tuple[Tensor, Tensor]] = []
+    with of_preview(rendered):
+        rows = list(drawing.rows())
+    size, count = drawing.spec.train.batch_size, len(drawing.views)
+    assert [(row.step, row.place) for row in rows] == [divmod(n, size) for n in range(size + 5)]
+    for number in range(count):
+        canvases = torch.cat([pixels for pixels, _ in rendered[number::count]])
+        views = torch.cat([view for _, view in rendered[number::count]])
+        for row, canvas, view in zip(rows, canvases, views, strict=True):
+            batch, expected = trained[row.step]
+            assert row.position == batch.indices[row.place]
+            assert torch.equal(canvas, batch.canvases[row.place])
+            assert torch.equal(view, expected[number][row.place])
+
+
+PLAIN = {"crop_scale": (1, 1), "flip": 0, "jitter": 0, "grayscale": 0}
 
 
 def test_pictures_are_the_views_before_normalization(pictures: DatasetIndex) -> None:
-    plain = {"crop_scale": (1, 1), "flip": 0, "jitter": 0, "grayscale": 0}
-    spec = resolved(pictures, augment=plain, backbone={"image_size": 32})
-    row = previews.draw(spec, pictures, 1).rows[0]
+    spec = resolved(pictures, augment=PLAIN, backbone={"image_size": 32})
+    [row] = Drawing(spec, pictures, 1).rows()
     original = pictures.decode(row.position, 3)
     assert (row.original.permute(1, 2, 0).numpy() == original).all()
     # 20 x 24 pixels are stretched to 32 x 32.
     stretched = Image.fromarray(original).resize((32, 32), Image.Resampling.BILINEAR)
     difference = row.views[0].permute(1, 2, 0).numpy().astype(int) - np.asarray(stretched)
     assert abs(difference).max() <= 1
+    assert row.draws[0] == {
+        "crop": [0, 0, 20, 24],
+        "flip": False,
+        "vertical_flip": False,
+        "rotate": 0,
+        "brightness": 1,
+        "saturation": 1,
+        "hue": 0,
+        "grayscale": False,
+        "contrast": 1,
+        "blur": 0,
+        "solarize": False,
+        "channel_drop": None,
+    }
+
+
+def redrawn(row: Row, draws: dict[str, Any], size: int) -> np.ndarray:
+    """Compute a view (size, size, 3) of an image, in [0, 1], from what it has drawn, without a blur."""
+    x, y, width, height = draws["crop"]
+    image = Image.fromarray(row.original.permute(1, 2, 0).numpy())
+    part = image.crop((x, y, x + width, y + height)).resize((size, size), Image.Resampling.BILINEAR)
+    pixels = np.asarray(part) / 255
+    pixels = pixels[:, ::-1] if draws["flip"] else pixels
+    pixels = pixels[::-1] if draws["vertical_flip"] else pixels
+    pixels = np.rot90(pixels, draws["rotate"] // 90) * draws["brightness"]
+    to_yiq = np.array(RGB_TO_YIQ)
+    yiq = pixels @ to_yiq.T
+    chroma = (yiq[..., 1] + 1j * yiq[..., 2]) * np.exp(2j * np.pi * draws["hue"])
+    chroma *= 0 if draws["grayscale"] else draws["saturation"]
+    pixels = np.stack([yiq[..., 0], chroma.real, chroma.imag], axis=-1) @ np.linalg.inv(to_yiq).T
+    mean = (pixels @ np.array(LUMA)).mean()
+    pixels = np.clip(mean + draws["contrast"] * (pixels - mean), 0, 1)
+    inverted: np.ndarray = np.minimum(pixels, 1 - pixels) if draws["solarize"] else pixels
+    return inverted
+
+
+def test_views_follow_from_what_is_said_to_be_drawn(pictures: DatasetIndex) -> None:
+    recipe = {"crop_scale": (0.2, 1), "vertical_flip": 0.5, "rotate": 0.75, "solarize": 0.3}
+    spec = resolved(pictures, augment=recipe | {"blur": 0}, backbone={"image_size": 64})
+    rows = list(Drawing(spec, pictures, 20).rows())
+    drawn = [draws for row in rows for draws in row.draws]
+    for row in rows:
+        for view, draws in zip(row.views, row.draws, strict=True):
+            expected = 255 * redrawn(row, draws, 64)
+            difference = view.permute(1, 2, 0).numpy() - expected
+            assert abs(difference).max() <= 2, draws
+    assert {draws["rotate"] for draws in drawn} == {0, 90, 180, 270}
+    for name in ("flip", "vertical_flip", "grayscale", "solarize"):
+        assert {draws[name] for draws in drawn} == {False, True}, name
+    for name in ("brightness", "contrast", "saturation", "hue"):
+        assert len({draws[name] for draws in drawn}) > 10, name
+
+
+def test_blurs_and_dropped_bands_are_said(bands: DatasetIndex) -> None:
+    recipe = PLAIN | {"blur": 0.5, "channel_drop": 0.5}
+    spec = resolved(bands, augment=recipe, backbone=BANDS, evaluate={"holdout": None})
+    rows = list(Drawing(spec, bands, 12).rows())
+    drawn = [draws for row in rows for draws in row.draws]
+    assert {draws["channel_drop"] for draws in drawn} > {None}
+    assert {draws["blur"] > 0 for draws in drawn} == {False, True}
+    assert {(draws["saturation"], draws["hue"], draws["grayscale"]) for draws in drawn} == {
+        (None, None, None)
+    }
+    contrasts: dict[bool, list[float]] = {False: [], True: []}
+    for row in rows:
+        for view, draws in zip(row.views, row.draws, strict=True):
+            flat = [len(band.unique()) == 1 for band in view]
+            assert flat == [number == draws["channel_drop"] for number in range(5)]
+            kept = view[0 if draws["channel_drop"] != 0 else 1]
+            contrasts[draws["blur"] > 0.5].append(kept.float().diff().abs().mean().item())
+    assert max(contrasts[True]) < min(contrasts[False])
 
 
 def test_nothing_is_held_out_with_other_images_to_evaluate_on(pictures: DatasetIndex) -> None:
     spec = resolved(pictures, train={"batch_size": 27}, evaluate={"dataset": "others"})
-    rows = previews.draw(spec, pictures, 27).rows
+    rows = Drawing(spec, pictures, 27).rows()
     assert sorted(row.position for row in rows) == list(range(27))
 
 
 def test_files_and_settings(pictures: DatasetIndex, tmp_path: Path) -> None:
     spec = resolved(pictures, method={"name": "dino"})
     assert isinstance(spec.method, ResolvedMultiCropConfig)
-    previews.write(previews.draw(spec, pictures, 3), tmp_path)
-    files = previews.write(previews.draw(spec, pictures, 2), tmp_path)
+    previews.write(Drawing(spec, pictures, 3), tmp_path)
+    files = previews.write(Drawing(spec, pictures, 2), tmp_path, version=4)
     assert {file.name for file in tmp_path.iterdir()} == {file.name for file in files}
     parts = ("original", "view0", "view1", "view2", "view3")
     singles = {f"{number}-{part}.png" for number in range(2) for part in parts}
     assert {file.name for file in files} == {"sheet.png", "preview.json", *singles}
     settings = json.loads((tmp_path / "preview.json").read_text())
-    assert settings["seed"] == 3
+    assert (settings["seed"], settings["dataset_version"]) == (3, 4)
     assert [view["local"] for view in settings["views"]] == [False, False, True, True]
     assert settings["views"][2]["augment"]["crop_scale"] == list(spec.method.local_scale)
     assert [image["step"] for image in settings["images"]] == [0, 0]
+    assert [len(image["views"]) for image in settings["images"]] == [4, 4]
     assert settings["images"][0]["key"].startswith(settings["images"][0]["class"])
     assert settings["spec"]["augment"] == spec.augment.model_dump(mode="json")
     with Image.open(tmp_path / "0-view2.png") as local:
@@ -118,13 +212,14 @@ def test_files_and_settings(pictures: DatasetIndex, tmp_path: Path) -> None:
 def test_image_that_is_gone_is_named(tmp_path: Path) -> None:
     index = ingest(image_folder(tmp_path / "images"))
     spec = resolved(index, train={"batch_size": 8})
-    position = previews.draw(spec, index, 1).rows[0].position
-    (tmp_path / "images" / index.paths[position]).unlink()
-    preview = previews.draw(spec, index, 2)
-    assert preview.rows[0].unreadable is not None
-    assert preview.rows[1].unreadable is None
-    previews.write(preview, tmp_path / "out")
-    assert json.loads((tmp_path / "out" / "preview.json").read_text())["images"][0]["unreadable"]
+    [row] = Drawing(spec, index, 1).rows()
+    key = index.paths[row.position]
+    (tmp_path / "images" / key).unlink()
+    drawing = Drawing(spec, index, 2)
+    previews.write(drawing, tmp_path / "out")
+    images = json.loads((tmp_path / "out" / "preview.json").read_text())["images"]
+    assert drawing.unreadable == {key: images[0]["unreadable"]}
+    assert images[1]["unreadable"] is None
 
 
 def test_deep_pixels_are_shown_through_the_window(tmp_path: Path) -> None:
@@ -136,7 +231,7 @@ def test_deep_pixels_are_shown_through_the_window(tmp_path: Path) -> None:
     spec = resolved(
         index, backbone={"in_channels": 1, "window": (1000, 3000)}, evaluate={"holdout": None}
     )
-    row = previews.draw(spec, index, 1).rows[0]
+    [row] = Drawing(spec, index, 1).rows()
     assert row.original.shape == (1, 24, 20)
     assert row.original[0, 0, 0] <= 1
     assert row.original[0, 12, 0] == pytest.approx(128, abs=3)
@@ -153,16 +248,77 @@ def test_bands_become_a_grid_and_a_sketch() -> None:
     assert np.asarray(picture(bands[:3])).shape == (4, 6, 3)
 
 
-def test_too_many_pixels_are_refused_with_a_number_that_works(
-    pictures: DatasetIndex, monkeypatch: pytest.MonkeyPatch
+BANDS = {"image_size": 64, "in_channels": 5, "window": (0, 4000)}
+
+
+@pytest.fixture(scope="module")
+def bands(tmp_path_factory: pytest.TempPathFactory) -> DatasetIndex:
+    """Twelve images of five bands of noise."""
+    folder, random = tmp_path_factory.mktemp("bands"), np.random.default_rng(3)
+    for number in range(12):
+        pixels = random.integers(0, 4000, (80, 80, 5), dtype=np.uint16)
+        tifffile.imwrite(
+            folder / f"{number:02}.tif", pixels, photometric="minisblack", planarconfig="contig"
+        )
+    return ingest(folder)
+
+
+class Held(TorchDispatchMode):
+    """Counts the bytes of the tensors that operations of this thread create, while they exist."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.now, self.most = 0, 0
+        self._seen: set[int] = set()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **kwargs or {})
+        for tensor in result if isinstance(result, (list, tuple)) else [result]:
+            if isinstance(tensor, Tensor) and id(tensor.untyped_storage()) not in self._seen:
+                self._hold(tensor.untyped_storage())
+        return result
+
+    def _hold(self, storage: torch.UntypedStorage) -> None:
+        def release(key: int, size: int) -> None:
+            self.now -= size
+            self._seen.discard(key)
+
+        self._seen.add(id(storage))
+        self.now += storage.nbytes()
+        self.most = max(self.most, self.now)
+        weakref.finalize(storage, release, id(storage), storage.nbytes())
+
+
+def test_memory_is_bounded_and_does_not_grow_with_images(
+    bands: DatasetIndex, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dasl_core.previews.drawing._MEMORY", 100_000)
-    spec = resolved(pictures)
-    with pytest.raises(ValueError, match=r"images: 8 with 2 views .* Choose at most 7\."):
-        previews.draw(spec, pictures, 64)
-    assert len(previews.draw(spec, pictures, 7).rows) == 7
-    with pytest.raises(ValueError, match="images: must be from 1 to 64"):
-        previews.draw(spec, pictures, 65)
+    spec = resolved(
+        bands, method={"name": "dino"}, backbone=BANDS, train={"batch_size": 4},
+        evaluate={"holdout": None},
+    )  # fmt: skip
+
+    def most(images: int, threads: int) -> int:
+        held = Held()
+        with held:
+            previews.write(Drawing(spec, bands, images, threads=threads), tmp_path)
+        return held.most
+
+    few = most(2, 1)
+    assert most(6, 1) < 1.5 * few, "only their crops differ"
+    # As many at a time as there is room for.
+    memory = 6 * few
+    monkeypatch.setattr("dasl_core.previews.drawing.MEMORY", memory)
+    assert 1.5 * few < most(6, 6) <= memory
+    monkeypatch.setattr("dasl_core.previews.drawing.MEMORY", few // 2)
+    with pytest.raises(ValueError, match=r"backbone\.image_size: an image of 5 channels takes"):
+        Drawing(spec, bands, 2)
+
+
+def test_number_of_images_is_bounded(pictures: DatasetIndex) -> None:
+    for images in (0, 65):
+        with pytest.raises(ValueError, match="images: must be from 1 to 64"):
+            Drawing(resolved(pictures), pictures, images)
+    assert Drawing(resolved(pictures), pictures, 64).images == 24
 
 
 def preview_command(folder: Path, *arguments: str) -> tuple[int, str]:

@@ -12,9 +12,10 @@ from torchvision.transforms.v2.functional import InterpolationMode, resized_crop
 
 from dasl_core.data.views import ViewParameters, central_view, draw_view, render, render_views
 from dasl_core.data.views.blur import blur_all, blur_one
-from dasl_core.data.views.color import LUMA
+from dasl_core.data.views.color import LUMA, constant
 from dasl_core.data.views.rendering import render_batch
 from dasl_core.data.views.resampling import FILTERS, crop_all, crop_each
+from dasl_core.data.views.threads import for_each
 from dasl_core.spec import Normalization, ViewAugment
 from dasl_core.spec.fields import EIGHT_BIT, Interpolation
 from tests.support import views_v0_1
@@ -168,6 +169,45 @@ def test_views_do_not_depend_on_threads_or_other_images(dtype: torch.dtype, thre
                 images[row], valid_hw[row], view.rows(row), size, torch.float32, normalization
             )
             torch.testing.assert_close(alone, result[row], rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_views_are_rendered_in_the_mode_of_the_caller(count: int, threads: None) -> None:
+    torch.set_num_threads(count)
+    images, normalization = canvases(torch.uint8), normalization_of(3)
+    valid_hw, view = drawn("bilinear")
+    constant.cache_clear()
+    with torch.inference_mode():
+        inferred = render(images, valid_hw, view, 64, torch.float32, normalization)
+    with torch.no_grad():
+        without = render(images, valid_hw, view, 64, torch.float32, normalization)
+    # What was created in inference mode and is kept must not spoil a later step.
+    weight = torch.ones(3, 1, 1, requires_grad=True)
+    views = render(images, valid_hw, view, 64, torch.float32, normalization)
+    (weight * views).sum().backward()
+    assert weight.grad is not None
+    assert (inferred.is_inference(), without.is_inference(), views.is_inference()) == (
+        True,
+        False,
+        False,
+    )
+    assert torch.equal(inferred, views)
+    assert torch.equal(without, views)
+
+
+@pytest.mark.parametrize("gradients", [True, False])
+def test_threads_have_the_mode_of_the_caller(gradients: bool, threads: None) -> None:
+    torch.set_num_threads(2)
+    modes: list[tuple[bool, bool]] = []
+
+    def work(item: int) -> None:
+        modes.append((torch.is_grad_enabled(), torch.is_inference_mode_enabled()))
+
+    with torch.set_grad_enabled(gradients):
+        for_each(work, range(4))
+    with torch.inference_mode():
+        for_each(work, range(4))
+    assert modes == [(gradients, False)] * 4 + [(False, True)] * 4
 
 
 def test_error_in_a_thread_is_raised(threads: None) -> None:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from dasl_core.data.index import DatasetIndex
-from dasl_core.data.views import ViewParameters, draw_view
+from dasl_core.data.views import Draws, ViewParameters, draw
 from dasl_core.spec import Clip, ResolvedJobSpec, ViewAugment
 from dasl_core.spec.methods.proxy_anchor import ProxyAnchor
 from dasl_core.train.build import RunFiles, build_trainer
@@ -161,11 +161,12 @@ def drawn(monkeypatch: pytest.MonkeyPatch) -> list[tuple[ViewAugment, ViewParame
     """Record the settings and the drawn parameters of each view."""
     calls: list[tuple[ViewAugment, ViewParameters]] = []
 
-    def kept(valid_hw: Tensor, augment: ViewAugment, *which: Any) -> ViewParameters:
-        calls.append((augment, draw_view(valid_hw, augment, *which)))
-        return calls[-1][1]
+    def kept(valid_hw: Tensor, augment: ViewAugment, *which: Any) -> Draws:
+        drawn = draw(valid_hw, augment, *which)
+        calls.append((augment, drawn.parameters(valid_hw, augment.interpolation)))
+        return drawn
 
-    monkeypatch.setattr("dasl_core.train.views.draw_view", kept)
+    monkeypatch.setattr("dasl_core.train.views.draw", kept)
     return calls
 
 

@@ -37,15 +37,21 @@ def test_preview_of_a_registered_data_set(
 
     index = ingest_folder(images.root)
     spec = resolve(JobSpec.model_validate(SPEC | {"dataset": "here"}), index.facts())
-    files = previews.write(previews.draw(spec, index, 3), tmp_path / "here")
+    files = previews.write(previews.Drawing(spec, index, 3), tmp_path / "here")
     assert {file.name for file in output.iterdir()} == {file.name for file in files}
     for file in files:
         if file.name[0].isdigit():
             assert (output / file.name).read_bytes() == file.read_bytes(), file.name
     [preview] = served.client.previews.list(served.client.datasets.get(served.dataset).id)
-    assert preview.state == "succeeded"
-    served.client.previews.delete(preview.id)
-    assert not list(served.client.previews.list(preview.dataset_id))
+    assert (preview.state, preview.dataset_version) == ("succeeded", 1)
+    assert json.loads((output / "preview.json").read_text())["dataset_version"] == 1
+    assert preview.size == sum(file.stat().st_size for file in output.iterdir())
+    assert served.client.storage().previews.count == 1
+    listed = ["datasets", "previews", served.dataset, "--json"]
+    assert json.loads(CliRunner().invoke(app, listed).stdout)[0]["id"] == preview.id
+    deleted = CliRunner().invoke(app, ["delete", preview.id, "--yes"])
+    assert f"Deleted preview {preview.id}" in deleted.output
+    assert json.loads(CliRunner().invoke(app, listed).stdout) == []
 
 
 def test_preparation_of_a_registered_data_set(

@@ -13,7 +13,7 @@ from service.datasets import repository as datasets
 from service.datasets.ingests import repository as ingests
 from service.datasets.versions import repository as versions
 from service.db import migrate
-from service.db.models import Checkpoint, Dataset, DatasetVersion, Job
+from service.db.models import Checkpoint, Dataset, DatasetVersion, Job, Preview
 from service.db.session import Database
 from service.states import JobStatus
 from service.tasks.repository import preparations
@@ -268,6 +268,44 @@ def test_version_that_is_being_prepared_is_kept(api: Api, database: Database) ->
     report = {"state": "failed", "error": {"message": "no room"}}
     assert api.client.post(f"{path}/finish", json=report, headers=headers).status_code == 204
     assert unneeded() == [1]
+
+
+def test_preview_is_of_one_version_which_is_kept_until_it_is_drawn(
+    api: Api, database: Database
+) -> None:
+    dataset = api.dataset()
+
+    def requested(**body: Any) -> Any:
+        return api.client.post(f"/v1/datasets/{dataset}/previews", json={"spec": {}} | body)
+
+    def started(preview: str) -> tuple[int, str]:
+        path, headers = api.preview(preview)
+        start = api.client.post(f"{path}/start", headers=headers).json()
+        error = {"type": "ValueError", "message": "no such image"}
+        report = {"state": "failed", "error": error}
+        assert api.client.post(f"{path}/finish", json=report, headers=headers).is_success
+        return start["dataset_version"], start["dataset"]["index_uri"]
+
+    def unneeded() -> list[int]:
+        with database.read() as session:
+            return [row.number for row in versions.unneeded(session, 10, ())]
+
+    before, older = requested().json(), requested().json()
+    first = refresh(api, dataset)
+    named, newest = requested(version=1).json(), requested().json()
+    shown = [each["dataset_version"] for each in (before, named, newest)]
+    assert shown == [1, 1, 2]
+    refused(requested(version=3), 422, "dataset")
+    refused(requested(version=0), 422, "version")
+    with database.write() as session:  # as an API of the version before adds it
+        session.get_one(Preview, older["id"]).dataset_version = None
+    assert unneeded() == []
+    assert started(before["id"]) == started(named["id"]) == (1, first)
+    assert unneeded() == [1]
+    assert started(older["id"]) == started(newest["id"])
+    assert started(requested().json()["id"])[0] == 2
+    listed = api.client.get(f"/v1/datasets/{dataset}/previews").json()["data"]
+    assert [each["dataset_version"] for each in listed] == [2, 2, 1, 2, 1]
 
 
 def test_evaluation_data_set_keeps_its_version(api: Api, database: Database) -> None:

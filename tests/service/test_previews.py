@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 
 from service.db.models import Preview
 from service.dispatcher.garbage import Garbage
+from service.dispatcher.retention import Retention
 from service.tasks.service import MAX_PENDING
 from tests.support.api_under_test import Api, refused
 
@@ -204,6 +206,44 @@ def test_preview_goes_with_its_data_set(api: Api, garbage: Garbage) -> None:
     assert not folder_of(api, preview).parent.exists()
     with api.database.read() as session:
         assert [session.get(Preview, id) for id in (preview, waiting)] == [None, None]
+
+
+def test_previews_are_counted_and_the_oldest_go_when_the_store_is_full(
+    api: Api, garbage: Garbage
+) -> None:
+    dataset, admin = api.dataset(), api.token("admin")
+    one, two, waiting = (requested(api, dataset) for _ in range(3))
+    sizes = [sum(map(len, draw(api, preview).values())) for preview in (one, two)]
+
+    def stored() -> tuple[int, int]:
+        report = api.client.get("/v1/storage", headers=admin).json()
+        count, total = report["previews"]["count"], report["previews"]["bytes"]
+        tenants = [{"tenant": "default", "bytes": total, "uploads": 0}] if total else []
+        assert (report["store"]["bytes"], report["store"]["tenants"]) == (total, tenants)
+        return count, total
+
+    def shrink(most: int) -> list[str]:
+        Retention(garbage._context).shrink(most)
+        listed = api.client.get(f"/v1/datasets/{dataset}/previews").json()["data"]
+        return [preview["id"] for preview in listed]
+
+    assert stored() == (2, sum(sizes))
+    assert api.client.get(f"/v1/previews/{one}").json()["size"] == sizes[0]
+    with api.database.write() as session:  # as an API of the version before ends it
+        session.get_one(Preview, one).size = None
+    assert stored() == (1, sizes[1])
+    garbage.round()
+    assert stored() == (2, sum(sizes))
+    assert shrink(sum(sizes)) == shrink(0) == [waiting, two, one], "they ended just now"
+    with api.database.write() as session:
+        for preview in (one, two):
+            row = session.get_one(Preview, preview)
+            assert row.finished_at is not None
+            row.finished_at -= timedelta(hours=2)
+    assert shrink(sum(sizes) - 1) == [waiting, two]
+    assert stored() == (1, sizes[1])
+    assert shrink(0) == [waiting]
+    assert stored() == (0, 0)
 
 
 def test_run_of_a_deleted_preview_is_over(api: Api) -> None:

@@ -9,8 +9,16 @@ Crops are whole pixels of the canvas, resampled as Pillow's bilinear or bicubic 
 with `antialias=True` do. An image pays only for the operations that it draws.
 """
 
-from dasl_core.data.views.draw import draw_view
+from dasl_core.data.views.draw import Draws, draw, draw_view
 from dasl_core.data.views.parameters import ViewParameters, central_view
 from dasl_core.data.views.rendering import render, render_views
 
-__all__ = ["ViewParameters", "central_view", "draw_view", "render", "render_views"]
+__all__ = [
+    "Draws",
+    "ViewParameters",
+    "central_view",
+    "draw",
+    "draw_view",
+    "render",
+    "render_views",
+]

@@ -1,6 +1,7 @@
 """The random numbers of a view, and what they mean."""
 
 import math
+from dataclasses import dataclass
 from enum import IntEnum
 
 import torch
@@ -10,6 +11,7 @@ from dasl_core.data.views.color import color_matrix
 from dasl_core.data.views.counters import uniform
 from dasl_core.data.views.parameters import ViewParameters
 from dasl_core.spec import ViewAugment
+from dasl_core.spec.fields import Interpolation
 
 CROP_TRIES = 10  # as torchvision's RandomResizedCrop, which then falls back to a central crop
 CROP_RATIO = (3 / 4, 4 / 3)
@@ -42,10 +44,74 @@ class _Draw(IntEnum):
     BAND = 36
 
 
-def draw_view(
+@dataclass(frozen=True)
+class Draws:
+    """What one view of B images draws, in the order in which it is applied. Numbers are float32.
+
+    What no image draws is None.
+
+    Attributes:
+        crop: (B, 4), x, y, width and height of the crop, in whole pixels of the image.
+        flip: (B,) bool, whether columns are mirrored.
+        vertical_flip: (B,) bool, whether rows are mirrored.
+        turns: (B,) int64, quarter turns, counterclockwise.
+        brightness: (B,), factor of the pixels.
+        contrast: (B,), factor of the distance to the mean luminance of the image.
+        saturation: (B,), factor of the chroma, also that of images that become gray.
+        hue: (B,), rotation of the chroma; 1 is a full turn.
+        grayscale: (B,) bool, whether the image becomes gray.
+        sigma: (B,), blur in pixels of the view; 0 is none.
+        solarized: (B,) bool, whether pixels above one half are inverted.
+        dropped: (B,) int64, the band that becomes the mean that the network expects; -1 is none.
+    """
+
+    crop: Tensor
+    flip: Tensor
+    vertical_flip: Tensor
+    turns: Tensor | None
+    brightness: Tensor
+    contrast: Tensor
+    saturation: Tensor
+    hue: Tensor
+    grayscale: Tensor
+    sigma: Tensor | None
+    solarized: Tensor | None
+    dropped: Tensor | None
+
+    def parameters(self, valid_hw: Tensor, interpolation: Interpolation) -> ViewParameters:
+        """Return what renders the view of images of these heights and widths (B, 2)."""
+        mirrored, upended, transposed = self.flip, self.vertical_flip, None
+        if self.turns is not None:
+            # An odd number of quarter turns mirrors columns and then exchanges them with rows.
+            transposed = self.turns % 2 == 1
+            mirrored_first = (self.turns == 1) | (self.turns == 2)
+            upended_first = (self.turns == 2) | (self.turns == 3)
+            # Flips of the view, which come before the turn, are flips of the crop.
+            mirrored, upended = mirrored ^ mirrored_first, upended ^ upended_first
+        box = self.crop.clone()
+        for axis, flipped in enumerate((mirrored, upended)):
+            start, extent = box[:, axis], box[:, axis + 2]
+            box[:, axis] = torch.where(flipped, start + extent, start)
+            box[:, axis + 2] = torch.where(flipped, -extent, extent)
+        height, width = valid_hw.float().unbind(1)
+        colorful = (~self.grayscale).float()
+        return ViewParameters(
+            box / torch.stack([width, height, width, height], dim=1),
+            color_matrix(self.brightness, self.saturation * colorful, self.hue),
+            self.contrast,
+            self.sigma,
+            self.solarized,
+            interpolation,
+            transposed,
+            self.dropped,
+            whole_pixels=True,
+        )
+
+
+def draw(
     valid_hw: Tensor, augment: ViewAugment, key: int, positions: Tensor, channels: int = 3
-) -> ViewParameters:
-    """Draw the parameters of one view.
+) -> Draws:
+    """Draw one view.
 
     What an image gets is a function of the key, its position and its size: a rank draws for its own images.
 
@@ -63,26 +129,10 @@ def draw_view(
     def between(draw: _Draw, low: float, high: float) -> Tensor:
         return low + (high - low) * numbers[:, draw]
 
-    mirrored = happens(_Draw.FLIP, augment.flip)
-    upended = happens(_Draw.VERTICAL_FLIP, augment.vertical_flip)
-    transposed = None
+    turns = sigma = solarized = dropped = None
     if augment.rotate > 0:
-        # Quarter turns, counterclockwise: an odd number mirrors columns and then exchanges them with rows.
         turns = 1 + (3 * numbers[:, _Draw.TURNS]).long()
         turns = turns * happens(_Draw.ROTATED, augment.rotate)
-        transposed = turns % 2 == 1
-        mirrored_first = (turns == 1) | (turns == 2)
-        upended_first = (turns == 2) | (turns == 3)
-        # Flips of the view, which come before the turn, are flips of the crop.
-        mirrored, upended = mirrored ^ mirrored_first, upended ^ upended_first
-    box = _crop_boxes(valid_hw, augment.crop_scale, numbers)
-    for axis, flipped in enumerate((mirrored, upended)):
-        start, extent = box[:, axis], box[:, axis + 2]
-        box[:, axis] = torch.where(flipped, start + extent, start)
-        box[:, axis + 2] = torch.where(flipped, -extent, extent)
-    height, width = valid_hw.float().unbind(1)
-    box = box / torch.stack([width, height, width, height], dim=1)
-
     strength = JITTER * augment.jitter
     active = happens(_Draw.JITTERED, augment.jitter_probability).float()
     brightness, contrast, saturation = (
@@ -93,9 +143,6 @@ def draw_view(
             (_Draw.SATURATION, strength * augment.saturation),
         )
     )
-    hue = active * between(_Draw.HUE, -0.5, 0.5) * 2 * HUE_JITTER * augment.jitter
-    colorful = (~happens(_Draw.GRAYSCALE, augment.grayscale)).float()
-    sigma = solarized = dropped = None
     if augment.blur > 0:
         sigma = happens(_Draw.BLURRED, augment.blur) * between(_Draw.SIGMA, *BLUR_SIGMA)
     if augment.solarize > 0:
@@ -103,17 +150,28 @@ def draw_view(
     if augment.channel_drop > 0 and channels > 1:
         band = (channels * numbers[:, _Draw.BAND]).long()
         dropped = torch.where(happens(_Draw.DROPPED, augment.channel_drop), band, -1)
-    return ViewParameters(
-        box,
-        color_matrix(brightness, saturation * colorful, hue),
-        contrast,
-        sigma,
-        solarized,
-        augment.interpolation,
-        transposed,
-        dropped,
-        whole_pixels=True,
+    return Draws(
+        crop=_crop_boxes(valid_hw, augment.crop_scale, numbers),
+        flip=happens(_Draw.FLIP, augment.flip),
+        vertical_flip=happens(_Draw.VERTICAL_FLIP, augment.vertical_flip),
+        turns=turns,
+        brightness=brightness,
+        contrast=contrast,
+        saturation=saturation,
+        hue=active * between(_Draw.HUE, -0.5, 0.5) * 2 * HUE_JITTER * augment.jitter,
+        grayscale=happens(_Draw.GRAYSCALE, augment.grayscale),
+        sigma=sigma,
+        solarized=solarized,
+        dropped=dropped,
     )
+
+
+def draw_view(
+    valid_hw: Tensor, augment: ViewAugment, key: int, positions: Tensor, channels: int = 3
+) -> ViewParameters:
+    """Draw the parameters of one view; arguments as for `draw`."""
+    drawn = draw(valid_hw, augment, key, positions, channels)
+    return drawn.parameters(valid_hw, augment.interpolation)
 
 
 def _crop_boxes(valid_hw: Tensor, scale: tuple[float, float], numbers: Tensor) -> Tensor:

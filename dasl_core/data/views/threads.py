@@ -16,7 +16,8 @@ def for_each(work: Callable[[Item], None], items: Iterable[Item]) -> None:
     """Call a function with each item, on as many threads as torch has for an operation.
 
     An item's result must not depend on when it is computed. Operations on it never share it with other
-    threads, so it does not depend on their number either.
+    threads, so it does not depend on their number either. They compute gradients, or are in inference mode, as
+    those of the caller.
 
     Raises:
         Exception: what a call raised.
@@ -26,7 +27,14 @@ def for_each(work: Callable[[Item], None], items: Iterable[Item]) -> None:
         for item in items:
             work(item)
         return
-    for _ in _pool(threads, os.getpid()).map(work, items):
+    inference, gradients = torch.is_inference_mode_enabled(), torch.is_grad_enabled()
+
+    def call(item: Item) -> None:
+        # Both modes are those of a thread.
+        with torch.inference_mode(inference), torch.set_grad_enabled(gradients):
+            work(item)
+
+    for _ in _pool(threads, os.getpid()).map(call, items):
         pass
 
 

@@ -158,9 +158,7 @@ def begin_ingest(session: Session, dataset_id: str, token_hash: str) -> IngestRu
     pending, ingesting = DatasetState.PENDING, DatasetState.INGESTING
     if not _move_ingest(session, dataset_id, pending, ingesting, {}):
         return None
-    before = runs.newest(session, IngestRun, dataset_id)
-    number = before.number + 1 if before is not None else 1
-    return runs.add(session, IngestRun, dataset_id, number, token_hash)
+    return runs.add_next(session, IngestRun, dataset_id, token_hash)
 
 
 def _move_ingest(

@@ -14,11 +14,11 @@ from typing import NamedTuple
 from sqlalchemy.orm import Session
 
 from dasl_core.spec.source import REMOTE_SCHEMES
-from service import ids
-from service.api.problems import Problem, field_problem, not_found
+from service.api.problems import Problem, field_problem
 from service.artifacts import free_space
 from service.artifacts.storage import Storage
 from service.datasets import repository as datasets
+from service.datasets.service import get
 from service.datasets.uploads import repository
 from service.datasets.uploads.files import Busy, UploadFiles, is_full, upload_files
 from service.datasets.uploads.schemas import UploadRequest
@@ -206,10 +206,7 @@ def _record(
 
 def _read(database: Database, tenant: str, dataset_id: str) -> Dataset:
     with database.read() as session:
-        dataset = datasets.get(session, tenant, dataset_id) if ids.is_id("ds", dataset_id) else None
-    if dataset is None:
-        raise not_found("data set", dataset_id)
-    return dataset
+        return get(session, tenant, dataset_id)
 
 
 def _is_stored(dataset: Dataset, part: Part) -> bool:

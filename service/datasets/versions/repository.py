@@ -8,7 +8,15 @@ from datetime import UTC, datetime, timedelta
 from sqlalchemy import Select, and_, func, or_, select, update
 from sqlalchemy.orm import Session
 
-from service.db.models import Attempt, Checkpoint, Dataset, DatasetVersion, Job, Preparation
+from service.db.models import (
+    Attempt,
+    Checkpoint,
+    Dataset,
+    DatasetVersion,
+    Job,
+    Preparation,
+    Preview,
+)
 from service.states import TERMINAL, TaskState
 
 _ADOPTED_WITHIN = timedelta(days=2)
@@ -28,7 +36,7 @@ def of(session: Session, dataset: Dataset, number: int) -> DatasetVersion | None
 
 
 def of_job(session: Session, dataset_id: str, number: int) -> DatasetVersion | None:
-    """Return the version that a job runs on; `None` if its data set was deleted."""
+    """Return the version that a job runs on, or a task is of; `None` if its data set was deleted."""
     return of(session, session.get_one(Dataset, dataset_id), number)
 
 
@@ -79,10 +87,10 @@ def add(session: Session, version: DatasetVersion) -> None:
 
 
 def unneeded(session: Session, limit: int, without: Collection[str]) -> Sequence[DatasetVersion]:
-    """Return versions whose files can be removed: given up before, or needed by no job.
+    """Return versions whose files can be removed: given up before, or needed by no job or task.
 
-    The newest version of a data set is needed, and one that a job runs on that has not ended or has a
-    checkpoint, or that is being prepared.
+    The newest version of a data set is needed, one that a job runs on that has not ended or has a checkpoint, and one of
+    which a preview is to be drawn or that is to be prepared.
 
     Args:
         without: ids of data sets to leave out.
@@ -131,16 +139,18 @@ def _unneeded() -> Select[DatasetVersion]:
         select(Job.id).where(uses, Job.deleted_at.is_(None), may_go_on).exists()
         for uses in (trains, evaluates)
     ]
-    needed.append(
-        select(Preparation.id)
+    tasks: tuple[type[Preview] | type[Preparation], ...] = (Preview, Preparation)
+    needed += [
+        select(task.id)
         .where(
-            Preparation.dataset_id == DatasetVersion.dataset_id,
-            Preparation.dataset_version == DatasetVersion.number,
-            Preparation.state.in_((TaskState.QUEUED, TaskState.RUNNING)),
-            Preparation.deleted_at.is_(None),
+            task.dataset_id == DatasetVersion.dataset_id,
+            task.dataset_version == DatasetVersion.number,
+            task.state.in_((TaskState.QUEUED, TaskState.RUNNING)),
+            task.deleted_at.is_(None),
         )
         .exists()
-    )
+        for task in tasks
+    ]
     return (
         select(DatasetVersion)
         .join(Dataset, Dataset.id == DatasetVersion.dataset_id)

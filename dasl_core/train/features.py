@@ -1,0 +1,156 @@
+"""Networks run over the images of a run, for its evaluations."""
+
+from collections.abc import Callable, Generator, Iterable, Iterator
+from contextlib import closing, contextmanager
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from dasl_core.data.image_set import ImageSet
+from dasl_core.data.views import ViewParameters, central_view, draw_view, render
+from dasl_core.distributed import all_ranks, gather, rank, rank_share, world_size
+from dasl_core.evaluate.finetune import Reader, Request
+from dasl_core.seeds import derive_seed
+from dasl_core.spec import Normalization, ViewAugment
+from dasl_core.train.precision import Precision, autocast, weight_dtype
+from dasl_core.train.read_ahead import FeatureTable, canvases_ahead
+
+FEATURE_BATCH = 256
+
+Encoder = Callable[[Tensor], Tensor]
+
+
+class ImageEncoder:
+    """Computes features of images. All ranks must make the same calls, except of `own_features`."""
+
+    def __init__(
+        self,
+        augment: ViewAugment,
+        *,
+        crop_pct: float,
+        image_size: int,
+        normalization: Normalization,
+        precision: Precision,
+        seed: int,
+        device: torch.device,
+        keepalive: Callable[[], object] = lambda: None,
+        check: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Create an encoder. No image is read yet.
+
+        Args:
+            augment: of the random views for alignment and fine-tuning.
+            crop_pct: of central views, as in `central_view`.
+            keepalive: called repeatedly during long computations that differ between ranks.
+            check: called repeatedly during all others, by all ranks together; may raise to end them.
+        """
+        self.augment, self.crop_pct, self.seed = augment, crop_pct, seed
+        self.precision, self.dtype = precision, weight_dtype(precision)
+        self.device = device
+        self.keepalive, self.check = keepalive, check
+        self.image_size, self.normalization = image_size, normalization
+
+    def features(self, encode: Encoder, images: ImageSet, view: int | None = None) -> Tensor:
+        """Compute (N, d) float32 features on the CPU, by all ranks together and equal on all.
+
+        Args:
+            view: number of a random view; None is the central square.
+        """
+        ranks, count = world_size(), len(images)
+        share = -(-count // ranks)
+        # Equal shares for the gather; the repeated images at the end are cut off below.
+        padded = np.resize(np.arange(count), share * ranks)
+        mine = padded[rank() * share : (rank() + 1) * share]
+        collected = FeatureTable(ranks, share)
+        with closing(self._encoded(encode, images, mine, view)) as batches:
+            for features in batches:
+                self.check()
+                collected.add(gather(features, all_ranks()).view(ranks, len(features), -1))
+        return collected.table().flatten(0, 1)[:count]
+
+    def own_features(self, encode: Encoder, images: ImageSet, mine: slice, width: int) -> Tensor:
+        """Compute the features of this rank's images only, (n, width) float32 on the CPU."""
+        positions = np.arange(len(images))[mine]
+        collected = FeatureTable(1, len(positions))
+        with closing(self._encoded(encode, images, positions)) as batches:
+            for features in batches:
+                collected.add(features[None])
+        return collected.table(width)[0]
+
+    def _encoded(
+        self, encode: Encoder, images: ImageSet, mine: np.ndarray, view: int | None = None
+    ) -> Generator[Tensor, None, None]:
+        """Yield the features of a batch of images at a time, in the order of `mine`."""
+        starts = range(0, len(mine), FEATURE_BATCH)
+        batches = (mine[start : start + FEATURE_BATCH] for start in starts)
+        requests = ((batch, batch) for batch in batches)
+        for positions, canvases, valid_hw in canvases_ahead(images, requests, self.device):
+            self.keepalive()
+            parameters = central_view(valid_hw, self.crop_pct)
+            if view is not None:
+                parameters = draw_view(
+                    valid_hw,
+                    self.augment,
+                    derive_seed(self.seed, "evaluate", view),
+                    torch.from_numpy(positions),
+                    canvases.shape[1],
+                )
+            # Pixels keep their precision: only the network runs under autocast, as in training.
+            rendered = self._render(canvases, valid_hw, parameters)
+            with torch.no_grad(), autocast(self.precision, self.device):
+                features = encode(rendered).float()
+            yield features
+
+    def _render(self, canvases: Tensor, valid_hw: Tensor, view: ViewParameters) -> Tensor:
+        canvases = canvases.to(self.device, non_blocking=True)
+        return render(canvases, valid_hw, view, self.image_size, self.dtype, self.normalization)
+
+    def reader(self, images: ImageSet) -> Reader:
+        """Return a function that reads images: random crops and flips for training, central views for testing."""
+        augment = self.augment.model_copy(
+            update={
+                "jitter_probability": 0.0,
+                "grayscale": 0.0,
+                "blur": 0.0,
+                "solarize": 0.0,
+                "channel_drop": 0.0,
+            }
+        )
+
+        def view_of(valid_hw: Tensor, step: int | None) -> ViewParameters:
+            if step is None:
+                return central_view(valid_hw, self.crop_pct)
+            positions = rank() * len(valid_hw) + torch.arange(len(valid_hw))
+            key = derive_seed(self.seed, "fine-tune views", step)
+            return draw_view(valid_hw, augment, key, positions)
+
+        def read(requests: Iterable[Request]) -> Generator[Tensor, None, None]:
+            shares = (
+                (rank_share(positions, all_ranks()).numpy(), step) for positions, step in requests
+            )
+            with closing(canvases_ahead(images, shares, self.device)) as batches:
+                for step, canvases, valid_hw in batches:
+                    self.check()
+                    yield self._render(canvases, valid_hw, view_of(valid_hw, step))
+
+        return read
+
+    def on_device(self, features: Tensor) -> Tensor:
+        """Return features on the GPU, if they take at most half of its free memory."""
+        if self.device.type != "cuda":
+            return features
+        torch.cuda.empty_cache()  # what training holds in reserve counts as used
+        free, _ = torch.cuda.mem_get_info(self.device)
+        return features.to(self.device) if features.nbytes < free / 2 else features
+
+
+@contextmanager
+def eval_mode(network: nn.Module) -> Iterator[nn.Module]:
+    """Context with a network in eval mode; the mode of each module is restored afterwards."""
+    modes = {module: module.training for module in network.modules()}
+    try:
+        yield network.eval()
+    finally:
+        for module, training in modes.items():
+            module.training = training

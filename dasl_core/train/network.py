@@ -1,0 +1,40 @@
+"""The networks of a run as its first step finds them."""
+
+import torch
+from torch import nn
+
+from dasl_core.distributed import rank, world_size
+from dasl_core.methods import Method, build_method
+from dasl_core.models.batchnorm import synchronize_batchnorm
+from dasl_core.models.checkpointing import checkpoint_blocks
+from dasl_core.seeds import derive_seed
+from dasl_core.spec import ResolvedJobSpec
+
+
+def seeded_method(
+    spec: ResolvedJobSpec,
+    num_classes: int | None,
+    backbone: nn.Module | None,
+    device: torch.device,
+    dtype: torch.dtype,
+) -> Method:
+    """Build the method with the same weights on every rank, then seed the rank's own random stream."""
+    torch.manual_seed(derive_seed(spec.train.seed, "weights"))
+    method = build_method(spec, num_classes, backbone).to(device=device, dtype=dtype)
+    if spec.train.channels_last:
+        method = method.to(memory_format=torch.channels_last)
+    if world_size() > 1:
+        synchronize_batchnorm(method, device)
+    if spec.train.checkpoint_activations:
+        checkpoint_blocks(method.backbone)
+    if spec.train.compile:
+        for network in {method.backbone, *method.teachers()}:
+            network.compile()
+    torch.manual_seed(derive_seed(spec.train.seed, "rank", rank()))
+    return method
+
+
+def without_start(spec: ResolvedJobSpec) -> ResolvedJobSpec:
+    """Return the same spec with random weights."""
+    backbone = spec.backbone.model_copy(update={"pretrained": None})
+    return spec.model_copy(update={"backbone": backbone})

@@ -1,0 +1,28 @@
+"""Fencing of runs: only an owner's newest run, with its own token, may report."""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+from sqlalchemy.orm import Session
+
+from service import credentials
+from service.db.models import Run
+from service.runs import repository as runs
+from service.states import StaleAttempt
+
+R = TypeVar("R", bound=Run)
+
+
+def newest_run(session: Session, kind: type[R], owner: str, number: int, token: str) -> R:
+    """Return a run whose owner is locked.
+
+    The token was checked before, but without the lock.
+
+    Raises:
+        StaleAttempt: the run was superseded, or got another token.
+    """
+    run = runs.newest(session, kind, owner)
+    if run is None or run.number != number or not credentials.token_matches(token, run.token_hash):
+        raise StaleAttempt(f"the run of {owner} was superseded")
+    return run
