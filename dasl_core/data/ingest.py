@@ -17,6 +17,7 @@ from dasl_core.data.classes import choose_split, label_entries
 from dasl_core.data.contact_sheet import ContactSheet, choose
 from dasl_core.data.decode import EXTENSIONS, Header, is_transient
 from dasl_core.data.duplicates import equal_files, similar_images
+from dasl_core.data.fitting import misfits
 from dasl_core.data.header_reading import OnHeaders, read_headers
 from dasl_core.data.headers import KnownHeaders
 from dasl_core.data.index import DatasetIndex
@@ -31,7 +32,7 @@ from dasl_core.spec.source import SourceOptions
 # Threads that wait for an object store take no processor time.
 _REMOTE_THREADS = 32
 # Raised when an ingest of the same files gives another index, so that a refresh makes a new version.
-_FORMAT = 1
+_FORMAT = 2
 
 OnProgress = Callable[[int, int], None]
 """Called with the number of reads so far, and of those that are known to be needed: of each header, then of each image
@@ -115,6 +116,7 @@ def ingest(
     * The header of every other file is read, and a sample of the images is decoded (`sample`): all of a
       small data set. A file is skipped, with a reason, when that fails, when it is no regular file, when its
       name is not UTF-8, and when it is a link that may not be followed.
+    * An image whose bands, or kind of values, are not those of most is skipped (`misfits`).
     * Labels are those of the source, or the names of the first-level folders, if every usable image lies
       in one and there are at least two; otherwise the data set has no labels, which pretraining does not
       need.
@@ -199,6 +201,11 @@ def ingest_listing(
     usable = [position for position, each in enumerate(outcomes) if not isinstance(each, str)]
     entries = [chosen[position] for position in usable]
     headers = [each for each in outcomes if not isinstance(each, str)]
+    known = KnownHeaders.of(digests[usable], headers, outcome)
+    unfit = misfits(headers)
+    failed += [Skipped(entries[position].key, why) for position, why in unfit.items()]
+    entries = [entry for position, entry in enumerate(entries) if position not in unfit]
+    headers = [header for position, header in enumerate(headers) if position not in unfit]
     if previous.would_repeat(outcome):
         assert previous.index is not None, "checked by would_repeat"
         sheet = None
@@ -206,7 +213,6 @@ def ingest_listing(
             pixels = previous.index.pixels
             sheet = _draw_sheet(record, source, entries, headers, pixels, threads)
         return Ingested(previous.index, previous.headers, sheet, is_unchanged=True)
-    known = KnownHeaders.of(digests[usable], headers, outcome)
     index, sheet = _build_index(
         record,
         source,

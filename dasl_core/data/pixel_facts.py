@@ -19,7 +19,7 @@ class PixelFacts:
     Attributes:
         dtype: of the canvases: the smallest type that holds the values of every image.
         bands: that most images have; 3 for images of gray, color and transparency.
-        kinds: numbers of images by "BANDS x TYPE", of all images.
+        kinds: numbers of images by "BANDS x TYPE".
         quantiles: of raw values at `dasl_core.spec.resolve.facts.QUANTILES`, over a sample.
         mean: of each band, in raw values, over a sample.
         std: likewise.
@@ -36,7 +36,7 @@ class PixelFacts:
 
     @classmethod
     def of(cls, headers: Sequence[Header]) -> PixelFacts:
-        """Combine the bands and types of images."""
+        """Combine the bands and types of images that fit each other (`dasl_core.data.fitting`)."""
         kinds = Counter(f"{header.bands} x {header.dtype}" for header in headers)
         dtypes = {header.dtype for header in headers}
         dtype: PixelType = "float32"
@@ -44,7 +44,7 @@ class PixelFacts:
             dtype = next(iter(dtypes))
         elif dtypes <= {"uint8", "uint16"}:
             dtype = "uint16"
-        bands = Counter(DEFAULT_BANDS if _is_color(header) else header.bands for header in headers)
+        bands = Counter(bands_in_data_set(header) for header in headers)
         most = max(bands, key=lambda number: (bands[number], number), default=DEFAULT_BANDS)
         return cls(dtype, most, tuple(sorted(kinds.items())))
 
@@ -62,9 +62,12 @@ class PixelFacts:
         dtypes = {kind.rpartition(" ")[2] for kind, _ in self.kinds}
         if len(dtypes) > 1:
             found = ", ".join(f"{count} of {kind}" for kind, count in self.kinds)
+            scaled = "those of 8 bits scaled to its range"
+            if "int16" in dtypes:
+                scaled = "with the values that they have"
             return [
-                f"The images differ in depth ({found} bands and bits); all are read as {self.dtype}, those of "
-                "8 bits scaled to its range. Register images of one depth if their values should be comparable"
+                f"The images differ in depth ({found} bands and bits); all are read as {self.dtype}, {scaled}. "
+                "Register images of one depth if their values should be comparable"
             ]
         return []
 
@@ -86,6 +89,11 @@ class PixelFacts:
         }
         known["kinds"] = tuple((kind, count) for kind, count in content["kinds"])
         return cls(**known)
+
+
+def bands_in_data_set(header: Header) -> int:
+    """Return the bands that an image has where nothing else is asked for."""
+    return DEFAULT_BANDS if _is_color(header) else header.bands
 
 
 def _is_color(header: Header) -> bool:

@@ -1,0 +1,56 @@
+"""Which images of a source can be of one data set: those of the same bands and of comparable values."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+from dasl_core.data.decode import Header
+from dasl_core.data.pixel_facts import bands_in_data_set
+
+# Shares of a full range: 255 and 65535 are the same white. Values of other types are in units that only the user knows.
+_SHARES = ("uint8", "uint16")
+
+
+def misfits(headers: Sequence[Header]) -> dict[int, str]:
+    """Return why images do not fit those that most are like, by position.
+
+    First most images decide about the bands (the larger number if equally many), then most of those that have them
+    about the values (unsigned ones if equally many).
+    """
+    kinds = Counter((bands_in_data_set(header), header.dtype in _SHARES) for header in headers)
+    bands = _most((kind[0], count) for kind, count in kinds.items())
+    are_shares = _most((kind[1], count) for kind, count in kinds.items() if kind[0] == bands)
+    found = {}
+    for position, header in enumerate(headers):
+        if bands not in (bands_in_data_set(header), header.bands):
+            found[position] = _other_bands(header.bands, bands)
+        elif (header.dtype in _SHARES) != are_shares:
+            found[position] = _other_values(header.dtype, are_shares)
+    return found
+
+
+def _most(counts: Iterable[tuple[int, int]]) -> int:
+    total: Counter[int] = Counter()
+    for value, count in counts:
+        total[value] += count
+    return max(total, key=lambda value: (total[value], value), default=0)
+
+
+def _other_bands(bands: int, most: int) -> str:
+    noun = "band" if bands == 1 else "bands"
+    return (
+        f"the image has {bands} {noun}, and most images have {most}; "
+        f"register images of {bands} {noun} as a data set of their own"
+    )
+
+
+def _other_values(dtype: str, are_shares: int) -> str:
+    of_most = (
+        "shares of a full range (uint8, uint16)" if are_shares else "in units (int16, float32)"
+    )
+    its = "in units" if are_shares else "shares of a full range"
+    return (
+        f"the image has {dtype} values, which are {its}, and those of most images are {of_most}; "
+        "they have no common scale: register these images as a data set of their own"
+    )
