@@ -14,7 +14,7 @@ from dasl_core.data.decode import Header, PixelType
 from dasl_core.data.sources import Entry
 
 # Raised when headers must be read again, because another header would be read from the same bytes.
-_FORMAT = 1
+_FORMAT = 2
 
 
 def identify(entries: Sequence[Entry], files: Sequence[str]) -> np.ndarray:
@@ -37,7 +37,7 @@ class KnownHeaders:
     Attributes:
         digests: (N, 2) uint64.
         values: (N, 4) int32: width, height, bands, and position in `kinds`.
-        kinds: types of pixels and formats that occur.
+        kinds: types of pixels and formats that occur, and whether their bands are color.
         outcome: digest of the whole ingest that read them; empty if it did not end.
     """
 
@@ -45,12 +45,12 @@ class KnownHeaders:
         self,
         digests: np.ndarray,
         values: np.ndarray,
-        kinds: Sequence[tuple[PixelType, str]] = (),
+        kinds: Sequence[tuple[PixelType, str, bool]] = (),
         outcome: str = "",
     ) -> None:
         order = np.argsort(digests[:, 0], kind="stable")
         self.digests, self.values = digests[order], values[order]
-        self.kinds = [(dtype, name) for dtype, name in kinds]
+        self.kinds = [(dtype, name, is_color) for dtype, name, is_color in kinds]
         self.outcome = outcome
 
     @classmethod
@@ -61,12 +61,9 @@ class KnownHeaders:
     @classmethod
     def of(cls, digests: np.ndarray, headers: Sequence[Header], outcome: str = "") -> KnownHeaders:
         """Return these headers, of the images with these digests."""
-        kinds: dict[tuple[PixelType, str], int] = {}
+        kinds: dict[tuple[PixelType, str, bool], int] = {}
         values = np.array(
-            [
-                (*each[:3], kinds.setdefault((each.dtype, each.format), len(kinds)))
-                for each in headers
-            ],
+            [(*each[:3], kinds.setdefault(each[3:], len(kinds))) for each in headers],
             np.int32,
         )
         return cls(digests, values.reshape(-1, 4), list(kinds), outcome)
@@ -74,7 +71,7 @@ class KnownHeaders:
     @classmethod
     def merged(cls, tables: Sequence[KnownHeaders]) -> KnownHeaders:
         """Return all headers of several tables, with the outcome of the first."""
-        kinds: list[tuple[PixelType, str]] = []
+        kinds: list[tuple[PixelType, str, bool]] = []
         values = []
         for table in tables:
             shifted = table.values.copy()
@@ -97,8 +94,7 @@ class KnownHeaders:
         found: list[Header | None] = []
         for known, row in zip(is_known.tolist(), self.values[position].tolist(), strict=True):
             width, height, bands, kind = row
-            dtype, name = self.kinds[kind]
-            found.append(Header(width, height, bands, dtype, name) if known else None)
+            found.append(Header(width, height, bands, *self.kinds[kind]) if known else None)
         return found
 
     def save(self, path: Path) -> None:

@@ -93,10 +93,4 @@ class PixelFacts:
 
 def bands_in_data_set(header: Header) -> int:
     """Return the bands that an image has where nothing else is asked for."""
-    return DEFAULT_BANDS if _is_color(header) else header.bands
-
-
-def _is_color(header: Header) -> bool:
-    """Whether an image is read as color where nothing else is asked for: gray, color, either with transparency."""
-    may_have_alpha = header.dtype == "uint8" or header.format == "PNG"
-    return header.bands in (1, 3) or (header.bands in (2, 4) and may_have_alpha)
+    return DEFAULT_BANDS if header.is_color else header.bands

@@ -13,7 +13,7 @@ from dasl_core.data.ingest import ingest_folder
 
 
 def image(bands: int, dtype: PixelType) -> Header:
-    return Header(8, 8, bands, dtype, "NPY")
+    return Header(8, 8, bands, dtype, "NPY", is_color=bands in (1, 3))
 
 
 @pytest.mark.parametrize(

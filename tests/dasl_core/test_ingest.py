@@ -326,25 +326,43 @@ def test_data_set_has_the_smallest_type_that_holds_all_images(
     assert bool(index.warnings()) is (len(dtypes) > 1)
 
 
+@pytest.mark.parametrize("dtype", [np.uint8, np.uint16, np.int16, np.float32])
 @pytest.mark.parametrize(
-    ("dtype", "bands", "expected"),
-    [(np.uint8, 4, 3), (np.uint16, 4, 4), (np.float32, 4, 4), (np.uint16, 2, 2), (np.int16, 1, 3)],
+    ("bands", "photometric", "extra", "expected"),
+    [
+        (4, "rgb", ["unassalpha"], 3),
+        (4, "rgb", ["assocalpha"], 3),
+        (2, "minisblack", ["unassalpha"], 3),
+        (4, "rgb", ["unspecified"], 4),
+        (4, "minisblack", ["unspecified"] * 3, 4),
+        (2, "minisblack", ["unspecified"], 2),
+        (1, "minisblack", [], 3),
+    ],
 )
-def test_bands_of_deep_images_are_not_taken_for_transparency(
-    tmp_path: Path, dtype: type, bands: int, expected: int
+def test_a_band_is_opacity_only_if_the_file_says_so(
+    tmp_path: Path, dtype: type, bands: int, photometric: str, extra: list[str], expected: int
 ) -> None:
     random = np.random.default_rng(0)
     values: np.ndarray = random.integers(0, 200, (8, 8, bands)).astype(dtype)
-    extra = ["unassalpha"] if (dtype, bands) == (np.uint8, 4) else ["unspecified"] * (bands - 1)
     tifffile.imwrite(
         tmp_path / "a.tif",
         values if bands > 1 else values[..., 0],
-        photometric="rgb" if extra == ["unassalpha"] else "minisblack",
-        extrasamples=extra if bands > 1 else None,
+        photometric=photometric,
+        extrasamples=extra or None,
         planarconfig="contig" if bands > 1 else None,
     )
     index = ingest_folder(tmp_path)
+    # Opacity of signed values and floats has no full range, and is a band as any other.
+    if dtype in (np.int16, np.float32):
+        expected = 3 if bands == 1 else bands
     assert (len(index), index.facts().bands) == (1, expected)
+
+
+@pytest.mark.parametrize("bands", [2, 4])
+def test_arrays_of_bytes_have_no_opacity(tmp_path: Path, bands: int) -> None:
+    np.save(tmp_path / "a.npy", np.zeros((8, 8, bands), np.uint8))
+    index = ingest_folder(tmp_path)
+    assert (len(index), index.facts().bands) == (1, bands)
 
 
 @pytest.mark.parametrize("mode", ["L", "LA", "RGB", "RGBA", "P", "CMYK"])

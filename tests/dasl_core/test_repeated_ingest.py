@@ -198,6 +198,7 @@ _HEADERS = st.builds(
     st.integers(1, 9),
     st.sampled_from(["uint8", "uint16", "int16", "float32"]),
     st.sampled_from(["PNG", "JPEG", "DICOM"]),
+    st.booleans(),
 )
 
 

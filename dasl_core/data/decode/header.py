@@ -24,6 +24,7 @@ class Header(NamedTuple):
         bands: values of a pixel, opacity included: 4 for RGBA and for CMYK. A palette counts as RGB.
         dtype: type of the values, as `decode` hands them out when asked for the same type.
         format: name of the file's format, such as "JPEG" or "DICOM".
+        is_color: the bands are gray, color, either with opacity, or inks, which can all become gray and RGB.
     """
 
     width: int
@@ -31,6 +32,7 @@ class Header(NamedTuple):
     bands: int
     dtype: PixelType
     format: str = ""
+    is_color: bool = True
 
     def checked(self) -> Header:
         """Return the header.

@@ -62,7 +62,9 @@ def _read(file: IO[bytes]) -> tuple[Header, tuple[int, ...], bool, np.dtype]:
         )
     height, width, bands = (*shape, 1)[:3]
     return (
-        Header(width, height, bands, pixel_type(stored), "NPY").checked(),
+        Header(
+            width, height, bands, pixel_type(stored), "NPY", colors_of(bands) != "any"
+        ).checked(),
         shape,
         by_columns,
         stored,

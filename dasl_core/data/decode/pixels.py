@@ -11,6 +11,9 @@ from dasl_core.data.decode.header import PixelType, pixel_type
 
 # ITU-R 601-2, as Pillow's "L".
 _LUMINANCE = np.array([0.299, 0.587, 0.114], dtype=np.float32)
+Colors = Literal["gray", "rgb", "cmyk", "any"]
+Alpha = Literal["straight", "associated"] | None
+
 _MAX = {"uint8": 255, "uint16": 65535}
 
 
@@ -25,8 +28,8 @@ class Pixels:
     """
 
     values: np.ndarray
-    colors: Literal["gray", "rgb", "cmyk", "any"]
-    alpha: Literal["straight", "associated"] | None = None
+    colors: Colors
+    alpha: Alpha = None
 
 
 def colors_of(bands: int) -> Literal["gray", "rgb", "any"]:

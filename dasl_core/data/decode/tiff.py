@@ -10,7 +10,7 @@ from PIL import ImageFile
 
 from dasl_core.data.decode import pillow
 from dasl_core.data.decode.header import MAX_VALUES, Header, check_pixels, pixel_type
-from dasl_core.data.decode.pixels import Pixels, colors_of, from_file_type
+from dasl_core.data.decode.pixels import Alpha, Colors, Pixels, colors_of, from_file_type
 from dasl_core.data.decode.reasons import optional_module
 
 _PHOTOMETRIC, _COMPRESSION = 262, 259
@@ -92,7 +92,9 @@ def _header_of(page: Any) -> Header:
     if _orientation(page) >= 5:
         width, height = height, width
     bands = int(page.samplesperpixel)
-    return Header(width, height, bands, pixel_type(page.dtype), "TIFF").checked()
+    dtype = pixel_type(page.dtype)
+    colors, _ = _meaning_of(page, bands, dtype)
+    return Header(width, height, bands, dtype, "TIFF", colors != "any").checked()
 
 
 def _pixels_of(page: Any) -> Pixels:
@@ -102,15 +104,19 @@ def _pixels_of(page: Any) -> Pixels:
         values = np.moveaxis(values, 0, 2)
     values = values.reshape(page.imagelength, page.imagewidth, page.samplesperpixel)
     values = pillow.turned(from_file_type(values), _orientation(page))
-    bands = values.shape[2]
-    if page.photometric == _INKS and bands == 4:
-        return Pixels(values, "cmyk")
-    extra = [int(kind) for kind in page.extrasamples]
-    has_alpha = bands in (2, 4) and len(extra) == 1 and values.dtype in (np.uint8, np.uint16)
-    if has_alpha and extra[0] in (_ASSOCIATED, _STRAIGHT):
-        alpha: Any = "straight" if extra[0] == _STRAIGHT else "associated"
-        return Pixels(values, "gray" if bands == 2 else "rgb", alpha)
-    return Pixels(values, colors_of(bands))
+    return Pixels(values, *_meaning_of(page, values.shape[2], values.dtype.name))
+
+
+def _meaning_of(page: Any, bands: int, dtype: str) -> tuple[Colors, Alpha]:
+    """Return what the bands are, as of `Pixels`: opacity only where the file says so."""
+    if dtype in ("uint8", "uint16"):
+        if page.photometric == _INKS and bands == 4:
+            return "cmyk", None
+        extra = [int(kind) for kind in page.extrasamples]
+        if bands in (2, 4) and extra in ([_ASSOCIATED], [_STRAIGHT]):
+            alpha: Alpha = "straight" if extra == [_STRAIGHT] else "associated"
+            return "gray" if bands == 2 else "rgb", alpha
+    return colors_of(bands), None
 
 
 def _orientation(page: Any) -> int:
