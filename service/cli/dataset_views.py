@@ -52,6 +52,19 @@ def _uploaded(dataset: Dataset) -> str | None:
     return f"{size(upload.get('received'))} of {size(upload.get('size'))}"
 
 
+def _pixels(dataset: Dataset) -> str | None:
+    """Describe the bands and types of the images, and what networks get where that differs."""
+    facts = dataset.facts or {}
+    if "dtype" not in facts:
+        return None
+    read_as = f"{facts['bands']} x {facts['dtype']}"
+    kinds = dataset.report.pixels.get("kinds") if dataset.report else None
+    if not kinds or [*kinds] == [read_as]:
+        return read_as
+    of_images = [*kinds] if len(kinds) == 1 else [f"{count} of {k}" for k, count in kinds.items()]
+    return f"{', '.join(of_images)}; networks get {read_as}"
+
+
 def _refresh(dataset: Dataset) -> str | None:
     refresh = dataset.refresh
     if refresh is None:
@@ -82,7 +95,7 @@ def print_dataset(dataset: Dataset, as_json: bool, prepared: Sequence[str] = ())
             ("images", facts.get("num_images")),
             ("classes", facts.get("num_classes")),
             ("median shorter side", f"{facts['median_size']} pixels" if facts else None),
-            ("pixels", f"{facts['bands']} x {facts['dtype']}" if "dtype" in facts else None),
+            ("pixels", _pixels(dataset)),
             ("error", dataset.error_message if dataset.refresh is None else None),
             *(("prepared", each) for each in prepared),
         ]

@@ -258,6 +258,7 @@ class IngestReport(Record):
     skipped: list[SkippedFile] = Field(default_factory=list)
     warnings: list[str] = Field(default_factory=list)
     class_names: list[str] | None = None
+    pixels: dict[str, Any] = Field(default_factory=dict)
     changes: dict[str, int] | None = None
 
 
