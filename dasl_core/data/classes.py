@@ -10,6 +10,9 @@ import numpy as np
 from dasl_core.data.sources import Entry, SourceRecord
 from dasl_core.data.sources.splits import folders_of_splits
 
+# Images without a label that a warning names.
+_NAMED = 5
+
 
 def choose_split(record: SourceRecord, entries: Sequence[Entry]) -> list[Entry]:
     """Return the entries of the split that is chosen; all if none is, and there are no splits.
@@ -75,10 +78,25 @@ def label_entries(
     return np.array([number[name] for name in names], np.int32), class_names, everything
 
 
+def warnings_of_labels(record: SourceRecord, entries: Sequence[Entry]) -> list[str]:
+    """Return a sentence if labels of the source are not used because some images have none."""
+    if record.options.labels == "none":
+        return []
+    unlabeled = [entry.key for entry in entries if not entry.label]
+    if not unlabeled or len(unlabeled) == len(entries):
+        return []
+    noun, verb = ("image", "has") if len(unlabeled) == 1 else ("images", "have")
+    some = ", ".join(unlabeled[:_NAMED]) + (", ..." if len(unlabeled) > _NAMED else "")
+    return [
+        f"{len(unlabeled)} {noun} of {len(entries)} {verb} no label ({some}), so that the data set has none. Label or "
+        "remove them and refresh the data set, or register it without labels"
+    ]
+
+
 def _class_of_each(record: SourceRecord, entries: Sequence[Entry]) -> list[str] | None:
     """Return the class of each entry; None if one has none."""
-    if any(entry.label is not None for entry in entries):
-        given = [entry.label for entry in entries if entry.label is not None]
+    if any(entry.label for entry in entries):
+        given = [entry.label for entry in entries if entry.label]
         return given if len(given) == len(entries) else None
     prefix = f"{record.options.split}/" if record.options.split is not None else ""
     keys = [name.removeprefix(prefix) for name in _names(record, entries)]

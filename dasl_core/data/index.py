@@ -54,6 +54,8 @@ class DatasetIndex:
     """Files without the extension of an image; hidden files are not counted."""
     pixels: PixelFacts = field(default_factory=PixelFacts)
     """What the values of the pixels are, and their statistics."""
+    label_warnings: list[str] = field(default_factory=list)
+    """Sentences on labels of the source that are not used."""
     duplicates: dict[str, Any] = field(default_factory=dict)
     """Groups of equal and similar images that ingest found; see `dasl_core.data.duplicates`."""
     allowed: ReadableFolders = EVERY_FOLDER
@@ -136,7 +138,7 @@ class DatasetIndex:
 
     def warnings(self) -> list[str]:
         """Return sentences on what training loses of the usable images."""
-        return self.pixels.warnings()
+        return [*self.pixels.warnings(), *self.label_warnings]
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the index, atomically; the same index gives the same bytes."""
@@ -157,6 +159,7 @@ class DatasetIndex:
             "num_ignored": self.num_ignored,
             "pixels": self.pixels.to_json(),
             "duplicates": self.duplicates,
+            "label_warnings": self.label_warnings,
         }
         write_arrays(Path(path), arrays, about)
 
@@ -183,6 +186,8 @@ class DatasetIndex:
     def _check(self) -> None:
         if not all(isinstance(name, str) for name in self.class_names):
             raise ValueError("its class_names must be strings")
+        if not all(isinstance(text, str) for text in self.label_warnings):
+            raise ValueError("its label_warnings must be strings")
         if not all(isinstance(text, str) for entry in self.skipped for text in entry):
             raise ValueError("its skipped must be strings")
         count = len(self.paths)
@@ -230,6 +235,7 @@ def _from_arrays(path: Path) -> DatasetIndex:
         num_ignored=about["num_ignored"],
         pixels=PixelFacts.from_json(about["pixels"]),
         duplicates=about["duplicates"],
+        label_warnings=about.get("label_warnings", []),  # earlier ingests had none
     )
 
 

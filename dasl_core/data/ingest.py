@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from dasl_core.data.classes import choose_split, label_entries
+from dasl_core.data.classes import choose_split, label_entries, warnings_of_labels
 from dasl_core.data.contact_sheet import ContactSheet, choose
 from dasl_core.data.decode import EXTENSIONS, Header, is_transient
 from dasl_core.data.duplicates import equal_files, similar_images
@@ -251,7 +251,8 @@ def _build_index(
     if not usable:
         raise ValueError(_no_images(record.uri, sorted(skipped), num_ignored))
     read = len(positions)
-    labels, class_names, kept = label_entries(record, [entries[each] for each in usable])
+    decoded = [entries[each] for each in usable]
+    labels, class_names, kept = label_entries(record, decoded)
     num_ignored += len(usable) - len(kept)
     usable = [usable[each] for each in kept]
     paths = [entries[each].key for each in usable]
@@ -265,6 +266,7 @@ def _build_index(
         skipped=sorted(skipped),
         num_ignored=num_ignored,
         pixels=sample.pixels,
+        label_warnings=warnings_of_labels(record, decoded),
         duplicates={
             "equal": equal_files(
                 source,

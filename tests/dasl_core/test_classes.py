@@ -1,0 +1,45 @@
+"""Labels that cannot be used are reported."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dasl_core.data.classes import label_entries, warnings_of_labels
+from dasl_core.data.index import DatasetIndex
+from dasl_core.data.ingest import ingest_folder
+from dasl_core.data.sources import Entry, SourceRecord
+from dasl_core.spec.source import SourceOptions
+
+RECORD = SourceRecord("parquet", "pictures", "pictures")
+
+
+@pytest.mark.parametrize("missing", [None, ""])
+def test_images_without_a_label_are_counted_and_named(missing: str | None) -> None:
+    entries = [Entry(f"{n}.png", label="cat" if n < 2 else missing) for n in range(9)]
+    assert label_entries(RECORD, entries)[0] is None
+    assert warnings_of_labels(RECORD, entries) == [
+        "7 images of 9 have no label (2.png, 3.png, 4.png, 5.png, 6.png, ...), so that the data set has none. "
+        "Label or remove them and refresh the data set, or register it without labels"
+    ]
+
+
+def test_no_warning_where_no_label_is_lost() -> None:
+    labeled = [Entry("a.png", label="cat"), Entry("b.png", label="dog")]
+    assert warnings_of_labels(RECORD, labeled) == []
+    assert warnings_of_labels(RECORD, [Entry("a.png"), Entry("b.png")]) == []
+    without = SourceRecord("parquet", "p", "p", options=SourceOptions(labels="none"))
+    assert warnings_of_labels(without, [*labeled, Entry("c.png")]) == []
+
+
+def test_the_warning_is_of_the_report_and_stays_in_the_index(tmp_path: Path) -> None:
+    for name in "abc":
+        np.save(tmp_path / f"{name}.npy", np.zeros((8, 8), np.uint8))
+    (tmp_path / "list.csv").write_text("path,label\na.npy,cat\nb.npy,dog\nc.npy,\n")
+    index = ingest_folder(tmp_path / "list.csv")
+    index.save(tmp_path / "index")
+    for each in (index, DatasetIndex.load(tmp_path / "index")):
+        (warning,) = each.report()["warnings"]
+        assert warning.startswith("1 image of 3 has no label (c.npy), ")
