@@ -36,7 +36,7 @@ def everything(canvases: Canvases) -> np.ndarray:
 
 
 def cache_files(cache: Path) -> list[str]:
-    return sorted(file.suffix for file in cache.glob("canvases-*"))
+    return sorted({file.suffix for file in cache.glob("canvases-*")} - {".used"})
 
 
 # --- order
