@@ -271,8 +271,50 @@ def test_entries_of_archives_stay_inside(tmp_path: Path) -> None:
         archive.addfile(link)
     listing = listed(str(tmp_path / "a.tar"))
     assert [entry.key for entry in listing.entries] == ["ok.png"]
-    assert len(listing.skipped) == 3
+    assert len(listing.skipped) == 4
     assert listing.num_ignored == 1
+
+
+@pytest.mark.parametrize("place", [0, 2, 4])
+def test_damaged_header_of_a_tar_loses_only_its_image(tmp_path: Path, place: int) -> None:
+    with tarfile.open(tmp_path / "a.tar", "w") as archive:
+        for number in range(5):
+            add(archive, f"{number}.png", content(number))
+    data = bytearray((tmp_path / "a.tar").read_bytes())
+    data[place * 1024 + 100 : place * 1024 + 108] = b"#" * 8
+    (tmp_path / "a.tar").write_bytes(data)
+    listing = listed(str(tmp_path / "a.tar"))
+    expected = [f"{number}.png" for number in range(5) if number != place]
+    assert [entry.key for entry in listing.entries] == expected
+    assert f"at byte {place * 1024:,}" in listing.skipped[0].reason
+    assert len(listing.skipped) == 1
+
+
+def test_compressed_tar_without_its_ending_says_what_to_do(tmp_path: Path) -> None:
+    with tarfile.open(tmp_path / "a.tar", "w:gz") as archive:
+        add(archive, "a.png", content(1))
+    with pytest.raises(ValueError, match=r"compressed as a whole, with gzip.*decompress it"):
+        ingest_folder(tmp_path / "a.tar")
+
+
+def test_links_in_a_tar_are_the_images_they_lead_to(tmp_path: Path) -> None:
+    (tmp_path / "in/sub").mkdir(parents=True)
+    (tmp_path / "in/a.png").write_bytes(content(1))
+    (tmp_path / "in/a.cls").write_bytes(b"owl")
+    (tmp_path / "in/hard.png").hardlink_to(tmp_path / "in/a.png")
+    (tmp_path / "in/hard.cls").hardlink_to(tmp_path / "in/a.cls")
+    (tmp_path / "in/sub/soft.png").symlink_to("../hard.png")
+    (tmp_path / "in/loop.png").symlink_to("loop.png")
+    (tmp_path / "in/gone.png").symlink_to("nothing.png")
+    os.mkfifo(tmp_path / "in/pipe.png")
+    with tarfile.open(tmp_path / "a.tar", "w") as archive:
+        archive.add(tmp_path / "in", ".")
+    source = find_source(str(tmp_path / "a.tar")).open()
+    listing = source.list_entries(lambda found: None)
+    assert [entry.key for entry in listing.entries] == ["a.png", "hard.png", "sub/soft.png"]
+    assert {source.open(entry).read() for entry in listing.entries} == {content(1)}
+    assert [entry.label for entry in listing.entries] == ["owl", "owl", None]
+    assert [each.path for each in listing.skipped] == ["gone.png", "loop.png", "pipe.png"]
 
 
 def test_zip_bomb_is_not_unpacked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

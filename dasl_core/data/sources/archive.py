@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import posixpath
 import struct
 import tarfile
 import zipfile
@@ -14,11 +15,18 @@ from dasl_core.data.sources.base import Entry, Listing, OnListed, Skipped, Sourc
 from dasl_core.data.sources.inflated import Inflated
 from dasl_core.data.sources.splits import split_of_file
 from dasl_core.data.sources.storage import Storage, is_inside, open_part, printable
+from dasl_core.data.sources.tar_members import compression_of, read_members
 
 # Largest image file in an archive, in bytes; one of 89 million pixels, uncompressed and with 16 bits, has half.
 MAX_BYTES = 1 << 30
 # Labels of WebDataset's `.cls` files are short.
 _MAX_LABEL = 1 << 10
+# Links of which each leads to the next; as many as Linux follows.
+_MOST_LINKS = 40
+_COMPRESSED = (
+    "it is compressed as a whole, with {}, so a single image of it cannot be read; decompress it and register the "
+    "plain .tar"
+)
 _LOCAL_HEADER = struct.Struct("<4s5H3L2H")
 # The size is behind the content where this flag is set, and in an extra field where its place has this value.
 _SIZE_IS_BEHIND, _SIZE_IN_EXTRA = 1 << 3, 0xFFFF_FFFF
@@ -30,7 +38,7 @@ class TarSource(Source):
     """The images of tar archives, such as the shards of WebDataset.
 
     Archives are not compressed, since only then can a part of them be read. A `.cls` file is the label of the image
-    with the same name up to the first dot.
+    with the same name up to the first dot. A link has the content of the image in the same archive that it leads to.
     """
 
     def __init__(self, storage: Storage, uri: str, files: list[str]) -> None:
@@ -39,39 +47,40 @@ class TarSource(Source):
     def list_entries(self, on_listed: OnListed) -> Listing:
         listing = _Archives(self.files)
         for number, name in enumerate(self.files):
-            try:
-                self._list(number, name, listing, on_listed)
-            except tarfile.TarError as error:
-                listing.damaged(name, error)
+            self._list(number, name, listing, on_listed)
         return listing.listing()
 
     def _list(self, number: int, name: str, listing: _Archives, on_listed: OnListed) -> None:
         about = self.storage.info(name)
         labels: dict[str, str] = {}
+        links: dict[str, str] = {}
         first = len(listing.entries)
-        try:
-            with (
-                self.storage.open(name) as file,
-                tarfile.open(fileobj=file, mode="r:", errors="surrogateescape") as archive,
-            ):
-                while (member := archive.next()) is not None:
-                    archive.members = []  # type: ignore[attr-defined]  # else all fill the memory
-                    if not member.isfile():
-                        continue
-                    if member.name.endswith(".cls") and member.size <= _MAX_LABEL:
-                        content = archive.extractfile(member)
-                        assert content is not None, "it is a file"
-                        label = content.read().decode(errors="replace").strip()
-                        labels[_sample(listing.key(number, member.name))] = label
-                        continue
-                    offset, size = member.offset_data, member.size
-                    if size < 0:
-                        raise tarfile.TarError(f"{printable(member.name)} has {size} bytes")
-                    entry = Entry(member.name, size, about.stamp, number, offset)
-                    listing.add(entry, cut_off=offset + size > about.size)
+        with self.storage.open(name) as file:
+            if (compression := compression_of(file)) is not None:
+                listing.skipped.append(Skipped(printable(name), _COMPRESSED.format(compression)))
+                return
+            for member in read_members(file, about.size, lambda why: listing.damaged(name, why)):
+                path = member.name.removeprefix("./")
+                if member.islnk() or member.issym():
+                    links[path] = _target(member)
+                elif path.endswith(".cls") and member.isfile() and member.size <= _MAX_LABEL:
+                    file.seek(member.offset_data)
+                    label = file.read(member.size).decode(errors="replace").strip()
+                    labels[_sample(listing.key(number, path))] = label
+                elif not member.isdir():
+                    entry = Entry(path, member.size, about.stamp, number, member.offset_data)
+                    end = entry.offset + entry.length
+                    reason = "the archive is cut off in this image" if end > about.size else None
+                    if not member.isfile() or member.issparse():
+                        reason = "it is not a regular file"
+                    listing.add(entry, reason)
                     on_listed(len(listing.entries))
-        finally:
-            listing.label(first, labels)
+        listing.add_links(number, links, first)
+        for link, target in links.items():
+            sample = _sample(listing.key(number, _followed(target, links)))
+            if link.endswith(".cls") and sample in labels:
+                labels[_sample(listing.key(number, link))] = labels[sample]
+        listing.label(first, labels)
 
     def open(self, entry: Entry) -> BinaryIO:
         content = self.storage.read(self.files[entry.file], entry.offset, entry.length)
@@ -106,7 +115,7 @@ class ZipSource(Source):
                         listing.add(Entry(key, length, stamp ^ member.CRC, number, offset))
                         on_listed(len(listing.entries))
             except (zipfile.BadZipFile, NotImplementedError) as error:
-                listing.damaged(name, error)
+                listing.damaged(name, str(error))
         return listing.listing()
 
     def open(self, entry: Entry) -> BinaryIO:
@@ -178,7 +187,8 @@ class _Archives:
         name = name.removeprefix("./")
         return f"{os.path.splitext(self._files[number])[0]}/{name}" if self._several else name
 
-    def add(self, entry: Entry, *, cut_off: bool = False) -> None:
+    def add(self, entry: Entry, reason: str | None = None) -> None:
+        """Add an image, or list it as skipped for the reason that is given or found."""
         if any(
             part.startswith(".") and part != ".."
             for part in entry.key.removeprefix("./").split("/")
@@ -188,7 +198,6 @@ class _Archives:
             self._num_ignored += 1
             return
         key = self.key(entry.file, entry.key)
-        reason = "the archive is cut off in this image" if cut_off else None
         if any("\udc80" <= character <= "\udcff" for character in key):
             reason = "its name is not valid UTF-8"
         elif not is_inside(key):
@@ -204,6 +213,19 @@ class _Archives:
         split = split_of_file(self._files[entry.file]) if self._several else None
         self.entries.append(entry._replace(key=key, split=split))
 
+    def add_links(self, number: int, links: dict[str, str], first: int) -> None:
+        """Add the links of an archive to its images, which are the entries from `first` on; each has its own name."""
+        if not links:
+            return
+        images = {entry.key: entry for entry in self.entries[first:]}
+        for link, target in links.items():
+            image = images.get(self.key(number, _followed(target, links)))
+            if image is not None:
+                self.add(image._replace(key=link))
+            else:
+                reason = "it is a link to something that is no usable image of the archive"
+                self.add(Entry(link, file=number), reason)
+
     def label(self, first: int, labels: dict[str, str]) -> None:
         """Set the labels of the entries from `first` on, by the names of their samples."""
         if labels:
@@ -212,8 +234,8 @@ class _Archives:
                 for entry in self.entries[first:]
             ]
 
-    def damaged(self, name: str, error: Exception) -> None:
-        self.skipped.append(Skipped(printable(name), f"the archive is damaged: {error}"))
+    def damaged(self, name: str, problem: str) -> None:
+        self.skipped.append(Skipped(printable(name), f"the archive is damaged: {problem}"))
 
     def listing(self) -> Listing:
         return Listing(
@@ -221,6 +243,23 @@ class _Archives:
             sorted(self.skipped),
             self._num_ignored,
         )
+
+
+def _target(link: tarfile.TarInfo) -> str:
+    """Return the name of the member that a link leads to; a symbolic one is relative to its folder."""
+    target = link.linkname
+    if link.issym():
+        target = posixpath.join(posixpath.dirname(link.name), target)
+    return posixpath.normpath(target)
+
+
+def _followed(target: str, links: dict[str, str]) -> str:
+    """Follow links to links, of which few are in a row."""
+    for _ in range(_MOST_LINKS):
+        if target not in links:
+            break
+        target = links[target]
+    return target
 
 
 def _sample(key: str) -> str:

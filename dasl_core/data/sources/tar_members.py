@@ -1,0 +1,97 @@
+"""The members of a tar archive, also of a damaged one."""
+
+from __future__ import annotations
+
+import tarfile
+from collections.abc import Callable, Iterator
+from typing import BinaryIO
+
+import numpy as np
+
+from dasl_core.data.sources.storage import printable
+
+_BLOCK = tarfile.BLOCKSIZE
+# Bytes that are searched at a time.
+_SEARCHED = 1 << 20
+# Where a header has its checksum, and how many characters of it are digits or blanks.
+_CHECKSUM, _DIGITS = 148, 6
+
+
+# How files that are compressed as a whole begin, also if they are named .tar.
+_COMPRESSED = {
+    b"\x1f\x8b": "gzip",
+    b"BZh": "bzip2",
+    b"\xfd7zXZ\0": "xz",
+    b"\x28\xb5\x2f\xfd": "zstd",
+}
+
+
+def compression_of(file: BinaryIO) -> str | None:
+    """Return the program that has compressed a file as a whole; None if it is not compressed."""
+    file.seek(0)
+    head = file.read(_BLOCK)
+    return next((name for magic, name in _COMPRESSED.items() if head.startswith(magic)), None)
+
+
+def read_members(
+    file: BinaryIO, size: int, on_damage: Callable[[str], None]
+) -> Iterator[tarfile.TarInfo]:
+    """Yield the members of an archive; where it is damaged, go on at the next header that is whole.
+
+    `tarfile` takes a header that is damaged for the end of the archive.
+
+    Args:
+        size: of the archive in bytes.
+        on_damage: called with a sentence for each damaged place.
+    """
+    start: int | None = 0
+    while start is not None:
+        file.seek(start)
+        problem, at = None, start
+        try:
+            with tarfile.open(fileobj=file, mode="r:", errors="surrogateescape") as archive:
+                while (member := archive.next()) is not None:
+                    archive.members = []  # type: ignore[attr-defined]  # else all fill the memory
+                    at = archive.offset
+                    if member.size < 0:
+                        at = member.offset
+                        raise tarfile.ReadError(f"{printable(member.name)} has {member.size} bytes")
+                    yield member
+                    if at > size:
+                        break
+        except (tarfile.TarError, ValueError) as error:
+            problem = str(error)
+        if at > size:  # the last member is cut off
+            on_damage(problem or "it is cut off")
+            return
+        if problem is None and _is_end(file, at):
+            return
+        start = _next_header(file, at + _BLOCK)
+        rest = "no file is found behind it" if start is None else f"reading went on at {start:,}"
+        on_damage(f"{problem or 'a header is invalid'}, at byte {at:,}; {rest}")
+
+
+def _is_end(file: BinaryIO, offset: int) -> bool:
+    """Whether an archive ends here: with the file, or with two blocks of zeros."""
+    file.seek(offset)
+    return not file.read(2 * _BLOCK).strip(b"\0")
+
+
+def _next_header(file: BinaryIO, offset: int) -> int | None:
+    """Find the first block from an offset on that is a header, by its checksum."""
+    while True:
+        file.seek(offset)
+        content = file.read(_SEARCHED)
+        blocks = np.frombuffer(content, np.uint8, len(content) // _BLOCK * _BLOCK)
+        if not len(blocks):
+            return None
+        blocks = blocks.reshape(-1, _BLOCK)
+        digits = blocks[:, _CHECKSUM : _CHECKSUM + _DIGITS]
+        is_octal = ((digits >= ord("0")) & (digits <= ord("7"))) | (digits == ord(" "))
+        for position in np.flatnonzero(is_octal.all(axis=1)).tolist():
+            try:
+                tarfile.TarInfo.frombuf(blocks[position].tobytes(), "utf-8", "surrogateescape")
+            except (tarfile.TarError, ValueError):
+                continue
+            return offset + int(position) * _BLOCK
+        offset += len(content)
