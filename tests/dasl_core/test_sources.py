@@ -155,7 +155,7 @@ def test_kind_of_a_location(tmp_path: Path) -> None:
     (tmp_path / "a.tar.gz").touch()
     with pytest.raises(ValueError, match="compressed as a whole"):
         find_source(str(tmp_path / "a.tar.gz"))
-    with pytest.raises(ValueError, match="matches 0 files"):
+    with pytest.raises(ValueError, match="of which 4 do not exist"):
         find_source(str(tmp_path / "shards-{00..03}.tar"))
     with pytest.raises(ValueError, match="has the scheme https://"):
         find_source("https://example.org/images.tar")
@@ -317,6 +317,17 @@ def test_links_in_a_tar_are_the_images_they_lead_to(tmp_path: Path) -> None:
     assert [each.path for each in listing.skipped] == ["gone.png", "loop.png", "pipe.png"]
 
 
+def test_every_file_of_a_range_must_exist(tmp_path: Path) -> None:
+    as_webdataset(tmp_path)
+    missing = r"names 6 files, of which 4 do not exist .*images-002\.tar, images-003\.tar"
+    with pytest.raises(ValueError, match=missing):
+        find_source(f"{tmp_path}/images-{{000..005}}.tar")
+    with pytest.raises(ValueError, match=r"names 2 files, of which 1 do.*images-9\.tar"):
+        find_source(f"{tmp_path}/images-{{000,9}}.tar")
+    for pattern in ("images-{000..001}.tar", "images-*.tar", "images-{000..005}*.tar"):
+        assert find_source(f"{tmp_path}/{pattern}").files == ("images-000.tar", "images-001.tar")
+
+
 def test_zip_bomb_is_not_unpacked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with zipfile.ZipFile(tmp_path / "a.zip", "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("bomb.png", bytes(1_000_000))
@@ -416,7 +427,7 @@ def test_list_and_pattern_read_nothing_that_is_excluded(tmp_path: Path) -> None:
         with pytest.raises(ValueError, match="outside the folders that may be read"):
             ingest_folder(location, allowed=allowed)
     # A pattern stands for files of its own folder, not for those of the folders inside.
-    with pytest.raises(ValueError, match="matches 0 files"):
+    with pytest.raises(ValueError, match="of which 4 do not exist"):
         ingest_folder(tmp_path / "*.tar", allowed=allowed)
     record = SourceRecord("tar", str(private), str(tmp_path), ("private/a.tar",))
     with pytest.raises(ValueError, match="outside the folders that may be read"):

@@ -33,6 +33,9 @@ _KINDS: dict[str, Kind] = _LISTS | {
 _SEVERAL = ("tar", "zip", "parquet")
 _COMPRESSED = (".gz", ".tgz", ".bz2", ".xz", ".zst", ".7z", ".rar")
 _DEFAULTS = SourceOptions()
+_GLOB = re.compile(r"[*?\[]")
+# Missing files that a message names.
+_SHOWN = 5
 # Files that are looked at to find out what a folder contains.
 _LOOKED_AT = 10_000
 
@@ -196,12 +199,22 @@ def _of_pattern(
     folder: str, name: str, location: str, options: SourceOptions, allowed: ReadableFolders
 ) -> SourceRecord:
     storage = open_storage(folder, "inside", allowed)
-    patterns = _expand(name)
+    expanded = _expand(name)
+    named = {each for each in expanded if not _GLOB.search(each)}
+    patterns = [each for each in expanded if each not in named]
     files = sorted(
         file.path
         for file in storage.files(nested=False)
-        if file.reason is None and any(fnmatch(file.path, pattern) for pattern in patterns)
+        if file.reason is None
+        and (file.path in named or any(fnmatch(file.path, pattern) for pattern in patterns))
     )
+    # A range names each file, so one that is not there is missing; the characters of a pattern only choose.
+    if absent := sorted(named.difference(files)):
+        some = ", ".join(absent[:_SHOWN]) + (" ..." if len(absent) > _SHOWN else "")
+        raise ValueError(
+            f"{location} names {len(named)} files, of which {len(absent)} do not exist or may not be read: {some}; "
+            "correct the range, or take the files that are there with *"
+        )
     kinds = {_KINDS.get(posixpath.splitext(file)[1].lower()) for file in files}
     kind = kinds.pop() if len(kinds) == 1 else None
     if kind is None or kind not in _SEVERAL:
