@@ -17,6 +17,7 @@ from PIL import Image
 
 from dasl_core.data.ingest import ingest_folder
 from dasl_core.data.sources import Entry, Listing, SourceRecord, find_source
+from dasl_core.data.sources.splits import split_of_file
 from dasl_core.spec.locations import ReadableFolders
 from dasl_core.spec.source import SourceOptions
 
@@ -194,6 +195,26 @@ def test_splits_of_numbered_files_are_chosen(tmp_path: Path) -> None:
         ingest_folder(tmp_path)
     index = ingest_folder(tmp_path, options=SourceOptions(split="val"))
     assert list(index.paths) == ["val-000/2.png", "val-000/3.png"]
+
+
+@pytest.mark.parametrize(
+    ("name", "split"),
+    [
+        ("train-00000-of-00012.parquet", "train"),
+        ("shards/birds-train-000.tar", "train"),
+        ("birds_VAL.000.tar", "VAL"),
+        ("birds-test.tar", "test"),
+        ("validation1.tar", "validation"),
+        ("contest-000.tar", None),
+        ("train-birds-000.tar", None),
+        ("trains-000.tar", None),
+        ("retrain-000.tar", None),
+        ("test/birds-000.tar", None),
+        ("birds-000.tar", None),
+    ],
+)
+def test_split_of_a_file_is_a_word_of_its_name(name: str, split: str | None) -> None:
+    assert split_of_file(name) == split
 
 
 def test_links_elsewhere_are_followed_only_where_reading_is_allowed(tmp_path: Path) -> None:
@@ -427,7 +448,7 @@ def test_list_and_pattern_read_nothing_that_is_excluded(tmp_path: Path) -> None:
         with pytest.raises(ValueError, match="outside the folders that may be read"):
             ingest_folder(location, allowed=allowed)
     # A pattern stands for files of its own folder, not for those of the folders inside.
-    with pytest.raises(ValueError, match="of which 4 do not exist"):
+    with pytest.raises(ValueError, match="matches 0 files"):
         ingest_folder(tmp_path / "*.tar", allowed=allowed)
     record = SourceRecord("tar", str(private), str(tmp_path), ("private/a.tar",))
     with pytest.raises(ValueError, match="outside the folders that may be read"):

@@ -18,16 +18,18 @@ FILLERS = frozenset({
 # fmt: on
 
 
-# As Hugging Face, WebDataset and others name the files of a split: train-00000-of-00012.parquet, val-000.tar.
-_NUMBERED = re.compile(r"(?:^|/)([A-Za-z]+)[-_.]?\d[^/]*$")
+# As Hugging Face, WebDataset and others name the files of a split: train-00000-of-00012.parquet, val-000.tar,
+# birds-train-000.tar, birds_val.tar.
+_OF_FILE = re.compile(
+    rf"(?:^|[/_.-])({'|'.join(sorted(TRAIN_WORDS | TEST_WORDS))})(?:[-_.]?\d[^/]*|\.[^/.]+)$",
+    re.IGNORECASE,
+)
 
 
 def split_of_file(name: str) -> str | None:
     """Return the split that a file of many images belongs to, by its name; None if it names none."""
-    found = _NUMBERED.search(name)
-    if found is None or found[1].lower() not in TRAIN_WORDS | TEST_WORDS:
-        return None
-    return found[1]
+    found = _OF_FILE.search(name)
+    return None if found is None else found[1]
 
 
 def folders_of_splits(paths: list[str]) -> list[str]:
