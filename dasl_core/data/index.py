@@ -24,6 +24,8 @@ from dasl_core.spec import DatasetFacts
 from dasl_core.spec.locations import EVERY_FOLDER, ReadableFolders
 
 # Format 1 was gzipped JSON, and only of folders.
+# Images of at most four bands are no stacks: gray, color, with an alpha channel or near infrared.
+_FEW_BANDS = 4
 _FORMAT = 2
 _GZIP = b"\x1f\x8b"
 # Columns of `DatasetIndex.places`.
@@ -138,7 +140,24 @@ class DatasetIndex:
 
     def warnings(self) -> list[str]:
         """Return sentences on what training loses of the usable images."""
-        return [*self.pixels.warnings(), *self.label_warnings]
+        return [*self.pixels.warnings(), *self._warnings_of_stacks(), *self.label_warnings]
+
+    def _warnings_of_stacks(self) -> list[str]:
+        """Warn of arrays that look like stacks (N, H, W): their last axis is no shorter than half of another."""
+        bands = self.pixels.bands
+        if self.source.kind == "npy" or bands <= _FEW_BANDS:
+            return []
+        arrays = [
+            path
+            for path, size in zip(self.paths, self.sizes, strict=True)
+            if path.lower().endswith(".npy") and 2 * bands >= size.min()
+        ]
+        if not arrays:
+            return []
+        return [
+            f"{len(arrays)} .npy files, such as {arrays[0]}, are read as one image each, of {bands} bands: an array in "
+            "a folder is (H, W, bands). If they are stacks of images (N, H, W), register each file itself as a data set"
+        ]
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the index, atomically; the same index gives the same bytes."""

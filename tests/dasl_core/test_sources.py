@@ -149,6 +149,20 @@ def test_array_is_a_stack_of_images(tmp_path: Path) -> None:
         ingest_folder(tmp_path / "flat.npy")
 
 
+@pytest.mark.parametrize(
+    ("shape", "is_stack"), [((20, 24, 28), True), ((40, 40, 12), False), ((9, 9, 3), False)]
+)
+def test_stacks_in_a_folder_are_warned_of(
+    tmp_path: Path, shape: tuple[int, ...], is_stack: bool
+) -> None:
+    np.save(tmp_path / "a.npy", np.zeros(shape, np.uint8))
+    np.save(tmp_path / "b.npy", np.ones(shape, np.uint8))
+    np.save(tmp_path / "four.npy", np.zeros((2, 4, 4, 3), np.uint8))
+    index = ingest_folder(tmp_path)
+    assert any("register each file itself" in each for each in index.warnings()) == is_stack
+    assert "register the file itself" in index.skipped[0].reason
+
+
 def test_kind_of_a_location(tmp_path: Path) -> None:
     folder(tmp_path / "images")
     (tmp_path / "images" / "labels.csv").write_text("path\n")

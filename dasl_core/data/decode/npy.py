@@ -58,7 +58,8 @@ def _read(file: IO[bytes]) -> tuple[Header, tuple[int, ...], bool, np.dtype]:
     shape, by_columns, stored = read_array_header(file)
     if len(shape) not in (2, 3):
         raise ValueError(
-            f"the image is an array of shape {shape}, and must be (H, W) or (H, W, bands)"
+            f"the image is an array of shape {shape}, and must be (H, W) or (H, W, bands); a stack of images is "
+            "a data set of its own: register the file itself"
         )
     height, width, bands = (*shape, 1)[:3]
     return (
