@@ -277,13 +277,46 @@ def test_paths_of_a_list_must_be_allowed(tmp_path: Path) -> None:
     [
         ("a,b\n1,2", "has no column of paths"),
         ("path,label\na.png", "line 2, has 1 fields, and the first line 2"),
-        ("\udcff", "is not a list of images"),
+        ("\udcff", "is not a list of images in UTF-8.* save it as UTF-8"),
     ],
 )
 def test_damaged_list_is_refused(tmp_path: Path, text: str, problem: str) -> None:
     (tmp_path / "list.csv").write_bytes(text.encode(errors="surrogateescape"))
     with pytest.raises(ValueError, match=problem):
         ingest_folder(tmp_path / "list.csv")
+
+
+@pytest.mark.parametrize(
+    ("name", "data"),
+    [
+        ("list.csv", b"path;label\n0.png;owl\n1.png;wren, small\n"),
+        ("list.csv", 'path,label\r\n0.png,owl\r\n1.png,"wren, small"\r\n'.encode("utf-16")),
+        ("list.tsv", b"path\tlabel\n0.png\towl\n1.png\twren, small\n"),
+    ],
+)
+def test_lists_are_read_as_spreadsheets_write_them(tmp_path: Path, name: str, data: bytes) -> None:
+    for number in range(2):
+        (tmp_path / f"{number}.png").write_bytes(content(number))
+    (tmp_path / name).write_bytes(data)
+    entries = listed(str(tmp_path / name)).entries
+    assert [(each.key, each.label) for each in entries] == [
+        ("0.png", "owl"),
+        ("1.png", "wren, small"),
+    ]
+
+
+def test_bad_rows_of_a_list_are_skipped(tmp_path: Path) -> None:
+    (tmp_path / "0.png").write_bytes(content(0))
+    (tmp_path / "list.csv").write_text("path,label\n0.png,owl\n,owl\n1\0.png,owl\n0.png,o\0wl\n")
+    listing = listed(str(tmp_path / "list.csv"))
+    assert [entry.key for entry in listing.entries] == ["0.png"]
+    assert [tuple(each) for each in listing.skipped] == [
+        ("(no path)", "its row in the list has no path"),
+        ("0.png", "its row in the list contains a null character"),
+        ("1\\x00.png", "its row in the list contains a null character"),
+    ]
+    (tmp_path / "list.txt").write_text("  0.png \t\n\n  # 1.png\n")
+    assert [entry.key for entry in listed(str(tmp_path / "list.txt")).entries] == ["0.png"]
 
 
 def test_archive_that_is_cut_off_loses_only_its_end(tmp_path: Path) -> None:

@@ -65,7 +65,9 @@ class TarSource(Source):
                     links[path] = _target(member)
                 elif path.endswith(".cls") and member.isfile() and member.size <= _MAX_LABEL:
                     file.seek(member.offset_data)
-                    label = file.read(member.size).decode(errors="replace").strip()
+                    label = (
+                        file.read(member.size).decode(errors="replace").replace("\0", "").strip()
+                    )
                     labels[_sample(listing.key(number, path))] = label
                 elif not member.isdir():
                     entry = Entry(path, member.size, about.stamp, number, member.offset_data)
@@ -200,6 +202,8 @@ class _Archives:
         key = self.key(entry.file, entry.key)
         if any("\udc80" <= character <= "\udcff" for character in key):
             reason = "its name is not valid UTF-8"
+        elif "\0" in key:
+            reason = "its name contains a null character"
         elif not is_inside(key):
             reason = "its name leads out of the archive"
         elif key in self._keys:

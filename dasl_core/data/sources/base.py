@@ -124,7 +124,8 @@ def class_name(value: object, names: Sequence[str]) -> str | None:
     """Return the name of a label of a table: that of the class with this number, else the value as text."""
     if isinstance(value, int) and 0 <= value < len(names):
         return names[value]
-    return None if value is None else str(value)
+    # No database stores null characters.
+    return None if value is None else str(value).replace("\0", "")
 
 
 def one_line(error: Exception) -> str:

@@ -41,7 +41,7 @@ class ListSource(Source):
 
     Paths are relative to the folder of the list, or absolute. A table has a line of column names, one of which is
     "path", "image", "file" or "filename"; "label" or "class", and "split", are optional. Fields are separated by
-    commas, or by tabs in a `.tsv` file.
+    commas, by semicolons if the line of names has no comma, or by tabs in a `.tsv` file.
     """
 
     def __init__(self, storage: Storage, name: str) -> None:
@@ -56,6 +56,14 @@ class ListSource(Source):
         skipped: list[Skipped] = []
         with self.storage.open(self.name) as file:
             for path, label, split in read_rows(file, self.name):
+                if not path:
+                    skipped.append(Skipped("(no path)", "its row in the list has no path"))
+                    continue
+                # Databases and file systems cannot store it.
+                if "\0" in f"{path}{label}{split}":
+                    reason = "its row in the list contains a null character"
+                    skipped.append(Skipped(printable(path), reason))
+                    continue
                 if path in entries:
                     skipped.append(Skipped(printable(path), "it is listed more than once"))
                     continue

@@ -371,5 +371,5 @@ def is_inside(path: str) -> bool:
 
 
 def printable(path: str) -> str:
-    """Show bytes that are not UTF-8 as ``\\xNN``."""
-    return os.fsencode(path).decode(errors="backslashreplace")
+    """Show bytes that are not UTF-8, and null characters, as ``\\xNN``."""
+    return os.fsencode(path).decode(errors="backslashreplace").replace("\0", "\\x00")

@@ -1,8 +1,10 @@
 """Lists of images in text files."""
 
+import codecs
 import csv
 import io
 from collections.abc import Iterator
+from itertools import chain
 from typing import BinaryIO
 
 PATH_COLUMNS = ("path", "image", "file", "filename", "image_path", "file_name")
@@ -21,15 +23,23 @@ def read_rows(file: BinaryIO, name: str) -> Iterator[Row]:
         ValueError: it is not such a list; the message names the file and the line.
     """
     csv.field_size_limit(_MOST_CHARACTERS)
-    separator = "\t" if name.lower().endswith(".tsv") else ","
-    text = io.TextIOWrapper(file, "utf-8-sig", newline="")
+    is_utf16 = file.read(2) in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+    file.seek(0)
+    text = io.TextIOWrapper(file, "utf-16" if is_utf16 else "utf-8-sig", newline="")
     try:
         if not name.lower().endswith((".csv", ".tsv")):
             for line in text:
-                if line.strip() and not line.startswith("#"):
-                    yield line.rstrip("\r\n"), None, None
+                path_of_line = line.strip()
+                if path_of_line and not path_of_line.startswith("#"):
+                    yield path_of_line, None, None
             return
-        rows = csv.reader(text, delimiter=separator)
+        first = text.readline()
+        separator = "\t" if name.lower().endswith(".tsv") else ","
+        if (
+            separator not in first and ";" in first
+        ):  # as spreadsheets write where the comma is a decimal sign
+            separator = ";"
+        rows = csv.reader(chain([first], text), delimiter=separator)
         header = [field.strip().lower() for field in next(rows, [])]
         path, label, split = (
             next((header.index(each) for each in names if each in header), None)
@@ -48,7 +58,11 @@ def read_rows(file: BinaryIO, name: str) -> Iterator[Row]:
                     f"{name}, line {rows.line_num}, has {len(row)} fields, and the first line {len(header)}"
                 )
             yield row[path], _field(row, label), _field(row, split)
-    except (UnicodeDecodeError, csv.Error) as error:
+    except UnicodeDecodeError as error:
+        raise ValueError(
+            f"{name} is not a list of images in UTF-8: {error}. If it is text, save it as UTF-8"
+        ) from error
+    except csv.Error as error:
         raise ValueError(f"{name} is not a list of images: {error}") from error
 
 
