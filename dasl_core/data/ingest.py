@@ -335,4 +335,6 @@ def _no_images(location: str, skipped: Sequence[Skipped], num_ignored: int) -> s
         message += f"; {len(skipped)} skipped, such as {skipped[0].path} ({skipped[0].reason})"
     if num_ignored:
         message += f"; {num_ignored} other files ignored"
-    return f"{message}; expected files that end in {', '.join(sorted(EXTENSIONS))}"
+        if not skipped:  # else the reason is another one
+            message += f"; expected files that end in {', '.join(sorted(EXTENSIONS))}"
+    return message

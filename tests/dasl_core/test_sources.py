@@ -12,6 +12,8 @@ from pathlib import Path
 
 import datasets
 import numpy as np
+import pyarrow
+import pyarrow.parquet as parquet
 import pytest
 from PIL import Image
 
@@ -466,6 +468,31 @@ def test_rows_without_images_are_skipped(tmp_path: Path) -> None:
     ]
     with pytest.raises(ValueError, match="has no column 'picture'"):
         ingest_folder(tmp_path / "t.parquet", options=SourceOptions(image_column="picture"))
+
+
+def test_parquet_with_paths_alone_says_so(tmp_path: Path) -> None:
+    paths = [{"bytes": None, "path": "a.png"}]
+    parquet.write_table(pyarrow.table({"image": paths}), tmp_path / "null.parquet")
+    parquet.write_table(pyarrow.table({"file_name": ["a.png"]}), tmp_path / "text.parquet")
+    images = pyarrow.struct([("bytes", pyarrow.binary()), ("path", pyarrow.string())])
+    typed = pyarrow.table({"image": pyarrow.array(paths, images)})
+    parquet.write_table(typed, tmp_path / "typed.parquet")
+    for name in ("null", "text", "typed"):
+        with pytest.raises(ValueError, match="not embedded"):
+            ingest_folder(tmp_path / f"{name}.parquet")
+
+
+@pytest.mark.parametrize(
+    ("names", "says_endings"), [(["a.txt"], True), (["a.txt", "a.png"], False), ([], False)]
+)
+def test_endings_are_named_where_they_are_the_reason(
+    tmp_path: Path, names: list[str], says_endings: bool
+) -> None:
+    for name in names:
+        (tmp_path / name).write_text("text")
+    with pytest.raises(ValueError, match="holds no usable image") as error:
+        ingest_folder(tmp_path)
+    assert ("expected files that end in" in str(error.value)) == says_endings
 
 
 def test_uris_must_be_allowed() -> None:

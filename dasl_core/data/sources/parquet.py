@@ -23,6 +23,7 @@ from dasl_core.data.sources.base import (
 )
 from dasl_core.data.sources.splits import split_of_file
 from dasl_core.data.sources.storage import Storage
+from dasl_core.data.sources.table import PATH_COLUMNS
 
 # Groups of rows, and files, that are kept: the builder of canvases reads them in order.
 _GROUPS, _FILES = 4, 16
@@ -90,6 +91,8 @@ class ParquetSource(Source):
         except self._errors as error:
             raise ValueError(f"the table is damaged at this row: {one_line(error)}") from error
         content = value.get("bytes") if isinstance(value, dict) else value
+        if content is None and isinstance(value, dict) and value.get("path"):
+            raise ValueError("the row has only the path of the image, which is not embedded")
         if not isinstance(content, bytes):
             raise ValueError("the row has no image")
         return io.BytesIO(content)
@@ -138,6 +141,11 @@ class ParquetSource(Source):
             return self.image_column
         fitting = [field.name for field in schema if _holds_images(field.type)]
         named = [name for name in _IMAGE_COLUMNS if name in fitting]
+        if not fitting and (paths := [each.name for each in schema if _holds_paths(each)]):
+            raise ValueError(
+                f"it has only the paths of images (column {paths[0]!r}), which are not embedded; write it with the "
+                "content of the images, or register the folder of the images, or a .csv list of the paths"
+            )
         if len(fitting) != 1 and not named:
             raise ValueError(
                 f"it has {'several columns' if fitting else 'no column'} of bytes; name the column of the "
@@ -153,6 +161,17 @@ def _holds_images(kind: Any) -> bool:
         names = [kind.field(position).name for position in range(kind.num_fields)]
         return "bytes" in names and _holds_images(kind.field(names.index("bytes")).type)
     return bool(types.is_binary(kind) or types.is_large_binary(kind))
+
+
+def _holds_paths(field: Any) -> bool:
+    """Whether a column without bytes has paths: as Hugging Face's images, or by its name."""
+    import pyarrow.types as types
+
+    if types.is_struct(field.type):
+        names = [field.type.field(position).name for position in range(field.type.num_fields)]
+        return "path" in names and "bytes" in names
+    is_text = types.is_string(field.type) or types.is_large_string(field.type)
+    return is_text and field.name.lower() in (*PATH_COLUMNS, *_IMAGE_COLUMNS)
 
 
 def _class_names(schema: Any, label: str | None) -> list[str]:
