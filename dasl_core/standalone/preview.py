@@ -33,7 +33,7 @@ def preview(
         print_warnings(index)
         resolved = resolve(spec, index.facts(), start_weights(spec))
         drawing = previews.Drawing(resolved, index, images)
-        files = previews.write(drawing, output)
+        files = _write(drawing, output)
     except ValidationError as error:
         return fail("\n".join(map(str, field_problems(error, JobSpec))))
     except SpecError as error:
@@ -47,3 +47,13 @@ def preview(
         f"{len(files) - 1} more files beside it"
     )
     return 0
+
+
+def _write(drawing: previews.Drawing, output: Path) -> list[Path]:
+    try:
+        return previews.write(drawing, output)
+    except OSError as error:
+        raise ValueError(
+            f"--output: {output} cannot be written: {error.strerror or error}. Choose a folder that can be written "
+            "and has space."
+        ) from error
