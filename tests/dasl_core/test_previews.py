@@ -342,8 +342,8 @@ def test_command_writes_or_says_what_is_wrong(
         (output, "dataset: missing. Set it to the folder of images, or pass --data DIR."),
         ((*data, "-o", str(images / "out")), "is inside the folder of images"),
         (
-            (*data, "-o", str(tmp_path / "spec.yaml")),
-            f"--output: {tmp_path / 'spec.yaml'} cannot be written: File exists.",
+            (*data, "-o", str(tmp_path / "spec.yaml" / "out")),
+            f"--output: {tmp_path / 'spec.yaml' / 'out'} cannot be written: Not a directory.",
         ),
         ((*data, *output, "--set", "augment.flip=2"), "augment.flip: is out of range"),
         ((*data, *output, "--set", "method.local_crops=2"), "method.local_crops"),

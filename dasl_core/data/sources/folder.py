@@ -61,8 +61,8 @@ class ListSource(Source):
                     continue
                 # Databases and file systems cannot store it.
                 if "\0" in f"{path}{label}{split}":
-                    reason = "its row in the list contains a null character"
-                    skipped.append(Skipped(printable(path), reason))
+                    null = "its row in the list contains a null character"
+                    skipped.append(Skipped(printable(path), null))
                     continue
                 if path in entries:
                     skipped.append(Skipped(printable(path), "it is listed more than once"))
