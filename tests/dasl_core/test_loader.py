@@ -36,7 +36,8 @@ def everything(canvases: Canvases) -> np.ndarray:
 
 
 def cache_files(cache: Path) -> list[str]:
-    return sorted({file.suffix for file in cache.glob("canvases-*")} - {".used"})
+    suffixes = (file.suffix for file in cache.glob("canvases-*"))
+    return sorted(suffix for suffix in suffixes if suffix != ".used")
 
 
 # --- order
