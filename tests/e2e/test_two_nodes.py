@@ -26,7 +26,7 @@ from tests.support.two_nodes import ADDRESSES, Machine, TwoNodes, two_nodes, why
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("two-nodes"), pytest.mark.timeout(900)]
 
 URL = f"http://{ADDRESSES['head']}:8000"
-OUTAGE_SECONDS = 15
+OUTAGE_SECONDS = 30
 
 
 @dataclass(frozen=True)

@@ -328,7 +328,7 @@ def test_random_events_lose_no_job(story: type[Story]) -> None:
     run_state_machine_as_test(
         story,
         settings=settings(
-            max_examples=5 if postgresql else 12,
+            max_examples=8 if postgresql else 25,
             stateful_step_count=30,
             deadline=None,
             derandomize=True,
