@@ -61,8 +61,8 @@ def available_memory() -> int:
 def keep_freed_memory() -> None:
     """Let this process keep memory that it frees, up to 2 GiB, for its next allocations.
 
-    glibc gives large blocks back at once, so in every step the kernel clears each page of each large tensor of a
-    CPU anew. With another C library this does nothing.
+    glibc returns large blocks to the kernel at once, which then clears every page of each large tensor in every step.
+    With another C library this has no effect.
     """
     try:
         mallopt = ctypes.CDLL(None).mallopt

@@ -36,8 +36,7 @@ def everything(canvases: Canvases) -> np.ndarray:
 
 
 def cache_files(cache: Path) -> list[str]:
-    suffixes = (file.suffix for file in cache.glob("canvases-*"))
-    return sorted(suffix for suffix in suffixes if suffix != ".used")
+    return sorted(file.suffix for file in cache.glob("canvases-*"))
 
 
 # --- order
@@ -205,7 +204,7 @@ def test_single_channel_is_luminance(pictures: DatasetIndex, cache: Path) -> Non
 def test_cache_equals_decoding(tmp_path: Path) -> None:
     index = ingest(image_folder(tmp_path / "pictures", per_class=4))
     with_cache = open_canvases(index, tmp_path / "cache")
-    assert cache_files(tmp_path / "cache") == [".lock", ".npy"]
+    assert cache_files(tmp_path / "cache") == [".lock", ".npy", ".used"]
     without = open_canvases(index, tmp_path / "pictures" / "class-0" / "00.png" / "no-folder")
     np.testing.assert_array_equal(everything(with_cache), everything(without))
     kept = everything(with_cache)
@@ -245,7 +244,7 @@ def test_concurrent_processes_share_one_cache(pool: GlooPool, tmp_path: Path) ->
     for pixels, _ in results:
         np.testing.assert_array_equal(pixels, expected)
     assert sum(builds for _, builds in results) == 1  # the others waited for it
-    assert cache_files(tmp_path / "cache") == [".lock", ".npy"]
+    assert cache_files(tmp_path / "cache") == [".lock", ".npy", ".used"]
 
 
 def read_with_small_files(index: DatasetIndex, cache: Path) -> tuple[np.ndarray, list[str]]:
@@ -261,7 +260,7 @@ def read_with_small_files(index: DatasetIndex, cache: Path) -> tuple[np.ndarray,
 def test_failed_cache_write_falls_back_to_decoding(pool: GlooPool, tmp_path: Path) -> None:
     index = ingest(image_folder(tmp_path / "pictures"))
     ((pixels, files),) = pool.call(1, read_with_small_files, index, tmp_path / "cache")
-    assert {*files} == {".lock"}  # of the raw file and of the shards
+    assert {*files} == {".lock", ".used"}  # of the raw file and of the shards
     np.testing.assert_array_equal(pixels, read_everything(index, tmp_path / "other"))
 
 
@@ -276,7 +275,7 @@ def test_cache_is_limited_to_share_of_disk(
         pixels = read_everything(pictures, tmp_path)
     assert "every epoch decodes them again" in caplog.text
     assert pixels.any()
-    assert {*cache_files(tmp_path)} == {".lock"}
+    assert {*cache_files(tmp_path)} == {".lock", ".used"}
 
 
 def test_partial_cache_of_killed_process_is_overwritten(
@@ -288,7 +287,7 @@ def test_partial_cache_of_killed_process_is_overwritten(
     built.rename(partial)
     partial.write_bytes(partial.read_bytes()[:1000] + b"\xff" * 10**6)
     np.testing.assert_array_equal(read_everything(pictures, tmp_path), expected)
-    assert cache_files(tmp_path) == [".lock", ".npy"]
+    assert cache_files(tmp_path) == [".lock", ".npy", ".used"]
 
 
 @pytest.mark.parametrize("spoilt", ["cut", "empty", "no-list"])
@@ -304,7 +303,7 @@ def test_damaged_cache_is_rebuilt(
     with caplog.at_level(logging.WARNING):
         np.testing.assert_array_equal(read_everything(pictures, tmp_path), expected)
     assert f"{built} is damaged" in caplog.text
-    assert cache_files(tmp_path) == [".lock", ".npy"]
+    assert cache_files(tmp_path) == [".lock", ".npy", ".used"]
 
 
 # --- images that change after ingest

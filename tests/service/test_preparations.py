@@ -82,7 +82,7 @@ def test_preparation_is_requested_once_and_watched(api: Api) -> None:
         refused(run.post(action), 409, None, "stale-attempt")
 
 
-def test_other_settings_versions_and_failures_are_prepared_anew(api: Api) -> None:
+def test_other_settings_versions_and_failures_are_prepared_again(api: Api) -> None:
     dataset = api.dataset()
     first = requested(api, dataset)
     other = requested(api, dataset, 96)
@@ -95,9 +95,9 @@ def test_other_settings_versions_and_failures_are_prepared_anew(api: Api) -> Non
     error = {"type": "not-prepared", "message": "none of the images could be cached"}
     assert run.post("finish", state="failed", error=error).status_code == 204
     assert shown(api, newer)["error"] == error
-    anew = requested(api, dataset)
+    again = requested(api, dataset)
     listed = api.client.get(f"/v1/datasets/{dataset}/preparations", params={"limit": 3}).json()
-    assert [each["id"] for each in listed["data"]] == [anew, newer, other]
+    assert [each["id"] for each in listed["data"]] == [again, newer, other]
     after = {"after": listed["next"]}
     rest = api.client.get(f"/v1/datasets/{dataset}/preparations", params=after).json()["data"]
     assert [each["id"] for each in rest] == [first]

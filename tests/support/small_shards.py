@@ -126,7 +126,7 @@ def check_damaged_shard(pictures: DatasetIndex, tmp_path: Path, drawn: list[int]
 
 
 def check_unused_set(pictures: DatasetIndex, tmp_path: Path, drawn: list[int]) -> None:
-    """Check that a set of the store is removed once nobody has used it for long, and not what else is there."""
+    """Check that a set in the store is removed after it was unused for long, and that other files stay."""
     expected = read_all(pictures, tmp_path / "first")
     [digest] = shared_sets()
     store = shared_store(digest)
