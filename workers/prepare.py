@@ -5,8 +5,6 @@ It decodes all images as a training of the same image size does, with all cores,
 """
 
 import argparse
-import logging
-import os
 import sys
 import tempfile
 from collections.abc import Callable
@@ -15,19 +13,13 @@ from pathlib import Path
 from dasl_core.data.cache import cache_root
 from dasl_core.data.canvases import Canvases
 from dasl_core.train.preparing import check_cached
-from service.client import ApiError, ConnectionFailed, StaleAttempt
-from service.client.attempt_token import read_attempt_token
-from service.client.transport import BUSY
 from service.client.worker import WorkerClient
 from service.object_store import StoreError
-from service.protocol import UNDELIVERED_EXIT_CODE, PreparationResult, PreparationStart
+from service.protocol import PreparationResult, PreparationStart
 from workers.datasets import open_dataset
 from workers.failures import storable
-from workers.logs import log_to_stderr
 from workers.progress_reports import ProgressReports
-from workers.settings import PATIENCE_SECONDS
-
-logger = logging.getLogger("workers.prepare")
+from workers.task_process import run_task
 
 
 def prepare(start: PreparationStart, report: Callable[[int, int], None]) -> PreparationResult:
@@ -67,36 +59,22 @@ def prepare(start: PreparationStart, report: Callable[[int, int], None]) -> Prep
             canvases.close()
 
 
+def _run(client: WorkerClient, _: argparse.Namespace) -> None:
+    start = client.preparation_start()
+    try:
+        with ProgressReports(client, start.heartbeat_seconds) as report:
+            result = prepare(start, report)
+    except StoreError:
+        raise
+    except ValueError as error:
+        client.preparation_failed("not-prepared", storable(str(error)))
+        return
+    client.preparation_succeeded(result)
+
+
 def main() -> int:
     """Run the preparation named on the command line and return the exit code."""
-    parser = argparse.ArgumentParser(description="Decoding of one data set into the cache.")
-    parser.add_argument("--run", required=True)
-    parser.add_argument("--preparation", required=True)
-    arguments = parser.parse_args()
-    url, token = os.environ["DASL_API_URL"], read_attempt_token()
-    log_to_stderr(token, preparation=arguments.preparation)
-    client = WorkerClient(url, token, run=arguments.run, patience=PATIENCE_SECONDS)
-    try:
-        start = client.preparation_start()
-        try:
-            with ProgressReports(client, start.heartbeat_seconds) as report:
-                result = prepare(start, report)
-        except StoreError:
-            raise
-        except ValueError as error:
-            client.preparation_failed("not-prepared", storable(str(error)))
-            return 0
-        client.preparation_succeeded(result)
-    except StaleAttempt as error:
-        logger.warning("this preparation was superseded: %s", error)
-    except (ConnectionFailed, ApiError) as error:
-        if isinstance(error, ApiError) and error.status not in BUSY:
-            raise
-        logger.error("the preparation could not be reported: %s", error)
-        return UNDELIVERED_EXIT_CODE
-    finally:
-        client.close()
-    return 0
+    return run_task("preparation", _run)
 
 
 if __name__ == "__main__":

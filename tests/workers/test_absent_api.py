@@ -121,7 +121,7 @@ def test_ingest_that_cannot_be_reported_is_left_to_the_dispatcher(
     home: Home, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, action: str, answer: str
 ) -> None:
     """At its start, or after its images were read."""
-    monkeypatch.setattr(ingest, "PATIENCE_SECONDS", 0.0)
+    monkeypatch.setattr("workers.task_process.PATIENCE_SECONDS", 0.0)
     home.answers["start"] = {
         "uri": f"file://{tmp_path}/none",
         "artifacts_uri": f"file://{tmp_path}/store",
