@@ -57,7 +57,8 @@ def prepare(
 ) -> None:
     """Decode the images of a data set before jobs need them, on Ray's head, for jobs of one image size.
 
-    Idempotent: what was requested before is waited for, or done. Jobs that start meanwhile wait for the images, too.
+    What was requested before is waited for, and what is in the cache is not decoded again. Jobs that start meanwhile
+    wait for the images, too.
     """
     from service.client.errors import PreparationFailed
 

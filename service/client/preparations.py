@@ -19,7 +19,9 @@ class Preparations:
         self._transport = transport
 
     def request(self, dataset_id: str, spec: Mapping[str, Any] | None = None) -> Preparation:
-        """Decode the images of a data set as a training does, in the background. Idempotent.
+        """Decode the images of a data set as a training does, in the background.
+
+        While the same is queued or running, this returns that preparation.
 
         Args:
             spec: that of the training, or only the fields that matter: `backbone.image_size`,

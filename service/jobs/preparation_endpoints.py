@@ -72,8 +72,8 @@ def request_preparation(
 ) -> PreparationView:
     """Decode the newest version of a data set as a training by a spec does, so that jobs start at once.
 
-    The images are decoded in the background, tenants taking turns. Idempotent: while the same is queued, running or has
-    succeeded, the answer is that preparation, with status 200.
+    The images are decoded in the background, tenants taking turns. While the same is queued or running, the answer is
+    that preparation, with status 200.
     """
     preparation, is_new = preparations.submit(
         session, caller, checked.spec, checked.checks, context.settings.cluster_limit

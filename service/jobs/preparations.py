@@ -29,7 +29,7 @@ def submit(
     checks: PathChecks,
     cluster_limit: ClusterLimit,
 ) -> tuple[Preparation, bool]:
-    """Queue the decoding of the newest version of a data set. Idempotent.
+    """Queue the decoding of the newest version of a data set, unless it is queued or runs already.
 
     Args:
         spec: on the data set to prepare.
@@ -37,8 +37,8 @@ def submit(
         cluster_limit: as in `submission.plan`.
 
     Returns:
-        The preparation, and whether it is new: one of the same images for the same settings that waits, runs or has
-        succeeded serves as well.
+        The preparation, and whether it is new: one of the same images for the same settings that waits or runs
+        serves as well.
 
     Raises:
         Problem: as in `submission.plan`; 404, the data set does not exist; 429, too many preparations are queued.

@@ -234,12 +234,14 @@ preparations = Tasks(Preparation, PreparationRun, "prep", "preparation")
 
 
 def same_preparation(session: Session, wanted: Preparation) -> Preparation | None:
-    """Return the newest preparation of the same images in the same way that has not failed."""
+    """Return the preparation of the same images in the same way that waits or runs.
+
+    One that has ended says nothing about the cache of today, from which unused images are removed.
+    """
     settings = ("dataset_id", "dataset_version", "image_size", "channels", "image_cache")
     equal = (getattr(Preparation, name) == getattr(wanted, name) for name in settings)
-    query = select(Preparation).where(
-        *equal, Preparation.state != TaskState.FAILED, Preparation.deleted_at.is_(None)
-    )
+    pending = Preparation.state.in_((TaskState.QUEUED, TaskState.RUNNING))
+    query = select(Preparation).where(*equal, pending, Preparation.deleted_at.is_(None))
     return session.scalars(query.order_by(Preparation.id.desc()).limit(1)).one_or_none()
 
 
