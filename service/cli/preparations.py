@@ -1,4 +1,4 @@
-"""The commands `dasl datasets prepare`, `preparations` and `cancel-preparation`."""
+"""The commands `dasl datasets prepare` and `dasl datasets preparations`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from service.cli.dataset_views import DatasetId, ProgressNotes, progress_of
-from service.cli.inputs import Overrides, connect, id_or_name, read_spec
+from service.cli.inputs import Overrides, connect, read_spec
 from service.cli.output import (
     AsJson,
     fail,
@@ -18,7 +18,6 @@ from service.cli.output import (
     print_json,
     print_line,
     print_records,
-    print_result,
 )
 
 if TYPE_CHECKING:
@@ -29,7 +28,6 @@ def register(datasets: typer.Typer) -> None:
     """Add the commands."""
     datasets.command()(prepare)
     datasets.command("preparations")(list_preparations)
-    datasets.command("cancel-preparation")(cancel_preparation)
 
 
 def prepare(
@@ -115,23 +113,6 @@ def list_preparations(dataset: DatasetId, as_json: AsJson = False) -> None:
         },
         as_json,
     )
-
-
-def cancel_preparation(
-    preparation: Annotated[
-        str,
-        typer.Argument(
-            metavar="PREPARATION",
-            callback=id_or_name,
-            help="Id, as of `dasl datasets preparations`.",
-        ),
-    ],
-    as_json: AsJson = False,
-) -> None:
-    """Delete a preparation; one that runs is stopped. What is decoded stays in the cache."""
-    with connect() as client:
-        client.preparations.delete(preparation)
-    print_result({"deleted": preparation}, f"Deleted {preparation}.", as_json)
 
 
 def describe(preparation: Preparation) -> str:

@@ -34,15 +34,18 @@ def delete(
     target: Annotated[
         str,
         typer.Argument(
-            metavar="JOB|CHECKPOINT|PREVIEW|DATASET",
+            metavar="JOB|CHECKPOINT|PREVIEW|PREPARATION|DATASET",
             callback=id_or_name,
-            help="Id of a job that has ended, of a checkpoint, or of a preview; id or name of a data set.",
+            help="Id of a job that has ended, of a checkpoint, a preview or a preparation; id or name of a data set.",
         ),
     ],
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Delete a job with all its files, a checkpoint, a preview, or a data set. Images are not touched, unless uploaded."""
+    """Delete a job with all its files, a checkpoint, a preview, or a data set; stop a preparation.
+
+    Images are not touched, unless uploaded. What a preparation has decoded stays in the cache.
+    """
     with connect() as client:
         what, target = _describe(client, target)
         if not yes:
@@ -53,6 +56,8 @@ def delete(
             client.checkpoints.delete(target)
         elif target.startswith("prev_"):
             client.previews.delete(target)
+        elif target.startswith("prep_"):
+            client.preparations.delete(target)
         else:
             client.datasets.delete(target)
     print_result({"deleted": target}, f"Deleted {what}.", as_json)
@@ -69,6 +74,12 @@ def _describe(client: Client, target: str) -> tuple[str, str]:
     if target.startswith("prev_"):
         preview = client.previews.get(target)
         return f"preview {preview.id} of {preview.images} images", preview.id
+    if target.startswith("prep_"):
+        preparation = client.preparations.get(target)
+        return (
+            f"preparation {preparation.id} of images of {preparation.image_size} pixels",
+            preparation.id,
+        )
     dataset = client.datasets.get(target)
     images = "are not touched" if dataset.upload is None else "were uploaded, and are removed"
     return f"data set {dataset.name} ({dataset.id}); its images {images}", dataset.id
