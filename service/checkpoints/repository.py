@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from sqlalchemy import func, select, update
+from sqlalchemy import bindparam, func, select, update
 from sqlalchemy.orm import Session
 
 from service.db.models import Artifact, Attempt, Checkpoint, Job
@@ -109,16 +109,23 @@ def in_use(session: Session, ids: Collection[str]) -> set[str]:
     return {id for query in (attempts, clones) for id in session.scalars(query) if id is not None}
 
 
+# Each round of the dispatcher needs this. SQLAlchemy takes longer to build a statement than to run it.
+_TO_DELETE = (
+    select(Checkpoint)
+    .where(
+        Checkpoint.state == DELETING,
+        Checkpoint.id.not_in(bindparam("without", expanding=True)),
+    )
+    .order_by(Checkpoint.id)
+    .limit(bindparam("limit"))
+)
+
+
 def to_delete(
     session: Session, limit: int, *, without: Collection[str] = ()
 ) -> Sequence[Checkpoint]:
     """Checkpoints marked for deletion, except those in `without`."""
-    return session.scalars(
-        select(Checkpoint)
-        .where(Checkpoint.state == DELETING, Checkpoint.id.not_in(list(without)))
-        .order_by(Checkpoint.id)
-        .limit(limit)
-    ).all()
+    return session.scalars(_TO_DELETE, {"limit": limit, "without": [*without]}).all()
 
 
 def examine_again(session: Session, job_id: str) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
-from sqlalchemy import DateTime, func, or_, select, update
+from sqlalchemy import DateTime, bindparam, func, or_, select, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
@@ -40,6 +40,31 @@ def was_abandoned(session: Session, name: str) -> bool:
     return row is not None and row.holder != _NOBODY
 
 
+# Each round of the dispatcher needs these. SQLAlchemy takes longer to build a statement than to run it. The names of
+# columns are not allowed as those of parameters.
+_RENEW = (
+    update(Lease)
+    .where(Lease.name == bindparam("name_"), Lease.holder == bindparam("holder_"))
+    .values(expires_at=bindparam("until"))
+    .returning(Lease.name)
+    .execution_options(synchronize_session=False)
+)
+_TAKE = (
+    update(Lease)
+    .where(
+        Lease.name == bindparam("name_"),
+        or_(
+            Lease.holder == bindparam("holder_"),
+            Lease.expires_at <= bindparam("now"),
+            Lease.expires_at > bindparam("latest"),
+        ),
+    )
+    .values(holder=bindparam("holder_"), expires_at=bindparam("until"))
+    .returning(Lease.name)
+    .execution_options(synchronize_session=False)
+)
+
+
 def take_lease(session: Session, name: str, holder: str, length: timedelta) -> bool:
     """Take or renew a lease that is free, expired, or the holder's own.
 
@@ -54,34 +79,15 @@ def take_lease(session: Session, name: str, holder: str, length: timedelta) -> b
         except IntegrityError:
             return False  # Another holder took it first.
         return True
-    name_taken = session.execute(
-        update(Lease)
-        .where(
-            Lease.name == name,
-            or_(
-                Lease.holder == holder,
-                Lease.expires_at <= now,
-                # Not `length`: the holder may have another one.
-                Lease.expires_at > now + MAX_LEASE,
-            ),
-        )
-        .values(holder=holder, expires_at=expires_at)
-        .returning(Lease.name)
-        .execution_options(synchronize_session=False)
-    ).scalar()
-    return name_taken is not None
+    # Not `length`: the holder may have another one.
+    values = {"holder_": holder, "until": expires_at, "now": now, "latest": now + MAX_LEASE}
+    return session.execute(_TAKE, {"name_": name, **values}).scalar() is not None
 
 
 def renew_lease(session: Session, name: str, holder: str, length: timedelta) -> bool:
     """Renew a lease that no other holder has taken; the row stays locked until the transaction ends."""
-    renewed = session.execute(
-        update(Lease)
-        .where(Lease.name == name, Lease.holder == holder)
-        .values(expires_at=current_time(session) + length)
-        .returning(Lease.name)
-        .execution_options(synchronize_session=False)
-    ).scalar()
-    return renewed is not None
+    values = {"name_": name, "holder_": holder, "until": current_time(session) + length}
+    return session.execute(_RENEW, values).scalar() is not None
 
 
 def release_lease(session: Session, name: str, holder: str) -> None:

@@ -5,12 +5,18 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from datetime import datetime
 
-from sqlalchemy import func, or_, select
+from sqlalchemy import bindparam, func, or_, select
 from sqlalchemy.orm import Session
 
 from service.db.models import Event, Job
 from service.runs.endings import LONGEST_RETRY
 from service.states import Desired, JobStatus
+
+# Each round of the dispatcher needs this. SQLAlchemy takes longer to build a statement than to run it.
+_DUE_RETRIES = select(Job.id).where(
+    Job.status == JobStatus.RETRY_WAIT,
+    or_(Job.not_before <= bindparam("now"), Job.not_before > bindparam("latest")),
+)
 
 
 def due_retries(session: Session, now: datetime) -> Sequence[str]:
@@ -18,8 +24,8 @@ def due_retries(session: Session, now: datetime) -> Sequence[str]:
 
     A clock that was set back never prolongs a wait beyond the longest retry delay.
     """
-    over = or_(Job.not_before <= now, Job.not_before > now + LONGEST_RETRY)
-    return session.scalars(select(Job.id).where(Job.status == JobStatus.RETRY_WAIT, over)).all()
+    values = {"now": now, "latest": now + LONGEST_RETRY}
+    return session.scalars(_DUE_RETRIES, values).all()
 
 
 def stop_requested_at(session: Session, job_id: str, desired: Desired) -> datetime | None:

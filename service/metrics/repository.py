@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from sqlalchemy import ColumnElement, Row, delete, func, select, text, update
+from sqlalchemy import ColumnElement, Row, bindparam, delete, func, select, text, update
 from sqlalchemy.orm import Session
 
 from service.db.models import UNTHINNED, Job, Metric
@@ -92,14 +92,21 @@ class Reported:
     last: int
 
 
+# Each round of the dispatcher needs these. SQLAlchemy takes longer to build a statement than to run it.
+_UNTHINNED = (
+    select(Job.id, Job.status, Job.thinned_attempt, Job.thinned_step)
+    .where(text(UNTHINNED), Job.id > bindparam("after"))
+    .order_by(Job.id)
+    .limit(bindparam("limit"))
+)
+_NEWEST_STEP = select(func.max(Metric.step)).where(
+    Metric.job_id == bindparam("job_id"), Metric.name == _LOSS
+)
+
+
 def unthinned(session: Session, after: str, limit: int) -> list[Thinning]:
     """Return jobs whose metrics may have to be thinned, by id, from the first one after `after`."""
-    rows = session.execute(
-        select(Job.id, Job.status, Job.thinned_attempt, Job.thinned_step)
-        .where(text(UNTHINNED), Job.id > after)
-        .order_by(Job.id)
-        .limit(limit)
-    )
+    rows = session.execute(_UNTHINNED, {"after": after, "limit": limit})
     return [
         Thinning(id, JobStatus(status) in TERMINAL, attempt, step)
         for id, status, attempt, step in rows
@@ -108,8 +115,7 @@ def unthinned(session: Session, after: str, limit: int) -> list[Thinning]:
 
 def newest_step(session: Session, job_id: str) -> int:
     """Return the greatest step whose loss any attempt reported; 0 if there is none."""
-    query = select(func.max(Metric.step)).where(Metric.job_id == job_id, Metric.name == _LOSS)
-    return session.scalar(query) or 0
+    return session.scalar(_NEWEST_STEP, {"job_id": job_id}) or 0
 
 
 def reported(session: Session, job_id: str) -> dict[int, Reported]:

@@ -14,6 +14,7 @@ from sqlalchemy import (
     CursorResult,
     Select,
     Table,
+    bindparam,
     delete,
     exists,
     func,
@@ -92,14 +93,26 @@ def hide(session: Session, job_id: str, now: datetime) -> None:
     )
 
 
+def _has_processes() -> ColumnElement[bool]:
+    return exists().where(Run.owner == Job.id, ~Run.settled)
+
+
+# Each round of the dispatcher needs this. SQLAlchemy takes longer to build a statement than to run it.
+_DELETED = (
+    select(Job.id)
+    .where(
+        Job.deleted_at.is_not(None),
+        ~_has_processes(),
+        Job.id.not_in(bindparam("without", expanding=True)),
+    )
+    .order_by(Job.deleted_at)
+    .limit(bindparam("limit"))
+)
+
+
 def deleted(session: Session, limit: int, without: Collection[str]) -> Sequence[str]:
     """Return deleted jobs whose processes are gone, except the ids in `without`."""
-    return session.scalars(
-        select(Job.id)
-        .where(Job.deleted_at.is_not(None), ~_has_processes(), Job.id.not_in(list(without)))
-        .order_by(Job.deleted_at)
-        .limit(limit)
-    ).all()
+    return session.scalars(_DELETED, {"limit": limit, "without": [*without]}).all()
 
 
 def checkpoint_uris(session: Session, job_id: str) -> Sequence[str]:
@@ -353,10 +366,6 @@ def _ended(before: datetime, without: Collection[str]) -> Select[str]:
         )
         .order_by(Job.finished_at, Job.id)
     )
-
-
-def _has_processes() -> ColumnElement[bool]:
-    return exists().where(Run.owner == Job.id, ~Run.settled)
 
 
 def _has_live_clone() -> ColumnElement[bool]:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Sequence
 from datetime import UTC, datetime
+from functools import cached_property
 from typing import Any, Generic, TypeVar
 
-from sqlalchemy import ColumnElement, delete, func, or_, select, update
+from sqlalchemy import ColumnElement, Select, bindparam, delete, func, or_, select, update
 from sqlalchemy.orm import Session
 
 from service.db.models import (
@@ -97,22 +98,12 @@ class Tasks(Generic[T]):
             most: limit of running tasks; those of deleted ones count until they are stopped.
             without: ids of tasks that must wait.
         """
-        running = Counter(
-            session.scalars(select(self.row.tenant).where(self.row.state == TaskState.RUNNING))
-        )
+        running = Counter(session.scalars(self._tenants_running))
         free = most - running.total()
         if free <= 0:
             return []
-        position = func.row_number().over(partition_by=self.row.tenant, order_by=self.row.id)
-        queued = (
-            select(self.row.tenant, self.row.id, position.label("position"))
-            .where(
-                self.row.state == TaskState.QUEUED, self.row.id.not_in(without), *self.not_deleted()
-            )
-            .subquery()
-        )
-        first = select(queued.c.tenant, queued.c.id).where(queued.c.position <= free)
-        waiting = [(row[0], row[1]) for row in session.execute(first.order_by(queued.c.id))]
+        rows = session.execute(self._first_queued, {"most": free, "without": [*without]})
+        waiting = [(row[0], row[1]) for row in rows]
         tenants = {tenant for tenant, _ in waiting}
         last = (
             select(self.row.tenant, func.max(self.run.created_at))
@@ -125,7 +116,31 @@ class Tasks(Generic[T]):
 
     def running(self, session: Session) -> list[WatchedRun]:
         """Return the runs that have not reported their end."""
-        rows = session.scalars(
+        return [WatchedRun.of(row) for row in session.scalars(self._live_runs)]
+
+    # Each round of the dispatcher needs these. SQLAlchemy takes longer to build a statement than to run it.
+
+    @cached_property
+    def _tenants_running(self) -> Select[*tuple[str]]:
+        return select(self.row.tenant).where(self.row.state == TaskState.RUNNING)
+
+    @cached_property
+    def _first_queued(self) -> Select[*tuple[str, str]]:
+        """The first `most` of each tenant."""
+        position = func.row_number().over(partition_by=self.row.tenant, order_by=self.row.id)
+        is_queued = self.row.state == TaskState.QUEUED
+        others = self.row.id.not_in(bindparam("without", expanding=True))
+        queued = (
+            select(self.row.tenant, self.row.id, position.label("position"))
+            .where(is_queued, others, *self.not_deleted())
+            .subquery()
+        )
+        first = select(queued.c.tenant, queued.c.id).where(queued.c.position <= bindparam("most"))
+        return first.order_by(queued.c.id)
+
+    @cached_property
+    def _live_runs(self) -> Select[*tuple[Run]]:
+        return (
             select(self.run)
             .join(self.row, self.row.id == self.run.owner)
             .where(
@@ -135,7 +150,6 @@ class Tasks(Generic[T]):
             )
             .order_by(self.run.owner)
         )
-        return [WatchedRun.of(row) for row in rows]
 
     def begin(self, session: Session, task_id: str, token_hash: str) -> Run | None:
         """Move queued -> running; return the new run, or `None` if too late."""
@@ -196,16 +210,21 @@ class Tasks(Generic[T]):
         self, session: Session, before: datetime, limit: int, without: Collection[str]
     ) -> Sequence[str]:
         """Return tasks that were deleted, also with their data set, or that ended before a time."""
+        values = {"before": before, "limit": limit, "without": [*without]}
+        return session.scalars(self._removable, values).all()
+
+    @cached_property
+    def _removable(self) -> Select[*tuple[str]]:
         deleted, with_dataset = self.not_deleted()
-        return session.scalars(
+        return (
             select(self.row.id)
             .where(
-                or_(~deleted, ~with_dataset, self.row.finished_at < before),
-                self.row.id.not_in(without),
+                or_(~deleted, ~with_dataset, self.row.finished_at < bindparam("before")),
+                self.row.id.not_in(bindparam("without", expanding=True)),
             )
             .order_by(self.row.id)
-            .limit(limit)
-        ).all()
+            .limit(bindparam("limit"))
+        )
 
     def remove(self, session: Session, task_id: str) -> None:
         """Remove the row of a task whose files are gone, and end its run.

@@ -39,6 +39,8 @@ ENTRYPOINTS = Entrypoints(
     demand="echo {bundles}",
 )
 
+_UNFINALIZED = select(func.count()).where(Attempt.finished_at.is_not(None), ~Attempt.settled)
+
 
 @dataclass
 class World:
@@ -86,9 +88,8 @@ class World:
 
     def num_unfinalized(self) -> int:
         """Return the number of ended attempts that are not finalized."""
-        unfinalized = (Attempt.finished_at.is_not(None), ~Attempt.settled)
         with self.database.read() as session:
-            return session.scalar(select(func.count()).where(*unfinalized)) or 0
+            return session.scalar(_UNFINALIZED) or 0
 
     def add_job(
         self,

@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from sqlalchemy import ColumnElement, func, or_, select, update
+from sqlalchemy import ColumnElement, Select, bindparam, func, or_, select, update
 from sqlalchemy.orm import Session
 
 from service.datasets.repository import REMOVED
@@ -54,27 +54,8 @@ def count_pending(session: Session, token_id: str, user_id: str | None) -> int:
     return session.execute(query).scalar_one()
 
 
-def awaiting_ingest(
-    session: Session, max_concurrent: int, without: Collection[str] = ()
-) -> Sequence[str]:
-    """Return the ids of the data sets to ingest next: tenants take turns.
-
-    Of a tenant, the oldest request is next: a registration or a refresh.
-
-    Args:
-        max_concurrent: limit of running ingests; those of deleted data sets count until they are stopped.
-        without: ids of data sets that must wait.
-    """
-    running = Counter(
-        session.scalars(
-            select(Dataset.tenant).where(
-                _ingest_is(DatasetState.INGESTING), Dataset.state != REMOVED
-            )
-        )
-    )
-    free = max_concurrent - running.total()
-    if free <= 0:
-        return []
+def _first_pending() -> Select[*tuple[str, str]]:
+    """The first `most` of each tenant."""
     requested_at = func.coalesce(
         Dataset.refresh_requested_at, Dataset.created_at, type_=UtcDateTime()
     )
@@ -90,18 +71,69 @@ def awaiting_ingest(
         .where(
             _ingest_is(DatasetState.PENDING),
             Dataset.deleted_at.is_(None),
-            Dataset.id.not_in(without),
+            Dataset.id.not_in(bindparam("without", expanding=True)),
         )
         .subquery()
     )
-    waiting = [
-        (tenant, dataset_id)
-        for tenant, dataset_id in session.execute(
-            select(pending.c.tenant, pending.c.id)
-            .where(pending.c.position <= free)
-            .order_by(pending.c.requested_at, pending.c.id)
-        )
-    ]
+    return (
+        select(pending.c.tenant, pending.c.id)
+        .where(pending.c.position <= bindparam("most"))
+        .order_by(pending.c.requested_at, pending.c.id)
+    )
+
+
+# Each round of the dispatcher needs these. SQLAlchemy takes longer to build a statement than to run it.
+_FIRST_PENDING = _first_pending()
+_TENANTS_INGESTING = select(Dataset.tenant).where(
+    _ingest_is(DatasetState.INGESTING), Dataset.state != REMOVED
+)
+_LIVE_RUNS = (
+    select(IngestRun)
+    .join(Dataset, Dataset.id == IngestRun.owner)
+    .where(
+        IngestRun.state.in_(LIVE_ATTEMPT),
+        _ingest_is(DatasetState.INGESTING),
+        Dataset.deleted_at.is_(None),
+    )
+    .order_by(IngestRun.owner)
+)
+_LOST = (
+    select(IngestRun.number)
+    .join(Dataset, Dataset.id == IngestRun.owner)
+    .where(
+        IngestRun.state == AttemptState.LOST,
+        IngestRun.number > Dataset.ingest_after,
+        _ingest_is(DatasetState.PENDING, DatasetState.INGESTING),
+        Dataset.deleted_at.is_(None),
+    )
+    .limit(1)
+)
+_WITHOUT_RUN = select(Dataset.id).where(
+    Dataset.state == DatasetState.INGESTING,
+    Dataset.deleted_at.is_(None),
+    ~select(IngestRun)
+    .where(IngestRun.owner == Dataset.id, IngestRun.state.in_(LIVE_ATTEMPT))
+    .exists(),
+)
+
+
+def awaiting_ingest(
+    session: Session, max_concurrent: int, without: Collection[str] = ()
+) -> Sequence[str]:
+    """Return the ids of the data sets to ingest next: tenants take turns.
+
+    Of a tenant, the oldest request is next: a registration or a refresh.
+
+    Args:
+        max_concurrent: limit of running ingests; those of deleted data sets count until they are stopped.
+        without: ids of data sets that must wait.
+    """
+    running = Counter(session.scalars(_TENANTS_INGESTING))
+    free = max_concurrent - running.total()
+    if free <= 0:
+        return []
+    rows = session.execute(_FIRST_PENDING, {"most": free, "without": [*without]})
+    waiting = [(tenant, dataset_id) for tenant, dataset_id in rows]
     tenants = {tenant for tenant, _ in waiting}
     began = _last_ingests(session, tenants) if len(tenants) > 1 else {}
     return take_turns(waiting, running, began, free)
@@ -120,27 +152,12 @@ def _last_ingests(session: Session, tenants: Collection[str]) -> dict[str, datet
 
 def ingesting(session: Session) -> list[WatchedRun]:
     """Return the ingest runs that have not reported their end."""
-    rows = session.scalars(
-        select(IngestRun)
-        .join(Dataset, Dataset.id == IngestRun.owner)
-        .where(
-            IngestRun.state.in_(LIVE_ATTEMPT),
-            _ingest_is(DatasetState.INGESTING),
-            Dataset.deleted_at.is_(None),
-        )
-        .order_by(IngestRun.owner)
-    )
-    return [WatchedRun.of(row) for row in rows]
+    return [WatchedRun.of(row) for row in session.scalars(_LIVE_RUNS)]
 
 
 def without_ingest_run(session: Session) -> Sequence[str]:
     """Return data sets whose ingest a version 0.1 dispatcher started during the upgrade of the tables."""
-    run = select(IngestRun).where(IngestRun.owner == Dataset.id, IngestRun.state.in_(LIVE_ATTEMPT))
-    return session.scalars(
-        select(Dataset.id).where(
-            Dataset.state == DatasetState.INGESTING, Dataset.deleted_at.is_(None), ~run.exists()
-        )
-    ).all()
+    return session.scalars(_WITHOUT_RUN).all()
 
 
 def ingest_again(session: Session, dataset_id: str) -> None:
@@ -214,17 +231,7 @@ def ingest_after(session: Session, dataset_id: str) -> int:
 
 def any_was_lost(session: Session) -> bool:
     """Whether Ray has lost a run of an ingest that is pending or running."""
-    lost = (
-        select(IngestRun.number)
-        .join(Dataset, Dataset.id == IngestRun.owner)
-        .where(
-            IngestRun.state == AttemptState.LOST,
-            IngestRun.number > Dataset.ingest_after,
-            _ingest_is(DatasetState.PENDING, DatasetState.INGESTING),
-            Dataset.deleted_at.is_(None),
-        )
-    )
-    return session.scalar(lost.limit(1)) is not None
+    return session.scalar(_LOST) is not None
 
 
 def end_ingest(

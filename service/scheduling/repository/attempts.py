@@ -77,33 +77,7 @@ class Ended(NamedTuple):
         return cls(attempt.finished_at, attempt.owner, attempt.number)
 
 
-def live_attempts(session: Session) -> list[AttemptView]:
-    """Return the attempts that have not ended, oldest first."""
-    live = Attempt.state.in_(LIVE_ATTEMPT)
-    return _attempts(session, _ATTEMPTS.where(live).order_by(Attempt.created_at))
-
-
-def ended_attempts(session: Session) -> list[AttemptView]:
-    """Return the attempts that have ended and are not finalized, oldest first."""
-    ended = (~Attempt.settled, Attempt.finished_at.is_not(None))
-    return _attempts(session, _ATTEMPTS.where(*ended).order_by(Attempt.finished_at))
-
-
-def finalized_attempts(
-    session: Session, *, after: Ended, before: datetime, limit: int
-) -> list[AttemptView]:
-    """Return finalized attempts that ended after a position and before a time, oldest first."""
-    position = (Attempt.finished_at, Attempt.owner, Attempt.number)
-    ended = (Attempt.settled, tuple_(*position) > after, Attempt.finished_at < before)
-    return _attempts(session, _ATTEMPTS.where(*ended).order_by(*position).limit(limit))
-
-
-def has_unfinalized_attempt(session: Session, job_id: str) -> bool:
-    """Whether an attempt of the job may still run, or its checkpoints may not be adopted yet."""
-    attempt = select(Attempt.number).where(Attempt.owner == job_id, ~Attempt.settled).limit(1)
-    return session.scalar(attempt) is not None
-
-
+# Each round of the dispatcher needs these. SQLAlchemy takes longer to build a statement than to run it.
 # Columns instead of rows: the specs of a job are large and not needed here.
 _ATTEMPTS = select(
     Attempt.job_id,
@@ -127,6 +101,35 @@ _ATTEMPTS = select(
     Attempt.stop_reason,
     Attempt.stop_requested_at,
 ).join(Job, Job.id == Attempt.job_id)
+_LIVE = _ATTEMPTS.where(Attempt.state.in_(LIVE_ATTEMPT)).order_by(Attempt.created_at)
+_ENDED = _ATTEMPTS.where(~Attempt.settled, Attempt.finished_at.is_not(None)).order_by(
+    Attempt.finished_at
+)
+
+
+def live_attempts(session: Session) -> list[AttemptView]:
+    """Return the attempts that have not ended, oldest first."""
+    return _attempts(session, _LIVE)
+
+
+def ended_attempts(session: Session) -> list[AttemptView]:
+    """Return the attempts that have ended and are not finalized, oldest first."""
+    return _attempts(session, _ENDED)
+
+
+def finalized_attempts(
+    session: Session, *, after: Ended, before: datetime, limit: int
+) -> list[AttemptView]:
+    """Return finalized attempts that ended after a position and before a time, oldest first."""
+    position = (Attempt.finished_at, Attempt.owner, Attempt.number)
+    ended = (Attempt.settled, tuple_(*position) > after, Attempt.finished_at < before)
+    return _attempts(session, _ATTEMPTS.where(*ended).order_by(*position).limit(limit))
+
+
+def has_unfinalized_attempt(session: Session, job_id: str) -> bool:
+    """Whether an attempt of the job may still run, or its checkpoints may not be adopted yet."""
+    attempt = select(Attempt.number).where(Attempt.owner == job_id, ~Attempt.settled).limit(1)
+    return session.scalar(attempt) is not None
 
 
 def _attempts(session: Session, query: Select[*tuple[Any, ...]]) -> list[AttemptView]:

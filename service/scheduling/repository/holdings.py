@@ -25,25 +25,62 @@ from service.states import LIVE_ATTEMPT, AttemptState, Desired, JobStatus
 logger = logging.getLogger(__name__)
 
 
-def candidates(session: Session, taken: Sequence[Running]) -> list[Candidate]:
-    """Return the attempts that may be preempted: they train, and have no request to stop."""
-    held = {each.job_id: each for each in taken if each.job_id is not None}
-    saved = (
+# Each round of the dispatcher needs these. SQLAlchemy takes longer to build a statement than to run it.
+_CANDIDATES = (
+    select(
+        Job.id,
+        Attempt.number,
+        Job.preemptible,
+        Job.priority,
+        Attempt.created_at,
         select(func.max(Checkpoint.created_at))
         .where(Checkpoint.job_id == Attempt.job_id, Checkpoint.attempt == Attempt.number)
         .scalar_subquery()
+        .label("saved"),
     )
-    columns = (Job.id, Attempt.number, Job.preemptible, Job.priority, Attempt.created_at)
-    rows = session.execute(
-        select(*columns, saved.label("saved"))
-        .join(Attempt, Attempt.job_id == Job.id)
-        .where(
-            Attempt.state == AttemptState.RUNNING,
-            Attempt.progress_reported_at.is_not(None),
-            Attempt.stop_reason.is_(None),
-            Job.desired == Desired.RUN,
-        )
+    .join(Attempt, Attempt.job_id == Job.id)
+    .where(
+        Attempt.state == AttemptState.RUNNING,
+        Attempt.progress_reported_at.is_not(None),
+        Attempt.stop_reason.is_(None),
+        Job.desired == Desired.RUN,
     )
+)
+_OF_JOB = (
+    Job.desired,
+    ACCOUNT,
+    Job.tenant,
+    Job.max_hours,
+    Job.cpus_per_worker,
+    Job.gpus_per_worker,
+)
+_WORKERS = func.coalesce(Attempt.workers, Job.workers)
+_LIVE = (
+    select(
+        Job.id,
+        Attempt.number,
+        *_OF_JOB,
+        _WORKERS,
+        Attempt.stop_reason,
+        Attempt.created_at,
+        Attempt.state,
+    )
+    .join(Attempt, Attempt.job_id == Job.id)
+    .join(Token, Token.id == Job.token_id, isouter=True)
+    .where(Attempt.state.in_(LIVE_ATTEMPT))
+)
+# With as many workers as the last attempt had.
+_BETWEEN_ATTEMPTS = (
+    select(Job.id, null(), *_OF_JOB, _WORKERS, null(), Job.not_before, null())
+    .join(Attempt, (Attempt.job_id == Job.id) & (Attempt.number == Job.attempt), isouter=True)
+    .join(Token, Token.id == Job.token_id, isouter=True)
+    .where(Job.status == JobStatus.RETRY_WAIT)
+)
+
+
+def candidates(session: Session, taken: Sequence[Running]) -> list[Candidate]:
+    """Return the attempts that may be preempted: they train, and have no request to stop."""
+    held = {each.job_id: each for each in taken if each.job_id is not None}
     return [
         Candidate(
             row.id,
@@ -53,7 +90,7 @@ def candidates(session: Session, taken: Sequence[Running]) -> list[Candidate]:
             started_at=row.created_at,
             holds=held[row.id],
         )
-        for row in rows
+        for row in session.execute(_CANDIDATES)
         if row.id in held
     ]
 
@@ -64,30 +101,8 @@ def running(session: Session, now: datetime) -> list[Running]:
     Attempts with a request to stop may end at any moment. Jobs that wait for a retry keep their
     resources: after a killed rank, a younger job that may run for a day must not go first.
     """
-    per_worker = (Job.cpus_per_worker, Job.gpus_per_worker)
-    of_job = (Job.desired, ACCOUNT, Job.tenant, Job.max_hours, *per_worker)
-    columns = (Job.id, Attempt.number, *of_job, func.coalesce(Attempt.workers, Job.workers))
-    rows = session.execute(
-        select(*columns, Attempt.stop_reason, Attempt.created_at, Attempt.state)
-        .join(Attempt, Attempt.job_id == Job.id)
-        .join(Token, Token.id == Job.token_id, isouter=True)
-        .where(Attempt.state.in_(LIVE_ATTEMPT))
-    ).all()
-    between = session.execute(
-        select(
-            Job.id,
-            null(),
-            *of_job,
-            # As many as its last attempt had.
-            func.coalesce(Attempt.workers, Job.workers),
-            null(),
-            Job.not_before,
-            null(),
-        )
-        .join(Attempt, (Attempt.job_id == Job.id) & (Attempt.number == Job.attempt), isouter=True)
-        .join(Token, Token.id == Job.token_id, isouter=True)
-        .where(Job.status == JobStatus.RETRY_WAIT)
-    ).all()
+    rows = session.execute(_LIVE).all()
+    between = session.execute(_BETWEEN_ATTEMPTS).all()
     resources = resources_of(session, [row.id for row in (*rows, *between)])
     used = time_used(session, [row.id for row in (*rows, *between)])
     # Only an attempt whose driver has reported can have ranks.

@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 from datetime import timedelta
 from typing import Any, NamedTuple
 
-from sqlalchemy import CTE, ColumnElement, case, func, literal, select
+from sqlalchemy import CTE, ColumnElement, bindparam, case, func, literal, select
 from sqlalchemy.orm import Session
 
 from service.db.models import Job, Tenant, Token
@@ -55,31 +55,34 @@ def queued(
     return QueuePart(jobs, part[-1] if len(part) == limit else None)
 
 
+_QUEUED = (
+    select(
+        Job.id,
+        Job.desired,
+        Job.attempt,
+        ACCOUNT.label("account_id"),
+        Job.max_hours,
+        Job.workers,
+        # A job that a version without the first number has started keeps its last one.
+        func.coalesce(Job.first_cpus_per_worker, Job.cpus_per_worker).label("first_cpus"),
+        Job.gpus_per_worker,
+        Job.tenant,
+        Job.priority,
+        Job.preemptible,
+        Token.max_running_jobs,
+        Token.max_gpus,
+        Tenant.max_running_jobs.label("tenant_jobs"),
+        Tenant.max_gpus.label("tenant_gpus"),
+    )
+    .join(Token, Token.id == Job.token_id, isouter=True)
+    .join(Tenant, Tenant.name == Job.tenant, isouter=True)
+    .where(Job.id.in_(bindparam("job_ids", expanding=True)))
+)
+
+
 def load_queued(session: Session, job_ids: Sequence[str]) -> list[Queued]:
     """Return queued jobs in the given order, without those that are not to run or cannot be read."""
-    rows = session.execute(
-        select(
-            Job.id,
-            Job.desired,
-            Job.attempt,
-            ACCOUNT.label("account_id"),
-            Job.max_hours,
-            Job.workers,
-            # A job that a version without the first number has started keeps its last one.
-            func.coalesce(Job.first_cpus_per_worker, Job.cpus_per_worker).label("first_cpus"),
-            Job.gpus_per_worker,
-            Job.tenant,
-            Job.priority,
-            Job.preemptible,
-            Token.max_running_jobs,
-            Token.max_gpus,
-            Tenant.max_running_jobs.label("tenant_jobs"),
-            Tenant.max_gpus.label("tenant_gpus"),
-        )
-        .join(Token, Token.id == Job.token_id, isouter=True)
-        .join(Tenant, Tenant.name == Job.tenant, isouter=True)
-        .where(Job.id.in_(job_ids))
-    ).all()
+    rows = session.execute(_QUEUED, {"job_ids": job_ids}).all() if job_ids else []
     place = {job_id: index for index, job_id in enumerate(job_ids)}
     rows = sorted(rows, key=lambda row: place[row.id])
     used = time_used(session, [row.id for row in rows if row.attempt])
@@ -117,6 +120,17 @@ class Entry(NamedTuple):
     job_id: str
 
 
+# Each round of the dispatcher needs this. SQLAlchemy takes longer to build a statement than to run it.
+_FRONT = {
+    preemptible: select(Job.priority, Job.tenant, Job.account_id, Job.id)
+    .where(Job.status == JobStatus.QUEUED, Job.preemptible.is_(preemptible))
+    # The order of an index, which has no other order within a priority.
+    .order_by(Job.priority.desc(), Job.tenant.desc(), Job.account_id.desc(), Job.id.desc())
+    .limit(bindparam("limit"))
+    for preemptible in (False, True)
+}
+
+
 def front(session: Session, preemptible: bool, limit: int, below: int | None = None) -> list[Entry]:
     """Return the jobs of a class that have the highest priorities; of the lowest of these, any.
 
@@ -124,19 +138,12 @@ def front(session: Session, preemptible: bool, limit: int, below: int | None = N
         limit: number of jobs to read.
         below: read the jobs of lower priority than this.
     """
-    # The order of an index, which has no other order within a priority.
-    order = [column.desc() for column in (Job.priority, Job.tenant, Job.account_id, Job.id)]
-    query = (
-        select(Job.priority, Job.tenant, Job.account_id, Job.id)
-        .where(Job.status == JobStatus.QUEUED, Job.preemptible.is_(preemptible))
-        .order_by(*order)
-        .limit(limit)
-    )
+    query = _FRONT[preemptible]
     if below is not None:
         query = query.where(Job.priority < below)
     return [
         Entry(Rank(not preemptible, priority), Account(tenant, account_id), job_id)
-        for priority, tenant, account_id, job_id in session.execute(query)
+        for priority, tenant, account_id, job_id in session.execute(query, {"limit": limit})
     ]
 
 
