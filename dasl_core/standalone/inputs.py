@@ -84,22 +84,21 @@ def read_spec(path: Path, options: DataOptions, overrides: list[str]) -> tuple[J
 def _location(
     settings: dict[str, Any], uri: str | None, split: str | None, field: str, option: str
 ) -> ImageLocation:
-    """Determine where images are from the option or else from the field, which becomes their name."""
-    if uri is not None:
-        location = ImageLocation(uri, split, option)
-        if settings.get("dataset") is None:
-            settings["dataset"] = location.name
-        return location
-    uri = settings.get("dataset")
-    if not isinstance(uri, str):
-        raise ValueError(f"{field}: missing. Set it to the folder of images, or pass {option} DIR.")
-    if is_missing(uri):
-        raise ValueError(
-            f"{field}: {uri} does not exist. Pass the folder of images with {option} DIR."
-        )
-    given = ImageLocation(uri, split, field)
-    settings["dataset"] = given.name
-    return given
+    """Determine where images are from the option or else from the field, which becomes the name of what is read."""
+    given_by = field if uri is None else option
+    if uri is None:
+        uri = settings.get("dataset")
+        if not isinstance(uri, str):
+            raise ValueError(
+                f"{field}: missing. Set it to the folder of images, or pass {option} DIR."
+            )
+        if is_missing(uri):
+            raise ValueError(
+                f"{field}: {uri} does not exist. Pass the folder of images with {option} DIR."
+            )
+    location = ImageLocation(uri, split, given_by)
+    settings["dataset"] = location.name
+    return location
 
 
 def start_weights(spec: JobSpec) -> WeightsRecord:

@@ -208,12 +208,16 @@ def test_splits_of_one_source_are_trained_and_evaluated_on(folder: Path) -> None
         image_folder(folder / "parts" / split, per_class=per_class)
     parts = str(folder / "parts")
     options = DataOptions(parts, "train", parts, "test")
-    assert train(folder, "dataset=null", "train.epochs=1", options=options) == 0
+    named = ("dataset=birds", "evaluate.dataset=owls")  # as in a service: other images than these
+    assert train(folder, *named, "train.epochs=1", options=options) == 0
     ran = json.loads((folder / "out" / "spec.json").read_text())
     assert (ran["dataset"], ran["evaluate"]["dataset"]) == ("parts-train", "parts-test")
     (checkpoint,) = (folder / "out" / "checkpoints").iterdir()
     data = json.loads((checkpoint / "metrics.json").read_text())["data"]
     assert (data["train_images"], data["held_out_images"]) == (24, 6)
+    card = (checkpoint / "README.md").read_text()
+    assert "on `parts-train`" in card
+    assert "the data set `parts-test`" in card
 
 
 @pytest.mark.parametrize("written", ["{}", "{}/", "file://{}"])
