@@ -7,48 +7,47 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from dasl_core.data.sources import Entry, SourceRecord
-from dasl_core.data.sources.splits import folders_of_splits
+from dasl_core.data.sources import Entry, Listing, Skipped, SourceRecord
+from dasl_core.data.sources.splits import choose_one, folders_of_splits
 
 # Images without a label that a warning names.
 _NAMED = 5
 
 
-def choose_split(record: SourceRecord, entries: Sequence[Entry]) -> list[Entry]:
-    """Return the entries of the split that is chosen; all if none is, and there are no splits.
+def choose_split(record: SourceRecord, listing: Listing) -> tuple[list[Entry], list[Skipped]]:
+    """Return the entries of the split that is chosen, and what is skipped of it; all if none is, and there are no splits.
 
     Raises:
         ValueError: the source has splits and none is chosen, or it does not have the one that is.
     """
-    wanted = record.options.split
+    wanted, entries, skipped = record.options.split, listing.entries, listing.skipped
     if record.kind == "huggingface":
-        return list(entries)  # the library has chosen
+        return list(entries), list(skipped)  # the library has chosen
     named = sorted({entry.split for entry in entries if entry.split is not None})
     if wanted is None:
         if len(named) > 1:
-            raise ValueError(
-                f"{record.uri} is divided into splits; choose one with split: {', '.join(named)}"
-            )
+            raise ValueError(choose_one(record.uri, named))
         if not named and (splits := folders_of_splits(_names(record, entries))):
             raise ValueError(
                 f"{record.uri} is divided into splits, not classes; register each as a data set of its own, "
                 f"so that test images stay out of training: {', '.join(f'{record.uri}/{s}' for s in splits)}; "
-                "or choose one with split"
+                f"or choose one of them, such as --split {splits[0]} (source.split in the API)"
             )
-        return list(entries)
+        return list(entries), list(skipped)
     if named:
         chosen = [entry for entry in entries if entry.split == wanted]
     else:
         names = _names(record, entries)
         pairs = zip(entries, names, strict=True)
         chosen = [entry for entry, name in pairs if name.startswith(f"{wanted}/")]
+        skipped = [each for each in skipped if _may_be_in(record, each.path, wanted)]
         named = sorted({name.partition("/")[0] for name in names if "/" in name})
     if not chosen:
         some = ", ".join(named[:10]) or "none"
         raise ValueError(
             f"{record.uri} has no split {wanted!r}; its splits and folders are: {some}"
         )
-    return chosen
+    return chosen, list(skipped)
 
 
 def label_entries(
@@ -91,6 +90,13 @@ def warnings_of_labels(record: SourceRecord, entries: Sequence[Entry]) -> list[s
         f"{len(unlabeled)} {noun} of {len(entries)} {verb} no label ({some}), so that the data set has none. Label or "
         "remove them and refresh the data set, or register it without labels"
     ]
+
+
+def _may_be_in(record: SourceRecord, path: str, split: str) -> bool:
+    """Whether what is skipped may belong to a folder that is a split; false for what is in another folder."""
+    if len(record.files) > 1 or path in record.files:  # an archive, or a path that begins with its name
+        return True
+    return f"{path}/".startswith(f"{split}/")
 
 
 def _class_of_each(record: SourceRecord, entries: Sequence[Entry]) -> list[str] | None:

@@ -32,7 +32,7 @@ from dasl_core.spec.source import SourceOptions
 # Threads that wait for an object store take no processor time.
 _REMOTE_THREADS = 32
 # Raised when an ingest of the same files gives another index, so that a refresh makes a new version.
-_FORMAT = 2
+_FORMAT = 3
 
 OnProgress = Callable[[int, int], None]
 """Called with the number of reads so far, and of those that are known to be needed: of each header, then of each image
@@ -188,7 +188,7 @@ def ingest_listing(
     previous = previous or Previous()
     threads = workers or usable_cores()
     reading = threads if "://" not in record.root else max(threads, _REMOTE_THREADS)
-    chosen = choose_split(record, listing.entries)
+    chosen, skipped = choose_split(record, listing)
     digests, outcomes, read = read_headers(
         source, chosen, reading, previous.headers, on_progress, on_headers
     )
@@ -218,8 +218,8 @@ def ingest_listing(
         source,
         entries,
         headers,
-        skipped=[*listing.skipped, *failed],
-        num_ignored=listing.num_ignored + len(listing.entries) - len(chosen),
+        skipped=[*skipped, *failed],
+        num_ignored=listing.num_ignored,
         threads=(threads, reading),
         on_progress=lambda number, total: on_progress(read + number, read + total),
     )
@@ -253,7 +253,6 @@ def _build_index(
     read = len(positions)
     decoded = [entries[each] for each in usable]
     labels, class_names, kept = label_entries(record, decoded)
-    num_ignored += len(usable) - len(kept)
     usable = [usable[each] for each in kept]
     paths = [entries[each].key for each in usable]
     index = DatasetIndex(
@@ -265,7 +264,7 @@ def _build_index(
         places=np.array([_place(entries[each]) for each in usable], np.int64).reshape(-1, 4),
         skipped=sorted(skipped),
         num_ignored=num_ignored,
-        pixels=sample.pixels,
+        pixels=replace(sample.pixels, kinds=PixelFacts.of([headers[each] for each in usable]).kinds),
         label_warnings=warnings_of_labels(record, decoded),
         duplicates={
             "equal": equal_files(

@@ -187,7 +187,7 @@ def test_split_and_classes_are_chosen(tmp_path: Path) -> None:
         ingest_folder(tmp_path / "images")
     index = ingest_folder(tmp_path / "images", options=SourceOptions(split="train"))
     assert list(index.paths) == [f"train/{name}" for name in NAMES]
-    assert (index.class_names, index.num_ignored) == (["cat", "dog"], 4)
+    assert (index.class_names, index.num_ignored) == (["cat", "dog"], 0)
     with pytest.raises(
         ValueError, match="has no split 'test'; its splits and folders are: train, val"
     ):
@@ -207,10 +207,53 @@ def test_splits_of_numbered_files_are_chosen(tmp_path: Path) -> None:
         with tarfile.open(tmp_path / f"{split}-000.tar", "w") as archive:
             for number in numbers:
                 add(archive, f"{number}.png", content(number))
-    with pytest.raises(ValueError, match="choose one with split: train, val"):
+    with pytest.raises(ValueError, match="splits: train, val; choose one of them, such as --split"):
         ingest_folder(tmp_path)
     index = ingest_folder(tmp_path, options=SourceOptions(split="val"))
     assert list(index.paths) == ["val-000/2.png", "val-000/3.png"]
+
+
+def _split_list(folder: Path) -> Path:
+    rows = ["path,split", "a.png,train", "gone.png,train", "b.png,val", "lost.png,val", "away.png,"]
+    (folder / "list.csv").write_text("\n".join(rows))
+    for number, name in enumerate("ab"):
+        (folder / f"{name}.png").write_bytes(content(number))
+    return folder / "list.csv"
+
+
+def _split_folder(folder: Path) -> Path:
+    for number, name in enumerate(("train/a.png", "val/b.png")):
+        (folder / name).parent.mkdir()
+        (folder / name).write_bytes(content(number))
+    for link in ("train/gone.png", "val/lost.png", "away.png"):
+        (folder / link).symlink_to("nowhere")
+    return folder
+
+
+def _split_archives(folder: Path) -> Path:
+    for number, (split, lost) in enumerate((("train", "gone"), ("val", "lost"))):
+        with tarfile.open(folder / f"{split}-0.tar", "w") as archive:
+            add(archive, f"{number}.png", content(number))
+            pipe = tarfile.TarInfo(f"{lost}.png")
+            pipe.type = tarfile.FIFOTYPE
+            archive.addfile(pipe)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("make", "skipped"),
+    [
+        (_split_list, ["away.png", "lost.png"]),
+        (_split_folder, ["val/lost.png"]),
+        (_split_archives, ["val-0/lost.png"]),
+    ],
+)
+def test_report_has_only_what_is_skipped_of_the_split(
+    tmp_path: Path, make: Callable[[Path], Path], skipped: list[str]
+) -> None:
+    index = ingest_folder(make(tmp_path), options=SourceOptions(split="val"))
+    assert [each.path for each in index.skipped] == skipped
+    assert (len(index), index.num_ignored) == (1, 0)
 
 
 @pytest.mark.parametrize(

@@ -41,11 +41,18 @@ class TarSource(Source):
     with the same name up to the first dot. A link has the content of the image in the same archive that it leads to.
     """
 
-    def __init__(self, storage: Storage, uri: str, files: list[str]) -> None:
-        self.storage, self.uri, self.files = storage, uri, files
+    def __init__(
+        self, storage: Storage, uri: str, files: list[str], split: str | None = None
+    ) -> None:
+        """Note what to read.
+
+        Args:
+            split: the only one of which skipped entries are listed, besides those of none.
+        """
+        self.storage, self.uri, self.files, self.split = storage, uri, files, split
 
     def list_entries(self, on_listed: OnListed) -> Listing:
-        listing = _Archives(self.files)
+        listing = _Archives(self.files, self.split)
         for number, name in enumerate(self.files):
             self._list(number, name, listing, on_listed)
         return listing.listing()
@@ -57,9 +64,9 @@ class TarSource(Source):
         first = len(listing.entries)
         with self.storage.open(name) as file:
             if (compression := compression_of(file)) is not None:
-                listing.skipped.append(Skipped(printable(name), _COMPRESSED.format(compression)))
+                listing.skip(number, name, _COMPRESSED.format(compression))
                 return
-            for member in read_members(file, about.size, lambda why: listing.damaged(name, why)):
+            for member in read_members(file, about.size, lambda why: listing.damaged(number, why)):
                 path = member.name.removeprefix("./")
                 if member.islnk() or member.issym():
                     links[path] = _target(member)
@@ -97,11 +104,18 @@ class TarSource(Source):
 class ZipSource(Source):
     """The images of zip archives, stored or deflated."""
 
-    def __init__(self, storage: Storage, uri: str, files: list[str]) -> None:
-        self.storage, self.uri, self.files = storage, uri, files
+    def __init__(
+        self, storage: Storage, uri: str, files: list[str], split: str | None = None
+    ) -> None:
+        """Note what to read.
+
+        Args:
+            split: the only one of which skipped entries are listed, besides those of none.
+        """
+        self.storage, self.uri, self.files, self.split = storage, uri, files, split
 
     def list_entries(self, on_listed: OnListed) -> Listing:
-        listing = _Archives(self.files)
+        listing = _Archives(self.files, self.split)
         for number, name in enumerate(self.files):
             stamp = self.storage.info(name).stamp
             try:
@@ -111,13 +125,13 @@ class ZipSource(Source):
                             continue
                         key = member.filename
                         if is_image_name(key) and (reason := _zip_reason(member)) is not None:
-                            listing.skipped.append(Skipped(printable(key), reason))
+                            listing.skip(number, key, reason)
                             continue
                         offset, length = member.header_offset, member.compress_size
                         listing.add(Entry(key, length, stamp ^ member.CRC, number, offset))
                         on_listed(len(listing.entries))
             except (zipfile.BadZipFile, NotImplementedError) as error:
-                listing.damaged(name, str(error))
+                listing.damaged(number, str(error))
         return listing.listing()
 
     def open(self, entry: Entry) -> BinaryIO:
@@ -176,11 +190,11 @@ class _Member(NamedTuple):
 class _Archives:
     """The listing of several archives, whose keys begin with the name of the archive if there are several."""
 
-    def __init__(self, files: list[str]) -> None:
+    def __init__(self, files: list[str], split: str | None) -> None:
         self._several = len(files) > 1
-        self._files = files
+        self._files, self._chosen = files, split
         self.entries: list[Entry] = []
-        self.skipped: list[Skipped] = []
+        self._skipped: list[Skipped] = []
         self._num_ignored = 0
         self._keys: set[str] = set()
 
@@ -211,11 +225,18 @@ class _Archives:
         elif entry.length > MAX_BYTES:
             reason = "the file is far too large for an image"
         if reason is not None:
-            self.skipped.append(Skipped(printable(key), reason))
+            self.skip(entry.file, key, reason)
             return
         self._keys.add(key)
-        split = split_of_file(self._files[entry.file]) if self._several else None
-        self.entries.append(entry._replace(key=key, split=split))
+        self.entries.append(entry._replace(key=key, split=self._split_of(entry.file)))
+
+    def skip(self, number: int, path: str, reason: str) -> None:
+        """List what an archive has and is not read, unless it belongs to another split than the one that is chosen."""
+        if self._chosen is None or self._split_of(number) in (None, self._chosen):
+            self._skipped.append(Skipped(printable(path), reason))
+
+    def _split_of(self, number: int) -> str | None:
+        return split_of_file(self._files[number]) if self._several else None
 
     def add_links(self, number: int, links: dict[str, str], first: int) -> None:
         """Add the links of an archive to its images, which are the entries from `first` on; each has its own name."""
@@ -238,13 +259,13 @@ class _Archives:
                 for entry in self.entries[first:]
             ]
 
-    def damaged(self, name: str, problem: str) -> None:
-        self.skipped.append(Skipped(printable(name), f"the archive is damaged: {problem}"))
+    def damaged(self, number: int, problem: str) -> None:
+        self.skip(number, self._files[number], f"the archive is damaged: {problem}")
 
     def listing(self) -> Listing:
         return Listing(
             sorted(self.entries, key=lambda entry: entry.key),
-            sorted(self.skipped),
+            sorted(self._skipped),
             self._num_ignored,
         )
 

@@ -95,14 +95,14 @@ class SourceRecord:
             check_location(posixpath.join(self.root, file), allowed)
         if self.kind == "list":
             # The paths in a list may lead anywhere where the workers may read.
-            return ListSource(open_storage(self.root, "follow", allowed), files[0])
+            return ListSource(open_storage(self.root, "follow", allowed), files[0], options.split)
         storage = open_storage(self.root, "inside", allowed)
         if self.kind == "npy":
             return ArraySource(storage, self.uri, files[0])
         if self.kind == "parquet":
             return ParquetSource(storage, self.uri, files, *columns)
         archive = TarSource if self.kind == "tar" else ZipSource
-        return archive(storage, self.uri, files)
+        return archive(storage, self.uri, files, options.split)
 
 
 def find_source(

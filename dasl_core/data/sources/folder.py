@@ -44,8 +44,13 @@ class ListSource(Source):
     commas, by semicolons if the line of names has no comma, or by tabs in a `.tsv` file.
     """
 
-    def __init__(self, storage: Storage, name: str) -> None:
-        self.storage, self.name = storage, name
+    def __init__(self, storage: Storage, name: str, split: str | None = None) -> None:
+        """Note what to read.
+
+        Args:
+            split: the only one of which skipped rows are listed, besides those of none.
+        """
+        self.storage, self.name, self.split = storage, name, split
         self.uri = os.path.join(storage.uri, name)
         self.files: list[str] = []
 
@@ -54,24 +59,28 @@ class ListSource(Source):
 
         entries: dict[str, Entry] = {}
         skipped: list[Skipped] = []
+
+        def skip(path: str, split: str | None, reason: str) -> None:
+            if self.split is None or split in (None, self.split):
+                skipped.append(Skipped(printable(path), reason))
+
         with self.storage.open(self.name) as file:
             for path, label, split in read_rows(file, self.name):
                 if not path:
-                    skipped.append(Skipped("(no path)", "its row in the list has no path"))
+                    skip("(no path)", split, "its row in the list has no path")
                     continue
                 # Databases and file systems cannot store it.
                 if "\0" in f"{path}{label}{split}":
-                    null = "its row in the list contains a null character"
-                    skipped.append(Skipped(printable(path), null))
+                    skip(path, split, "its row in the list contains a null character")
                     continue
                 if path in entries:
-                    skipped.append(Skipped(printable(path), "it is listed more than once"))
+                    skip(path, split, "it is listed more than once")
                     continue
                 try:
                     found = self.storage.info(path)
                 except (OSError, ValueError) as error:
                     reason = getattr(error, "strerror", None) or error
-                    skipped.append(Skipped(printable(path), f"it cannot be read: {reason}"))
+                    skip(path, split, f"it cannot be read: {reason}")
                     continue
                 entries[path] = Entry(path, found.size, found.stamp, label=label, split=split)
                 on_listed(len(entries))

@@ -10,6 +10,7 @@ from urllib.parse import parse_qs, urlsplit
 
 from dasl_core.data.decode.reasons import optional_module
 from dasl_core.data.sources.base import Entry, Listing, OnListed, Source, class_name
+from dasl_core.data.sources.splits import choose_one
 from dasl_core.data.sources.storage import check_location
 from dasl_core.spec.locations import EVERY_FOLDER, ReadableFolders
 from dasl_core.spec.source import remote_scheme
@@ -92,9 +93,7 @@ class HuggingFaceSource(Source):
         if isinstance(table, self._library.DatasetDict):
             splits = [*table]
             if self.split is None and len(splits) > 1:
-                raise ValueError(
-                    f"{self.uri} is divided into splits; choose one with split: {', '.join(splits)}"
-                )
+                raise ValueError(choose_one(self.uri, splits))
             if (split := self.split or splits[0]) not in splits:
                 raise ValueError(f"{self.uri} has no split {split!r}: {', '.join(splits)}")
             table = table[split]

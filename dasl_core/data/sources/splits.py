@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 # Names of folders that hold a split and not a class, as whole words: "val2017", "test_images".
 TRAIN_WORDS = frozenset({"train", "training", "trainset", "trainval"})
@@ -30,6 +31,14 @@ def split_of_file(name: str) -> str | None:
     """Return the split that a file of many images belongs to, by its name; None if it names none."""
     found = _OF_FILE.search(name)
     return None if found is None else found[1]
+
+
+def choose_one(location: str, splits: Sequence[str]) -> str:
+    """Return the sentence that refuses a source with several splits of which none is chosen."""
+    return (
+        f"{location} is divided into splits: {', '.join(splits)}; choose one of them, such as --split {splits[0]} "
+        "(source.split in the API)"
+    )
 
 
 def folders_of_splits(paths: list[str]) -> list[str]:
