@@ -22,6 +22,9 @@ LONGEST_FILE_NAME = 200
 Phase = Literal["reading", "baselines", "training", "final"]
 """Part of a training that may take long."""
 
+IngestPhase = Literal["listing", "headers", "sample", "comparison"]
+"""Part of an ingest: it lists the images, reads their headers, decodes a sample, and compares files of equal size."""
+
 Subject = Literal["raw", "untrained", "start", "backbone", "embedding"]
 """What an evaluation measures: the pixels; the backbone before training, `untrained` with random weights and `start`
 with those of `backbone.pretrained`; the backbone after training; and the L2-normalized embedding of a supervised

@@ -19,7 +19,14 @@ from pydantic import (
 from dasl_core.spec import DatasetFacts, ResolvedJobSpec, ResolvedResources
 from dasl_core.spec.locations import ReadableFolders
 from dasl_core.spec.source import SourceOptions
-from dasl_core.vocabulary import FILE_NAME, LONGEST_FILE_NAME, Desired, Outcome, Subject
+from dasl_core.vocabulary import (
+    FILE_NAME,
+    LONGEST_FILE_NAME,
+    Desired,
+    IngestPhase,
+    Outcome,
+    Subject,
+)
 
 NODE_DIED = "node-died"
 """Type of the error of an attempt one of whose ranks was on a node that is gone."""
@@ -93,14 +100,15 @@ class Heartbeat(WorkerRequest):
 
 
 class IngestProgress(WorkerRequest):
-    """Progress of an ingest or a preparation: images that were looked at, of those found so far."""
+    """Progress of an ingest or a preparation: images read, of those to be read; of an ingest, in its phase."""
 
     images_read: Size
     images_total: Size
+    phase: IngestPhase | None = None
 
-    def counts(self) -> tuple[int, int]:
-        """Return both numbers."""
-        return self.images_read, self.images_total
+    def reported(self) -> tuple[int, int, str | None]:
+        """Return all of it, to be compared with what is stored."""
+        return self.images_read, self.images_total, self.phase
 
 
 class HeartbeatAnswer(WorkerAnswer):

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import logging
 import threading
-from typing import Self
+from typing import Any, Self
 
+from dasl_core.vocabulary import IngestPhase
 from service.client import ApiError, ConnectionFailed, StaleAttempt
 from service.client.worker import WorkerClient
 
@@ -21,20 +22,25 @@ class ProgressReports:
 
     def __init__(self, client: WorkerClient, interval: float) -> None:
         self._client, self._interval = client, interval
-        self._read = self._total = 0
+        self._progress: dict[str, Any] = {"images_read": 0, "images_total": 0}
+        self._tells_phase = True
         self._stale: StaleAttempt | None = None
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._send_all, name="heartbeats", daemon=True)
 
-    def __call__(self, read: int, total: int) -> None:
+    def __call__(self, read: int, total: int, phase: IngestPhase | None = None) -> None:
         """Note the progress for the next heartbeat.
+
+        Args:
+            phase: of an ingest, whose images are counted.
 
         Raises:
             StaleAttempt: the API refused a heartbeat because the run was superseded.
         """
         if self._stale is not None:
             raise self._stale
-        self._read, self._total = read, total
+        of_phase = {} if phase is None else {"phase": phase}
+        self._progress = {"images_read": read, "images_total": total, **of_phase}
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -46,7 +52,9 @@ class ProgressReports:
 
     def _send_all(self) -> None:
         while not self._ended.wait(min(self._interval, threading.TIMEOUT_MAX)):
-            progress = {"images_read": self._read, "images_total": self._total}
+            progress = self._progress
+            if not self._tells_phase:
+                progress = {name: value for name, value in progress.items() if name != "phase"}
             try:
                 self._client.heartbeat(progress, patience=0)
             except StaleAttempt as error:
@@ -56,5 +64,8 @@ class ProgressReports:
                 logger.info("a heartbeat was not delivered: %s", error)
             except ApiError as error:
                 logger.warning("a heartbeat was refused: %s", error)
-                if error.status == 422:  # the API of version 0.1 accepts no progress
+                if error.status != 422:
+                    continue
+                if "phase" not in progress:  # the API of version 0.1 accepts no progress
                     return
+                self._tells_phase = False  # an older API knows no phase, or not this one

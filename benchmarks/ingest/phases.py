@@ -11,6 +11,7 @@ import resource
 import sys
 import time
 from collections.abc import Callable
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -26,11 +27,17 @@ def index(images: Path, work: Path) -> dict[str, Any]:
     from dasl_core.data.ingest import ingest
     from workers.ingest_files import UnfinishedHeaders, load_previous
 
+    reads = count(1)
+
+    def tell(_read: int, _total: int, phase: str) -> None:
+        if phase != "listing":
+            _tell(progress=next(reads))
+
     unfinished = UnfinishedHeaders((work / "unfinished").as_uri())
     previous = load_previous(None, unfinished)
     result = ingest(
         str(images),
-        on_progress=lambda done, total: _tell(progress=done),
+        on_progress=tell,
         previous=previous,
         on_headers=unfinished.save,
     )

@@ -94,7 +94,9 @@ def warnings_of_labels(record: SourceRecord, entries: Sequence[Entry]) -> list[s
 
 def _may_be_in(record: SourceRecord, path: str, split: str) -> bool:
     """Whether what is skipped may belong to a folder that is a split; false for what is in another folder."""
-    if len(record.files) > 1 or path in record.files:  # an archive, or a path that begins with its name
+    if (
+        len(record.files) > 1 or path in record.files
+    ):  # an archive, or a path that begins with its name
         return True
     return f"{path}/".startswith(f"{split}/")
 

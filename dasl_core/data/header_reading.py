@@ -29,14 +29,14 @@ def read_headers(
     known: KnownHeaders,
     on_progress: Callable[[int, int], None],
     on_headers: OnHeaders,
-) -> tuple[np.ndarray, list[Header | str], int]:
+) -> tuple[np.ndarray, list[Header | str]]:
     """Read the headers of all images but those that are known.
 
     Args:
-        on_progress: called with the number of headers read so far, and that of those to read.
+        on_progress: called with the number of headers that are known or read so far, and that of all.
 
     Returns:
-        The digests (N, 2) of the images; the header of each, or why the image cannot be used; and how many were read.
+        The digests (N, 2) of the images; and the header of each, or why the image cannot be used.
     """
     digests = identify(entries, source.files)
     outcomes: list[Header | str | None] = [*known.find(digests)]
@@ -45,9 +45,11 @@ def read_headers(
     headers: list[Header] = []
     saved_at = time.monotonic()
     outcomes_read = _read(source, [entries[each] for each in unknown], threads)
+    known_before = len(entries) - len(unknown)
+    on_progress(known_before, len(entries))
     for number, (position, outcome) in enumerate(zip(unknown, outcomes_read, strict=True), 1):
         outcomes[position] = outcome
-        on_progress(number, len(unknown))
+        on_progress(known_before + number, len(entries))
         if isinstance(outcome, str):
             continue  # another ingest may be able to read it
         unsaved.append(position)
@@ -55,7 +57,7 @@ def read_headers(
         if len(unsaved) >= CHUNK or time.monotonic() - saved_at >= _SAVE_SECONDS:
             on_headers(KnownHeaders.of(digests[unsaved], headers))
             unsaved, headers, saved_at = [], [], time.monotonic()
-    return digests, [each for each in outcomes if each is not None], len(unknown)
+    return digests, [each for each in outcomes if each is not None]
 
 
 def _read(source: Source, entries: Sequence[Entry], threads: int) -> Iterator[Header | str]:

@@ -28,18 +28,19 @@ from dasl_core.data.strings import Strings
 from dasl_core.machine import usable_cores
 from dasl_core.spec.locations import EVERY_FOLDER, ReadableFolders
 from dasl_core.spec.source import SourceOptions
+from dasl_core.vocabulary import IngestPhase
 
 # Threads that wait for an object store take no processor time.
 _REMOTE_THREADS = 32
 # Raised when an ingest of the same files gives another index, so that a refresh makes a new version.
 _FORMAT = 3
 
-OnProgress = Callable[[int, int], None]
-"""Called with the number of reads so far, and of those that are known to be needed: of each header, then of each image
-of the sample, then of each file that is compared with others."""
+OnProgress = Callable[[int, int, IngestPhase], None]
+"""Called with how many images are read in a phase, and of how many: 0 of those found so far; those whose header is known
+of all; those decoded of the sample; those read of the files that are compared."""
 
 
-def _no_progress(read: int, total: int) -> None: ...
+def _no_progress(read: int, total: int, phase: IngestPhase) -> None: ...
 
 
 def _not_saved(headers: KnownHeaders) -> None: ...
@@ -165,7 +166,7 @@ def list_source(
     """
     try:
         source = record.open(allowed)
-        return source, source.list_entries(lambda found: on_progress(0, found))
+        return source, source.list_entries(lambda found: on_progress(0, found, "listing"))
     except OSError as error:
         raise ValueError(f"{record.uri} cannot be read: {error.strerror or error}") from error
 
@@ -189,8 +190,13 @@ def ingest_listing(
     threads = workers or usable_cores()
     reading = threads if "://" not in record.root else max(threads, _REMOTE_THREADS)
     chosen, skipped = choose_split(record, listing)
-    digests, outcomes, read = read_headers(
-        source, chosen, reading, previous.headers, on_progress, on_headers
+    digests, outcomes = read_headers(
+        source,
+        chosen,
+        reading,
+        previous.headers,
+        lambda read, total: on_progress(read, total, "headers"),
+        on_headers,
     )
     failed = [
         Skipped(entry.key, outcome)
@@ -221,7 +227,7 @@ def ingest_listing(
         skipped=[*skipped, *failed],
         num_ignored=listing.num_ignored,
         threads=(threads, reading),
-        on_progress=lambda number, total: on_progress(read + number, read + total),
+        on_progress=on_progress,
     )
     return Ingested(index, known, sheet)
 
@@ -245,12 +251,20 @@ def _build_index(
     positions = sample_positions(headers)
     shown = _choose_shown(record, entries, positions)
     facts = PixelFacts.of(headers)
-    sample = take_sample(source, entries, headers, positions, shown, facts, threads[0], on_progress)
+    sample = take_sample(
+        source,
+        entries,
+        headers,
+        positions,
+        shown,
+        facts,
+        threads[0],
+        lambda read, total: on_progress(read, total, "sample"),
+    )
     skipped += [Skipped(entries[position].key, why) for position, why in sample.damaged.items()]
     usable = [position for position in range(len(entries)) if position not in sample.damaged]
     if not usable:
         raise ValueError(_no_images(record.uri, sorted(skipped), num_ignored))
-    read = len(positions)
     decoded = [entries[each] for each in usable]
     labels, class_names, kept = label_entries(record, decoded)
     usable = [usable[each] for each in kept]
@@ -264,14 +278,16 @@ def _build_index(
         places=np.array([_place(entries[each]) for each in usable], np.int64).reshape(-1, 4),
         skipped=sorted(skipped),
         num_ignored=num_ignored,
-        pixels=replace(sample.pixels, kinds=PixelFacts.of([headers[each] for each in usable]).kinds),
+        pixels=replace(
+            sample.pixels, kinds=PixelFacts.of([headers[each] for each in usable]).kinds
+        ),
         label_warnings=warnings_of_labels(record, decoded),
         duplicates={
             "equal": equal_files(
                 source,
                 [entries[each] for each in usable],
                 threads[1],
-                lambda number, total: on_progress(read + number, read + total),
+                lambda read, total: on_progress(read, total, "comparison"),
             ),
             "similar": similar_images(usable, paths, sample.fingerprints),
         },
@@ -289,7 +305,7 @@ def _draw_sheet(
 ) -> ContactSheet | None:
     """Draw the contact sheet of an ingest that has ended, with the facts that it has found."""
     shown = _choose_shown(record, entries, sample_positions(headers))
-    sample = take_sample(source, entries, headers, shown, shown, pixels, threads, _no_progress)
+    sample = take_sample(source, entries, headers, shown, shown, pixels, threads, lambda *_: None)
     return _sheet_of(entries, shown, sample, pixels)
 
 

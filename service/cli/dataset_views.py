@@ -20,6 +20,12 @@ DatasetId = Annotated[
 ]
 
 _MAX_SKIPPED_SHOWN = 10
+# What the numbers of an ingest's phases count.
+_READ = {
+    "headers": "headers read",
+    "sample": "images of the sample decoded",
+    "comparison": "files of equal size compared",
+}
 _SECONDS_BETWEEN_NOTES = 10.0
 
 
@@ -37,13 +43,16 @@ class ProgressNotes:
 
 
 def progress_of(record: Dataset | Preparation) -> str | None:
-    """Return how many images are read, if that is known."""
+    """Return what is read, and how much of it, if that is known."""
     progress = record.progress
     if progress is None or progress.images_total is None:
         return None
+    if progress.phase == "listing":
+        return f"{progress.images_total:,} images found"
     left = progress.seconds_left
     estimate = "" if left is None else f", about {duration(left)} left"
-    return f"{progress.images_read or 0:,} of {progress.images_total:,} images read{estimate}"
+    what = _READ.get(progress.phase or "", "images read")
+    return f"{progress.images_read or 0:,} of {progress.images_total:,} {what}{estimate}"
 
 
 def _uploaded(dataset: Dataset) -> str | None:

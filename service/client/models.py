@@ -47,9 +47,9 @@ class Problem(Record):
 class Progress(Record):
     """Progress of a job or an ingest; None means not known yet. `eta_seconds` is the estimated time left.
 
-    `images_read` of `images_total` are in the image cache while that is built, before the first step. Of an ingest,
-    they are the images looked at and those found so far, and `seconds_left` is estimated. `times` has the share of the time of each activity of a
-    training; older workers send none.
+    `images_read` of `images_total` are in the image cache while that is built, before the first step. Of an ingest, they
+    are those of its `phase` ("listing", "headers", "sample" or "comparison"), as is the estimated `seconds_left`. `times`
+    has the share of the time of each activity of a training. Older workers send neither phase nor times.
     """
 
     step: int | None = None
@@ -63,6 +63,7 @@ class Progress(Record):
     recall_at_1: float | None = None
     images_read: int | None = None
     images_total: int | None = None
+    phase: str | None = None
     times: dict[str, float] | None = None
     seconds_left: float | None = None
 

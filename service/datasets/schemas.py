@@ -89,8 +89,8 @@ class RefreshView(BaseModel):
 class DatasetView(BaseModel):
     """A data set: uploading, pending, ingesting, ready or failed; `report` says what was skipped and why.
 
-    While it is ingested, `progress` has `images_read` of the `images_total` that were found so far, and `seconds_left`
-    as estimated.
+    While it is ingested, `progress` has the `phase`, `images_read` of its `images_total`, and its `seconds_left` as
+    estimated.
     """
 
     model_config = ConfigDict(from_attributes=True)

@@ -11,15 +11,16 @@ from service.db.models import Run
 from service.protocol import IngestProgress
 from service.runs import liveness
 
-# The rate follows the last half minute: headers, images of the sample and comparisons take different times.
+# The rate follows the last half minute: images differ in size.
 _MEMORY_SECONDS = 30.0
 
 
 class IngestEstimate(BaseModel):
-    """The progress of an ingest as it is stored and shown: the last report, the rate, and the time left."""
+    """The progress of an ingest as it is stored and shown: the last report, and the rate and time left of its phase."""
 
     images_read: int
     images_total: int
+    phase: str | None = None
     images_per_second: float | None = None
     seconds_left: float | None = None
 
@@ -28,9 +29,9 @@ class IngestEstimate(BaseModel):
         """Return the stored progress, if there is any."""
         return None if stored is None else cls.model_validate(stored)
 
-    def counts(self) -> tuple[int, int]:
+    def reported(self) -> tuple[int, int, str | None]:
         """Return what a worker reported."""
-        return self.images_read, self.images_total
+        return self.images_read, self.images_total, self.phase
 
 
 def next_estimate(
@@ -41,6 +42,8 @@ def next_estimate(
     Args:
         elapsed: since the report before; None if there was none.
     """
+    if before is not None and before.phase != report.phase:
+        before = None  # its images took another time
     rate = before.images_per_second if before is not None else None
     seconds = elapsed.total_seconds() if elapsed is not None else 0.0
     read, total = report.images_read, report.images_total
@@ -51,7 +54,11 @@ def next_estimate(
         rate = now if rate is None else rate + weight * (now - rate)
     left = round((total - read) / rate, 1) if rate else None
     return IngestEstimate(
-        images_read=read, images_total=total, images_per_second=rate, seconds_left=left
+        images_read=read,
+        images_total=total,
+        phase=report.phase,
+        images_per_second=rate,
+        seconds_left=left,
     )
 
 
@@ -73,7 +80,7 @@ def record_progress(
     # Without reports nothing is known about progress, so a long silence is not a standstill.
     elapsed = now - last_report if last_report is not None else None
     silent = elapsed is None or not timedelta() <= elapsed < liveness.MAX_SILENCE
-    if silent or before is None or reported.counts() != before.counts():
+    if silent or before is None or reported.reported() != before.reported():
         run.progressed_at = now
     run.progress_reported_at = now
     return next_estimate(before, reported, elapsed).model_dump()

@@ -153,6 +153,7 @@ def test_broken_files_are_skipped_and_listed(tmp_path: Path) -> None:
     assert skip_reasons["broken/pipe.png"] == "it is not a regular file"
     assert skip_reasons["broken/gone.png"] == "it is a link to something that does not exist"
     assert len(skip_reasons) == 5
+    assert sum(count for _, count in index.pixels.kinds) == len(index)
 
 
 def test_links_out_of_folder_are_skipped(tmp_path: Path) -> None:
@@ -493,11 +494,16 @@ def test_ingest_counts_the_images_found_and_decoded(tmp_path: Path) -> None:
         picture(tmp_path / name)
     (tmp_path / "broken.png").write_bytes(b"no image")
     (tmp_path / "notes.txt").write_text("ignored")
-    calls: list[tuple[int, int]] = []
-    ingest_folder(tmp_path, on_progress=lambda decoded, total: calls.append((decoded, total)))
-    assert calls[:6] == [(0, 1), (0, 2), (0, 3), (1, 3), (2, 3), (3, 3)]
-    # Then the images of the sample, and the files that have equal sizes.
-    assert calls[6:] == [(4, 5), (5, 5), (6, 7), (7, 7)]
+    calls: list[tuple[str, int, int]] = []
+    ingest_folder(
+        tmp_path, on_progress=lambda read, total, phase: calls.append((phase, read, total))
+    )
+    assert calls == [
+        *(("listing", 0, found) for found in (1, 2, 3)),
+        *(("headers", read, 3) for read in (0, 1, 2, 3)),
+        *(("sample", decoded, 2) for decoded in (1, 2)),
+        *(("comparison", compared, 2) for compared in (1, 2)),
+    ]
 
 
 @pytest.mark.parametrize(("free", "together"), [(0, 1), (4 * 2 * 50 * 40 * 20, 2), (1 << 40, 4)])

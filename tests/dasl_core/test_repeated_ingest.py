@@ -180,14 +180,16 @@ def test_headers_are_handed_out_in_chunks_and_read_once(
         ingest(folder, on_headers=keep)
     assert [len(chunk) for chunk in chunks] == [2, 2]
     read.clear()
-    progress: list[tuple[int, int]] = []
+    progress: list[tuple[int, int, str]] = []
     resumed = ingest(
         folder,
         previous=Previous(KnownHeaders.merged(chunks)),
         on_progress=lambda *each: progress.append(each),
     )
     assert sorted(read) == ["class1/3.png", "class1/5.png"]
-    assert (1, 2) in progress, "what is known counts as neither read nor to be read"
+    assert [each for each in progress if each[2] == "headers"] == [
+        (read, 6, "headers") for read in (4, 5, 6)
+    ], "what is known is read"
     assert saved(resumed.index, tmp_path / "a") == saved(ingest(folder).index, tmp_path / "b")
 
 

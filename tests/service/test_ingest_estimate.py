@@ -6,6 +6,7 @@ from datetime import timedelta
 
 import pytest
 
+from dasl_core.vocabulary import IngestPhase
 from service.protocol import IngestProgress
 from service.worker_api.ingest_estimate import IngestEstimate, next_estimate
 
@@ -53,4 +54,16 @@ def test_standstill_lets_the_estimate_grow() -> None:
 def test_progress_of_the_version_before_is_read() -> None:
     stored = IngestEstimate.of({"images_read": 1, "images_total": 2})
     assert stored is not None
-    assert stored.counts() == (1, 2)
+    assert stored.reported() == (1, 2, None)
+
+
+def test_each_phase_has_its_own_rate() -> None:
+    def report(read: int, phase: IngestPhase, before: IngestEstimate | None) -> IngestEstimate:
+        progress = IngestProgress(images_read=read, images_total=100, phase=phase)
+        return next_estimate(before, progress, timedelta(seconds=1))
+
+    headers = report(80, "headers", report(40, "headers", None))
+    assert (headers.images_per_second, headers.seconds_left) == (40, 0.5)
+    sample = report(2, "sample", headers)
+    assert (sample.phase, sample.images_per_second, sample.seconds_left) == ("sample", None, None)
+    assert report(4, "sample", sample).seconds_left == 48

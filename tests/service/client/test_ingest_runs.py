@@ -17,6 +17,7 @@ from dasl_core.data.decode import Header, read_header
 from dasl_core.data.index import DatasetIndex
 from dasl_core.data.ingest import ingest_folder
 from dasl_core.spec.locations import local_path
+from dasl_core.vocabulary import IngestPhase
 from service import credentials
 from service.cli.app import app
 from service.client import Client, DatasetFailed, StaleAttempt, WorkerClient
@@ -89,20 +90,25 @@ def test_ingest_reports_its_progress_and_stops_when_superseded(tmp_path: Path) -
         worker = WorkerClient(service.url, token, run=run_id)
         assert worker.dataset_start(dataset.id).heartbeat_seconds == 2
 
-        def shown() -> tuple[int | None, int | None] | None:
+        def shown() -> tuple[object, ...] | None:
             progress = client.datasets.get(dataset.id).progress
-            return None if progress is None else (progress.images_read, progress.images_total)
+            if progress is None:
+                return None
+            return progress.images_read, progress.images_total, progress.phase
 
         with progress_reports.ProgressReports(worker, 0.01) as report:
-            for read, total in ((0, 7), (3, 7)):
-                report(read, total)
-                wait_for(lambda expected=(read, total): shown() == expected)  # type: ignore[misc]
+            reports: list[tuple[int, int, IngestPhase]] = [(0, 7, "listing"), (3, 7, "headers")]
+            for expected in reports:
+                report(*expected)
+                wait_for(lambda expected=expected: shown() == expected)  # type: ignore[misc]
             result = CliRunner().invoke(
                 app,
                 ["datasets", "show", dataset.id],
                 env={"DASL_URL": service.url, "DASL_TOKEN": service.token},
             )
-            assert "3 of 7 images read" in result.stdout
+            assert "3 of 7 headers read" in result.stdout
+            report(4, 7, "of a newer worker")  # type: ignore[arg-type]
+            wait_for(lambda: shown() == (4, 7, None))
             with service.database.write() as session:
                 assert end_ingest(session, dataset.id, number, "pending")
 
@@ -205,7 +211,7 @@ import sys, time
 from dasl_core.data import header_reading
 from workers import ingest, progress_reports
 
-def stop(self, read, total):
+def stop(self, read, total, phase):
     if read == 8:  # after two chunks
         print("reading", flush=True)
         time.sleep(600)
