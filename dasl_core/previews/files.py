@@ -27,6 +27,7 @@ def write(drawing: Drawing, folder: Path, *, version: int | None = None) -> list
         version: of the registered data set.
 
     Raises:
+        ValueError: none of the images can be read, so there is nothing to show.
         OSError: a file cannot be written.
     """
     folder.mkdir(parents=True, exist_ok=True)
@@ -46,6 +47,13 @@ def write(drawing: Drawing, folder: Path, *, version: int | None = None) -> list
             save(f"{number}-view{view}.png", picture(image))
         sheet.add(row)
         images.append(of_image(drawing, row))
+    if drawing.unreadable and len(drawing.unreadable) == drawing.images:
+        for file in files:
+            file.unlink()
+        key, reason = next(iter(drawing.unreadable.items()))
+        raise ValueError(
+            f"none of the {drawing.images} images of the preview can be read, such as {key}: {reason}"
+        )
     save(SHEET, sheet.picture)
     # Last, so that it is there only if all others are.
     content = json.dumps(settings(drawing, images, version), indent=2, ensure_ascii=False)

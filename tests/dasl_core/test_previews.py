@@ -220,6 +220,9 @@ def test_image_that_is_gone_is_named(tmp_path: Path) -> None:
     images = json.loads((tmp_path / "out" / "preview.json").read_text())["images"]
     assert drawing.unreadable == {key: images[0]["unreadable"]}
     assert images[1]["unreadable"] is None
+    with pytest.raises(ValueError, match="none of the 1 images of the preview can be read"):
+        previews.write(Drawing(spec, index, 1), tmp_path / "out")
+    assert list((tmp_path / "out").iterdir()) == []
 
 
 def test_deep_pixels_are_shown_through_the_window(tmp_path: Path) -> None:
