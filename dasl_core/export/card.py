@@ -207,12 +207,14 @@ def _values(images: dict[str, Any]) -> str:
     """Describe what becomes of pixels; `images` is the preprocessing of `model.json`."""
     channels = images["channels"]
     mean, std = f"mean {images['mean']}", f"{images['std']}"
-    bands = "" if channels in (1, 3) else f"its {channels} bands in the order of the file, "
+    bands = f"its {channels} bands in the order of the file, "
+    if channels in (1, 3):
+        bands = "color as its luminance, " if channels == 1 else "gray repeated in all 3 channels, "
     if "window" not in images:
         return f"{bands}values in [0, 1] minus {mean},\ndivided by {std}"
     low, high = images["window"]
     return (
-        f"{bands}raw values x\nas `(clip((x - {low:g}) / ({high:g} - {low:g}), 0, 1) - mean) / std`, with {mean}\n"
+        f"{bands}raw values x\n(of DICOM after slope and intercept) as `(clip((x - {low:g}) / ({high:g} - {low:g}), 0, 1) - mean) / std`, with {mean}\n"
         f"and std {std} of each channel"
     )
 

@@ -54,8 +54,8 @@ def test_checkpoint_and_weights_record_window_and_bands(deep: tuple[Path, Resolv
 def test_card_gives_the_formula_of_raw_values(deep: tuple[Path, ResolvedJobSpec]) -> None:
     folder, spec = deep
     card = " ".join((folder / "README.md").read_text().split())
-    assert "its 5 bands in the order of the file, raw values x as" in card
-    (formula,) = re.findall(r"raw values x as `(.+?)`", card)
+    assert "its 5 bands in the order of the file, raw values x (of DICOM" in card
+    (formula,) = re.findall(r"after slope and intercept\) as `(.+?)`", card)
     x = np.array([0.0, 200.0, 1700.0, 3200.0, 60_000.0])
     mean, std = np.array(spec.backbone.mean), np.array(spec.backbone.std)
     names = {"clip": np.clip, "x": x, "mean": mean, "std": std}
