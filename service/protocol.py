@@ -17,6 +17,7 @@ from pydantic import (
 )
 
 from dasl_core.spec import DatasetFacts, ResolvedJobSpec, ResolvedResources
+from dasl_core.spec.fields import LONGEST_NAME
 from dasl_core.spec.locations import ReadableFolders
 from dasl_core.spec.source import SourceOptions
 from dasl_core.vocabulary import (
@@ -286,12 +287,14 @@ class WorkerDataset(WorkerAnswer):
     """A data set to read: images below `uri`, their index at `index_uri`.
 
     Attributes:
+        version: None: an older service, which does not tell it.
         upload_folder: where its uploaded file is, and from where alone it is read; None: it was not uploaded.
     """
 
     id: str
     name: str
     uri: str
+    version: int | None = None
     index_uri: str
     facts: dict[str, Any]
     upload_folder: str | None = None
@@ -362,8 +365,13 @@ class AttemptStart(ReadableAnswer):
     excluded_nodes: list[str] = []
 
     def job_spec(self) -> ResolvedJobSpec:
-        """Return the spec, checked."""
-        return ResolvedJobSpec.model_validate(self.spec)
+        """Return the spec, checked; it names the version of the data set, for the model card."""
+        spec = ResolvedJobSpec.model_validate(self.spec)
+        named = f"{self.dataset.name}@{self.dataset.version}"
+        is_told = self.dataset.version is not None and len(named) <= LONGEST_NAME
+        if not is_told or named == spec.evaluate.dataset:
+            return spec
+        return spec.model_copy(update={"dataset": named})
 
     def resources(self) -> ResolvedResources:
         """Return the resources of the spec, in which the service has replaced "auto"."""

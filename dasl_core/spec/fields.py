@@ -7,7 +7,10 @@ from pydantic import AfterValidator, Field, StringConstraints
 from dasl_core.spec.base import problem
 from dasl_core.spec.errors import LINE_PATTERN, METRIC_PATTERN, NAME_PATTERN
 
-Name = Annotated[str, StringConstraints(min_length=1, max_length=200, pattern=NAME_PATTERN)]
+LONGEST_NAME = 200
+Name = Annotated[
+    str, StringConstraints(min_length=1, max_length=LONGEST_NAME, pattern=NAME_PATTERN)
+]
 Tag = Annotated[str, StringConstraints(min_length=1, max_length=63, pattern=LINE_PATTERN)]
 # As Ray allows them in labels of nodes.
 _LABEL = r"[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?"

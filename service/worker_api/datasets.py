@@ -20,6 +20,7 @@ def of_version(session: Session, dataset_id: str, number: int) -> WorkerDataset:
         id=dataset.id,
         name=dataset.name,
         uri=dataset.uri,
+        version=version.number,
         index_uri=index_uri,
         facts=version.facts,
         upload_folder=dataset.upload_folder,
