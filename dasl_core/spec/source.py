@@ -18,6 +18,12 @@ REMOTE_SCHEMES = ("s3", "gs", "az", "abfs", "hf")
 # Files that hold many images, or list them.
 SOURCE_ENDINGS = (".tar", ".zip", ".parquet", ".csv", ".tsv", ".txt", ".lst", ".npy")
 
+COMPRESSED_ENDINGS = (".gz", ".tgz", ".bz2", ".tbz2", ".xz", ".txz", ".zst", ".7z", ".rar")
+COMPRESSED = (
+    "is compressed as a whole, so a single image of it cannot be read. Decompress it, for example with gunzip, and use "
+    "the .tar or the folder"
+)
+
 # As all stores name buckets; "container@account" is Azure's form.
 _BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]*")
 

@@ -9,7 +9,13 @@ from pathlib import Path
 from sqlalchemy.orm import Session
 
 from dasl_core.spec.locations import CONTAINS_PRIVATE, OUTSIDE
-from dasl_core.spec.source import SOURCE_ENDINGS, is_pattern, remote_scheme
+from dasl_core.spec.source import (
+    COMPRESSED,
+    COMPRESSED_ENDINGS,
+    SOURCE_ENDINGS,
+    is_pattern,
+    remote_scheme,
+)
 from service import ids
 from service.api.auth import Caller
 from service.api.problems import Problem, field_problem, not_found
@@ -52,6 +58,8 @@ def check_location(uri: str, tenant: str, settings: Settings) -> None:
         raise field_problem("uri", f"cannot be read: {error.strerror}", uri) from error
     if not exists:
         raise field_problem("uri", "does not exist on the server", uri, _EXPECTED)
+    if not is_folder and uri.lower().endswith(COMPRESSED_ENDINGS):
+        raise field_problem("uri", COMPRESSED, uri)
     if not is_folder and not uri.lower().endswith(SOURCE_ENDINGS):
         raise field_problem("uri", "is a file that holds no images", uri, _EXPECTED)
 
@@ -95,7 +103,8 @@ def register(
             reason = (existing.error or {}).get("message", "see its report")
             detail += (
                 f". It could not be ingested: {reason}. Remove it to reuse the name "
-                f"(dasl datasets rm {existing.id}), or read it again (dasl datasets refresh {existing.id})"
+                f"(dasl datasets rm {existing.id}), or once its files are corrected, read it again "
+                f"(dasl datasets refresh {existing.id})"
             )
         else:
             detail += f". Choose another name, or remove it (dasl datasets rm {existing.id})"

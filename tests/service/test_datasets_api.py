@@ -90,6 +90,13 @@ def test_register_refuses_bad_names_and_paths(
     assert api.client.get("/v1/datasets").json()["data"] == []
 
 
+def test_compressed_tar_is_refused_with_the_remedy(api: Api, tmp_path: Path) -> None:
+    (tmp_path / "images.tar.GZ").write_text("compressed")
+    problem = refused(register(api, "x", str(tmp_path / "images.tar.GZ")), 422, "uri")
+    assert "uri: is compressed as a whole" in problem["detail"]
+    assert "gunzip" in problem["detail"]
+
+
 def test_ingest_report_lists_skipped_images(api: Api) -> None:
     dataset = api.dataset(state="pending")
     number, headers = api.ingest(dataset)

@@ -19,7 +19,14 @@ from dasl_core.data.sources.huggingface import SAVED_FILES, HuggingFaceSource
 from dasl_core.data.sources.parquet import ParquetSource
 from dasl_core.data.sources.storage import check_location, check_tree, open_storage
 from dasl_core.spec.locations import EVERY_FOLDER, ReadableFolders, local_path
-from dasl_core.spec.source import SOURCE_ENDINGS, SourceOptions, is_pattern, remote_scheme
+from dasl_core.spec.source import (
+    COMPRESSED,
+    COMPRESSED_ENDINGS,
+    SOURCE_ENDINGS,
+    SourceOptions,
+    is_pattern,
+    remote_scheme,
+)
 
 Kind = Literal["folder", "list", "tar", "zip", "parquet", "npy", "huggingface"]
 _LISTS: dict[str, Kind] = dict.fromkeys(SOURCE_ENDINGS, "list")
@@ -31,7 +38,6 @@ _KINDS: dict[str, Kind] = _LISTS | {
 }
 # Several files of these kinds make one source.
 _SEVERAL = ("tar", "zip", "parquet")
-_COMPRESSED = (".gz", ".tgz", ".bz2", ".xz", ".zst", ".7z", ".rar")
 _DEFAULTS = SourceOptions()
 _GLOB = re.compile(r"[*?\[]")
 # Missing files that a message names.
@@ -250,8 +256,5 @@ def _expand(pattern: str) -> list[str]:
 
 
 def _refuse_compressed(location: str) -> None:
-    if location.lower().endswith(_COMPRESSED):
-        raise ValueError(
-            f"{location} is compressed as a whole, so a single image of it cannot be read; decompress it, for "
-            "example with gunzip, and register the .tar or the folder"
-        )
+    if location.lower().endswith(COMPRESSED_ENDINGS):
+        raise ValueError(f"{location} {COMPRESSED}")
