@@ -14,10 +14,11 @@ def progress_line(progress: Mapping[str, Any]) -> str:
     """
     if "images_read" in progress:
         return f"read {progress['images_read']:,} of {progress['images_total']:,} images"
+    speed = progress["images_per_second"]
     return (
         f"epoch {progress['epoch']:.2f}/{progress['epochs']}  "
         f"step {progress['step']}/{progress['total_steps']}  loss {progress['loss']:.4f}  "
-        f"{progress['images_per_second']:.0f} images/s  {progress['eta_seconds']:.0f} s left"
+        f"{speed:.{0 if speed >= 10 else 1}f} images/s  {progress['eta_seconds']:.0f} s left"
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -234,9 +235,10 @@ def times_line(progress: Progress) -> str | None:
     """Return where the time goes, `data 3% · views 12% · forward 30%`; None if that is not known."""
     times = progress.times or {}
     shown = [
-        f"{name} {share:.0%}"
+        f"{name} {percent}%"
         for activity, name in _ACTIVITIES.items()
-        if (share := times.get(activity, 0.0)) >= 0.005
+        # Half a percent is one, not none as `round` has it.
+        if (percent := math.floor(100 * times.get(activity, 0.0) + 0.5))
     ]
     return " · ".join(shown) or None
 

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from dasl_core.train.reporter import progress_line
 from service.client import ApiError, StaleAttempt
 from service.client.worker import WorkerClient
 from tests.support.polling import wait_for
@@ -222,6 +223,13 @@ def test_log_contains_progress_and_phases(
     assert {"type": "phase", "data": {"phase": "training"}}.items() <= dict(home.reports)[
         "events"
     ].items()
+
+
+@pytest.mark.parametrize(
+    ("speed", "shown"), [(0.82, "0.8"), (9.96, "10.0"), (10.2, "10"), (812.4, "812")]
+)
+def test_slow_trainings_have_a_digit_more(speed: float, shown: str) -> None:
+    assert f"  {shown} images/s  " in progress_line({**PROGRESS, "images_per_second": speed})
 
 
 def test_number_of_read_images_is_sent_and_logged(

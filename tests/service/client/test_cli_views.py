@@ -64,8 +64,15 @@ def test_images_are_shown_while_they_are_read() -> None:
 
 
 def test_where_the_time_goes_is_shown_if_the_worker_reports_it() -> None:
-    times = {"data_wait": 0.034, "decode": 1.7, "views": 0.12, "forward": 0.3, "copy": 0.004}
-    shown = "data 3% · views 12% · forward 30%"
+    times = {
+        "data_wait": 0.034,
+        "decode": 1.7,
+        "views": 0.12,
+        "forward": 0.3,
+        "copy": 0.004,
+        "optimizer": 0.005,
+    }
+    shown = "data 3% · views 12% · forward 30% · optimizer 1%"
     snapshot = _snapshot(times={**times, "of a newer worker": 0.5})
     assert snapshot_line(snapshot).endswith(f"3 min 10 s left  time: {shown}")
     assert dict(facts(snapshot.job))["time"] == shown
