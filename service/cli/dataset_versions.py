@@ -44,7 +44,7 @@ def refresh(
                 )
             except DatasetFailed as error:
                 record, failed = error.dataset, True
-    print_dataset(record, as_json)
+    print_dataset(record, as_json, with_error=not failed)
     if failed:
         kept = f"; version {record.version} stays in use" if record.state == "ready" else ""
         raise fail(f"The refresh of {record.name} failed{kept}: {record.error_message}")

@@ -20,6 +20,7 @@ DatasetId = Annotated[
 ]
 
 _MAX_SKIPPED_SHOWN = 10
+_MAX_CLASSES_SHOWN = 10
 # What the numbers of an ingest's phases count.
 _READ = {
     "headers": "headers read",
@@ -62,7 +63,7 @@ def _uploaded(dataset: Dataset) -> str | None:
 
 
 def _pixels(dataset: Dataset) -> str | None:
-    """Describe the bands and types of the images, and what networks get where that differs."""
+    """Describe the bands and types of the images, and what they are read as where that differs."""
     facts = dataset.facts or {}
     if "dtype" not in facts:
         return None
@@ -71,21 +72,41 @@ def _pixels(dataset: Dataset) -> str | None:
     if not kinds or [*kinds] == [read_as]:
         return read_as
     of_images = [*kinds] if len(kinds) == 1 else [f"{count} of {k}" for k, count in kinds.items()]
-    return f"{', '.join(of_images)}; networks get {read_as}"
+    return f"{', '.join(of_images)}; read as {read_as}"
 
 
-def _refresh(dataset: Dataset) -> str | None:
+def _source(dataset: Dataset) -> list[tuple[str, str | None]]:
+    """Describe which images are used, and where their labels are, as far as `dasl datasets add` was told."""
+    source = dataset.source or {}
+    classes = source.get("classes") or ()
+    some = ", ".join(classes[:_MAX_CLASSES_SHOWN])
+    more = len(classes) - _MAX_CLASSES_SHOWN
+    return [
+        ("split", source.get("split")),
+        ("only classes", f"{some}, and {more} more" if more > 0 else some or None),
+        ("labels", source.get("labels")),
+        ("links", source.get("links")),
+        ("image column", source.get("image_column")),
+        ("label column", source.get("label_column")),
+    ]
+
+
+def _refresh(dataset: Dataset, with_error: bool) -> str | None:
     refresh = dataset.refresh
     if refresh is None:
         return None
-    return f"{refresh.state}: {refresh.error.message}" if refresh.error else refresh.state
+    has_error = with_error and refresh.error is not None
+    return f"{refresh.state}: {dataset.error_message}" if has_error else refresh.state
 
 
-def print_dataset(dataset: Dataset, as_json: bool, prepared: Sequence[str] = ()) -> None:
+def print_dataset(
+    dataset: Dataset, as_json: bool, prepared: Sequence[str] = (), *, with_error: bool = True
+) -> None:
     """Print a data set, and the files that its ingest has skipped.
 
     Args:
         prepared: descriptions of its preparations, which JSON leaves out.
+        with_error: whether to say why its ingest failed, which JSON says always.
     """
     if as_json:
         print_json(plain(dataset))
@@ -96,16 +117,17 @@ def print_dataset(dataset: Dataset, as_json: bool, prepared: Sequence[str] = ())
             ("id", dataset.id),
             ("name", dataset.name),
             ("where", dataset.uri),
+            *_source(dataset),
             ("state", dataset.state),
             ("upload", _uploaded(dataset)),
             ("version", dataset.version if facts else None),
-            ("refresh", _refresh(dataset)),
+            ("refresh", _refresh(dataset, with_error)),
             ("progress", progress_of(dataset)),
             ("images", facts.get("num_images")),
             ("classes", facts.get("num_classes")),
             ("median shorter side", f"{facts['median_size']} pixels" if facts else None),
             ("pixels", _pixels(dataset)),
-            ("error", dataset.error_message if dataset.refresh is None else None),
+            ("error", dataset.error_message if with_error and dataset.refresh is None else None),
             *(("prepared", each) for each in prepared),
         ]
     )

@@ -40,7 +40,10 @@ def add(
         ),
     ],
     name: Annotated[
-        str | None, typer.Option(help="Name of the data set. Default: the folder's name.")
+        str | None,
+        typer.Option(
+            help="Name of the data set. Default: the last part of LOCATION, of a file with its ending."
+        ),
     ] = None,
     split: Annotated[
         str | None, typer.Option(help="Use one split only, such as train.", callback=optional_utf8)
@@ -106,11 +109,11 @@ def add(
                 )
             except DatasetFailed as failed:
                 dataset = failed.dataset
-    print_dataset(dataset, as_json)
+    print_dataset(dataset, as_json, with_error=False)
     if dataset.state == "failed":
         note(
-            f"Its name stays taken until you remove it: dasl datasets rm {dataset.id}. To read it again: dasl datasets "
-            f"refresh {dataset.id}"
+            f"The name stays taken until you remove the data set: dasl datasets rm {dataset.id}. Once its files are "
+            f"corrected, read it again: dasl datasets refresh {dataset.id}"
         )
         raise fail(f"Data set {dataset.name} failed: {dataset.error_message}")
 

@@ -53,9 +53,10 @@ def prepare(
     wait: Annotated[bool, typer.Option(help="Wait until all images are decoded.")] = True,
     as_json: AsJson = False,
 ) -> None:
-    """Decode the images of a data set before jobs need them, on Ray's head, for jobs of one image size.
+    """Decode the images of a registered data set before jobs need them, for jobs of one image size.
 
-    What was requested before is waited for, and what is in the cache is not decoded again. Jobs that start meanwhile
+    It runs on the head node of Ray. `dasl train --prepare` does the same without a service, and `dasl prepare` lays out
+    published data sets. What was requested before is waited for, and what is in the cache is not decoded again. Jobs that start meanwhile
     wait for the images, too.
     """
     from service.client.errors import PreparationFailed
@@ -129,6 +130,6 @@ def _outcome(preparation: Preparation) -> str:
     if result is None:
         progress = progress_of(preparation) if preparation.state == "running" else None
         return preparation.state if progress is None else f"{preparation.state}: {progress}"
-    where = "on all nodes" if result.get("shared") else "on Ray's head"
+    where = "on all nodes" if result.get("shared") else "on the head node of Ray"
     counts = f"{result.get('cached', 0):,} of {result.get('images', 0):,} images {where}"
     return f"{preparation.state}: {counts} ({result.get('form')})"

@@ -51,7 +51,10 @@ def prepare(
     ],
     as_json: AsJson = False,
 ) -> None:
-    """Lay out a published data set and its split as folders of classes, by hard links. Needs no service."""
+    """Lay out a published data set and its split as folders of classes, by hard links. Needs no service.
+
+    It decodes no images: `dasl datasets prepare` and `dasl train --prepare` do, before a training needs them.
+    """
     with core_extra("prepare"):
         from dasl_core.data.published import prepare as run
     try:

@@ -36,7 +36,9 @@ def train(
     prepare: Annotated[
         bool,
         typer.Option(
-            "--prepare", help="Only decode the images into the cache that the spec needs."
+            "--prepare",
+            help="Only decode the images into the cache that the spec needs, as `dasl datasets prepare` does for a "
+            "registered data set.",
         ),
     ] = False,
 ) -> None:

@@ -149,6 +149,7 @@ def test_datasets_add_waits_for_ingest(service: Service, client: Client, tmp_pat
     result = _run("datasets", "add", folder, "--name", "broken", code=1)
     thread.join()
     assert "a/empty.png: is empty" in result.stdout
+    assert "no images were found" not in result.stdout
     assert result.stderr.splitlines()[-1] == "Error: Data set broken failed: no images were found"
     with pytest.raises(DatasetFailed, match="no images were found"):
         client.datasets.wait(client.datasets.get("broken").id)

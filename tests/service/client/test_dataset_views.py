@@ -13,10 +13,10 @@ from service.client.models import Dataset
     [
         ({"3 x uint16": 5}, "3 x uint16"),
         (None, "3 x uint16"),  # of an older service
-        ({"1 x uint16": 5}, "1 x uint16; networks get 3 x uint16"),
+        ({"1 x uint16": 5}, "1 x uint16; read as 3 x uint16"),
         (
             {"1 x uint8": 2, "3 x uint16": 5},
-            "2 of 1 x uint8, 5 of 3 x uint16; networks get 3 x uint16",
+            "2 of 1 x uint8, 5 of 3 x uint16; read as 3 x uint16",
         ),
     ],
 )
@@ -33,3 +33,23 @@ def test_pixels_are_shown_as_the_images_have_them(
     print_dataset(Dataset.model_validate(content), as_json=False)
     line = next(line for line in capsys.readouterr().out.splitlines() if "uint16" in line)
     assert line.split(maxsplit=1) == ["pixels", expected]
+
+
+def test_options_of_the_source_are_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    def shown(source: dict[str, object] | None) -> list[str]:
+        content = {"id": "ds_1", "name": "birds", "state": "pending", "source": source}
+        print_dataset(Dataset.model_validate(content), as_json=False)
+        return [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
+
+    assert shown(None) == ["id ds_1", "name birds", "state pending"]
+    classes = [f"c{number}" for number in range(12)]
+    options = {"split": "val", "labels": "none", "links": "follow", "image_column": "img"}
+    lines = shown({**options, "classes": classes, "label_column": "kind"})
+    assert lines[2:-1] == [
+        "split val",
+        f"only classes {', '.join(classes[:10])}, and 2 more",
+        "labels none",
+        "links follow",
+        "image column img",
+        "label column kind",
+    ]
