@@ -335,6 +335,7 @@ def test_attempt_has_the_numbers_that_were_chosen(api: Api, gpus: int, precision
     assert started.resources().cpus_per_worker == 4
     assert started.resources().gpus_per_worker == gpus
     assert started.job_spec().train.precision == precision
+    assert started.job_spec().dataset == "emoji@1"  # the model card names it
     event = api.client.get(f"/v1/jobs/{job_id}/events").json()["data"][1]
     message = f"Attempt 1 is starting (cpus_per_worker: 4; gpus_per_worker: {gpus})"
     assert (event["message"], event["data"]["cpus_per_worker"]) == (message, 4)
