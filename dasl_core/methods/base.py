@@ -114,7 +114,7 @@ class Method(nn.Module, ABC):
         Args:
             views: one batch of images (B, C, H, W) per view, the same samples in each. Local crops,
                 if the method has them, come last and are smaller. In training, the tensors of
-                `draw` follow.
+                `draw` follow, on the CPU.
 
         Returns:
             Tensors (V, B, ...) by name, V views of the same B samples; V may differ from name to name.
@@ -127,7 +127,10 @@ class Method(nn.Module, ABC):
         """
 
     def draw(self, image_seeds: Sequence[int]) -> list[Tensor]:
-        """Draw what `forward` takes besides the views in training, such as masks: tensors (B, ...).
+        """Draw what `forward` takes besides the views in training, such as masks: tensors (B, ...) on the CPU.
+
+        What they say, such as how many patches are masked, is then known without a wait for the device.
+        `forward` copies with `dasl_core.tensors.to_device` what the network needs.
 
         Args:
             image_seeds: one seed for each of the B images of this rank's share, so that the result does

@@ -23,7 +23,7 @@ from dasl_core.models.masked_vit import block_mask, check_has_tokens, patch_grid
 from dasl_core.regularizers.koleo import koleo_loss
 from dasl_core.spec import ResolvedBackbone
 from dasl_core.spec.methods.ibot import ResolvedIBOT
-from dasl_core.tensors import check_temperature, full_precision
+from dasl_core.tensors import check_temperature, full_precision, to_device
 
 SINKHORN_ITERATIONS = 3
 
@@ -146,21 +146,29 @@ class IBOT(EMATeacherMethod):
     def forward(self, views: Sequence[Tensor]) -> Outputs:
         """Compute the bottlenecks of student and teacher; `loss` multiplies them with the last layers.
 
+        Where patches are masked is read on the CPU, so that no step waits for the device to count them.
+
         Args:
-            views: of the batch; in training followed by the masks of `draw`.
+            views: of the batch; in training followed by the masks of `draw`, on the CPU.
 
         Returns:
             ``embeddings``: the student's for the class tokens of the global views, (2, B, h);
             ``student``: those of all views, (V, B, h); ``teacher``: the teacher's of the global views,
             (2, B, h); ``class_tokens``: the student's, before the head, (2, B, D). Of at most M masked
             patches of each image: ``student_patches`` and ``teacher_patches`` (2, B, M, h), and
-            ``patch_weights`` (2, B, M), their weights in the image's mean; 0 if an image has fewer.
+            ``patch_weights`` (2, B, M) on the CPU, their weights in the image's mean; 0 if an image has
+            fewer.
         """
         crops = [view for view in views if view.dtype != torch.bool]
         masks = views[-1] if len(crops) < len(views) else None
         whole = torch.cat(crops[:GLOBAL_VIEWS])
         hidden = None if masks is None else masks.transpose(0, 1).flatten(0, 1)  # (2B, P)
-        class_tokens, patches = vit_tokens(self.backbone, whole, hidden, self.mask_token)
+        class_tokens, patches = vit_tokens(
+            self.backbone,
+            whole,
+            None if hidden is None else to_device(hidden, whole.device),
+            self.mask_token,
+        )
         local = [
             vit_tokens(self.backbone, torch.cat(list(same)))[0]
             for _, same in groupby(crops[GLOBAL_VIEWS:], key=lambda view: view.shape[2:])
@@ -170,27 +178,27 @@ class IBOT(EMATeacherMethod):
             teacher_tokens, teacher_patches = vit_tokens(self.teacher.backbone, whole)
             teacher = self.teacher_heads.class_head.mlp(teacher_tokens)
         if hidden is None:
-            hidden = patches.new_zeros(patches.shape[:2], dtype=torch.bool)
+            hidden = torch.zeros(patches.shape[:2], dtype=torch.bool)
             most = 0
         else:
             most = int(self.mask_ratio[1] * hidden.shape[1])
-        # The masked patches of each image, then others, whose weight is 0.
-        places = hidden.int().argsort(dim=1, descending=True, stable=True)[:, :most]
-        used = hidden.gather(1, places)
-        weights = used.to(full_precision(class_tokens).dtype) / hidden.sum(
-            dim=1, keepdim=True
-        ).clamp(min=1)
+        numbers = hidden.cumsum(dim=1)  # of the masked patches of each image, from 1
+        counts = numbers[:, -1:]
+        weights = (torch.arange(most) < counts).to(full_precision(class_tokens).dtype)
+        weights = weights / counts.clamp(min=1)
+        rows, places = (hidden & (numbers <= most)).nonzero(as_tuple=True)
+        at = to_device(torch.stack([rows, places, numbers[rows, places] - 1]), whole.device)
         outputs = {
             "embeddings": student[: len(whole)],
             "student": student,
             "teacher": teacher,
             "class_tokens": class_tokens,
-            "student_patches": _embed_patches(self.heads.patch_head, patches, places, used),
+            "student_patches": _embed_patches(self.heads.patch_head, patches, at, most),
             "patch_weights": weights,
         }
         with torch.no_grad():
             outputs["teacher_patches"] = _embed_patches(
-                self.teacher_heads.patch_head, teacher_patches, places, used
+                self.teacher_heads.patch_head, teacher_patches, at, most
             )
         samples = len(crops[0])
         return {name: value.unflatten(0, (-1, samples)) for name, value in outputs.items()}
@@ -218,8 +226,10 @@ class IBOT(EMATeacherMethod):
     def loss(self, outputs: Outputs, step: Step) -> Tensor:
         self._expect_update(step)
         temperature = self.teacher_temperature(step.epoch)
-        weights = outputs["patch_weights"].detach()
-        masked = weights != 0
+        weights = outputs["patch_weights"].detach()  # on the CPU
+        device = outputs["student"].device
+        masked = tuple(to_device(weights.nonzero().T, device))
+        shares = to_device(weights[weights != 0] / (weights.shape[0] * weights.shape[1]), device)
         with torch.no_grad():
             teacher = self.teacher_heads.class_head.outputs(outputs["teacher"])  # (2, B, K)
             targets = self._targets(teacher.flatten(0, 1), 0, temperature, step.group)
@@ -235,7 +245,7 @@ class IBOT(EMATeacherMethod):
         patch_loss = masked_patch_loss(
             patch_targets,
             predictions,
-            weights[masked] / (weights.shape[0] * weights.shape[1]),
+            shares,
             self.student_temperature,
         )
         self._metrics["patch_loss"] = patch_loss.detach()
@@ -299,12 +309,17 @@ class IBOT(EMATeacherMethod):
         return super().metrics(outputs, step) | self._metrics | settings
 
 
-def _embed_patches(head: DINOHead, patches: Tensor, places: Tensor, used: Tensor) -> Tensor:
-    """Compute the bottleneck (N, M, h) of the patch tokens (N, P, D) at `places` (N, M), 0 where not `used`."""
-    rows = torch.arange(len(patches), device=patches.device).unsqueeze(1).expand_as(places)
-    embedded: Tensor = head.mlp(patches[rows[used], places[used]])
-    embeddings = embedded.new_zeros(*used.shape, embedded.shape[-1])
-    embeddings[used] = embedded
+def _embed_patches(head: DINOHead, patches: Tensor, at: Tensor, most: int) -> Tensor:
+    """Compute the bottleneck (N, most, h) of some patch tokens of (N, P, D), 0 where an image has fewer.
+
+    Args:
+        at: (3, M) int64 on the device, of each patch: its image, its place among the tokens, and its place in
+            the result.
+    """
+    images, places, slots = at
+    embedded: Tensor = head.mlp(patches[images, places])
+    embeddings = embedded.new_zeros(len(patches), most, embedded.shape[-1])
+    embeddings[images, slots] = embedded
     return embeddings
 
 

@@ -176,7 +176,7 @@ def build_trainer(
         spec.train.optimizer, method, learning_rate_factors(spec.train.optimizer, method)
     )
     timer = StepTimer(device)
-    wrap = partial(wrap_ddp, method, device, timer)
+    wrap = partial(wrap_ddp, method, timer)
     pseudo_labels = pseudo_labels_of(spec, data)
     criterion = Criterion(
         spec.method.name,

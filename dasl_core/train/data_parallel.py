@@ -1,6 +1,5 @@
 """The average of gradients over ranks, and the group for rank 0's decisions."""
 
-import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.futures import Future
@@ -11,7 +10,7 @@ from dasl_core.methods import Method
 from dasl_core.train.timing import StepTimer
 
 
-def wrap_ddp(method: Method, device: torch.device, timer: StepTimer) -> nn.Module:
+def wrap_ddp(method: Method, timer: StepTimer) -> nn.Module:
     """Wrap the method in DDP; with one rank, return the method itself.
 
     Args:
@@ -19,11 +18,8 @@ def wrap_ddp(method: Method, device: torch.device, timer: StepTimer) -> nn.Modul
     """
     if world_size() == 1:
         return method
-    model = DistributedDataParallel(
-        method,
-        device_ids=[device] if device.type == "cuda" else None,
-        gradient_as_bucket_view=True,
-    )
+    # Without device_ids, which would make DDP copy to the device what `Method.draw` leaves on the CPU.
+    model = DistributedDataParallel(method, gradient_as_bucket_view=True)
     # Statistics are computed over all ranks, so buffers are equal without a broadcast. The argument
     # was renamed in torch 2.13; the attribute was not.
     model.broadcast_buffers = False

@@ -141,9 +141,7 @@ class Trainer:
         views = self.prefetcher.views(batch, index)
         drawn = self.method.draw(self._image_seeds(len(batch.canvases), index))
         self.updater.snapshot_buffers()
-        terms, outputs = self.gradients.backward(
-            [*views, *(tensor.to(views[0].device, non_blocking=True) for tensor in drawn)], step
-        )
+        terms, outputs = self.gradients.backward([*views, *drawn], step)
         # Before the unscaling, which looks for overflow: frozen weights have no gradient to check.
         self.method.before_update(step)
         self.updater.unscale()

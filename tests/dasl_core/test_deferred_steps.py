@@ -3,19 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from timm.optim import create_optimizer_v2
 from torch import Tensor, nn
 
+from benchmarks import own_run
+from dasl_core.data.index import DatasetIndex
 from dasl_core.data.loader import Batch
+from dasl_core.data.views import rendering
 from dasl_core.models.ema import Teacher
-from dasl_core.spec import Clip
+from dasl_core.spec import METHODS, Clip
+from dasl_core.train.build import RunFiles, build_trainer
 from dasl_core.train.outcomes import Outcomes
 from dasl_core.train.prefetch import ViewPrefetcher
+from dasl_core.train.reporter import NullReporter
 from dasl_core.train.timing import StepTimer
 from dasl_core.train.update import Updater, restore_unless
+from tests.support.device_waits import DeviceWaits
+from tests.support.training_world import resolved
 
 CPU = torch.device("cpu")
 BAD_STEPS = {0: float("nan"), 3: float("inf"), 4: float("nan")}
@@ -100,3 +110,68 @@ def test_views_and_errors_belong_to_their_steps(ahead: bool) -> None:
         except RuntimeError as error:
             results.append(str(error))
     assert results == [0, 1, "no view of step 2", 3]
+
+
+# --- what the host reads
+
+# The waits of losses of pytorch_metric_learning, which chooses pairs on the host.
+WAITS = {"margin_softmax": 2, "multi_similarity": 5, "npair": 4, "proxy_anchor": 5}
+# What is beside the method in its step.
+BESIDE: dict[str, dict[str, Any]] = {
+    "simclr": {"dar": {}, "sec": {}},
+    "ibot": {"train": {"clip": {"norm": 1.0, "each": True}}},
+}
+
+
+@pytest.mark.parametrize("name", [name for name in METHODS if name != "swav"])
+def test_no_step_waits_for_the_device(
+    name: str,
+    pictures: DatasetIndex,
+    cache: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(rendering, "render_on_cpu", rendering.render_batch)  # as on a GPU
+    beside = BESIDE.get(name, {})
+    spec = resolved(pictures, method={"name": name}, evaluate={"holdout": None}, **beside)
+    files = RunFiles(cache=cache, scratch=tmp_path)
+    trainer = build_trainer(spec, pictures, NullReporter(), files)
+    updater = trainer.updater
+    updater.deferred, trainer.outcomes.in_flight = True, 2
+    for group in updater.optimizer.param_groups:
+        if "fused" in group:
+            group["fused"] = True
+    with closing(trainer), closing(own_run.batches(trainer, 3)) as batches:
+        trainer.step(next(batches))
+        batch = next(batches)
+        state = [value for each in updater.optimizer.state.values() for value in each.values()]
+        waits = DeviceWaits(
+            [*trainer.method.state_dict().values(), *trainer.criterion.buffers(), *state]
+        )
+        with waits:
+            trainer.step(batch)
+    assert len(waits.found) == WAITS.get(name, 0), waits.found
+
+
+def test_reads_of_what_is_on_the_device_are_found() -> None:
+    weights, labels = torch.arange(3.0), torch.tensor([True, False, True])
+    reads: list[Callable[[Tensor], object]] = [
+        Tensor.item,
+        Tensor.tolist,
+        Tensor.cpu,
+        bool,
+        lambda x: x.repeat(3)[labels],
+        lambda x: x.repeat(3).masked_fill_(labels, 1).nonzero(),
+        lambda x: x.new_zeros(3).index_put_((labels,), x),
+        lambda x: labels.to(CPU).tolist() and x,
+        lambda x: torch.unique(x),
+    ]
+    for read in reads:
+        with DeviceWaits([weights]) as waits:
+            read(weights.sum())
+        assert waits.found
+    with DeviceWaits([weights]) as waits:
+        places = labels.nonzero().squeeze(1)
+        assert labels.tolist() == [True, False, True]
+        weights.square()[places.to(CPU)].sum()
+    assert not waits.found

@@ -207,6 +207,17 @@ def sinkhorn_knopp(outputs: Tensor, temperature: float) -> Tensor:
     return (q * q.shape[1]).T
 
 
+def test_masked_patches_of_an_image_are_cut_at_the_largest_share() -> None:
+    ibot = method(mask_ratio=(0.2, 0.2))  # of 16 patches 3
+    masks = torch.zeros(SAMPLES, 2, 16, dtype=torch.bool)
+    masks[0, 0, [2, 5, 7, 9]] = True
+    masks[1, 1, 4] = True
+    weights = ibot([*crops(), masks])["patch_weights"]
+    expected = torch.zeros(2, SAMPLES, 3, dtype=torch.float64)
+    expected[0, 0], expected[1, 1, 0] = 0.25, 1.0
+    assert torch.equal(weights, expected)
+
+
 def test_class_loss_is_dinos_on_all_crops() -> None:
     ibot = method(mask_probability=0.0)
     outputs = ibot([*crops(), *ibot.draw(range(SAMPLES))])

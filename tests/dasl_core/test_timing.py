@@ -101,7 +101,7 @@ def test_collectives_count_forward_and_backward(pool: GlooPool) -> None:
 def gradients_averaged(scale: float) -> tuple[list[float], float]:
     timer = StepTimer(CPU)
     torch.manual_seed(0)
-    model = wrap_ddp(nn.Linear(3, 1), CPU, timer)  # type: ignore[arg-type]
+    model = wrap_ddp(nn.Linear(3, 1), timer)  # type: ignore[arg-type]
     timer.report()
     model(torch.full((2, 3), scale * (rank() + 1))).sum().backward()
     slopes = next(model.parameters()).grad
