@@ -60,7 +60,10 @@ class SwAV(Method):
         self.register_buffer(
             "queue", torch.zeros(GLOBAL_VIEWS, queue_length, prototypes.in_features)
         )
+        # Images in the queue, at most: those of skipped steps count. None: not known since a state was loaded.
+        self._queued: int | None = None
         self._queue_is_full = False
+        self.register_load_state_dict_post_hook(SwAV._forget_queued)
         self._normalize_prototypes()
 
     @classmethod
@@ -149,9 +152,20 @@ class SwAV(Method):
     def _queue_is_used(self, step: Step) -> bool:
         if self.queue.shape[1] == 0 or step.epoch < self.queue_start_epoch:
             return False
-        # Read from the queue instead of counting steps: a skipped step fills nothing.
-        self._queue_is_full = self._queue_is_full or bool(self.queue[:, -1].any())
+        # Reading the queue waits for the device, so it is read only where enough steps may have filled it. It
+        # must be read then: a step that the device has skipped fills nothing.
+        if not self._queue_is_full and self._count_queued() >= self.queue.shape[1]:
+            self._queue_is_full = bool(self.queue[:, -1].any())
         return self._queue_is_full
+
+    def _count_queued(self) -> int:
+        if self._queued is None:
+            self._queued = int(self.queue.any(dim=2).any(dim=0).sum())
+        return self._queued
+
+    def _forget_queued(self, keys: object) -> None:
+        """Forget what is known of a queue that was replaced."""
+        self._queued, self._queue_is_full = None, False
 
     @torch.no_grad()
     def _enqueue(self, embeddings: Tensor, group: ProcessGroup | None) -> None:
@@ -163,6 +177,7 @@ class SwAV(Method):
         length = self.queue.shape[1]
         if length:
             newest = gather_views(F.normalize(full_precision(embeddings), dim=-1), group)
+            self._queued = min(length, self._count_queued() + newest.shape[1])
             self.queue.copy_(torch.cat([newest, self.queue], dim=1)[:, :length])
 
     @torch.no_grad()

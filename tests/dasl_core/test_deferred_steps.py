@@ -119,11 +119,12 @@ WAITS = {"margin_softmax": 2, "multi_similarity": 5, "npair": 4, "proxy_anchor":
 # What is beside the method in its step.
 BESIDE: dict[str, dict[str, Any]] = {
     "simclr": {"dar": {}, "sec": {}},
+    "swav": {"method": {"queue_length": 64, "queue_start_epoch": 0}},
     "ibot": {"train": {"clip": {"norm": 1.0, "each": True}}},
 }
 
 
-@pytest.mark.parametrize("name", [name for name in METHODS if name != "swav"])
+@pytest.mark.parametrize("name", METHODS)
 def test_no_step_waits_for_the_device(
     name: str,
     pictures: DatasetIndex,
@@ -133,7 +134,9 @@ def test_no_step_waits_for_the_device(
 ) -> None:
     monkeypatch.setattr(rendering, "render_on_cpu", rendering.render_batch)  # as on a GPU
     beside = BESIDE.get(name, {})
-    spec = resolved(pictures, method={"name": name}, evaluate={"holdout": None}, **beside)
+    method = {"name": name} | beside.get("method", {})
+    changes = beside | {"method": method, "evaluate": {"holdout": None}}
+    spec = resolved(pictures, **changes)
     files = RunFiles(cache=cache, scratch=tmp_path)
     trainer = build_trainer(spec, pictures, NullReporter(), files)
     updater = trainer.updater

@@ -21,6 +21,7 @@ from dasl_core.methods import Method, Step
 from dasl_core.methods.swav import SwAV, sinkhorn, swapped_prediction
 from dasl_core.models.heads import projection_head
 from dasl_core.spec import DatasetFacts, JobSpec, resolve
+from tests.support.device_waits import DeviceWaits
 from tests.support.gloo_pool import GlooPool
 from tests.support.setting_effects import HEAD, LOCAL_CROPS, SAMPLES, History, SettingEffects, other
 
@@ -255,6 +256,36 @@ def test_queue_is_used_once_full_and_after_its_start_epoch() -> None:
         assert (without - within).abs() > 1e-3
         loss = method.loss(outputs, step_at(index))
         torch.testing.assert_close(loss, within if used else without)
+
+
+def reads_of_queue(method: SwAV, indices: range, seed: int) -> list[int]:
+    """Steps whose loss reads the queue on the host."""
+    reads = []
+    for index in indices:
+        outputs = outputs_of(method, seed=seed + index)
+        with DeviceWaits(method.buffers()) as waits:
+            method.loss(outputs, step_at(index))
+        reads += [index] * len(waits.found)
+    return reads
+
+
+def test_queue_is_read_only_when_it_may_be_full() -> None:
+    method = small(queue_length=14)  # of batches of 6: full after three
+    assert reads_of_queue(method, range(6), 0) == [0, 3]
+    method.queue.copy_(torch.cat([method.queue[:, 6:], torch.zeros(2, 6, 4)], dim=1))
+    resumed = small(queue_length=14)
+    reads_of_queue(resumed, range(4), 0)
+    resumed.load_state_dict(method.state_dict())  # with 8 images
+    assert reads_of_queue(resumed, range(4, 8), 0) == [4, 5]
+
+
+def test_queue_that_a_skipped_step_did_not_fill_is_read_again() -> None:
+    method = small(queue_length=12)
+    reads_of_queue(method, range(1), 0)
+    before = method.queue.clone()
+    reads_of_queue(method, range(1, 2), 0)
+    method.queue.copy_(before)  # as after a skipped step
+    assert reads_of_queue(method, range(2, 5), 0) == [2, 3]
 
 
 def test_queue_keeps_first_samples_of_larger_batch() -> None:
