@@ -113,7 +113,7 @@ def inter_class_chain(
     in_order = labels.cpu()[order]
     if bool((in_order[1:] == in_order[:-1]).any()):
         order = order[_class_alternating(in_order.tolist())]
-    order = order.to(labels.device)
+    order = to_device(order, labels.device)
     return order[:-1], order[1:]
 
 

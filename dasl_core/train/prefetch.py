@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from dasl_core.data.loader import Batch
-from dasl_core.tensors import pinned
+from dasl_core.tensors import pinned, to_device
 from dasl_core.train.timing import StepTimer
 from dasl_core.train.views import OwnViewMaker, ViewMaker
 
@@ -114,6 +114,6 @@ class ViewPrefetcher:
 
     def _make(self, batch: Batch, step: int) -> list[Tensor]:
         with self.timer.span("copy"):
-            canvases = batch.canvases.to(self.device, non_blocking=True)
+            canvases = to_device(batch.canvases, self.device)
         with self.timer.span("views"):
             return self.maker.make(replace(batch, canvases=canvases), step)

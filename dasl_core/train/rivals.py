@@ -21,6 +21,7 @@ from dasl_core.spec.rivals import (
     Uniformity,
     VISReg,
 )
+from dasl_core.tensors import to_device
 
 
 def rival_loss(rival: Rival, embeddings: Tensor, step: Step, seed: int) -> Tensor:
@@ -32,7 +33,7 @@ def rival_loss(rival: Rival, embeddings: Tensor, step: Step, seed: int) -> Tenso
         seed: of the random directions, which have a stream of their own for each step.
     """
     if isinstance(rival, PairRival):
-        labels = _labels(rival, step).to(embeddings.device).repeat(len(embeddings))
+        labels = to_device(_labels(rival, step), embeddings.device).repeat(len(embeddings))
         return _pair_loss(rival, embeddings.flatten(0, 1), labels)
     generator: torch.Generator = stream(seed, "rivals", step.index)
     if isinstance(rival, SIGReg):

@@ -15,6 +15,7 @@ from dasl_core.seeds import derive_seed, random_state, restore_random_state, str
 from dasl_core.spec import Normalization, ResolvedAugment, ResolvedJobSpec, ViewAugment
 from dasl_core.spec.methods import ResolvedMethodSettings
 from dasl_core.spec.methods.config import ResolvedMultiCropConfig
+from dasl_core.tensors import to_device
 
 Augmentation = Callable[[Tensor, Tensor, torch.Generator], Sequence[Tensor]]
 """A function that makes the views of a rank's images on their device.
@@ -68,7 +69,7 @@ class OwnViewMaker:
         Raises:
             ValueError: the function did not return one such tensor for each view of the method.
         """
-        images = batch.canvases.to(self.device, non_blocking=True)
+        images = to_device(batch.canvases, self.device)
         generator = stream(self.seed, "own views", step, rank())
         with self._own_random_state(step):
             views = list(self.augmentation(images, batch.valid_hw, generator))
@@ -82,7 +83,8 @@ class OwnViewMaker:
                 f"{expected[1]}, H, W); it returned {shapes}"
             )
         return [
-            view.to(self.device, self.dtype).contiguous(memory_format=self.layout) for view in views
+            to_device(view, self.device).to(self.dtype).contiguous(memory_format=self.layout)
+            for view in views
         ]
 
     @contextmanager
@@ -137,7 +139,7 @@ class ViewMaker:
 
         Each image has random numbers of its own, by its position in the global batch.
         """
-        canvases = batch.canvases.to(self.device, non_blocking=True)
+        canvases = to_device(batch.canvases, self.device)
         share, channels = canvases.shape[:2]
         positions = rank() * share + torch.arange(share)
         drawn = self.draw(batch.valid_hw, step, positions, channels)

@@ -18,6 +18,7 @@ from dasl_core.data.loader import Batch
 from dasl_core.data.views import rendering
 from dasl_core.models.ema import Teacher
 from dasl_core.spec import METHODS, Clip
+from dasl_core.tensors import to_device
 from dasl_core.train.build import RunFiles, build_trainer
 from dasl_core.train.outcomes import Outcomes
 from dasl_core.train.prefetch import ViewPrefetcher
@@ -117,7 +118,9 @@ def test_views_and_errors_belong_to_their_steps(ahead: bool) -> None:
 # The waits of losses of pytorch_metric_learning, which chooses pairs on the host.
 WAITS = {"margin_softmax": 2, "multi_similarity": 5, "npair": 4, "proxy_anchor": 5}
 # What is beside the method in its step.
+RIVALS = ("uniformity", "koleo", "negative_margin", "sigreg", "visreg")
 BESIDE: dict[str, dict[str, Any]] = {
+    "byol": {"rivals": {name: {"weight": 0.1} for name in RIVALS}},
     "simclr": {"dar": {}, "sec": {}},
     "swav": {"method": {"queue_length": 64, "queue_start_epoch": 0}},
     "ibot": {"train": {"clip": {"norm": 1.0, "each": True}}},
@@ -166,7 +169,7 @@ def test_reads_of_what_is_on_the_device_are_found() -> None:
         lambda x: x.repeat(3)[labels],
         lambda x: x.repeat(3).masked_fill_(labels, 1).nonzero(),
         lambda x: x.new_zeros(3).index_put_((labels,), x),
-        lambda x: labels.to(CPU).tolist() and x,
+        lambda x: x + labels.to(CPU),
         lambda x: torch.unique(x),
     ]
     for read in reads:
@@ -176,5 +179,5 @@ def test_reads_of_what_is_on_the_device_are_found() -> None:
     with DeviceWaits([weights]) as waits:
         places = labels.nonzero().squeeze(1)
         assert labels.tolist() == [True, False, True]
-        weights.square()[places.to(CPU)].sum()
+        weights.square()[to_device(places, CPU)].sum()
     assert not waits.found

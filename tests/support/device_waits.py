@@ -121,9 +121,19 @@ class _Methods(TorchFunctionMode):
         if to_host and self._waits.any_of(args[0]):
             self._waits.wait("to cpu")
         elif any(isinstance(target, torch.device) for target in targets):
+            if not self._waits.any_of(args[0]) and not _is_pinned():
+                self._waits.wait("copy that is not of pinned memory")
             value = value.clone() if value is args[0] else value
             self._waits.add([value])
         return value
+
+
+def _is_pinned() -> bool:
+    """Whether the copy in the making is that of `to_device`, from pinned memory."""
+    return any(
+        frame.name == "to_device" and Path(frame.filename) == PACKAGE / "tensors.py"
+        for frame in traceback.extract_stack()
+    )
 
 
 def _written(func: Any, args: Any) -> list[Any]:

@@ -1,7 +1,7 @@
 """Views of a batch of canvases, computed on the device of the canvases.
 
 A GPU renders a batch at once: crops by matrix multiplication, and each operation on the images that draw it.
-Which ones is known on the CPU, so nothing waits for the GPU. A CPU renders a few images at a time, which stay
+Which ones is known on the CPU, and goes to the GPU from pinned memory, so nothing waits for the GPU. A CPU renders a few images at a time, which stay
 in its caches, on all of its threads, and resamples 8-bit crops of 64 pixels and more in 8 bits, as Pillow and
 torchvision do.
 """
@@ -19,6 +19,7 @@ from dasl_core.data.views.resampling import crop_all, crop_each
 from dasl_core.data.views.threads import for_each
 from dasl_core.spec import Normalization
 from dasl_core.spec.fields import EIGHT_BIT
+from dasl_core.tensors import to_device
 
 # Side of views from which a CPU crops images one by one. Smaller ones take less time in a batch.
 ONE_BY_ONE_FROM = 64
@@ -123,9 +124,9 @@ def render_batch(
     Pixels are converted once for all views, in parts that bound the memory.
     """
     precision, device = rendered[0].dtype, canvases.device
-    sizes_of_images = valid_hw.to(device, non_blocking=True)
+    sizes_of_images = to_device(valid_hw, device)
     step = max(1, BYTES_AT_A_TIME // (canvases[0].numel() * precision.itemsize))
-    boxes = [view.box.to(device, precision, non_blocking=True) for view, _ in views]
+    boxes = [to_device(view.box.to(precision), device) for view, _ in views]
     for start in range(0, len(canvases), step):
         rows = slice(start, start + step)
         part = _cut(canvases[rows], precision, normalization.window)
@@ -169,7 +170,7 @@ def _finish(
 
     def recolored(chosen: Tensor, rows: Tensor) -> Tensor:
         color, contrast = (
-            values[rows].to(images.device, images.dtype, non_blocking=True)
+            to_device(values[rows].to(images.dtype), images.device)
             for values in (view.color, view.contrast)
         )
         return recolor(chosen, color, contrast)
@@ -181,7 +182,7 @@ def _finish(
             for image, each in zip(chosen, sigma.tolist(), strict=True):
                 blur_one(image, each, out=image)
             return chosen
-        return blur_all(chosen, sigma.to(images.device, images.dtype, non_blocking=True))
+        return blur_all(chosen, to_device(sigma.to(images.dtype), images.device))
 
     images = _change(images, view.recolored(), recolored)
     if view.sigma is not None:
@@ -195,7 +196,7 @@ def _finish(
     torch.sub(images, mean, out=result).div_(std)
     if view.dropped is not None:
         rows = (view.dropped >= 0).nonzero().squeeze(1)
-        places = (each.to(images.device, non_blocking=True) for each in (rows, view.dropped[rows]))
+        places = (to_device(each, images.device) for each in (rows, view.dropped[rows]))
         result[tuple(places)] = 0
 
 
@@ -210,6 +211,6 @@ def _change(images: Tensor, chosen: Tensor, change: Callable[[Tensor, Tensor], T
     if len(rows) == len(images):
         return change(images, rows)
     if len(rows):
-        places = rows.to(images.device, non_blocking=True)
+        places = to_device(rows, images.device)
         images.index_copy_(0, places, change(images.index_select(0, places), rows))
     return images
