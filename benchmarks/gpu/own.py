@@ -93,6 +93,12 @@ def first_batch(trainer: Trainer) -> Batch:
         return next(batches)
 
 
+def cached_form(trainer: Trainer) -> str:
+    """Return in which form the image cache holds what is read."""
+    stored = trainer.loader.canvases.stored
+    return "raw canvases" if stored is None else f"{stored[0]} shards"
+
+
 def train(bench: Bench, limit: Limit) -> dict[str, Any]:
     """Train as a job does, from the image cache."""
     recorder = Recorder()
@@ -112,11 +118,13 @@ def train(bench: Bench, limit: Limit) -> dict[str, Any]:
                 done = max(0, number + 1 - bench.warmup)
         synchronize(bench.device)
         seconds = time.perf_counter() - began
+        form = cached_form(trainer)
     if not done:
         return {}
     peak = max(peak_bytes(bench.device), int(recorder.largest("gpu_memory")))
     return speed(bench, seconds / done) | {
         "steps": done,
+        "form": form,
         "data_wait_share": recorder.mean("time_data_wait"),
         "times": {
             name: recorder.mean(f"time_{name}") for name in ("decode", "copy", "views", "optimizer")
@@ -160,7 +168,9 @@ def inputs(bench: Bench, limit: Limit) -> dict[str, Any]:
             )
         assert isinstance(trainer.view_maker, ViewMaker), "the views of the spec"
         sizes = [view.image_size for view in trainer.view_maker.views]
+        form = cached_form(trainer)
     return {
+        "form": form,
         "images": len(batch.canvases),
         "views": [f"{sizes.count(size)} of {size} px" for size in dict.fromkeys(sizes)],
         "views_ms": views,

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 _SPEEDS = (
-    ("train", "DASL: training from the image cache"),
+    ("train", "DASL: training from the image cache, {form}"),
     ("lightly", "lightly: training from its transforms in a DataLoader"),
 )
 _STEPS = (
@@ -54,7 +54,7 @@ def _speeds(result: dict[str, Any]) -> Iterator[tuple[str, ...]]:
         for text, row in rows:
             speed = row.get("images_per_second")
             yield (
-                f"{scenario}: {text}",
+                f"{scenario}: {text.format(form=row.get('form', '-'))}",
                 _number(speed),
                 _share(speed / alone if speed and alone else None),
                 _number(row.get("step_ms")),
@@ -83,7 +83,7 @@ def _inputs(result: dict[str, Any]) -> Iterator[tuple[str, ...]]:
             f"{scenario}: {row.get('images', '-')} images, {_number(row.get('batch_megabytes'), ' MB')}",
             ", ".join(row.get("views", [])) or "-",
             _number(row.get("views_ms"), " ms"),
-            _number(row.get("read_ms"), " ms"),
+            f"{_number(row.get('read_ms'), ' ms')}, {row.get('form', '-')}",
             f"{_number(row.get('copy_ms'), ' ms')}, {copied}",
         )
 

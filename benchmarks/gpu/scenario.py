@@ -46,6 +46,8 @@ class Scenario:
                 "batch_size": self.batch_size,
                 "epochs": 1000,
                 "precision": "bf16" if on_gpu else "fp32",
+                # As jobs resolve it for ImageNet; for the few images here they would take "exact".
+                "image_cache": "jpeg",
             },
             "resources": {"gpus_per_worker": int(on_gpu), "cpus_per_worker": cores},
         } | more

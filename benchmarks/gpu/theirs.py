@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import time
 from collections.abc import Callable, Generator
 from contextlib import closing
@@ -75,17 +76,29 @@ def step(bench: Bench) -> Step:
     )
 
 
-def batches(bench: Bench) -> Generator[list[Tensor], None, None]:
-    """Yield views without end, from a DataLoader with a worker for each core."""
-    loader: DataLoader[Any] = DataLoader(
+def views_loader(bench: Bench, workers: int) -> DataLoader[Any]:
+    """Return the DataLoader of views; 0 workers: it makes them in this process.
+
+    Workers are forked from a server process that has imported what they need. This process may have used a
+    GPU, and then should not fork.
+    """
+    if workers:
+        multiprocessing.set_forkserver_preload(["benchmarks.gpu.theirs", "lightly.transforms"])
+    return DataLoader(
         Images(bench.images, transform(bench)),
         bench.scenario.batch_size,
         shuffle=True,
         drop_last=True,
-        num_workers=bench.cores if bench.device.type == "cuda" else 0,
-        persistent_workers=bench.device.type == "cuda",
+        num_workers=workers,
+        multiprocessing_context="forkserver" if workers else None,
+        persistent_workers=workers > 0,
         pin_memory=bench.device.type == "cuda",
     )
+
+
+def batches(bench: Bench) -> Generator[list[Tensor], None, None]:
+    """Yield views without end, on a machine with a GPU from a worker for each core."""
+    loader = views_loader(bench, bench.cores if bench.device.type == "cuda" else 0)
     while True:
         yield from loader
 

@@ -63,7 +63,7 @@ class SwAV(Method):
         # Images in the queue, at most: those of skipped steps count. None: not known since a state was loaded.
         self._queued: int | None = None
         self._queue_is_full = False
-        self.register_load_state_dict_post_hook(SwAV._forget_queued)
+        self.register_load_state_dict_post_hook(SwAV._forget_queued)  # type: ignore[no-untyped-call]
         self._normalize_prototypes()
 
     @classmethod

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,8 +12,11 @@ import pytest
 import torch
 
 from benchmarks.gpu.__main__ import main
+from benchmarks.gpu.own import Bench
 from benchmarks.gpu.parts import PARTS
-from benchmarks.gpu.scenario import SCENARIOS
+from benchmarks.gpu.scenario import SCENARIOS, tiny
+from benchmarks.gpu.theirs import views_loader
+from dasl_core.data.index import DatasetIndex
 
 
 @pytest.fixture(autouse=True)
@@ -35,6 +39,8 @@ def test_every_part_of_the_gpu_benchmark_measures(tmp_path: Path) -> None:
     for scenario in SCENARIOS:
         parts = result["scenarios"][scenario.name]
         assert parts.keys() == {part.name for part in PARTS}
+        assert parts["train"]["form"] == parts["inputs"]["form"] == "jpeg shards"
+        assert f"{scenario.name}: DASL: training from the image cache, jpeg shards" in page
         for trained in (parts["train"], parts["lightly"]):
             assert trained["steps"] == 2
             assert trained["images_per_second"] > 0
@@ -51,6 +57,16 @@ def test_every_part_of_the_gpu_benchmark_measures(tmp_path: Path) -> None:
         assert "aten::" in parts["profile"]["table"]
         assert f"Profile of a step: {scenario.name}" in page
     assert "not measured" in page  # what a CPU has not: the copy to a GPU
+
+
+def test_workers_are_not_forked_from_a_process_with_a_gpu(pictures: DatasetIndex) -> None:
+    for scenario in map(tiny, SCENARIOS):
+        bench = Bench(
+            scenario, pictures, [Path("0.jpg")], Path(), torch.device("cpu"), 2, 1, 1, 1, 1
+        )
+        loader = views_loader(bench, workers=2)  # starts no process yet
+        assert loader.multiprocessing_context.get_start_method() == "forkserver"
+        pickle.dumps(loader.dataset)  # what a worker gets
 
 
 def test_gpu_benchmark_lists_what_it_had_no_time_for(tmp_path: Path) -> None:

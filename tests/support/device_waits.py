@@ -47,12 +47,12 @@ class DeviceWaits:
 
     def __enter__(self) -> DeviceWaits:
         for mode in self._modes:
-            mode.__enter__()
+            mode.__enter__()  # type: ignore[no-untyped-call]
         return self
 
     def __exit__(self, *error: Any) -> None:
         for mode in reversed(self._modes):
-            mode.__exit__(*error)
+            mode.__exit__(*error)  # type: ignore[no-untyped-call]
 
     def add(self, values: Any) -> None:
         """Note that tensors, nested in any way, are on the device."""
@@ -79,7 +79,7 @@ class DeviceWaits:
 
 class _Operators(TorchDispatchMode):
     def __init__(self, waits: DeviceWaits) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self._waits = waits
 
     def __torch_dispatch__(
