@@ -50,7 +50,7 @@ class Sample:
 
 @dataclass(frozen=True)
 class _Values:
-    """Statistics of one image: per band, and values at evenly spaced pixels."""
+    """Statistics of one image: per band, and the values of some pixels."""
 
     count: int
     total: np.ndarray
@@ -88,10 +88,10 @@ def take_sample(
         pixels: type and bands.
         on_decoded: called after each image with the number decoded so far, and that of the sample.
     """
-    per_image = max(16, _VALUES // max(1, len(positions)))
+    per_image = max(1, _VALUES // (pixels.bands * max(1, len(positions))))
 
     def measure(position: int) -> _Values | str:
-        return _measure(source, entries[position], pixels, per_image, position in shown)
+        return _measure(source, entries, position, pixels, per_image, position in shown)
 
     def cost(position: int) -> int:
         return decoding_memory(headers[position], _AT_LEAST)
@@ -118,15 +118,20 @@ def take_sample(
 
 
 def _measure(
-    source: Source, entry: Entry, pixels: PixelFacts, values: int, is_shown: bool
+    source: Source,
+    entries: Sequence[Entry],
+    position: int,
+    pixels: PixelFacts,
+    most_pixels: int,
+    is_shown: bool,
 ) -> _Values | str:
+    entry = entries[position]
     try:
         with open_image(source, entry) as file:
             image = decode(file, entry.key, pixels.bands, pixels.dtype, _AT_LEAST)
     except ValueError as error:
         return str(error)
     flat = image.reshape(-1, image.shape[2])
-    stride = max(1, image.size // values)
     # In float64: sums of squares of 16-bit values exceed the digits of float32.
     return _Values(
         len(flat),
@@ -134,10 +139,20 @@ def _measure(
         np.einsum("pb,pb->b", flat, flat, dtype=np.float64, casting="unsafe"),
         float(image.min()),
         float(image.max()),
-        image.reshape(-1)[::stride].astype(np.float32),
+        _choose_pixels(flat, most_pixels, seed=position).astype(np.float32).reshape(-1),
         fingerprint(image),
         thumbnail(image) if is_shown else None,
     )
+
+
+def _choose_pixels(flat: np.ndarray, most: int, seed: int) -> np.ndarray:
+    """Choose pixels (N, bands) with all of their bands, the same ones in each ingest.
+
+    At random: evenly spaced ones lie in few columns if their distance and the width have a common divisor.
+    """
+    if len(flat) <= most:
+        return flat
+    return flat[np.random.default_rng(seed).integers(len(flat), size=most)]
 
 
 def _with_statistics(pixels: PixelFacts, measured: list[_Values]) -> PixelFacts:

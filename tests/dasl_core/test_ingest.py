@@ -15,6 +15,7 @@ from PIL import Image, ImageFile
 
 from dasl_core.data import DatasetIndex, ingest_folder, sample
 from dasl_core.spec.locations import ReadableFolders
+from dasl_core.spec.resolve.facts import QUANTILES
 
 
 def picture(path: Path, size: tuple[int, int] = (20, 10), mode: str = "RGB") -> Path:
@@ -383,6 +384,28 @@ def test_statistics_are_of_raw_values(tmp_path: Path) -> None:
     assert facts.quantiles is not None
     assert (facts.quantiles[0], facts.quantiles[-1]) == (0, 4195)
     assert list(facts.quantiles) == sorted(facts.quantiles)
+
+
+SCALES = np.array([1, 10, 100, 1000, 10_000])
+
+
+@pytest.mark.parametrize("scales", [SCALES, np.repeat(SCALES, 10)[:, None]])
+def test_quantiles_are_of_all_bands_and_columns(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scales: np.ndarray
+) -> None:
+    random = np.random.default_rng(0)
+    images = [random.random((60, 50, scales.shape[-1])) * scales for _ in range(8)]
+    for number, image in enumerate(images):
+        np.save(tmp_path / f"{number}.npy", image.astype(np.float32))
+    # A fiftieth of all values: in each image every fiftieth, if they are evenly spaced.
+    monkeypatch.setattr("dasl_core.data.sample._VALUES", sum(map(np.size, images)) // 50)
+    facts = ingest_folder(tmp_path).facts()
+    assert facts.quantiles is not None
+    everything = np.sort(np.concatenate([image.ravel() for image in images]))
+    ranks = np.searchsorted(everything, facts.quantiles) / len(everything)
+    # Six standard deviations of a median of so many random values.
+    tolerance = 3 / np.sqrt(len(everything) / 50)
+    np.testing.assert_allclose(ranks, QUANTILES, atol=tolerance)
 
 
 def test_equal_and_similar_images_are_reported(tmp_path: Path) -> None:
