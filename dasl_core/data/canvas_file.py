@@ -29,8 +29,8 @@ from dasl_core.machine import usable_cores, usable_memory
 
 logger = logging.getLogger(__name__)
 
-# Raised when older caches must not be read: format 3 had canvases reduced with another filter.
-_FORMAT = 4
+# Raised when older caches must not be read: format 4 had TIFFs of 9 to 15 bits that were inverted as 16.
+_FORMAT = 5
 _REPORT_SECONDS = 0.5
 _WAIT_SECONDS = 0.2
 # The images that are decoded at the same time may take this share of the memory.

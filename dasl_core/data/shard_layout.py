@@ -7,7 +7,8 @@ from dasl_core.data.coding import Coding
 from dasl_core.data.drawing import Drawer
 
 SHARD_BYTES = 256 << 20
-_FORMAT = 2
+# Raised with that of `canvas_file`, for the same reasons.
+_FORMAT = 3
 
 
 class ShardLayout:

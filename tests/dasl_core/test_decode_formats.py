@@ -6,6 +6,7 @@ import gc
 import io
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import numpy as np
 import pillow_heif
@@ -119,8 +120,43 @@ def test_deep_pixels_follow_the_rules_of_8_bits() -> None:
         extrasamples=["assocalpha"],
     )
     assert decoded(associated, "x.tif", 3, "uint16").ravel().tolist() == [32867, 32967, 33067]
-    bright = by_tifffile(np.array([[0, 1]], np.uint16), photometric="miniswhite")
-    assert decoded(bright, "x.tif", 1, "uint16").ravel().tolist() == [65535, 65534]
+
+
+@pytest.mark.parametrize(
+    ("dtype", "bits", "options", "white"),
+    [
+        ("uint16", 16, {}, 65535),
+        ("uint16", 16, {"compression": "lerc"}, 65535),
+        ("uint16", 12, {}, 4095),  # by Pillow or not, as a strip or tiles
+        ("uint16", 12, {"tile": (16, 16)}, 4095),
+        ("uint16", 10, {}, 1023),
+        ("uint8", 8, {}, 255),
+        ("uint8", 8, {"compression": "lerc"}, 255),
+        ("uint8", 5, {}, 255),
+    ],
+)
+def test_gray_of_every_depth_is_inverted_if_zero_is_white(
+    dtype: PixelType, bits: int, options: dict[str, Any], white: int
+) -> None:
+    most = (1 << bits) - 1
+    if bits not in (8, 16):
+        options = {**options, "bitspersample": bits}
+    values = np.array([[0, 1, most]], dtype)
+    gray = by_tifffile(values, photometric="miniswhite", **options)
+    step = white // most
+    expected = [white, white - step, 0]
+    assert decoded(gray, "x.tif", 1, dtype).ravel().tolist() == expected
+    # Opacity is not.
+    beside = by_tifffile(
+        np.stack([values, values], axis=2),
+        photometric="miniswhite",
+        planarconfig="contig",
+        extrasamples=["unassalpha"],
+        **options,
+    )
+    both = decoded(beside, "x.tif", 2, dtype)
+    assert both[..., 0].ravel().tolist() == expected
+    assert both[..., 1].ravel().tolist() == [0, step, white]
 
 
 @pytest.mark.parametrize(

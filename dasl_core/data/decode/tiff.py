@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from dataclasses import replace
 from typing import IO, Any
 
 import numpy as np
@@ -40,16 +41,27 @@ def read_header(file: IO[bytes]) -> Header:
 def decode(file: IO[bytes], channels: int) -> Pixels:
     """Decode the first page; see `dasl_core.data.decode.decode`."""
     if image := _by_pillow(file):
-        white_is_zero = image.tag_v2.get(_PHOTOMETRIC) == _WHITE_IS_ZERO  # type: ignore[attr-defined]
         pixels = pillow.decode(file, channels, None, ("TIFF",))
+        if pixels.values.dtype == np.uint8:
+            return pixels  # Pillow has inverted it
+        tags = image.tag_v2  # type: ignore[attr-defined]
+        photometric, bits = tags.get(_PHOTOMETRIC), int(tags.get(_BITS, (1,))[0])
     else:
         page = _first_page(file)
         _header_of(page)
-        white_is_zero = page.photometric == _WHITE_IS_ZERO
         pixels = _pixels_of(page)
-    if white_is_zero and pixels.values.dtype == np.uint16:
-        return Pixels(65535 - pixels.values, pixels.colors, pixels.alpha)
+        photometric, bits = page.photometric, page.bitspersample
+    if photometric == _WHITE_IS_ZERO and pixels.values.dtype.kind == "u":
+        return replace(pixels, values=_inverted(pixels.values, bits))
     return pixels
+
+
+def _inverted(values: np.ndarray, bits: int) -> np.ndarray:
+    """Invert gray of so many bits, but no bands beside it, which are opacity or have no known meaning."""
+    white = 255 if values.dtype == np.uint8 else (1 << bits) - 1
+    inverted = values.copy()
+    inverted[..., 0] = white - values[..., 0]
+    return inverted
 
 
 def _by_pillow(file: IO[bytes]) -> ImageFile.ImageFile | None:
@@ -103,6 +115,9 @@ def _pixels_of(page: Any) -> Pixels:
     if page.axes == "SYX":
         values = np.moveaxis(values, 0, 2)
     values = values.reshape(page.imagelength, page.imagewidth, page.samplesperpixel)
+    if values.dtype == np.uint8 and page.bitspersample in range(1, 8):
+        # As Pillow does. Deeper values keep their levels: a window is chosen for them.
+        values = np.rint(values * (255 / ((1 << page.bitspersample) - 1))).astype(np.uint8)
     values = pillow.turned(from_file_type(values), _orientation(page))
     return Pixels(values, *_meaning_of(page, values.shape[2], values.dtype.name))
 
