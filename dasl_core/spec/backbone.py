@@ -64,8 +64,8 @@ class Backbone(SpecModel):
         "auto",
         description=(
             "Channels of the network's input. 3 reads all images as RGB, 1 as luminance; other numbers need "
-            'images with as many bands. "auto": that of the checkpoint of `pretrained`; else 3, or for images '
-            "with 2 or more than 4 bands their number, and for those with 4 bands of more than 8 bits, 4."
+            'images with as many bands. "auto": that of the checkpoint of `pretrained`; else 3 for images of gray '
+            "and color, also with transparency or as CMYK, and for others the number of their bands."
         ),
     )
     window: Window | Percentiles | Auto = Field(

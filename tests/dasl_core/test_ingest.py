@@ -14,6 +14,7 @@ import tifffile
 from PIL import Image, ImageFile
 
 from dasl_core.data import DatasetIndex, ingest_folder, sample
+from dasl_core.spec import JobSpec, resolve
 from dasl_core.spec.locations import ReadableFolders
 from dasl_core.spec.resolve.facts import QUANTILES
 
@@ -360,11 +361,19 @@ def test_a_band_is_opacity_only_if_the_file_says_so(
     assert (len(index), index.facts().bands) == (1, expected)
 
 
+@pytest.mark.parametrize("dtype", [np.uint8, np.uint16])
 @pytest.mark.parametrize("bands", [2, 4])
-def test_arrays_of_bytes_have_no_opacity(tmp_path: Path, bands: int) -> None:
-    np.save(tmp_path / "a.npy", np.zeros((8, 8, bands), np.uint8))
+def test_arrays_have_no_opacity_and_are_trained_on_as_they_are(
+    tmp_path: Path, bands: int, dtype: type
+) -> None:
+    values: np.ndarray = np.arange(64 * bands).reshape(8, 8, bands).astype(dtype)
+    np.save(tmp_path / "a.npy", values)
     index = ingest_folder(tmp_path)
     assert (len(index), index.facts().bands) == (1, bands)
+    facts = index.facts().model_copy(update={"num_images": 100})
+    backbone = resolve(JobSpec.model_validate({"dataset": "birds"}), facts).backbone
+    assert backbone.in_channels == len(backbone.mean) == bands
+    assert (index.decode(0, backbone.in_channels) == values).all()
 
 
 @pytest.mark.parametrize("mode", ["L", "LA", "RGB", "RGBA", "P", "CMYK"])

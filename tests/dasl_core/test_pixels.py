@@ -75,7 +75,7 @@ def test_facts_of_older_ingests_are_those_of_8_bit_color() -> None:
         (1, "uint8", 3),
         (2, "uint8", 2),
         (3, "uint16", 3),
-        (4, "uint8", 3),  # opacity
+        (4, "uint8", 4),  # opacity and inks count as color, of 3 bands
         (4, "uint16", 4),
         (5, "float32", 5),
         (13, "uint16", 13),
@@ -129,10 +129,10 @@ IN_8_BITS = tuple(value / 16 for value in VALUES)
     ("trained", "evaluated", "message"),
     [
         (EIGHT_BIT, facts(bands=1), None),
-        (EIGHT_BIT, facts(bands=4), None),  # opacity, or CMYK
+        (EIGHT_BIT, facts(bands=4), "4 bands, and backbone.in_channels is 3"),
         (EIGHT_BIT, facts(bands=5), "5 bands, and backbone.in_channels is 3"),
-        (EIGHT_BIT, facts(bands=4, dtype="uint16"), None),  # likewise
         (EIGHT_BIT, facts(bands=4, dtype="float32"), "4 bands, and backbone.in_channels is 3"),
+        (facts(bands=4), facts(bands=4), None),
         (facts(bands=5), EIGHT_BIT, "3 bands, and backbone.in_channels is 5"),
         (facts(bands=5), facts(bands=5), None),
         (XRAY, XRAY.model_copy(update={"quantiles": IN_8_BITS}), None),  # dark, but in the units

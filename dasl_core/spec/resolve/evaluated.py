@@ -21,10 +21,9 @@ def evaluation_problem(
         backbone: resolved for the latter.
     """
     channels, bands = backbone.in_channels, evaluated.bands
-    # Decoders turn gray, opacity and CMYK into color, and color into luminance. The facts do not tell whether a
-    # second or fourth band is opacity.
-    may_be_color = bands in (1, RGB) or (bands in (2, 4) and evaluated.dtype in ("uint8", "uint16"))
-    if bands not in (channels, trained.bands) and not (channels in (1, RGB) and may_be_color):
+    # Decoders turn gray into color and color into luminance. Opacity and CMYK count as color.
+    is_converted = channels in (1, RGB) and bands in (1, RGB)
+    if bands not in (channels, trained.bands) and not is_converted:
         return FieldProblem(
             "evaluate.dataset",
             f"has images of {bands} bands, and backbone.in_channels is {channels}",

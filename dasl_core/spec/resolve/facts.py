@@ -24,7 +24,9 @@ class DatasetFacts(SpecModel):
     num_images: int = Field(ge=1)
     num_classes: int | None = Field(description="Number of classes; null if there are no labels.")
     median_size: int = Field(ge=1, description="Median of the images' shorter side, in pixels.")
-    bands: int = Field(3, ge=1, description="Bands of most images.")
+    bands: int = Field(
+        3, ge=1, description="Bands of most images; 3 for gray, color, transparency and CMYK."
+    )
     dtype: PixelType = Field("uint8", description="The deepest type of pixels among the images.")
     quantiles: tuple[float, ...] | None = Field(
         None,

@@ -33,9 +33,7 @@ def choose_channels(backbone: Backbone, facts: DatasetFacts, record: WeightsReco
         return backbone.in_channels
     if record.in_channels is not None:
         return record.in_channels
-    # The fourth band of 8 bits is opacity; decoders compose such images on white.
-    has_alpha = facts.bands == 4 and facts.dtype == "uint8"
-    return RGB if facts.bands in (1, RGB) or has_alpha else facts.bands
+    return RGB if facts.bands == 1 else facts.bands
 
 
 def choose_window(
