@@ -321,7 +321,10 @@ def test_paths_of_a_list_must_be_allowed(tmp_path: Path) -> None:
     ("text", "problem"),
     [
         ("a,b\n1,2", "has no column of paths"),
-        ("path,label\na.png", "line 2, has 1 fields, and the first line 2"),
+        (
+            "path,label\na.png\nb.png",
+            r"no usable image; 2 skipped, such as a.png \(line 2 of the list has 1 field,",
+        ),
         ("\udcff", "is not a list of images in UTF-8.* save it as UTF-8"),
     ],
 )
@@ -352,14 +355,22 @@ def test_lists_are_read_as_spreadsheets_write_them(tmp_path: Path, name: str, da
 
 def test_bad_rows_of_a_list_are_skipped(tmp_path: Path) -> None:
     (tmp_path / "0.png").write_bytes(content(0))
-    (tmp_path / "list.csv").write_text("path,label\n0.png,owl\n,owl\n1\0.png,owl\n0.png,o\0wl\n")
+    (tmp_path / "list.csv").write_text(
+        "path,label\n0.png,owl\n,owl\n1\0.png,owl\n0.png,o\0wl\n2.png\n"
+    )
     listing = listed(str(tmp_path / "list.csv"))
     assert [entry.key for entry in listing.entries] == ["0.png"]
     assert [tuple(each) for each in listing.skipped] == [
         ("(no path)", "its row in the list has no path"),
         ("0.png", "its row in the list contains a null character"),
         ("1\\x00.png", "its row in the list contains a null character"),
+        ("2.png", "line 6 of the list has 1 field, and the first line 2"),
     ]
+    (tmp_path / "list.csv").write_text("label,more,path\no,,0.png\n\no,\n")
+    listing = listed(str(tmp_path / "list.csv"))
+    assert [entry.key for entry in listing.entries] == ["0.png"]
+    reason = "line 4 of the list has 2 fields, and the first line 3"
+    assert [tuple(each) for each in listing.skipped] == [("(no path)", reason)]
     (tmp_path / "list.txt").write_text("  0.png \t\n\n  # 1.png\n")
     assert [entry.key for entry in listed(str(tmp_path / "list.txt")).entries] == ["0.png"]
 

@@ -55,7 +55,7 @@ class ListSource(Source):
         self.files: list[str] = []
 
     def list_entries(self, on_listed: OnListed) -> Listing:
-        from dasl_core.data.sources.table import read_rows
+        from dasl_core.data.sources.table import NO_PATH, read_rows
 
         entries: dict[str, Entry] = {}
         skipped: list[Skipped] = []
@@ -65,9 +65,13 @@ class ListSource(Source):
                 skipped.append(Skipped(printable(path), reason))
 
         with self.storage.open(self.name) as file:
-            for path, label, split in read_rows(file, self.name):
+            for row in read_rows(file, self.name):
+                if isinstance(row, Skipped):
+                    skipped.append(row)
+                    continue
+                path, label, split = row
                 if not path:
-                    skip("(no path)", split, "its row in the list has no path")
+                    skip(NO_PATH, split, "its row in the list has no path")
                     continue
                 # Databases and file systems cannot store it.
                 if "\0" in f"{path}{label}{split}":

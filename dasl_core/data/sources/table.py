@@ -7,8 +7,13 @@ from collections.abc import Iterator
 from itertools import chain
 from typing import BinaryIO
 
+from dasl_core.data.sources.base import Skipped
+from dasl_core.data.sources.storage import printable
+
 PATH_COLUMNS = ("path", "image", "file", "filename", "image_path", "file_name")
 LABEL_COLUMNS = ("label", "class", "class_name", "category")
+# Shown for a row that names no image.
+NO_PATH = "(no path)"
 # A line without an end, as in a binary file, must not fill the memory.
 _MOST_CHARACTERS = 1 << 16
 
@@ -16,11 +21,11 @@ Row = tuple[str, str | None, str | None]
 """Path, label and split."""
 
 
-def read_rows(file: BinaryIO, name: str) -> Iterator[Row]:
-    """Yield the rows of a list.
+def read_rows(file: BinaryIO, name: str) -> Iterator[Row | Skipped]:
+    """Yield the rows of a list; one that lacks a field is skipped, with its line.
 
     Raises:
-        ValueError: it is not such a list; the message names the file and the line.
+        ValueError: it is not such a list; the message names the file.
     """
     csv.field_size_limit(_MOST_CHARACTERS)
     is_utf16 = file.read(2) in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
@@ -54,16 +59,21 @@ def read_rows(file: BinaryIO, name: str) -> Iterator[Row]:
             if not row:
                 continue
             if len(row) <= max(path, label or 0, split or 0):
-                raise ValueError(
-                    f"{name}, line {rows.line_num}, has {len(row)} fields, and the first line {len(header)}"
-                )
-            yield row[path], _field(row, label), _field(row, split)
+                yield _short(row, path, rows.line_num, len(header))
+            else:
+                yield row[path], _field(row, label), _field(row, split)
     except UnicodeDecodeError as error:
         raise ValueError(
             f"{name} is not a list of images in UTF-8: {error}. If it is text, save it as UTF-8"
         ) from error
     except csv.Error as error:
         raise ValueError(f"{name} is not a list of images: {error}") from error
+
+
+def _short(row: list[str], path: int, line: int, columns: int) -> Skipped:
+    fields = "1 field" if len(row) == 1 else f"{len(row)} fields"
+    reason = f"line {line} of the list has {fields}, and the first line {columns}"
+    return Skipped(printable(row[path]) if path < len(row) else NO_PATH, reason)
 
 
 def _field(row: list[str], position: int | None) -> str | None:
