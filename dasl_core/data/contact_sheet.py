@@ -10,7 +10,7 @@ import numpy as np
 from PIL import Image
 
 from dasl_core.data.pixel_facts import PixelFacts
-from dasl_core.spec.resolve.facts import QUANTILES
+from dasl_core.spec.resolve.pixels import automatic_window
 
 # 64 thumbnails of 128 pixels: about 300 KB, 2 MB at most.
 MOST = 64
@@ -19,8 +19,6 @@ _SIDE = 128
 _GAP = 4
 _BACKGROUND = 32
 _QUALITY = 85
-# Values beyond these quantiles are clipped, as by the default of `backbone.window`.
-_LOW, _HIGH = QUANTILES.index(0.001), QUANTILES.index(0.999)
 
 
 @dataclass(frozen=True)
@@ -58,10 +56,8 @@ class ContactSheet:
         return content.getvalue()
 
     def _eight_bit(self, thumbnail: np.ndarray) -> np.ndarray:
-        low, high = 0.0, 255.0
-        if self.pixels.dtype != "uint8" and self.pixels.quantiles is not None:
-            low, high = self.pixels.quantiles[_LOW], self.pixels.quantiles[_HIGH]
-        scaled = (thumbnail.astype(np.float64) - low) * (255.0 / max(high - low, 1e-30))
+        low, high = automatic_window(self.pixels.dtype, self.pixels.quantiles)
+        scaled = (thumbnail.astype(np.float64) - low) * (255.0 / (high - low))
         shown: np.ndarray = np.clip(np.rint(scaled), 0, 255).astype(np.uint8)
         return shown
 

@@ -73,8 +73,9 @@ class Backbone(SpecModel):
         description=(
             "The raw values [low, high] that become 0 and 1; values beyond them are clamped. Or "
             '`{percentiles: [low, high]}` of the data set\'s values. "auto": [0, 255] for 8-bit images; for '
-            "others the percentiles 0.1 and 99.9, or where they were not measured, the range of the type: [0, "
-            "65535] for uint16, [-32768, 32767] for int16, [0, 1] for float32."
+            "others the percentiles 0.1 and 99.9, or if these are equal, the smallest and the largest value; where "
+            "no values were measured, or all are equal, the range of the type: [0, 65535] for uint16, [-32768, "
+            "32767] for int16, [0, 1] for float32."
         ),
     )
     stem: Stem | Auto = Field(

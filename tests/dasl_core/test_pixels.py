@@ -110,6 +110,9 @@ def test_window_of_deeper_images_follows_their_quantiles() -> None:
     assert backbone(eight_bit).window == (0, 255)
     constant = facts(dtype="uint16", quantiles=[7] * len(QUANTILES))
     assert backbone(constant).window == (0, 65535)
+    # Such as dots on black: less than a thousandth of the values.
+    sparse = facts(dtype="uint16", quantiles=[*[7] * (len(QUANTILES) - 1), 900])
+    assert backbone(sparse).window == (7, 900)
 
 
 def test_percentiles_need_different_measured_values() -> None:

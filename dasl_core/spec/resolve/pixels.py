@@ -44,10 +44,7 @@ def choose_window(
     if not isinstance(given, Percentiles):
         if given != "auto":
             return given
-        if facts.dtype == "uint8" or facts.quantiles is None:
-            return RANGES[facts.dtype]
-        low, high = (percentile(facts.quantiles, each) for each in AUTOMATIC_PERCENTILES)
-        return (low, high) if low < high else RANGES[facts.dtype]
+        return automatic_window(facts.dtype, facts.quantiles)
     message = "needs the quantiles of the data set's values, which were not measured"
     if facts.quantiles is not None:
         low, high = (percentile(facts.quantiles, each) for each in given.percentiles)
@@ -63,6 +60,16 @@ def choose_window(
         )
     )
     return RANGES[facts.dtype]
+
+
+def automatic_window(dtype: PixelType, quantiles: tuple[float, ...] | None) -> tuple[float, float]:
+    """Return the window of images of a type, by the raw values at `QUANTILES` if they were measured."""
+    if dtype == "uint8" or quantiles is None:
+        return RANGES[dtype]
+    low, high = (percentile(quantiles, each) for each in AUTOMATIC_PERCENTILES)
+    if low == high:  # all that the images show is in the few other values
+        low, high = quantiles[0], quantiles[-1]
+    return (low, high) if low < high else RANGES[dtype]
 
 
 def percentile(quantiles: tuple[float, ...], percent: float) -> float:
