@@ -33,7 +33,7 @@ from dasl_core.vocabulary import IngestPhase
 # Threads that wait for an object store take no processor time.
 _REMOTE_THREADS = 32
 # Raised when an ingest of the same files gives another index, so that a refresh makes a new version.
-_FORMAT = 3
+FORMAT = 3
 
 OnProgress = Callable[[int, int, IngestPhase], None]
 """Called with how many images are read in a phase, and of how many: 0 of those found so far; those whose header is known
@@ -336,7 +336,7 @@ def _labels_of_sample(record: SourceRecord, entries: list[Entry]) -> np.ndarray 
 
 def _digest(record: SourceRecord, listing: Listing, failed: list[Skipped]) -> str:
     """Return a digest of all that decides what an ingest finds, once the headers are read."""
-    content = json.dumps([_FORMAT, record.to_json(), listing.digest(), sorted(failed)])
+    content = json.dumps([FORMAT, record.to_json(), listing.digest(), sorted(failed)])
     return hashlib.blake2b(content.encode("utf-8", "surrogateescape"), digest_size=16).hexdigest()
 
 

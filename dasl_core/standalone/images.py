@@ -9,7 +9,7 @@ from pathlib import Path
 
 from dasl_core.data.cache import cache_root
 from dasl_core.data.index import DatasetIndex
-from dasl_core.data.ingest import list_source
+from dasl_core.data.ingest import FORMAT, list_source
 from dasl_core.data.sources import SourceRecord, find_source
 from dasl_core.spec.locations import local_path
 from dasl_core.spec.source import SourceOptions, remote_scheme
@@ -87,7 +87,8 @@ def open_images(location: ImageLocation) -> tuple[DatasetIndex, Path]:
     def open_on_rank_0() -> tuple[DatasetIndex, str]:
         record = location.find()
         source, listing = list_source(record)
-        name = hashlib.blake2b(f"{record}\n{listing.digest()}".encode(), digest_size=16).hexdigest()
+        content = f"{FORMAT}\n{record}\n{listing.digest()}"
+        name = hashlib.blake2b(content.encode(), digest_size=16).hexdigest()
         return open_index(record, source, listing, _cache_root() / name), name
 
     index, name = on_rank_0(open_on_rank_0)

@@ -22,8 +22,8 @@ def open_index(
         record: how the source was found.
         source: the source, opened.
         listing: its entries.
-        folder: cache folder of this listing, named by its digest. Changed images get another folder,
-            so a cached index is never out of date.
+        folder: cache folder of this listing, named by its digest and the format of ingests. Changed images
+            get another folder, so a cached index is never out of date.
 
     Raises:
         ValueError: no image is usable, or the folder is divided into splits.

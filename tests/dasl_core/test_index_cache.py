@@ -97,6 +97,10 @@ def test_second_run_decodes_nothing_to_ingest(
     assert decoder.count() == 0
     assert_equal(again, first)
     assert same_name == name
+    # Another version of the code, whose ingest finds something else.
+    monkeypatch.setattr("dasl_core.standalone.images.FORMAT", 0)
+    open_images(ImageLocation(str(root), None, "--data"))
+    assert decoder.count() == IMAGES
 
 
 def change(root: Path) -> None:
