@@ -17,6 +17,8 @@ import pyarrow.parquet as parquet
 import pytest
 from PIL import Image
 
+from dasl_core.data.canvas_file import digest_of
+from dasl_core.data.drawing import Drawer
 from dasl_core.data.ingest import ingest_folder
 from dasl_core.data.sources import Entry, Listing, SourceRecord, find_source
 from dasl_core.data.sources.splits import split_of_file
@@ -138,6 +140,25 @@ def test_source_opens_again_from_its_record(tmp_path: Path, write: Callable[[Pat
     assert record == index.source
     with record.open().open(index.entry(2)) as file:
         assert file.read() in {content(number) for number in range(4)}
+
+
+@pytest.mark.parametrize("saved", [False, True])
+def test_canvases_of_other_columns_have_other_digests(tmp_path: Path, saved: bool) -> None:
+    columns = {"left": [{"bytes": content(1)}], "right": [{"bytes": content(2)}], "label": [7]}
+    features = datasets.Features(
+        left=datasets.Image(), right=datasets.Image(), label=datasets.Value("int64")
+    )
+    stereo = datasets.Dataset.from_dict(columns, features=features)
+    location = tmp_path / ("saved" if saved else "stereo.parquet")
+    stereo.save_to_disk(location) if saved else stereo.to_parquet(location)
+
+    def digest(**options: str) -> str:
+        index = ingest_folder(location, options=SourceOptions.model_validate(options))
+        return digest_of(Drawer(index, 8, 3))
+
+    left = digest(image_column="left")
+    assert digest(image_column="right") != left
+    assert digest(image_column="left", labels="none") == left
 
 
 def test_array_is_a_stack_of_images(tmp_path: Path) -> None:

@@ -61,6 +61,18 @@ class SourceRecord:
     files: tuple[str, ...] = ()
     options: SourceOptions = _DEFAULTS
 
+    @property
+    def choice(self) -> tuple[str | None, ...]:
+        """The kind and options, where they decide which image an entry is; empty where its key and place suffice.
+
+        Others only leave entries out, or say where labels are.
+        """
+        if self.kind == "parquet":
+            return self.kind, self.options.image_column
+        if self.kind == "huggingface":
+            return self.kind, self.options.image_column, self.options.split
+        return ()
+
     def to_json(self) -> dict[str, Any]:
         """Return it as JSON-ready values."""
         return asdict(self) | {"options": self.options.model_dump(mode="json")}
