@@ -11,8 +11,8 @@ from PIL import Image
 
 from dasl_core.data.bounded_map import AHEAD_PER_THREAD, bounded_map
 from dasl_core.data.decode import Header, decoding_memory
-from dasl_core.data.decode.reasons import EMPTY, MISSING, UNREADABLE
-from dasl_core.data.index import DatasetIndex
+from dasl_core.data.decode.reasons import CHANGED, EMPTY, MISSING, UNREADABLE
+from dasl_core.data.index import LENGTH, DatasetIndex
 from dasl_core.data.sources.folder import FolderSource, ListSource
 from dasl_core.machine import usable_cores
 
@@ -72,7 +72,7 @@ class Drawer:
         return decoding_memory(header) + int(np.prod(self.shape[1:])) * self.dtype.itemsize
 
     def missing(self, on_looked: Callable[[], None] = lambda: None) -> dict[int, str]:
-        """Find the images whose files are missing or empty, which is known without decoding.
+        """Find the images whose files are missing, or have another length than at ingest, which is known without decoding.
 
         Only where each image is a file. `on_looked` is called after each image; what it raises ends the search.
         """
@@ -95,7 +95,11 @@ class Drawer:
         source = self.index.opened_source
         assert isinstance(source, FolderSource | ListSource), "each image is a file"
         try:
-            return None if source.storage.info(self.index.paths[position]).size else EMPTY
+            size = source.storage.info(self.index.paths[position]).size
+            length = int(self.index.places[position, LENGTH])
+            if length >= 0 and size != length:
+                return CHANGED
+            return None if size else EMPTY
         except FileNotFoundError:
             return MISSING
         except OSError as error:

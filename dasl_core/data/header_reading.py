@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 
 from dasl_core.data.bounded_map import AHEAD_PER_THREAD, bounded_map
+from dasl_core.data.checksums import checksum_of
 from dasl_core.data.decode import Header, read_header
 from dasl_core.data.headers import KnownHeaders, identify
 from dasl_core.data.opening import open_image
@@ -66,7 +67,8 @@ def _read(source: Source, entries: Sequence[Entry], threads: int) -> Iterator[He
     def read(entry: Entry) -> Header | str:
         try:
             with open_image(source, entry, header=True) as file:
-                return read_header(file, entry.key)
+                checksum = checksum_of(file, inflates=source.inflates)
+                return read_header(file, entry.key)._replace(checksum=checksum)
         except ValueError as error:
             return str(error)
 

@@ -13,8 +13,9 @@ from dasl_core.data.array_file import read_arrays, write_arrays
 from dasl_core.data.decode import Header, PixelType
 from dasl_core.data.sources import Entry
 
-# Raised when headers must be read again, because another header would be read from the same bytes.
-_FORMAT = 2
+# Raised when headers must be read again, because another header would be read from the same bytes. Format 2 had no
+# checksums.
+_FORMAT = 3
 
 
 def identify(entries: Sequence[Entry], files: Sequence[str]) -> np.ndarray:
@@ -32,11 +33,11 @@ def identify(entries: Sequence[Entry], files: Sequence[str]) -> np.ndarray:
 
 
 class KnownHeaders:
-    """Headers by the digests of their images (`identify`), in arrays: 32 bytes an image.
+    """Headers by the digests of their images (`identify`), in arrays: 36 bytes an image.
 
     Attributes:
         digests: (N, 2) uint64.
-        values: (N, 4) int32: width, height, bands, and position in `kinds`.
+        values: (N, 5) int32: width, height, bands, position in `kinds`, and checksum.
         kinds: types of pixels and formats that occur, and whether their bands are color.
         outcome: digest of the whole ingest that read them; empty if it did not end.
     """
@@ -56,17 +57,20 @@ class KnownHeaders:
     @classmethod
     def none(cls) -> KnownHeaders:
         """Return those of a first ingest."""
-        return cls(np.zeros((0, 2), np.uint64), np.zeros((0, 4), np.int32))
+        return cls(np.zeros((0, 2), np.uint64), np.zeros((0, 5), np.int32))
 
     @classmethod
     def of(cls, digests: np.ndarray, headers: Sequence[Header], outcome: str = "") -> KnownHeaders:
         """Return these headers, of the images with these digests."""
         kinds: dict[tuple[PixelType, str, bool], int] = {}
         values = np.array(
-            [(*each[:3], kinds.setdefault(each[3:], len(kinds))) for each in headers],
+            [
+                (*each[:3], kinds.setdefault(each[3:6], len(kinds)), each.checksum)
+                for each in headers
+            ],
             np.int32,
         )
-        return cls(digests, values.reshape(-1, 4), list(kinds), outcome)
+        return cls(digests, values.reshape(-1, 5), list(kinds), outcome)
 
     @classmethod
     def merged(cls, tables: Sequence[KnownHeaders]) -> KnownHeaders:
@@ -93,8 +97,9 @@ class KnownHeaders:
         is_known = (self.digests[position] == digests).all(axis=1)
         found: list[Header | None] = []
         for known, row in zip(is_known.tolist(), self.values[position].tolist(), strict=True):
-            width, height, bands, kind = row
-            found.append(Header(width, height, bands, *self.kinds[kind]) if known else None)
+            width, height, bands, kind, checksum = row
+            header = Header(width, height, bands, *self.kinds[kind], checksum) if known else None
+            found.append(header)
         return found
 
     def save(self, path: Path) -> None:
@@ -115,7 +120,7 @@ class KnownHeaders:
             if about["format"] != _FORMAT:
                 raise ValueError(f"its format is {about['format']!r}, expected {_FORMAT}")
             digests, values = np.array(arrays["digests"]), np.array(arrays["values"])
-            if digests.shape != (len(values), 2) or values.shape != (len(digests), 4):
+            if digests.shape != (len(values), 2) or values.shape != (len(digests), 5):
                 raise ValueError("its lists differ in length")
             return cls(digests, values, about["kinds"], about["outcome"])
         except OSError:

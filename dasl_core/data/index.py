@@ -14,8 +14,9 @@ from typing import Any, ClassVar
 import numpy as np
 
 from dasl_core.data.array_file import read_arrays, write_arrays
-from dasl_core.data.decode import decode
-from dasl_core.data.opening import open_image
+from dasl_core.data.decode import SCALES, decode
+from dasl_core.data.decode.reasons import CHANGED
+from dasl_core.data.opening import open_unchanged
 from dasl_core.data.pixel_facts import PixelFacts
 from dasl_core.data.sources import Entry, Skipped, Source, SourceRecord
 from dasl_core.data.sources.storage import LocalStorage, is_inside
@@ -52,6 +53,8 @@ class DatasetIndex:
     places: np.ndarray
     """(N, 4) int64: file, offset, length and stamp of each image, as of `Entry`."""
     skipped: list[Skipped]
+    checksums: np.ndarray | None = None
+    """(N,) int32, by which changed images are noticed; None of earlier ingests."""
     num_ignored: int = 0
     """Files without the extension of an image; hidden files are not counted."""
     pixels: PixelFacts = field(default_factory=PixelFacts)
@@ -110,8 +113,14 @@ class DatasetIndex:
         Raises:
             ValueError: it cannot be read; the message is the reason.
         """
-        with open_image(self.opened_source, self.entry(index)) as file:
-            return decode(file, self.paths[index], channels, self.pixels.dtype, at_least)
+        checksum = None if self.checksums is None else int(self.checksums[index])
+        with open_unchanged(self.opened_source, self.entry(index), checksum) as file:
+            pixels = decode(file, self.paths[index], channels, self.pixels.dtype, at_least)
+        width, height = map(int, self.sizes[index])
+        scaled = ((-(-height // scale), -(-width // scale)) for scale in SCALES)
+        if pixels.shape[:2] not in scaled:
+            raise ValueError(CHANGED)
+        return pixels
 
     def facts(self) -> DatasetFacts:
         """Return the facts from which the "auto" values of a job are resolved."""
@@ -170,6 +179,8 @@ class DatasetIndex:
         }
         if self.labels is not None:
             arrays["labels"] = self.labels
+        if self.checksums is not None:
+            arrays["checksums"] = self.checksums
         about = {
             "format": _FORMAT,
             "source": self.source.to_json(),
@@ -218,6 +229,8 @@ class DatasetIndex:
                 raise ValueError("its paths are damaged")
         if self.sizes.shape != (count, 2) or self.places.shape != (count, 4):
             raise ValueError("its lists differ in length")
+        if self.checksums is not None and self.checksums.shape != (count,):
+            raise ValueError("its lists differ in length")
         if self.labels is not None:
             classes = len(self.class_names)
             if self.labels.shape != (count,):
@@ -251,6 +264,7 @@ def _from_arrays(path: Path) -> DatasetIndex:
         sizes=arrays["sizes"],
         places=arrays["places"],
         skipped=[Skipped(*entry) for entry in about["skipped"]],
+        checksums=arrays.get("checksums"),  # earlier ingests had none
         num_ignored=about["num_ignored"],
         pixels=PixelFacts.from_json(about["pixels"]),
         duplicates=about["duplicates"],

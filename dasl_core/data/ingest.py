@@ -276,6 +276,7 @@ def _build_index(
         class_names=class_names,
         sizes=np.array([headers[each][:2] for each in usable], np.int32).reshape(-1, 2),
         places=np.array([_place(entries[each]) for each in usable], np.int64).reshape(-1, 4),
+        checksums=np.array([headers[each].checksum for each in usable], np.int32),
         skipped=sorted(skipped),
         num_ignored=num_ignored,
         pixels=replace(

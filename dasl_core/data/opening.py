@@ -1,12 +1,14 @@
-"""Opening an image of a source, with the reason if it cannot be opened."""
+"""Opening an image of a source, with the reason if it cannot be opened or has changed."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import BinaryIO
 
-from dasl_core.data.decode.reasons import reason_of
+from dasl_core.data.checksums import checksum_of
+from dasl_core.data.decode import is_transient
+from dasl_core.data.decode.reasons import CHANGED, reason_of
 from dasl_core.data.sources import Entry, Source
 
 
@@ -26,3 +28,36 @@ def open_image(source: Source, entry: Entry, *, header: bool = False) -> Iterato
         raise ValueError(reason_of(error)) from error
     with file:
         yield file
+
+
+@contextmanager
+def open_unchanged(source: Source, entry: Entry, checksum: int | None) -> Iterator[BinaryIO]:
+    """Context manager that opens an image, unless it has changed since ingest.
+
+    Args:
+        checksum: that `checksum_of` returned at ingest; None if it is not known.
+
+    Raises:
+        ValueError: it cannot be opened, or has changed; the message is the reason.
+    """
+    with ExitStack() as stack:
+        try:
+            file = stack.enter_context(open_image(source, entry))
+        except ValueError as error:
+            if checksum is None or not source.files or is_transient(str(error)):
+                raise
+            if _has_changed_inside(source, entry, checksum):
+                raise ValueError(CHANGED) from error
+            raise
+        if checksum is not None and checksum_of(file, inflates=source.inflates) != checksum:
+            raise ValueError(CHANGED)
+        yield file
+
+
+def _has_changed_inside(source: Source, entry: Entry, checksum: int) -> bool:
+    """Whether an archive or a table has something else where ingest has read the header of an image."""
+    try:
+        with open_image(source, entry, header=True) as file:
+            return checksum_of(file, inflates=source.inflates) != checksum
+    except ValueError:
+        return True

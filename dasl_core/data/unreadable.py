@@ -4,6 +4,7 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
+from dasl_core.data.decode.reasons import CHANGED
 from dasl_core.data.index import DatasetIndex
 
 # Up to this share of a large data set, training continues with black images in place of unreadable ones:
@@ -36,6 +37,11 @@ def unreadable_error(name: str, index: DatasetIndex, unreadable: Mapping[int, st
     """
     first = min(unreadable)
     where = index.location
+    if CHANGED in unreadable.values():
+        return (
+            f"{len(unreadable)} of the {len(index)} images of the data set {name!r} have changed or can no longer be "
+            f"read, such as {index.paths[first]} ({unreadable[first]}); refresh the data set and submit the job again"
+        )
     remedy = f"mount or restore {where}, or remove the data set and register its folder again"
     if "://" not in where and not os.path.exists(where):
         return (

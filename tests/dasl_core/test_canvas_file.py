@@ -182,7 +182,14 @@ def test_partial_file_of_other_images_is_not_continued(
     with pytest.raises(Stopped):
         build(pictures, tmp_path, stop_after(9))
     drawn.clear()
-    fewer = replace(pictures, paths=pictures.paths[1:], sizes=pictures.sizes[1:])
+    assert pictures.checksums is not None
+    fewer = replace(
+        pictures,
+        paths=pictures.paths[1:],
+        sizes=pictures.sizes[1:],
+        places=pictures.places[1:],
+        checksums=pictures.checksums[1:],
+    )
     canvases = build(fewer, tmp_path)
     assert canvases is not None
     assert sorted(drawn) == list(range(IMAGES - 1))

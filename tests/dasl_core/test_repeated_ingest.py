@@ -201,6 +201,7 @@ _HEADERS = st.builds(
     st.sampled_from(["uint8", "uint16", "int16", "float32"]),
     st.sampled_from(["PNG", "JPEG", "DICOM"]),
     st.booleans(),
+    st.integers(0, 2**31 - 1),
 )
 
 

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from dasl_core.data import cache as cache_module
+from dasl_core.data import ingest as ingest_module
 from dasl_core.data.canvases import Canvases
 from dasl_core.data.index import DatasetIndex
 from dasl_core.data.unreadable import too_many
@@ -246,17 +247,21 @@ def test_all_ranks_fail_when_one_lacks_images(
 # --- images that cannot be decoded
 
 
-def test_damaged_images_are_left_out_however_many_there_are(tmp_path: Path) -> None:
-    index = ingest(image_folder(tmp_path / "pictures", per_class=10))
+def test_damaged_images_are_left_out_however_many_there_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = image_folder(tmp_path / "pictures", per_class=10)
+    files = sorted(folder.rglob("*.png"))
     for position in (0, 11, 12, 13, 29):
-        index.path(position).write_bytes(b"no image")
+        files[position].write_bytes(files[position].read_bytes()[:-40])
+    monkeypatch.setattr(ingest_module, "sample_positions", lambda headers: [1, 2])
+    index = ingest(folder)
+    assert len(index) == 30
     spec = resolved(index, train={"epochs": 1})
     recorder = Recorder(tmp_path / "run")
     assert run(spec, index, tmp_path / "cache", recorder) == "succeeded"
     [event] = [data for kind, _, data in recorder.events if kind == "images_damaged"]
     assert (event["dataset"], event["count"]) == ("pictures", 5)
-    assert event["images"][0] == {
-        "path": index.paths[0],
-        "reason": "the content is not an image of a known format",
-    }
+    assert event["images"][0]["path"] == index.paths[0]
+    assert event["images"][0]["reason"].startswith("the image is damaged: ")
     assert not [kind for kind, *_ in recorder.events if kind == "images_unreadable"]

@@ -14,7 +14,7 @@ from dasl_core.data.decode.eight_bit import (
 from dasl_core.data.decode.families import Family, family_of, is_read_whole
 from dasl_core.data.decode.header import MAX_PIXELS, Header, PixelType
 from dasl_core.data.decode.header_bounds import bounded
-from dasl_core.data.decode.memory import decoding_memory
+from dasl_core.data.decode.memory import SCALES, decoding_memory
 from dasl_core.data.decode.pixels import Pixels, as_data_set_has
 from dasl_core.data.decode.reasons import is_transient, one_sentence
 from dasl_core.vocabulary import IMAGE_EXTENSIONS as EXTENSIONS
@@ -22,6 +22,7 @@ from dasl_core.vocabulary import IMAGE_EXTENSIONS as EXTENSIONS
 __all__ = [
     "EXTENSIONS",
     "MAX_PIXELS",
+    "SCALES",
     "Header",
     "PixelType",
     "decode",
@@ -29,6 +30,7 @@ __all__ = [
     "decoding_memory",
     "eight_bit_pixels",
     "is_transient",
+    "one_sentence",
     "read_header",
 ]
 

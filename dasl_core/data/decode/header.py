@@ -25,6 +25,7 @@ class Header(NamedTuple):
         dtype: type of the values, as `decode` hands them out when asked for the same type.
         format: name of the file's format, such as "JPEG" or "DICOM".
         is_color: the bands are gray, color, either with opacity, or inks, which can all become gray and RGB.
+        checksum: by which a later change of the file is noticed (`data.checksums`); 0 where it is not known.
     """
 
     width: int
@@ -33,6 +34,7 @@ class Header(NamedTuple):
     dtype: PixelType
     format: str = ""
     is_color: bool = True
+    checksum: int = 0
 
     def checked(self) -> Header:
         """Return the header.

@@ -37,8 +37,12 @@ def decoding_memory(header: Header, at_least: tuple[int, int] | None = None) -> 
     return pixels * per_pixel
 
 
+# Divisors of the sides by which a JPEG may be decoded.
+SCALES = (1, 2, 4, 8)
+
+
 def jpeg_scale(header: Header, at_least: tuple[int, int]) -> int:
     """Return the divisor of the sides by which a JPEG is decoded: 1, 2, 4 or 8."""
     height, width = at_least
     most = min(header.width // max(1, width), header.height // max(1, height))
-    return next((scale for scale in (8, 4, 2) if scale <= most), 1)
+    return next((scale for scale in SCALES[:0:-1] if scale <= most), 1)

@@ -13,9 +13,11 @@ from PIL import Image, UnidentifiedImageError
 
 from dasl_core.data.decode.header import too_large
 
-# Prefixes of reasons that do not depend on a file's content: another attempt may succeed.
+# Prefixes of reasons that do not depend on the content that was registered: another attempt may succeed.
 MISSING, FORBIDDEN = "the file does not exist", "the file may not be read"
 UNREADABLE, NO_MEMORY = "the file cannot be read", "there is not enough memory"
+# It is not an image of the index: only the one that was registered may be read as this.
+CHANGED = "the image has changed since it was registered; refresh the data set"
 # Part of the reason where the package for a format is not installed.
 _INSTALL = "; install dasl["
 
@@ -25,8 +27,11 @@ _MAX_DETAIL = 200
 
 
 def is_transient(reason: str) -> bool:
-    """Whether decoding failed with this reason for something other than the file's content."""
-    return reason.startswith((MISSING, FORBIDDEN, UNREADABLE, NO_MEMORY)) or _INSTALL in reason
+    """Whether decoding failed with this reason for something other than the content that was registered."""
+    return (
+        reason.startswith((MISSING, FORBIDDEN, UNREADABLE, NO_MEMORY, CHANGED))
+        or _INSTALL in reason
+    )
 
 
 def optional_module(name: str, needs: str, extra: str) -> Any:

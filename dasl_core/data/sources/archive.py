@@ -104,6 +104,8 @@ class TarSource(Source):
 class ZipSource(Source):
     """The images of zip archives, stored or deflated."""
 
+    inflates = True
+
     def __init__(
         self, storage: Storage, uri: str, files: list[str], split: str | None = None
     ) -> None:

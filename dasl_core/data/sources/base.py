@@ -84,6 +84,8 @@ class Source(Protocol):
     """The folder, file or prefix, with links resolved."""
     files: list[str]
     """Files that contain images, relative to `uri`; empty where each image is a file."""
+    inflates: bool = False
+    """Whether reading the end of an image takes inflating all of it."""
 
     def list_entries(self, on_listed: OnListed) -> Listing:
         """List the entries.

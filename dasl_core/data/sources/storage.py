@@ -235,7 +235,7 @@ def open_part(storage: Storage, path: str, begin: int, size: int) -> BinaryIO:
 
 
 class _Ranges(io.RawIOBase):
-    """A part of a file that is read in ranges: a small one first, which often is enough, then larger ones."""
+    """A part of a file that is read in ranges: a small one first, which often is enough, then larger ones in a row."""
 
     def __init__(self, storage: Storage, path: str, begin: int, size: int) -> None:
         self._storage, self._path, self._begin, self._size = storage, path, begin, size
@@ -261,7 +261,8 @@ class _Ranges(io.RawIOBase):
             return 0
         begin = self._position - self._start
         if not 0 <= begin < len(self._block):
-            length = min(left, _READ if self._block else _FIRST_READ)
+            continues = self._block and begin == len(self._block)
+            length = min(left, _READ if continues else _FIRST_READ)
             self._block = self._storage.read(self._path, self._begin + self._position, length)
             self._start, begin = self._position, 0
             if not self._block:
