@@ -44,7 +44,7 @@ def train_rank(task: dict[str, Any]) -> None:
             ResolvedJobSpec.model_validate(task["spec"]),
             DatasetIndex.load(Path(task["index"])),
             FirstStep(Path(task["first_step"])) if rank() == 0 else NullReporter(),
-            RunFiles(Path(task["cache"]), Path(scratch)),
+            RunFiles(cache=Path(task["cache"]), scratch=Path(scratch)),
         )
 
 

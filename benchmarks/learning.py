@@ -229,7 +229,11 @@ def run(
     recorder = MetricRecorder(METRICS[dataset], metrics)
     began = time.monotonic()
     with tempfile.TemporaryDirectory() as scratch:
-        files = RunFiles(cache=folder / f"cache-{dataset}", scratch=Path(scratch))
+        files = RunFiles(
+            cache=folder / f"cache-{dataset}",
+            evaluate_cache=folder / "cache-test",
+            scratch=Path(scratch),
+        )
         pretrain(spec, index, recorder, files, evaluate_on=test)
     seconds = round(time.monotonic() - began)
     few = {}

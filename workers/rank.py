@@ -98,7 +98,15 @@ def train_rank(config: dict[str, Any]) -> None:
             spec,
             open_dataset(start.dataset, readable, scratch),
             reporter or NullReporter(),
-            RunFiles(cache_root() / start.dataset.id, scratch, resume, branch),
+            RunFiles(
+                cache=cache_root() / start.dataset.id,
+                evaluate_cache=(
+                    cache_root() / start.evaluate_dataset.id if start.evaluate_dataset else None
+                ),
+                scratch=scratch,
+                resume=resume,
+                branch=branch,
+            ),
             evaluate_on=(
                 open_dataset(start.evaluate_dataset, readable, scratch)
                 if start.evaluate_dataset

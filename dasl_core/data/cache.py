@@ -9,7 +9,7 @@ import itertools
 import os
 import shutil
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from dasl_core.locks import IN_USE, HeldFile, HeldFolder, locked, unheld
@@ -104,6 +104,19 @@ class CacheFolder:
             with open(file, "wb") as reserved:
                 # At its full size, so that other processes count it before it is written.
                 reserved.truncate(size)
+
+
+@contextmanager
+def kept(path: Path) -> Iterator[None]:
+    """Context manager that keeps a cache folder from being evicted before it is opened."""
+    folder = None
+    with suppress(OSError):  # there is no cache then, as is reported where it is opened
+        folder = CacheFolder(path)
+    try:
+        yield
+    finally:
+        if folder is not None:
+            folder.close()
 
 
 def mark_of(folder: Path, name: str) -> Path:

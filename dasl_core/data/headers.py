@@ -98,8 +98,8 @@ class KnownHeaders:
         found: list[Header | None] = []
         for known, row in zip(is_known.tolist(), self.values[position].tolist(), strict=True):
             width, height, bands, kind, checksum = row
-            header = Header(width, height, bands, *self.kinds[kind], checksum) if known else None
-            found.append(header)
+            header = Header(width, height, bands, *self.kinds[kind])
+            found.append(header._replace(checksum=checksum) if known else None)
         return found
 
     def save(self, path: Path) -> None:

@@ -168,9 +168,9 @@ def _train(
         start = on_rank_0(take_output)
         reporter = ConsoleReporter(run_dir) if run_dir is not None else None
         index, cache = open_images(locations.data)
-        evaluate_on = None
+        evaluate_on, evaluate_cache = None, None
         if locations.evaluate_data is not None:
-            evaluate_on, _ = open_images(locations.evaluate_data)
+            evaluate_on, evaluate_cache = open_images(locations.evaluate_data)
         spec = resolve(spec, index.facts(), on_rank_0(lambda: _read_record(spec, start)))
         if spec.evaluate.dataset is not None and evaluate_on is not None:
             unfit = evaluation_problem(
@@ -190,7 +190,7 @@ def _train(
             spec,
             index,
             reporter or NullReporter(),
-            RunFiles(cache=cache, scratch=scratch, resume=start),
+            RunFiles(cache=cache, evaluate_cache=evaluate_cache, scratch=scratch, resume=start),
             evaluate_on=evaluate_on,
             device=device,
             threads=spec.resources.narrow(ResolvedResources).cpus_per_worker,
@@ -205,9 +205,9 @@ def _train(
 
 def _prepare(spec: JobSpec, locations: Locations) -> int:
     index, cache = open_images(locations.data)
-    evaluate_on = None
+    evaluate_on, evaluate_cache = None, None
     if locations.evaluate_data is not None:
-        evaluate_on, _ = open_images(locations.evaluate_data)
+        evaluate_on, evaluate_cache = open_images(locations.evaluate_data)
     reporter = ProgressPrinter()
     with _interruptible(reporter):
         outcome = prepare(
@@ -216,6 +216,7 @@ def _prepare(spec: JobSpec, locations: Locations) -> int:
             reporter,
             cache,
             evaluate_on=evaluate_on,
+            evaluate_cache=evaluate_cache,
         )
     return 0 if outcome == "succeeded" else 130
 

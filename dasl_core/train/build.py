@@ -46,7 +46,8 @@ class RunFiles:
     """Where a run reads and writes on this machine.
 
     Attributes:
-        cache: folder for decoded images, shared by the runs and ranks on one data set.
+        cache: folder for decoded images of the data set to train on, shared by its runs and ranks.
+        evaluate_cache: that of the data set to evaluate on, if it is another one.
         scratch: folder in which checkpoints and plots are written before they are published.
         resume: folder of a checkpoint to resume from.
         branch: settings may differ from that checkpoint's: take over what still fits
@@ -55,6 +56,7 @@ class RunFiles:
 
     cache: Path
     scratch: Path
+    evaluate_cache: Path | None = None
     resume: Path | None = None
     branch: bool = False
 
@@ -140,7 +142,15 @@ def build_trainer(
     dtype = weight_dtype(precision)
     progress, control = Progress(), control_group()
     interruption = Interruption(reporter, progress, control)
-    sets = open_images(spec, index, evaluate_on, interruption, cache=files.cache, threads=threads)
+    sets = open_images(
+        spec,
+        index,
+        evaluate_on,
+        interruption,
+        cache=files.cache,
+        evaluate_cache=files.evaluate_cache,
+        threads=threads,
+    )
     needs_classes = field_that_needs_classes(spec.method.supervised, spec.dar)
     data = TrainingData.of(
         sets, spec.train, spec.evaluate, needs_classes=needs_classes, control=control

@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from dasl_core.data.cache import DIRECTORY_VARIABLE, MAX_BYTES_VARIABLE
+from dasl_core.data.cache import DIRECTORY_VARIABLE, MAX_BYTES_VARIABLE, kept
 from dasl_core.data.canvas_file import OnRead
 from dasl_core.data.canvases import Canvases
 from dasl_core.data.coding import Form
@@ -177,11 +177,12 @@ def open_sets(
     backbone: ResolvedBackbone,
     *,
     cache: Path,
+    evaluate_cache: Path | None,
     threads: int,
     form: Form = "exact",
     on_read: OnRead = lambda images: None,
 ) -> dict[str, Canvases]:
-    """Open the data sets of a run, by name; images that `cache` lacks are decoded into it.
+    """Open the data sets of a run, by name; images that their cache lacks are decoded into it.
 
     Args:
         name: name of the data set to train on.
@@ -189,21 +190,31 @@ def open_sets(
         evaluate_name: name of the data set to evaluate on, if it is another one.
         evaluate_on: index of this data set.
         backbone: determines image size and channels.
-        cache: folder of the image cache.
+        cache: folder for the images of `index`.
+        evaluate_cache: folder for those of `evaluate_on`; it may be the same.
         threads: number of decoding threads.
         form: `train.image_cache`.
-        on_read: called with the number of images of all data sets that `cache` has so far, while it is
+        on_read: called with the number of images of all data sets that are cached so far, while caches are
             built.
     """
     size, channels = backbone.image_size, backbone.in_channels
-    open_set = partial(Canvases, cache=cache, threads=threads, form=form)
-    sets = {name: open_set(index, size, channels, on_read=on_read)}
-    if evaluate_on is not None:
-        assert evaluate_name is not None, "evaluate_on is the index of this data set"
-        sets[evaluate_name] = open_set(
-            evaluate_on, size, channels, on_read=lambda images: on_read(len(index) + images)
+    open_set = partial(Canvases, threads=threads, form=form)
+    if evaluate_on is None:
+        return {name: open_set(index, size, channels, cache=cache, on_read=on_read)}
+    assert evaluate_name is not None, "evaluate_on is the index of this data set"
+    assert evaluate_cache is not None, "it is the folder of this data set"
+    with kept(
+        evaluate_cache
+    ):  # else the first cache may be given the room of the prepared second one
+        train = open_set(index, size, channels, cache=cache, on_read=on_read)
+        evaluate = open_set(
+            evaluate_on,
+            size,
+            channels,
+            cache=evaluate_cache,
+            on_read=lambda images: on_read(len(index) + images),
         )
-    return sets
+    return {name: train, evaluate_name: evaluate}
 
 
 def report_cache(

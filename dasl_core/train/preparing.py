@@ -24,6 +24,7 @@ def open_images(
     interruption: Interruption,
     *,
     cache: Path,
+    evaluate_cache: Path | None,
     threads: int,
 ) -> dict[str, Canvases]:
     """Open the data sets of a run, by name, on all ranks; arguments as for `pretrain`.
@@ -40,6 +41,7 @@ def open_images(
         evaluate_on,
         spec.backbone,
         cache=cache,
+        evaluate_cache=evaluate_cache,
         threads=threads,
         form=spec.train.image_cache,
     )
@@ -54,8 +56,12 @@ def prepare(
     cache: Path,
     *,
     evaluate_on: DatasetIndex | None = None,
+    evaluate_cache: Path | None = None,
 ) -> TrainingOutcome:
     """Decode the images into the cache, as a run of this spec on this machine does before its first step.
+
+    Args:
+        evaluate_cache: folder for those of `evaluate_on`.
 
     Raises:
         ValueError: none of the images of a data set can be cached; the message says why.
@@ -67,6 +73,7 @@ def prepare(
             evaluate_on,
             Interruption(reporter, Progress(), None),
             cache=cache,
+            evaluate_cache=evaluate_cache,
             threads=1,  # of later reading
         )
     except Interrupted as stop:

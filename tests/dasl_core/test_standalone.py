@@ -193,6 +193,8 @@ def test_run_is_evaluated_on_another_folder(
     """Also if it has the same name, as parts of a data set may."""
     test = image_folder(folder / "test" / "pictures", per_class=2)
     assert train(folder, f"evaluate.dataset={test}", "train.epochs=1") == 0
+    caches = (folder / "cache" / "local").glob("*/in-use")
+    assert [len([*cache.parent.glob("*.npy")]) for cache in caches] == [1, 1]
     assert "step 3/3" in capsys.readouterr().out  # 27 images in batches of 8: none is held out
     ran = json.loads((folder / "out" / "spec.json").read_text())
     assert (ran["dataset"], ran["evaluate"]["dataset"]) == ("pictures", "test-pictures")

@@ -241,7 +241,13 @@ def run(
             stack.enter_context(
                 patch("dasl_core.train.checkpointing.export_backbone", without_onnx)
             )
-        files = RunFiles(cache=cache, scratch=Path(scratch), resume=resume, branch=branch)
+        files = RunFiles(
+            cache=cache,
+            evaluate_cache=cache,
+            scratch=Path(scratch),
+            resume=resume,
+            branch=branch,
+        )
         return pretrain(spec, index, reporter or NullReporter(), files, **arguments)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from dasl_core.data.cache import MAX_BYTES_VARIABLE, cache_root
@@ -11,9 +12,10 @@ from dasl_core.data.canvases import Canvases
 from dasl_core.data.drawing import Drawer
 from dasl_core.data.index import DatasetIndex
 from dasl_core.data.shard_store import VARIABLE
+from dasl_core.train.data import open_sets
 from service.protocol import PreparationStart, WorkerDataset
 from tests.support.small_shards import IMAGES, make_small
-from tests.support.training_world import image_folder, ingest
+from tests.support.training_world import image_folder, ingest, resolved
 from workers.prepare import prepare
 
 
@@ -60,6 +62,39 @@ def test_rank_decodes_nothing_after_a_preparation(
     canvases = Canvases(index, 16, 3, cache=folder, threads=1, form="jpeg")
     canvases.read(range(IMAGES))
     canvases.close()
+
+
+def test_prepared_data_set_to_evaluate_on_is_not_decoded_again(
+    start: PreparationStart, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prepared = prepare(start, lambda read, total: None)
+    train = ingest(image_folder(tmp_path / "train"))
+    decoded: list[str] = []
+    draw = Drawer.draw_valid
+
+    def counted(drawer: Drawer, position: int) -> np.ndarray | str:
+        decoded.append(drawer.index.location)
+        return draw(drawer, position)
+
+    monkeypatch.setattr(Drawer, "draw_valid", counted)
+    # Little room: the other data set, which is opened first, must not take that of the prepared one.
+    monkeypatch.setenv(MAX_BYTES_VARIABLE, str(prepared.bytes + prepared.bytes // 2))
+    sets = open_sets(
+        "train",
+        train,
+        "pictures",
+        DatasetIndex.load(tmp_path / "index.safetensors"),
+        resolved(train).backbone.model_copy(update={"image_size": 16, "in_channels": 3}),
+        cache=cache_root() / "ds_2",
+        evaluate_cache=cache_root() / start.dataset.id,
+        threads=1,
+        form="jpeg",
+    )
+    assert [each.num_cached for each in sets.values()][1] == IMAGES
+    assert 0 < sets["train"].num_cached < IMAGES
+    assert set(decoded) == {train.location}
+    for each in sets.values():
+        each.close()
 
 
 def test_preparation_without_room_says_so(
