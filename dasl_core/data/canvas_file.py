@@ -21,11 +21,11 @@ from dasl_core.data.bounded_map import AHEAD_PER_THREAD, bounded_map
 from dasl_core.data.build_progress import BuildProgress
 from dasl_core.data.cache import CacheFolder
 from dasl_core.data.decode import is_transient
-from dasl_core.data.drawing import Drawer
+from dasl_core.data.drawing import Drawer, drawing_memory
 from dasl_core.data.strings import Strings
 from dasl_core.data.unreadable import too_many
 from dasl_core.locks import locked
-from dasl_core.machine import usable_cores, usable_memory
+from dasl_core.machine import usable_cores
 
 logger = logging.getLogger(__name__)
 
@@ -33,8 +33,6 @@ logger = logging.getLogger(__name__)
 _FORMAT = 5
 _REPORT_SECONDS = 0.5
 _WAIT_SECONDS = 0.2
-# The images that are decoded at the same time may take this share of the memory.
-_SHARE_OF_MEMORY = 0.25
 _CHECKSUM = np.dtype("<u4")
 _FLUSH_BYTES = 64 << 20
 # Another try would fail as well.
@@ -236,7 +234,7 @@ class CanvasFile:
             positions,
             AHEAD_PER_THREAD * usable_cores(),
             cost=self._drawer.memory,
-            budget=int(_SHARE_OF_MEMORY * usable_memory()),
+            budget=drawing_memory(),
         )
 
     def _repair(self) -> None:

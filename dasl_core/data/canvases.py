@@ -10,16 +10,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from dasl_core.data.bounded_map import bounded_map
 from dasl_core.data.cache import CacheFolder
 from dasl_core.data.canvas_file import CanvasFile, OnRead
 from dasl_core.data.coding import Form, coding_of
-from dasl_core.data.drawing import Drawer
+from dasl_core.data.drawing import Drawer, drawing_memory
 from dasl_core.data.index import DatasetIndex
 from dasl_core.data.shard_gathering import Gatherer
 from dasl_core.data.shard_store import shared_store
 from dasl_core.data.shards import NO_ROOM, Shards
 from dasl_core.data.unreadable import PATHS_REPORTED
 from dasl_core.data.unused import begin_removal
+from dasl_core.machine import usable_cores
 
 logger = logging.getLogger(__name__)
 
@@ -68,6 +70,8 @@ class Canvases:
         self.unreadable: dict[int, str] = {}
         self.not_cached: str | None = None
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="decode")
+        # Other ranks of this machine decode with the other cores.
+        self._budget = drawing_memory() * threads // max(threads, usable_cores())
         self._pixels: np.ndarray | None = None
         self._folder: CacheFolder | None = None
         self._shards: Shards | None = None
@@ -89,8 +93,15 @@ class Canvases:
         positions = np.asarray(indices, dtype=np.int64)
         if self._pixels is None:
             pixels = np.zeros((len(positions), *self._drawer.shape[1:]), self._drawer.dtype)
-            # The sum raises what a thread has raised.
-            on_decoded(sum(self._pool.map(self._draw_timed, pixels, positions.tolist())))
+            seconds = bounded_map(
+                self._pool,
+                lambda row: self._draw_timed(pixels[row], int(positions[row])),
+                range(len(positions)),
+                len(positions),
+                cost=lambda row: self._memory(int(positions[row])),
+                budget=self._budget,
+            )
+            on_decoded(sum(seconds))  # raises what a thread has raised
         else:
             pixels = self._pixels[positions]
             if self.unreadable:  # another process may be writing them
@@ -202,6 +213,12 @@ class Canvases:
                 pixels = self._coding.decode(self._coding.encode(drawn), drawn.shape)
         _, height, width = pixels.shape
         canvas[:, :height, :width] = pixels
+
+    def _memory(self, position: int) -> int:
+        """Estimate the bytes of memory that drawing an image takes; little if a shard has its canvas."""
+        if self._shards is not None and self._shards.serves(position):
+            return 0
+        return self._drawer.memory(position)
 
     def _warn(self, index: int) -> None:
         logger.warning(

@@ -15,21 +15,19 @@ from dasl_core.data.bounded_map import AHEAD_PER_THREAD, bounded_map
 from dasl_core.data.build_progress import BuildProgress
 from dasl_core.data.canvas_file import OnRead
 from dasl_core.data.decode import is_transient
-from dasl_core.data.drawing import Drawer
+from dasl_core.data.drawing import Drawer, drawing_memory
 from dasl_core.data.shard_file import ShardWriter, check_shard, publish
 from dasl_core.data.shard_manifest import Facts
 from dasl_core.data.shard_store import copy_to
 from dasl_core.data.shards import NO_ROOM, Shards
 from dasl_core.data.unreadable import too_many
 from dasl_core.locks import locked
-from dasl_core.machine import usable_cores, usable_memory
+from dasl_core.machine import usable_cores
 
 logger = logging.getLogger(__name__)
 
 _REPORT_SECONDS = 0.5
 _WAIT_SECONDS = 0.2
-# The images that are decoded at the same time may take this share of the memory.
-_SHARE_OF_MEMORY = 0.25
 _PART = 8 << 20
 
 
@@ -215,7 +213,7 @@ class Gatherer:
             positions,
             AHEAD_PER_THREAD * usable_cores(),
             cost=self._drawer.memory,
-            budget=int(_SHARE_OF_MEMORY * usable_memory()),
+            budget=drawing_memory(),
         )
 
     def _record(self, position: int) -> bytes | str:

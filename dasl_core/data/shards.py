@@ -98,6 +98,11 @@ class Shards:
         """Whether the shard of an image is in the cache of this machine."""
         return position // self.layout.per_shard in self.here
 
+    def serves(self, position: int) -> bool:
+        """Whether the shard of an image is in the cache of this machine or in the store."""
+        number = position // self.layout.per_shard
+        return number in self.here or number in self.there
+
     def read(self, position: int) -> np.ndarray | None:
         """Return the pixels (C, H, W) of an image; None if they have to be drawn."""
         number, at = divmod(position, self.layout.per_shard)

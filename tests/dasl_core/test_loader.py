@@ -6,6 +6,7 @@ import logging
 import os
 import resource
 import shutil
+import threading
 import time
 from itertools import chain
 from pathlib import Path
@@ -16,9 +17,11 @@ import pytest
 from PIL import Image
 
 from dasl_core.data import cache as cache_module
+from dasl_core.data import canvases as canvases_module
 from dasl_core.data.canvas_file import CanvasFile
 from dasl_core.data.canvases import Canvases
 from dasl_core.data.decode import decode_image
+from dasl_core.data.drawing import Drawer
 from dasl_core.data.index import DatasetIndex
 from dasl_core.data.loader import Batch, EpochLoader
 from tests.support.gloo_pool import GlooPool
@@ -150,6 +153,34 @@ def test_processor_time_is_that_of_the_reading_threads(
             assert (batch.worked >= 2 * storage_waits) == works
     finally:
         canvases.close()
+
+
+def test_images_that_are_decoded_at_once_fit_the_memory(
+    pictures: DatasetIndex, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    two = 2 * Drawer(pictures, 16, 3).memory(0)
+    monkeypatch.setattr(canvases_module, "drawing_memory", lambda: two)
+    monkeypatch.setattr(canvases_module, "usable_cores", lambda: 4)
+    pair, lock = threading.Barrier(2), threading.Lock()
+    running, most = 0, 0
+    draw = Drawer.draw_valid
+
+    def counted(drawer: Drawer, position: int) -> np.ndarray | str:
+        nonlocal running, most
+        with lock:
+            running += 1
+            most = max(most, running)
+        pair.wait(60)
+        pixels = draw(drawer, position)
+        with lock:
+            running -= 1
+        return pixels
+
+    monkeypatch.setattr(Drawer, "draw_valid", counted)
+    canvases = Canvases(pictures, 16, 3, cache=None, threads=4)
+    assert canvases.read(range(26))[0].any()
+    canvases.close()
+    assert most == 2
 
 
 def test_abandoned_epoch_leaves_no_thread(pictures: DatasetIndex, cache: Path) -> None:
@@ -326,14 +357,4 @@ def test_image_damaged_after_ingest_is_black(
     warnings = [r.getMessage() for r in caplog.records if "can no longer be read" in r.getMessage()]
     if not cached:  # logged once, not in every epoch
         assert sorted(line.split()[0] for line in warnings) == index.paths[1:3]
-    canvases.close()
-
-
-def test_image_replaced_by_another_size_is_fitted(tmp_path: Path) -> None:
-    index = ingest(image_folder(tmp_path / "pictures", per_class=1))
-    Image.new("RGB", (50, 70), (9, 9, 9)).save(index.path(0))
-    canvases = open_canvases(index, tmp_path / "cache")
-    pixels, valid_hw = canvases.read([0])
-    assert valid_hw.tolist() == [[24, 20]]
-    assert (pixels[0, :, :24, :20] == 9).all()
     canvases.close()
