@@ -6,9 +6,11 @@ import io
 import json
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import lru_cache
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple
+
+import numpy as np
 
 from dasl_core.data.decode.reasons import optional_module
 from dasl_core.data.sources.base import (
@@ -21,20 +23,35 @@ from dasl_core.data.sources.base import (
     class_name,
     one_line,
 )
+from dasl_core.data.sources.forward_rows import ForwardRows, Row
 from dasl_core.data.sources.splits import split_of_file
 from dasl_core.data.sources.storage import Storage
 from dasl_core.data.sources.table import PATH_COLUMNS
 
-# Groups of rows, and files, that are kept: the builder of canvases reads them in order.
-_GROUPS, _FILES = 4, 16
+# Tables that are kept open.
+_FILES = 16
+# Rows that are decoded at once: few, as a row of a dictionary may be any number of times larger than in the file.
+_BATCH_ROWS = 16
+# Bytes of images that are kept: those that threads, which read them nearly in order, still ask for.
+_KEPT_BYTES = 256 << 20
+_LABEL_ROWS = 1 << 16
+# With pre_buffer, or without a buffer, pyarrow reads the whole column of a group, which may have all rows of the file.
+_BUFFER_BYTES = 1 << 20
 _IMAGE_COLUMNS = ("image", "img", "jpg", "png", "bytes", "image_bytes")
+
+
+class _Table(NamedTuple):
+    """An open file, and the row (groups,) int64 at which each of its groups ends."""
+
+    file: Any
+    ends: np.ndarray
 
 
 class ParquetSource(Source):
     """The images of Parquet files: a column of bytes, or of `{bytes, path}` as Hugging Face's images are.
 
-    An image is found by its file and row; whole groups of rows are decompressed and a few of them kept, so reading is
-    fast in order and slow at random.
+    An image is found by its file and row. A row is reached only through those before it in its group, so reading is
+    fast in order and slow at random (`ForwardRows`). Memory is bounded by `_KEPT_BYTES` and the pages of the file.
 
     Args:
         image_column: None finds it by its name or type.
@@ -55,14 +72,12 @@ class ParquetSource(Source):
         needs = "the images are in Parquet files"
         self._parquet = optional_module("pyarrow.parquet", needs, "parquet")
         arrow_error: type[Exception] = optional_module("pyarrow", needs, "parquet").ArrowException
-        # Of a damaged table; its groups may have other numbers of rows than it says.
-        self._errors = (arrow_error, IndexError)
+        self._errors = (arrow_error, IndexError)  # of a damaged table
         self.storage, self.uri, self.files = storage, uri, files
         self.image_column, self.label_column = image_column, label_column
-        # A ParquetFile serves one thread at a time; several threads that need a group read it once.
         self._lock = threading.Lock()
-        self._table = lru_cache(_FILES)(self._open_table)
-        self._group = lru_cache(_GROUPS)(self._read_group)
+        self._opened = lru_cache(_FILES)(self._open_table)
+        self._images = ForwardRows(self._read_group, _KEPT_BYTES)
 
     def list_entries(self, on_listed: OnListed) -> Listing:
         entries: list[Entry] = []
@@ -82,23 +97,20 @@ class ParquetSource(Source):
 
     def open(self, entry: Entry) -> BinaryIO:
         try:
-            with self._lock:
-                metadata = self._table(entry.file).metadata
-                group, row = 0, entry.offset
-                while row >= (rows := metadata.row_group(group).num_rows):
-                    group, row = group + 1, row - rows
-                value = self._group(entry.file, group)[row]
+            ends = self._table(entry.file).ends
         except self._errors as error:
-            raise ValueError(f"the table is damaged at this row: {one_line(error)}") from error
-        content = value.get("bytes") if isinstance(value, dict) else value
-        if content is None and isinstance(value, dict) and value.get("path"):
-            raise ValueError("the row has only the path of the image, which is not embedded")
-        if not isinstance(content, bytes):
-            raise ValueError("the row has no image")
-        return io.BytesIO(content)
+            raise ValueError(f"the table is damaged: {one_line(error)}") from error
+        group = int(np.searchsorted(ends, entry.offset, "right"))
+        if group == len(ends):
+            raise ValueError("the table has fewer rows than at ingest")
+        begin = int(ends[group - 1]) if group else 0
+        image = self._images.read(Row(entry.file, group, entry.offset - begin))
+        if isinstance(image, str):
+            raise ValueError(image)
+        return io.BytesIO(image)
 
     def _rows(self, number: int) -> Iterator[Entry]:
-        table, name = self._table(number), self.files[number]
+        table, name = self._table(number).file, self.files[number]
         stamp = self.storage.info(name).stamp
         schema = table.schema_arrow
         label = self.label_column or ("label" if "label" in schema.names else None)
@@ -111,25 +123,35 @@ class ParquetSource(Source):
         check_count(name, table.metadata.num_rows)
         position = 0
         for group in range(table.metadata.num_row_groups):
-            count = table.metadata.row_group(group).num_rows
-            values: list[Any] = [None] * count
+            values: Iterable[Any] = [None] * table.metadata.row_group(group).num_rows
             if label is not None:
-                values = table.read_row_group(group, columns=[label]).column(0).to_pylist()
+                values = _values(table, group, label, _LABEL_ROWS)
             for value in values:
                 key = f"{stem}/{position:0{digits}}"
                 label_name = class_name(value, names)
                 yield Entry(key, -1, stamp, number, position, label_name, split)
                 position += 1
 
-    def _open_table(self, number: int) -> Any:
-        return self._parquet.ParquetFile(self.storage.open(self.files[number]))
+    def _table(self, number: int) -> _Table:
+        with self._lock:  # several threads that need a table open it once
+            return self._opened(number)
 
-    def _read_group(self, number: int, group: int) -> list[Any]:
-        """Return the images of a group of rows."""
-        table = self._table(number)
+    def _open_table(self, number: int) -> _Table:
+        content = self.storage.open(self.files[number])
+        file = self._parquet.ParquetFile(content, pre_buffer=False, buffer_size=_BUFFER_BYTES)
+        groups = range(file.metadata.num_row_groups)
+        counts = [file.metadata.row_group(group).num_rows for group in groups]
+        return _Table(file, np.cumsum(counts, dtype=np.int64))
+
+    def _read_group(self, number: int, group: int) -> Iterator[list[bytes | str]]:
+        """Yield the images of a group of rows, or why a row has none, in batches."""
+        table = self._table(number).file
         column = self._image_column_of(table)
-        images: list[Any] = table.read_row_group(group, columns=[column]).column(0).to_pylist()
-        return images
+        try:
+            for batch in table.iter_batches(_BATCH_ROWS, [group], [column], use_threads=False):
+                yield [_content(value) for value in batch.column(0).to_pylist()]
+        except self._errors as error:
+            raise ValueError(f"the table is damaged at this row: {one_line(error)}") from error
 
     def _image_column_of(self, table: Any) -> str:
         schema = table.schema_arrow
@@ -152,6 +174,20 @@ class ParquetSource(Source):
                 f"images with image_column: its columns are {schema.names}"
             )
         return named[0] if named else fitting[0]
+
+
+def _values(table: Any, group: int, column: str, rows: int) -> Iterator[Any]:
+    """Yield the values of a column in a group of rows, of which so many are in memory."""
+    for batch in table.iter_batches(rows, [group], [column], use_threads=False):
+        yield from batch.column(0).to_pylist()
+
+
+def _content(value: Any) -> bytes | str:
+    """Return the image in a value of the column of images, or why there is none."""
+    content = value.get("bytes") if isinstance(value, dict) else value
+    if content is None and isinstance(value, dict) and value.get("path"):
+        return "the row has only the path of the image, which is not embedded"
+    return content if isinstance(content, bytes) else "the row has no image"
 
 
 def _holds_images(kind: Any) -> bool:

@@ -1,0 +1,125 @@
+"""Rows of tables that can only be read forward, of which a bounded number of bytes is kept."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager
+from typing import NamedTuple
+
+# What a kept row takes beside its content.
+_OF_ROW = 256
+
+
+class Row(NamedTuple):
+    """A row by the position of its table, the position of its group in the table, and its own in the group."""
+
+    table: int
+    group: int
+    position: int
+
+
+class ForwardRows:
+    """Reads images from groups of rows, in each of which a row is reached only through those before it.
+
+    Several threads may read. Requests for rows that are kept are served first, then those for rows further on in
+    ascending order, and only then those for which a group is read again. So threads that read in order together read
+    each group once, and threads that read at random once for all requests that wait.
+
+    Args:
+        open_group: returns batches of a group's images, or for each the reason why there is none. It and the
+            batches raise ValueError for a damaged table.
+        most: bytes that are kept, of the rows that were read last; a batch is kept whole.
+    """
+
+    def __init__(
+        self, open_group: Callable[[int, int], Iterator[list[bytes | str]]], most: int
+    ) -> None:
+        self._open_group, self._most = open_group, most
+        self._kept: OrderedDict[Row, bytes | str] = OrderedDict()
+        self._kept_bytes = 0
+        # The group that is being read, and its first row that was not.
+        self._batches: Iterator[list[bytes | str]] = iter(())
+        self._next = Row(-1, -1, 0)
+        # Else each row behind the damage would read the group again.
+        self._damaged: dict[tuple[int, int], tuple[int, str]] = {}
+        self._lock = threading.Lock()
+        self._is_reading = False
+        self._waiting: list[tuple[Row, threading.Condition]] = []
+
+    def read(self, row: Row) -> bytes | str:
+        """Return the image of a row, or the reason why it has none.
+
+        Raises:
+            ValueError: the table is damaged.
+            OSError: it cannot be read.
+        """
+        with self._turn(row):
+            if row not in self._kept:
+                self._advance(row)
+            self._kept.move_to_end(row)
+            return self._kept[row]
+
+    @contextmanager
+    def _turn(self, row: Row) -> Generator[None, None, None]:
+        mine = threading.Condition(self._lock)
+        with self._lock:
+            self._waiting.append((row, mine))
+            mine.wait_for(lambda: not self._is_reading and self._is_first(mine))
+            self._waiting.remove((row, mine))
+            self._is_reading = True
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._is_reading = False
+                if self._waiting:
+                    self._first().notify()
+
+    def _is_first(self, waiting: threading.Condition) -> bool:
+        return self._first() is waiting
+
+    def _first(self) -> threading.Condition:
+        return min(
+            self._waiting,
+            key=lambda each: (each[0] not in self._kept, each[0] < self._next, each[0]),
+        )[1]
+
+    def _advance(self, row: Row) -> None:
+        """Read and keep the rows up to one, and the others of its batch."""
+        group = row[:2]
+        first_damaged, reason = self._damaged.get(group, (None, ""))
+        if first_damaged is not None and row.position >= first_damaged:
+            raise ValueError(reason)
+        try:
+            if group != self._next[:2] or row < self._next:
+                self._batches, self._next = iter(()), Row(*group, 0)  # releases the group before
+                self._batches = self._open_group(*group)
+            while self._next <= row:
+                batch = next(self._batches, None)
+                if batch is None:
+                    raise ValueError("its group of rows has fewer rows than the table says")
+                self._keep(batch)
+        except ValueError as error:
+            self._damaged[group] = self._next.position, str(error)
+            raise
+        finally:
+            if (
+                self._next <= row
+            ):  # it failed; the next request must not take this for the group's end
+                self._next = Row(-1, -1, 0)
+
+    def _keep(self, batch: list[bytes | str]) -> None:
+        for position, image in enumerate(batch, self._next.position):
+            row = self._next._replace(position=position)
+            self._kept_bytes -= _size(self._kept.pop(row, None))
+            self._kept[row] = image
+            self._kept_bytes += _size(image)
+        self._next = self._next._replace(position=self._next.position + len(batch))
+        while self._kept_bytes > self._most and len(self._kept) > len(batch):
+            self._kept_bytes -= _size(self._kept.popitem(last=False)[1])
+
+
+def _size(image: bytes | str | None) -> int:
+    return 0 if image is None else len(image) + _OF_ROW
