@@ -33,7 +33,7 @@ class FolderSource(Source):
         return Listing(entries, skipped, num_ignored)
 
     def open(self, entry: Entry) -> BinaryIO:
-        return self.storage.open(entry.key)
+        return self.storage.open(entry.key, entry.length)
 
 
 class ListSource(Source):
@@ -91,4 +91,4 @@ class ListSource(Source):
         return Listing(sorted(entries.values()), sorted(skipped))
 
     def open(self, entry: Entry) -> BinaryIO:
-        return self.storage.open(entry.key)
+        return self.storage.open(entry.key, entry.length)

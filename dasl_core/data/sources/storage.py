@@ -59,8 +59,11 @@ class Storage(Protocol):
         """
         ...
 
-    def open(self, path: str) -> BinaryIO:
+    def open(self, path: str, size: int = -1) -> BinaryIO:
         """Open a file for reading; seekable.
+
+        Args:
+            size: of the file, if it is known: a store need not be asked for it.
 
         Raises:
             ValueError: it may not be read; the message is the reason.
@@ -173,7 +176,7 @@ class LocalStorage:
         status = os.stat(self.resolve(path))
         return File(path, status.st_size, _stamp_of(status))
 
-    def open(self, path: str) -> BinaryIO:
+    def open(self, path: str, size: int = -1) -> BinaryIO:
         file = open(self.resolve(path), "rb", opener=_open_without_waiting)  # noqa: SIM115
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
             file.close()
@@ -221,8 +224,8 @@ class RemoteStorage:
     def info(self, path: str) -> File:
         return _remote_file(path, self._system[0].info(self._path(path)))
 
-    def open(self, path: str) -> BinaryIO:
-        return open_part(self, path, 0, self.info(path).size)
+    def open(self, path: str, size: int = -1) -> BinaryIO:
+        return open_part(self, path, 0, self.info(path).size if size < 0 else size)
 
     def read(self, path: str, start: int, length: int) -> bytes:
         content: bytes = self._system[0].cat_file(self._path(path), start=start, end=start + length)

@@ -1,0 +1,57 @@
+"""Requests that reading images of an object store takes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dasl_core.data.opening import open_image
+from dasl_core.data.sources import find_source
+from dasl_core.data.sources.folder import FolderSource
+from dasl_core.data.sources.storage import _FIRST_READ, RemoteStorage, open_system
+
+
+def test_image_of_an_object_store_is_read_with_one_request(
+    s3_root: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    system, root = open_system(s3_root)
+    images = {f"{size}.jpg": np.random.default_rng(0).bytes(size) for size in (0, 45_000, 200_000)}
+    for name, content in images.items():
+        system.pipe_file(f"{root}/{name}", content)
+    source = find_source(s3_root).open()
+    assert isinstance(source, FolderSource)
+    assert isinstance(source.storage, RemoteStorage)
+    entries = {entry.key: entry for entry in source.list_entries(lambda found: None).entries}
+    client = source.storage._system[0]
+    requests: list[str] = []
+    read, info = client.cat_file, client.info
+
+    def count_read(path: str, start: int, end: int) -> Any:
+        requests.append(f"GET {end - start}")
+        return read(path, start=start, end=end)
+
+    def count_info(path: str) -> Any:
+        requests.append("HEAD")
+        return info(path)
+
+    monkeypatch.setattr(client, "cat_file", count_read)
+    monkeypatch.setattr(client, "info", count_info)
+    for name, expected in (
+        ("0.jpg", []),
+        ("45000.jpg", ["GET 45000"]),
+        ("200000.jpg", [f"GET {_FIRST_READ}", f"GET {200_000 - _FIRST_READ}"]),
+    ):
+        with open_image(source, entries[name]) as file:
+            assert file.read() == images[name]
+        assert requests == expected
+        requests.clear()
+    with open_image(source, entries["200000.jpg"], header=True) as file:
+        assert file.read(1000) == images["200000.jpg"][:1000]
+    assert requests == [f"GET {_FIRST_READ}"]
+    requests.clear()
+    # Indexes of earlier versions do not have the length.
+    with open_image(source, entries["45000.jpg"]._replace(length=-1)) as file:
+        assert file.read() == images["45000.jpg"]
+    assert requests == ["HEAD", "GET 45000"]
