@@ -24,9 +24,9 @@ from dasl_core.data.strings import Strings
 from dasl_core.spec import DatasetFacts
 from dasl_core.spec.locations import EVERY_FOLDER, ReadableFolders
 
-# Format 1 was gzipped JSON, and only of folders.
 # Images of at most four bands are no stacks: gray, color, with an alpha channel or near infrared.
 _FEW_BANDS = 4
+# Format 1 was gzipped JSON, and only of folders.
 _FORMAT = 2
 _GZIP = b"\x1f\x8b"
 # Columns of `DatasetIndex.places`.

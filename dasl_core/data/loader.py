@@ -31,7 +31,7 @@ class Batch:
     """A rank's share of a global batch.
 
     Attributes:
-        canvases: (B, C, S, S) uint8.
+        canvases: (B, C, S, S), of the type of the index's pixels.
         valid_hw: (B, 2) int64, height and width of the image within its canvas.
         indices: (N,) int64, positions in the index of all images of the global batch, in rank order.
         step: within the epoch.
