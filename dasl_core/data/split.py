@@ -44,12 +44,10 @@ def split(index: DatasetIndex, holdout: Holdout | None) -> Split:
 
 def _smallest_hashes(names: Sequence[str], fraction: float) -> np.ndarray:
     """Return the positions of a share of sorted names, in the order of their hashes."""
-    encoded = (
-        map(names.encoded, range(len(names)))
-        if isinstance(names, Strings)
-        else map(str.encode, names)
-    )
-    digests = b"".join(hashlib.blake2b(name, digest_size=8).digest() for name in encoded)
+    packed = names if isinstance(names, Strings) else Strings.of(names)
+    digests = bytearray()
+    for chunk in packed.encoded_in_chunks(np.arange(len(packed))):
+        digests += b"".join([hashlib.blake2b(name, digest_size=8).digest() for name in chunk])
     # Names are sorted, so that a stable sort breaks ties by them.
-    order = np.frombuffer(digests, ">u8").argsort(kind="stable")
+    order = np.frombuffer(digests, ">u8").astype(np.uint64).argsort(kind="stable")
     return order[: round(fraction * len(names))]

@@ -19,6 +19,7 @@ from dasl_core.data.image_set import ImageSet
 from dasl_core.data.index import DatasetIndex
 from dasl_core.data.loader import EpochLoader
 from dasl_core.data.split import split
+from dasl_core.data.strings import Strings
 from dasl_core.data.unreadable import damaged_event, too_many, unreadable_error, unreadable_event
 from dasl_core.distributed import gather_objects
 from dasl_core.spec import ResolvedBackbone, ResolvedDAR, ResolvedEvaluate, ResolvedTrain
@@ -158,8 +159,12 @@ class TrainingData:
     def digest(self) -> str:
         """Return a digest of the names and sizes of the training images, in order."""
         indices = self.train.indices
-        names = "\0".join(self.index.paths[index] for index in indices.tolist())
-        content = hashlib.blake2b(names.encode(), digest_size=16)
+        paths = self.index.paths
+        packed = paths if isinstance(paths, Strings) else Strings.of(paths)
+        content, separator = hashlib.blake2b(digest_size=16), b""
+        for names in packed.encoded_in_chunks(indices):
+            content.update(separator + b"\0".join(names))
+            separator = b"\0"
         content.update(self.index.sizes[indices].astype("<i4").tobytes())
         return content.hexdigest()
 

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import hashlib
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dasl_core.data import strings
 from dasl_core.data.index import DatasetIndex
 from dasl_core.data.sources import SourceRecord
 from dasl_core.data.split import split
+from dasl_core.data.strings import Strings
 from dasl_core.spec import Holdout
+from dasl_core.train.data import TrainingData
 from tests.support.training_world import Recorder, image_folder, ingest, resolved, run
 
 FRACTIONS = st.floats(0.01, 0.99)
@@ -80,6 +87,27 @@ def test_split_depends_on_names_not_order() -> None:
     # Fixed values: another hash would hold out other images than an earlier version did.
     few = split(index_of(None, 20), Holdout(fraction=0.2)).held_out
     assert few.tolist() == [3, 6, 12, 16]
+
+
+@settings(max_examples=25)
+@given(st.lists(st.text(max_size=9), max_size=40), st.integers(1, 7))
+def test_split_and_digest_hash_names_in_chunks_as_one_by_one(names: list[str], chunk: int) -> None:
+    index = index_of(None, len(names))
+    index = replace(index, paths=Strings.of(names))
+    encoded = [name.encode() for name in names]
+    hashes = [hashlib.blake2b(name, digest_size=8).digest() for name in encoded]
+    order = sorted(range(len(names)), key=lambda each: hashes[each])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(strings, "_CHUNK", chunk)
+        # A million names one by one would take seconds.
+        patch.delattr(Strings, "encoded")
+        parts = split(index, Holdout(fraction=0.3))
+        assert parts.held_out.tolist() == sorted(order[: round(0.3 * len(names))])
+        data: Any = SimpleNamespace(index=index, train=SimpleNamespace(indices=parts.train))
+        digest = TrainingData.digest(data)
+    content = b"\0".join(encoded[position] for position in parts.train)
+    content += index.sizes[parts.train].astype("<i4").tobytes()
+    assert digest == hashlib.blake2b(content, digest_size=16).hexdigest()
 
 
 def test_split_by_class_needs_classes() -> None:
