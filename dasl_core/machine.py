@@ -58,6 +58,14 @@ def available_memory() -> int:
     return max(0, memory)
 
 
+def decoding_budget() -> int:
+    """Bytes of memory that images which are decoded at the same time may take: a quarter of what is available.
+
+    Other ingests, and the drivers of trainings, which an exhausted memory would end, run on the same node.
+    """
+    return available_memory() // 4
+
+
 def keep_freed_memory() -> None:
     """Let this process keep memory that it frees, up to 2 GiB, for its next allocations.
 

@@ -17,6 +17,8 @@ from dasl_core.locks import IN_USE, HeldFile, HeldFolder, locked, unheld
 DIRECTORY_VARIABLE = "DASL_CACHE_DIR"
 MAX_BYTES_VARIABLE = "DASL_CACHE_MAX_BYTES"
 MAX_BYTES = 100 << 30
+# Errors of a disk that has no room for a file.
+NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 # A cache takes at most this share of the free space of its disk.
 SHARE_OF_FREE_DISK = 0.5
 # Names of the files in a cache folder; nothing else is ever removed.

@@ -19,13 +19,13 @@ import numpy as np
 from dasl_core.atomic import write_atomically
 from dasl_core.data.bounded_map import AHEAD_PER_THREAD, bounded_map
 from dasl_core.data.build_progress import BuildProgress
-from dasl_core.data.cache import CacheFolder
+from dasl_core.data.cache import NO_ROOM, CacheFolder
 from dasl_core.data.decode import is_transient
-from dasl_core.data.drawing import Drawer, drawing_memory
+from dasl_core.data.drawing import Drawer
 from dasl_core.data.strings import Strings
 from dasl_core.data.unreadable import too_many
 from dasl_core.locks import locked
-from dasl_core.machine import usable_cores
+from dasl_core.machine import decoding_budget, usable_cores
 
 logger = logging.getLogger(__name__)
 
@@ -35,8 +35,6 @@ _REPORT_SECONDS = 0.5
 _WAIT_SECONDS = 0.2
 _CHECKSUM = np.dtype("<u4")
 _FLUSH_BYTES = 64 << 20
-# Another try would fail as well.
-_NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 Result = TypeVar("Result")
 OnRead = Callable[[int], None]
@@ -142,7 +140,7 @@ class CanvasFile:
             _write_list(self._file, self.unreadable)
             self._partial.replace(self._file)
         except OSError as error:
-            if error.errno not in _NO_ROOM:
+            if error.errno not in NO_ROOM:
                 raise  # the next process continues
             self._remove_partial()
             # The lock's time tells those that wait, and needs no room.
@@ -234,7 +232,7 @@ class CanvasFile:
             positions,
             AHEAD_PER_THREAD * usable_cores(),
             cost=self._drawer.memory,
-            budget=drawing_memory(),
+            budget=decoding_budget(),
         )
 
     def _repair(self) -> None:

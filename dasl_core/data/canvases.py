@@ -11,17 +11,17 @@ import torch
 from torch import Tensor
 
 from dasl_core.data.bounded_map import bounded_map
-from dasl_core.data.cache import CacheFolder
+from dasl_core.data.cache import NO_ROOM, CacheFolder
 from dasl_core.data.canvas_file import CanvasFile, OnRead
 from dasl_core.data.coding import Form, coding_of
-from dasl_core.data.drawing import Drawer, drawing_memory
+from dasl_core.data.drawing import Drawer
 from dasl_core.data.index import DatasetIndex
 from dasl_core.data.shard_gathering import Gatherer
 from dasl_core.data.shard_store import shared_store
-from dasl_core.data.shards import NO_ROOM, Shards
+from dasl_core.data.shards import Shards
 from dasl_core.data.unreadable import PATHS_REPORTED
 from dasl_core.data.unused import begin_removal
-from dasl_core.machine import usable_cores
+from dasl_core.machine import decoding_budget, usable_cores
 
 logger = logging.getLogger(__name__)
 
@@ -71,7 +71,7 @@ class Canvases:
         self.not_cached: str | None = None
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="decode")
         # Other ranks of this machine decode with the other cores.
-        self._budget = drawing_memory() * threads // max(threads, usable_cores())
+        self._budget = decoding_budget() * threads // max(threads, usable_cores())
         self._pixels: np.ndarray | None = None
         self._folder: CacheFolder | None = None
         self._shards: Shards | None = None

@@ -14,15 +14,7 @@ from dasl_core.data.decode import Header, decoding_memory
 from dasl_core.data.decode.reasons import CHANGED, EMPTY, MISSING, UNREADABLE
 from dasl_core.data.index import LENGTH, DatasetIndex
 from dasl_core.data.sources.folder import FolderSource, ListSource
-from dasl_core.machine import usable_cores, usable_memory
-
-# The images that are decoded at the same time may take this share of the memory.
-_SHARE_OF_MEMORY = 0.25
-
-
-def drawing_memory() -> int:
-    """Bytes of memory that the images which this machine draws at the same time may take."""
-    return int(_SHARE_OF_MEMORY * usable_memory())
+from dasl_core.machine import usable_cores
 
 
 class Drawer:

@@ -15,7 +15,7 @@ from dasl_core.data.duplicates import fingerprint
 from dasl_core.data.opening import open_image
 from dasl_core.data.pixel_facts import PixelFacts
 from dasl_core.data.sources import Entry, Source
-from dasl_core.machine import available_memory
+from dasl_core.machine import decoding_budget
 from dasl_core.spec.resolve.facts import QUANTILES
 
 # Pixels of the files in the sample: some 5,000 photos of 500 x 375, seconds on two cores. So all images of a small
@@ -26,9 +26,6 @@ MIN_IMAGES = 64
 _AT_LEAST = (128, 128)
 # Values of which the quantiles are computed, of all images together.
 _VALUES = 4_000_000
-# The images that are decoded at the same time may take this share of the memory that is free at the start: another
-# ingest and the drivers of trainings, which an exhausted memory would end, run on the same node.
-SHARE_OF_MEMORY = 0.25
 
 
 @dataclass
@@ -98,7 +95,7 @@ def take_sample(
 
     sample = Sample(pixels)
     measured: list[_Values] = []
-    budget = int(SHARE_OF_MEMORY * available_memory())
+    budget = decoding_budget()
     with ThreadPoolExecutor(threads, thread_name_prefix="sample") as pool:
         outcomes = bounded_map(
             pool, measure, positions, AHEAD_PER_THREAD * threads, cost=cost, budget=budget

@@ -13,16 +13,17 @@ from pathlib import Path
 
 from dasl_core.data.bounded_map import AHEAD_PER_THREAD, bounded_map
 from dasl_core.data.build_progress import BuildProgress
+from dasl_core.data.cache import NO_ROOM
 from dasl_core.data.canvas_file import OnRead
 from dasl_core.data.decode import is_transient
-from dasl_core.data.drawing import Drawer, drawing_memory
+from dasl_core.data.drawing import Drawer
 from dasl_core.data.shard_file import ShardWriter, check_shard, publish
 from dasl_core.data.shard_manifest import Facts
 from dasl_core.data.shard_store import copy_to
-from dasl_core.data.shards import NO_ROOM, Shards
+from dasl_core.data.shards import Shards
 from dasl_core.data.unreadable import too_many
 from dasl_core.locks import locked
-from dasl_core.machine import usable_cores
+from dasl_core.machine import decoding_budget, usable_cores
 
 logger = logging.getLogger(__name__)
 
@@ -213,7 +214,7 @@ class Gatherer:
             positions,
             AHEAD_PER_THREAD * usable_cores(),
             cost=self._drawer.memory,
-            budget=drawing_memory(),
+            budget=decoding_budget(),
         )
 
     def _record(self, position: int) -> bytes | str:

@@ -7,7 +7,6 @@ coded again, with the same values.
 
 from __future__ import annotations
 
-import errno
 import logging
 import re
 import time
@@ -34,7 +33,6 @@ _SHARD_NAME = re.compile(r"(\d+)\.shard")
 _PAUSE_SECONDS = 60.0
 # Of shards that are read from the store: 16 bytes for each image.
 _ENDS_KEPT = 1024
-NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
 class Shards:

@@ -564,6 +564,6 @@ def test_images_decoded_together_fit_into_the_free_memory(
                 loading -= 1
 
     monkeypatch.setattr(ImageFile.ImageFile, "load", counted)
-    monkeypatch.setattr(sample, "available_memory", lambda: free)
+    monkeypatch.setattr(sample, "decoding_budget", lambda: free // 4)
     assert len(ingest_folder(tmp_path, workers=4)) == 8
     assert most == together

@@ -159,7 +159,7 @@ def test_images_that_are_decoded_at_once_fit_the_memory(
     pictures: DatasetIndex, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     two = 2 * Drawer(pictures, 16, 3).memory(0)
-    monkeypatch.setattr(canvases_module, "drawing_memory", lambda: two)
+    monkeypatch.setattr(canvases_module, "decoding_budget", lambda: two)
     monkeypatch.setattr(canvases_module, "usable_cores", lambda: 4)
     pair, lock = threading.Barrier(2), threading.Lock()
     running, most = 0, 0
