@@ -128,7 +128,7 @@ def test_large_group_of_a_parquet_file_is_never_whole_in_memory(
     reads = [0]
 
     class Counting(LocalStorage):
-        def open(self, path: str) -> BinaryIO:
+        def open(self, path: str, size: int = -1) -> BinaryIO:
             file: Any = super().open(path)
 
             class Counted:
