@@ -36,7 +36,7 @@ class UploadRequest(BaseModel):
         StringConstraints(min_length=1, max_length=LONGEST_FILE_NAME, pattern=FILE_NAME),
         AfterValidator(_holds_images),
     ]
-    size: Annotated[int, Field(ge=1, le=2**62)]
+    size: Annotated[int, Field(ge=1, le=2**62, strict=True)]
     sha256: Annotated[str, StringConstraints(pattern="^[0-9a-f]{64}$")] | None = None
     fingerprint: (
         Annotated[str, StringConstraints(min_length=1, max_length=200, pattern=LINE_PATTERN)] | None
