@@ -110,6 +110,39 @@ def test_chunks_become_one_file_that_is_ingested(stored: Api) -> None:
     assert [each["method"] for each in audited if "/datasets" in each["path"]] == ["PUT", "POST"]
 
 
+@each_once
+def test_repeated_chunk_must_be_what_is_stored(stored: Api) -> None:
+    """While chunks arrive, and when the file is complete."""
+    dataset_id = begin(stored, len(CONTENT)).json()["id"]
+    other = bytes(CONTENT[:999]) + bytes([CONTENT[999] ^ 1]) + CONTENT[1000:]
+    for start in (0, 1000):
+        assert put(stored, dataset_id, CONTENT, start, start + 1000).status_code == 200
+
+    def repeated() -> None:
+        for start, stop in ((0, 1000), (500, 1500), (0, 2000), (1999, 2000)):
+            assert put(stored, dataset_id, CONTENT, start, stop).status_code == 200
+        for start, stop in ((0, 1000), (999, 1500), (0, 2000)):
+            problem = refused(
+                put(stored, dataset_id, other, start, stop), 409, None, "upload-differs"
+            )
+            assert f"from byte {start} on" in problem["detail"]
+        path, part = f"/v1/datasets/{dataset_id}/content", {"Content-Range": "bytes 0-999/3000"}
+        damaged = part | {"Content-Digest": "sha-256=:" + "A" * 43 + "=:"}
+        answer = stored.client.put(path, content=CONTENT[:1000], headers=damaged)
+        refused(answer, 400, None, "digest-mismatch")
+        for body in (b"", CONTENT[:999], CONTENT[:1001]):
+            refused(stored.client.put(path, content=body, headers=part), 400)
+
+    repeated()
+    assert put(stored, dataset_id, CONTENT, 2000, 3000).status_code == 200
+    finisher = dispatcher_of_uploads(stored)
+    finisher.round()
+    repeated()
+    finisher.round()
+    repeated()
+    assert content_of(stored, dataset_id) == CONTENT
+
+
 PARTS = st.lists(
     st.tuples(st.integers(0, 120), st.integers(1, 70), st.sampled_from([0, 0, 0, 1])), max_size=10
 )
@@ -148,17 +181,18 @@ def test_any_sequence_of_chunks_ends_in_the_same_file(
 
 
 def test_concurrent_requests_for_one_chunk_store_it_once(stored: Api) -> None:
-    """Also if they differ: whatever was recorded is never overwritten."""
+    """Also if they differ: whatever was recorded is never overwritten, and one of them is accepted."""
     dataset_id = begin(stored, 200_000).json()["id"]
     contents = [bytes([number]) * 200_000 for number in range(4)]
     with ThreadPoolExecutor(4) as pool:
         for start, stop in ((0, 100_000), (100_000, 200_000)):
             send = partial(put, stored, dataset_id, start=start, stop=stop)
             answers = list(pool.map(send, contents))
-            assert 200 in [each.status_code for each in answers]
+            assert [each.status_code for each in answers].count(200) == 1
             for answer in answers:
                 if answer.status_code != 200:
-                    refused(answer, 409, None, "upload-busy")
+                    assert answer.status_code == 409
+                    assert answer.json()["type"] in ("upload-busy", "upload-differs")
     dispatcher_of_uploads(stored).round()
     content = content_of(stored, dataset_id)
     assert len(content) == 200_000
@@ -175,8 +209,17 @@ def test_wrong_bodies_are_not_stored(stored: Api) -> None:
         named = {name.replace("_", "-"): value for name, value in headers.items()}
         return stored.client.put(path, content=body, headers=named)
 
-    for header in ("", "bytes 0-9/5", "bytes 9-0/3000", "bytes */3000", "items 0-9/3000"):
-        refused(send(b"x" * 10, content_range=header), 422, "Content-Range")
+    for header, what in {
+        "": "is missing",
+        "bytes 0-9/5": "goes beyond the end of the file",
+        "bytes 9-0/3000": "ends before it begins",
+        "bytes */3000": "is not a range of bytes",
+        "items 0-9/3000": "is not a range of bytes",
+        "bytes 0-9/3001": "has the size 3001, but the upload was created with 3000 bytes",
+    }.items():
+        problem = refused(send(b"x" * 10, content_range=header), 422, "Content-Range")
+        assert problem["errors"][0]["message"] == what
+        assert problem["errors"][0]["given"] == header
     refused(send(b"x" * 10), 422, "Content-Range")
     for body in (b"x" * 9, b"x" * 11, b""):
         refused(send(body, content_range="bytes 0-9/3000"), 400)
@@ -184,12 +227,30 @@ def test_wrong_bodies_are_not_stored(stored: Api) -> None:
     digest = "sha-256=:" + "A" * 43 + "=:"
     wrong = send(b"x" * 10, content_range="bytes 0-9/3000", content_digest=digest)
     refused(wrong, 400, None, "digest-mismatch")
-    wrong = send(b"x" * 10, content_range="bytes 0-9/3000", content_digest="sha-256=:AA==:")
-    refused(wrong, 422, "Content-Digest")
+    for digest in (":AA==:", ":!!:", "", "AA==", ":AA==", f":{'A' * 43}=: x"):
+        for header in (f"sha-256={digest}", f"md5=:AA==:, SHA-256={digest}"):
+            wrong = send(b"x" * 10, content_range="bytes 0-9/3000", content_digest=header)
+            refused(wrong, 422, "Content-Digest")
+    refused(send(b"x", content_range="bytes 0-0/3000", content_digest="sha-256"), 422)
     assert show(stored, dataset_id)["upload"]["received"] == 0
     assert put(stored, dataset_id, CONTENT, 0, 3000).status_code == 200
     dispatcher_of_uploads(stored).round()
     assert content_of(stored, dataset_id) == CONTENT
+
+
+@pytest.mark.parametrize(
+    ("header", "checked"),
+    [
+        (None, False),
+        ("", False),
+        ("sha-512=:AA==:", False),
+        ("x-sha-256=:AA==:, sha-256-x=:AA==:", False),
+        (f"sha-256=:{'A' * 43}=:", True),
+        (f"sha-512=:AA==:,\tsha-256=:{'A' * 43}=:;a=1, md5=:AA==:", True),
+    ],
+)
+def test_only_sha256_of_digests_counts(header: str | None, checked: bool) -> None:
+    assert uploads.parse_digest(header) == (bytes(32) if checked else None)
 
 
 @each_once
@@ -303,6 +364,7 @@ def test_abandoned_upload_is_deleted_with_its_chunks(stored: Api, garbage_of: Ga
         ({"filename": "../birds.tar"}, "upload.filename"),
         ({"filename": ".tar"}, "upload.filename"),
         ({"size": 0}, "upload.size"),
+        ({"size": True}, "upload.size"),
         ({"size": 10**15}, "upload.size"),
         ({"sha256": "0" * 63}, "upload.sha256"),
         ({"folder": "/"}, "upload.folder"),

@@ -59,7 +59,10 @@ def body_limit(scope: Scope) -> int | None:
 async def put_content(
     dataset_id: str, request: Request, response: Response, caller: Submitter, context: WithContext
 ) -> DatasetView:
-    """Store a chunk of an upload at the offset where it ends by now; 409 with `offset` if the chunk begins elsewhere."""
+    """Store a chunk of an upload at the offset where it ends by now; 409 with `offset` if the chunk begins elsewhere.
+
+    A chunk that is stored already is accepted again if it has the same bytes.
+    """
     body = Body(request.stream())
     try:
         store = service.store_chunk(
@@ -68,7 +71,7 @@ async def put_content(
             caller.tenant,
             dataset_id,
             service.parse_range(request.headers.get("content-range")),
-            service.parse_digest(request.headers.get("content-digest")),
+            service.parse_digest(", ".join(request.headers.getlist("content-digest"))),
             partial(audit_log.record_change, request=request),
         )
         async with context.upload_threads.admitted(caller.token_id) as in_thread:

@@ -62,6 +62,17 @@ class UploadFiles(Protocol):
         """
         ...
 
+    def read(self, start: int, stop: int, chunks: Sequence[UploadChunk]) -> bytes:
+        """Read stored bytes; fewer if the store has lost some.
+
+        Args:
+            chunks: those of the upload that are objects of their own.
+
+        Raises:
+            OSError: the store does not have them, perhaps because a disk is not mounted.
+        """
+        ...
+
     def discard(self, chunk: str | None) -> None:
         """Remove a chunk that was written but not recorded."""
         ...
@@ -144,6 +155,15 @@ class LocalFiles:
             for folder in list(self._partial.parents)[:3]:  # those that are new
                 _sync_folder(folder)
 
+    def read(self, start: int, stop: int, chunks: Sequence[UploadChunk]) -> bytes:
+        try:
+            file = self._partial.open("rb")
+        except FileNotFoundError:
+            file = self._file.open("rb")  # it is complete
+        with file:
+            file.seek(start)
+            return file.read(stop - start)
+
     def discard(self, chunk: str | None) -> None:
         """Do nothing: the next chunk replaces it, or the folder is removed with the data set."""
 
@@ -196,6 +216,18 @@ class RemoteFiles:
             check(b"")
         return chunk
 
+    def read(self, start: int, stop: int, chunks: Sequence[UploadChunk]) -> bytes:
+        try:
+            if chunks:
+                return b"".join(
+                    self._cat(f"{self._chunks}/{each.name}", start - each.start, stop - each.start)
+                    for each in chunks
+                    if each.start < stop and start < each.stop
+                )
+        except FileNotFoundError:
+            pass  # they have been joined meanwhile
+        return self._cat(self.uri, start, stop)
+
     def discard(self, chunk: str | None) -> None:
         fs, path = open_store(f"{self._chunks}/{chunk}")
         with store_errors(self.uri):
@@ -229,6 +261,11 @@ class RemoteFiles:
 
     def remove_chunks(self) -> None:
         self._storage.remove(self._chunks)
+
+    def _cat(self, uri: str, start: int, stop: int) -> bytes:
+        fs, path = open_store(uri)
+        content: bytes = fs.cat_file(path, max(0, start), min(stop, fs.info(path)["size"]))
+        return content
 
     @contextmanager
     def _open(self, uri: str, mode: str) -> Iterator[Any]:

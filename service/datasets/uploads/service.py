@@ -31,7 +31,10 @@ from service.states import DatasetState
 MAX_CHUNK_BYTES = 64 << 20
 OFFSET_HEADER = "Upload-Offset"
 _RANGE = re.compile(r"bytes (\d{1,19})-(\d{1,19})/(\d{1,19})", re.ASCII)
-_SHA256 = re.compile(r"(?:^|,)\s*sha-256=:([A-Za-z0-9+/=]+):", re.ASCII)
+_EXPECTED_RANGE = "bytes FIRST-LAST/SIZE, such as bytes 0-16777215/50000000"
+# A member of a dictionary of RFC 8941, which may have parameters.
+_NAMES_SHA256 = re.compile(r"\s*sha-256(?![\w.*-])", re.ASCII | re.IGNORECASE)
+_SHA256 = re.compile(r"\s*sha-256=:([A-Za-z0-9+/=]*):\s*(?:;.*)?", re.ASCII)
 _RETRY_AFTER = {"Retry-After": "2"}
 
 
@@ -40,11 +43,14 @@ StoreChunk = Generator[None, bytes | None, Dataset]
 
 
 class Part(NamedTuple):
-    """A part of a file, from `start` to `stop` (exclusive), and the size of the whole file."""
+    """A part of a file, from `start` to `stop` (exclusive), and the size of the whole file; as text a Content-Range."""
 
     start: int
     stop: int
     total: int
+
+    def __str__(self) -> str:
+        return f"bytes {self.start}-{self.stop - 1}/{self.total}"
 
 
 # An upload that got no chunk for so long keeps no room for the rest of its file.
@@ -103,11 +109,16 @@ def parse_range(header: str | None) -> Part:
     Raises:
         Problem: 422, it is missing or invalid; 413, the part is larger than a chunk may be.
     """
-    match = _RANGE.fullmatch(header or "")
-    part = Part(int(match[1]), int(match[2]) + 1, int(match[3])) if match else None
-    if part is None or not part.start < part.stop <= part.total:
-        expected = "bytes FIRST-LAST/SIZE, such as bytes 0-16777215/50000000"
-        raise field_problem("Content-Range", "is missing or invalid", header or "", expected)
+    if not header:
+        raise field_problem("Content-Range", "is missing", "", _EXPECTED_RANGE)
+    if (match := _RANGE.fullmatch(header)) is None:
+        raise field_problem("Content-Range", "is not a range of bytes", header, _EXPECTED_RANGE)
+    part = Part(int(match[1]), int(match[2]) + 1, int(match[3]))
+    if part.start >= part.stop:
+        raise field_problem("Content-Range", "ends before it begins", header, _EXPECTED_RANGE)
+    if part.stop > part.total:
+        expected = f"at most {part.total - 1} as the last byte of {part.total}"
+        raise field_problem("Content-Range", "goes beyond the end of the file", header, expected)
     if part.stop - part.start > MAX_CHUNK_BYTES:
         detail = f"A chunk may have at most {MAX_CHUNK_BYTES} bytes"
         raise Problem(413, "body-too-large", detail, extra={"limit": MAX_CHUNK_BYTES})
@@ -115,20 +126,22 @@ def parse_range(header: str | None) -> Part:
 
 
 def parse_digest(header: str | None) -> bytes | None:
-    """Return the SHA-256 of a Content-Digest header (RFC 9530); None if it has none.
+    """Return the SHA-256 of a Content-Digest header (RFC 9530); None if it has none, but perhaps other digests.
 
     Raises:
-        Problem: 422, it is invalid.
+        Problem: 422, it names SHA-256, and has no valid one.
     """
-    match = _SHA256.search(header or "")
-    if match is None:
+    named = [each for each in (header or "").split(",") if _NAMES_SHA256.match(each)]
+    if not named:
         return None
+    match = _SHA256.fullmatch(named[-1])  # of several the last counts, says RFC 8941
     try:
-        digest = base64.b64decode(match[1], validate=True)
+        digest = base64.b64decode(match[1], validate=True) if match else b""
     except binascii.Error:
         digest = b""
     if len(digest) != hashlib.sha256().digest_size:
-        raise field_problem("Content-Digest", "is invalid", header or "", "sha-256=:BASE64:")
+        expected = "sha-256=:BASE64: of the 32 bytes of the digest"
+        raise field_problem("Content-Digest", "is invalid", header, expected)
     return digest
 
 
@@ -141,7 +154,7 @@ def store_chunk(
     digest: bytes | None,
     on_complete: Callable[[Session], None],
 ) -> StoreChunk:
-    """Store a chunk of an upload, unless it is stored already, and return the data set.
+    """Store a chunk of an upload and return the data set; one that is stored already is compared with that.
 
     The blocks of the request's body are sent to this generator, and an empty one after the last. It waits for them
     without an open transaction, and each step may run in another thread.
@@ -151,24 +164,30 @@ def store_chunk(
         on_complete: called in the transaction that records the last chunk.
 
     Raises:
-        Problem: 404, there is no such data set; 409, the upload is at another offset, is written to by another request,
-            or is over; 422, the file has another size or the chunk is too small; 400, the body is not what the headers
-            say; 507, the disk is full.
+        Problem: 404, there is no such data set; 409, the upload is at another offset, has other bytes there, is written
+            to by another request, or is over; 422, the file has another size or the chunk is too small; 400, the body
+            is not what the headers say; 507, the disk is full.
     """
+    check = _Check(part.stop - part.start, digest)
     dataset = _read(database, tenant, dataset_id)
-    if _is_stored(dataset, part):
-        return dataset
+    is_stored = _is_stored(dataset, part)
     assert dataset.upload_file is not None
     files = upload_files(storage, dataset_id, dataset.upload_file["filename"])
-    if part.stop - part.start < files.min_chunk and part.stop < part.total:
-        expected = f"at least {files.min_chunk} bytes in every chunk but the last"
-        raise field_problem("Content-Range", "is too small for the artifact store", "", expected)
     try:
+        if is_stored:
+            yield from _compare(database, dataset, part, files, check)
+            return dataset
+        if part.stop - part.start < files.min_chunk and part.stop < part.total:
+            expected = f"at least {files.min_chunk} bytes in every chunk but the last"
+            raise field_problem(
+                "Content-Range", "is too small for the artifact store", str(part), expected
+            )
         with files.writer(part.start) as write:
             # Once more, as another request may have written until now.
             if _is_stored(dataset := _read(database, tenant, dataset_id), part):
+                yield from _compare(database, dataset, part, files, check)
                 return dataset
-            chunk = yield from write(part.start, _Check(part.stop - part.start, digest))
+            chunk = yield from write(part.start, check)
             return _record(database, tenant, dataset_id, part, files, chunk, on_complete)
     except Busy:
         detail = "Another request is writing to this upload; wait until it ends"
@@ -197,11 +216,34 @@ def _record(
                 on_complete(session)
             return datasets.by_id(session, dataset_id)
     files.discard(chunk)
-    # Another request stored the same chunk, or the data set was deleted.
-    dataset = _read(database, tenant, dataset_id)
-    if not _is_stored(dataset, part):
-        raise Problem(409, "upload-busy", "The upload has changed meanwhile", headers=_RETRY_AFTER)
-    return dataset
+    _read(database, tenant, dataset_id)  # raises if it was deleted
+    # Another request stored a chunk here. Whether it has the same bytes shows when this one comes again.
+    detail = "Another request has written to this upload meanwhile; send the chunk again"
+    raise Problem(409, "upload-busy", detail, headers=_RETRY_AFTER)
+
+
+def _compare(
+    database: Database, dataset: Dataset, part: Part, files: UploadFiles, check: _Check
+) -> Generator[None, bytes, None]:
+    """Compare the blocks of a body with what is stored in their place.
+
+    Raises:
+        Problem: 409, they differ; or as `check` raises.
+    """
+    with database.read() as session:
+        chunks = repository.chunks(session, dataset.id)
+    position, differs = part.start, False
+    while block := (yield):
+        check(block)
+        differs = differs or block != files.read(position, position + len(block), chunks)
+        position += len(block)
+    check(b"")  # first: a body that was damaged on its way differs, too
+    if differs:
+        detail = (
+            f"The chunk is not what is stored from byte {part.start} on: the upload was begun with another file, or "
+            f"another client sends one. Delete the data set {dataset.name!r} and upload again, or use another name"
+        )
+        raise Problem(409, "upload-differs", detail)
 
 
 def _read(database: Database, tenant: str, dataset_id: str) -> Dataset:
@@ -221,7 +263,7 @@ def _is_stored(dataset: Dataset, part: Part) -> bool:
     size, received = dataset.upload_size, dataset.upload_received
     if part.total != size:
         message = f"has the size {part.total}, but the upload was created with {size} bytes"
-        raise field_problem("Content-Range", message)
+        raise field_problem("Content-Range", message, str(part), f"bytes FIRST-LAST/{size}")
     if part.stop <= received:
         return True
     if dataset.state != DatasetState.UPLOADING:
