@@ -12,6 +12,8 @@ import pytest
 from PIL import Image
 
 from dasl_core.data import decode_image
+from dasl_core.data.decode import decode
+from dasl_core.data.decode.reasons import reason_of
 
 
 def stored(image: Image.Image, format_: str, **options: object) -> io.BytesIO:
@@ -180,6 +182,43 @@ def test_damaged_content_is_explained(tmp_path: Path, content: bytes, reason: st
     with pytest.raises(ValueError, match=reason) as raised:
         decode_image(path)
     assert str(tmp_path) not in str(raised.value)
+
+
+def array_file(values: np.ndarray) -> bytes:
+    file = io.BytesIO()
+    np.save(file, values)
+    return file.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (array_file(np.array([{}, []], object)), "the image is an array of pickled objects"),
+        (array_file(np.zeros(2)), "a stack of images is a data set of its own"),
+        *(
+            (
+                array_file(np.zeros((4, 4))).replace(old, new),
+                "damaged: its header is cut off, or not",
+            )
+            for old, new in ((b"}", b"("), (b"fortran", b"f/rtran"), (b"'<f8'", b"'<q9'"))
+        ),
+        (array_file(np.zeros((4, 4)))[:40], "the image is damaged: its header is cut off, or not"),
+        (b"\x93NUMPY\x03\x00" + bytes(99), r"its version of .npy is \(3, 0\), not 1.0 or 2.0"),
+    ],
+    ids=["objects", "row", "syntax", "key", "type", "cut off", "version"],
+)
+def test_array_that_cannot_be_read_is_explained(content: bytes, reason: str) -> None:
+    with pytest.raises(ValueError, match=reason) as raised:
+        decode(io.BytesIO(content), "a.npy", 1)
+    assert str(raised.value).startswith("the image is ")
+
+
+def test_reason_of_a_library_is_one_sentence() -> None:
+    advice = "Expected an even number of bytes. Instead received 3. " + "This occurred while " * 20
+    assert reason_of(ValueError(advice)) == (
+        "the image is damaged: Expected an even number of bytes"
+    )
+    assert reason_of(ValueError("word " * 100)).endswith(" word ...")
 
 
 @pytest.mark.parametrize("format_", ["JPEG", "PNG", "BMP", "TIFF", "WEBP", "PPM", "GIF"])

@@ -40,22 +40,32 @@ def read_array_header(file: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype]
     """Read the header of an array of any shape: this, whether it is stored by columns, and its type.
 
     Raises:
-        Exception: it is damaged, or of a version other than 1.0 and 2.0.
+        ValueError: it is damaged, or of a version other than 1.0 and 2.0.
+        OSError: the file cannot be read.
     """
-    version = npy_format.read_magic(file)
-    read = {
-        (1, 0): npy_format.read_array_header_1_0,
-        (2, 0): npy_format.read_array_header_2_0,
-    }.get(version)
-    if read is None:
-        raise ValueError(f"the image is damaged: version {version} of .npy is not 1.0 or 2.0")
-    with _PARSING:
-        return read(file)
+    try:
+        version = npy_format.read_magic(file)
+        read = {
+            (1, 0): npy_format.read_array_header_1_0,
+            (2, 0): npy_format.read_array_header_2_0,
+        }.get(version)
+        if read is not None:
+            with _PARSING:
+                return read(file)
+    except (OSError, MemoryError):
+        raise
+    except Exception as error:  # of Python's parser and tokenizer, too, with texts that help nobody
+        raise ValueError("its header is cut off, or not one of .npy") from error
+    raise ValueError(f"its version of .npy is {version}, not 1.0 or 2.0")
 
 
 def _read(file: IO[bytes]) -> tuple[Header, tuple[int, ...], bool, np.dtype]:
     file.seek(0)
     shape, by_columns, stored = read_array_header(file)
+    if stored.hasobject:
+        raise ValueError(
+            "the image is an array of pickled objects, which are not read: save numbers"
+        )
     if len(shape) not in (2, 3):
         raise ValueError(
             f"the image is an array of shape {shape}, and must be (H, W) or (H, W, bands); a stack of images is "

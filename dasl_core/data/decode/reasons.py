@@ -6,6 +6,7 @@ import importlib
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from textwrap import shorten
 from types import ModuleType
 from typing import Any
 
@@ -78,6 +79,9 @@ def reason_of(error: Exception) -> str:
     if isinstance(error, OSError) and error.strerror:
         return f"{UNREADABLE}: {error.strerror}"
     detail = "".join(c if c.isprintable() else " " for c in str(error))
-    detail = " ".join(detail.split())[:_MAX_DETAIL] or type(error).__name__
-    whole = detail.startswith(("the image ", "the file ", "the content "))
-    return detail if whole else f"the image is damaged: {detail}"
+    detail = " ".join(detail.split()) or type(error).__name__
+    if detail.startswith(("the image ", "the file ", "the content ")):
+        return detail
+    # What libraries add is advice for programmers.
+    first = detail.partition(". ")[0].removesuffix(".")
+    return f"the image is damaged: {shorten(first, _MAX_DETAIL, placeholder=' ...')}"
