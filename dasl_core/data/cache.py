@@ -121,6 +121,11 @@ def kept(path: Path) -> Iterator[None]:
             folder.close()
 
 
+def unwritable(folder: Path, error: OSError) -> str:
+    """Say that a cache folder cannot be written, and why, as a part of a sentence."""
+    return f"{folder} cannot be written: {error.strerror or error}"
+
+
 def mark_of(folder: Path, name: str) -> Path:
     """Return the file that processes hold while they use the files `canvases-NAME*` of a folder."""
     return folder / f"canvases-{name}.used"

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from dasl_core.data.bounded_map import bounded_map
-from dasl_core.data.cache import NO_ROOM, CacheFolder
+from dasl_core.data.cache import NO_ROOM, CacheFolder, unwritable
 from dasl_core.data.canvas_file import CanvasFile, OnRead
 from dasl_core.data.coding import Form, coding_of
 from dasl_core.data.drawing import Drawer
@@ -166,7 +166,7 @@ class Canvases:
                 self._open_shards(shards, on_read)
                 return
         except OSError as error:  # a full disk, no permission: train without a cache
-            self._decode_again(str(error))
+            self._decode_again(unwritable(cache, error))
         if self._pixels is None:
             self.unreadable = self._drawer.missing()
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from dasl_core.data.bounded_map import AHEAD_PER_THREAD, bounded_map
 from dasl_core.data.build_progress import BuildProgress
-from dasl_core.data.cache import NO_ROOM
+from dasl_core.data.cache import NO_ROOM, unwritable
 from dasl_core.data.canvas_file import OnRead
 from dasl_core.data.decode import is_transient
 from dasl_core.data.drawing import Drawer
@@ -137,7 +137,7 @@ class Gatherer:
             if error.errno not in NO_ROOM:
                 self._shards.leave_store(error)
                 return None
-            self.no_room = str(error)
+            self.no_room = unwritable(self._shards.folder.path, error)
             return known or self._facts_there(number)
         finally:
             partial.unlink(missing_ok=True)
@@ -173,7 +173,7 @@ class Gatherer:
         except OSError as error:
             if error.errno not in NO_ROOM:
                 raise
-            self.no_room = str(error)
+            self.no_room = unwritable(self._shards.folder.path, error)
             return None
         finally:
             partial.unlink(missing_ok=True)

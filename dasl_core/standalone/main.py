@@ -32,8 +32,9 @@ from dasl_core.standalone.ranks import (
     leave_ranks,
     on_rank_0,
 )
-from dasl_core.standalone.run_dir import RunDirectory
+from dasl_core.standalone.run_dir import RunDirectory, writing_to
 from dasl_core.train.build import RunFiles, pretrain
+from dasl_core.train.checkpointing import CheckpointFailed
 from dasl_core.train.preparing import prepare
 from dasl_core.train.reporter import NullReporter
 
@@ -143,6 +144,10 @@ def train(
         return _train(spec, locations, output, resume, join_ranks(spec))
     except SpecError as error:
         return fail("\n".join(map(str, error.problems)))
+    except CheckpointFailed as error:
+        return fail(
+            f"{error}. See that {output} can be written and has space, then continue with --resume."
+        )
     except (ValueError, OSError, SafetensorError) as error:
         return fail(str(error))
     finally:
@@ -162,7 +167,8 @@ def _train(
 
         def take_output() -> Path | None:
             nonlocal run_dir
-            run_dir = stack.enter_context(RunDirectory(output))
+            with writing_to(output):
+                run_dir = stack.enter_context(RunDirectory(output))
             return _start(run_dir, resume)
 
         start = on_rank_0(take_output)
@@ -180,7 +186,8 @@ def _train(
                 raise SpecError([unfit])
         if run_dir is not None:
             if start is None:  # a resumed run has its spec already
-                run_dir.write_spec(spec.model_dump_json(indent=2))
+                with writing_to(output):
+                    run_dir.write_spec(spec.model_dump_json(indent=2))
             for read in (index, evaluate_on):
                 if read is not None:
                     print_warnings(read)

@@ -10,6 +10,7 @@ from dasl_core.spec import JobSpec, SpecError, field_problems, resolve
 from dasl_core.standalone.console import fail, print_line
 from dasl_core.standalone.images import open_images, print_warnings
 from dasl_core.standalone.inputs import DataOptions, read_spec, start_weights
+from dasl_core.standalone.run_dir import writing_to
 
 
 def preview(
@@ -33,7 +34,8 @@ def preview(
         print_warnings(index)
         resolved = resolve(spec, index.facts(), start_weights(spec))
         drawing = previews.Drawing(resolved, index, images)
-        files = _write(drawing, output)
+        with writing_to(output):
+            files = previews.write(drawing, output)
     except ValidationError as error:
         return fail("\n".join(map(str, field_problems(error, JobSpec))))
     except SpecError as error:
@@ -47,13 +49,3 @@ def preview(
         f"{len(files) - 1} more files beside it"
     )
     return 0
-
-
-def _write(drawing: previews.Drawing, output: Path) -> list[Path]:
-    try:
-        return previews.write(drawing, output)
-    except OSError as error:
-        raise ValueError(
-            f"--output: {output} cannot be written: {error.strerror or error}. Choose a folder that can be written "
-            "and has space."
-        ) from error

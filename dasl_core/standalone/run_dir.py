@@ -14,6 +14,8 @@ import math
 import os
 import shutil
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -216,6 +218,18 @@ class RunDirectory:
                 self._add_metrics([])
             if (self.path / METRICS).exists():
                 sync(self.path / METRICS)
+
+
+@contextmanager
+def writing_to(output: Path) -> Iterator[None]:
+    """Context manager that raises an OSError as a ValueError that names the output folder, with the remedy."""
+    try:
+        yield
+    except OSError as error:
+        raise ValueError(
+            f"--output: {output} cannot be written: {error.strerror or error}. Choose a folder that can be written "
+            "and has space."
+        ) from error
 
 
 def _put_back(aside: Path) -> None:

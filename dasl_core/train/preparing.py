@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 from pathlib import Path
 
+from dasl_core.data.cache import DIRECTORY_VARIABLE, MAX_BYTES_VARIABLE
 from dasl_core.data.canvases import Canvases
 from dasl_core.data.index import DatasetIndex
 from dasl_core.data.unreadable import damaged_event
@@ -98,5 +99,7 @@ def check_cached(name: str, canvases: Canvases) -> None:
     if canvases.num_cached:
         return
     unreadable = len(canvases.unreadable)
-    reason = canvases.not_cached or f"{unreadable} of {len(canvases.index)} cannot be read"
+    reason = f"{unreadable} of {len(canvases.index)} cannot be read"
+    if canvases.not_cached:
+        reason = f"{canvases.not_cached}. Free disk space, or set {DIRECTORY_VARIABLE} or {MAX_BYTES_VARIABLE}"
     raise ValueError(f"none of the images of {name} could be cached: {reason}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import random
 import shutil
@@ -27,6 +28,7 @@ from dasl_core.data.coding import Form, Jpeg, Lossless, coding_of
 from dasl_core.data.drawing import Drawer
 from dasl_core.data.index import DatasetIndex
 from dasl_core.data.ingest import ingest_folder
+from dasl_core.data.shard_file import ShardWriter
 from dasl_core.data.shard_store import VARIABLE, shared_store
 from dasl_core.spec import DatasetFacts, JobSpec
 from dasl_core.spec.problems import SpecError
@@ -143,6 +145,20 @@ def test_jpeg_is_close_and_the_same_wherever_it_is_read(tmp_path: Path, channels
         with opened(index, tmp_path / "none", "jpeg", channels) as canvases:
             assert canvases.not_cached is not None
             np.testing.assert_array_equal(canvases.read(range(5))[0].numpy(), cached)
+
+
+def test_disk_that_fills_up_while_shards_are_written_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    index = ingest(image_folder(tmp_path / "images"))
+
+    def full(*_: Any) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(ShardWriter, "finish", full)
+    with opened(index, tmp_path / "cache", "jpeg", 3) as canvases:
+        named = f"{tmp_path / 'cache'} cannot be written: No space left on device"
+        assert canvases.not_cached == named
 
 
 def test_jpeg_is_for_what_it_can_hold() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -132,6 +133,27 @@ def test_preparation_without_room_fails(
     monkeypatch.setenv("DASL_CACHE_MAX_BYTES", "10")
     assert train(folder, prepare_only=True) == 1
     assert "none of the images of pictures could be cached: they take" in capsys.readouterr().err
+
+
+def test_full_disks_are_named_with_the_remedy(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def full(*_: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    remedy = "cannot be written: No space left on device. Choose a folder that can be written and has space."
+    for written in ("__init__", "write_spec"):
+        with monkeypatch.context() as patch:
+            patch.setattr(RunDirectory, written, full)
+            assert train(folder) == 1
+        assert f"Error: --output: {folder / 'out'} {remedy}\n" in capsys.readouterr().err
+    monkeypatch.setattr("dasl_core.data.canvases.CacheFolder", full)
+    assert train(folder, prepare_only=True) == 1
+    printed = capsys.readouterr()
+    reason = f"{folder / 'cache'}/\\S+ cannot be written: No space left on device. Free disk space, or set DASL_CACHE_DIR"
+    assert re.search(f"none of the images of pictures could be cached: {reason}", printed.err)
+    assert re.search(f"images_not_cached: .* is slow: {reason}", printed.out)
+    assert "Errno" not in printed.err + printed.out
 
 
 def test_command_line_trains_on_folder(folder: Path) -> None:
@@ -385,6 +407,7 @@ def test_failed_final_checkpoint_names_its_step(
     assert train(folder, "train.epochs=1") == 1
     stderr = capsys.readouterr().err
     assert "The checkpoint of step 3 could not be written: [Errno 28] No space left" in stderr
+    assert f"See that {folder / 'out'} can be written and has space, then" in stderr
 
 
 @pytest.mark.usefixtures("without_plots", "without_onnx")
