@@ -15,12 +15,19 @@ def open_dataset(dataset: WorkerDataset, readable: ReadableFolders, scratch: Pat
     """Copy the index of a data set into a folder, and open it.
 
     Raises:
-        ValueError: the images may not be read any more, or the index is of other images.
+        ValueError: the images may not be read any more, or the index is damaged or of other images.
         StoreError: the artifact store cannot be read.
     """
     if dataset.upload_folder is not None:
         readable = only(dataset.upload_folder)
-    index = DatasetIndex.load(fetch(dataset.index_uri, scratch / f"{dataset.id}.index"))
+    file = fetch(dataset.index_uri, scratch / f"{dataset.id}.index")
+    try:
+        index = DatasetIndex.load(file)
+    except ValueError as error:
+        raise ValueError(
+            f"the stored index of {dataset.name} cannot be read: {error.__cause__}. Make another version: "
+            f"dasl datasets refresh {dataset.id}"
+        ) from error
     # Ingest checked this too, but a part of the path may have become a link since.
     try:
         found = find_source(dataset.uri, index.source.options, readable)

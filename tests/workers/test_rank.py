@@ -50,6 +50,17 @@ def test_index_of_another_folder_is_refused(images: Path, tmp_path: Path) -> Non
         open_dataset(registered(other, images, tmp_path), EVERY_FOLDER, scratch)
 
 
+def test_damaged_index_is_named_by_its_data_set(images: Path, tmp_path: Path) -> None:
+    dataset = registered(images, images, tmp_path)
+    (tmp_path / "index.json.gz").write_bytes(b"\x1f\x8bno")
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    with pytest.raises(ValueError, match="the stored index of birds cannot be read: ") as raised:
+        open_dataset(dataset, EVERY_FOLDER, scratch)
+    assert "dasl datasets refresh ds_1" in str(raised.value)
+    assert str(tmp_path) not in str(raised.value)
+
+
 def test_folder_that_became_link_out_of_roots_is_refused(images: Path, tmp_path: Path) -> None:
     data, scratch = tmp_path / "data", tmp_path / "scratch"
     data.mkdir()
