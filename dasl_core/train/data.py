@@ -208,9 +208,8 @@ def open_sets(
         return {name: open_set(index, size, channels, cache=cache, on_read=on_read)}
     assert evaluate_name is not None, "evaluate_on is the index of this data set"
     assert evaluate_cache is not None, "it is the folder of this data set"
-    with kept(
-        evaluate_cache
-    ):  # else the first cache may be given the room of the prepared second one
+    # Else the first cache may be given the room of the prepared second one.
+    with kept(evaluate_cache):
         train = open_set(index, size, channels, cache=cache, on_read=on_read)
         evaluate = open_set(
             evaluate_on,

@@ -105,9 +105,7 @@ class ForwardRows:
             self._damaged[group] = self._next.position, str(error)
             raise
         finally:
-            if (
-                self._next <= row
-            ):  # it failed; the next request must not take this for the group's end
+            if self._next <= row:  # It failed: the next request must open a group again.
                 self._next = Row(-1, -1, 0)
 
     def _keep(self, batch: list[bytes | str]) -> None:
