@@ -10,13 +10,13 @@ import shutil
 import tempfile
 import uuid
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any, Protocol
 
 from dasl_core.atomic import sync
 from dasl_core.data.shard_manifest import MANIFEST
-from dasl_core.data.sources.storage import open_system
+from dasl_core.data.sources.storage import open_system, os_errors
 from dasl_core.spec.source import remote_scheme
 
 VARIABLE = "DASL_SHARDS_URI"
@@ -136,7 +136,7 @@ class ObjectStore:
         self._system, self._root = open_system(uri)
 
     def sizes(self) -> dict[str, int]:
-        with _os_errors(self._root):
+        with os_errors(self._root):
             try:
                 found: dict[str, Any] = self._system.find(self._root, detail=True)
             except FileNotFoundError:
@@ -146,18 +146,18 @@ class ObjectStore:
     def read(self, name: str, begin: int, length: int) -> bytes:
         if not length:
             return b""
-        with _os_errors(name):
+        with os_errors(name):
             content: bytes = self._system.cat_file(
                 f"{self._root}/{name}", start=begin, end=begin + length
             )
         return content
 
     def put(self, name: str, file: Path) -> None:
-        with _os_errors(name):
+        with os_errors(name):
             self._system.put_file(str(file), f"{self._root}/{name}")
 
     def write(self, name: str, content: bytes) -> None:
-        with _os_errors(name):
+        with os_errors(name):
             self._system.pipe_file(f"{self._root}/{name}", content)
 
     def remove_abandoned(self) -> None:
@@ -165,7 +165,7 @@ class ObjectStore:
 
     def remove_all(self) -> None:
         for name in _in_order_of_removal(self.sizes()):
-            with _os_errors(name), suppress(FileNotFoundError):
+            with os_errors(name), suppress(FileNotFoundError):
                 self._system.rm_file(f"{self._root}/{name}")
 
 
@@ -219,7 +219,7 @@ def shared_sets() -> list[str]:
             names = os.listdir(uri)
         else:
             system, root = open_system(uri)
-            with _os_errors(root):
+            with os_errors(root):
                 paths = system.ls(root, detail=False)
             names = [str(path).rstrip("/").rpartition("/")[2] for path in paths]
     except FileNotFoundError:  # nothing was written there yet
@@ -248,15 +248,3 @@ def copy_to(
         while part:
             part = part[target.write(part) :]
         yield length
-
-
-@contextmanager
-def _os_errors(name: str) -> Iterator[None]:
-    """Raise what a store of any kind raises as an OSError."""
-    try:
-        yield
-    except OSError:
-        raise
-    except Exception as error:  # obstore's are no OSErrors, and other packages' their own
-        reason = str(error).strip().partition("\n")[0] or type(error).__name__
-        raise OSError(errno.EIO, reason, name) from error

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from dasl_core.data.decode.reasons import is_transient, reason_of
 from dasl_core.data.opening import open_image
 from dasl_core.data.sources import find_source
 from dasl_core.data.sources.folder import FolderSource
@@ -55,3 +56,25 @@ def test_image_of_an_object_store_is_read_with_one_request(
     with open_image(source, entries["45000.jpg"]._replace(length=-1)) as file:
         assert file.read() == images["45000.jpg"]
     assert requests == ["HEAD", "GET 45000"]
+
+
+def test_refusal_of_a_store_is_no_damage_of_the_image(
+    s3_root: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its client raises errors of its own, which are no OSErrors."""
+    system, root = open_system(s3_root)
+    system.pipe_file(f"{root}/refused.jpg", bytes(1000))
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "not this one")
+    system.clear_instance_cache()
+    try:
+        storage = RemoteStorage(s3_root)
+        for request in (
+            lambda: storage.read("refused.jpg", 0, 10),
+            lambda: storage.info("refused.jpg"),
+            lambda: list(storage.files()),
+        ):
+            with pytest.raises(OSError) as refused:
+                request()
+            assert is_transient(reason_of(refused.value))
+    finally:
+        system.clear_instance_cache()

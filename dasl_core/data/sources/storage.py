@@ -8,6 +8,7 @@ import io
 import os
 import stat
 from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO, Literal, NamedTuple, Protocol
@@ -213,7 +214,8 @@ class RemoteStorage:
 
     def files(self, *, nested: bool = True) -> Iterator[File]:
         system, root = self._system
-        found = system.find(root, maxdepth=None if nested else 1, detail=True)
+        with os_errors(self.uri):
+            found = system.find(root, maxdepth=None if nested else 1, detail=True)
         if not found:
             raise FileNotFoundError(errno.ENOENT, "there is no such object or prefix", self.uri)
         for name, info in found.items():
@@ -222,14 +224,30 @@ class RemoteStorage:
                 yield _remote_file(path, info)
 
     def info(self, path: str) -> File:
-        return _remote_file(path, self._system[0].info(self._path(path)))
+        system, place = self._system[0], self._path(path)
+        with os_errors(path):
+            return _remote_file(path, system.info(place))
 
     def open(self, path: str, size: int = -1) -> BinaryIO:
         return open_part(self, path, 0, self.info(path).size if size < 0 else size)
 
     def read(self, path: str, start: int, length: int) -> bytes:
-        content: bytes = self._system[0].cat_file(self._path(path), start=start, end=start + length)
+        system, place = self._system[0], self._path(path)
+        with os_errors(path):
+            content: bytes = system.cat_file(place, start=start, end=start + length)
         return content
+
+
+@contextmanager
+def os_errors(name: str) -> Iterator[None]:
+    """Raise what a store of any kind raises as an OSError."""
+    try:
+        yield
+    except OSError:
+        raise
+    except Exception as error:  # obstore's are no OSErrors, and other packages' their own
+        reason = str(error).strip().partition("\n")[0] or type(error).__name__
+        raise OSError(errno.EIO, reason, name) from error
 
 
 def open_part(storage: Storage, path: str, begin: int, size: int) -> BinaryIO:
