@@ -17,7 +17,7 @@ from torchvision.transforms import RandomResizedCrop
 from torchvision.transforms.functional import resize
 
 from dasl_core.data.views import ViewParameters, central_view, draw_view, render
-from dasl_core.data.views.color import LUMA, RGB_TO_YIQ
+from dasl_core.data.views.color import LUMA, RGB_TO_YIQ, recolor
 from dasl_core.data.views.counters import uniform
 from dasl_core.seeds import derive_seed
 from dasl_core.spec import Normalization, ViewAugment
@@ -399,6 +399,17 @@ def test_contrast_stretches_around_the_mean() -> None:
     flat = pixels(images, ViewParameters(box, eye, torch.zeros(4), None), 8)
     luminance = (images.double() / 255 * torch.tensor(LUMA).double().view(1, 3, 1, 1)).sum(dim=1)
     close(flat, luminance.mean(dim=(1, 2)).view(4, 1, 1, 1).expand_as(flat))
+
+
+def test_contrast_without_color_stretches_around_the_mean_of_each_band() -> None:
+    """Bands such as temperature and height have no common scale."""
+    images = (
+        torch.rand(4, 5, 8, 8, dtype=torch.float64)
+        * torch.tensor([1, 0.01, 1, 0.5, 1])[:, None, None]
+    )
+    eye = torch.eye(3, dtype=torch.float64).expand(4, 3, 3)
+    flat = recolor(images.clone(), eye, torch.zeros(4, dtype=torch.float64))
+    close(flat, images.mean(dim=(2, 3), keepdim=True).expand_as(flat))
 
 
 # --- blur

@@ -34,26 +34,26 @@ def color_matrix(brightness: Tensor, saturation: Tensor, hue: Tensor) -> Tensor:
 def recolor(images: Tensor, color: Tensor, contrast: Tensor) -> Tensor:
     """Change the colors of (B, C, H, W) images in [0, 1], and cut what leaves that range.
 
-    Without color, which only 3 bands have, brightness and contrast apply.
+    Without color, which only 3 bands have, brightness and contrast apply, the latter around the mean of each band: they may
+    have no common scale.
 
     Args:
         color: (B, 3, 3) on the device of the images.
         contrast: (B,)
     """
     pixels = images.flatten(2)
-    means = pixels.mean(
-        dim=2
-    )  # contrast is linear, so the mean of what is recolored need not be read
+    # Contrast is linear, so the mean of what is recolored need not be read.
+    means = pixels.mean(dim=2)
     if images.shape[1] == 3:
         luma = constant(LUMA, images.dtype, images.device)
-        mean = ((color @ means[:, :, None]).squeeze(2) * luma).sum(dim=1)
+        mean = ((color @ means[:, :, None]).squeeze(2) * luma).sum(dim=1, keepdim=True)
         changed = (contrast[:, None, None] * color) @ pixels
     else:
         brightness = color.sum(dim=(1, 2)) / 3
-        mean = brightness * means.mean(dim=1)
+        mean = brightness[:, None] * means
         changed = pixels * (contrast * brightness)[:, None, None]
-    offset = (1 - contrast) * mean
-    return changed.add_(offset[:, None, None]).clamp_(0, 1).view_as(images)
+    offset = (1 - contrast)[:, None] * mean
+    return changed.add_(offset[:, :, None]).clamp_(0, 1).view_as(images)
 
 
 def solarize(images: Tensor) -> Tensor:

@@ -56,7 +56,7 @@ class Draws:
         vertical_flip: (B,) bool, whether rows are mirrored.
         turns: (B,) int64, quarter turns, counterclockwise.
         brightness: (B,), factor of the pixels.
-        contrast: (B,), factor of the distance to the mean luminance of the image.
+        contrast: (B,), factor of the distance to the mean luminance of the image, or without color of the band.
         saturation: (B,), factor of the chroma, also that of images that become gray.
         hue: (B,), rotation of the chroma; 1 is a full turn.
         grayscale: (B,) bool, whether the image becomes gray.

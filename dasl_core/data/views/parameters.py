@@ -19,7 +19,7 @@ class ViewParameters:
         box: (B, 4), x, y, width, height of the crop as shares of the image; the width is negative for a view
             that is flipped horizontally, x then being the right edge, and so is the height vertically.
         color: (B, 3, 3), multiplies an RGB pixel.
-        contrast: (B,), 1 for none; the change is around the image's mean luminance.
+        contrast: (B,), 1 for none; the change is around the image's mean luminance, or without color the band's.
         sigma: (B,), blur in pixels of the view; 0 is none.
         solarized: (B,) bool, whether pixels above one half are inverted.
         interpolation: filter of the crop.
