@@ -83,7 +83,22 @@ def test_facts_of_older_ingests_are_those_of_8_bit_color() -> None:
 )
 def test_auto_channels_follow_the_bands(bands: int, dtype: str, channels: int) -> None:
     assert backbone(facts(bands=bands, dtype=dtype)).in_channels == channels
-    assert backbone(facts(bands=bands, dtype=dtype), in_channels=1).in_channels == 1
+    assert backbone(facts(bands=bands, dtype=dtype), in_channels=channels).in_channels == channels
+
+
+@pytest.mark.parametrize(
+    ("bands", "channels"), [(1, 5), (2, 1), (2, 3), (3, 5), (4, 3), (5, 1), (5, 3), (5, 4)]
+)
+def test_channels_that_no_decoder_makes_of_the_images_are_refused(
+    bands: int, channels: int
+) -> None:
+    refused = problem(facts(bands=bands), in_channels=channels)
+    assert refused.field == "backbone.in_channels"
+    assert f"the images, which have {bands} band" in refused.message
+    record = WeightsRecord(IMAGENET.of_channels(channels), "small", None, in_channels=channels)
+    refused = problem(facts(bands=bands), record, pretrained="/w/folder")
+    assert refused.field == "backbone.pretrained"
+    assert f"has weights for {channels} channel" in refused.message
 
 
 def test_auto_channels_are_those_of_the_checkpoint() -> None:

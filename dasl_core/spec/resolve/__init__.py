@@ -22,6 +22,7 @@ from dasl_core.spec.resolve.evaluate import check_evaluate, check_named_metrics,
 from dasl_core.spec.resolve.evaluated import evaluation_problem
 from dasl_core.spec.resolve.facts import DatasetFacts, training_images
 from dasl_core.spec.resolve.pixels import (
+    check_channels,
     check_extra_bands,
     choose_channels,
     choose_image_cache,
@@ -102,6 +103,7 @@ def _resolve(
     recipe, given = choose_recipe(spec, has_weights, problems), spec
     spec = fill_in(spec, recipe, image_size, features, training_images(spec, facts))
     channels = choose_channels(spec.backbone, facts, record)
+    check_channels(spec.backbone, channels, facts, problems)
     window = choose_window(spec.backbone, facts, problems)
     normalization = choose_normalization(
         spec.backbone, channels, window, facts, record.normalization, problems

@@ -36,6 +36,28 @@ def choose_channels(backbone: Backbone, facts: DatasetFacts, record: WeightsReco
     return RGB if facts.bands == 1 else facts.bands
 
 
+def check_channels(
+    backbone: Backbone, channels: int, facts: DatasetFacts, problems: list[FieldProblem]
+) -> None:
+    """Refuse a number of channels that no decoder makes of the images.
+
+    Gray and color become one another, and have one band more where they have opacity, which the facts do not tell.
+    """
+    possible = range(1, RGB + 2) if facts.bands in (1, RGB) else (facts.bands,)
+    if channels in possible:
+        return
+    bands = f"{facts.bands} band{'s' if facts.bands > 1 else ''}"
+    if backbone.in_channels == "auto":
+        noun = "channel" if channels == 1 else "channels"
+        problem = f"has weights for {channels} {noun}, and the images have {bands}"
+        problems.append(FieldProblem("backbone.pretrained", problem, backbone.pretrained or ""))
+    else:
+        problem = f"does not fit the images, which have {bands}"
+        problems.append(
+            FieldProblem("backbone.in_channels", problem, str(channels), f"{facts.bands} or auto")
+        )
+
+
 def choose_window(
     backbone: Backbone, facts: DatasetFacts, problems: list[FieldProblem]
 ) -> tuple[float, float]:
