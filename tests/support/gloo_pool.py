@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import multiprocessing
 import tempfile
 import traceback
@@ -15,6 +16,8 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+
+from dasl_core.standalone.ranks import leave_ranks
 
 ANSWER_SECONDS = 120
 
@@ -88,6 +91,7 @@ class GlooPool:
 
 def _serve(pipe: Connection) -> None:
     torch.set_num_threads(1)
+    gc.freeze()  # what was imported
     while True:
         try:
             function, arguments, rank, world, meeting = pipe.recv()
@@ -99,8 +103,8 @@ def _serve(pipe: Connection) -> None:
             pipe.send((function(*arguments), None))
         except Exception:  # noqa: BLE001 - the error is sent to the test
             pipe.send((None, traceback.format_exc()))
-        if dist.is_initialized():
-            dist.destroy_process_group()
+        # Else their threads, which look for work ten times a second, would stay to the end of all tests.
+        leave_ranks()
 
 
 def _join(rank: int, world: int, meeting: str) -> None:
