@@ -241,18 +241,22 @@ def test_colors_change_as_in_version_0_1(channels: int) -> None:
     """One matrix and one offset for each image, where the old code applied them one by one."""
     images, normalization = canvases(torch.uint8, channels), normalization_of(channels)
     valid_hw, view = drawn("bilinear", channels)
+    old = views_v0_1.ViewParameters(
+        central_view(valid_hw).box, view.color, view.contrast, None,
+        None if view.solarized is None else view.solarized.float(),
+    ).to(torch.device("cpu"), torch.float64)  # fmt: skip
+    # Without color, each band is an image of its own.
+    alone = (images,) if channels == 3 else images.split(1, dim=1)
     for size in (32, 100):
-        expected = views_v0_1.render(
-            images,
-            valid_hw,
-            views_v0_1.ViewParameters(
-                central_view(valid_hw).box, view.color, view.contrast, None,
-                None if view.solarized is None else view.solarized.float(),
-            ).to(torch.device("cpu"), torch.float64),
-            size,
-            torch.float64,
-            normalization,
-        )  # fmt: skip
+        expected = torch.cat(
+            [
+                views_v0_1.render(
+                    part, valid_hw, old, size, torch.float64, normalization_of(part.shape[1])
+                )
+                for part in alone
+            ],
+            dim=1,
+        )
         plain = replace(
             view, box=central_view(valid_hw).box, sigma=None, transposed=None, dropped=None,
             whole_pixels=False,
