@@ -54,7 +54,7 @@ def read_array_header(file: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype]
                 return read(file)
     except (OSError, MemoryError):
         raise
-    except Exception as error:  # of Python's parser and tokenizer, too, with texts that help nobody
+    except Exception as error:  # also of Python's parser and tokenizer
         raise ValueError("its header is cut off, or not one of .npy") from error
     raise ValueError(f"its version of .npy is {version}, not 1.0 or 2.0")
 

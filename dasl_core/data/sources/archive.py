@@ -34,22 +34,25 @@ _SIZE_IS_BEHIND, _SIZE_IN_EXTRA = 1 << 3, 0xFFFF_FFFF
 _DESCRIPTOR = struct.Struct("<3L")
 
 
-class TarSource(Source):
-    """The images of tar archives, such as the shards of WebDataset.
+class _ArchiveSource(Source):
+    """The images of archives.
 
-    Archives are not compressed, since only then can a part of them be read. A `.cls` file is the label of the image
-    with the same name up to the first dot. A link has the content of the image in the same archive that it leads to.
+    Args:
+        split: the only one of which skipped entries are listed, besides those of none.
     """
 
     def __init__(
         self, storage: Storage, uri: str, files: list[str], split: str | None = None
     ) -> None:
-        """Note what to read.
-
-        Args:
-            split: the only one of which skipped entries are listed, besides those of none.
-        """
         self.storage, self.uri, self.files, self.split = storage, uri, files, split
+
+
+class TarSource(_ArchiveSource):
+    """The images of tar archives, such as the shards of WebDataset.
+
+    Archives are not compressed, since only then can a part of them be read. A `.cls` file is the label of the image
+    with the same name up to the first dot. A link has the content of the image in the same archive that it leads to.
+    """
 
     def list_entries(self, on_listed: OnListed) -> Listing:
         listing = _Archives(self.files, self.split)
@@ -101,20 +104,10 @@ class TarSource(Source):
         return open_part(self.storage, self.files[entry.file], entry.offset, entry.length)
 
 
-class ZipSource(Source):
+class ZipSource(_ArchiveSource):
     """The images of zip archives, stored or deflated."""
 
     inflates = True
-
-    def __init__(
-        self, storage: Storage, uri: str, files: list[str], split: str | None = None
-    ) -> None:
-        """Note what to read.
-
-        Args:
-            split: the only one of which skipped entries are listed, besides those of none.
-        """
-        self.storage, self.uri, self.files, self.split = storage, uri, files, split
 
     def list_entries(self, on_listed: OnListed) -> Listing:
         listing = _Archives(self.files, self.split)
