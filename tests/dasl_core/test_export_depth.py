@@ -18,7 +18,7 @@ from dasl_core.export.transformers_folder import processor_config
 from dasl_core.models.backbone import build_backbone
 from dasl_core.spec import ResolvedJobSpec, read_record, recorded_normalization
 from tests.support.exports import code_of
-from tests.support.training_world import resolved
+from tests.support.training_world import band_images, ingest, resolved
 
 NOTHING_MEASURED: dict[str, Any] = {"step": 1, "epoch": 1.0, "evaluations": []}
 DEEP = {
@@ -32,11 +32,10 @@ DEEP = {
 
 
 @pytest.fixture(scope="module")
-def deep(
-    pictures: DatasetIndex, tmp_path_factory: pytest.TempPathFactory
-) -> tuple[Path, ResolvedJobSpec]:
+def deep(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, ResolvedJobSpec]:
+    bands = ingest(band_images(tmp_path_factory.mktemp("bands")))
     folder = tmp_path_factory.mktemp("deep")
-    spec = resolved(pictures, backbone=DEEP)
+    spec = resolved(bands, backbone=DEEP, evaluate={"holdout": None})
     assert export_backbone(build_backbone(spec.backbone), spec, NOTHING_MEASURED, folder) is None
     return folder, spec
 

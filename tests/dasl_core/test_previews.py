@@ -28,7 +28,7 @@ from dasl_core.previews.pictures import picture, sketch
 from dasl_core.spec.methods.config import ResolvedMultiCropConfig
 from dasl_core.train.views import ViewMaker
 from service.cli.app import app
-from tests.support.training_world import image_folder, ingest, resolved, run, tiny_spec
+from tests.support.training_world import band_images, image_folder, ingest, resolved, run, tiny_spec
 
 Drawn = dict[int, tuple[Batch, list[Tensor]]]
 
@@ -257,13 +257,7 @@ BANDS = {"image_size": 64, "in_channels": 5, "window": (0, 4000)}
 @pytest.fixture(scope="module")
 def bands(tmp_path_factory: pytest.TempPathFactory) -> DatasetIndex:
     """Twelve images of five bands of noise."""
-    folder, random = tmp_path_factory.mktemp("bands"), np.random.default_rng(3)
-    for number in range(12):
-        pixels = random.integers(0, 4000, (80, 80, 5), dtype=np.uint16)
-        tifffile.imwrite(
-            folder / f"{number:02}.tif", pixels, photometric="minisblack", planarconfig="contig"
-        )
-    return ingest(folder)
+    return ingest(band_images(tmp_path_factory.mktemp("bands")))
 
 
 class Held(TorchDispatchMode):

@@ -11,6 +11,7 @@ from typing import Any
 from unittest.mock import patch
 
 import numpy as np
+import tifffile
 import torch
 from PIL import Image
 
@@ -41,6 +42,17 @@ def image_folder(
             noise = random.integers(-60, 60, (size[1], size[0], 3))
             pixels = np.clip(tint + noise, 0, 255).astype(np.uint8)
             Image.fromarray(pixels).save(folder / f"{number:02d}.png")
+    return root
+
+
+def band_images(root: Path, number: int = 12, size: int = 80) -> Path:
+    """Write square images of five bands of noise in 12 bits, without labels."""
+    random = np.random.default_rng(3)
+    for image in range(number):
+        pixels = random.integers(0, 4000, (size, size, 5), dtype=np.uint16)
+        tifffile.imwrite(
+            root / f"{image:02}.tif", pixels, photometric="minisblack", planarconfig="contig"
+        )
     return root
 
 
