@@ -2,7 +2,7 @@
 
 SimCLR with a ResNet-18 on JPEGs of 500x375 pixels, with the same images, batch, views, head, optimizer, precision
 (float32) and threads; in turn, each time as if for the first time: nothing is cached. In steady state means
-after the first epoch. LightlyTrain needs a virtual environment of its own, because its dependencies are not ours:
+after the first epoch. The model alone, on views that are there, tells what no loader can pass. LightlyTrain needs a virtual environment of its own, because its dependencies are not ours:
 `--lightly-train PYTHON` names its Python.
 """
 
@@ -20,15 +20,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks import own_run
+from benchmarks.gpu.own import model_alone, synthetic_views
 from benchmarks.images import write_jpegs
 from benchmarks.machine import machine, write_results
 from benchmarks.own_run import SIMCLR_VIEWS
 from benchmarks.processor_time import use_cores
+from dasl_core.data.ingest import ingest_folder
 
 RESULTS = Path(__file__).parent / "results" / "whole_training.json"
+# Steps of the model alone; the first ones, in which memory is found, don't count.
+_STEPS, _WARMUP = 15, 3
 
 
 @dataclass(frozen=True)
@@ -78,18 +84,18 @@ def main() -> int:
                 rows.append(measure(case, arguments, folder))
                 show(rows)
     kept = all(row["within_limits"] for row in rows)
-    settings = {
+    options = {
         name: value
         for name, value in vars(arguments).items()
         if name not in ("output", "lightly_train")
     }
-    settings["lightly_train"] = version_of(arguments.lightly_train)
+    options["lightly_train"] = version_of(arguments.lightly_train)
     result = {
         "within_limits": kept,
         "load_average_after": [round(load, 2) for load in os.getloadavg()],
         "rows": rows,
     }
-    write_results(arguments.output, {"machine": before, "settings": settings, "result": result})
+    write_results(arguments.output, {"machine": before, "settings": options, "result": result})
     return 0 if kept else 1
 
 
@@ -109,6 +115,7 @@ def measure(case: Case, arguments: argparse.Namespace, folder: Path) -> dict[str
         )
         for name, of_rounds in times.items()
     }
+    alone = of_model_alone(case, arguments, folder)
     ratio = median["lightly_train"].seconds / median["ours"].seconds
     steady_ratio = median["ours"].steady / median["lightly_train"].steady
     return {
@@ -116,6 +123,8 @@ def measure(case: Case, arguments: argparse.Namespace, folder: Path) -> dict[str
         "epochs": case.epochs,
         "seconds": {name: round(each.seconds, 1) for name, each in median.items()},
         "steady_images_per_second": {name: round(each.steady, 1) for name, each in median.items()},
+        "model_alone_images_per_second": round(alone, 1),
+        "steady_share_of_model_alone": round(median["ours"].steady / alone, 2),
         "seconds_rounds": {
             name: [round(each.seconds, 1) for each in of_rounds]
             for name, of_rounds in times.items()
@@ -133,8 +142,42 @@ def measure(case: Case, arguments: argparse.Namespace, folder: Path) -> dict[str
 
 def ours(case: Case, arguments: argparse.Namespace, images: Path, scratch: Path) -> Timed:
     """Train with `dasl train`."""
-    spec = {
-        "dataset": "images",
+    spec = {"dataset": "images"} | settings(case, arguments)
+    (scratch / "spec.json").write_text(json.dumps(spec))
+    command = [sys.executable, "-m", "dasl_core.standalone", str(scratch / "spec.json")]
+    command += ["--data", str(images), "--output", str(scratch / "run")]
+    seconds, _ = run(command, arguments.threads, scratch)
+    first, *_, last = sorted((scratch / "run" / "checkpoints").iterdir())
+    steps = arguments.images // arguments.batch_size * (case.epochs - 1)
+    between = last.stat().st_mtime - first.stat().st_mtime
+    return Timed(seconds, steps * arguments.batch_size / between)
+
+
+def of_model_alone(case: Case, arguments: argparse.Namespace, folder: Path) -> float:
+    """Return images per second of forward, loss, backward and update, on views that are there."""
+    device = torch.device("cpu")
+    trainer = own_run.build(
+        settings(case, arguments),
+        ingest_folder(folder / "images"),
+        folder / f"{case.size}-alone",
+        device=device,
+        threads=arguments.threads,
+    )
+    try:
+        step = model_alone(trainer, synthetic_views(trainer, device))
+        seconds = []
+        for _ in range(_STEPS):
+            started = time.perf_counter()
+            step()
+            seconds.append(time.perf_counter() - started)
+    finally:
+        trainer.close()
+    return float(arguments.batch_size / statistics.median(seconds[_WARMUP:]))
+
+
+def settings(case: Case, arguments: argparse.Namespace) -> dict[str, Any]:
+    """Return the fields of our spec that LightlyTrain has, too."""
+    return {
         "backbone": {"name": "resnet18", "image_size": case.size, "stem": "standard"},
         "method": {"name": "simclr", "hidden_dim": 2048, "projection_dim": 128, "temperature": 0.1},
         "augment": SIMCLR_VIEWS,
@@ -148,14 +191,6 @@ def ours(case: Case, arguments: argparse.Namespace, images: Path, scratch: Path)
         # LightlyTrain evaluates nothing.
         "evaluate": {"holdout": None, "every_epochs": case.epochs},
     }
-    (scratch / "spec.json").write_text(json.dumps(spec))
-    command = [sys.executable, "-m", "dasl_core.standalone", str(scratch / "spec.json")]
-    command += ["--data", str(images), "--output", str(scratch / "run")]
-    seconds, _ = run(command, arguments.threads, scratch)
-    first, *_, last = sorted((scratch / "run" / "checkpoints").iterdir())
-    steps = arguments.images // arguments.batch_size * (case.epochs - 1)
-    between = last.stat().st_mtime - first.stat().st_mtime
-    return Timed(seconds, steps * arguments.batch_size / between)
 
 
 def lightly_train(case: Case, arguments: argparse.Namespace, images: Path, scratch: Path) -> Timed:
@@ -200,7 +235,7 @@ def version_of(python: Path) -> str:
 
 def show(rows: list[dict[str, Any]]) -> None:
     """Print a table."""
-    table = Table("pixels", "epochs", "", "ours", "LightlyTrain", "ratio", "limit")
+    table = Table("pixels", "epochs", "", "ours", "LightlyTrain", "ratio", "limit", "model alone")
     for row in rows:
         for quantity, field, ratio, limit in (
             ("seconds, whole", "seconds", "ratio", "limit"),
@@ -208,7 +243,8 @@ def show(rows: list[dict[str, Any]]) -> None:
         ):
             figures = [str(row[field][name]) for name in ("ours", "lightly_train")]
             head = [str(row["size"]), str(row["epochs"]), quantity]
-            table.add_row(*head, *figures, f"{row[ratio]:.2f}", f"{row[limit]:g}")
+            alone = row["model_alone_images_per_second"] if ratio == "steady_ratio" else ""
+            table.add_row(*head, *figures, f"{row[ratio]:.2f}", f"{row[limit]:g}", str(alone))
     Console().print(table)
 
 
