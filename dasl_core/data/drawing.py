@@ -1,7 +1,6 @@
 """Drawing of images as canvases: decoded, scaled down, and placed into the upper left of a square."""
 
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 
 import numpy as np
@@ -9,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from PIL import Image
 
-from dasl_core.data.bounded_map import AHEAD_PER_THREAD, bounded_map
+from dasl_core.data.bounded_map import map_waiting
 from dasl_core.data.decode import Header, decoding_memory
 from dasl_core.data.decode.reasons import CHANGED, EMPTY, MISSING, UNREADABLE
 from dasl_core.data.index import LENGTH, DatasetIndex
@@ -78,18 +77,13 @@ class Drawer:
         """
         if self.index.source.kind not in ("folder", "list") or "://" in self.index.source.root:
             return {}
-        threads = usable_cores()
-        with ThreadPoolExecutor(threads, thread_name_prefix="look") as pool:
-            reasons = bounded_map(
-                pool, self._absence, range(len(self.index)), AHEAD_PER_THREAD * threads
-            )
-            absent = {}
-            with closing(reasons):
-                for position, why in enumerate(reasons):
-                    on_looked()
-                    if why is not None:
-                        absent[position] = why
-            return absent
+        absent = {}
+        with closing(map_waiting(usable_cores(), self._absence, range(len(self.index)))) as reasons:
+            for position, why in enumerate(reasons):
+                on_looked()
+                if why is not None:
+                    absent[position] = why
+        return absent
 
     def _absence(self, position: int) -> str | None:
         source = self.index.opened_source

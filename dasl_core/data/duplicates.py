@@ -32,7 +32,11 @@ def fingerprint(pixels: np.ndarray) -> int:
 
     0 means that the image has no structure. (Krawetz, "Kind of like that", 2013.)
     """
-    gray = pixels.mean(axis=2, dtype=np.float32)
+    # `mean` of the last axis takes four times as long.
+    gray = pixels[:, :, 0].astype(np.float32)
+    for band in range(1, pixels.shape[2]):
+        gray += pixels[:, :, band]
+    gray /= pixels.shape[2]
     small = np.asarray(Image.fromarray(gray).resize((9, 8), Image.Resampling.BOX))
     bits = np.packbits(small[:, :-1] < small[:, 1:])
     return int.from_bytes(bits.tobytes(), "big")

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
-from dasl_core.data.bounded_map import AHEAD_PER_THREAD, bounded_map
+from dasl_core.data.bounded_map import map_waiting
 from dasl_core.data.checksums import checksum_of
 from dasl_core.data.decode import Header, read_header
 from dasl_core.data.headers import KnownHeaders, identify
@@ -72,5 +71,4 @@ def _read(source: Source, entries: Sequence[Entry], threads: int) -> Iterator[He
         except ValueError as error:
             return str(error)
 
-    with ThreadPoolExecutor(threads, "headers") as pool:
-        yield from bounded_map(pool, read, entries, AHEAD_PER_THREAD * threads)
+    return map_waiting(threads, read, entries)

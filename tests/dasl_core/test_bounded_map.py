@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from dasl_core.data.bounded_map import bounded_map
+from dasl_core.data.bounded_map import bounded_map, map_waiting
 
 
 @pytest.fixture
@@ -72,3 +74,26 @@ def test_error_reaches_the_consumer_and_ends_the_work(threads: ThreadPoolExecuto
         next(results)
     threads.shutdown(wait=True)
     assert max(computed) <= 6
+
+
+@pytest.mark.parametrize("count", [0, 1, 16, 17, 60])
+@pytest.mark.parametrize("waiting_share", [0.2, 0.9])
+def test_waiting_functions_get_threads_and_others_the_callers(
+    monkeypatch: pytest.MonkeyPatch, count: int, waiting_share: float
+) -> None:
+    passed = [0.0]
+    clocks = SimpleNamespace(
+        perf_counter=lambda: passed[0], thread_time=lambda: passed[0] * (1 - waiting_share)
+    )
+    monkeypatch.setattr("dasl_core.data.bounded_map.time", clocks)
+    callers: list[int] = []
+
+    def square(number: int) -> int:
+        callers.append(threading.get_ident())
+        passed[0] += 1
+        return number * number
+
+    results = list(map_waiting(2, square, range(count)))
+    assert results == [n * n for n in range(count)]
+    in_threads = sum(caller != threading.get_ident() for caller in callers)
+    assert in_threads == (max(0, count - 16) if waiting_share > 0.5 else 0)

@@ -395,6 +395,23 @@ def test_statistics_are_of_raw_values(tmp_path: Path) -> None:
     assert list(facts.quantiles) == sorted(facts.quantiles)
 
 
+@pytest.mark.parametrize("dtype", ["uint8", "uint16", "int16", "float32"])
+@pytest.mark.parametrize("bands", [1, 3, 5])
+def test_mean_and_deviation_are_those_of_all_pixels_of_any_type(
+    tmp_path: Path, dtype: str, bands: int
+) -> None:
+    random = np.random.default_rng(bands)
+    ends = (0, 1) if dtype == "float32" else (np.iinfo(dtype).min, np.iinfo(dtype).max)
+    images = [random.uniform(*ends, (30 + n, 20, bands)).astype(dtype) for n in range(4)]
+    for number, image in enumerate(images):
+        np.save(tmp_path / f"{number}.npy", image)
+    facts = ingest_folder(tmp_path).facts()
+    pixels = np.concatenate([image.reshape(-1, bands).astype(np.float64) for image in images])
+    copies = 3 if bands == 1 else 1  # gray images are read as color
+    assert facts.mean == pytest.approx((*pixels.mean(axis=0),) * copies, rel=1e-6)
+    assert facts.std == pytest.approx((*pixels.std(axis=0),) * copies, rel=1e-6)
+
+
 SCALES = np.array([1, 10, 100, 1000, 10_000])
 
 
