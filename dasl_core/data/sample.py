@@ -171,7 +171,8 @@ def _with_statistics(pixels: PixelFacts, measured: list[_Values]) -> PixelFacts:
     mean = np.sum([each.total for each in measured], axis=0) / count
     squares = np.sum([each.squares for each in measured], axis=0) / count
     std = np.sqrt(np.maximum(squares - mean**2, 0))
-    quantiles = np.quantile(np.concatenate([each.some for each in measured]), QUANTILES)
+    values = np.concatenate([each.some for each in measured])
+    quantiles = np.quantile(values, QUANTILES, overwrite_input=True)  # copies are megabytes
     # The true ends, which the chosen pixels may lack.
     quantiles[0] = min(each.low for each in measured)
     quantiles[-1] = max(each.high for each in measured)
