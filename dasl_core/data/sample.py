@@ -136,7 +136,7 @@ def _measure(
         squares,
         float(image.min()),
         float(image.max()),
-        _choose_pixels(flat, most_pixels, seed=position).astype(np.float32).reshape(-1),
+        _choose_pixels(flat, most_pixels, seed=position).reshape(-1),
         fingerprint(image),
         thumbnail(image) if is_shown else None,
     )
@@ -171,7 +171,7 @@ def _with_statistics(pixels: PixelFacts, measured: list[_Values]) -> PixelFacts:
     mean = np.sum([each.total for each in measured], axis=0) / count
     squares = np.sum([each.squares for each in measured], axis=0) / count
     std = np.sqrt(np.maximum(squares - mean**2, 0))
-    values = np.concatenate([each.some for each in measured])
+    values = np.concatenate([each.some for each in measured], dtype=np.float32)
     quantiles = np.quantile(values, QUANTILES, overwrite_input=True)  # copies are megabytes
     # The true ends, which the chosen pixels may lack.
     quantiles[0] = min(each.low for each in measured)
