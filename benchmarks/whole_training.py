@@ -2,8 +2,8 @@
 
 SimCLR with a ResNet-18 on JPEGs of 500x375 pixels, with the same images, batch, views, head, optimizer, precision
 (float32) and threads; in turn, each time as if for the first time: nothing is cached. In steady state means
-after the first epoch. The model alone, on views that are there, tells what no loader can pass. LightlyTrain needs a virtual environment of its own, because its dependencies are not ours:
-`--lightly-train PYTHON` names its Python.
+after the first epoch. The model alone, on views that are there, tells what no loader can pass. LightlyTrain needs a
+virtual environment of its own, because its dependencies are not ours: `--lightly-train PYTHON` names its Python.
 """
 
 from __future__ import annotations

@@ -25,9 +25,8 @@ SIZE = (500, 375)
 WORK = ("index", "prepare")
 # Of an image and its canvas of 128 x 128 pixels.
 IMAGE_BYTES, CANVAS_BYTES = 45_000, 3 * 128 * 128
-# By so much the memory may grow while a slow disk takes what is written. The second half of an ingest decodes a sample of
-# bounded size: it grows by 64 and 69 MiB with a slow disk and a fast one.
-FLAT_MIB = 96
+# By so much the memory may grow while a slow disk takes what is written.
+FLAT_MIB = 64
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -1,4 +1,4 @@
-"""Results in order, of a thread pool a bounded number of them ahead of their consumer."""
+"""Results of threads in order, a bounded number of them ahead of their consumer."""
 
 import time
 from collections import deque
@@ -20,8 +20,8 @@ def map_waiting(
 ) -> Generator[Result, None, None]:
     """Yield `function(item)` for each item in order, with threads if it waits for more than half of its time.
 
-    For short functions of many calls of the system, such as the reading of a header. Each call hands Python's lock to another
-    thread and waits to have it back, so that on a fast disk two threads take twice as long as one.
+    For short functions with many system calls, such as reading a header. Each call releases Python's global lock and
+    waits for it again, so that on a fast disk two threads take twice as long as one.
     """
     began, worked = time.perf_counter(), time.thread_time()
     results = [function(item) for item in items[:_TRIED]]
