@@ -65,3 +65,15 @@ def test_refusal_of_a_store_is_no_damage_of_the_image(s3_root: str) -> None:
     with pytest.raises(OSError) as refused:
         RemoteStorage(s3_root).read("shorter.jpg", 5000, 10)
     assert is_transient(reason_of(refused.value))
+
+
+@pytest.mark.usefixtures("s3_root")
+def test_every_request_for_a_missing_bucket_is_an_os_error() -> None:
+    storage = RemoteStorage("s3://no-such-bucket/images")
+    for request in (
+        lambda: storage.read("a.jpg", 0, 10),
+        lambda: storage.info("a.jpg"),
+        lambda: list(storage.files()),
+    ):
+        with pytest.raises(OSError, match=r"no such|NoSuchBucket"):
+            request()
