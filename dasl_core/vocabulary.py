@@ -25,6 +25,18 @@ Phase = Literal["reading", "baselines", "training", "final"]
 IngestPhase = Literal["listing", "headers", "sample", "comparison"]
 """Part of an ingest: it lists the images, reads their headers, decodes a sample, and compares files of equal size."""
 
+FeatureKind = Literal["pooled", "cls", "patch"]
+"""What is embedded of an image: the backbone's pooled features, which training evaluates; a transformer's class token;
+or one vector for each of its patches."""
+
+EmbeddingFormat = Literal["parquet", "safetensors"]
+EmbeddingType = Literal["float32", "float16"]
+
+ExportFormat = Literal["onnx", "torch-export", "hf", "transformers"]
+
+ModelRunPhase = Literal["decoding", "features", "evaluation"]
+"""Part of a run on a finished model: images are decoded into the cache, then embedded, or evaluated."""
+
 Subject = Literal["raw", "untrained", "start", "backbone", "embedding"]
 """What an evaluation measures: the pixels; the backbone before training, `untrained` with random weights and `start`
 with those of `backbone.pretrained`; the backbone after training; and the L2-normalized embedding of a supervised

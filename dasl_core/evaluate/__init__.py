@@ -11,7 +11,7 @@ from dasl_core.clustering import (
     pairwise_precision_recall,
 )
 from dasl_core.clustering.kmeans import kmeans
-from dasl_core.evaluate.distances import inter_class_distances
+from dasl_core.evaluate.distances import distance_histogram, inter_class_distances
 from dasl_core.evaluate.finetune import FineTuneResult, fine_tune
 from dasl_core.evaluate.health import (
     alignment,
@@ -20,9 +20,9 @@ from dasl_core.evaluate.health import (
     mean_norm,
     uniformity,
 )
-from dasl_core.evaluate.knn import knn_accuracy
+from dasl_core.evaluate.knn import knn_accuracy, nearest_neighbors
 from dasl_core.evaluate.linear import LinearProbeResult, RateResult, linear_probe
-from dasl_core.evaluate.retrieval import recall_at_k
+from dasl_core.evaluate.retrieval import instance_recall_at_1, recall_at_k
 from dasl_core.tensors import NotFiniteError
 
 __all__ = [
@@ -33,13 +33,16 @@ __all__ = [
     "alignment",
     "clustering_metrics",
     "dimension_std",
+    "distance_histogram",
     "effective_rank",
     "fine_tune",
+    "instance_recall_at_1",
     "inter_class_distances",
     "kmeans",
     "knn_accuracy",
     "linear_probe",
     "mean_norm",
+    "nearest_neighbors",
     "nmi",
     "normalized_mutual_information",
     "pairwise_f1",

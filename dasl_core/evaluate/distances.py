@@ -80,6 +80,34 @@ def inter_class_distances(x: Tensor | np.ndarray, y: Tensor | np.ndarray) -> dic
     }
 
 
+@torch.no_grad()
+def distance_histogram(
+    x: Tensor | np.ndarray, y: Tensor | np.ndarray, bins: int
+) -> tuple[list[int], float]:
+    """Histogram over [0, 2] of the distances that `inter_class_distances` describes, and their mean.
+
+    Raises:
+        ValueError: shapes do not fit, or all samples have one label.
+    """
+    x = tensors.feature_matrix(x, "x", min_rows=2)
+    y = tensors.label_vector(y, "y", x.shape[0], x.device)
+    if bool((y == y[0]).all()):
+        raise ValueError("y must hold at least two different labels; all are equal")
+    counts = torch.zeros(bins, dtype=torch.int64, device=x.device)
+    total = 0.0
+    with tensors.exact_products(x.device):
+        for rows, columns in tensors.pair_tiles(x.shape[0]):
+            first, second = (tensors.unit_rows(x[part].double()) for part in (rows, columns))
+            differ = y[rows, None] != y[columns]
+            if rows == columns:
+                differ = differ.triu(1)
+            distances = tensors.squared_distances(first, second)[differ].clamp_(0, 4).sqrt_()
+            total += float(distances.sum())
+            places = (distances * (bins / 2)).long().clamp_(max=bins - 1)
+            counts += torch.bincount(places, minlength=bins)
+    return counts.tolist(), total / int(counts.sum())
+
+
 def _quantiles(histogram: Tensor) -> list[float]:
     """The middle of the bin that holds the distance of each quantile."""
     cumulative = histogram.cumsum(0)

@@ -77,6 +77,34 @@ def knn_accuracy(
     return int(correct) / queries.shape[0]
 
 
+@torch.no_grad()
+def nearest_neighbors(
+    queries: Tensor,
+    bank: Tensor,
+    positions: Tensor,
+    k: int,
+    group: dist.ProcessGroup | None = None,
+) -> tuple[Tensor, Tensor]:
+    """Similarities and positions (Q, K) of the nearest samples of a bank, nearest first, by cosine.
+
+    K is `k`, or the size of a smaller bank.
+
+    Args:
+        queries: (Q, d) features.
+        bank: (N, d) features; with a group, this rank's part of them, which may be empty.
+        positions: (N,) int64: what the samples of the bank are called.
+        k: number of neighbors.
+        group: as for `knn_accuracy`.
+    """
+    with tensors.exact_products(bank.device):
+        unit = tensors.unit_rows(queries).to(bank)
+        similarity, neighbor = _nearest(unit, bank, positions.to(bank.device), k)
+        if group_size(group) > 1:
+            similarity, neighbor = _nearest_of_all(similarity, neighbor, k, group)
+    found = int(similarity.isfinite().sum(dim=1).min()) if len(similarity) else 0
+    return similarity[:, :found].cpu(), neighbor[:, :found].cpu()
+
+
 def _bank(train_x: Tensor | np.ndarray, group: dist.ProcessGroup | None) -> Tensor:
     """Check this rank's part of the bank. If one rank's is not finite, all raise: none waits for another."""
     if group_size(group) == 1:

@@ -92,3 +92,19 @@ def recall_at_k(
             hit = has_partner & (before[:, None] < limits)
             hits += hit.sum(dim=0)
     return {k: count / len(y) for k, count in zip(values, hits.tolist(), strict=True)}
+
+
+def instance_recall_at_1(views: Tensor | np.ndarray, images: Tensor | np.ndarray) -> float:
+    """R@1 of views: the share of views whose nearest image is the one that they were drawn from.
+
+    It needs no labels. A neighbor drawn at random gives 1/N, and so do features that are all equal.
+
+    Args:
+        views: (N, d) features of a random view of each image.
+        images: (N, d) features of the images.
+
+    Raises:
+        ValueError: the shapes do not fit; the message names the argument.
+    """
+    itself = torch.arange(len(images))
+    return recall_at_k(views, itself, (1,), gallery=(images, itself))[1]

@@ -1,5 +1,8 @@
 """The contact sheet of a preview: a row for each image, a column for each view."""
 
+from pathlib import Path
+
+import matplotlib
 from PIL import Image, ImageDraw, ImageFont
 
 from dasl_core.previews.drawing import Drawing, Row
@@ -37,7 +40,7 @@ class ContactSheet:
         width = max(self._lefts[-1] + max(self._sides[-1], 6 * _TEXT) + _GAP, 3 * _CELL)
         height = self._top + drawing.images * self._row_height
         self.picture = Image.new("RGB", (width, height), _PAPER)
-        self._pen, self._font = ImageDraw.Draw(self.picture), ImageFont.load_default(_TEXT)
+        self._pen, self._font = ImageDraw.Draw(self.picture), _font()
         self._index, self._added = drawing.index, 0
         self._write(_GAP, _GAP // 2, _title(drawing), _INK)
         names = [("original", "fitted"), *_names(drawing)]
@@ -64,6 +67,13 @@ class ContactSheet:
         while self._pen.textlength(shown, self._font) > room and len(shown) > 4:
             shown = cut(shown, len(shown) - 1) if shown.endswith("...") else shown[:-4] + "..."
         self._pen.text((x, y), shown, ink, self._font)
+
+
+def _font() -> ImageFont.FreeTypeFont:
+    """Return the font of the plots, which has the letters of more languages than Pillow's."""
+    return ImageFont.truetype(
+        Path(matplotlib.get_data_path(), "fonts", "ttf", "DejaVuSans.ttf"), _TEXT
+    )
 
 
 def _title(drawing: Drawing) -> str:

@@ -1,0 +1,111 @@
+"""What the titles and captions of plots say about a run."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import date
+from typing import Any
+
+from dasl_core.headlines import name_of, text_of
+from dasl_core.spec import METHODS, ResolvedJobSpec
+from dasl_core.verdict import Anchors
+from dasl_core.vocabulary import BEFORE_TRAINING, Subject
+
+Record = Mapping[str, Any]
+"""An evaluation: step, epoch, subject and metrics, as in the progress of a run."""
+
+
+@dataclass(frozen=True)
+class RunFacts:
+    """A run, as its plots describe it.
+
+    Attributes:
+        spec: resolved.
+        searched: number of training images among which neighbors are searched.
+        classes: number of classes; None without labels.
+        evaluations: oldest first.
+        losses: mean loss of each epoch, NaN where none was finite.
+        epochs: means of step metrics of the last epochs, by name.
+        verdict: its message; None without one.
+        automatic: settings that have the value that "auto" chooses.
+    """
+
+    spec: ResolvedJobSpec
+    day: date
+    images: int
+    train_images: int
+    held_out: int
+    searched: int
+    classes: int | None
+    anchors: Anchors
+    evaluations: Sequence[Record] = ()
+    losses: Sequence[float] = ()
+    epochs: Sequence[Mapping[str, float]] = ()
+    verdict: str | None = None
+    steps_per_epoch: int = 0
+    automatic: frozenset[str] = frozenset()
+
+    @property
+    def method(self) -> str:
+        """The method and its regularizers, as papers write them: `SimCLR + DAR`."""
+        about = METHODS[self.spec.method.name].__doc__ or self.spec.method.name
+        parts = [re.split(r"\s*[(:]", about, maxsplit=1)[0]]
+        parts += ["DAR"] * bool(self.spec.dar is not None and self.spec.dar.active)
+        parts += ["SEC"] * bool(self.spec.sec is not None and self.spec.sec.weight)
+        return " + ".join([*parts, *self.spec.rivals.active()])
+
+    @property
+    def subtitle(self) -> str:
+        """Data set, method, network, images and day, on one line."""
+        spec = self.spec
+        evaluated = "" if spec.evaluate.dataset is None else f" of {spec.evaluate.dataset}"
+        parts = [
+            spec.dataset,
+            self.method,
+            f"{spec.backbone.name} at {spec.backbone.image_size} px",
+            f"{count(self.train_images, 'training image')}, {self.held_out:,} held out{evaluated}",
+            f"{self.day.day} {self.day:%B %Y}",
+        ]
+        return " · ".join(parts)
+
+    @property
+    def trained_subject(self) -> Subject:
+        """The subject that the plots show after training."""
+        return "embedding" if self.spec.evaluate.on == "embedding" else "backbone"
+
+    def series(self, metric: str, *subjects: Subject) -> list[tuple[float, float]]:
+        """Return (epoch, value) of a metric, of the start and all evaluations of some subjects."""
+        return [
+            (float(e["epoch"]), float(e["metrics"][metric]))
+            for e in self.evaluations
+            if e["subject"] in subjects and isinstance(e["metrics"].get(metric), int | float)
+        ]
+
+    def before(self, metric: str) -> float | None:
+        """Return a metric of the network before training."""
+        values = self.series(metric, *BEFORE_TRAINING)
+        return values[0][1] if values else None
+
+    def raw(self, metric: str) -> float | None:
+        """Return a metric of raw pixels."""
+        values = self.series(metric, "raw")
+        return values[0][1] if values else None
+
+    def resolution(self, metric: str) -> str:
+        """Say what one image counts in an accuracy: `30 images: one is 3.3 %`."""
+        if self.held_out < 1:
+            return ""
+        return f"{count(self.held_out, 'image')}; one is {text_of(metric, 1 / self.held_out)}"
+
+
+def count(number: int, noun: str) -> str:
+    """Return a number with its noun: `1 image`, `2,000 images`."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def title_of(metric: str) -> str:
+    """Return the name of a metric as a title: with a capital, but `k-NN`."""
+    name = name_of(metric).replace("_", " ")
+    return name if name.startswith("k-") else name[0].upper() + name[1:]

@@ -1,0 +1,278 @@
+"""Plots of a run: what they show is collected at each evaluation, and drawn at the end."""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from dasl_core.data.image_set import spacing
+from dasl_core.distributed import all_ranks, gather_objects_to_rank0, rank
+from dasl_core.evaluate import distance_histogram, nearest_neighbors
+from dasl_core.plots import data as plotted
+from dasl_core.plots.facts import RunFacts
+from dasl_core.plots.history import BINS, Histogram, History, Shown
+from dasl_core.plots.images import ShownImages
+from dasl_core.plots.projection import aligned, principal_components
+from dasl_core.plots.settings import automatic_settings
+from dasl_core.spec import ResolvedJobSpec
+from dasl_core.train.data import TrainingData
+from dasl_core.train.evaluation import Evaluator
+from dasl_core.train.progress import Progress, RunLength
+from dasl_core.train.reporter import Reporter
+from dasl_core.verdict import Anchors
+from dasl_core.vocabulary import Subject
+
+# Held-out images on the map, at most, where there are more images to train on than fit beside them.
+HELD_OUT_ON_MAP = 2_048
+# Images whose distances are counted: half a million pairs.
+COUNTED = 1_024
+
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass
+class Plotter:
+    """Collects what plots show at each evaluation, and publishes it: as data then, as pictures at the end.
+
+    It is a `FeatureObserver`; all ranks call it alike, and rank 0 keeps what they found.
+
+    Attributes:
+        evaluator: None when no images are held out; then only the curves are drawn.
+        control: CPU group of all ranks; None with one rank.
+        history: what the plots show, a part of the training state.
+    """
+
+    spec: ResolvedJobSpec
+    data: TrainingData
+    evaluator: Evaluator | None
+    length: RunLength
+    progress: Progress
+    reporter: Reporter
+    scratch: Path
+    control: dist.ProcessGroup | None
+    history: History = field(default_factory=History)
+    _features: tuple[Tensor, Tensor, np.ndarray] | None = (
+        None  # similarities, positions, features on the map
+    )
+    _embeddings: tuple[Histogram | None, Histogram] | None = None
+    _has_thumbnails: bool = False
+    _failed: bool = False
+
+    @property
+    def searched_every(self) -> int:
+        """Stride of the training images among which neighbors are searched."""
+        return 1 if self.evaluator is None else self.evaluator.searched_every
+
+    def on_map(self) -> list[int]:
+        """Return the images of the map: held-out images, then those to train on."""
+        held_out, searched = (
+            len(self.data.held_out),
+            -(-len(self.data.train) // self.searched_every),
+        )
+        most = plotted.ON_MAP
+        shown = min(held_out, max(HELD_OUT_ON_MAP, most - searched))
+        first = range(0, held_out, spacing(held_out, shown))
+        stride = self._train_stride(len(first))
+        return [*first, *(held_out + at for at in range(0, len(self.data.train), stride))]
+
+    def _train_stride(self, held_out_shown: int) -> int:
+        searched = -(-len(self.data.train) // self.searched_every)
+        return self.searched_every * spacing(searched, plotted.ON_MAP - held_out_shown)
+
+    def features(self, held_out: Tensor, bank: Tensor, positions: np.ndarray) -> None:
+        """Find the neighbors of the queries, and the features of the images of the map."""
+        queries = torch.from_numpy(plotted.queries_of(len(held_out))).to(held_out.device)
+        k = plotted.NEIGHBORS
+        in_train, train_positions = nearest_neighbors(
+            held_out[queries], bank, torch.from_numpy(positions), k, all_ranks()
+        )
+        itself = torch.arange(len(held_out))
+        # One more: each finds itself.
+        similarity, position = nearest_neighbors(held_out[queries], held_out, itself, k + 1)
+        own = position == queries.cpu()[:, None]
+        similarity = similarity.masked_fill(own, -torch.inf)
+        similarity = torch.cat([similarity, in_train.to(similarity)], dim=1)
+        position = torch.cat([position, train_positions + len(held_out)], dim=1)
+        similarity, order = similarity.sort(dim=1, descending=True, stable=True)
+        found = min(k, len(held_out) - 1 + len(self.data.train))
+        found = min(found, int(similarity.isfinite().sum(dim=1).min()))
+        position = position.gather(1, order)
+
+        shown = [each for each in self.on_map() if each < len(held_out)]
+        stride = self._train_stride(len(shown))
+        mine = np.flatnonzero(positions % stride == 0)
+        part = bank[torch.from_numpy(mine).to(bank.device)].cpu().numpy()
+        parts = gather_objects_to_rank0(part, self.control)
+        if parts is None:
+            return
+        held = held_out[torch.tensor(shown, device=held_out.device)].cpu().numpy()
+        on_map = np.concatenate([held, *(each for each in parts if len(each))])
+        self._features = (similarity[:, :found], position[:, :found], on_map)
+
+    def embeddings(self, phi: Tensor, labels: Tensor | None) -> None:
+        """Count the norms of the embeddings that the loss compares, and their distances."""
+        if rank() != 0:
+            return
+        norms = Histogram.of(torch.linalg.vector_norm(phi.double(), dim=1).cpu().numpy())
+        every = spacing(len(phi), COUNTED)
+        phi = phi[::every]
+        y = torch.arange(len(phi)) if labels is None else labels[::every]
+        distances = None
+        if torch.unique(y).numel() > 1:
+            counts, mean = distance_histogram(phi, y, BINS)
+            distances = Histogram(0.0, 2.0, counts, mean)
+        self._embeddings = (distances, norms)
+
+    def record(self, step: int, epoch: float, subject: Subject) -> None:
+        """Add what was observed since the last call to the history, and publish the data. On all ranks."""
+        features, embeddings = self._features, self._embeddings
+        self._features = self._embeddings = None
+        if features is None or embeddings is None:
+            return
+        similarity, position, on_map = features
+        distances, norms = embeddings
+
+        def add() -> None:
+            coordinates, explained = principal_components(on_map)
+            earlier = [each for each in self.history.evaluations if each.step != step]
+            if earlier:
+                coordinates = aligned(coordinates, earlier[-1].map)
+            found, cosines = position.numpy(), similarity.numpy().astype(np.float32)
+            self.history.add(
+                Shown(
+                    step, epoch, subject, found, cosines, coordinates, explained, distances, norms
+                )
+            )
+            self._publish_data()
+
+        self._publishing(add)
+
+    def publish(self, anchors: Anchors) -> None:
+        """Draw and publish all pictures, and the report. A full disk is reported: the run is over.
+
+        Only rank 0 does; there is nothing to wait for.
+        """
+        if rank() == 0:
+            self._publishing(lambda: self._publish_pictures(anchors))
+
+    def state_dict(self) -> list[dict[str, Any]]:
+        """Return the history, for the training state."""
+        return [
+            each | {name: torch.from_numpy(each[name]) for name in ("neighbors", "similarities", "map")}
+            for each in self.history.state_dict()
+        ]  # fmt: skip
+
+    def load_state_dict(self, state: list[dict[str, Any]]) -> None:
+        """Restore a `state_dict`, if it is of the same images."""
+        self.history.load_state_dict(state)
+        if self.evaluator is None or any(
+            len(each.map) != len(self.on_map()) for each in self.history.evaluations
+        ):
+            self.history = History()
+
+    def _publishing(self, publish: Callable[[], None]) -> None:
+        """Publish; report a failure once. No plot may end a run: not one on a full disk, nor one that is not drawn."""
+        try:
+            publish()
+        except Exception as error:
+            logger.warning("the plots could not be written", exc_info=True)
+            if not self._failed:
+                message = f"The plots could not be written: {error}"
+                self.reporter.event("pictures_missing", message, {"step": self.progress.step})
+            self._failed = True
+
+    def facts(self, anchors: Anchors) -> RunFacts:
+        """Return what the titles of plots say."""
+        labels = self.data.held_out.index.labels
+        verdict = self.progress.verdict
+        return RunFacts(
+            spec=self.spec,
+            day=date.today(),
+            images=len(self.data.index),
+            train_images=len(self.data.train),
+            held_out=len(self.data.held_out),
+            searched=-(-len(self.data.train) // self.searched_every),
+            classes=None if labels is None else len(self.data.held_out.index.class_names),
+            anchors=anchors,
+            evaluations=self.progress.evaluations,
+            losses=[math.nan if loss is None else loss for loss in self.progress.losses],
+            epochs=self.progress.drawn_epochs(),
+            verdict=None if verdict is None else str(verdict["message"]),
+            steps_per_epoch=self.length.steps_per_epoch,
+        )
+
+    @property
+    def _images(self) -> ShownImages:
+        return ShownImages(self.data.held_out, self.data.train)
+
+    def _publish_data(self) -> None:
+        run = self.facts(Anchors())
+        content, sheet = plotted.neighbors_data(self.history, self._images, run)
+        self._write("neighbours.json", _json(content))
+        self._write(plotted.NEIGHBORS_SHEET, sheet)
+        self._write("map.json", _json(plotted.map_data(self.history)))
+        self._write(
+            "histograms.json", _json(plotted.histograms_data(self.history, run.classes is not None))
+        )
+        if not self._has_thumbnails:
+            index, sheet = plotted.thumbnails(self._images, self.on_map())
+            self._write(plotted.THUMBNAILS_INDEX, _json(index))
+            self._write(plotted.THUMBNAILS, sheet)
+            self._has_thumbnails = True
+
+    def _publish_pictures(self, anchors: Anchors) -> None:
+        # Imported late: Matplotlib would delay the first step of every rank, and needs a writable folder of its own.
+        from dasl_core.plots import histograms, maps, neighbors
+        from dasl_core.plots.curves import draw_curves
+        from dasl_core.plots.report import write_report
+        from dasl_core.plots.style import svg_of
+
+        automatic = frozenset(automatic_settings(self.spec, self.data.index.facts()))
+        run = replace(self.facts(anchors), automatic=automatic)
+        drawn = {"curves": draw_curves(run, self.scratch / "curves.png")}
+        images = self._images
+        if self.history.evaluations:
+            if not self._has_thumbnails:  # a resumed run: the files may be in no store
+                self._publish_data()
+            newest = self.history.evaluations[-1]
+            if newest.neighbors.size:
+                drawn["neighbours"] = neighbors.draw_neighbors(
+                    self.history, images, run, self.scratch / "neighbours.png"
+                )
+            drawn["map"] = maps.draw_map(
+                self.history, images, self.on_map(), run, self.scratch / "map.png"
+            )
+            drawn["distances"] = histograms.draw_distances(
+                self.history, run, self.scratch / "distances.png"
+            )
+            drawn["norms"] = histograms.draw_norms(self.history, run, self.scratch / "norms.png")
+        for name in drawn:
+            self.reporter.artifact(self.scratch / f"{name}.png")
+        svgs = {
+            name: svg_of(figure, name) for name, figure in drawn.items() if name != "neighbours"
+        }
+        report = self.scratch / "report.html"
+        write_report(run, svgs, self.history, images, report)
+        self.reporter.artifact(report)
+
+    def _write(self, name: str, content: bytes) -> None:
+        path = self.scratch / name
+        path.write_bytes(content)
+        self.reporter.artifact(path)
+
+
+def _json(content: Mapping[str, Any]) -> bytes:
+    text = json.dumps(content, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    return text.encode()
