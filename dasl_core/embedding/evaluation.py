@@ -1,0 +1,87 @@
+"""Evaluation of a finished backbone on the images of another data set, as training evaluates it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from dasl_core.data.canvases import Canvases
+from dasl_core.data.image_set import ImageSet
+from dasl_core.data.index import DatasetIndex
+from dasl_core.data.split import split
+from dasl_core.data.unreadable import too_many, unreadable_error
+from dasl_core.embedding.backbone import TrainedBackbone
+from dasl_core.spec import ResolvedEvaluate
+from dasl_core.train.evaluation import Evaluator
+
+Metrics = dict[str, float]
+
+
+class Evaluated(NamedTuple):
+    """What `evaluate_backbone` measured, and the number of images that were evaluated."""
+
+    metrics: dict[str, Metrics]
+    images: int
+
+
+def evaluate_backbone(
+    backbone: TrainedBackbone,
+    index: DatasetIndex,
+    name: str,
+    settings: ResolvedEvaluate,
+    *,
+    cache: Path | None,
+    threads: int,
+    on_decoded: Callable[[int], None] = lambda images: None,
+    at_work: Callable[[], None] = lambda: None,
+) -> Evaluated:
+    """Compute all metrics of the held-out images, by subject: "backbone", and with labels "raw", of the raw pixels.
+
+    The other images are the bank of k-NN, and what the probes learn from.
+
+    Args:
+        name: of the data set, for messages.
+        settings: as `dasl_core.spec.finished.resolve_evaluation` returns them.
+        cache: as of `ImagesWithFeatures`, as are `threads` and `on_decoded`.
+        at_work: called repeatedly during all other work; may raise to end it.
+
+    Raises:
+        ValueError: too many images cannot be read, or the settings do not fit those that can.
+    """
+    spec = backbone.spec.model_copy(update={"evaluate": settings})
+    backbone = replace(backbone, spec=spec)
+    canvases = Canvases(
+        index,
+        spec.backbone.image_size,
+        spec.backbone.in_channels,
+        cache=cache,
+        threads=threads,
+        form=spec.train.image_cache,
+        on_read=on_decoded,
+    )
+    try:
+        if too_many(len(canvases.unreadable), len(index)):
+            raise ValueError(unreadable_error(name, index, canvases.unreadable))
+        parts, damaged = split(index, settings.holdout), list(canvases.unreadable)
+        train = ImageSet(canvases, np.setdiff1d(parts.train, damaged))
+        held_out = ImageSet(canvases, np.setdiff1d(parts.held_out, damaged))
+        if settings.holdout is None:
+            train, held_out = held_out, train
+        if not len(held_out):
+            raise ValueError(f"none of the images of {name} that can be read is held out")
+        evaluator = Evaluator(
+            settings, backbone.encoder(keepalive=at_work, check=at_work), train, held_out
+        )
+        metrics = {}
+        if evaluator.labels is not None:
+            metrics["raw"] = evaluator.raw_pixels()
+        # Fine-tuning trains a copy.
+        backbone.network.requires_grad_(bool(settings.finetune))
+        metrics["backbone"] = evaluator.backbone(backbone.network, final=True)
+        return Evaluated(metrics, len(held_out))
+    finally:
+        canvases.close()

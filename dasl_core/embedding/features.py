@@ -1,0 +1,148 @@
+"""Features of all readable images of a data set, batch by batch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch.nn.functional as F
+from torch import Tensor
+
+from dasl_core.data.canvases import Canvases
+from dasl_core.data.image_set import ImageSet
+from dasl_core.data.index import DatasetIndex
+from dasl_core.data.unreadable import too_many, unreadable_error
+from dasl_core.embedding.backbone import TrainedBackbone
+from dasl_core.train.features import FEATURE_BATCH
+from dasl_core.vocabulary import EmbeddingType, FeatureKind
+
+OnProgress = Callable[[int], None]
+"""Called with the number of images done so far."""
+
+
+@dataclass(frozen=True)
+class FeatureBatch:
+    """Features of some images.
+
+    Attributes:
+        keys: of the images in their source.
+        labels: names of their classes; None without labels.
+        features: (n, d), or (n, patches, d).
+    """
+
+    keys: list[str]
+    labels: list[str] | None
+    features: np.ndarray
+
+
+class ImagesWithFeatures:
+    """The images of a data set, decoded as for the training of a backbone, and their features.
+
+    Attributes:
+        unreadable: reasons of the images that are left out, by position; those that only their turn shows are added
+            then.
+    """
+
+    def __init__(
+        self,
+        backbone: TrainedBackbone,
+        index: DatasetIndex,
+        *,
+        cache: Path | None,
+        threads: int,
+        on_decoded: OnProgress = lambda images: None,
+    ) -> None:
+        """Open the images; those that the cache lacks are decoded into it.
+
+        Args:
+            cache: folder of the cache of decoded images of the data set, which trainings share; None: decode each
+                image when it is read.
+            threads: that decode images which are not cached.
+            on_decoded: called while the cache is built.
+        """
+        spec = backbone.spec
+        self.backbone, self.index = backbone, index
+        self._canvases = Canvases(
+            index,
+            spec.backbone.image_size,
+            spec.backbone.in_channels,
+            cache=cache,
+            threads=threads,
+            form=spec.train.image_cache,
+            on_read=on_decoded,
+        )
+        self._shape: tuple[int, ...] = ()
+        self._readable = np.setdiff1d(np.arange(len(index)), list(self.unreadable))
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of the features of an image, once `batches` has yielded some."""
+        return self._shape
+
+    @property
+    def unreadable(self) -> dict[int, str]:
+        """Reasons of the images that cannot be read, by position."""
+        return self._canvases.unreadable
+
+    def check(self, name: str) -> None:
+        """Check that most images can be read.
+
+        Raises:
+            ValueError: too many cannot; the message has examples.
+        """
+        if too_many(len(self.unreadable), len(self.index)):
+            raise ValueError(unreadable_error(name, self.index, self.unreadable))
+
+    def batches(
+        self,
+        kind: FeatureKind = "pooled",
+        *,
+        normalize: bool = False,
+        dtype: EmbeddingType = "float32",
+        on_done: OnProgress = lambda images: None,
+    ) -> Iterator[FeatureBatch]:
+        """Yield the features of all images that can be read, in the order of the index.
+
+        Args:
+            normalize: scale each vector to length 1.
+            dtype: of the features. Those of float16 are computed as the others, then rounded.
+            on_done: called with the number of images that are embedded, or left out.
+
+        Raises:
+            SpecError: the backbone has no such features.
+        """
+        images = ImageSet(self._canvases, self._readable)
+        encode, encoder = self.backbone.encode(kind), self.backbone.encoder()
+        positions, left_out = np.arange(len(images)), len(self.index) - len(images)
+        with closing(encoder.batches(encode, images, positions)) as computed:
+            for number, features in enumerate(computed):
+                start = number * FEATURE_BATCH
+                chosen = self._readable[start : start + FEATURE_BATCH]
+                batch = self._batch(chosen, features, normalize, dtype)
+                self._shape = batch.features.shape[1:]
+                if batch.keys:
+                    yield batch
+                on_done(left_out + start + len(chosen))
+
+    def _batch(
+        self, positions: np.ndarray, features: Tensor, normalize: bool, dtype: EmbeddingType
+    ) -> FeatureBatch:
+        # Without a cache, only reading them shows which images are damaged.
+        read = [at for at, each in enumerate(positions.tolist()) if each not in self.unreadable]
+        if normalize:
+            features = F.normalize(features, dim=-1)
+        rows = features.cpu().numpy().astype(dtype, copy=False)
+        if len(read) < len(positions):
+            positions, rows = positions[read], rows[read]
+        numbers = self.index.labels
+        names = None
+        if numbers is not None:
+            names = [self.index.class_names[number] for number in numbers[positions].tolist()]
+        return FeatureBatch([self.index.paths[at] for at in positions.tolist()], names, rows)
+
+    def close(self) -> None:
+        """Stop the decoding threads, and release the cache."""
+        self._canvases.close()

@@ -1,0 +1,59 @@
+"""The features of a single image file, as an embedding of its data set would have them."""
+
+from __future__ import annotations
+
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from dasl_core.data.decode import read_header
+from dasl_core.data.ingest import ingest_folder
+from dasl_core.embedding.backbone import TrainedBackbone
+from dasl_core.embedding.features import ImagesWithFeatures
+from dasl_core.spec import DatasetFacts
+from dasl_core.spec.finished import images_problem
+from dasl_core.vocabulary import FeatureKind
+
+
+class QueryEncoder:
+    """Embeds image files one by one. The decoder is that of data sets, and so are canvas, crop and normalization.
+
+    Args:
+        facts: about the data set with which images are compared; their values are converted as there.
+    """
+
+    def __init__(self, backbone: TrainedBackbone, facts: DatasetFacts, kind: FeatureKind) -> None:
+        self.backbone, self.facts, self.kind = backbone, facts, kind
+
+    def embed(self, content: bytes) -> Tensor:
+        """Return the features (d,) of the content of an image file.
+
+        Raises:
+            ValueError: it is not an image that can be read, or does not fit the backbone; the message is the reason.
+        """
+        with tempfile.TemporaryDirectory(prefix="dasl-query-") as name:
+            # The extension matters only where the content does not tell the format.
+            file = Path(name) / "image.png"
+            file.write_bytes(content)
+            with file.open("rb") as opened:
+                read_header(opened, file.name)  # raises a reason without a path
+            index = ingest_folder(name, 1)
+            # Its values are those of the data set once it is decoded.
+            dtype = self.facts.dtype
+            facts = index.facts().model_copy(update={"dtype": dtype, "quantiles": None})
+            backbone = self.backbone.spec.backbone
+            if problem := images_problem("the image", facts, self.facts, backbone):
+                raise ValueError(f"it {problem.message}")
+            index = replace(index, pixels=replace(index.pixels, dtype=dtype))
+            images = ImagesWithFeatures(self.backbone, index, cache=None, threads=1)
+            try:
+                [batch] = images.batches(self.kind)
+            except ValueError as error:
+                reason = next(iter(images.unreadable.values()), str(error))
+                raise ValueError(reason) from error
+            finally:
+                images.close()
+        return torch.from_numpy(batch.features[0])
