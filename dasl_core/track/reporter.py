@@ -1,0 +1,142 @@
+"""A reporter that also passes metrics on to trackers."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from dasl_core.spec.track import Track
+from dasl_core.track.delivery import CLOSE_SECONDS, Delivery
+from dasl_core.track.thinning import Thinner
+from dasl_core.track.tracker import Ending, Point, TrackedRun, Tracker
+from dasl_core.train.reporter import Reporter
+from dasl_core.vocabulary import Desired, Phase, Subject, TrainingOutcome
+
+
+class TrackingReporter:
+    """Context manager that passes reports on to another reporter, and metrics to the trackers of the spec.
+
+    On exit, the trackers have `CLOSE_SECONDS` to record how the run ended: as `ended` was told, else it failed.
+
+    Args:
+        superseded: errors after which a newer attempt continues the run.
+    """
+
+    def __init__(
+        self,
+        reporter: Reporter,
+        run: TrackedRun,
+        *,
+        superseded: tuple[type[BaseException], ...] = (),
+    ) -> None:
+        self._reporter, self._run, self._superseded = reporter, run, superseded
+        self._ending: Ending = "failed"
+        self._thinner = Thinner()
+        self._deliveries: list[Delivery] = []
+
+    def __enter__(self) -> Self:
+        trackers = trackers_of(self._run.spec.track, self._run)
+        self._deliveries = [Delivery(tracker, self._reporter) for tracker in trackers]
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if isinstance(error, KeyboardInterrupt | SystemExit):
+            return  # a second Ctrl-C: the threads end with the process
+        if isinstance(error, self._superseded):
+            self._ending = "superseded"
+        deadline = time.monotonic() + CLOSE_SECONDS
+        for delivery in self._deliveries:
+            delivery.end(self._ending)
+        for delivery in self._deliveries:
+            delivery.wait(deadline)
+
+    def ended(self, outcome: TrainingOutcome) -> None:
+        """Note how the training ended."""
+        self._ending = outcome
+
+    def metrics(self, points: list[dict[str, Any]]) -> None:
+        """Pass the points on; trackers get them as `train/NAME`."""
+        self._reporter.metrics(points)
+        self._track(
+            [
+                Point(
+                    each["step"],
+                    each["time"],
+                    {f"train/{name}": value for name, value in each["values"].items()},
+                )
+                for each in points
+            ]
+        )
+
+    def progress(self, progress: dict[str, Any]) -> None:
+        """Pass it on."""
+        self._reporter.progress(progress)
+
+    def phase(self, name: Phase, message: str) -> None:
+        """Pass it on."""
+        self._reporter.phase(name, message)
+
+    def keepalive(self) -> Desired:
+        """Pass it on."""
+        return self._reporter.keepalive()
+
+    def evaluation(
+        self, step: int, epoch: float, subject: Subject, metrics: dict[str, float]
+    ) -> None:
+        """Pass the metrics on; trackers get them as `SUBJECT/NAME`."""
+        self._reporter.evaluation(step, epoch, subject, metrics)
+        values = {f"{subject}/{name}": value for name, value in metrics.items()}
+        self._track([Point(step, time.time(), values)])
+
+    def checkpoint(
+        self, folder: Path, step: int, epoch: float, metrics: dict[str, float], final: bool
+    ) -> None:
+        """Pass it on; then trackers store what they have, as the next attempt continues from here."""
+        self._reporter.checkpoint(folder, step, epoch, metrics, final)
+        for delivery in self._deliveries:
+            delivery.publish()
+
+    def artifact(self, file: Path) -> None:
+        """Pass it on."""
+        self._reporter.artifact(file)
+
+    def event(self, type: str, message: str, data: dict[str, Any]) -> None:
+        """Pass it on."""
+        self._reporter.event(type, message, data)
+
+    def desired(self) -> Desired:
+        """Pass it on."""
+        return self._reporter.desired()
+
+    def _track(self, points: list[Point]) -> None:
+        if not self._deliveries:
+            return
+        kept = [point for point in map(self._thinner.take, points) if point.values]
+        for delivery in self._deliveries:
+            delivery.put(kept)
+
+
+def trackers_of(track: Track, run: TrackedRun) -> list[Tracker]:
+    """Return the trackers that a spec names."""
+    # Imported late, as most runs have at most one of them.
+    trackers: list[Tracker] = []
+    if track.tensorboard:
+        from dasl_core.track.tensorboard import TensorBoard
+
+        trackers.append(TensorBoard(run))
+    if track.mlflow is not None:
+        from dasl_core.track.mlflow import MLflowServer
+
+        trackers.append(MLflowServer(track.mlflow, run))
+    if track.wandb is not None:
+        from dasl_core.track.wandb import OfflineWandB
+
+        trackers.append(OfflineWandB(track.wandb, run))
+    return trackers
