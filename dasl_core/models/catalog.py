@@ -1,4 +1,4 @@
-"""Generate `dasl_core/spec/backbones.json`: `python -m dasl_core.models.catalog`, some seven minutes."""
+"""Generate `dasl_core/spec/backbones.json`: `python -m dasl_core.models.catalog`, some 25 minutes."""
 
 import json
 from collections.abc import Sequence
@@ -14,6 +14,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from dasl_core.models.freeze import count_blocks
 from dasl_core.models.frequent_shapes import frequent_shapes
+from dasl_core.models.image_cost import ImageCost, image_cost
 from dasl_core.models.masked_vit import patch_grid, vit_tokens
 from dasl_core.models.shapes_only import shapes_only
 
@@ -76,6 +77,7 @@ def describe(name: str, module: str) -> dict[str, Any] | None:
         "token_patch_size": _token_patch_size(network, size),
         "learned_positions": _has_learned_positions(model),
         "blocks": _blocks(model),
+        **_cost(model, size),
         "normalizations": _normalizations(name),
         "weights": frequent_shapes(weights, batch_norm=batch_norm),
     }
@@ -202,6 +204,14 @@ def _blocks(model: nn.Module) -> int | None:
         return count_blocks(model)
     except REFUSALS:
         return None
+
+
+def _cost(model: nn.Module, size: int) -> dict[str, int | None]:
+    """Count what an image costs; None: the network cannot be counted."""
+    try:
+        return image_cost(model, size)._asdict()
+    except REFUSALS:
+        return dict.fromkeys(ImageCost._fields)
 
 
 def _normalizations(name: str) -> list[dict[str, Any]]:

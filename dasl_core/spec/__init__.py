@@ -22,6 +22,7 @@ from dasl_core.spec.resolve import (
     evaluation_problem,
     precision_with,
     resolve,
+    seconds_on_cores,
 )
 from dasl_core.spec.resolved import (
     ResolvedAugment,
@@ -36,6 +37,7 @@ from dasl_core.spec.resolved import (
     ResolvedTrain,
     ViewAugment,
 )
+from dasl_core.spec.track import MLflow, Track, WandB
 from dasl_core.spec.train import Clip, Optimizer, Stop, Train
 from dasl_core.spec.weights_record import WeightsRecord, read_record
 from dasl_core.spec.yaml import apply_overrides, load_spec
@@ -62,6 +64,7 @@ __all__ = [
     "KMeans",
     "Knn",
     "LinearProbe",
+    "MLflow",
     "MethodConfig",
     "MethodSettings",
     "Normalization",
@@ -80,8 +83,10 @@ __all__ = [
     "SimCLR",
     "SpecError",
     "Stop",
+    "Track",
     "Train",
     "ViewAugment",
+    "WandB",
     "WeightsRecord",
     "apply_overrides",
     "branch_problems",
@@ -93,4 +98,5 @@ __all__ = [
     "read_record",
     "recorded_normalization",
     "resolve",
+    "seconds_on_cores",
 ]

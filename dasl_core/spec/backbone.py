@@ -54,8 +54,8 @@ class Backbone(SpecModel):
         "auto",
         description=(
             'Height and width of the network\'s input, in pixels. "auto": the median of the '
-            "images' shorter sides, rounded down to a multiple of 32, at least 32 and at most "
-            "224; for a ViT, rounded down further to a multiple of its patch size; for a network that "
+            "images' shorter sides, rounded down to a multiple of 32, or of 8 up to 64 with a stem for "
+            "small images; at least 32 and at most 224; for a ViT, rounded down further to a multiple of its patch size; for a network that "
             "takes one size only, that size; for the checkpoint of a ViT, its size; at least what the "
             "network can compute."
         ),

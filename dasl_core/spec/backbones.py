@@ -67,6 +67,8 @@ class BackboneInfo(SpecModel):
         learned_positions: whether it learns a position embedding for each patch, which MoCo v3 may replace.
         blocks: how many `freeze_blocks` counts; None if timm does not know.
         normalizations: of the weights that timm publishes; those of timm's default weights first.
+        multiply_adds: of matrix products and convolutions for an image of `image_size`; None: not counted.
+        activations: values that autograd keeps of such an image for the backward pass; None: not counted.
         weights: the most frequent shapes of its parameters, and how many have each at least in any file
             that timm loads.
     """
@@ -86,6 +88,8 @@ class BackboneInfo(SpecModel):
     token_patch_size: int | None
     learned_positions: bool
     blocks: int | None
+    multiply_adds: int | None
+    activations: int | None
     normalizations: tuple[PublishedNormalization, ...]
     weights: tuple[tuple[tuple[int, ...], int], ...]
 
@@ -135,6 +139,8 @@ OWN_INFO = BackboneInfo(
     token_patch_size=None,
     learned_positions=False,
     blocks=None,
+    multiply_adds=None,
+    activations=None,
     normalizations=(),
     weights=(),
 )

@@ -125,6 +125,8 @@ def _translate(detail: ErrorDetails, model: type[BaseModel] | None, whole: str) 
             if context.get("pattern") == METRIC_PATTERN:
                 near = closest(str(detail["input"]).lower(), DIRECTED_METRICS)
                 return FieldProblem(field, f"is not the name of a metric{near}", given, expected)
+            if context.get("pattern") == NAME_PATTERN and field in ("dataset", "evaluate.dataset"):
+                expected += "; register a folder first: dasl datasets add FOLDER"
             if kind in _OF_SETTINGS and _may_be_null(model, location):
                 expected += ", or null"
             named = kind in _OF_SETTINGS and "name" in _known_keys(model, location)
@@ -242,9 +244,11 @@ _LENGTHS = {
 NAME_PATTERN = r"^[^\x00-\x1f/\\]+$"
 LINE_PATTERN = r"^[^\x00-\x1f]+$"
 METRIC_PATTERN = r"^[a-z][a-z0-9_]*$"
+PROJECT_PATTERN = r"^[^\x00-\x1f/\\#?%:]+$"  # of W&B
 _PATTERNS = {
     NAME_PATTERN: "a name without slashes, line breaks and other control characters",
     LINE_PATTERN: "a string without line breaks and other control characters",
+    PROJECT_PATTERN: "a name without / \\ # ? % : and control characters",
     METRIC_PATTERN: f"one of {', '.join(DIRECTED_METRICS)}",
 }
 _FORMS = {

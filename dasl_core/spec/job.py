@@ -24,6 +24,7 @@ from dasl_core.spec.methods.simclr import SimCLR
 from dasl_core.spec.recipes import RecipeName
 from dasl_core.spec.regularizers import DAR, SEC
 from dasl_core.spec.rivals import Rivals
+from dasl_core.spec.track import Track
 from dasl_core.spec.train import Train
 
 
@@ -207,6 +208,7 @@ class JobSpec(SpecModel):
     evaluate: Evaluate = Field(default_factory=Evaluate)
     checkpoints: Checkpoints = Field(default_factory=Checkpoints)
     resources: Resources = Field(default_factory=Resources)
+    track: Track = Field(default_factory=Track)
     priority: int = Field(
         0,
         ge=-1000,

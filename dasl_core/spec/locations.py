@@ -34,6 +34,10 @@ def local_path(location: str) -> Path:
         if parts.query or parts.fragment:
             raise ValueError("has a query or a fragment; write ? as %3F and # as %23")
         path = unquote(parts.path)
+    if path.startswith("~"):
+        raise ValueError(
+            "is not an absolute path: ~ is only replaced in a shell; write your home folder in full"
+        )
     if not path.startswith("/") or "\x00" in path:
         raise ValueError("is not an absolute path")
     # POSIX leaves two leading slashes to the implementation; Linux treats them as one.

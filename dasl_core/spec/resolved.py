@@ -26,6 +26,7 @@ from dasl_core.spec.fields import (
     CropShare,
     Decay,
     DropPath,
+    Epochs,
     FrozenBatchNorm,
     GlobalBatch,
     ImageSize,
@@ -144,6 +145,7 @@ class ResolvedOptimizer(Optimizer):
 class ResolvedTrain(Train):
     """A training run with its batch, precision and schedule."""
 
+    epochs: Epochs
     batch_size: GlobalBatch
     samples_per_class: PositiveInt | None
     precision: Literal["fp32", "bf16", "fp16", "fp64"]

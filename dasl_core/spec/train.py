@@ -7,6 +7,7 @@ from pydantic import Field, model_validator
 from dasl_core.spec.base import Auto, SpecModel, problem
 from dasl_core.spec.fields import (
     Decay,
+    Epochs,
     GlobalBatch,
     LayerDecay,
     MetricName,
@@ -147,7 +148,7 @@ class Stop(SpecModel):
         description=(
             "One that each evaluation measures and that has a better direction: `knn_top1`, `recall_at_K` "
             "with a K of `evaluate.retrieval`, `nmi`, `pairwise_f1`, `pairwise_precision`, "
-            "`pairwise_recall`, `effective_rank`, `dimension_std`, or `uniformity`, which must fall. It is that "
+            "`pairwise_recall`, `instance_recall_at_1`, `effective_rank`, `dimension_std`, or `uniformity`, which must fall. It is that "
             "of what `evaluate.on` names."
         )
     )
@@ -168,7 +169,13 @@ class Stop(SpecModel):
 class Train(SpecModel):
     """The training run. `batch_size` is global: all ranks together."""
 
-    epochs: int = Field(100, ge=1, le=100_000, description="Passes over the training images.")
+    epochs: Epochs | Auto = Field(
+        "auto",
+        description=(
+            'Passes over the training images. "auto": a fifth of the number of training images, at least 10 and '
+            "at most 100; 100 with the recipe `authors`."
+        ),
+    )
     batch_size: GlobalBatch | Auto = Field(
         "auto",
         description=(
@@ -176,7 +183,7 @@ class Train(SpecModel):
             '`micro_batches`. The incomplete last batch of an epoch is dropped. "auto": an '
             "eighth of the training images, for at least eight steps an epoch, but at most "
             "256, rounded down to a multiple of `resources.workers` x `micro_batches` and of "
-            "`samples_per_class`; never less than two images, two for each micro-batch, or "
+            "`samples_per_class`, and of 8 where that leaves any; never less than two images, two for each micro-batch, or "
             "two classes of `samples_per_class` images."
         ),
     )
@@ -307,7 +314,9 @@ class Train(SpecModel):
 
     @model_validator(mode="after")
     def _check_warmup(self) -> Self:
-        if self.warmup_epochs != "auto" and self.warmup_epochs > self.epochs:
+        if self.warmup_epochs == "auto" or self.epochs == "auto":
+            return self
+        if self.warmup_epochs > self.epochs:
             raise problem(
                 f"is longer than the training: train.epochs is {self.epochs}",
                 self.warmup_epochs,

@@ -18,6 +18,7 @@ from dasl_core.spec.job import Resources
 from dasl_core.spec.normalization import IMAGENET
 from dasl_core.spec.resolved import ResolvedJobSpec, StepSettings
 from dasl_core.spec.rivals import Rivals
+from dasl_core.spec.track import Track
 
 Content = dict[str, Any]
 Model = TypeVar("Model", bound=BaseModel)
@@ -149,7 +150,7 @@ def for_older(spec: Content) -> Content:
         }
 
     return {
-        **without(spec, {"preemptible": False}),
+        **without(spec, {"preemptible": False, "track": Track().model_dump(mode="json")}),
         "augment": without(spec["augment"], _UPRIGHT),
         "backbone": without(spec["backbone"], _EIGHT_BIT_RGB),
         "resources": without(spec["resources"], _ANY_NODE),

@@ -17,7 +17,8 @@ from dasl_core.spec.resolve.backbone import (
 )
 from dasl_core.spec.resolve.batch import choose_batch
 from dasl_core.spec.resolve.checks import check_backbone, check_ignored, check_labels
-from dasl_core.spec.resolve.estimate import Estimate, estimate
+from dasl_core.spec.resolve.epochs import epochs_of, with_epochs
+from dasl_core.spec.resolve.estimate import Estimate, estimate, seconds_on_cores
 from dasl_core.spec.resolve.evaluate import check_evaluate, check_named_metrics, resolve_evaluate
 from dasl_core.spec.resolve.evaluated import evaluation_problem
 from dasl_core.spec.resolve.facts import DatasetFacts, training_images
@@ -51,6 +52,7 @@ __all__ = [
     "evaluation_problem",
     "precision_with",
     "resolve",
+    "seconds_on_cores",
 ]
 
 
@@ -94,6 +96,7 @@ def _resolve(
     expects_gpus: bool,
 ) -> ResolvedJobSpec:
     problems: list[FieldProblem] = []
+    spec = with_epochs(spec, facts)
     has_weights = from_checkpoint or spec.backbone.may_have_weights
     chosen = choose_backbone(spec.backbone, facts, record, problems)
     check_frozen_batch_norm(spec.backbone, has_weights, problems)
@@ -118,7 +121,7 @@ def _resolve(
         patch_size=chosen.patch_size,
         train_images=training_images(spec, facts),
         batch_size=batch,
-        epochs=spec.train.epochs,
+        epochs=epochs_of(spec),
         crop_multiple=chosen.crop_multiple,
         smallest_size=chosen.smallest_size,
         starts_from_weights=spec.backbone.pretrained is not None,

@@ -36,7 +36,7 @@ def choose_backbone(
     """Choose the image size, the stem, and with them the patch size of a ViT."""
     info = backbone.info
     given = backbone.image_size
-    size = _automatic_size(facts, record) if given == "auto" else given
+    size = _automatic_size(backbone, facts, record) if given == "auto" else given
     stem = backbone.stem
     has_small = info.family in SMALL_STEMS
     if backbone.drop_path not in ("auto", 0) and not info.drop_path:
@@ -150,8 +150,16 @@ def choose_features(
     return own_features
 
 
-def _automatic_size(facts: DatasetFacts, record: WeightsRecord) -> int:
-    return record.image_size or max(32, min(224, facts.median_size // 32 * 32))
+def _automatic_size(backbone: Backbone, facts: DatasetFacts, record: WeightsRecord) -> int:
+    if record.image_size is not None:
+        return record.image_size
+    size = min(224, facts.median_size // 32 * 32)
+    if size <= SMALL_STEM_UP_TO and backbone.stem != "standard":
+        # The stem for small images has a stride of 4 or 8, not 32: rounding to 32 would waste pixels.
+        small = min(SMALL_STEM_UP_TO, facts.median_size // 8 * 8)
+        if _automatic_stem(backbone, small, record) == "small":
+            size = small
+    return max(32, size)
 
 
 def _automatic_stem(backbone: Backbone, image_size: int, record: WeightsRecord) -> Stem:

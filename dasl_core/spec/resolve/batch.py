@@ -6,6 +6,9 @@ from dasl_core.spec.job import JobSpec
 from dasl_core.spec.problems import FieldProblem
 from dasl_core.spec.resolve.facts import DatasetFacts, training_classes, training_images
 
+# Matrix units of GPUs work on multiples of 8, and people expect such a batch.
+_ROUND = 8
+
 
 def choose_batch(
     spec: JobSpec, facts: DatasetFacts, problems: list[FieldProblem]
@@ -58,8 +61,12 @@ def choose_batch(
 
 
 def _fitting_batch(images: int, multiple_of: int, least: int) -> int:
-    parts = min(256, images // 8) // multiple_of
-    return multiple_of * max(parts, math.ceil(least / multiple_of))
+    """Return the largest batch of at most 256 and an eighth of the images, if possible a multiple of 8."""
+    largest = min(256, images // 8)
+    round_number = math.lcm(multiple_of, _ROUND)
+    if largest >= max(least, round_number):
+        multiple_of = round_number
+    return multiple_of * max(largest // multiple_of, math.ceil(least / multiple_of))
 
 
 def _too_few_images(spec: JobSpec, facts: DatasetFacts, needed: int) -> FieldProblem:

@@ -6,6 +6,7 @@ from dasl_core.spec.evaluate import Holdout
 from dasl_core.spec.job import JobSpec
 from dasl_core.spec.problems import FieldProblem
 from dasl_core.spec.regularizers import Clusters
+from dasl_core.spec.resolve.epochs import epochs_of
 from dasl_core.spec.resolve.facts import DatasetFacts, training_classes, training_images
 from dasl_core.spec.resolve.regularizers import UNUSED_CLUSTERS, resolve_clusters
 from dasl_core.spec.resolve.train import optimizer_name
@@ -15,7 +16,7 @@ from dasl_core.spec.train import Optimizer
 
 def check_ignored(spec: JobSpec, batch: int, problems: list[FieldProblem]) -> None:
     """Refuse settings without effect: the user who wrote them expects one."""
-    dar, sec, train = spec.dar, spec.sec, spec.train
+    dar, sec, train, epochs = spec.dar, spec.sec, spec.train, epochs_of(spec)
     if dar is not None:
         for name, field in Clusters.model_fields.items():
             given = getattr(dar.clusters, name)
@@ -30,13 +31,13 @@ def check_ignored(spec: JobSpec, batch: int, problems: list[FieldProblem]) -> No
                     )
                 )
         by_kmeans = resolve_clusters(dar.clusters, spec.method, images=2).source == "kmeans"
-        if dar.labels == "cluster" and by_kmeans and dar.clusters.every_epochs >= train.epochs:
+        if dar.labels == "cluster" and by_kmeans and dar.clusters.every_epochs >= epochs:
             problems.append(
                 FieldProblem(
                     "dar.clusters.every_epochs",
                     "must be less than train.epochs: the images would never be clustered",
                     str(dar.clusters.every_epochs),
-                    f"at most {train.epochs - 1}" if train.epochs > 1 else "",
+                    f"at most {epochs - 1}" if epochs > 1 else "",
                 )
             )
     if sec is not None and sec.target == "zero" and sec.momentum != 1:

@@ -1,41 +1,161 @@
 """Estimate what a resolved job costs."""
 
+import math
+
 from pydantic import Field
 
+from dasl_core.spec.backbones import SMALL_STEM_PATCHES
 from dasl_core.spec.base import SpecModel
+from dasl_core.spec.methods.config import EMATeacherConfig, MultiCropConfig
 from dasl_core.spec.resolve.facts import DatasetFacts, training_images
-from dasl_core.spec.resolved import ResolvedJobSpec
+from dasl_core.spec.resolve.pixels import raw_canvas_bytes
+from dasl_core.spec.resolved import ResolvedBackbone, ResolvedJobSpec
+
+_FLOAT = 4  # bytes
+_BYTES_PER_VALUE = {"uint8": 1, "uint16": 2, "int16": 2, "float32": 4}
+# JPEG of quality 95 takes a seventh of the raw size (`train.image_cache`).
+_JPEG_SHARE = 1 / 7
+# A step is a forward pass and a backward pass, which takes twice as much.
+_PASSES = 3
+# Floating-point operations that a core does in a second of training a ResNet in float32, as measured on two machines
+# with AVX2.
+SLOW_CORE, FAST_CORE = 20e9, 80e9
+# Seconds for processes, imports and the first decoding before the first step, and for plots and files after the last.
+LEAST_AROUND, MOST_AROUND = 15.0, 60.0
+# ResNets with the small stem compute every feature map at four times the width and height.
+_SMALL_STEM = 16
 
 
 class Estimate(SpecModel):
-    """Estimated cost of a resolved job."""
+    """Estimated cost of a resolved job. Heads, augmentation and evaluations are not counted."""
 
     train_images: int
+    held_out_images: int = Field(
+        description="Of the data set, to evaluate on; 0 if `evaluate.dataset` names another data set."
+    )
+    epochs: int
     steps_per_epoch: int
     total_steps: int
     backbone_parameters: int
     state_bytes_per_worker: int = Field(
-        description="Weights, gradients and optimizer state of the backbone; no activations."
+        description=(
+            "Weights, gradients and optimizer state of the backbone, and its EMA teacher; no activations."
+        )
+    )
+    activation_bytes_per_worker: int | None = Field(
+        description=(
+            "Rough: what the backward pass of a step needs of the forward pass, from the values that autograd keeps "
+            "for an image. null: not known for the backbone."
+        )
+    )
+    image_cache_bytes: int = Field(
+        description="At most, on each machine: decoded images in the image cache."
+    )
+    checkpoint_bytes: int = Field(description="One checkpoint at the end of an epoch.")
+    checkpoints_kept: int = Field(description="At the ends of epochs, once the job has ended.")
+    checkpoints_bytes: int = Field(description="All of them, with the ONNX file of the last one.")
+    flops_per_image: int | None = Field(
+        description=(
+            "Floating-point operations for an image in a step, with all its views. null: not known for the backbone."
+        )
     )
 
 
 def estimate(resolved: ResolvedJobSpec, facts: DatasetFacts) -> Estimate:
-    """Steps, parameters and state size of a spec that `resolve` returned.
+    """Steps, parameters, memory, disk and computation of a spec that `resolve` returned.
 
     Raises:
         ValueError: the backbone is one of the user's own, whose size is not known.
     """
     if resolved.backbone.is_own:
         raise ValueError("backbone.name: the size of a network of one's own is not known")
-    images = training_images(resolved, facts)
-    steps = images // resolved.train.batch_size
+    images, train = training_images(resolved, facts), resolved.train
+    steps = images // train.batch_size
     parameters = resolved.backbone.info.parameters
-    # float32 weight and gradient, and one moment (SGD, LARS) or two (AdamW, Adam).
-    floats = 4 if resolved.train.optimizer.name in ("adamw", "adam") else 3
+    # One moment (SGD, LARS) or two (AdamW, Adam), beside float32 weights and gradients.
+    moments = 2 if train.optimizer.name in ("adamw", "adam") else 1
+    teacher = isinstance(resolved.method, EMATeacherConfig)
+    raw = raw_canvas_bytes(resolved.backbone.image_size, resolved.backbone.in_channels, facts)
+    # Exported backbone, and the training state: student, its moments, and the teacher.
+    checkpoint = _FLOAT * parameters * (2 + moments + teacher)
+    kept = _kept_checkpoints(resolved)
     return Estimate(
         train_images=images,
+        held_out_images=facts.num_images - images,
+        epochs=train.epochs,
         steps_per_epoch=steps,
-        total_steps=steps * resolved.train.epochs,
+        total_steps=steps * train.epochs,
         backbone_parameters=parameters,
-        state_bytes_per_worker=4 * floats * parameters,
+        state_bytes_per_worker=_FLOAT * parameters * (2 + moments + teacher),
+        activation_bytes_per_worker=_activation_bytes(resolved),
+        image_cache_bytes=round(raw * _share_of_raw(resolved, facts)),
+        checkpoint_bytes=checkpoint,
+        checkpoints_kept=kept,
+        checkpoints_bytes=kept * checkpoint + _FLOAT * parameters,
+        flops_per_image=_flops_per_image(resolved),
     )
+
+
+def seconds_on_cores(
+    estimate: Estimate, resolved: ResolvedJobSpec, cores: int
+) -> tuple[float, float] | None:
+    """Return from how many to how many seconds a job takes on so many cores; None: not known for the backbone."""
+    if estimate.flops_per_image is None:
+        return None
+    images = estimate.total_steps * resolved.train.batch_size
+    flops = images * estimate.flops_per_image / cores
+    return flops / FAST_CORE + LEAST_AROUND, flops / SLOW_CORE + MOST_AROUND
+
+
+def _share_of_raw(resolved: ResolvedJobSpec, facts: DatasetFacts) -> float:
+    return _JPEG_SHARE if resolved.train.image_cache == "jpeg" else _BYTES_PER_VALUE[facts.dtype]
+
+
+def _kept_checkpoints(resolved: ResolvedJobSpec) -> int:
+    saved = math.ceil(resolved.train.epochs / resolved.train.checkpoint_every_epochs)
+    policy = resolved.checkpoints
+    return saved if policy.keep_last is None else min(saved, policy.keep_last + policy.keep_best)
+
+
+def _flops_per_image(resolved: ResolvedJobSpec) -> int | None:
+    multiply_adds = resolved.backbone.info.multiply_adds
+    if multiply_adds is None:
+        return None
+    views = _views(resolved)
+    passes = _PASSES + (1 if resolved.train.checkpoint_activations else 0)
+    of_teacher = min(2, resolved.method.num_views) * _area(resolved.backbone)
+    forward = passes * views
+    if isinstance(resolved.method, EMATeacherConfig):
+        forward += of_teacher
+    return round(2 * multiply_adds * forward)
+
+
+def _activation_bytes(resolved: ResolvedJobSpec) -> int | None:
+    activations, train = resolved.backbone.info.activations, resolved.train
+    if activations is None or train.checkpoint_activations:
+        return None
+    images = math.ceil(train.batch_size / (resolved.resources.workers * train.micro_batches))
+    size = _FLOAT if train.precision in ("fp32", "fp64") else _FLOAT // 2
+    return round(size * activations * images * _views(resolved))
+
+
+def _views(resolved: ResolvedJobSpec) -> float:
+    """Return the views of an image, each as a share of the computation of an image of the published size."""
+    method, backbone = resolved.method, resolved.backbone
+    local = method.local_crops if isinstance(method, MultiCropConfig) else 0
+    views = (method.num_views - local) * _area(backbone)
+    if isinstance(method, MultiCropConfig) and method.local_size != "auto":
+        views += local * _area(backbone) * (method.local_size / backbone.image_size) ** 2
+    return views
+
+
+def _area(backbone: ResolvedBackbone) -> float:
+    """Return by how much more an image of `image_size` takes than one of the published size."""
+    info = backbone.info
+    area = (backbone.image_size / info.image_size) ** 2
+    if backbone.stem != "small":
+        return area
+    if info.patch_size is None:
+        return area * _SMALL_STEM
+    # Its patches shrink with the images, so that there are always as many.
+    return (SMALL_STEM_PATCHES * info.patch_size / info.image_size) ** 2

@@ -2,11 +2,12 @@
 
 import math
 
-from dasl_core.headlines import RECALL, larger_is_better
+from dasl_core.headlines import INSTANCE_RECALL, RECALL, larger_is_better
 from dasl_core.spec.errors import closest
 from dasl_core.spec.evaluate import Evaluate, FineTune, Holdout, KMeans, LinearProbe
 from dasl_core.spec.job import JobSpec
 from dasl_core.spec.problems import FieldProblem
+from dasl_core.spec.resolve.epochs import epochs_of
 from dasl_core.spec.resolve.facts import DatasetFacts
 from dasl_core.spec.resolved import ResolvedEvaluate
 
@@ -19,7 +20,7 @@ def check_evaluate(spec: JobSpec, facts: DatasetFacts, problems: list[FieldProbl
         if spec.evaluate.holdout is None:
             _check_nothing_held_out(spec.evaluate, problems)
         else:
-            _check_holdout(spec.evaluate.holdout, facts, problems)
+            check_holdout(spec.evaluate.holdout, facts, problems)
             if spec.evaluate.gallery is not None and facts.num_classes is None:
                 problems.append(
                     FieldProblem(
@@ -80,18 +81,24 @@ def measured_metrics(spec: JobSpec, facts: DatasetFacts) -> list[str]:
     if labeled and evaluate.clustering:
         names += ["nmi", "pairwise_f1", "pairwise_precision", "pairwise_recall"]
     if images > 1:
-        names += ["effective_rank", "dimension_std", "uniformity"]
+        names += [INSTANCE_RECALL, "effective_rank", "dimension_std", "uniformity"]
     return names if images else []
 
 
-def _check_holdout(holdout: Holdout, facts: DatasetFacts, problems: list[FieldProblem]) -> None:
-    """Check that the fraction leaves images or classes on both sides."""
+def check_holdout(
+    holdout: Holdout, facts: DatasetFacts, problems: list[FieldProblem], section: str = "evaluate"
+) -> None:
+    """Check that the fraction leaves images or classes on both sides.
+
+    Args:
+        section: of the fields that the problems name.
+    """
     if holdout.by == "class":
         classes = facts.num_classes or 0
         if classes < 2 or not 0 < round(classes * holdout.fraction) < classes:
             problems.append(
                 FieldProblem(
-                    "evaluate.holdout.by",
+                    f"{section}.holdout.by",
                     f"cannot hold out {holdout.fraction:g} of the classes: the data set has "
                     f"{classes or 'none'}",
                     "'class'",
@@ -102,21 +109,21 @@ def _check_holdout(holdout: Holdout, facts: DatasetFacts, problems: list[FieldPr
     elif holdout.fraction != Holdout().fraction and round(facts.num_images * holdout.fraction) == 0:
         problems.append(
             FieldProblem(
-                "evaluate.holdout.fraction",
+                f"{section}.holdout.fraction",
                 f"holds out none of the data set's {facts.num_images} images",
                 f"{holdout.fraction:g}",
-                _holdout_advice(facts.num_images),
+                _holdout_advice(facts.num_images, section),
             )
         )
 
 
-def _holdout_advice(images: int) -> str:
+def _holdout_advice(images: int, section: str) -> str:
     """Return what to write instead of a fraction that holds out none of so many images."""
     if images == 1:
-        return "evaluate.holdout: null"
+        return f"{section}.holdout: null"
     digits = len(str(images)) + 1
     one = f"{math.ceil(10**digits / images) / 10**digits:.{digits}f}".rstrip("0")
-    return f"{one} for one image, or evaluate.holdout: null"
+    return f"{one} for one image, or {section}.holdout: null"
 
 
 def _check_nothing_held_out(evaluate: Evaluate, problems: list[FieldProblem]) -> None:
@@ -137,7 +144,7 @@ def _check_nothing_held_out(evaluate: Evaluate, problems: list[FieldProblem]) ->
 def evaluation_interval(spec: JobSpec) -> int:
     """Return the epochs between evaluations."""
     every = spec.evaluate.every_epochs
-    return max(1, round(spec.train.epochs / 10)) if every == "auto" else every
+    return max(1, round(epochs_of(spec) / 10)) if every == "auto" else every
 
 
 def resolve_evaluate(spec: JobSpec, image_size: int) -> ResolvedEvaluate:

@@ -123,10 +123,15 @@ def choose_image_cache(
         )
     if train.image_cache != "auto":
         return train.image_cache
+    raw = raw_canvas_bytes(image_size, channels, facts)
+    return "jpeg" if fits_jpeg and raw > LARGEST_RAW_BYTES else "exact"
+
+
+def raw_canvas_bytes(image_size: int, channels: int, facts: DatasetFacts) -> int:
+    """Return at most how many bytes the decoded images take."""
     # Canvases have at most twice the size of the input. The longer side of most images is less than twice the shorter.
     side = 2 * min(image_size, facts.median_size)
-    raw = facts.num_images * channels * side**2
-    return "jpeg" if fits_jpeg and raw > LARGEST_RAW_BYTES else "exact"
+    return facts.num_images * channels * side**2
 
 
 def choose_normalization(

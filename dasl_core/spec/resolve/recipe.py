@@ -18,6 +18,7 @@ from dasl_core.spec.recipes import (
     value_for,
 )
 from dasl_core.spec.resolve.backbone import SMALL_STEM_UP_TO
+from dasl_core.spec.resolve.epochs import epochs_of
 
 OPTIMIZERS = "train.optimizer."
 OPTIMIZER = f"{OPTIMIZERS}name"
@@ -85,7 +86,7 @@ def fill_in(
     job = JobFacts(
         family=spec.backbone.info.family,
         features=features,
-        epochs=spec.train.epochs,
+        epochs=epochs_of(spec),
         batch=256 if spec.train.batch_size == "auto" else spec.train.batch_size,
         images=images,
         optimizer=spec.train.optimizer.name,

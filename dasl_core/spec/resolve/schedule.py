@@ -2,6 +2,7 @@
 
 from dasl_core.spec.job import JobSpec
 from dasl_core.spec.problems import FieldProblem
+from dasl_core.spec.resolve.epochs import epochs_of
 from dasl_core.spec.resolve.evaluate import evaluation_interval
 from dasl_core.spec.train import Optimizer, StepDecay
 
@@ -9,12 +10,12 @@ from dasl_core.spec.train import Optimizer, StepDecay
 def check_schedule(spec: JobSpec, has_weights: bool, problems: list[FieldProblem]) -> None:
     """Refuse frozen epochs, falls of the rate and early stopping that would have no effect."""
     _check_head_only(spec, has_weights, problems)
-    _check_step_decay(spec.train.optimizer, spec.train.epochs, problems)
+    _check_step_decay(spec.train.optimizer, epochs_of(spec), problems)
     _check_stop(spec, problems)
 
 
 def _check_head_only(spec: JobSpec, has_weights: bool, problems: list[FieldProblem]) -> None:
-    head_only, epochs = spec.train.head_only_epochs, spec.train.epochs
+    head_only, epochs = spec.train.head_only_epochs, epochs_of(spec)
     if head_only == "auto" or head_only == 0:
         return
     if head_only >= epochs:
@@ -74,7 +75,7 @@ def _check_step_decay(optimizer: Optimizer, epochs: int, problems: list[FieldPro
 
 def _check_stop(spec: JobSpec, problems: list[FieldProblem]) -> None:
     """Check that early stopping can end the training before its last epoch."""
-    stop, epochs, every = spec.train.stop, spec.train.epochs, evaluation_interval(spec)
+    stop, epochs, every = spec.train.stop, epochs_of(spec), evaluation_interval(spec)
     if stop is None:
         return
     # Those of a frozen backbone do not count.

@@ -5,6 +5,7 @@ from typing import Literal
 from dasl_core.spec.fields import LARGEST_RATE
 from dasl_core.spec.job import JobSpec
 from dasl_core.spec.problems import FieldProblem
+from dasl_core.spec.resolve.epochs import epochs_of
 from dasl_core.spec.resolved import ResolvedOptimizer, ResolvedTrain
 from dasl_core.spec.train import Clip
 
@@ -29,16 +30,16 @@ def resolve_train(
     Args:
         expects_gpus: whether ranks have GPUs if `resources.gpus_per_worker` is "auto".
     """
-    train = spec.train
+    train, epochs = spec.train, epochs_of(spec)
     precision, warmup = train.precision, train.warmup_epochs
     if precision == "auto":
         gpus = spec.resources.gpus_per_worker
         precision = precision_with(expects_gpus if gpus == "auto" else gpus == 1)
     if warmup == "auto":
-        warmup = min(10.0, train.epochs / 10)
+        warmup = min(10.0, epochs / 10)
     every = train.checkpoint_every_epochs
     if every == "auto":
-        every = max(1, round(train.epochs / 10))
+        every = max(1, round(epochs / 10))
     head_only = train.head_only_epochs
     assert head_only != "auto", "every recipe has a number"
     return train.narrow(
@@ -51,7 +52,7 @@ def resolve_train(
         optimizer=_resolve_optimizer(spec, batch_size),
         warmup_epochs=warmup,
         # A recipe's may be too many for a short run.
-        head_only_epochs=min(head_only, train.epochs - 1),
+        head_only_epochs=min(head_only, epochs - 1),
         checkpoint_every_epochs=every,
         image_cache=image_cache,
     )
