@@ -12,9 +12,8 @@ HEADLINES = (
     "finetune_top1",
     "knn_top1",
     "recall_at_1",
+    "instance_recall_at_1",
     "nmi",
-    "alignment",
-    "uniformity",
     "effective_rank",
 )
 """What papers report of a representation first, best known first; then whether it is healthy."""
@@ -41,15 +40,46 @@ ACCURACIES = (
 )
 """Accuracies by preference: the first one that a checkpoint has ranks it."""
 
-PLOTTED = ("recall_at_1", "knn_top1", "effective_rank")
-"""Metrics whose curves are plotted, by preference; R@1 also shows how unseen classes separate."""
-
-
 RECALL = "recall_at_"
 """Prefix of R@K: `recall_at_1`, `recall_at_5`, ..."""
 
+INSTANCE_RECALL = "instance_recall_at_1"
+"""R@1 of views, which needs no labels."""
+
+PLOTTED = ("knn_top1", "recall_at_1", INSTANCE_RECALL, "effective_rank")
+"""Metrics whose curves are plotted, by preference."""
+
+_NAMES = {
+    "knn_top1": "k-NN",
+    INSTANCE_RECALL: "R@1 of views",
+    "effective_rank": "effective rank",
+    "linear_top1": "linear probe",
+    "finetune_top1": "fine-tuning",
+    "nmi": "NMI",
+}
+_SHARES = (INSTANCE_RECALL, "_top1", "_top5", RECALL)
+
+
+def name_of(metric: str) -> str:
+    """Return what people call a metric: "k-NN", "R@5"; others keep their names."""
+    if metric.startswith(RECALL):
+        return f"R@{metric.removeprefix(RECALL)}"
+    return _NAMES.get(metric, metric)
+
+
+def is_share(metric: str) -> bool:
+    """Whether a metric is a share from 0 to 1, which people read in percent."""
+    return metric.startswith(RECALL) or metric.endswith(_SHARES)
+
+
+def text_of(metric: str, value: float) -> str:
+    """Return a metric's value as people read it: shares in percent, others with three digits."""
+    return f"{100 * value:.1f} %" if is_share(metric) else f"{value:.3g}"
+
+
 _LARGER_IS_BETTER = {
     "knn_top1": True,
+    "instance_recall_at_1": True,
     "nmi": True,
     "pairwise_f1": True,
     "pairwise_precision": True,
@@ -68,6 +98,21 @@ def larger_is_better(metric: str) -> bool | None:
     if metric.startswith(RECALL) and metric.removeprefix(RECALL).isdigit():
         return True
     return _LARGER_IS_BETTER.get(metric)
+
+
+_FINAL_ACCURACIES = ("linear_top1", "linear_top5", "finetune_top1", "finetune_top5")
+"""Accuracies that are measured once, after the last epoch."""
+
+
+def better_direction(metric: str) -> bool | None:
+    """Return whether larger values of any metric of an evaluation are better; None if it has no direction."""
+    return True if metric in _FINAL_ACCURACIES else larger_is_better(metric)
+
+
+def is_share_of_images(metric: str) -> bool:
+    """Whether a metric is the share of the held-out images that are right, so that it moves in steps of one image."""
+    recall = metric.removeprefix(RECALL)
+    return metric in ("knn_top1", *_FINAL_ACCURACIES) or (recall != metric and recall.isdigit())
 
 
 def score(metrics: Mapping[str, object], metric: str) -> float | None:

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
-from dasl_core.headlines import ACCURACIES, RECALL, number_of
+from dasl_core.headlines import ACCURACIES, INSTANCE_RECALL, RECALL, name_of, number_of, text_of
 from dasl_core.vocabulary import BEFORE_TRAINING
 
-Kind = Literal["healthy", "collapsed", "no_better", "falling", "still_rising"]
+Kind = Literal["healthy", "collapsed", "no_better", "falling", "still_rising", "too_few_images"]
 
 # What counts as a change of an effective rank; it has no standard error. Our choice.
 RANK_CHANGE = 0.05
@@ -21,11 +21,15 @@ RANK_CHANGE = 0.05
 LAST_PART = 0.75
 # Accuracies on fewer images say little.
 FEWEST_IMAGES = 30
+# With fewer, a single image is more than one percent: the message says so.
+MANY_IMAGES = 100
 
-_UNLABELED = (
-    "Without labels this says only whether the features are spread out; evaluate.dataset can name a "
-    "labeled data set."
-)
+_UNLABELED = {
+    "effective_rank": "Without labels this says only whether the features are spread out; evaluate.dataset can "
+    "name a labeled data set.",
+    INSTANCE_RECALL: "Without labels this says only whether views of an image find it among the others; "
+    "evaluate.dataset can name a labeled data set.",
+}
 
 
 @dataclass(frozen=True)
@@ -48,6 +52,23 @@ class Verdict:
 
 
 @dataclass(frozen=True)
+class Anchors:
+    """What the metrics of a run are compared with, besides its start and raw pixels.
+
+    Attributes:
+        chance: accuracy of a neighbor drawn at random, by metric.
+        largest_rank: the largest possible effective rank.
+        loss: of the method without regularizers, mean of the last epoch.
+        chance_loss: the same if all candidates or outputs were equally likely.
+    """
+
+    chance: Mapping[str, float] = field(default_factory=dict)
+    largest_rank: int | None = None
+    loss: float | None = None
+    chance_loss: float | None = None
+
+
+@dataclass(frozen=True)
 class _Curve:
     """A metric before training and at each later evaluation, larger being better."""
 
@@ -60,6 +81,8 @@ class _Curve:
     """A smaller difference may be chance."""
     raw: float | None
     """The metric of raw pixels; None if it was not measured."""
+    images: int
+    """Number of images that it is a share of."""
 
     @property
     def last(self) -> float:
@@ -76,12 +99,13 @@ def judge(
     collapsed: Sequence[str],
     held_out: int,
     queries: int | None = None,
+    anchors: Anchors | None = None,
 ) -> Verdict | None:
     """Judge a training by its evaluations.
 
     The metric is the k-NN accuracy of the backbone; without it its R@1, or R@K with the smallest K; without
-    labels its effective rank. It is compared with its value before training, its earlier values, and that of
-    raw pixels. A difference counts if it is larger than one standard error of an accuracy on
+    labels the R@1 of views, or else its effective rank. It is compared with its value before training, its earlier
+    values, and that of raw pixels. A difference counts if it is larger than one standard error of an accuracy on
     so many images, or 5 % of a rank.
 
     Args:
@@ -89,52 +113,101 @@ def judge(
         collapsed: causes of a collapse from which the training has not recovered.
         held_out: number of images that were evaluated on.
         queries: number of those that R@K searches a gallery for; None: all.
+        anchors: what else the message compares metrics with.
 
     Returns:
-        The verdict; None if nothing collapsed, and no metric was measured both before and after training,
-        or only accuracies on fewer than 30 images.
+        The verdict; None if nothing collapsed, and no metric was measured both before and after training.
     """
+    anchors = Anchors() if anchors is None else anchors
     curve = _curve(evaluations, held_out, held_out if queries is None else queries)
+    context = _context(evaluations, anchors)
     if collapsed:
         message = f"collapsed: {', '.join(collapsed)}. The event `collapse` says what to change."
-        return Verdict("collapsed", message, {} if curve is None else curve.ends())
+        return Verdict("collapsed", message + context, {} if curve is None else curve.ends())
     if curve is None:
         return None
-    name, last, metrics = curve.name, curve.last, curve.ends()
-    text = f"{name} {last:.3g}, {curve.start:.3g} at the start"
-    advice = f" {_UNLABELED}" if name == "effective_rank" else ""
-    if last <= curve.start + curve.margin:
+    kind, message, metrics = _compare(curve, anchors)
+    advice = _UNLABELED.get(curve.name)
+    if kind != "too_few_images" and curve.name != "effective_rank" and curve.images < MANY_IMAGES:
+        context += f" {_resolution(curve.images)}"
+    return Verdict(kind, message + context + (f" {advice}" if advice else ""), metrics)
+
+
+def _compare(curve: _Curve, anchors: Anchors) -> tuple[Kind, str, dict[str, float]]:
+    """Return the verdict in one word, its sentence, and the metrics that decided it."""
+    name, metrics = curve.name, curve.ends()
+    last, start = text_of(name, curve.last), text_of(name, curve.start)
+    known = [f"{start} at the start"]
+    if curve.raw is not None:
+        known.append(f"raw pixels {text_of(name, curve.raw)}")
+    if name in anchors.chance:
+        known.append(f"chance {text_of(name, anchors.chance[name])}")
+    label, others = name_of(name), ", ".join(known)
+    if name != "effective_rank" and curve.images < FEWEST_IMAGES:
         message = (
-            f"no better than the start: {text}. Check the learning rate, the views (augment) and the number of "
-            "epochs."
+            f"too few images: {_resolution(curve.images)} {label} {last} ({others}). Hold out more images "
+            "(evaluate.holdout.fraction)."
         )
-        return Verdict("no_better", message + advice, metrics)
-    below_raw = curve.raw is not None and last <= curve.raw + curve.margin
-    if below_raw:
-        advice = f" Raw pixels have {curve.raw:.3g}.{advice}"
+        return "too_few_images", message, metrics
+    if curve.last <= curve.start + curve.margin:
+        message = (
+            f"no better than the start: {label} {last} ({others}). Check the learning rate, the views (augment) and "
+            "the number of epochs."
+        )
+        return "no_better", message, metrics
     best = max(range(len(curve.values)), key=lambda i: curve.values[i])
-    if last < curve.values[best] - 2 * curve.margin:
+    if curve.last < curve.values[best] - 2 * curve.margin:
         metrics |= {f"{name}_best": curve.values[best], "best_epoch": curve.epochs[best]}
         message = (
-            f"falling: {name} was {curve.values[best]:.3g} at epoch {curve.epochs[best]:g} and is {last:.3g} "
-            f"now ({curve.start:.3g} at the start). Train for fewer epochs, or lower the learning rate."
+            f"falling: {label} was {text_of(name, curve.values[best])} at epoch {curve.epochs[best]:g} and is "
+            f"{last} now ({others}). Train for fewer epochs, or lower the learning rate."
         )
-        return Verdict("falling", message + advice, metrics)
-    before = _value_before_last_part(curve)
-    if before is not None and last > before + curve.margin:
+        return "falling", message, metrics
+    compared = _evaluation_before_last_part(curve)
+    if compared is not None and curve.last > curve.values[compared] + curve.margin:
+        before, since = curve.values[compared], curve.epochs[compared]
         metrics[f"{name}_before_last_quarter"] = before
         message = (
-            f"still rising: train longer. In the last quarter {name} rose from {before:.3g} to {last:.3g} "
-            f"({curve.start:.3g} at the start)."
+            f"still rising: train longer. Since epoch {since:g} of {curve.epochs[-1]:g}, {label} rose from "
+            f"{text_of(name, before)} to {last} ({others})."
         )
-        return Verdict("still_rising", message + advice, metrics)
-    if below_raw:
+        if curve.raw is not None and curve.last < curve.raw:
+            message += f" It is still below raw pixels ({text_of(name, curve.raw)})."
+        return "still_rising", message, metrics
+    if curve.raw is not None and curve.last <= curve.raw + curve.margin:
+        worse = curve.last < curve.raw - curve.margin
+        rest = ", ".join(each for each in known if not each.startswith("raw"))
         message = (
-            f"no better than raw pixels: {text}. Check the views (augment), which may remove what tells the classes "
-            "apart, and the number of epochs."
+            f"{'worse' if worse else 'no better'} than raw pixels: {label} {last}, where raw pixels have "
+            f"{text_of(name, curve.raw)}{'' if worse else ', which may be chance'} ({rest}). Check the views (augment), which may remove what tells the "
+            "images apart, and the number of epochs."
         )
-        return Verdict("no_better", message + advice, metrics)
-    return Verdict("healthy", f"healthy: {text}.{advice}", metrics)
+        return "no_better", message, metrics
+    return "healthy", f"healthy: {label} {last} ({others}).", metrics
+
+
+def _context(evaluations: Sequence[Mapping[str, Any]], anchors: Anchors) -> str:
+    """Return a sentence on the loss and the effective rank, with a space before it; "" without both."""
+    parts = []
+    if anchors.loss is not None and math.isfinite(anchors.loss):
+        part = f"loss {anchors.loss:.3g}"
+        if anchors.chance_loss is not None:
+            part += f" of {anchors.chance_loss:.3g} by chance"
+        parts.append(part)
+    trained = [e["metrics"] for e in evaluations if e["subject"] == "backbone" and e["step"] > 0]
+    rank = _finite(trained[-1], "effective_rank") if trained else None
+    if rank is not None:
+        most = "" if anchors.largest_rank is None else f" of at most {anchors.largest_rank}"
+        parts.append(f"effective rank {rank:.3g}{most}")
+    text = ", ".join(parts)
+    return f" {text[0].upper()}{text[1:]}." if text else ""
+
+
+def _resolution(images: int) -> str:
+    """Say how coarse an accuracy on so many images is."""
+    if images == 1:
+        return "A single image is held out."
+    return f"{images} images are held out, so one of them is {100 / images:.1f} %."
 
 
 def _curve(evaluations: Sequence[Mapping[str, Any]], held_out: int, queries: int) -> _Curve | None:
@@ -146,13 +219,11 @@ def _curve(evaluations: Sequence[Mapping[str, Any]], held_out: int, queries: int
     trained = [e for e in evaluations if e["subject"] == "backbone" and e["step"] > 0]
     if start is None or not trained:
         return None
-    for name in _accuracies(start["metrics"]) or ["effective_rank"]:
+    for name in _accuracies(start["metrics"]) or [INSTANCE_RECALL, "effective_rank"]:
         images = queries if name.startswith(RECALL) else held_out
-        if name != "effective_rank" and images < FEWEST_IMAGES:
-            continue
         values = [_finite(e["metrics"], name) for e in (start, *trained)]
         known = [value for value in values if value is not None]
-        if len(known) < len(values):
+        if len(known) < len(values) or images == 0:
             continue
         first, last = known[0], known[-1]
         if name == "effective_rank":
@@ -167,7 +238,8 @@ def _curve(evaluations: Sequence[Mapping[str, Any]], held_out: int, queries: int
         pixels: Mapping[str, Any] = next(
             (e["metrics"] for e in evaluations if e["subject"] == "raw"), {}
         )
-        return _Curve(name, first, known[1:], steps, epochs, margin, _finite(pixels, name))
+        raw = _finite(pixels, name)
+        return _Curve(name, first, known[1:], steps, epochs, margin, raw, images)
     return None
 
 
@@ -184,14 +256,7 @@ def _finite(metrics: Mapping[str, Any], name: str) -> float | None:
     return value if value is not None and math.isfinite(value) else None
 
 
-def _value_before_last_part(curve: _Curve) -> float | None:
-    """Return the last value of the first three quarters of the training, if there is one."""
+def _evaluation_before_last_part(curve: _Curve) -> int | None:
+    """Return the position of the last evaluation in the first three quarters of the training, if there is one."""
     limit = LAST_PART * curve.steps[-1]
-    return next(
-        (
-            value
-            for value, step in zip(reversed(curve.values), reversed(curve.steps), strict=True)
-            if step <= limit
-        ),
-        None,
-    )
+    return next((i for i in reversed(range(len(curve.steps))) if curve.steps[i] <= limit), None)
