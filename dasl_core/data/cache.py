@@ -84,7 +84,7 @@ class CacheFolder:
         most = max_bytes()
         # Sizes must not change between counting and reserving.
         with locked(self.path.parent / _ROOM):
-            folders = {folder: _size(folder) for folder in cache_folders(self.path.parent)}
+            folders = {folder: folder_size(folder) for folder in cache_folders(self.path.parent)}
             for folder in sorted(folders, key=used_at):
                 if size + sum(folders.values()) <= most:
                     break
@@ -136,11 +136,20 @@ def cache_folders(root: Path) -> list[Path]:
     return [folder for folder in root.iterdir() if folder.is_dir() and any(_files(folder))]
 
 
+def all_cache_folders(root: Path) -> list[Path]:
+    """Return the cache folders of jobs and of runs without a service, which have a folder of their own."""
+    if not root.is_dir():
+        return []
+    parents = [root, *(folder for folder in sorted(root.iterdir()) if folder.is_dir())]
+    return [folder for parent in parents for folder in cache_folders(parent)]
+
+
 def _files(folder: Path) -> Iterator[Path]:
     return itertools.chain.from_iterable(map(folder.glob, FILES))
 
 
-def _size(folder: Path) -> int:
+def folder_size(folder: Path) -> int:
+    """Return the bytes of a cache folder's files."""
     total = 0
     for file in _files(folder):
         try:

@@ -10,7 +10,9 @@ import numpy as np
 from dasl_core.data.sources import Entry, Listing, Skipped, SourceRecord
 from dasl_core.data.sources.splits import choose_one, folders_of_splits
 
-# Images without a label that a warning names.
+# Kinds of sources whose keys name no folders of classes.
+_WITHOUT_FOLDERS = ("list", "parquet", "huggingface", "npy")
+# The images that a warning names.
 _NAMED = 5
 
 
@@ -78,18 +80,47 @@ def label_entries(
 
 
 def warnings_of_labels(record: SourceRecord, entries: Sequence[Entry]) -> list[str]:
-    """Return a sentence if labels of the source are not used because some images have none."""
+    """Return a sentence if labels of the source, or of folders, are not used because some images have none."""
     if record.options.labels == "none":
         return []
     unlabeled = [entry.key for entry in entries if not entry.label]
-    if not unlabeled or len(unlabeled) == len(entries):
+    if len(unlabeled) == len(entries):
+        return _warning_of_folders(record, entries)
+    if not unlabeled:
         return []
-    noun, verb = ("image", "has") if len(unlabeled) == 1 else ("images", "have")
-    some = ", ".join(unlabeled[:_NAMED]) + (", ..." if len(unlabeled) > _NAMED else "")
+    verb = "has" if len(unlabeled) == 1 else "have"
     return [
-        f"{len(unlabeled)} {noun} of {len(entries)} {verb} no label ({some}), so that the data set has none. Label or "
+        f"{_count(unlabeled, entries)} {verb} no label ({_some(unlabeled)}), so that the data set has none. Label or "
         "remove them and refresh the data set, or register it without labels"
     ]
+
+
+def _warning_of_folders(record: SourceRecord, entries: Sequence[Entry]) -> list[str]:
+    """Return a sentence if a few images beside two or more folders keep these from being classes."""
+    if record.kind in _WITHOUT_FOLDERS:
+        return []
+    folders = [key.partition("/")[0] for key in _keys_in_split(record, entries) if "/" in key]
+    beside = [
+        entry.key
+        for entry, key in zip(entries, _keys_in_split(record, entries), strict=True)
+        if "/" not in key
+    ]
+    # Most images beside folders: a collection, and no classes.
+    if len({*folders}) < 2 or not 0 < len(beside) < len(folders):
+        return []
+    verb = "lies" if len(beside) == 1 else "lie"
+    return [
+        f"{_count(beside, entries)} {verb} beside the {len({*folders})} folders ({_some(beside)}), which are therefore no "
+        "classes: the data set has no labels. If they are, move or remove these images and refresh the data set"
+    ]
+
+
+def _count(some: Sequence[str], entries: Sequence[Entry]) -> str:
+    return f"{len(some)} {'image' if len(some) == 1 else 'images'} of {len(entries)}"
+
+
+def _some(keys: Sequence[str]) -> str:
+    return ", ".join(keys[:_NAMED]) + (", ..." if len(keys) > _NAMED else "")
 
 
 def _may_be_in(record: SourceRecord, path: str, split: str) -> bool:
@@ -106,11 +137,16 @@ def _class_of_each(record: SourceRecord, entries: Sequence[Entry]) -> list[str] 
     if any(entry.label for entry in entries):
         given = [entry.label for entry in entries if entry.label]
         return given if len(given) == len(entries) else None
-    prefix = f"{record.options.split}/" if record.options.split is not None else ""
-    keys = [name.removeprefix(prefix) for name in _names(record, entries)]
-    if record.kind in ("list", "parquet", "huggingface", "npy") or any("/" not in k for k in keys):
+    keys = _keys_in_split(record, entries)
+    if record.kind in _WITHOUT_FOLDERS or any("/" not in key for key in keys):
         return None
     return [key.partition("/")[0] for key in keys]
+
+
+def _keys_in_split(record: SourceRecord, entries: Sequence[Entry]) -> list[str]:
+    """Return the keys below the folder of the split that is chosen, if one is."""
+    prefix = f"{record.options.split}/" if record.options.split is not None else ""
+    return [name.removeprefix(prefix) for name in _names(record, entries)]
 
 
 def _names(record: SourceRecord, entries: Sequence[Entry]) -> list[str]:

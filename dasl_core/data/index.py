@@ -57,6 +57,8 @@ class DatasetIndex:
     """(N,) int32, by which changed images are noticed; None of earlier ingests."""
     num_ignored: int = 0
     """Files without the extension of an image; hidden files are not counted."""
+    ignored_endings: dict[str, int] = field(default_factory=dict)
+    """How many of them have each ending; empty of earlier ingests, and where none are ignored."""
     pixels: PixelFacts = field(default_factory=PixelFacts)
     """What the values of the pixels are, and their statistics."""
     label_warnings: list[str] = field(default_factory=list)
@@ -138,6 +140,7 @@ class DatasetIndex:
             "num_images": len(self.paths),
             "num_skipped": len(self.skipped),
             "num_ignored": self.num_ignored,
+            "ignored_endings": self.ignored_endings,
             "class_names": self.class_names[:limit],
             "skipped": [
                 {"path": skipped.path, "reason": skipped.reason} for skipped in self.skipped[:limit]
@@ -187,6 +190,7 @@ class DatasetIndex:
             "class_names": self.class_names,
             "skipped": [list(skipped) for skipped in self.skipped],
             "num_ignored": self.num_ignored,
+            "ignored_endings": self.ignored_endings,
             "pixels": self.pixels.to_json(),
             "duplicates": self.duplicates,
             "label_warnings": self.label_warnings,
@@ -266,6 +270,7 @@ def _from_arrays(path: Path) -> DatasetIndex:
         skipped=[Skipped(*entry) for entry in about["skipped"]],
         checksums=arrays.get("checksums"),  # earlier ingests had none
         num_ignored=about["num_ignored"],
+        ignored_endings=about.get("ignored_endings", {}),  # earlier ingests had none
         pixels=PixelFacts.from_json(about["pixels"]),
         duplicates=about["duplicates"],
         label_warnings=about.get("label_warnings", []),  # earlier ingests had none

@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -27,7 +27,8 @@ from dasl_core.data.sources import Entry, Listing, Skipped, Source, SourceRecord
 from dasl_core.data.strings import Strings
 from dasl_core.machine import usable_cores
 from dasl_core.spec.locations import EVERY_FOLDER, ReadableFolders
-from dasl_core.spec.source import SourceOptions
+from dasl_core.spec.source import SOURCE_ENDINGS, SourceOptions
+from dasl_core.text import describe_endings
 from dasl_core.vocabulary import IngestPhase
 
 # Threads that wait for an object store take no processor time.
@@ -225,7 +226,7 @@ def ingest_listing(
         entries,
         headers,
         skipped=[*skipped, *failed],
-        num_ignored=listing.num_ignored,
+        ignored=listing.ignored,
         threads=(threads, reading),
         on_progress=on_progress,
     )
@@ -239,7 +240,7 @@ def _build_index(
     headers: list[Header],
     *,
     skipped: list[Skipped],
-    num_ignored: int,
+    ignored: Mapping[str, int],
     threads: tuple[int, int],
     on_progress: OnProgress,
 ) -> tuple[DatasetIndex, ContactSheet | None]:
@@ -264,7 +265,7 @@ def _build_index(
     skipped += [Skipped(entries[position].key, why) for position, why in sample.damaged.items()]
     usable = [position for position in range(len(entries)) if position not in sample.damaged]
     if not usable:
-        raise ValueError(_no_images(record.uri, sorted(skipped), num_ignored))
+        raise ValueError(_no_images(record.uri, sorted(skipped), ignored))
     decoded = [entries[each] for each in usable]
     labels, class_names, kept = label_entries(record, decoded)
     usable = [usable[each] for each in kept]
@@ -278,7 +279,8 @@ def _build_index(
         places=np.array([_place(entries[each]) for each in usable], np.int64).reshape(-1, 4),
         checksums=np.array([headers[each].checksum for each in usable], np.int32),
         skipped=sorted(skipped),
-        num_ignored=num_ignored,
+        num_ignored=sum(ignored.values()),
+        ignored_endings=dict(ignored),
         pixels=replace(
             sample.pixels, kinds=PixelFacts.of([headers[each] for each in usable]).kinds
         ),
@@ -345,12 +347,16 @@ def _place(entry: Entry) -> tuple[int, int, int, int]:
     return entry.file, entry.offset, entry.length, entry.stamp
 
 
-def _no_images(location: str, skipped: Sequence[Skipped], num_ignored: int) -> str:
+def _no_images(location: str, skipped: Sequence[Skipped], ignored: Mapping[str, int]) -> str:
     message = f"{location} holds no usable image"
     if skipped:
         message += f"; {len(skipped)} skipped, such as {skipped[0].path} ({skipped[0].reason})"
-    if num_ignored:
-        message += f"; {num_ignored} other files ignored"
+    if ignored:
+        count = sum(ignored.values())
+        files = "1 other file" if count == 1 else f"{count} other files"
+        message += f"; {files} ignored ({describe_endings(ignored)})"
         if not skipped:  # else the reason is another one
             message += f"; expected files that end in {', '.join(sorted(EXTENSIONS))}"
+        if not ignored.keys().isdisjoint(SOURCE_ENDINGS):
+            message += ". Register an archive, list or table by its own path"
     return message

@@ -80,21 +80,28 @@ transform = timm.data.create_transform(**config, is_training=False)
 """
 
 
+def loading_lines(stem: list[str] | None) -> list[str]:
+    """Return the lines that load a checkpoint's backbone in its folder.
+
+    Args:
+        stem: lines that change timm's stem, as in `model.json`; None: the network is not timm's, and must be built
+            before as `model`.
+    """
+    build = ["from safetensors.torch import load_file", ""]
+    if stem is not None:
+        build = ["import json", *["import torch"] * bool(stem), "import timm", *build]
+        build += ['model = timm.create_model(**json.load(open("model.json"))["timm"])', *stem]
+    return [*build, 'model.load_state_dict(load_file("backbone.safetensors"))', "model.eval()"]
+
+
 def _load_checkpoint(model: dict[str, Any]) -> str:
     if model["timm"] is None:
         return _load_own(model) + _onnx(model, "")
-    stem = "".join(f"{line}\n" for line in model["stem"])
-    needs_torch = "import torch\n" if model["stem"] else ""
+    lines = "\n".join(loading_lines(model["stem"]))
     with_timm = f"""With timm and safetensors, in this folder:
 
 ```python
-import json
-{needs_torch}import timm
-from safetensors.torch import load_file
-
-model = timm.create_model(**json.load(open("model.json"))["timm"])
-{stem}model.load_state_dict(load_file("backbone.safetensors"))
-model.eval()
+{lines}
 ```
 {_load_head(model)}"""
     return with_timm + _onnx(
@@ -103,14 +110,12 @@ model.eval()
 
 
 def _load_own(model: dict[str, Any]) -> str:
+    lines = "\n".join(loading_lines(None))
     return f"""The network is not timm's, and this folder has only its weights: its architecture is in the code that
 trained it. Build it there as `model`, then, with safetensors, in this folder:
 
 ```python
-from safetensors.torch import load_file
-
-model.load_state_dict(load_file("backbone.safetensors"))
-model.eval()
+{lines}
 ```
 {_load_head(model)}"""
 
@@ -178,7 +183,8 @@ def _card(
 
 {load}
 `images` is float32, (batch, {images["channels"]}, {side}, {side}): {_square(spec.evaluate.crop_pct)} of each image,
-resized to {side} x {side} ({images["interpolation"]}), {_values(images)}. No exported network does this itself.
+resized to {side} x {side} ({images["interpolation"]}, with antialiasing, as Pillow does), {_values(images)}. No exported network does this itself.
+Images whose longer side has more than {2 * side} px were first scaled down to that, in training and evaluation.
 `model(images)` gives features of width {model["num_features"]}.
 
 ## Measured on held-out images

@@ -152,6 +152,14 @@ class Method(nn.Module, ABC):
                 same micro-batch of every rank's share.
         """
 
+    def chance_loss(self, batch_size: int) -> float | None:
+        """Return the loss if all candidates, or outputs, are equally likely; None if that is not known.
+
+        Args:
+            batch_size: global.
+        """
+        return None
+
     @property
     @abstractmethod
     def embedding_head(self) -> nn.Module:

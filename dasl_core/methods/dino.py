@@ -1,5 +1,6 @@
 """DINO (Caron et al., ICCV 2021)."""
 
+import math
 from collections.abc import Sequence
 from itertools import groupby
 from typing import Literal, NamedTuple, Self
@@ -144,6 +145,9 @@ class DINO(EMATeacherMethod):
                 (teacher.mean(dim=(0, 1)), targets.mean(dim=(0, 1)), entropy)
             )
         return dino_loss(targets, outputs["student"], self.student_temperature)
+
+    def chance_loss(self, batch_size: int) -> float:
+        return math.log(len(self.center))
 
     @torch.no_grad()
     def before_update(self, step: Step) -> None:

@@ -1,5 +1,6 @@
 """MoCo v3 (Chen, Xie and He, ICCV 2021)."""
 
+import math
 from typing import Literal, Self
 
 import torch
@@ -79,6 +80,9 @@ class MoCoV3(PredictorMethod):
     def loss(self, outputs: Outputs, step: Step) -> Tensor:
         self._expect_update(step)
         return moco_v3_loss(outputs["embeddings"], outputs["keys"], self.temperature, step.group)
+
+    def chance_loss(self, batch_size: int) -> float:
+        return 4 * self.temperature * math.log(batch_size)
 
 
 def moco_v3_loss(

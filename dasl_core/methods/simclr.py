@@ -1,5 +1,6 @@
 """SimCLR (Chen et al., ICML 2020)."""
 
+import math
 from typing import Self
 
 import torch
@@ -45,6 +46,9 @@ class SimCLR(TwoViewMethod):
 
     def loss(self, outputs: Outputs, step: Step) -> Tensor:
         return nt_xent(outputs["embeddings"], self.temperature, step.group)
+
+    def chance_loss(self, batch_size: int) -> float:
+        return math.log(2 * batch_size - 1)
 
 
 def nt_xent(embeddings: Tensor, temperature: float, group: ProcessGroup | None = None) -> Tensor:

@@ -127,6 +127,9 @@ class SwAV(Method):
         self._enqueue(outputs["embeddings"].detach(), step.group)
         return swapped_prediction(scores, codes[:, : scores.shape[1]], self.temperature)
 
+    def chance_loss(self, batch_size: int) -> float:
+        return math.log(self.prototypes.out_features)
+
     def before_update(self, step: Step) -> None:
         if step.epoch < self.freeze_prototypes_epochs:
             self.prototypes.weight.grad = None

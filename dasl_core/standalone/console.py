@@ -11,6 +11,7 @@ from dasl_core.standalone.run_dir import METRICS, RunDirectory
 from dasl_core.train.reporter import NullReporter, progress_line
 from dasl_core.vocabulary import Desired, Phase, Subject
 
+REPORT = "report.html"
 # Between two lines on the images that are read.
 READING_SECONDS = 10.0
 
@@ -99,6 +100,8 @@ class ConsoleReporter(ProgressPrinter):
             self._newest = self.run_dir.epochs_of_checkpoints(before=step)
         saved = self.run_dir.add_checkpoint(folder, step)
         print_line(f"Saved checkpoint {saved}")
+        if final:
+            print_line(f"Load it: {saved / 'README.md'} has the lines of Python")
         self.saved = True
         if self._newest and self._newest[-1][0] == saved:
             self._newest.pop()  # replaced
@@ -109,8 +112,10 @@ class ConsoleReporter(ProgressPrinter):
         del self._newest[:-2]
 
     def artifact(self, file: Path) -> None:
-        """Move the file to the run directory."""
-        file.rename(self.run_dir.path / file.name)
+        """Move the file to the run directory; print where the report is."""
+        stored = file.rename(self.run_dir.path / file.name)
+        if stored.name == REPORT:
+            print_line(f"Report: {stored}")
 
 
 def print_line(line: str, stream: Literal["stdout", "stderr"] = "stdout") -> None:

@@ -15,6 +15,7 @@ from safetensors import SafetensorError
 
 from dasl_core.spec import (
     JobSpec,
+    ResolvedJobSpec,
     ResolvedResources,
     SpecError,
     WeightsRecord,
@@ -32,7 +33,9 @@ from dasl_core.standalone.ranks import (
     leave_ranks,
     on_rank_0,
 )
-from dasl_core.standalone.run_dir import RunDirectory, writing_to
+from dasl_core.standalone.run_dir import RunDirectory, step_of_checkpoint, writing_to
+from dasl_core.track.reporter import TrackingReporter
+from dasl_core.track.tracker import TrackedRun
 from dasl_core.train.build import RunFiles, pretrain
 from dasl_core.train.checkpointing import CheckpointFailed
 from dasl_core.train.preparing import prepare
@@ -193,21 +196,41 @@ def _train(
                     print_warnings(read)
         stack.enter_context(_interruptible(reporter))
         scratch = output if run_dir is None else run_dir.scratch
+        tracked: TrackingReporter | None = None
+        if run_dir is not None and reporter is not None:
+            run = _tracked_run(run_dir, spec, resume, start)
+            tracked = stack.enter_context(TrackingReporter(reporter, run))
         outcome = pretrain(
             spec,
             index,
-            reporter or NullReporter(),
+            tracked or NullReporter(),
             RunFiles(cache=cache, evaluate_cache=evaluate_cache, scratch=scratch, resume=start),
             evaluate_on=evaluate_on,
             device=device,
             threads=spec.resources.narrow(ResolvedResources).cpus_per_worker,
         )
+        if tracked is not None:
+            tracked.ended(outcome)
     if reporter is not None:
         if outcome == "cancelled":
             print_line("Interrupted. Continue with --resume.", "stderr")
         elif start is not None and not reporter.saved:
             print_line(f"The run is already complete: {start} is its final checkpoint.")
     return 0 if outcome == "succeeded" else 130
+
+
+def _tracked_run(
+    run_dir: RunDirectory, spec: ResolvedJobSpec, resume: bool, start: Path | None
+) -> TrackedRun:
+    """Describe the run to trackers, which write to the output folder itself."""
+    run, attempt = run_dir.begin_attempt(resume)
+    return TrackedRun(
+        id=run,
+        attempt=attempt,
+        spec=spec,
+        resume_step=None if start is None else step_of_checkpoint(start),
+        folder=run_dir.path,
+    )
 
 
 def _prepare(spec: JobSpec, locations: Locations) -> int:

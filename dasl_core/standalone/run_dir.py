@@ -14,8 +14,9 @@ import math
 import os
 import shutil
 import threading
+import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -25,6 +26,7 @@ from dasl_core.atomic import sync, write_atomically
 from dasl_core.manifest import MANIFEST, damage_of
 
 CHECKPOINTS, METRICS, SPEC = "checkpoints", "metrics.jsonl", "spec.json"
+ATTEMPT = "attempt.json"
 EPOCHS = "metrics.json"  # of `dasl_core.export`
 _LOCK, _SCRATCH = ".lock", ".scratch"
 # Errors of file systems without locks, on which two runs can share a folder.
@@ -116,13 +118,26 @@ class RunDirectory:
         for checkpoint in existing:
             damage = damage_of(checkpoint)
             if damage is None:
-                self._kept_until = int(checkpoint.name.removeprefix("step-"))
+                self._kept_until = step_of_checkpoint(checkpoint)
                 return checkpoint
             self.damaged.append(damage)
         if existing:
             raise ValueError(f"--resume: no checkpoint is intact: {'; '.join(self.damaged)}")
         self._kept_until = 0
         return None
+
+    def begin_attempt(self, resume: bool) -> tuple[str, int]:
+        """Count an attempt; returns an id of the run, which a resumed one keeps, and the attempt's number."""
+        run, attempt = uuid.uuid4().hex, 1
+        file = self.path / ATTEMPT
+        if resume and file.exists():
+            # Damaged: trackers show another run.
+            with suppress(OSError, ValueError, KeyError, TypeError):
+                stored = json.loads(file.read_text(encoding="utf-8"))
+                run, attempt = str(stored["run"]), int(stored["attempt"]) + 1
+        with suppress(OSError):  # a full disk: for trackers, the next attempt is another run
+            write_atomically(file, json.dumps({"run": run, "attempt": attempt}).encode())
+        return run, attempt
 
     def write_spec(self, text: str) -> None:
         """Replace `spec.json`."""
@@ -207,7 +222,7 @@ class RunDirectory:
                 epoch = float(about["epoch"])
             except (OSError, ValueError, KeyError, TypeError):  # damaged
                 continue
-            if int(folder.name.removeprefix("step-")) < before:
+            if step_of_checkpoint(folder) < before:
                 epochs.append((folder, epoch))
         return epochs
 
@@ -218,6 +233,11 @@ class RunDirectory:
                 self._add_metrics([])
             if (self.path / METRICS).exists():
                 sync(self.path / METRICS)
+
+
+def step_of_checkpoint(folder: Path) -> int:
+    """Return the step of a checkpoint, which its folder is named after."""
+    return int(folder.name.removeprefix("step-"))
 
 
 @contextmanager

@@ -24,6 +24,7 @@ from dasl_core.train.interruption import Interrupted, Interruption
 from dasl_core.train.network import seeded_method, without_start
 from dasl_core.train.optim import build_optimizer, learning_rate_factors
 from dasl_core.train.outcomes import STEPS_IN_FLIGHT, Outcomes
+from dasl_core.train.plotting import Plotter
 from dasl_core.train.precision import autocast, refuse_undefined_gradients, weight_dtype
 from dasl_core.train.prefetch import ViewPrefetcher
 from dasl_core.train.preparing import open_images
@@ -160,16 +161,8 @@ def build_trainer(
     loader = data.loader
     evaluator: Evaluator | None = None
     if len(data.held_out):
-        encoder = ImageEncoder(
-            spec.augment.of_view(0),
-            crop_pct=spec.evaluate.crop_pct,
-            image_size=spec.backbone.image_size,
-            normalization=spec.backbone.normalization,
-            precision=precision,
-            seed=seed,
-            device=device,
-            keepalive=reporter.keepalive,
-            check=interruption.check_work,
+        encoder = ImageEncoder.of(
+            spec, device, keepalive=reporter.keepalive, check=interruption.check_work
         )
         evaluator = Evaluator(spec.evaluate, encoder, data.train, data.held_out)
 
@@ -228,6 +221,16 @@ def build_trainer(
         lr=spec.train.optimizer.lr,
         flush=metrics.report,
     )
+    plotter = Plotter(
+        spec=spec,
+        data=data,
+        evaluator=evaluator,
+        length=length,
+        progress=progress,
+        reporter=reporter,
+        scratch=files.scratch,
+        control=control,
+    )
     state = TrainingState(
         settings=spec.deciding(),
         train_images=len(data.train),
@@ -240,9 +243,9 @@ def build_trainer(
         pseudo_labels=pseudo_labels,
         optimizer=optimizer,
         scaler=updater.scaler,
+        plotter=plotter,
     )
     validator = Validator(
-        name=spec.name,
         settings=spec.evaluate,
         stop=spec.train.stop,
         frozen_steps=spec.train.head_only_epochs * length.steps_per_epoch,
@@ -256,7 +259,7 @@ def build_trainer(
         metrics=metrics,
         guard=guard,
         reporter=reporter,
-        scratch=files.scratch,
+        plotter=plotter,
     )
     checkpointer = Checkpointer(
         spec=spec,

@@ -26,6 +26,7 @@ from dasl_core.spec.base import shorten
 from dasl_core.train.background import BackgroundCall, copy_to_cpu
 from dasl_core.train.criterion import Criterion
 from dasl_core.train.data import TrainingData
+from dasl_core.train.plotting import Plotter
 from dasl_core.train.progress import Progress, RunLength
 from dasl_core.train.pseudo_labels import PseudoLabels
 from dasl_core.train.reporter import Reporter
@@ -311,6 +312,7 @@ class TrainingState:
     pseudo_labels: PseudoLabels | None
     optimizer: torch.optim.Optimizer
     scaler: torch.amp.GradScaler
+    plotter: Plotter
 
     def rank_state_dict(self) -> dict[str, Any]:
         """The part of the state that differs between ranks."""
@@ -323,13 +325,14 @@ class TrainingState:
             "format": FORMAT,
             "spec": self.fingerprint(),
             **versions.beside(),
-            "progress": vars(self.progress).copy(),
+            "progress": self.progress.saved(),
             "method": dict(self.method.state_dict()),
             "criterion": self.criterion.state_dict(),
             "clusters": None if self.pseudo_labels is None else self.pseudo_labels.state_dict(),
             "optimizer": self.optimizer.state_dict(),
             "scaler": self.scaler.state_dict(),
             "ranks": ranks,
+            "plots": self.plotter.state_dict(),
         }
 
     def fingerprint(self) -> dict[str, Any]:
@@ -362,6 +365,7 @@ class TrainingState:
         self._check_shapes(state)
         vars(self.progress).update(vars(progress))
         self.method.load_state_dict(state["method"])
+        self.plotter.load_state_dict(state.get("plots", []))  # older checkpoints have none
         if "sec" not in changed:
             self.criterion.load_state_dict(state["criterion"])
         settings = [dict(group) for group in self.optimizer.param_groups]

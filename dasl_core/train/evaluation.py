@@ -1,5 +1,8 @@
 """Evaluation of encoders on the held-out images of a run."""
 
+from typing import Protocol
+
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -12,6 +15,7 @@ from dasl_core.evaluate import (
     dimension_std,
     effective_rank,
     fine_tune,
+    instance_recall_at_1,
     inter_class_distances,
     knn_accuracy,
     linear_probe,
@@ -35,6 +39,24 @@ RAW_SIDE = 32
 # Maximum of training images in the k-NN bank of raw pixels, evenly spaced: 600 MB. Those of ImageNet would take
 # 14 GB, before the first step, for a baseline.
 RAW_BANK_LIMIT = 50_000
+# Maximum of training images among which plots search neighbors, where no bank of k-NN is computed.
+SEARCHED_LIMIT = 10_000
+
+
+class FeatureObserver(Protocol):
+    """Receives the features that an evaluation computed. All ranks call it alike."""
+
+    def features(self, held_out: Tensor, bank: Tensor, positions: np.ndarray) -> None:
+        """Observe the features of a network.
+
+        Args:
+            held_out: (N, d) of all held-out images.
+            bank: (n, d), this rank's part of those of training images.
+            positions: (n,) of these among the training images.
+        """
+
+    def embeddings(self, phi: Tensor, labels: Tensor | None) -> None:
+        """Observe the raw embeddings (N, h) that the loss compares, of at most `HEALTH_LIMIT` held-out images."""
 
 
 class Evaluator:
@@ -69,31 +91,41 @@ class Evaluator:
                 self.train_labels = torch.tensor([numbers[name] for name in train_names])
         self.in_gallery = None if settings.gallery is None else _gallery(settings.gallery, held_out)
 
-    def backbone(self, backbone: nn.Module, *, final: bool = False) -> dict[str, float]:
+    def backbone(
+        self, backbone: nn.Module, *, final: bool = False, observer: FeatureObserver | None = None
+    ) -> dict[str, float]:
         """Compute all metrics of a network from images to features (B, d), in eval mode.
 
         Args:
             backbone: any such network: a method's backbone, a teacher's, one with its head.
             final: run the linear probe and fine-tuning, too, if the spec enables them.
+            observer: receives its features.
         """
-        metrics = self.frozen(backbone, final=final)
+        metrics = self.frozen(backbone, final=final, observer=observer)
         if final and self.labels is not None and self.train_labels is not None:
             metrics |= self._fine_tune(backbone, self.train_labels, self.labels)
         return metrics
 
-    def frozen(self, network: nn.Module, *, final: bool = False) -> dict[str, float]:
+    def frozen(
+        self, network: nn.Module, *, final: bool = False, observer: FeatureObserver | None = None
+    ) -> dict[str, float]:
         """Compute all metrics of a network except those of fine-tuning it; see `backbone`."""
         with eval_mode(network):
-            metrics = self._metrics(network, self.bank_every, health=True)
+            metrics = self._metrics(network, self.bank_every, health=True, observer=observer)
             if final and self.labels is not None and self.train_labels is not None:
                 metrics |= self._linear(network, self.train_labels, self.labels)
         return metrics
 
-    def phi_distances(self, method: Method) -> dict[str, float]:
+    def phi_distances(
+        self, method: Method, *, observer: FeatureObserver | None = None
+    ) -> dict[str, float]:
         """Compute the quantities of DAR's theorems: distances of phi, the embeddings that the loss compares."""
-        subset = self.held_out.every(spacing(len(self.held_out), HEALTH_LIMIT))
+        every = spacing(len(self.held_out), HEALTH_LIMIT)
         with eval_mode(method):
-            distances = self._distances(self.encoder.features(method.embed, subset))
+            phi = self.encoder.features(method.embed, self.held_out.every(every))
+        distances = self._distances(phi)
+        if observer is not None:
+            observer.embeddings(phi, None if self.labels is None else self.labels[::every])
         return {f"phi_{name}": value for name, value in distances.items()}
 
     @property
@@ -103,8 +135,15 @@ class Evaluator:
         trains = bool(settings.linear) or bool(settings.finetune)
         return trains and self.labels is not None and self.train_labels is not None
 
+    @property
+    def searched_every(self) -> int:
+        """Stride of the training images among which plots search neighbors: the bank of k-NN, if there is one."""
+        if self.settings.knn is not None and self.train_labels is not None:
+            return self.bank_every
+        return max(self.bank_every, spacing(len(self.train), SEARCHED_LIMIT))
+
     def raw_pixels(self) -> dict[str, float]:
-        """Compute the metrics with labels of the raw pixels: a baseline for any training."""
+        """Compute the accuracies of the raw pixels: a baseline for any training."""
         side = min(self.encoder.image_size, RAW_SIDE)
         return self._metrics(
             # Averaged, since subsampling turns fine patterns into noise.
@@ -113,21 +152,45 @@ class Evaluator:
             health=False,
         )
 
-    def _metrics(self, encode: Encoder, bank_every: int, *, health: bool) -> dict[str, float]:
+    def chance(self) -> dict[str, float]:
+        """Return the expected accuracy of a neighbor that is drawn at random, by metric."""
+        count = len(self.held_out)
+        levels = {"instance_recall_at_1": 1 / min(count, HEALTH_LIMIT)}
+        if self.labels is None:
+            return levels
+        classes = int(self.labels.max()) + 1
+        if self.train_labels is not None:
+            classes = max(classes, int(self.train_labels.max()) + 1)
+            shares = torch.bincount(self.train_labels, minlength=classes) / len(self.train_labels)
+            levels["knn_top1"] = float(shares[self.labels].mean())
+        if count > 1 and self.in_gallery is None:
+            others = torch.bincount(self.labels, minlength=classes)[self.labels] - 1
+            levels["recall_at_1"] = float((others / (count - 1)).mean())
+        return levels
+
+    def _metrics(
+        self,
+        encode: Encoder,
+        bank_every: int,
+        *,
+        health: bool,
+        observer: FeatureObserver | None = None,
+    ) -> dict[str, float]:
         """Compute the metrics of an encoder, with each so many-th training image in the bank of k-NN."""
         settings = self.settings
         held_out = self.encoder.on_device(self.encoder.features(encode, self.held_out))
         metrics: dict[str, float] = {}
+        votes = settings.knn is not None and self.train_labels is not None
+        bank, positions = None, np.arange(0)
+        if votes or observer is not None:
+            if not votes:
+                bank_every = self.searched_every
+            bank, positions = self._bank(encode, bank_every, held_out.shape[1])
         if self.labels is not None:
-            if settings.knn is not None and self.train_labels is not None:
-                bank = self.train.every(bank_every)
-                share = -(-len(bank) // world_size())
-                mine = slice(rank() * share, (rank() + 1) * share)
+            if bank is not None and settings.knn is not None and self.train_labels is not None:
                 metrics["knn_top1"] = knn_accuracy(
-                    self.encoder.on_device(
-                        self.encoder.own_features(encode, bank, mine, held_out.shape[1])
-                    ),
-                    self.train_labels[::bank_every][mine],
+                    bank,
+                    self.train_labels[torch.from_numpy(positions)],
                     held_out,
                     self.labels,
                     k=settings.knn.k,
@@ -138,7 +201,7 @@ class Evaluator:
                 metrics |= {
                     "knn_k": float(settings.knn.k),
                     "knn_temperature": settings.knn.temperature,
-                    "knn_bank": float(len(bank)),
+                    "knn_bank": float(len(self.train.every(bank_every))),
                 }
             if settings.retrieval and len(held_out) > 1:
                 recalls = self._retrieval(held_out, self.labels)
@@ -148,9 +211,17 @@ class Evaluator:
                 metrics |= clustering_metrics(
                     held_out, self.labels, restarts=restarts, on_start=self.encoder.check
                 )
-        if health:
-            metrics |= self._health(encode, held_out)
-        return metrics
+        if observer is not None and bank is not None:
+            observer.features(held_out, bank, positions)
+        return metrics | self._of_views(encode, held_out, health=health)
+
+    def _bank(self, encode: Encoder, every: int, width: int) -> tuple[Tensor, np.ndarray]:
+        """Compute this rank's part of the features of every n-th training image, and return their positions."""
+        images = self.train.every(every)
+        share = -(-len(images) // world_size())
+        mine = slice(rank() * share, (rank() + 1) * share)
+        features = self.encoder.own_features(encode, images, mine, width)
+        return self.encoder.on_device(features), np.arange(0, len(self.train), every)[mine]
 
     def _retrieval(self, x: Tensor, y: Tensor) -> dict[int, float]:
         if self.in_gallery is None:
@@ -160,20 +231,28 @@ class Evaluator:
         queries = x[outside.to(x.device)]
         return recall_at_k(queries, y[outside], self.settings.retrieval, gallery=gallery)
 
-    def _health(self, encode: Encoder, features: Tensor) -> dict[str, float]:
-        """Compute the metrics that need no labels: is the representation spread, or collapsing?"""
+    def _of_views(self, encode: Encoder, features: Tensor, *, health: bool) -> dict[str, float]:
+        """Compute the metrics that need no labels.
+
+        Do views find their own image? And with `health`: is the representation spread, or collapsing?
+        """
         every = spacing(len(self.held_out), HEALTH_LIMIT)
         subset = self.held_out.every(every)
-        first, second = (self.encoder.features(encode, subset, view) for view in range(2))
-        metrics = {"alignment": alignment(first, second), "mean_norm": mean_norm(features)}
+        first = self.encoder.features(encode, subset, 0)
+        metrics: dict[str, float] = {}
+        if health:
+            second = self.encoder.features(encode, subset, 1)
+            metrics = {"alignment": alignment(first, second), "mean_norm": mean_norm(features)}
         features = features[::every]
         if len(features) > 1:
+            metrics["instance_recall_at_1"] = instance_recall_at_1(first, features)
+        if health and len(features) > 1:
             metrics |= {
                 "effective_rank": effective_rank(features),
                 "dimension_std": dimension_std(features),
                 "uniformity": uniformity(features),
             }
-        return metrics | self._distances(features)
+        return (metrics | self._distances(features)) if health else metrics
 
     def _distances(self, features: Tensor) -> dict[str, float]:
         """Statistics of the distances of at most `HEALTH_LIMIT` held-out images, evenly spaced."""

@@ -12,7 +12,7 @@ from dasl_core.data.views import ViewParameters, central_view, draw_view, render
 from dasl_core.distributed import all_ranks, gather, rank, rank_share, world_size
 from dasl_core.evaluate.finetune import Reader, Request
 from dasl_core.seeds import derive_seed
-from dasl_core.spec import Normalization, ViewAugment
+from dasl_core.spec import Normalization, ResolvedJobSpec, ViewAugment
 from dasl_core.train.precision import Precision, autocast, weight_dtype
 from dasl_core.train.read_ahead import FeatureTable, canvases_ahead
 
@@ -51,6 +51,28 @@ class ImageEncoder:
         self.keepalive, self.check = keepalive, check
         self.image_size, self.normalization = image_size, normalization
 
+    @classmethod
+    def of(
+        cls,
+        spec: ResolvedJobSpec,
+        device: torch.device,
+        *,
+        keepalive: Callable[[], object] = lambda: None,
+        check: Callable[[], None] = lambda: None,
+    ) -> "ImageEncoder":
+        """Create the encoder of the runs of a spec; arguments as for the constructor."""
+        return cls(
+            spec.augment.of_view(0),
+            crop_pct=spec.evaluate.crop_pct,
+            image_size=spec.backbone.image_size,
+            normalization=spec.backbone.normalization,
+            precision=spec.train.precision,
+            seed=spec.train.seed,
+            device=device,
+            keepalive=keepalive,
+            check=check,
+        )
+
     def features(self, encode: Encoder, images: ImageSet, view: int | None = None) -> Tensor:
         """Compute (N, d) float32 features on the CPU, by all ranks together and equal on all.
 
@@ -63,7 +85,7 @@ class ImageEncoder:
         padded = np.resize(np.arange(count), share * ranks)
         mine = padded[rank() * share : (rank() + 1) * share]
         collected = FeatureTable(ranks, share)
-        with closing(self._encoded(encode, images, mine, view)) as batches:
+        with closing(self.batches(encode, images, mine, view)) as batches:
             for features in batches:
                 self.check()
                 collected.add(gather(features, all_ranks()).view(ranks, len(features), -1))
@@ -73,15 +95,20 @@ class ImageEncoder:
         """Compute the features of this rank's images only, (n, width) float32 on the CPU."""
         positions = np.arange(len(images))[mine]
         collected = FeatureTable(1, len(positions))
-        with closing(self._encoded(encode, images, positions)) as batches:
+        with closing(self.batches(encode, images, positions)) as batches:
             for features in batches:
                 collected.add(features[None])
         return collected.table(width)[0]
 
-    def _encoded(
+    def batches(
         self, encode: Encoder, images: ImageSet, mine: np.ndarray, view: int | None = None
     ) -> Generator[Tensor, None, None]:
-        """Yield the features of a batch of images at a time, in the order of `mine`."""
+        """Yield the features of a batch of images at a time, float32 on the device, in the order of `mine`.
+
+        Args:
+            mine: positions in `images`.
+            view: as for `features`.
+        """
         starts = range(0, len(mine), FEATURE_BATCH)
         batches = (mine[start : start + FEATURE_BATCH] for start in starts)
         requests = ((batch, batch) for batch in batches)

@@ -1,12 +1,19 @@
 """The position of a run: counters and records of its steps."""
 
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
+
+# Metrics of steps whose means over each epoch are drawn, besides every `loss_...`.
+DRAWN = ("embedding_norm", "embedding_norm_std", "embedding_rank")
+# Likewise, and not saved: what a resumed run saves is bit for bit that of a run that was not interrupted.
+TIMED = ("images_per_second", "time_data_wait")
 
 
 @dataclass
 class Progress:
-    """Position and history of a run. Saved with every checkpoint."""
+    """Position and history of a run. Saved with every checkpoint, but for what clocks have measured."""
 
     step: int = 0
     branched_at: int = 0  # the step of another run's checkpoint that this run started from
@@ -15,6 +22,12 @@ class Progress:
     evaluations: list[dict[str, Any]] = field(default_factory=list)
     epoch_loss_sum: float = 0.0  # of the current epoch
     epoch_loss_steps: int = 0
+    # Means of the metrics to draw of each finished epoch, and [sum, steps] of the current one.
+    epochs: list[dict[str, float]] = field(default_factory=list)
+    epoch_sums: dict[str, list[float]] = field(default_factory=dict)
+    # Likewise of the metrics of time, of the epochs since this process has started; not saved.
+    timed_epochs: list[dict[str, float]] = field(default_factory=list)
+    timed_sums: dict[str, list[float]] = field(default_factory=dict)
     skipped: int = 0  # steps skipped because their gradients were not finite
     skipped_in_a_row: int = 0
     overflowed: int = 0  # steps skipped in the search for float16's loss scale
@@ -23,11 +36,42 @@ class Progress:
     ended: bool = False  # the final evaluation is done, too
     verdict: dict[str, Any] | None = None  # of `dasl_core.verdict`, once ended
 
+    def add_step(self, metrics: Mapping[str, float]) -> None:
+        """Add the metrics of a step to the means of the epoch."""
+        loss = metrics["loss"]
+        if math.isfinite(loss):
+            self.epoch_loss_sum += loss
+            self.epoch_loss_steps += 1
+        for name, value in metrics.items():
+            is_drawn = name in DRAWN or name.startswith("loss_")
+            if (is_drawn or name in TIMED) and math.isfinite(value):
+                sums = self.epoch_sums if is_drawn else self.timed_sums
+                total = sums.setdefault(name, [0.0, 0])
+                total[0] += value
+                total[1] += 1
+
     def close_epoch(self) -> None:
-        """Record the mean loss of the epoch and start the next one."""
+        """Record the means of the epoch and start the next one."""
+        self.epochs.append(_means(self.epoch_sums))
+        self.timed_epochs.append(_means(self.timed_sums))
+        self.epoch_sums, self.timed_sums = {}, {}
         steps = self.epoch_loss_steps
         self.losses.append(self.epoch_loss_sum / steps if steps else None)
         self.epoch_loss_sum, self.epoch_loss_steps = 0.0, 0
+
+    def saved(self) -> dict[str, Any]:
+        """Return the fields to save."""
+        return {k: v for k, v in vars(self).items() if k not in ("timed_epochs", "timed_sums")}
+
+    def drawn_epochs(self) -> list[dict[str, float]]:
+        """Return the means of all metrics to draw, of each finished epoch."""
+        earlier: list[dict[str, float]] = [{}] * (len(self.epochs) - len(self.timed_epochs))
+        timed = [*earlier, *self.timed_epochs]
+        return [means | times for means, times in zip(self.epochs, timed, strict=True)]
+
+
+def _means(sums: Mapping[str, list[float]]) -> dict[str, float]:
+    return {name: total / steps for name, (total, steps) in sums.items()}
 
 
 @dataclass(frozen=True)

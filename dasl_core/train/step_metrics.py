@@ -77,14 +77,12 @@ class StepMetrics:
         if not values:
             return {}
         first = self.progress.step - len(values) + 1
-        # One by one, so that the sum does not depend on when a resumed run reports.
-        for loss in (row["loss"] for row in values):
-            if math.isfinite(loss):
-                self.progress.epoch_loss_sum += loss
-                self.progress.epoch_loss_steps += 1
         self._times = times = self.timer.report()
         known = {name: value for name, value in self.use.report().items() if math.isfinite(value)}
         values[-1] |= time_metrics(times) | known
+        # One by one, so that the sums do not depend on when a resumed run reports.
+        for row in values:
+            self.progress.add_step(row)
         self.reporter.metrics(
             [
                 {"step": first + i, "time": time.time(), "values": row}

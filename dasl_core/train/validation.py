@@ -2,12 +2,10 @@
 
 import math
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Literal
 
 from torch import nn
 
-from dasl_core.distributed import rank
 from dasl_core.evaluate import NotFiniteError
 from dasl_core.methods import Method
 from dasl_core.models.backbone import feature_width
@@ -17,11 +15,11 @@ from dasl_core.train.data import TrainingData
 from dasl_core.train.divergence import DivergenceGuard
 from dasl_core.train.early_stop import EarlyStop, early_stop, score_of
 from dasl_core.train.evaluation import Evaluator
-from dasl_core.train.features import eval_mode
+from dasl_core.train.plotting import Plotter
 from dasl_core.train.progress import Progress, RunLength
 from dasl_core.train.reporter import Reporter
 from dasl_core.train.step_metrics import StepMetrics
-from dasl_core.verdict import judge
+from dasl_core.verdict import Anchors, judge
 from dasl_core.vocabulary import Subject
 
 
@@ -30,16 +28,14 @@ class Validator:
     """Runs the evaluations of a run, and records and reports their metrics.
 
     Attributes:
-        name: of the run, for the title of its plots.
         stop: the settings of early stopping.
         frozen_steps: first steps, in which only the heads learn.
         supervised: whether the method learns from classes.
         start: subject of the network before training.
         evaluator: None when no images are held out; then nothing is measured.
-        scratch: folder in which the plots are drawn.
+        plotter: collects what the plots show.
     """
 
-    name: str
     settings: ResolvedEvaluate
     stop: Stop | None
     frozen_steps: int
@@ -53,7 +49,7 @@ class Validator:
     metrics: StepMetrics
     guard: DivergenceGuard
     reporter: Reporter
-    scratch: Path
+    plotter: Plotter
 
     @property
     def trains_at_end(self) -> bool:
@@ -85,9 +81,9 @@ class Validator:
         images = len(self.data.held_out)
         network = "weights to start from" if self.start == "start" else "untrained network"
         self.reporter.phase("baselines", f"Evaluating the {network} on {images} held-out images")
-        if self.evaluator.labels is not None:
-            with self.metrics.timer.span("evaluation"):
-                baseline = self.evaluator.raw_pixels()
+        with self.metrics.timer.span("evaluation"):
+            baseline = self.evaluator.raw_pixels()
+        if baseline:
             self._record("raw", baseline)
         self.evaluate(self.start)
         if self.stop is not None:
@@ -130,13 +126,21 @@ class Validator:
         """
         if self.evaluator is None:
             return
+        of_embedding = subject == "backbone" and self.settings.on == "embedding"
+        observer = self.observer()
         try:
             with self.metrics.timer.span("evaluation"):
-                metrics = self.evaluator.backbone(self.method.representation, final=final)
-                metrics |= self.evaluator.phi_distances(self.method)
+                metrics = self.evaluator.backbone(
+                    self.method.representation,
+                    final=final,
+                    observer=None if of_embedding else observer,
+                )
+                metrics |= self.evaluator.phi_distances(self.method, observer=observer)
                 embedding = None
-                if subject == "backbone" and self.settings.on == "embedding":
-                    embedding = self.evaluator.frozen(self._evaluated(), final=final)
+                if of_embedding:
+                    embedding = self.evaluator.frozen(
+                        self._evaluated(), final=final, observer=observer
+                    )
                     # Of the whole network, but the checkpoint shows the newest record.
                     embedding |= {k: v for k, v in metrics.items() if k.startswith("finetune_")}
         except NotFiniteError as error:
@@ -146,6 +150,10 @@ class Validator:
         # Last, since the newest record is what progress and checkpoints show.
         if embedding is not None:
             self._record("embedding", embedding)
+        if observer is not None:
+            step = self.progress.step
+            newest: Subject = subject if embedding is None else "embedding"
+            observer.record(step, self.length.epoch_at(step), newest)
         # Includes the initial network, as a reference for a falling rank.
         watched: dict[str, float] = {
             "effective_rank": metrics.get("effective_rank", math.nan),
@@ -167,6 +175,7 @@ class Validator:
             self.metrics.collapsed,
             len(self.data.held_out),
             queries=None if in_gallery is None else int((~in_gallery).sum()),
+            anchors=self.anchors(),
         )
         if verdict is not None:
             self.progress.verdict = verdict.as_dict()
@@ -186,32 +195,28 @@ class Validator:
         if verdict is not None:
             self.reporter.event("verdict", f"Verdict: {verdict['message']}", verdict)
 
+    def anchors(self) -> Anchors:
+        """Return what the metrics of this run are compared with, besides its baselines."""
+        if self.evaluator is None:
+            chance, rank = {}, None
+        else:
+            chance = self.evaluator.chance()
+            rank = min(feature_width(self.method.representation), len(self.data.held_out))
+        means = self.progress.epochs[-1] if self.progress.epochs else {}
+        return Anchors(
+            chance=chance,
+            largest_rank=rank,
+            loss=means.get(f"loss_{self.plotter.spec.method.name}"),
+            chance_loss=self.method.chance_loss(self.length.batch_size),
+        )
+
+    def observer(self) -> Plotter | None:
+        """Return what observes the features of evaluations."""
+        return self.plotter
+
     def publish_plots(self) -> None:
-        """Publish the curves, and the nearest neighbors of a few held-out images, as artifacts.
-
-        Every rank calls this: the features are computed by all ranks together.
-        """
-        features = None
-        if self.evaluator is not None and len(self.data.held_out) > 1:
-            with eval_mode(self._evaluated()) as network:
-                features = self.evaluator.encoder.features(network, self.data.held_out)
-        if rank() != 0:
-            return
-        curves, neighbors = self.scratch / "curves.png", self.scratch / "neighbours.png"
-        losses = [math.nan if loss is None else loss for loss in self.progress.losses]
-        try:
-            # Imported late: Matplotlib would delay the first step of every rank, and needs a
-            # writable folder of its own.
-            from dasl_core.train.plots import draw_curves, draw_neighbors
-
-            draw_curves(losses, self.progress.evaluations, self.name, curves)
-            self.reporter.artifact(curves)
-            if features is not None:
-                draw_neighbors(features, self.data.held_out, neighbors)
-                self.reporter.artifact(neighbors)
-        except OSError as error:  # a full disk: the run is over, and its weights are saved
-            message = f"The plots could not be written: {error}"
-            self.reporter.event("pictures_missing", message, {"step": self.progress.step})
+        """Publish the plots of the finished run, and its report, as artifacts."""
+        self.plotter.publish(self.anchors())
 
     def _evaluated(self) -> nn.Module:
         """The network from images to what `evaluate.on` names."""

@@ -11,7 +11,15 @@ import zipfile
 import zlib
 from typing import BinaryIO, NamedTuple
 
-from dasl_core.data.sources.base import Entry, Listing, OnListed, Skipped, Source, is_image_name
+from dasl_core.data.sources.base import (
+    Entry,
+    IgnoredFiles,
+    Listing,
+    OnListed,
+    Skipped,
+    Source,
+    is_image_name,
+)
 from dasl_core.data.sources.inflated import Inflated
 from dasl_core.data.sources.splits import split_of_file
 from dasl_core.data.sources.storage import Storage, is_inside, open_part, printable
@@ -190,7 +198,7 @@ class _Archives:
         self._files, self._chosen = files, split
         self.entries: list[Entry] = []
         self._skipped: list[Skipped] = []
-        self._num_ignored = 0
+        self._ignored = IgnoredFiles()
         self._keys: set[str] = set()
 
     def key(self, number: int, name: str) -> str:
@@ -206,7 +214,7 @@ class _Archives:
         ):
             return  # hidden, as in a folder
         if not is_image_name(entry.key):
-            self._num_ignored += 1
+            self._ignored.add(entry.key)
             return
         key = self.key(entry.file, entry.key)
         if any("\udc80" <= character <= "\udcff" for character in key):
@@ -261,7 +269,7 @@ class _Archives:
         return Listing(
             sorted(self.entries, key=lambda entry: entry.key),
             sorted(self._skipped),
-            self._num_ignored,
+            self._ignored.counts,
         )
 
 

@@ -4,14 +4,21 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import BinaryIO, NamedTuple, Protocol
 
 from dasl_core.data.decode import EXTENSIONS
+from dasl_core.data.sources.storage import printable
 
 # An entry takes about 300 bytes of memory while it is listed. ImageNet-21k has 14 million images.
 MAX_ENTRIES = 20_000_000
+
+_MOST_ENDINGS = 50
+_LONGEST_ENDING = 20
+OTHER_ENDINGS = "other endings"
+"""Stands for the endings beyond those that are counted one by one."""
 
 OnListed = Callable[[int], None]
 """Called with the number of entries that were found so far."""
@@ -60,12 +67,17 @@ class Listing:
     Attributes:
         entries: sorted by key.
         skipped: files, folders and entries that may not or cannot be read, sorted by path.
-        num_ignored: files that are not named like images.
+        ignored: number of files that are not named like images, by ending.
     """
 
     entries: list[Entry]
     skipped: list[Skipped]
-    num_ignored: int = 0
+    ignored: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def num_ignored(self) -> int:
+        """Files that are not named like images."""
+        return sum(self.ignored.values())
 
     def digest(self) -> str:
         """Return a digest that changes when an image is added, removed, changed or made readable."""
@@ -133,6 +145,20 @@ def class_name(value: object, names: Sequence[str]) -> str | None:
 def one_line(error: Exception) -> str:
     """Return the first line of an error's message, or its type if it has none."""
     return str(error).strip().partition("\n")[0] or type(error).__name__
+
+
+class IgnoredFiles:
+    """Counts of files that are not named like images, by their lowercase ending; "" for those without one."""
+
+    def __init__(self) -> None:
+        self.counts: Counter[str] = Counter()
+
+    def add(self, path: str) -> None:
+        """Count a file."""
+        ending = printable(os.path.splitext(path)[1].lower())
+        # Names may end in hashes or dates: memory stays bounded.
+        is_usual = ending in self.counts or len(self.counts) < _MOST_ENDINGS
+        self.counts[ending if is_usual and len(ending) <= _LONGEST_ENDING else OTHER_ENDINGS] += 1
 
 
 def is_image_name(path: str) -> bool:

@@ -5,7 +5,15 @@ from __future__ import annotations
 import os
 from typing import BinaryIO
 
-from dasl_core.data.sources.base import Entry, Listing, OnListed, Skipped, Source, is_image_name
+from dasl_core.data.sources.base import (
+    Entry,
+    IgnoredFiles,
+    Listing,
+    OnListed,
+    Skipped,
+    Source,
+    is_image_name,
+)
 from dasl_core.data.sources.storage import Storage, printable
 
 
@@ -19,7 +27,7 @@ class FolderSource(Source):
     def list_entries(self, on_listed: OnListed) -> Listing:
         entries: list[Entry] = []
         skipped: list[Skipped] = []
-        num_ignored = 0
+        ignored = IgnoredFiles()
         for file in self.storage.files():
             if file.reason is not None:
                 skipped.append(Skipped(file.path, file.reason))
@@ -27,10 +35,10 @@ class FolderSource(Source):
                 entries.append(Entry(file.path, file.size, file.stamp))
                 on_listed(len(entries))
             else:
-                num_ignored += 1
+                ignored.add(file.path)
         entries.sort(key=lambda entry: entry.key)
         skipped.sort()
-        return Listing(entries, skipped, num_ignored)
+        return Listing(entries, skipped, ignored.counts)
 
     def open(self, entry: Entry) -> BinaryIO:
         return self.storage.open(entry.key, entry.length)

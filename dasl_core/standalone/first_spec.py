@@ -1,0 +1,266 @@
+"""A first spec for a folder of images, with advice in comments: `dasl init`."""
+
+from __future__ import annotations
+
+import math
+import shlex
+import textwrap
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import yaml
+
+from dasl_core.atomic import write_atomically
+from dasl_core.data.index import DatasetIndex
+from dasl_core.machine import usable_cores
+from dasl_core.spec import JobSpec, ResolvedJobSpec, SpecError, estimate, resolve, seconds_on_cores
+from dasl_core.standalone.console import fail, print_line
+from dasl_core.standalone.images import ImageLocation, open_images, print_warnings
+from dasl_core.text import describe_endings
+from dasl_core.verdict import FEWEST_IMAGES
+from dasl_core.vocabulary import DICOM_EXTENSIONS
+
+# At most this fraction is held out so that the accuracy can decide something.
+_LARGEST_HOLDOUT = 0.3
+# On CPUs, epochs are left out until the slower estimate is no longer than this.
+LONGEST_SECONDS = 3600.0
+_WIDTH = 100
+
+
+def init(location: ImageLocation, name: str, output: Path, *, force: bool) -> int:
+    """Write a spec for these images to a file; returns the exit code.
+
+    Args:
+        name: of the data set.
+        force: replace a file with another content.
+    """
+    try:
+        if location.contains(output.parent):
+            raise ValueError(
+                f"--output: {output} is inside the folder of images. Choose another one."
+            )
+        index, _ = open_images(location)
+        print_warnings(index)
+        text = FirstSpec(location, name, index, output).text()
+        if output.exists() and output.read_text(encoding="utf-8") == text:
+            print_line(f"{output} is unchanged.")
+            return 0
+        if output.exists() and not force:
+            raise ValueError(
+                f"--output: {output} exists, with another content. Choose another file, or --force."
+            )
+        output.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(output, text.encode())
+    except SpecError as error:
+        return fail("\n".join(map(str, error.problems)))
+    except (ValueError, OSError) as error:
+        return fail(str(error))
+    print_line(
+        f"{output}: a spec for {len(index):,} images. Its comments say what was found, and what to do."
+    )
+    return 0
+
+
+class FirstSpec:
+    """The spec for a data set, and what its comments say.
+
+    Raises:
+        SpecError: no job can train on these images: they are too few.
+    """
+
+    def __init__(
+        self, location: ImageLocation, name: str, index: DatasetIndex, output: Path
+    ) -> None:
+        self._location, self._name, self._index, self._output = location, name, index, output
+        self._gpus = torch.cuda.device_count()
+        self._cores = usable_cores()
+        self._has_dicom = any(
+            path.rpartition(".")[2].lower() in DICOM_EXTENSIONS for path in index.paths
+        )
+        self._spec: dict[str, Any] = {"name": f"{name}-simclr"[:200], "dataset": name}
+        if self._has_dicom:
+            self._spec["augment"] = {"flip": 0.0}
+        automatic = self._resolved()
+        self._default_held_out = estimate(automatic, index.facts()).held_out_images
+        if fraction := self._larger_holdout():
+            self._spec["evaluate"] = {"holdout": {"fraction": fraction}}
+            automatic = self._resolved()
+        self._epochs, self._all_epochs = self._fitting_epochs(automatic), automatic.train.epochs
+        self._spec["train"] = {"epochs": self._epochs}
+        self._chosen = self._resolved()
+
+    def _resolved(self) -> ResolvedJobSpec:
+        spec = JobSpec.model_validate(self._spec)
+        return resolve(spec, self._index.facts(), expects_gpus=self._gpus > 0)
+
+    def _larger_holdout(self) -> float | None:
+        """Return the fraction that holds out `FEWEST_IMAGES`, if the default does not, and there are enough images."""
+        if self._default_held_out >= FEWEST_IMAGES:
+            return None
+        fraction = math.ceil(100 * FEWEST_IMAGES / len(self._index)) / 100
+        return fraction if fraction <= _LARGEST_HOLDOUT else None
+
+    def _seconds(self, resolved: ResolvedJobSpec) -> tuple[float, float] | None:
+        if self._gpus:
+            return None
+        return seconds_on_cores(estimate(resolved, self._index.facts()), resolved, self._cores)
+
+    def _fitting_epochs(self, resolved: ResolvedJobSpec) -> int:
+        """Return as many epochs as take an hour at most, or all."""
+        bounds, epochs = self._seconds(resolved), resolved.train.epochs
+        if bounds is None or bounds[1] <= LONGEST_SECONDS:
+            return epochs
+        return max(1, int(epochs * LONGEST_SECONDS / bounds[1]))
+
+    def text(self) -> str:
+        """Return the file."""
+        resolved = self._chosen
+        parts = [
+            *map(_comment, self._use()),
+            "#",
+            *_comments(self._found()),
+            "",
+            _yaml({"name": self._spec["name"], "dataset": self._spec["dataset"]}),
+            "",
+            *_comments(self._method()),
+            _yaml({"method": {"name": resolved.method.name}}),
+            "",
+            *_comments(self._backbone()),
+            _yaml({"backbone": {"name": resolved.backbone.name}}),
+            "",
+            *_comments(self._augment()),
+            _yaml({"augment": {"flip": resolved.augment.flip}}),
+            "",
+            *self._evaluation(),
+            *_comments(self._training()),
+            _yaml({"train": {"epochs": self._epochs}}),
+        ]
+        return "\n".join(parts) + "\n"
+
+    def _use(self) -> Iterator[str]:
+        images, spec = shlex.quote(self._location.uri), shlex.quote(str(self._output))
+        split = f" --split {shlex.quote(self._location.split)}" if self._location.split else ""
+        yield f"Written by: dasl init {images}{split}"
+        name, folder = shlex.quote(self._name), shlex.quote(f"build/{self._name}")
+        yield f"With the service: dasl datasets add {images}{split} --name {name}; dasl submit {spec} --watch"
+        yield f"Without it: dasl train {spec} --data {images}{split} -o {folder}"
+        yield f"See the views first: dasl preview {spec} --data {images}{split}"
+        yield "All fields: docs/spec.md. Those that are not here are chosen for the images (dasl validate shows them)."
+
+    def _found(self) -> Iterator[str]:
+        index, facts = self._index, self._index.facts()
+        shorter, longer = index.sizes.min(axis=1), index.sizes.max(axis=1)
+        yield f"Images: {len(index):,}, from {shorter.min()} to {longer.max()} px; the median of shorter sides is {facts.median_size} px."
+        if index.skipped:
+            yield f"Skipped: {len(index.skipped):,}, such as {index.skipped[0].path}: {index.skipped[0].reason}."
+        if index.num_ignored:
+            yield f"Ignored, as their endings are not those of images: {describe_endings(index.ignored_endings)}."
+        yield f"Pixels: {', '.join(f'{count:,} of {kind}' for kind, count in index.pixels.kinds)}."
+        if index.labels is None:
+            yield "Labels: none, and none are needed. A folder for each class would allow to measure accuracy."
+        else:
+            counts = Counter(np.asarray(index.labels).tolist())
+            yield f"Labels: {len(index.class_names):,} classes of {min(counts.values()):,} to {max(counts.values()):,} images, used only to evaluate."
+        superfluous = 0  # equal images are similar, too
+        for kind in ("equal", "similar"):
+            groups = index.duplicates.get(kind) or {}
+            if groups.get("superfluous", 0) > superfluous:
+                superfluous = groups["superfluous"]
+                example = " and ".join(groups["examples"][0][:2])
+                yield f"{kind.capitalize()} images: {superfluous:,} more than needed, such as {example}."
+        for warning in index.warnings():
+            yield f"{warning}."
+        gpu = f"{self._gpus} GPUs ({torch.cuda.get_device_name(0)})" if self._gpus else "no GPU"
+        yield f"This machine: {self._cores} CPU cores, {gpu}."
+
+    def _method(self) -> Iterator[str]:
+        yield (
+            "SimCLR alone is the default. `dasl experiments` answers whether DAR or SEC pay on these images; on the emoji "
+            "of DASL's repository they made no difference (docs/experiments.md)."
+        )
+        if self._index.labels is not None:
+            yield "The classes can also be learned: method.name proxy_anchor or npair (docs/spec.md)."
+
+    def _backbone(self) -> Iterator[str]:
+        backbone = self._chosen.backbone
+        stem = ", with a stem for small images" if backbone.stem == "small" else ""
+        yield (
+            f"{backbone.name}: {backbone.info.parameters / 1e6:.1f} million parameters, the default. It sees "
+            f"{backbone.image_size} px and {backbone.in_channels} channels{stem}."
+        )
+        if self._index.pixels.dtype != "uint8":
+            low, high = backbone.window
+            yield f"Values from {low:g} to {high:g} are spread over its range: backbone.window."
+        yield "To start from published weights, set backbone.pretrained; others: dasl backbones. A trial: test_resnet."
+
+    def _augment(self) -> Iterator[str]:
+        if self._has_dicom:
+            yield "No view is mirrored: there are DICOM files, and in medical images left and right usually differ."
+        else:
+            yield "Half of the views are mirrored. Set 0 where left and right differ, as in text and X-rays."
+
+    def _evaluation(self) -> Iterator[str]:
+        """Yield the section `evaluate` with its comment, if it has another value than the default."""
+        if "evaluate" in self._spec:
+            yield from _comments(
+                [
+                    f"More than the default, {self._default_held_out} images: on fewer than {FEWEST_IMAGES} held-out images "
+                    "an accuracy decides nothing."
+                ]
+            )
+            yield _yaml({"evaluate": self._spec["evaluate"]})
+            yield ""
+
+    def _training(self) -> Iterator[str]:
+        resolved, facts = self._chosen, self._index.facts()
+        costs, bounds = estimate(resolved, facts), self._seconds(resolved)
+        held_out = costs.held_out_images
+        yield (
+            f"{costs.total_steps:,} steps with batches of {resolved.train.batch_size}, on {costs.train_images:,} images; "
+            f"{held_out:,} are held out for evaluation."
+        )
+        if held_out < FEWEST_IMAGES:
+            yield (
+                f"Fewer than {FEWEST_IMAGES} held-out images decide nothing, and the verdict will say so; "
+                f"{FEWEST_IMAGES} would be more than {_LARGEST_HOLDOUT:.0%} of the images. More images help, or a data set of "
+                "its own in evaluate.dataset."
+            )
+        if self._gpus:
+            yield "The time is not known before a first job has run on the GPU."
+        elif bounds is not None:
+            low, high = (max(1, round(each / 60)) for each in bounds)
+            yield f"About {low} to {high} minutes on {self._cores} cores, by the network's computation (docs/spec.md, Estimates)."
+        if self._epochs < self._all_epochs:
+            yield (
+                f'"auto" would be {self._all_epochs} epochs; so many take an hour at most. A GPU, a smaller '
+                "backbone.image_size or fewer images allow more."
+            )
+        yield (
+            f"Disk: {costs.checkpoints_kept} checkpoints of {costs.checkpoint_bytes / 1e6:.0f} MB; "
+            "checkpoints.keep_last limits them."
+        )
+
+
+def _comments(sentences: Iterable[str]) -> Iterator[str]:
+    """Yield the lines of a comment for each sentence."""
+    for sentence in sentences:
+        yield from textwrap.wrap(
+            _comment(sentence),
+            _WIDTH,
+            subsequent_indent="#   ",
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
+
+
+def _comment(sentence: str) -> str:
+    # Names of files may hold control characters.
+    return "# " + "".join(char if char.isprintable() else "?" for char in sentence)
+
+
+def _yaml(settings: dict[str, Any]) -> str:
+    return yaml.safe_dump(settings, sort_keys=False, allow_unicode=True).rstrip()
