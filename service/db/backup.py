@@ -32,6 +32,10 @@ def backup(url: str, file: Path) -> None:
         raise ValueError(f"{file} exists; choose another name")
     database = make_url(url)
     is_sqlite = database.get_backend_name() == "sqlite"
+    if is_sqlite and not sqlite_path(database).exists():
+        raise ValueError(
+            f"There is no database at {sqlite_path(database)}; is DASL_DATABASE_URL or DASL_HOME set?"
+        )
     arguments = ("--format=custom", f"--dbname={without_password(database)}")
     if not is_sqlite:
         check_installed("pg_dump", *arguments, f"--file={file}")

@@ -8,7 +8,7 @@ from pathlib import Path
 from alembic import command
 from alembic.config import Config
 from alembic.script import ScriptDirectory
-from sqlalchemy import Connection, inspect, text
+from sqlalchemy import Connection, inspect, make_url, text
 from sqlalchemy.exc import SQLAlchemyError
 
 from service.db.backup import backup_before_upgrade
@@ -49,6 +49,21 @@ def upgrade(url: str) -> None:
         raise ValueError(
             f"The database {masked} (DASL_DATABASE_URL) cannot be brought up to date: {first_line(error)}"
         ) from error
+    finally:
+        engine.dispose()
+
+
+def is_empty(url: str) -> bool:
+    """Whether a database has no tables of DASL; false if it cannot be reached, which `upgrade` reports."""
+    parsed = make_url(url)
+    if parsed.drivername.startswith("sqlite") and not Path(str(parsed.database)).exists():
+        return True  # connecting would create it
+    engine = make_engine(url)
+    try:
+        with engine.connect() as connection:
+            return not inspect(connection).has_table("alembic_version")
+    except SQLAlchemyError:
+        return False
     finally:
         engine.dispose()
 

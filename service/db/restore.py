@@ -144,8 +144,10 @@ def _check_empty(url: URL) -> None:
         engine.dispose()
     if tables:
         name = url.database
+        # Without its owner, PostgreSQL 15 and newer refuse tables in the schema public.
+        owner = f' OWNER "{url.username}"' if url.username else ""
         raise ValueError(
-            f"The database {shown} is not empty, and only an empty one can be restored. Stop the service, keep "
-            f'the old database with ALTER DATABASE "{name}" RENAME TO "{name}_replaced", and create an empty '
-            f'one with CREATE DATABASE "{name}"'
+            f"The database {shown} is not empty, and only an empty one can be restored. Stop the service and, "
+            f'connected to another database such as postgres, keep the old one with ALTER DATABASE "{name}" '
+            f'RENAME TO "{name}_replaced", and create an empty one with CREATE DATABASE "{name}"{owner}'
         )

@@ -1,0 +1,91 @@
+"""The database tables. A schema validates all JSON columns before they are stored."""
+
+from service.db.models.accounts import (
+    AuditEntry,
+    Login,
+    LoginCode,
+    Tenant,
+    Token,
+    Usage,
+    User,
+    WebSession,
+)
+from service.db.models.base import Base, UtcDateTime
+from service.db.models.cluster import ClusterSnapshot, Drain, Lease
+from service.db.models.datasets import Dataset, DatasetVersion, UploadChunk
+from service.db.models.jobs import (
+    OLD_CHECKPOINTS,
+    UNTHINNED,
+    Experiment,
+    IdempotencyKey,
+    Job,
+    JobTag,
+)
+from service.db.models.records import (
+    UNPLACED,
+    Artifact,
+    Checkpoint,
+    Evaluation,
+    Event,
+    EventCounter,
+    Metric,
+)
+from service.db.models.runs import (
+    Attempt,
+    IngestRun,
+    ModelRunRun,
+    PreparationRun,
+    PreviewRun,
+    Run,
+    SearchRun,
+)
+from service.db.models.tasks import ModelRun, Preparation, Preview, Search, SearchQuery, Task
+from service.db.models.webhooks import PENDING_DELIVERY, Webhook, WebhookDelivery
+
+__all__ = [
+    "OLD_CHECKPOINTS",
+    "PENDING_DELIVERY",
+    "UNPLACED",
+    "UNTHINNED",
+    "Artifact",
+    "Attempt",
+    "AuditEntry",
+    "Base",
+    "Checkpoint",
+    "ClusterSnapshot",
+    "Dataset",
+    "DatasetVersion",
+    "Drain",
+    "Evaluation",
+    "Event",
+    "EventCounter",
+    "Experiment",
+    "IdempotencyKey",
+    "IngestRun",
+    "Job",
+    "JobTag",
+    "Lease",
+    "Login",
+    "LoginCode",
+    "Metric",
+    "ModelRun",
+    "ModelRunRun",
+    "Preparation",
+    "PreparationRun",
+    "Preview",
+    "PreviewRun",
+    "Run",
+    "Search",
+    "SearchQuery",
+    "SearchRun",
+    "Task",
+    "Tenant",
+    "Token",
+    "UploadChunk",
+    "Usage",
+    "User",
+    "UtcDateTime",
+    "WebSession",
+    "Webhook",
+    "WebhookDelivery",
+]

@@ -1,0 +1,163 @@
+"""Tables of tenants, users, tokens and sessions, and of what they have used and changed."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from sqlalchemy import (
+    Double,
+    ForeignKey,
+    Index,
+    String,
+    Text,
+    UniqueConstraint,
+    false,
+    text,
+)
+from sqlalchemy.orm import Mapped, mapped_column
+
+from service.db.models.base import Base
+
+
+class Token(Base):
+    """An API token; only the hash of its text is stored."""
+
+    __tablename__ = "tokens"
+    __table_args__ = (Index(None, "tenant", "id"),)
+
+    id: Mapped[str] = mapped_column(String(40), primary_key=True)
+    tenant: Mapped[str] = mapped_column(String(100))
+    name: Mapped[str] = mapped_column(String(200))
+    hash: Mapped[str] = mapped_column(String(64), unique=True)
+    scopes: Mapped[list[str]]
+    # The person it belongs to, whose role limits its scopes.
+    user_id: Mapped[str | None] = mapped_column(String(40), index=True)
+    # Quotas of the jobs submitted and the data sets registered with this token; None: no limit.
+    max_queued_jobs: Mapped[int | None]
+    max_running_jobs: Mapped[int | None]
+    max_gpus: Mapped[int | None]
+    max_pending_datasets: Mapped[int | None]
+    created_at: Mapped[datetime]
+    expires_at: Mapped[datetime | None]
+    revoked_at: Mapped[datetime | None]
+    # Created by a login: removed long after its expiry.
+    from_login: Mapped[bool] = mapped_column(default=False, server_default=false())
+    # To the minute: see `service.api.last_use`.
+    last_used_at: Mapped[datetime | None]
+
+
+class User(Base):
+    """A person of a tenant; the identity at a login provider is optional."""
+
+    __tablename__ = "users"
+    __table_args__ = (
+        Index(None, "tenant", "id"),
+        UniqueConstraint("tenant", "issuer", "subject"),
+    )
+
+    id: Mapped[str] = mapped_column(String(40), primary_key=True)
+    tenant: Mapped[str] = mapped_column(String(100))
+    name: Mapped[str] = mapped_column(String(200))
+    email: Mapped[str | None] = mapped_column(String(320))
+    # The highest scope that its tokens can have.
+    role: Mapped[str] = mapped_column(String(20))
+    # Who the user is at the login provider (OpenID Connect).
+    issuer: Mapped[str | None] = mapped_column(String(500))
+    subject: Mapped[str | None] = mapped_column(String(255))
+    created_at: Mapped[datetime]
+    last_login_at: Mapped[datetime | None]
+    # Its tokens are refused.
+    disabled_at: Mapped[datetime | None]
+
+
+class Login(Base):
+    """A login that was started and not finished; it is removed when it is used, or has expired."""
+
+    __tablename__ = "logins"
+
+    # Only hashes of what the client must present: the `state`, and the secret that only it knows.
+    state_hash: Mapped[str] = mapped_column(String(64), primary_key=True)
+    secret_hash: Mapped[str] = mapped_column(String(64))
+    nonce: Mapped[str] = mapped_column(String(64))
+    code_verifier: Mapped[str] = mapped_column(String(128))
+    redirect_uri: Mapped[str] = mapped_column(String(200))
+    expires_at: Mapped[datetime] = mapped_column(index=True)
+    # Of the client that started it.
+    address: Mapped[str | None] = mapped_column(String(100))
+
+
+class WebSession(Base):
+    """A session of a browser, which acts as its token and ends with it."""
+
+    __tablename__ = "web_sessions"
+
+    # Of the cookie.
+    hash: Mapped[str] = mapped_column(String(64), primary_key=True)
+    token_id: Mapped[str] = mapped_column(ForeignKey("tokens.id", ondelete="CASCADE"), index=True)
+    created_at: Mapped[datetime]
+    expires_at: Mapped[datetime] = mapped_column(index=True)
+
+
+class LoginCode(Base):
+    """A code that starts one session of its token; it is removed when it is used, or has expired."""
+
+    __tablename__ = "login_codes"
+
+    hash: Mapped[str] = mapped_column(String(64), primary_key=True)
+    token_id: Mapped[str] = mapped_column(ForeignKey("tokens.id", ondelete="CASCADE"), index=True)
+    created_at: Mapped[datetime]
+    expires_at: Mapped[datetime] = mapped_column(index=True)
+
+
+class Tenant(Base):
+    """A team: its share of the cluster and its limits. A tenant without a row has the defaults."""
+
+    __tablename__ = "tenants"
+
+    name: Mapped[str] = mapped_column(String(100), primary_key=True)
+    # Share of the cluster, relative to those of the other tenants.
+    weight: Mapped[float] = mapped_column(Double, default=1.0, server_default=text("1"))
+    # Quotas of all its jobs together, and limits on each of them; None: no limit.
+    max_queued_jobs: Mapped[int | None]
+    max_running_jobs: Mapped[int | None]
+    max_gpus: Mapped[int | None]
+    max_priority: Mapped[int | None]
+    max_hours: Mapped[float | None] = mapped_column(Double)
+    created_at: Mapped[datetime]
+    # Its tokens are refused.
+    disabled_at: Mapped[datetime | None]
+
+
+class Usage(Base):
+    """Use of the cluster by one job in one hour. It stays when the job is deleted."""
+
+    __tablename__ = "usage"
+    __table_args__ = (Index(None, "hour", "tenant", "token_id"),)
+
+    job_id: Mapped[str] = mapped_column(String(40), primary_key=True)
+    hour: Mapped[datetime] = mapped_column(primary_key=True)
+    tenant: Mapped[str] = mapped_column(String(100))
+    token_id: Mapped[str | None] = mapped_column(String(40))
+    # As of the job; null: `token_id`. So it is in rows of tokens without user that are older than this column.
+    account_id: Mapped[str | None] = mapped_column(String(40))
+    tags: Mapped[dict[str, str]]
+    gpu_seconds: Mapped[float] = mapped_column(Double)
+    cpu_seconds: Mapped[float] = mapped_column(Double)
+
+
+class AuditEntry(Base):
+    """A request that changed something or was forbidden: who, what, when, from where."""
+
+    __tablename__ = "audit_entries"
+    __table_args__ = (Index(None, "tenant", "id"),)
+
+    id: Mapped[str] = mapped_column(String(40), primary_key=True)
+    at: Mapped[datetime]
+    tenant: Mapped[str] = mapped_column(String(100))
+    token_id: Mapped[str] = mapped_column(String(40))
+    # The user of the token, which a removed token no longer names.
+    user_id: Mapped[str | None] = mapped_column(String(40))
+    method: Mapped[str] = mapped_column(String(10))
+    path: Mapped[str] = mapped_column(Text)
+    status: Mapped[int]
+    address: Mapped[str | None] = mapped_column(String(100))

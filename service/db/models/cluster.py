@@ -1,0 +1,58 @@
+"""Tables of the cluster as the dispatcher sees it."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from sqlalchemy import (
+    String,
+    Text,
+)
+from sqlalchemy.orm import Mapped, mapped_column
+
+from service.db.models.base import Base, Object
+
+
+class ClusterSnapshot(Base):
+    """The dispatcher's last report of the Ray cluster and of itself: one row, `id` 1."""
+
+    __tablename__ = "cluster_snapshot"
+
+    id: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    at: Mapped[datetime]
+    alive: Mapped[bool]
+    nodes: Mapped[list[Object]]
+    # Further properties of nodes, by id. Not in `nodes`: the version before reads these with all their keys.
+    node_details: Mapped[Object | None]
+    # Nodes that left the cluster a short time ago (`service.scheduling.nodes_away`); NULL from an older dispatcher.
+    nodes_away: Mapped[list[Object] | None]
+    total_cpus: Mapped[float]
+    total_gpus: Mapped[float]
+    used_cpus: Mapped[float]
+    used_gpus: Mapped[float]
+    # A `service.scheduling.dispatcher_report.DispatcherReport`; NULL from an older dispatcher.
+    dispatcher: Mapped[Object | None]
+
+
+class Drain(Base):
+    """A node that gets no new workers, by its id, name or address; `*` is the whole cluster."""
+
+    __tablename__ = "drains"
+
+    node: Mapped[str] = mapped_column(String(200), primary_key=True)
+    # Attempts with ranks there save a checkpoint and stop.
+    save: Mapped[bool]
+    reason: Mapped[str] = mapped_column(Text)
+    tenant: Mapped[str] = mapped_column(String(100))
+    token_id: Mapped[str | None] = mapped_column(String(40))
+    created_at: Mapped[datetime]
+
+
+class Lease(Base):
+    """The holder of a role that only one process may have, and the time of its expiry."""
+
+    __tablename__ = "leases"
+
+    name: Mapped[str] = mapped_column(String(50), primary_key=True)
+    holder: Mapped[str] = mapped_column(String(200))
+    expires_at: Mapped[datetime]

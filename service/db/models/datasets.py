@@ -1,0 +1,123 @@
+"""Tables of data sets: versions and uploads."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from sqlalchemy import (
+    BigInteger,
+    ForeignKey,
+    Index,
+    String,
+    Text,
+    text,
+)
+from sqlalchemy.orm import Mapped, mapped_column
+
+from service.db.models.base import Base, Object
+
+
+class Dataset(Base):
+    """A registered data set; its ingests are `IngestRun`s."""
+
+    __tablename__ = "datasets"
+    __table_args__ = (
+        Index(
+            None,
+            "tenant",
+            "name",
+            unique=True,
+            sqlite_where=text("deleted_at IS NULL"),
+            postgresql_where=text("deleted_at IS NULL"),
+        ),
+        Index(None, "state"),
+        Index(None, "refresh_state"),
+        Index(None, "token_id", "state"),
+    )
+
+    id: Mapped[str] = mapped_column(String(40), primary_key=True)
+    tenant: Mapped[str] = mapped_column(String(100))
+    name: Mapped[str] = mapped_column(String(200))
+    uri: Mapped[str] = mapped_column(Text)
+    # Which images are used (`dasl_core.spec.source.SourceOptions`); null: the defaults.
+    source: Mapped[Object | None]
+    state: Mapped[str] = mapped_column(String(20))
+    # Copies of those of the newest version (`DatasetVersion`), and its number: 1 also before it is ingested.
+    facts: Mapped[Object | None]
+    report: Mapped[Object | None]
+    index_uri: Mapped[str | None] = mapped_column(Text)
+    version: Mapped[int] = mapped_column(default=1, server_default=text("1"))
+    error: Mapped[Object | None]
+    # Of the ingest of the next version: pending, ingesting or failed; null: none was requested, or the last one ended.
+    refresh_state: Mapped[str | None] = mapped_column(String(20))
+    refresh_error: Mapped[Object | None]
+    refresh_requested_at: Mapped[datetime | None]
+    # The token that asked for the newest ingest and whose quota it uses; null: the one that registered the data set.
+    refresh_token_id: Mapped[str | None] = mapped_column(String(40))
+    # The runs of the newest ingest have greater numbers: failures of earlier ones do not count.
+    ingest_after: Mapped[int] = mapped_column(default=0, server_default=text("0"))
+    # Of the running ingest (`service.protocol.IngestProgress`).
+    progress: Mapped[Object | None]
+    # Of an upload, else null: {filename, sha256, fingerprint}, its bytes and how many are stored, and when the last
+    # of them were.
+    upload_file: Mapped[Object | None]
+    upload_size: Mapped[int | None] = mapped_column(BigInteger)
+    upload_received: Mapped[int | None] = mapped_column(BigInteger)
+    upload_received_at: Mapped[datetime | None]
+    # The token that registered the data set and whose quota its first ingest uses.
+    token_id: Mapped[str | None] = mapped_column(String(40))
+    # Only for processes of version 0.1, which use them during an upgrade. Reading one is an error.
+    attempt: Mapped[int] = mapped_column(default=0, deferred=True, deferred_raiseload=True)
+    token_hash: Mapped[str | None] = mapped_column(
+        String(64), unique=True, deferred=True, deferred_raiseload=True
+    )
+    created_at: Mapped[datetime]
+    # The row stays, because finished jobs still refer to it.
+    deleted_at: Mapped[datetime | None]
+
+    @property
+    def upload(self) -> Object | None:
+        """The uploaded file and how much of it is stored; None if the images were not uploaded."""
+        if self.upload_file is None:
+            return None
+        return self.upload_file | {"size": self.upload_size, "received": self.upload_received}
+
+    @property
+    def upload_folder(self) -> str | None:
+        """The folder of the uploaded file, from which alone the data set is read."""
+        return None if self.upload_file is None else self.uri.rpartition("/")[0]
+
+    @property
+    def refresh(self) -> Object | None:
+        """The refresh that waits, runs or has failed."""
+        if self.refresh_state is None:
+            return None
+        at = self.refresh_requested_at
+        return {"state": self.refresh_state, "error": self.refresh_error, "requested_at": at}
+
+
+class DatasetVersion(Base):
+    """What one ingest of a data set has found."""
+
+    __tablename__ = "dataset_versions"
+
+    dataset_id: Mapped[str] = mapped_column(ForeignKey("datasets.id"), primary_key=True)
+    number: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    # In a folder with the other files of the ingest; null once they are removed.
+    index_uri: Mapped[str | None] = mapped_column(Text)
+    facts: Mapped[Object]
+    report: Mapped[Object | None]
+    created_at: Mapped[datetime]
+    # When it was given up: no job can choose it any more, and its files are being removed.
+    removed_at: Mapped[datetime | None]
+
+
+class UploadChunk(Base):
+    """A chunk of an upload in an object store, an object of its own until all of them are joined."""
+
+    __tablename__ = "upload_chunks"
+
+    dataset_id: Mapped[str] = mapped_column(ForeignKey("datasets.id"), primary_key=True)
+    start: Mapped[int] = mapped_column(BigInteger, primary_key=True, autoincrement=False)
+    stop: Mapped[int] = mapped_column(BigInteger)
+    name: Mapped[str] = mapped_column(String(100))

@@ -1,0 +1,223 @@
+"""Tables of jobs and experiments."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+
+from sqlalchemy import (
+    BigInteger,
+    Double,
+    ForeignKey,
+    Index,
+    String,
+    false,
+    func,
+    select,
+    text,
+)
+from sqlalchemy.orm import Mapped, column_property, mapped_column
+
+from dasl_core.spec import ResolvedJobSpec, Resources, versions
+from service.db.models.accounts import Token, User
+from service.db.models.base import Base, Object
+
+# As literal SQL: SQLite uses a partial index only for a condition without parameters.
+OLD_CHECKPOINTS = "finished_at IS NOT NULL AND deleted_at IS NULL AND NOT checkpoints_thinned"
+"""Condition on jobs that have ended and whose older checkpoints retention may remove."""
+UNTHINNED = "attempt > 0 AND NOT thinned"
+"""Condition on jobs whose metrics may have to be thinned."""
+
+
+class Job(Base):
+    """A job. Only `service.lifecycle` writes `status`, `attempt`, the counts of failures and `next_event`."""
+
+    __tablename__ = "jobs"
+    __table_args__ = (
+        Index(None, "tenant", "id"),
+        # Lists are ordered by id, with any filter.
+        Index(None, "tenant", "status", "id"),
+        Index(None, "tenant", "method", "id"),
+        Index(None, "experiment_id", "id"),
+        Index(None, "status", "priority", "id"),
+        Index(None, "token_id", "status"),
+        Index(None, "account_id", "status"),
+        Index(
+            "ix_jobs_unthinned",
+            "id",
+            sqlite_where=text(UNTHINNED),
+            postgresql_where=text(UNTHINNED),
+        ),
+        Index(
+            "ix_jobs_old_checkpoints",
+            "finished_at",
+            "id",
+            sqlite_where=text(OLD_CHECKPOINTS),
+            postgresql_where=text(OLD_CHECKPOINTS),
+        ),
+        # Few jobs are deleted and not removed yet.
+        Index(
+            None,
+            "deleted_at",
+            sqlite_where=text("deleted_at IS NOT NULL"),
+            postgresql_where=text("deleted_at IS NOT NULL"),
+        ),
+        # The order of admission: classes, and the jobs of each account in them.
+        Index(None, "status", "preemptible", "priority", "tenant", "account_id", "id"),
+        # For the dispatcher of the version before; a later migration may drop it.
+        Index(None, "status", "preemptible", "priority", "tenant", "token_id", "id"),
+    )
+
+    id: Mapped[str] = mapped_column(String(40), primary_key=True)
+    tenant: Mapped[str] = mapped_column(String(100))
+    name: Mapped[str] = mapped_column(String(200))
+    method: Mapped[str] = mapped_column(String(50))
+    status: Mapped[str] = mapped_column(String(20))
+    desired: Mapped[str] = mapped_column(String(20))
+    # As they were stored: the API shows them, and code reads `submitted_spec` and `resolved_spec`.
+    spec: Mapped[Object]
+    resolved: Mapped[Object]
+    # The default is for version 0.1, which adds jobs without it.
+    spec_version: Mapped[int] = mapped_column(server_default=text("1"))
+    priority: Mapped[int] = mapped_column(default=0)
+    # A copy of `preemptible` of the spec: the queue is ordered by it.
+    preemptible: Mapped[bool] = mapped_column(default=False, server_default=false())
+    tags: Mapped[dict[str, str]]
+    dataset_id: Mapped[str] = mapped_column(ForeignKey("datasets.id"), index=True)
+    evaluate_dataset_id: Mapped[str | None] = mapped_column(ForeignKey("datasets.id"), index=True)
+    # The default, and null for 1, are for versions that add jobs without them.
+    dataset_version: Mapped[int] = mapped_column(default=1, server_default=text("1"))
+    evaluate_dataset_version: Mapped[int | None]
+    created_at: Mapped[datetime]
+    started_at: Mapped[datetime | None]
+    finished_at: Mapped[datetime | None]
+    attempt: Mapped[int] = mapped_column(default=0)
+    restarts: Mapped[int] = mapped_column(default=0)
+    # In a row and without progress; the default is for version 0.1, which adds jobs without it.
+    infrastructure_failures: Mapped[int] = mapped_column(default=0, server_default=text("0"))
+    next_event: Mapped[int] = mapped_column(default=1)
+    not_before: Mapped[datetime | None]
+    error: Mapped[Object | None]
+    progress: Mapped[Object | None]
+    verdict: Mapped[Object | None]
+    # The token that submitted the job and whose quota it uses, and the checkpoint that a clone starts from.
+    token_id: Mapped[str | None] = mapped_column(String(40))
+    start_checkpoint_id: Mapped[str | None] = mapped_column(String(40), index=True)
+    # Replaces `resources.max_hours` of the spec, which is never rewritten.
+    max_hours: Mapped[float | None] = mapped_column(Double)
+    # How far the metrics are thinned (`service.metrics.repository.Thinning`), and whether completely.
+    # Jobs of earlier versions, which know none of it, are thinned as well.
+    thinned_attempt: Mapped[int] = mapped_column(default=0, server_default=text("0"))
+    thinned_step: Mapped[int] = mapped_column(BigInteger, default=0, server_default=text("0"))
+    thinned: Mapped[bool] = mapped_column(default=False, server_default=false())
+    # Hidden from every endpoint; the dispatcher removes its files and rows, this one last.
+    deleted_at: Mapped[datetime | None]
+    # When retention removed what is older than the settings keep; its checkpoints have their own state.
+    logs_removed_at: Mapped[datetime | None]
+    metrics_removed_at: Mapped[datetime | None]
+    artifacts_removed_at: Mapped[datetime | None]
+    # Whether retention by age has passed over its checkpoints: what may go is gone. Null: it keeps all of them, as it
+    # had ended before there was such a retention.
+    checkpoints_thinned: Mapped[bool | None] = mapped_column(default=False, server_default=false())
+    # Replaces `resources.workers` in the same way.
+    workers: Mapped[int | None]
+    # What each worker of its newest attempt has in place of "auto" of the spec; null: not chosen yet, or not "auto".
+    cpus_per_worker: Mapped[int | None]
+    gpus_per_worker: Mapped[int | None]
+    # CPUs that its first attempt had in place of "auto", and later ones have if nodes have room for them.
+    first_cpus_per_worker: Mapped[int | None]
+    # Who is charged: the user of the token, else the token. The dispatcher adds what versions without this column
+    # left out.
+    account_id: Mapped[str | None] = mapped_column(String(40))
+    # The name of the user, else of the token; read only where a query asks for it.
+    submitted_by: Mapped[str | None] = column_property(
+        func.coalesce(
+            select(User.name).where(User.id == account_id).scalar_subquery(),
+            select(Token.name).where(Token.id == token_id).scalar_subquery(),
+        ),
+        deferred=True,
+    )
+    # Its experiment and place there; null: it belongs to none.
+    experiment_id: Mapped[str | None] = mapped_column(String(40))
+    variant: Mapped[str | None] = mapped_column(String(100))
+    seed: Mapped[int | None] = mapped_column(BigInteger)
+
+    @property
+    def submitted_spec(self) -> Object:
+        """The spec as it was submitted, in today's version.
+
+        Raises:
+            UnreadableSpec: as in `versions.upgrade`.
+        """
+        return versions.upgrade(self.spec, self.spec_version)
+
+    @property
+    def resolved_spec(self) -> ResolvedJobSpec:
+        """The resolved spec.
+
+        Raises:
+            UnreadableSpec: as in `versions.load`.
+        """
+        return versions.load(self.resolved, self.spec_version)
+
+    @property
+    def resources(self) -> Resources:
+        """The resources of the resolved spec, of which nothing else is read.
+
+        Raises:
+            UnreadableSpec: as in `versions.load_resources`.
+        """
+        return versions.load_resources(self.resolved, self.spec_version)
+
+    @property
+    def time_limit(self) -> timedelta:
+        """Time limit of all attempts of the job together.
+
+        Raises:
+            UnreadableSpec: as in `resources`.
+        """
+        hours = self.resources.max_hours if self.max_hours is None else self.max_hours
+        return timedelta(hours=hours)
+
+
+class JobTag(Base):
+    """A copy of one tag of `Job.tags`, indexed for filters."""
+
+    __tablename__ = "job_tags"
+
+    tenant: Mapped[str] = mapped_column(String(100), primary_key=True)
+    key: Mapped[str] = mapped_column(String(63), primary_key=True)
+    value: Mapped[str] = mapped_column(String(63), primary_key=True)
+    job_id: Mapped[str] = mapped_column(ForeignKey("jobs.id"), primary_key=True, index=True)
+
+
+class IdempotencyKey(Base):
+    """The answer to a request with an Idempotency-Key, and the hash of the request's body."""
+
+    __tablename__ = "idempotency_keys"
+
+    tenant: Mapped[str] = mapped_column(String(100), primary_key=True)
+    key: Mapped[str] = mapped_column(String(255), primary_key=True)
+    body_hash: Mapped[str] = mapped_column(String(64))
+    answer: Mapped[Object]
+    # Indexed to remove old rows.
+    created_at: Mapped[datetime] = mapped_column(index=True)
+
+
+class Experiment(Base):
+    """A group of jobs that were submitted together: variants of a spec, each with the same seeds."""
+
+    __tablename__ = "experiments"
+    __table_args__ = (Index(None, "tenant", "id"),)
+
+    id: Mapped[str] = mapped_column(String(40), primary_key=True)
+    tenant: Mapped[str] = mapped_column(String(100))
+    name: Mapped[str] = mapped_column(String(100))
+    # What the variants have in common, as it was submitted, and {name, changes, held_out_images} of each of them.
+    spec: Mapped[Object]
+    variants: Mapped[list[Object]]
+    seeds: Mapped[list[int]]
+    baseline: Mapped[str] = mapped_column(String(100))
+    # The metric that decides; null: the first known one.
+    metric: Mapped[str | None] = mapped_column(String(50))
+    token_id: Mapped[str | None] = mapped_column(String(40))
+    created_at: Mapped[datetime]
