@@ -1,0 +1,148 @@
+"""Delivery of the messages of webhooks, in a loop of its own.
+
+Each request runs in a thread, at most one for each webhook and a bounded number in all, so that a slow receiver delays
+only its own messages. No request is made inside a transaction, and none by the loop itself.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import Counter
+from dataclasses import dataclass
+from queue import Empty, SimpleQueue
+from typing import Protocol
+
+from service import ids
+from service.api import repository as api
+from service.dispatcher.context import DispatcherContext
+from service.dispatcher.isolation import show_progress
+from service.outbox import messages
+from service.outbox import repository as outbox
+from service.outbox.addresses import AddressGuard
+from service.outbox.repository import Due
+from service.outbox.retries import MAX_ATTEMPTS, Outcome
+from service.outbox.sender import Sender
+
+logger = logging.getLogger(__name__)
+
+MAX_REQUESTS, MAX_REQUESTS_OF_TENANT = 32, 8
+"""Requests that are made at the same time, in all and for the webhooks of one tenant."""
+_ROUND_SECONDS = 1.0
+_POLL_SECONDS = 0.1
+_UNKNOWN = Outcome(None, "the dispatcher ended during the last attempt, whose result is not known")
+# In place of a token in the audit log.
+_ACTOR = "dispatcher"
+
+
+class Sends(Protocol):
+    """Makes a request: `Sender`."""
+
+    def send(self, url: str, message_id: str, body: bytes, secrets: list[str]) -> Outcome: ...
+
+
+@dataclass(frozen=True)
+class _Attempt:
+    """An attempt whose request has ended."""
+
+    message: Due
+    outcome: Outcome
+
+
+class WebhookDelivery:
+    """Sends the messages of the outbox, and records how each attempt ended.
+
+    Args:
+        sender: makes the requests; by default over the network.
+    """
+
+    def __init__(self, context: DispatcherContext, sender: Sends | None = None) -> None:
+        self._context = context
+        allowed = context.settings.webhook_allowed_hosts
+        self._sender: Sends = sender or Sender(AddressGuard(allowed))
+        self._sending: dict[str, str] = {}
+        """The tenants of the webhooks to which a request is made."""
+        self._ended: SimpleQueue[_Attempt] = SimpleQueue()
+        self._unrecorded: list[_Attempt] = []
+        """Kept until they are stored, through an outage of the database."""
+
+    def round(self) -> bool:
+        """Send due messages for about a second; return `False` if this dispatcher is not in charge."""
+        if not self._context.in_charge:
+            return False
+        deadline = time.monotonic() + _ROUND_SECONDS
+        while True:
+            self._record_ended()
+            self._start_due()
+            if not self._sending or time.monotonic() >= deadline:
+                return True
+            show_progress()
+            self._await_one()
+
+    def _start_due(self) -> None:
+        now = self._context.clock()
+        with self._context.database.read() as session:
+            due = outbox.due(session, now, self._sending)
+        of_tenant = Counter(self._sending.values())
+        for message in due:
+            if len(self._sending) >= MAX_REQUESTS:
+                return
+            if of_tenant[message.tenant] >= MAX_REQUESTS_OF_TENANT:
+                continue
+            if message.attempts >= MAX_ATTEMPTS:
+                self._record(message, message.attempts, _UNKNOWN)
+                continue
+            with self._context.write() as session:
+                claimed = outbox.claim(session, message, now)
+            if claimed:
+                of_tenant[message.tenant] += 1
+                # A daemon: a slow receiver must not hold up the end of the process.
+                threading.Thread(
+                    target=self._send, args=(message,), name="webhook", daemon=True
+                ).start()
+                self._sending[message.webhook_id] = message.tenant
+
+    def _send(self, message: Due) -> None:
+        try:
+            body = messages.body(message.message, message.format, self._context.settings.public_url)
+            outcome = self._sender.send(message.url, message.id, body, list(message.secrets))
+        except Exception:  # else the webhook would count as busy until the dispatcher restarts
+            logger.exception("delivery %s of webhook %s", message.id, message.webhook_id)
+            outcome = Outcome(None, "the dispatcher failed to send it; see its log")
+        self._ended.put(_Attempt(message, outcome))
+
+    def _await_one(self) -> None:
+        try:
+            self._unrecorded.append(self._ended.get(timeout=_POLL_SECONDS))
+        except Empty:
+            return
+
+    def _record_ended(self) -> None:
+        while not self._ended.empty():
+            self._unrecorded.append(self._ended.get())
+        while self._unrecorded:
+            message, outcome = self._unrecorded[0].message, self._unrecorded[0].outcome
+            self._record(message, message.attempts + 1, outcome)
+            del self._unrecorded[0]
+            self._sending.pop(message.webhook_id, None)
+
+    def _record(self, message: Due, attempts: int, outcome: Outcome) -> None:
+        now = self._context.clock()
+        with self._context.write() as session:
+            reason = outbox.record(session, message.id, attempts, outcome, now)
+            if reason is not None:
+                row = {
+                    "id": ids.new_id("aud"),
+                    "at": now,
+                    "tenant": message.tenant,
+                    "token_id": _ACTOR,
+                    "user_id": None,
+                    "method": "DISABLE",
+                    "path": f"/v1/webhooks/{message.webhook_id}",
+                    "status": outcome.status or 0,
+                    "address": None,
+                }
+                api.add_audit_entry(session, row)
+        if reason is not None:
+            logger.warning("The webhook %s is disabled: %s", message.webhook_id, reason)

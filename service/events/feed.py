@@ -1,0 +1,95 @@
+"""The live stream of a tenant's events. All streams of a process share one poll of the database."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from dataclasses import dataclass
+
+from fastapi.sse import format_sse_event
+
+from service.api.sse import PollResult
+from service.db.session import AWAY, Database, first_line
+from service.events import repository
+from service.events.repository import EventFilter
+from service.events.schemas import EventEntry
+
+logger = logging.getLogger(__name__)
+_EVENTS_AT_ONCE = 500
+
+
+class Feed:
+    """The newest position of each tenant, read at most once per interval.
+
+    Args:
+        seconds: the interval.
+    """
+
+    def __init__(self, database: Database, seconds: float) -> None:
+        self.database = database
+        self._seconds = seconds
+        self._lock = threading.Lock()
+        self._read_at: float | None = None
+        # Positions up to `_base` were given before the first poll; `_newest` has tenants with later ones.
+        self._base = self._last = 0
+        self._newest: dict[str, int] = {}
+
+    def place(self) -> None:
+        """Give positions to the events that have none."""
+        with self.database.autocommit() as session:
+            is_due = repository.has_unplaced(session)
+        if is_due:
+            with self.database.write() as session:
+                repository.place(session)
+
+    def newest(self, tenant: str) -> int:
+        """Return a position after which the tenant has no events, as of the last poll; poll if that is due."""
+        with self._lock:
+            now = time.monotonic()
+            if self._read_at is None or now - self._read_at >= self._seconds:
+                self._poll()
+                self._read_at = now
+            return self._newest.get(tenant, self._base)
+
+    def _poll(self) -> None:
+        self.place()
+        with self.database.autocommit() as session:
+            if self._read_at is None:
+                self._base = self._last = repository.last_position(session)
+            newest = repository.newest_positions(session, self._last)
+        self._newest |= newest
+        self._last = max([self._last, *newest.values()])
+
+
+def place_for_list(feed: Feed) -> None:
+    """Give positions to new events before a list is read; if the database is full, the list is shown without them."""
+    try:
+        feed.place()
+    except AWAY as error:
+        logger.warning("New events are not in the list: %s", first_line(error))
+
+
+@dataclass
+class TenantStream:
+    """The events after the position `after` that match a filter."""
+
+    feed: Feed
+    filter: EventFilter
+    after: int
+
+    def poll(self) -> PollResult:
+        """Read the events since the last poll. The stream has no end."""
+        newest = self.feed.newest(self.filter.tenant)
+        if self.after >= newest:
+            return PollResult([])
+        with self.feed.database.read() as session:
+            rows = repository.since(session, self.filter, self.after, newest, _EVENTS_AT_ONCE)
+            entries = [EventEntry.of(event, name) for event, name in rows[:_EVENTS_AT_ONCE]]
+        more = len(rows) > _EVENTS_AT_ONCE
+        self.after = entries[-1].id if more else newest
+        messages = [
+            format_sse_event(id=str(entry.id), event=entry.type, data_str=entry.model_dump_json())
+            for entry in entries
+        ]
+        return PollResult(messages, more=more)

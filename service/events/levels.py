@@ -1,0 +1,52 @@
+"""The level of an event: whether a person should look at it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal, get_args
+
+from service.states import JobStatus
+
+Level = Literal["info", "warning", "error"]
+LEVELS: tuple[Level, ...] = get_args(Level)
+
+ERRORS = frozenset({"collapse"})
+WARNINGS = frozenset(
+    {
+        "checkpoint_damaged",
+        "checkpoint_failed",
+        "classifier_not_measured",
+        "images_damaged",
+        "images_not_cached",
+        "images_unreadable",
+        "input_bound",
+        "nan",
+        "no_gpus",
+        "nothing_held_out",
+        "onnx_missing",
+        "pictures_missing",
+        "service-restarted",
+        "step_skipped",
+    }
+)
+BAD_VERDICTS: Mapping[str, Level] = {
+    "collapsed": "error",
+    "falling": "warning",
+    "no_better": "warning",
+}
+
+
+def level_of(type: str, data: Mapping[str, Any]) -> Level:
+    """Return the level of an event. `service.events.repository` has the same rules in SQL.
+
+    A change of status is an error if the job has failed, and a warning if only an attempt has.
+    """
+    if type == "status":
+        if data.get("to") == JobStatus.FAILED:
+            return "error"
+        return "warning" if data.get("error") is not None else "info"
+    if type == "verdict":
+        return BAD_VERDICTS.get(str(data.get("verdict")), "info")
+    if type in ERRORS:
+        return "error"
+    return "warning" if type in WARNINGS else "info"

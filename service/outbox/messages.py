@@ -1,0 +1,146 @@
+"""Messages of webhooks: their types, their content, and the formats in which they are sent."""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime
+from typing import Any, Literal, get_args
+
+from dasl_core.headlines import ACCURACIES, text_of
+from dasl_core.text import cut
+from service.db.models import Dataset, Job, ModelRun, Task
+from service.protocol import ModelRunKind
+from service.states import JobStatus, TaskState
+
+VERSION = 1
+"""Of the payload. Fields may be added to it without a new version."""
+ALL = "*"
+"""As a type in the filter of a webhook: every event, also of types that a later version adds."""
+TEST = "webhook.test"
+DISABLED = "webhook.disabled"
+Format = Literal["standard", "slack"]
+
+# Statuses in which a job stays for a while.
+_JOB_STATUSES = [
+    each for each in JobStatus if each not in (JobStatus.PAUSING, JobStatus.CANCELLING)
+]
+JOB_EVENTS = ("checkpoint", "collapse", "evaluation", "verdict")
+"""Types of events of a job, beside changes of its status, that webhooks can be notified of."""
+TYPES = (
+    *(f"job.{each}" for each in (*_JOB_STATUSES, *JOB_EVENTS)),
+    *("dataset.ready", "dataset.failed"),
+    *(
+        f"{noun}.{state}"
+        for noun in ("preview", "preparation", *get_args(ModelRunKind))
+        for state in (TaskState.SUCCEEDED, TaskState.FAILED)
+    ),
+    DISABLED,
+)
+"""Types of messages, which the filter of a webhook names."""
+DEFAULT_TYPES = ("job.succeeded", "job.failed", "job.cancelled", "job.paused")
+"""The job does not run any more."""
+
+_LONGEST_MESSAGE = 500
+# Of a job's progress.
+_METRICS = ("epoch", "step", "loss", *(each.field for each in ACCURACIES))
+
+
+def job_type(job: Job, event: str) -> str | None:
+    """Return the type of the message about an event of a job; `None` if there is none."""
+    kind = f"job.{job.status if event == 'status' else event}"
+    return kind if kind in TYPES and event in ("status", *JOB_EVENTS) else None
+
+
+def of_job(job: Job, message: str) -> dict[str, Any]:
+    """Return the data of a message about a job."""
+    progress, error = job.progress or {}, job.error or {}
+    metrics = {name: progress[name] for name in _METRICS if progress.get(name) is not None}
+    return {
+        "id": job.id,
+        "name": job.name,
+        "status": job.status,
+        "message": cut(message, _LONGEST_MESSAGE),
+        "error_type": error.get("type"),
+        "metrics": metrics,
+        "verdict": (job.verdict or {}).get("verdict"),
+        "tags": job.tags,
+        "url": f"/#/jobs/{job.id}",
+    }
+
+
+def of_dataset(dataset: Dataset, state: str, error: dict[str, Any] | None) -> dict[str, Any]:
+    """Return the data of a message about the end of an ingest."""
+    message = (error or {}).get("message") or f"Data set {state}"
+    return {
+        "id": dataset.id,
+        "name": dataset.name,
+        "status": state,
+        "message": cut(str(message), _LONGEST_MESSAGE),
+        "error_type": (error or {}).get("type"),
+        "url": f"/#/datasets/{dataset.id}",
+    }
+
+
+def of_task(task: Task, noun: str, state: str, error: dict[str, Any] | None) -> dict[str, Any]:
+    """Return the data of a message about the end of a task."""
+    message = (error or {}).get("message") or f"{noun.capitalize()} {state}"
+    # An export has no data set.
+    url = "/#/jobs" if task.dataset_id is None else f"/#/datasets/{task.dataset_id}"
+    of_checkpoint = {"checkpoint_id": task.checkpoint_id} if isinstance(task, ModelRun) else {}
+    return {
+        "id": task.id,
+        "dataset_id": task.dataset_id,
+        **of_checkpoint,
+        "status": state,
+        "message": cut(str(message), _LONGEST_MESSAGE),
+        "error_type": (error or {}).get("type"),
+        "url": url,
+    }
+
+
+def of_webhook(webhook_id: str, name: str, message: str) -> dict[str, Any]:
+    """Return the data of a message about a webhook."""
+    return {"id": webhook_id, "name": name, "message": message, "url": "/#/jobs"}
+
+
+def stored(type: str, at: datetime, data: dict[str, Any]) -> dict[str, Any]:
+    """Return the payload of a message as it is stored: with a link that does not name the server."""
+    timestamp = at.isoformat().replace("+00:00", "Z")
+    return {"type": type, "version": VERSION, "timestamp": timestamp, "data": data}
+
+
+def with_link(message: dict[str, Any], public_url: str) -> dict[str, Any]:
+    """Return the payload of a message, whose link begins with the address of the service."""
+    data = message["data"]
+    return {**message, "data": {**data, "url": f"{public_url}{data['url']}"}}
+
+
+def body(message: dict[str, Any], format: str, public_url: str) -> bytes:
+    """Return the body of a request.
+
+    Args:
+        format: `Format`; one that only a newer version knows is "standard".
+    """
+    payload = with_link(message, public_url)
+    content = {"text": _text(payload)} if format == "slack" else payload
+    return json.dumps(content, separators=(",", ":")).encode()
+
+
+def _text(payload: dict[str, Any]) -> str:
+    """Return a message as a line of text with a link, as Slack marks it."""
+    data = payload["data"]
+    metrics = data.get("metrics") or {}
+    shown = [
+        f"{each.label} {text_of(each.metric, metrics[each.field])}"
+        for each in ACCURACIES
+        if each.field in metrics
+    ]
+    if verdict := data.get("verdict"):
+        shown.append(f"verdict: {verdict.replace('_', ' ')}")
+    figures = f" ({', '.join(shown)})" if shown else ""
+    name = data.get("name") or data["id"]
+    return f"<{data['url']}|{_escaped(name)}>: {_escaped(data['message'])}{figures}"
+
+
+def _escaped(text: str) -> str:
+    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")

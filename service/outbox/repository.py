@@ -1,0 +1,300 @@
+"""SQL of the outbox: messages are added in the transaction of their event, then delivered by the dispatcher.
+
+A delivery is claimed, which counts the attempt, before anything is sent. So whenever a process is killed, the message
+is sent again, but not more often than `retries.MAX_ATTEMPTS` times.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from sqlalchemy import Select, and_, bindparam, delete, exists, insert, or_, select, update
+from sqlalchemy import text as sql
+from sqlalchemy.orm import Session
+
+from service import ids
+from service.db.models import PENDING_DELIVERY, Base, Dataset, Job, Task, Webhook, WebhookDelivery
+from service.outbox import messages
+from service.outbox.retries import ATTEMPT_SECONDS, GONE, Outcome, next_attempt, pause_after
+from service.states import DeliveryState
+
+# Each change of a job's status needs it. SQLAlchemy takes longer to build a statement than to run it.
+_LISTENING = select(Webhook.id, Webhook.events, Webhook.tags).where(
+    Webhook.tenant == bindparam("tenant"), Webhook.disabled_at.is_(None)
+)
+_ADD = insert(Base.metadata.tables[WebhookDelivery.__tablename__])
+# As literal SQL: SQLite uses a partial index only for a condition without parameters.
+_IS_PENDING = sql(f"webhook_deliveries.{PENDING_DELIVERY}")
+_ABANDONED = "Its webhook was disabled"
+
+
+@dataclass(frozen=True)
+class Due:
+    """A message to send now."""
+
+    id: str
+    webhook_id: str
+    tenant: str
+    attempts: int
+    """Before this one."""
+    message: dict[str, Any]
+    format: str
+    url: str
+    secrets: Sequence[str]
+
+
+def add_job_event(session: Session, job: Job, event: str, message: str, at: datetime) -> None:
+    """Add a message about an event of a job for each webhook that wants it."""
+    kind = messages.job_type(job, event)
+    if kind is not None:
+        listeners = _listening(session, job.tenant, kind, job.tags)
+        if listeners:
+            _add(session, job.tenant, listeners, kind, at, messages.of_job(job, message))
+
+
+def add_dataset_event(
+    session: Session, dataset: Dataset, state: str, error: dict[str, Any] | None, at: datetime
+) -> None:
+    """Add a message about the end of an ingest for each webhook that wants it."""
+    kind = f"dataset.{state}"
+    listeners = _listening(session, dataset.tenant, kind)
+    if listeners:
+        data = messages.of_dataset(dataset, state, error)
+        _add(session, dataset.tenant, listeners, kind, at, data)
+
+
+def add_task_event(
+    session: Session,
+    task: Task,
+    noun: str,
+    state: str,
+    error: dict[str, Any] | None,
+    at: datetime,
+) -> None:
+    """Add a message about the end of a task for each webhook that wants it."""
+    kind = f"{noun}.{state}"
+    listeners = _listening(session, task.tenant, kind)
+    if listeners:
+        data = messages.of_task(task, noun, state, error)
+        _add(session, task.tenant, listeners, kind, at, data)
+
+
+def add_test(session: Session, webhook: Webhook, at: datetime) -> str:
+    """Add a test message for a webhook, whatever events it wants; return the id of the delivery."""
+    data = messages.of_webhook(webhook.id, webhook.name, "This is a test of a webhook")
+    return _add(session, webhook.tenant, [webhook.id], messages.TEST, at, data)[0]
+
+
+def _listening(
+    session: Session, tenant: str, kind: str, tags: dict[str, str] | None = None
+) -> list[str]:
+    """Return the webhooks of a tenant that want a type of event, of a job with these tags."""
+    found = session.execute(_LISTENING, {"tenant": tenant})
+    return [
+        row.id
+        for row in found
+        if (messages.ALL in row.events or kind in row.events)
+        and row.tags.items() <= (tags or {}).items()
+    ]
+
+
+def _add(
+    session: Session,
+    tenant: str,
+    webhook_ids: Sequence[str],
+    kind: str,
+    at: datetime,
+    data: dict[str, Any],
+) -> list[str]:
+    message = messages.stored(kind, at, data)
+    rows = [
+        {
+            "id": ids.new_id("msg"),
+            "webhook_id": webhook_id,
+            "tenant": tenant,
+            "type": kind,
+            "message": message,
+            "state": DeliveryState.PENDING,
+            "attempts": 0,
+            "created_at": at,
+            "queued_at": at,
+            "next_at": at,
+        }
+        for webhook_id in webhook_ids
+    ]
+    session.execute(_ADD, rows)
+    return [str(row["id"]) for row in rows]
+
+
+def _due() -> Select[*tuple[WebhookDelivery, Webhook]]:
+    """The first due delivery of each webhook, those that have waited longest first."""
+    first = (
+        select(WebhookDelivery.id)
+        .where(
+            WebhookDelivery.webhook_id == Webhook.id,
+            _IS_PENDING,
+            WebhookDelivery.next_at <= bindparam("now"),
+        )
+        .order_by(WebhookDelivery.next_at, WebhookDelivery.id)
+        .limit(1)
+        .correlate(Webhook)
+        .scalar_subquery()
+    )
+    return (
+        select(WebhookDelivery, Webhook)
+        .join(Webhook, WebhookDelivery.id == first)
+        .where(
+            Webhook.disabled_at.is_(None),
+            Webhook.id.not_in(bindparam("busy", expanding=True)),
+        )
+        .order_by(WebhookDelivery.next_at, WebhookDelivery.id)
+    )
+
+
+_DUE = _due()
+
+
+def due(session: Session, now: datetime, busy: Collection[str]) -> list[Due]:
+    """Return the first message that is due of each webhook.
+
+    Args:
+        busy: ids of webhooks to which a message is being sent.
+    """
+    rows = session.execute(_DUE, {"now": now, "busy": [*busy]}).all()
+    return [
+        Due(
+            id=delivery.id,
+            webhook_id=webhook.id,
+            tenant=webhook.tenant,
+            attempts=delivery.attempts,
+            message=delivery.message,
+            format=webhook.format,
+            url=webhook.url,
+            secrets=valid_secrets(webhook, now),
+        )
+        for delivery, webhook in rows
+    ]
+
+
+def valid_secrets(webhook: Webhook, now: datetime) -> list[str]:
+    """Return the secrets with which a message is signed now, the newest first."""
+    until = webhook.previous_secret_until
+    if webhook.previous_secret is None or until is None or until <= now:
+        return [webhook.secret]
+    return [webhook.secret, webhook.previous_secret]
+
+
+def claim(session: Session, message: Due, now: datetime) -> bool:
+    """Count an attempt that begins now; `False` if the message is not to be sent any more.
+
+    If its outcome is never recorded, because the process is killed, the message is due again after a pause.
+    """
+    attempts = message.attempts + 1
+    enabled = exists().where(Webhook.id == message.webhook_id, Webhook.disabled_at.is_(None))
+    again = now + timedelta(seconds=ATTEMPT_SECONDS) + pause_after(attempts)
+    claimed = session.execute(
+        update(WebhookDelivery)
+        .where(*_attempt(message.id, message.attempts), enabled)
+        .values(attempts=attempts, attempted_at=now, next_at=again)
+        .returning(WebhookDelivery.id)
+        .execution_options(synchronize_session=False)
+    )
+    return claimed.scalar() is not None
+
+
+def record(
+    session: Session, delivery_id: str, attempts: int, outcome: Outcome, now: datetime
+) -> str | None:
+    """Record how an attempt ended; of one that is not the newest, nothing. Disable a webhook that failed for good.
+
+    Args:
+        attempts: the number of the attempt.
+
+    Returns:
+        Why the webhook is disabled, if this attempt was the reason.
+    """
+    row = session.scalars(
+        select(WebhookDelivery)
+        .where(*_attempt(delivery_id, attempts))
+        .with_for_update()
+        .execution_options(populate_existing=True)
+    ).one_or_none()
+    if row is None:
+        return None
+    row.response_status, row.error, row.seconds = outcome.status, outcome.error, outcome.seconds
+    if outcome.error is None:
+        row.state, row.finished_at = DeliveryState.SUCCEEDED, now
+        session.flush()
+        _record_success(session, row.webhook_id, now)
+        return None
+    again = next_attempt(attempts, outcome, row.queued_at, now)
+    if again is not None:
+        row.next_at = again
+        session.flush()
+        return None
+    row.state, row.finished_at = DeliveryState.FAILED, now
+    session.flush()
+    reason = f"The receiver answered {GONE}" if outcome.status == GONE else None
+    if reason is None and not _accepted_since(session, row.webhook_id, row.queued_at):
+        reason = f"The receiver accepted nothing since {row.queued_at:%Y-%m-%d %H:%M} UTC: {outcome.error}"
+    return reason if reason is not None and disable(session, row.webhook_id, reason, now) else None
+
+
+def disable(session: Session, webhook_id: str, reason: str, now: datetime) -> bool:
+    """Disable a webhook and give up its messages; `False` if it was disabled or deleted before."""
+    tenant = session.execute(
+        update(Webhook)
+        .where(Webhook.id == webhook_id, Webhook.disabled_at.is_(None))
+        .values(disabled_at=now, disabled_reason=reason)
+        .returning(Webhook.tenant, Webhook.name)
+        .execution_options(synchronize_session=False)
+    ).one_or_none()
+    if tenant is None:
+        return False
+    session.execute(
+        update(WebhookDelivery)
+        .where(WebhookDelivery.webhook_id == webhook_id, _IS_PENDING)
+        .values(state=DeliveryState.FAILED, finished_at=now, error=_ABANDONED)
+        .execution_options(synchronize_session=False)
+    )
+    others = _listening(session, tenant[0], messages.DISABLED)
+    if others:
+        data = messages.of_webhook(webhook_id, tenant[1], reason)
+        _add(session, tenant[0], others, messages.DISABLED, now, data)
+    return True
+
+
+def remove_old(session: Session, before: datetime, limit: int) -> int:
+    """Remove deliveries that ended before a time, and those of deleted webhooks; return their number."""
+    # Its event was committed just after the webhook was deleted.
+    is_orphan = and_(_IS_PENDING, ~exists().where(Webhook.id == WebhookDelivery.webhook_id))
+    old = select(WebhookDelivery.id).where(or_(WebhookDelivery.finished_at < before, is_orphan))
+    removed = session.execute(
+        delete(WebhookDelivery)
+        .where(WebhookDelivery.id.in_(old.limit(limit)))
+        .returning(WebhookDelivery.id)
+        .execution_options(synchronize_session=False)
+    )
+    return len(removed.all())
+
+
+def _attempt(delivery_id: str, attempts: int) -> tuple[Any, ...]:
+    """Conditions on a delivery that is pending, and whose newest attempt has this number."""
+    return WebhookDelivery.id == delivery_id, _IS_PENDING, WebhookDelivery.attempts == attempts
+
+
+def _record_success(session: Session, webhook_id: str, now: datetime) -> None:
+    session.execute(
+        update(Webhook)
+        .where(Webhook.id == webhook_id)
+        .values(last_success_at=now)
+        .execution_options(synchronize_session=False)
+    )
+
+
+def _accepted_since(session: Session, webhook_id: str, since: datetime) -> bool:
+    accepted = exists().where(Webhook.id == webhook_id, Webhook.last_success_at > since)
+    return bool(session.scalar(select(accepted)))
