@@ -1,0 +1,161 @@
+"""`/v1/experiments`: submit groups of jobs, and compare their variants over seeds."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from fastapi import APIRouter, Depends, Query, Response
+from fastapi.responses import JSONResponse, PlainTextResponse
+
+from service.api.auth import Reader, Submitter
+from service.api.pagination import After, Limit, Page, page, position
+from service.api.transaction import (
+    HeavyRoute,
+    InTransaction,
+    ReadSession,
+    Route,
+    WithContext,
+    WriteSession,
+)
+from service.db.models import Experiment
+from service.experiments import references, repository, service, submission
+from service.experiments.curves import curves_of
+from service.experiments.schemas import (
+    Curves,
+    ExperimentRequest,
+    ExperimentSummary,
+    ExperimentView,
+    Results,
+    SubmittedExperiment,
+)
+from service.experiments.submission import CheckedVariants
+from service.experiments.tables import as_csv, as_markdown
+from service.jobs.checked_specs import check_spec
+from service.jobs.endpoints import IdempotencyKey
+
+router = APIRouter(prefix="/v1/experiments", tags=["experiments"], route_class=Route)
+heavy = APIRouter(prefix="/v1/experiments", tags=["experiments"], route_class=HeavyRoute)
+
+
+async def _to_submit(
+    request: ExperimentRequest, caller: Submitter, context: WithContext
+) -> CheckedVariants:
+    specs = submission.specs_of_request(request)
+    checks = {name: await check_spec(context, caller, spec) for name, spec in specs.items()}
+    return CheckedVariants(request, specs, checks)
+
+
+async def _get(experiment_id: str, caller: Reader, session: ReadSession) -> InTransaction:
+    return InTransaction(session, lambda: service.get(session, caller.tenant, experiment_id))
+
+
+async def _get_to_change(
+    experiment_id: str, caller: Submitter, session: WriteSession
+) -> InTransaction:
+    return InTransaction(
+        session, lambda: service.get(session, caller.tenant, experiment_id, lock=True)
+    )
+
+
+RequestToSubmit = Annotated[CheckedVariants, Depends(_to_submit)]
+OwnExperiment = Annotated[Experiment, Depends(_get)]
+OwnExperimentToChange = Annotated[Experiment, Depends(_get_to_change)]
+MetricName = Annotated[str, Query(max_length=100, pattern=r"^[^\x00]+$")]
+_TEXTS = {
+    "text/csv": {"schema": {"type": "string"}},
+    "text/markdown": {"schema": {"type": "string"}},
+}
+
+
+@router.post("", status_code=201, response_model=SubmittedExperiment)
+def submit_experiment(
+    checked: RequestToSubmit,
+    caller: Submitter,
+    context: WithContext,
+    session: WriteSession,
+    key: IdempotencyKey = None,
+) -> Response:
+    """Queue a job for each variant and seed, or none if one of them is refused.
+
+    A request repeated with the same `Idempotency-Key` gets the first answer.
+    """
+    limit = context.settings.cluster_limit
+    answer, repeated = submission.submit(session, caller, checked, key, limit)
+    headers = {"Location": f"/v1/experiments/{answer['id']}"}
+    if repeated:
+        headers["Idempotency-Replayed"] = "true"
+    return JSONResponse(answer, 201, headers)
+
+
+@router.get("")
+def list_experiments(
+    caller: Reader,
+    session: ReadSession,
+    after: Annotated[After, position("exp")] = None,
+    limit: Limit = 50,
+) -> Page[ExperimentSummary]:
+    """List experiments, newest first."""
+    rows = repository.newest(session, caller.tenant, after, limit)
+    views = service.summaries(session, rows[:limit])
+    return page(rows, limit, lambda row: views[row.id], lambda row: row.id)
+
+
+@router.get("/{experiment_id}")
+def show_experiment(experiment_id: str, caller: Reader, session: ReadSession) -> ExperimentView:
+    """Show an experiment with its jobs, and the results of the metric that decides.
+
+    By its id; or by a name that it alone has, the beginning of its id, or `last`, the caller's newest. All other paths
+    take ids only.
+    """
+    return service.view_of(session, references.find(session, caller, experiment_id))
+
+
+@router.post("/{experiment_id}/cancel", status_code=202)
+def cancel_experiment(experiment: OwnExperimentToChange, session: WriteSession) -> ExperimentView:
+    """Request that all jobs that have not ended are cancelled."""
+    return service.cancel(session, experiment)
+
+
+@router.delete("/{experiment_id}", status_code=204, response_class=Response)
+def delete_experiment(
+    experiment: OwnExperimentToChange,
+    session: WriteSession,
+    jobs: Annotated[
+        bool, Query(description="Delete its jobs as well, all of which must have ended.")
+    ] = False,
+) -> None:
+    """Delete an experiment. Its jobs stay, and belong to no experiment then."""
+    service.delete(session, experiment, with_jobs=jobs)
+
+
+@heavy.get("/{experiment_id}/results", response_model=Results, responses={200: {"content": _TEXTS}})
+def show_results(
+    experiment: OwnExperiment,
+    caller: Reader,
+    session: ReadSession,
+    metric: Annotated[
+        list[MetricName] | None,
+        Query(max_length=100, description="One or more; all with a better direction without it."),
+    ] = None,
+    format: Literal["json", "csv", "markdown"] = "json",
+) -> Response | Results:
+    """Show mean and spread of metrics over seeds, and paired differences from the baseline."""
+    results = service.results(session, experiment, metric)
+    if format == "csv":
+        return PlainTextResponse(as_csv(results), media_type="text/csv")
+    if format == "markdown":
+        return PlainTextResponse(as_markdown(results), media_type="text/markdown")
+    return results
+
+
+@heavy.get("/{experiment_id}/curves")
+def show_curves(
+    experiment: OwnExperiment,
+    caller: Reader,
+    session: ReadSession,
+    metric: MetricName = "loss",
+    max_points: Annotated[int, Query(ge=2, le=10_000)] = 500,
+) -> Curves:
+    """Show mean and spread of a metric over the seeds of each variant, by step."""
+    jobs = repository.jobs(session, experiment.id)
+    return curves_of(session, experiment, jobs, metric, max_points)

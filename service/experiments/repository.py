@@ -1,0 +1,166 @@
+"""SQL of experiments."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import delete, func, select, update
+from sqlalchemy.orm import Session
+
+from dasl_core.vocabulary import BEFORE_TRAINING, TRAINED
+from service.db.models import Evaluation, Experiment, Job, Metric
+from service.states import JobStatus
+
+
+@dataclass(frozen=True)
+class Measured:
+    """An evaluation of a job."""
+
+    job_id: str
+    step: int
+    subject: str
+    metrics: dict[str, Any]
+
+
+def add(session: Session, experiment: Experiment) -> None:
+    """Store a new experiment."""
+    session.add(experiment)
+    session.flush()
+
+
+def get(
+    session: Session, tenant: str, experiment_id: str, *, lock: bool = False
+) -> Experiment | None:
+    """Return a tenant's experiment.
+
+    Args:
+        lock: until the transaction ends.
+    """
+    query = select(Experiment).where(Experiment.tenant == tenant, Experiment.id == experiment_id)
+    return session.scalars(query.with_for_update() if lock else query).one_or_none()
+
+
+def named(session: Session, tenant: str, name: str, limit: int) -> Sequence[Experiment]:
+    """Return up to `limit` experiments of a tenant with this very name, newest first."""
+    query = select(Experiment).where(Experiment.tenant == tenant, Experiment.name == name)
+    return session.scalars(query.order_by(Experiment.id.desc()).limit(limit)).all()
+
+
+def between(
+    session: Session, tenant: str, first: str, last: str, limit: int
+) -> Sequence[Experiment]:
+    """Return up to `limit` experiments of a tenant with ids in this range, ends included, newest first."""
+    query = select(Experiment).where(
+        Experiment.tenant == tenant, Experiment.id.between(first, last)
+    )
+    return session.scalars(query.order_by(Experiment.id.desc()).limit(limit)).all()
+
+
+def newest_of_account(session: Session, tenant: str, account: str) -> Sequence[Experiment]:
+    """Return the newest experiment with jobs of a user, or of a token without one; none if there is none."""
+    own = select(Job.id).where(Job.experiment_id == Experiment.id, Job.account_id == account)
+    query = select(Experiment).where(Experiment.tenant == tenant, own.exists())
+    return session.scalars(query.order_by(Experiment.id.desc()).limit(1)).all()
+
+
+def newest(session: Session, tenant: str, after: str | None, limit: int) -> Sequence[Experiment]:
+    """Return a tenant's experiments, newest first; one more than `limit`."""
+    query = select(Experiment).where(Experiment.tenant == tenant).order_by(Experiment.id.desc())
+    if after is not None:
+        query = query.where(Experiment.id < after)
+    return session.scalars(query.limit(limit + 1)).all()
+
+
+def jobs(session: Session, experiment_id: str) -> Sequence[Job]:
+    """Return the jobs of an experiment in the order of their submission, without deleted ones."""
+    query = select(Job).where(Job.experiment_id == experiment_id, Job.deleted_at.is_(None))
+    return session.scalars(query.order_by(Job.id).execution_options(populate_existing=True)).all()
+
+
+def statuses(session: Session, experiment_ids: Sequence[str]) -> dict[str, dict[str, int]]:
+    """Return the number of jobs by status, by experiment, without deleted jobs."""
+    rows = session.execute(
+        select(Job.experiment_id, Job.status, func.count())
+        .where(Job.experiment_id.in_(experiment_ids), Job.deleted_at.is_(None))
+        .group_by(Job.experiment_id, Job.status)
+    )
+    counts: dict[str, dict[str, int]] = {}
+    for experiment_id, status, count in rows:
+        assert experiment_id is not None
+        counts.setdefault(experiment_id, {})[status] = count
+    return counts
+
+
+def remove(session: Session, experiment_id: str) -> None:
+    """Remove an experiment. Its jobs belong to none then."""
+    session.execute(
+        update(Job)
+        .where(Job.experiment_id == experiment_id)
+        .values(experiment_id=None, variant=None, seed=None)
+        .execution_options(synchronize_session=False)
+    )
+    session.execute(
+        delete(Experiment)
+        .where(Experiment.id == experiment_id)
+        .execution_options(synchronize_session=False)
+    )
+
+
+def final_evaluations(session: Session, experiment_id: str) -> Sequence[Measured]:
+    """Return the last evaluations of what was trained, of the jobs that have succeeded; newer ones last."""
+    last = (
+        select(Evaluation.job_id, func.max(Evaluation.step).label("step"))
+        .join(Job, Job.id == Evaluation.job_id)
+        .where(
+            Job.experiment_id == experiment_id,
+            Job.deleted_at.is_(None),
+            Job.status == JobStatus.SUCCEEDED,
+            Evaluation.subject.in_(TRAINED),
+        )
+        .group_by(Evaluation.job_id)
+        .subquery()
+    )
+    query = select(Evaluation).join(
+        last, (Evaluation.job_id == last.c.job_id) & (Evaluation.step == last.c.step)
+    )
+    return _measured(session, query.where(Evaluation.subject.in_(TRAINED)))
+
+
+def evaluations_before_training(session: Session, experiment_id: str) -> Sequence[Measured]:
+    """Return the evaluations of raw pixels and of the network before training, of the jobs that have succeeded."""
+    query = select(Evaluation).join(Job, Job.id == Evaluation.job_id)
+    return _measured(
+        session,
+        query.where(
+            Job.experiment_id == experiment_id,
+            Job.deleted_at.is_(None),
+            Job.status == JobStatus.SUCCEEDED,
+            Evaluation.subject.in_(("raw", *BEFORE_TRAINING)),
+        ),
+    )
+
+
+def evaluations(session: Session, job_id: str) -> Sequence[Measured]:
+    """Return all evaluations of what a job trains, by step; newer ones last."""
+    query = select(Evaluation).where(Evaluation.job_id == job_id)
+    return _measured(session, query.where(Evaluation.subject.in_(TRAINED)))
+
+
+def _measured(session: Session, query: Any) -> Sequence[Measured]:
+    order = (Evaluation.job_id, Evaluation.step, Evaluation.attempt, Evaluation.id)
+    rows = session.scalars(query.order_by(*order))
+    return [Measured(row.job_id, row.step, row.subject, row.metrics) for row in rows]
+
+
+def steps(session: Session, job_ids: Sequence[str], metric: str) -> tuple[int, int, int] | None:
+    """Return the first and the last step of a training metric in any of the jobs, and the most points of a job."""
+    rows = session.execute(
+        select(func.min(Metric.step), func.max(Metric.step), func.count())
+        .where(Metric.job_id.in_(job_ids), Metric.name == metric)
+        .group_by(Metric.job_id)
+    ).all()
+    if not rows:
+        return None
+    return min(row[0] for row in rows), max(row[1] for row in rows), max(row[2] for row in rows)

@@ -1,0 +1,173 @@
+"""Results of an experiment: metrics of its variants over seeds, differences from the baseline, and sentences."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
+
+from dasl_core.headlines import HEADLINES, better_direction, is_share_of_images, number_of
+from service.db.models import Experiment, Job
+from service.experiments.notes import OF_VIEWS, notes_of, with_other_views
+from service.experiments.repository import Measured
+from service.experiments.schemas import (
+    DifferenceView,
+    MetricResult,
+    Results,
+    SummaryView,
+    VariantResult,
+)
+from service.experiments.statistics import (
+    FEWEST_PAIRS,
+    LEVEL,
+    is_within,
+    judge,
+    paired_difference,
+    summarize,
+)
+
+Values = dict[str, dict[int, float]]
+"""Values of a metric by variant and seed."""
+
+
+def results_of(
+    experiment: Experiment,
+    jobs: Sequence[Job],
+    evaluations: Iterable[Measured],
+    before_training: Iterable[Measured],
+    metrics: Sequence[str] | None = None,
+    *,
+    only_deciding: bool = False,
+) -> Results:
+    """Return the results of the jobs that have succeeded.
+
+    Args:
+        evaluations: the last ones of these jobs, newer ones last.
+        before_training: evaluations of raw pixels and of the network before training, likewise.
+        metrics: names of the metrics, on which the sentences are then; by default all with a better direction that were
+            measured, with sentences on the one that decides.
+        only_deciding: of the metric that decides alone: each bootstrap takes some milliseconds.
+    """
+    # The embedding of a supervised method, which counts, is recorded after its backbone.
+    measured = {each.job_id: each for each in evaluations}
+    known = _measured_names(measured.values())
+    deciding = experiment.metric or next((name for name in known if name in HEADLINES), None)
+    first = [] if deciding is None else [deciding]
+    stated = first if only_deciding or metrics is None else list(dict.fromkeys(metrics))
+    shown = stated if only_deciding or metrics is not None else list(dict.fromkeys(first + known))
+    tables = {name: _table(experiment, jobs, measured, name) for name in shown}
+    sentences = [
+        _sentence(each, experiment, tables[name])
+        for name in stated
+        for each in tables[name].variants
+        if each.verdict is not None
+    ]
+    notes = notes_of(experiment, jobs, before_training, [tables[name] for name in stated])
+    if deciding is not None and shown != first:
+        notes.append(
+            f"{deciding} decides. Verdicts on other metrics are hints: of ten metrics, one may differ by chance."
+        )
+    return Results(
+        experiment=experiment.id,
+        baseline=experiment.baseline,
+        metric=deciding,
+        sentences=sentences,
+        notes=notes,
+        metrics=[*tables.values()],
+    )
+
+
+def _measured_names(evaluations: Iterable[Measured]) -> list[str]:
+    """Return the metrics with a better direction, headlines first."""
+    names = {
+        name for each in evaluations for name in each.metrics if better_direction(name) is not None
+    }
+    return [name for name in HEADLINES if name in names] + sorted(names - {*HEADLINES})
+
+
+def _table(
+    experiment: Experiment, jobs: Sequence[Job], measured: Mapping[str, Measured], metric: str
+) -> MetricResult:
+    values: Values = {variant["name"]: {} for variant in experiment.variants}
+    for job in jobs:
+        value = number_of(measured[job.id].metrics, metric) if job.id in measured else None
+        if value is not None and math.isfinite(value) and job.variant in values:
+            assert job.seed is not None
+            values[job.variant][job.seed] = value
+    resolution = _resolution(experiment, metric)
+    # Views that are made otherwise are harder or easier to find, however good the network is.
+    unlike = with_other_views(experiment, jobs) if metric.startswith(OF_VIEWS) else []
+    variants = [
+        _of_variant(
+            name, values, experiment.baseline, metric, resolution, judged=name not in unlike
+        )
+        for name in values
+    ]
+    return MetricResult(
+        metric=metric,
+        larger_is_better=better_direction(metric),
+        resolution=resolution,
+        variants=variants,
+    )
+
+
+def _of_variant(
+    name: str,
+    values: Values,
+    baseline: str,
+    metric: str,
+    resolution: float | None,
+    *,
+    judged: bool,
+) -> VariantResult:
+    summary, difference, verdict = summarize([*values[name].values()]), None, None
+    if name != baseline:
+        difference = paired_difference(values[name], values[baseline], resolution)
+        larger = better_direction(metric)
+        if larger is not None and judged:
+            verdict = judge(difference, larger_is_better=larger, resolution=resolution)
+    return VariantResult(
+        variant=name,
+        values=dict(sorted(values[name].items())),
+        summary=SummaryView(**asdict(summary)) if summary else None,
+        difference=DifferenceView(**asdict(difference)) if difference else None,
+        verdict=verdict,
+    )
+
+
+def _resolution(experiment: Experiment, metric: str) -> float | None:
+    """Return the share of one held-out image, if all variants are evaluated on as many."""
+    held_out = {variant["held_out_images"] for variant in experiment.variants}
+    images = held_out.pop() if len(held_out) == 1 else None
+    return 1 / images if images and is_share_of_images(metric) else None
+
+
+def _sentence(result: VariantResult, experiment: Experiment, table: MetricResult) -> str:
+    """Return what the figures allow to say of a variant and the baseline."""
+    variant, baseline, metric = result.variant, experiment.baseline, table.metric
+    difference, verdict = result.difference, result.verdict
+    assert verdict is not None
+    pairs = 0 if difference is None else difference.n
+    if verdict == "too_few_seeds" or difference is None or difference.t_interval is None:
+        return (
+            f"{variant}: too few seeds to say whether it differs from {baseline} in {metric}: {_seeds(pairs)} ended in "
+            f"both, and {FEWEST_PAIRS} are needed."
+        )
+    low, high = (_signed(bound, metric) for bound in difference.t_interval)
+    unit = " points" if is_share_of_images(metric) else ""
+    figures = f"{_signed(difference.mean, metric)}{unit}, {LEVEL:.0%} interval {low} to {high}"
+    if verdict == "no_difference":
+        sentence = f"{variant}: no difference from {baseline} in {metric} beyond the spread of {pairs} seeds ({figures})."
+        if is_within(difference.mean, table.resolution):
+            sentence += " The difference is at most one of the held-out images."
+        return sentence
+    return f"{variant}: {verdict} than {baseline} in {metric} ({figures}, {pairs} seeds)."
+
+
+def _seeds(pairs: int) -> str:
+    return "1 seed has" if pairs == 1 else f"{pairs} seeds have"
+
+
+def _signed(difference: float, metric: str) -> str:
+    """Return a difference with its sign, that of a share in percentage points."""
+    return f"{100 * difference:+.2f}" if is_share_of_images(metric) else f"{difference:+.3g}"

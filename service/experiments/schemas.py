@@ -1,0 +1,253 @@
+"""Request and response models of experiments."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated, Any, Self
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    StringConstraints,
+    model_validator,
+)
+
+from dasl_core.headlines import DIRECTED_METRICS, better_direction
+from dasl_core.spec.base import problem
+from dasl_core.spec.errors import METRIC_PATTERN, NAME_PATTERN, closest
+from service.experiments.statistics import Verdict
+from service.experiments.variants import LONGEST_NAME, Variant, of_grid
+
+MOST_JOBS = 200
+"""Number of jobs that one experiment may have."""
+
+Text = Annotated[
+    str, StringConstraints(min_length=1, max_length=LONGEST_NAME, pattern=NAME_PATTERN)
+]
+Path = Annotated[
+    str, StringConstraints(max_length=100, pattern=r"^[a-z][a-z0-9_]*(\.[a-z][a-z0-9_]*)*$")
+]
+
+
+def _has_direction(metric: str) -> str:
+    if better_direction(metric) is None:
+        message = "is not a metric that can be better or worse" + closest(metric, DIRECTED_METRICS)
+        raise problem(message, metric, "one of " + ", ".join(DIRECTED_METRICS))
+    return metric
+
+
+DecidingMetric = Annotated[
+    str,
+    StringConstraints(max_length=50, pattern=METRIC_PATTERN),
+    AfterValidator(_has_direction),
+]
+
+
+class ExperimentRequest(BaseModel):
+    """A base spec, its variants, and the seeds with which each of them is trained."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    name: Text
+    spec: Annotated[
+        dict[str, Any],
+        Field(
+            description="What the variants have in common: the spec of a job, without its name and seed."
+        ),
+    ]
+    variants: Annotated[
+        dict[Text, dict[str, Any]] | None,
+        Field(
+            min_length=1,
+            max_length=MOST_JOBS,
+            description="Changes to the base spec by the name of the variant, nested as in a spec; {} for none.",
+        ),
+    ] = None
+    grid: Annotated[
+        dict[Path, Annotated[list[Any], Field(min_length=1, max_length=MOST_JOBS)]] | None,
+        Field(
+            min_length=1,
+            max_length=10,
+            description="Instead of variants: values by dotted path, such as `dar.weight`; each combination is a variant.",
+        ),
+    ] = None
+    seeds: Annotated[
+        list[Annotated[int, Field(ge=0, lt=2**63)]],
+        Field(
+            min_length=1,
+            max_length=MOST_JOBS,
+            description="`train.seed` of the jobs of each variant.",
+        ),
+    ] = [0, 1, 2]
+    baseline: Annotated[
+        Text | None,
+        Field(description="The variant with which the others are compared; null: the first one."),
+    ] = None
+    metric: Annotated[
+        DecidingMetric | None,
+        Field(
+            description="The metric that decides; null: the first headline metric that is measured."
+        ),
+    ] = None
+
+    @model_validator(mode="after")
+    def _check_grid(self) -> Self:
+        if (self.variants is None) == (self.grid is None):
+            given = "neither" if self.grid is None else "both"
+            raise problem("needs variants or a grid", given, "one of them", field="variants")
+        if len(set(self.seeds)) < len(self.seeds):
+            raise problem("has a seed twice", self.seeds, "different numbers", field="seeds")
+        combinations = 1
+        for values in (self.grid or {}).values():
+            combinations *= len(values)
+        jobs = len(self.seeds) * (combinations if self.variants is None else len(self.variants))
+        if jobs > MOST_JOBS:
+            field = "grid" if self.variants is None else "variants"
+            message = f"makes {jobs} jobs, one for each variant and seed"
+            raise problem(message, jobs, f"at most {MOST_JOBS}", field=field)
+        names = [variant.name for variant in self.all_variants()]
+        if len(set(names)) < len(names) or max(map(len, names)) > LONGEST_NAME:
+            message = (
+                f"makes variants without names of their own of at most {LONGEST_NAME} characters"
+            )
+            raise problem(
+                message, self.grid, "short, different values, or `variants`", field="grid"
+            )
+        if self.baseline is not None and self.baseline not in names:
+            message = "is not a variant" + closest(self.baseline, names)
+            raise problem(
+                message, self.baseline, "one of " + ", ".join(names[:10]), field="baseline"
+            )
+        return self
+
+    def all_variants(self) -> list[Variant]:
+        """Return the variants, those of a grid in the order of its values."""
+        if self.variants is None:
+            return of_grid(self.grid or {})
+        return [Variant(name, changes) for name, changes in self.variants.items()]
+
+
+class VariantView(BaseModel):
+    """A variant of an experiment."""
+
+    name: str
+    changes: dict[str, Any]
+    held_out_images: int | None
+    """Number of images that it is evaluated on; an expected one if whole classes are held out, null without any."""
+
+
+class MemberJob(BaseModel):
+    """A job of an experiment."""
+
+    variant: str
+    seed: int
+    id: str | None
+    """Null: the job was deleted."""
+    status: str
+    """As of a job, or `deleted`."""
+
+
+class SummaryView(BaseModel):
+    """Mean and spread over seeds. `std` is the sample's; null of one value."""
+
+    n: int
+    mean: float
+    std: float | None
+    min: float
+    max: float
+
+
+class DifferenceView(SummaryView):
+    """Differences of jobs with the same seed, variant minus baseline, with 95 % intervals of their mean."""
+
+    t_interval: tuple[float, float] | None
+    bootstrap_interval: tuple[float, float] | None
+
+
+class VariantResult(BaseModel):
+    """A metric of a variant."""
+
+    variant: str
+    values: dict[int, float]
+    """By seed, of the jobs that have succeeded and measured it."""
+    summary: SummaryView | None
+    difference: DifferenceView | None
+    """From the baseline; null of the baseline itself, and without a seed that both have."""
+    verdict: Verdict | None
+    """Null of the baseline, of a metric without a better direction, and of R@K of views that are made otherwise."""
+
+
+class MetricResult(BaseModel):
+    """A metric of all variants."""
+
+    metric: str
+    larger_is_better: bool | None
+    resolution: float | None
+    """The share of one held-out image, in steps of which the metric moves; null if it does not, or it is not known."""
+    variants: list[VariantResult]
+
+
+class Results(BaseModel):
+    """What an experiment shows so far."""
+
+    experiment: str
+    baseline: str
+    metric: str | None
+    """The metric that decides; null as long as nothing was measured."""
+    sentences: list[str]
+    """What the figures of that metric, or of those that were asked for, allow to say of each variant."""
+    notes: list[str]
+    """What the figures do not cover."""
+    metrics: list[MetricResult]
+
+
+class ExperimentSummary(BaseModel):
+    """An experiment in a list."""
+
+    id: str
+    name: str
+    created_at: datetime
+    baseline: str
+    metric: str | None
+    seeds: list[int]
+    variants: list[VariantView]
+    statuses: dict[str, int]
+    """Number of its jobs by status."""
+    done: bool
+    """Whether all of its jobs have ended."""
+
+
+class ExperimentView(ExperimentSummary):
+    """An experiment with its base spec, its jobs, and the results of the metric that decides."""
+
+    spec: dict[str, Any]
+    jobs: list[MemberJob]
+    results: Results
+
+
+class SubmittedExperiment(ExperimentView):
+    """An experiment that was just submitted."""
+
+    warnings: list[str] = []
+    """As in the answer to the submission of a job."""
+
+
+class VariantCurve(BaseModel):
+    """A metric over the steps: mean and spread over the seeds that have a value there."""
+
+    variant: str
+    step: list[int]
+    n: list[int]
+    mean: list[float]
+    std: list[float | None]
+    min: list[float]
+    max: list[float]
+
+
+class Curves(BaseModel):
+    """A metric of all variants over common steps."""
+
+    metric: str
+    variants: list[VariantCurve]

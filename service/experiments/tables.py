@@ -1,0 +1,95 @@
+"""Results of an experiment as CSV and Markdown."""
+
+from __future__ import annotations
+
+import csv
+from io import StringIO
+
+from service.experiments.schemas import DifferenceView, MetricResult, Results, VariantResult
+
+_SUMMARY = ("n", "mean", "std", "min", "max")
+_COLUMNS = (
+    "metric",
+    "variant",
+    *_SUMMARY,
+    *(f"difference_{name}" for name in _SUMMARY),
+    *(f"{kind}_{end}" for kind in ("t", "bootstrap") for end in ("low", "high")),
+    "verdict",
+)
+_WORDS = {None: "", "no_difference": "no difference", "too_few_seeds": "too few seeds"}
+
+
+def as_csv(results: Results) -> str:
+    """Return a row for each metric and variant."""
+    text = StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(_COLUMNS)
+    for table in results.metrics:
+        for each in table.variants:
+            writer.writerow(_row(table, each))
+    return text.getvalue()
+
+
+def _row(table: MetricResult, result: VariantResult) -> list[object]:
+    row: list[object] = [table.metric, result.variant]
+    for part in (result.summary, result.difference):
+        if part is None:
+            row += [0, *[None] * (len(_SUMMARY) - 1)]
+        else:
+            row += [getattr(part, name) for name in _SUMMARY]
+    difference = result.difference
+    row += (difference.t_interval if difference else None) or (None, None)
+    row += (difference.bootstrap_interval if difference else None) or (None, None)
+    return [*row, result.verdict]
+
+
+def as_markdown(results: Results) -> str:
+    """Return a table for each metric, with the sentences and notes."""
+    parts = []
+    for table in results.metrics:
+        lines = [
+            f"**{table.metric}**{_direction(table)}",
+            "",
+            f"| variant | n | mean | std | min to max | minus {_cell(results.baseline)} | t interval | bootstrap "
+            "interval | verdict |",
+            "|---|--:|--:|--:|--:|--:|--:|--:|---|",
+            *map(_line, table.variants),
+        ]
+        parts.append("\n".join(lines))
+    for lines in (results.sentences, results.notes):
+        if lines:
+            parts.append("\n".join(f"* {_cell(line)}" for line in lines))
+    return "\n\n".join(parts) + "\n"
+
+
+def _direction(table: MetricResult) -> str:
+    if table.larger_is_better is None:
+        return ""
+    return f" ({'higher' if table.larger_is_better else 'lower'} is better)"
+
+
+def _line(result: VariantResult) -> str:
+    summary, difference = result.summary, result.difference
+    cells = [_cell(result.variant)]
+    if summary is None:
+        cells += ["0", "", "", ""]
+    else:
+        spread = f"{summary.min:.4g} to {summary.max:.4g}"
+        cells += [str(summary.n), f"{summary.mean:.4g}", _number(summary.std), spread]
+    cells += ["", "", ""] if difference is None else _of(difference)
+    cells.append(_WORDS.get(result.verdict, str(result.verdict)))
+    return f"| {' | '.join(cells)} |"
+
+
+def _of(difference: DifferenceView) -> list[str]:
+    intervals = (difference.t_interval, difference.bootstrap_interval)
+    shown = ["" if each is None else f"{each[0]:+.3g} to {each[1]:+.3g}" for each in intervals]
+    return [f"{difference.mean:+.3g} (n {difference.n})", *shown]
+
+
+def _number(value: float | None) -> str:
+    return "" if value is None else f"{value:.3g}"
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|")
