@@ -142,7 +142,9 @@ def report_start_of_ranks(client: WorkerClient, workers: int) -> None:
     Raises:
         StaleAttempt: the attempt was superseded.
     """
-    message = f"Starting {workers} rank{'s' if workers > 1 else ''}"
+    message = (
+        f"Starting {workers} rank{'s' if workers > 1 else ''}; loading PyTorch takes some seconds"
+    )
     logger.info("%s", message)
     try:
         client.event("phase", message, {"phase": "ranks"}, patience=BEST_EFFORT_SECONDS)

@@ -6,7 +6,7 @@ import logging
 import threading
 from typing import Any, Self
 
-from dasl_core.vocabulary import IngestPhase
+from dasl_core.vocabulary import IngestPhase, ModelRunPhase
 from service.client import ApiError, ConnectionFailed, StaleAttempt
 from service.client.worker import WorkerClient
 
@@ -28,11 +28,13 @@ class ProgressReports:
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._send_all, name="heartbeats", daemon=True)
 
-    def __call__(self, read: int, total: int, phase: IngestPhase | None = None) -> None:
+    def __call__(
+        self, read: int, total: int, phase: IngestPhase | ModelRunPhase | None = None
+    ) -> None:
         """Note the progress for the next heartbeat.
 
         Args:
-            phase: of an ingest, whose images are counted.
+            phase: of an ingest or a model run, whose images are counted.
 
         Raises:
             StaleAttempt: the API refused a heartbeat because the run was superseded.

@@ -16,8 +16,11 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from dasl_core.spec.locations import ReadableFolders
+    from dasl_core.track.reporter import TrackingReporter
     from dasl_core.vocabulary import TrainingOutcome
     from service.client.worker import WorkerClient
+    from service.protocol import AttemptStart
+    from workers.reporter import ApiReporter
 
 logger = logging.getLogger(__name__)
 
@@ -94,30 +97,59 @@ def train_rank(config: dict[str, Any]) -> None:
             on_chunk = reporter.keepalive if reporter is not None else None
             resume = shared.download(start.resume.uri, needed, on_chunk)
             branch = start.resume.branch
-        outcome = pretrain(
-            spec,
-            open_dataset(start.dataset, readable, scratch),
-            reporter or NullReporter(),
-            RunFiles(
-                cache=cache_root() / start.dataset.id,
-                evaluate_cache=(
-                    cache_root() / start.evaluate_dataset.id if start.evaluate_dataset else None
-                ),
-                scratch=scratch,
-                resume=resume,
-                branch=branch,
+        files = RunFiles(
+            cache=cache_root() / start.dataset.id,
+            evaluate_cache=(
+                cache_root() / start.evaluate_dataset.id if start.evaluate_dataset else None
             ),
-            evaluate_on=(
-                open_dataset(start.evaluate_dataset, readable, scratch)
-                if start.evaluate_dataset
-                else None
-            ),
-            device=device,
-            threads=start.resources().cpus_per_worker,
+            scratch=scratch,
+            resume=resume,
+            branch=branch,
         )
+        # Left before the reports are flushed: trackers report, too.
+        with ExitStack() as tracking:
+            tracked = None
+            if reporter is not None:
+                tracked = tracking.enter_context(_tracking(reporter, config, start, scratch))
+            outcome = pretrain(
+                spec,
+                open_dataset(start.dataset, readable, scratch),
+                tracked or NullReporter(),
+                files,
+                evaluate_on=(
+                    open_dataset(start.evaluate_dataset, readable, scratch)
+                    if start.evaluate_dataset
+                    else None
+                ),
+                device=device,
+                threads=start.resources().cpus_per_worker,
+            )
+            if tracked is not None:
+                tracked.ended(outcome)
         if client is not None and reporter is not None:
             reporter.flush()
             report_end(client, outcome)
+
+
+def _tracking(
+    reporter: ApiReporter, config: dict[str, Any], start: AttemptStart, scratch: Path
+) -> TrackingReporter:
+    """Return the reporter for rank 0, which passes metrics on to the trackers of the spec."""
+    from dasl_core.track.reporter import TrackingReporter
+    from dasl_core.track.tracker import TrackedRun
+    from service.client import StaleAttempt
+
+    run = TrackedRun(
+        id=config["job"],
+        attempt=config["attempt"],
+        spec=start.job_spec(),
+        resume_step=start.resume.step if start.resume is not None else None,
+        folder=scratch,
+        publish=reporter.artifact,
+        url=f"{config['url']}/v1/jobs/{config['job']}",
+        hosts=start.tracking_hosts,
+    )
+    return TrackingReporter(reporter, run, superseded=(StaleAttempt,))
 
 
 def report_end(client: WorkerClient, outcome: TrainingOutcome) -> None:

@@ -22,7 +22,12 @@ logger = logging.getLogger(__name__)
 
 # Days of training must not fill the log with progress lines.
 LOG_PROGRESS_SECONDS = 10.0
-CONTENT_TYPES = {".png": "image/png", ".json": "application/json"}
+CONTENT_TYPES = {
+    ".png": "image/png",
+    ".webp": "image/webp",
+    ".json": "application/json",
+    ".html": "text/html",
+}
 
 
 class ApiReporter:

@@ -1,4 +1,4 @@
-"""Process of a run that is not a training: an ingest, a preview or a preparation."""
+"""Process of a run that is not a training, such as an ingest or a preview."""
 
 import argparse
 import logging
@@ -23,7 +23,7 @@ def run_task(subject: str, task: Task) -> int:
     """Run a task with the id of its subject, as the command line names it, and return the exit code.
 
     Args:
-        subject: `dataset`, `preview` or `preparation`: the name of the option, and a field of each line of the log.
+        subject: such as `dataset` or `preview`: the name of the option, and a field of each line of the log.
         task: gets the client of the run, and the options: `run` (`None` from a 0.1 dispatcher) and the subject.
 
     Returns:
@@ -34,7 +34,8 @@ def run_task(subject: str, task: Task) -> int:
     parser.add_argument(f"--{subject}", required=True)
     options = parser.parse_args()
     url, token = os.environ["DASL_API_URL"], read_attempt_token()
-    log_to_stderr(token, **{subject: getattr(options, subject)})
+    name = subject.replace("-", "_")
+    log_to_stderr(token, **{name: getattr(options, name)})
     client = WorkerClient(url, token, run=options.run, patience=PATIENCE_SECONDS)
     try:
         task(client, options)

@@ -1,1 +1,1 @@
-"""Runs of data sets that people request: previews and preparations. They are queued, and tenants take turns."""
+"""Runs that people request of data sets and models: previews, preparations, model runs and searches. They are queued, and tenants take turns."""

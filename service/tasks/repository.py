@@ -8,26 +8,37 @@ from datetime import UTC, datetime
 from functools import cached_property
 from typing import Any, Generic, TypeVar
 
-from sqlalchemy import ColumnElement, Select, bindparam, delete, func, or_, select, update
+from sqlalchemy import ColumnElement, Select, bindparam, delete, func, or_, select, true, update
 from sqlalchemy.orm import Session
 
 from service.db.models import (
+    Checkpoint,
     Dataset,
+    ModelRun,
+    ModelRunRun,
     Preparation,
     PreparationRun,
     Preview,
     PreviewRun,
     Run,
+    Search,
+    SearchRun,
     Task,
     Token,
 )
 from service.ids import Prefix
+from service.outbox import repository as outbox
 from service.runs import repository as runs
 from service.runs.repository import WatchedRun
 from service.runs.turns import take_turns
 from service.states import LIVE_ATTEMPT, AttemptState, TaskState
 
-_PENDING = (TaskState.QUEUED, TaskState.RUNNING)
+PENDING = (TaskState.QUEUED, TaskState.RUNNING)
+_NEVER = datetime(1970, 1, 1, tzinfo=UTC)
+# States of checkpoints whose files are removed, or about to be.
+_GONE = ("deleting", "deleted")
+# Of the newest ones; older ones are not compared.
+_COMPARED = 100
 T = TypeVar("T", bound=Task)
 
 
@@ -45,7 +56,7 @@ class Tasks(Generic[T]):
         self.row, self.run, self.prefix, self.noun = row, run, prefix, noun
 
     def not_deleted(self) -> tuple[ColumnElement[bool], ...]:
-        """Conditions on a task that neither itself nor with its data set was deleted."""
+        """Conditions on a task that neither itself nor with what it is of was deleted."""
         of_deleted = select(Dataset.id).where(
             Dataset.id == self.row.dataset_id, Dataset.deleted_at.is_not(None)
         )
@@ -63,11 +74,25 @@ class Tasks(Generic[T]):
         )
         return session.scalars(query).one_or_none()
 
+    def get_any(self, session: Session, task_id: str) -> T | None:
+        """Return a task of any tenant."""
+        query = select(self.row).where(self.row.id == task_id, *self.not_deleted())
+        return session.scalars(query).one_or_none()
+
     def newest(
         self, session: Session, dataset_id: str, *, after: str | None, limit: int
     ) -> Sequence[T]:
         """Return a data set's tasks, newest first; up to one more than `limit`."""
-        query = select(self.row).where(self.row.dataset_id == dataset_id, *self.not_deleted())
+        return self._newest(session, (self.row.dataset_id == dataset_id,), after, limit)
+
+    def _newest(
+        self,
+        session: Session,
+        conditions: Sequence[ColumnElement[bool]],
+        after: str | None,
+        limit: int,
+    ) -> Sequence[T]:
+        query = select(self.row).where(*conditions, *self.not_deleted())
         if after is not None:
             query = query.where(self.row.id < after)
         return session.scalars(query.order_by(self.row.id.desc()).limit(limit + 1)).all()
@@ -87,7 +112,7 @@ class Tasks(Generic[T]):
         session.execute(select(Token.id).where(Token.id == token_id).with_for_update())
         query = select(func.count()).select_from(self.row)
         of_token = query.where(
-            self.row.token_id == token_id, self.row.state.in_(_PENDING), *self.not_deleted()
+            self.row.token_id == token_id, self.row.state.in_(PENDING), *self.not_deleted()
         )
         return session.execute(of_token).scalar_one()
 
@@ -204,22 +229,32 @@ class Tasks(Generic[T]):
         error = columns.get("error")
         runs.move(session, self.run, task_id, number, run_state, error=error)
         runs.mark_finalized(session, self.run, task_id, number)
+        if state != TaskState.QUEUED:
+            task, at = session.get_one(self.row, task_id), columns["finished_at"]
+            if (noun := self.announced(task)) is not None:
+                outbox.add_task_event(session, task, noun, state, error, at)
         return True
 
+    def announced(self, task: T) -> str | None:
+        """Return the noun in the types of webhook messages about a task's end; None: there are none."""
+        return self.noun
+
     def to_remove(
-        self, session: Session, before: datetime, limit: int, without: Collection[str]
+        self, session: Session, before: datetime | None, limit: int, without: Collection[str]
     ) -> Sequence[str]:
-        """Return tasks that were deleted, also with their data set, or that ended before a time."""
-        values = {"before": before, "limit": limit, "without": [*without]}
+        """Return tasks that were deleted, also with what they are of, or that ended before a time; None: never."""
+        values = {"before": before or _NEVER, "limit": limit, "without": [*without]}
         return session.scalars(self._removable, values).all()
 
     @cached_property
     def _removable(self) -> Select[*tuple[str]]:
-        deleted, with_dataset = self.not_deleted()
         return (
             select(self.row.id)
             .where(
-                or_(~deleted, ~with_dataset, self.row.finished_at < bindparam("before")),
+                or_(
+                    *(~each for each in self.not_deleted()),
+                    self.row.finished_at < bindparam("before"),
+                ),
                 self.row.id.not_in(bindparam("without", expanding=True)),
             )
             .order_by(self.row.id)
@@ -248,8 +283,89 @@ class Tasks(Generic[T]):
         )
 
 
+class ModelRuns(Tasks[ModelRun]):
+    """The runs of finished models, which are deleted with their checkpoints."""
+
+    def __init__(self) -> None:
+        super().__init__(ModelRun, ModelRunRun, "mrun", "model run")
+
+    def not_deleted(self) -> tuple[ColumnElement[bool], ...]:
+        kept = select(Checkpoint.id).where(
+            Checkpoint.id == ModelRun.checkpoint_id, Checkpoint.state.not_in(_GONE)
+        )
+        return *super().not_deleted(), kept.exists()
+
+    def announced(self, task: ModelRun) -> str | None:
+        return task.kind
+
+    def of_checkpoint(
+        self, session: Session, checkpoint_id: str, kind: str, *, after: str | None, limit: int
+    ) -> Sequence[ModelRun]:
+        """Return the runs of one kind of a checkpoint, newest first; up to one more than `limit`."""
+        conditions = (ModelRun.checkpoint_id == checkpoint_id, ModelRun.kind == kind)
+        return self._newest(session, conditions, after, limit)
+
+    def same(self, session: Session, wanted: ModelRun) -> ModelRun | None:
+        """Return the newest run of the same kind that does the same, unless it has failed."""
+        rows = self._newest(
+            session,
+            (
+                ModelRun.checkpoint_id == wanted.checkpoint_id,
+                ModelRun.kind == wanted.kind,
+                ModelRun.dataset_id.is_not_distinct_from(wanted.dataset_id),
+                ModelRun.dataset_version.is_not_distinct_from(wanted.dataset_version),
+                ModelRun.state != TaskState.FAILED,
+            ),
+            None,
+            _COMPARED,
+        )
+        # The databases compare JSON in different ways.
+        return next((row for row in rows if row.settings == wanted.settings), None)
+
+    def embeddings(
+        self, session: Session, checkpoint_id: str, dataset_id: str | None
+    ) -> Sequence[ModelRun]:
+        """Return the embeddings of a checkpoint that succeeded, newest first; None: of all data sets."""
+        of_dataset = true() if dataset_id is None else ModelRun.dataset_id == dataset_id
+        conditions = (
+            ModelRun.checkpoint_id == checkpoint_id,
+            ModelRun.kind == "embedding",
+            ModelRun.state == TaskState.SUCCEEDED,
+            of_dataset,
+        )
+        return self._newest(session, conditions, None, _COMPARED)
+
+
+class Searches(Tasks[Search]):
+    """The searches among embeddings, with which they are deleted."""
+
+    def __init__(self) -> None:
+        super().__init__(Search, SearchRun, "srch", "search")
+
+    def not_deleted(self) -> tuple[ColumnElement[bool], ...]:
+        embedding = select(ModelRun.id).where(
+            ModelRun.id == Search.embedding_id, *model_runs.not_deleted()
+        )
+        return *super().not_deleted(), embedding.exists()
+
+    def announced(self, task: Search) -> str | None:
+        return None  # it starts and ends with the questions
+
+    def pending(self, session: Session, embedding_id: str) -> Search | None:
+        """Return the search of an embedding that is queued or runs."""
+        conditions = (Search.embedding_id == embedding_id, Search.state.in_(PENDING))
+        return next(iter(self._newest(session, conditions, None, 1)), None)
+
+    def is_awaited(self, session: Session) -> bool:
+        """Whether a search waits for the place of another one."""
+        query = select(Search.id).where(Search.state == TaskState.QUEUED, *self.not_deleted())
+        return session.scalars(query.limit(1)).first() is not None
+
+
 previews = Tasks(Preview, PreviewRun, "prev", "preview")
 preparations = Tasks(Preparation, PreparationRun, "prep", "preparation")
+model_runs = ModelRuns()
+searches = Searches()
 
 
 def same_preparation(session: Session, wanted: Preparation) -> Preparation | None:
@@ -259,29 +375,36 @@ def same_preparation(session: Session, wanted: Preparation) -> Preparation | Non
     """
     settings = ("dataset_id", "dataset_version", "image_size", "channels", "image_cache")
     equal = (getattr(Preparation, name) == getattr(wanted, name) for name in settings)
-    pending = Preparation.state.in_((TaskState.QUEUED, TaskState.RUNNING))
+    pending = Preparation.state.in_(PENDING)
     query = select(Preparation).where(*equal, pending, Preparation.deleted_at.is_(None))
     return session.scalars(query.order_by(Preparation.id.desc()).limit(1)).one_or_none()
 
 
-def delete_oldest_previews(
-    session: Session, needed: int, before: datetime, now: datetime, limit: int
-) -> Sequence[Preview]:
-    """Delete the previews that ended first, until enough bytes are freed; return them.
+def delete_oldest(
+    session: Session,
+    tasks: Tasks[Any],
+    needed: int,
+    before: datetime,
+    now: datetime,
+    limit: int,
+) -> Sequence[Preview | ModelRun]:
+    """Delete the tasks that ended first, until enough bytes are freed; return them.
 
     Args:
+        tasks: of a kind that has files.
         needed: bytes to free.
         before: only those that ended before this time.
         limit: of their number.
     """
+    kind: type[Any] = tasks.row
     oldest = session.scalars(
-        select(Preview)
-        .where(Preview.size > 0, Preview.finished_at < before, *previews.not_deleted())
-        .order_by(Preview.finished_at, Preview.id)
+        select(kind)
+        .where(kind.size > 0, kind.finished_at < before, *tasks.not_deleted())
+        .order_by(kind.finished_at, kind.id)
         .limit(limit)
-        .with_for_update(of=Preview, skip_locked=True)
+        .with_for_update(of=kind, skip_locked=True)
     )
-    deleted: list[Preview] = []
+    deleted: list[Preview | ModelRun] = []
     for row in oldest:
         if needed <= 0:
             break

@@ -43,7 +43,11 @@ def check_pending(session: Session, tasks: Tasks[Any], caller: Caller) -> None:
             429,
             "quota-exceeded",
             f"{used} {tasks.noun}s of this token are queued or running, which is the limit; try again when one has ended",
-            extra={"quota": f"pending_{tasks.noun}s", "limit": MAX_PENDING, "used": used},
+            extra={
+                "quota": f"pending_{tasks.noun.replace(' ', '_')}s",
+                "limit": MAX_PENDING,
+                "used": used,
+            },
         )
 
 

@@ -97,6 +97,7 @@ class AttemptSession:
             resume=resume,
             artifacts_uri=storage.attempt_uri(job.id, attempt.number),
             heartbeat_seconds=settings.heartbeat_seconds,
+            tracking_hosts=settings.allowed_tracking_hosts,
             excluded_nodes=scheduling.excluded_nodes(
                 self.session,
                 job.resources,

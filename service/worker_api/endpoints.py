@@ -10,9 +10,11 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Annotated, Any
 
+import anyio
 from fastapi import APIRouter, Body, Depends, Request, Response
 
 from service.api.auth import WorkerToken
+from service.api.json_body import StrictRoute
 from service.api.request_log import LOGGED_IDS
 from service.api.transaction import (
     Context,
@@ -21,7 +23,15 @@ from service.api.transaction import (
     WorkerRoute,
     WriteSession,
 )
-from service.db.models import Attempt, IngestRun, PreparationRun, PreviewRun, Run
+from service.db.models import (
+    Attempt,
+    IngestRun,
+    ModelRunRun,
+    PreparationRun,
+    PreviewRun,
+    Run,
+    SearchRun,
+)
 from service.protocol import (
     ArtifactReport,
     AttemptStart,
@@ -36,13 +46,23 @@ from service.protocol import (
     IngestReport,
     IngestStart,
     MetricBatch,
+    ModelRunReport,
+    ModelRunStart,
     PreparationReport,
     PreparationStart,
     PreviewReport,
     PreviewStart,
+    Queries,
+    QueryAnswers,
+    SearchReport,
+    SearchStart,
 )
 from service.worker_api import service
+from service.worker_api.models import SearchPoll
 from service.worker_api.service import RunKey, RunRequest
+
+# How long a search's request for questions waits for one, and how often it looks.
+_LONG_POLL_SECONDS, _LOOK_SECONDS = 5.0, 0.03
 
 
 # These declare the path parameters in the OpenAPI document. `_authenticate` reads the raw values, because a
@@ -69,13 +89,21 @@ def _router(prefix: str, path: Any, *, deprecated: bool = False) -> APIRouter:
 runs = _router("/runs/{run_id}", _run_path)
 attempts = _router("/jobs/{job_id}/attempts/{number}", _attempt_path, deprecated=True)
 ingests = _router("/datasets/{dataset_id}", _ingest_path, deprecated=True)
-routers = (runs, attempts, ingests)
+polls = APIRouter(
+    prefix="/worker/v1/runs/{run_id}",
+    tags=["workers"],
+    route_class=StrictRoute,
+    dependencies=[Depends(_run_path)],
+)
+routers = (runs, attempts, ingests, polls)
 
 
 _OWNERS: dict[type[Run], str] = {
     IngestRun: "dataset_id",
     PreviewRun: "preview_id",
     PreparationRun: "preparation_id",
+    ModelRunRun: "model_run_id",
+    SearchRun: "search_id",
 }
 """Names of the owners of runs in the log."""
 
@@ -123,7 +151,7 @@ RelaxedWriteRequest = Annotated[RunRequest, Depends(_relaxed_request)]
 @runs.post("/start")
 def start_run(
     request: WriteRequest, context: WithContext
-) -> AttemptStart | IngestStart | PreviewStart | PreparationStart:
+) -> AttemptStart | IngestStart | PreviewStart | PreparationStart | ModelRunStart | SearchStart:
     """Mark the run as running and return all that it needs, depending on its kind. Idempotent."""
     return request.open().start(context.storage, context.settings)
 
@@ -193,7 +221,14 @@ def artifacts(report: ArtifactReport, request: WriteRequest, context: WithContex
     request.attempt().artifact(report, context.storage)
 
 
-REPORTS = (FinishReport, IngestReport, PreviewReport, PreparationReport)
+REPORTS = (
+    FinishReport,
+    IngestReport,
+    PreviewReport,
+    PreparationReport,
+    ModelRunReport,
+    SearchReport,
+)
 """The bodies of `finish`, by kind of run; the document of the API describes them."""
 _BODIES = [{"$ref": f"#/components/schemas/{report.__name__}"} for report in REPORTS]
 
@@ -211,6 +246,27 @@ def finish_run(
 ) -> None:
     """Record how the run ended. The kind of run determines the report."""
     request.finish(report, context.storage)
+
+
+@polls.post("/queries")
+async def next_queries(
+    report: QueryAnswers, run: AuthenticatedRun, token: WorkerToken, context: WithContext
+) -> Queries:
+    """Store the answers of a search, and return the next questions; none after some seconds without any."""
+    service.check_kind(run, SearchRun)
+    threads, poll = (
+        context.worker_threads,
+        SearchPoll(context.database, run.owner, run.number, token),
+    )
+    if report.answers:
+        await threads.run(partial(poll.answer, report))
+    until = anyio.current_time() + _LONG_POLL_SECONDS
+    # Between two looks, a request holds no thread and no connection.
+    while (found := await threads.run(poll.next)) is None:
+        if anyio.current_time() >= until or context.closing.is_set():
+            return Queries(queries=[])
+        await anyio.sleep(_LOOK_SECONDS)
+    return found
 
 
 @attempts.post("/finish", status_code=204, response_class=Response)

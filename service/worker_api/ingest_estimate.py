@@ -52,7 +52,7 @@ def next_estimate(
         now = (read - before.images_read) / seconds
         weight = 1.0 if rate is None else -math.expm1(-seconds / _MEMORY_SECONDS)
         rate = now if rate is None else rate + weight * (now - rate)
-    left = round((total - read) / rate, 1) if rate else None
+    left = round((total - read) / rate, 1) if rate and total else None
     return IngestEstimate(
         images_read=read,
         images_total=total,

@@ -11,18 +11,36 @@ from service import credentials, ids
 from service.api import auth
 from service.api.problems import Problem, validated
 from service.artifacts.storage import Storage
-from service.db.models import Attempt, IngestRun, PreparationRun, PreviewRun, Run
-from service.protocol import FinishReport, IngestReport, PreparationReport, PreviewReport
+from service.db.models import (
+    Attempt,
+    IngestRun,
+    ModelRunRun,
+    PreparationRun,
+    PreviewRun,
+    Run,
+    SearchRun,
+)
+from service.protocol import (
+    FinishReport,
+    IngestReport,
+    ModelRunReport,
+    PreparationReport,
+    PreviewReport,
+    SearchReport,
+)
 from service.runs import repository as runs
 from service.worker_api import attempts, repository
 from service.worker_api.attempts import AttemptSession
 from service.worker_api.ingests import IngestSession
+from service.worker_api.models import ModelRunSession, SearchSession
 from service.worker_api.tasks import PreparationSession, PreviewSession
 
 _NOUNS: dict[type[Run], str] = {
     IngestRun: "an ingest",
     PreviewRun: "a preview",
     PreparationRun: "a preparation",
+    ModelRunRun: "one of a finished model",
+    SearchRun: "a search",
 }
 
 
@@ -43,7 +61,16 @@ class RunRequest:
     run: RunKey
     token: str
 
-    def open(self) -> AttemptSession | IngestSession | PreviewSession | PreparationSession:
+    def open(
+        self,
+    ) -> (
+        AttemptSession
+        | IngestSession
+        | PreviewSession
+        | PreparationSession
+        | ModelRunSession
+        | SearchSession
+    ):
         """Return the handler of the run's requests.
 
         Raises:
@@ -53,7 +80,11 @@ class RunRequest:
             return self.attempt()
         if self.run.kind is IngestRun:
             return self.ingest()
-        return self.preview() if self.run.kind is PreviewRun else self.preparation()
+        if self.run.kind is PreviewRun:
+            return self.preview()
+        if self.run.kind is ModelRunRun:
+            return self.model_run()
+        return self.search() if self.run.kind is SearchRun else self.preparation()
 
     def attempt(self) -> AttemptSession:
         """Return the handler of an attempt's requests.
@@ -62,11 +93,7 @@ class RunRequest:
             Problem: 409, the run is of another kind.
             StaleAttempt: the run is over or was superseded.
         """
-        if self.run.kind is not Attempt:
-            detail = (
-                f"This run is {_NOUNS[self.run.kind]}; only a training attempt sends this request"
-            )
-            raise Problem(409, "wrong-kind-of-run", detail)
+        check_kind(self.run, Attempt)
         return AttemptSession(self.session, self.run.owner, self.run.number)
 
     def ingest(self) -> IngestSession:
@@ -94,6 +121,22 @@ class RunRequest:
         """
         return PreparationSession(self.session, self.run.owner, self.run.number, self.token)
 
+    def model_run(self) -> ModelRunSession:
+        """Return the handler of the requests of a run of a finished model.
+
+        Raises:
+            StaleAttempt: the run was superseded, or its row or checkpoint was deleted.
+        """
+        return ModelRunSession(self.session, self.run.owner, self.run.number, self.token)
+
+    def search(self) -> SearchSession:
+        """Return the handler of a search's requests.
+
+        Raises:
+            StaleAttempt: the run was superseded, or its embedding was deleted.
+        """
+        return SearchSession(self.session, self.run.owner, self.run.number, self.token)
+
     def finish(self, body: dict[str, Any], storage: Storage) -> None:
         """Record how the run ended. Idempotent, because a response may get lost.
 
@@ -107,6 +150,10 @@ class RunRequest:
             self.preview().finish(validated(body, PreviewReport), storage)
         elif self.run.kind is PreparationRun:
             self.preparation().finish(validated(body, PreparationReport), storage)
+        elif self.run.kind is ModelRunRun:
+            self.model_run().finish(validated(body, ModelRunReport), storage)
+        elif self.run.kind is SearchRun:
+            self.search().finish(validated(body, SearchReport), storage)
         else:
             self.finish_attempt(validated(body, FinishReport))
 
@@ -117,6 +164,19 @@ class RunRequest:
     def finish_ingest(self, report: IngestReport, storage: Storage) -> None:
         """Record how an ingest run ended; see `finish`."""
         self.ingest().finish(report, storage)
+
+
+def check_kind(run: RunKey, kind: type[Run]) -> None:
+    """Check that a run is of the kind that sends a request.
+
+    Raises:
+        Problem: 409.
+    """
+    if run.kind is not kind:
+        sender, own = _NOUNS.get(kind, "a training attempt"), _NOUNS.get(run.kind, "an attempt")
+        raise Problem(
+            409, "wrong-kind-of-run", f"This run is {own}; only {sender} sends this request"
+        )
 
 
 def check_run_token(session: Session, token: str, run_id: str) -> RunKey:

@@ -15,10 +15,12 @@ from service.datasets import repository as datasets
 from service.db.models import Preparation, Preview, Task
 from service.protocol import (
     IngestProgress,
+    ModelRunReport,
     PreparationReport,
     PreparationStart,
     PreviewReport,
     PreviewStart,
+    SearchReport,
     readable_fields,
 )
 from service.runs import liveness
@@ -71,7 +73,11 @@ class TaskSession(Generic[T]):
             **readable_fields(settings.readable_folders(task.tenant)),
         }
 
-    def _end(self, report: PreviewReport | PreparationReport, **columns: Any) -> None:
+    def _end(
+        self,
+        report: PreviewReport | PreparationReport | ModelRunReport | SearchReport,
+        **columns: Any,
+    ) -> None:
         """Record how the run ended. Idempotent."""
         if self.task.state == report.state:
             return

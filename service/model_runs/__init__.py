@@ -1,0 +1,1 @@
+"""Runs of finished models: evaluations, embeddings and exports of a checkpoint; and neighbors of images."""

@@ -1,0 +1,170 @@
+"""`/v1/checkpoints/{id}/evaluations`, `/embeddings` and `/exports`, and `/v1/model-runs`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, Request, Response
+
+from service.api import ranged_file
+from service.api.auth import Reader, Submitter
+from service.api.pagination import After, Limit, Page, page, position
+from service.api.transaction import (
+    InTransaction,
+    ReadSession,
+    Route,
+    StoreRoute,
+    WithContext,
+    WriteSession,
+)
+from service.checkpoints.endpoints import OwnCheckpoint, OwnCheckpointToChange
+from service.db.models import Checkpoint, ModelRun
+from service.model_runs import service
+from service.model_runs.schemas import (
+    EmbeddingRequest,
+    EvaluationRequest,
+    ExportRequest,
+    ModelRunView,
+)
+from service.protocol import ModelRunKind
+from service.tasks import service as tasks
+from service.tasks.repository import model_runs
+
+router = APIRouter(prefix="/v1", tags=["model runs"], route_class=Route)
+files = APIRouter(prefix="/v1/model-runs", tags=["model runs"], route_class=StoreRoute)
+
+_CREATED: dict[str, Any] = {
+    "status_code": 201,
+    "responses": {200: {"model": ModelRunView, "description": "The same was requested before"}},
+}
+
+
+async def _get(model_run_id: str, caller: Reader, session: ReadSession) -> InTransaction:
+    return InTransaction(
+        session, lambda: tasks.get(session, model_runs, caller.tenant, model_run_id)
+    )
+
+
+async def _get_to_change(
+    model_run_id: str, caller: Submitter, session: WriteSession
+) -> InTransaction:
+    return InTransaction(
+        session, lambda: tasks.get(session, model_runs, caller.tenant, model_run_id)
+    )
+
+
+OwnModelRun = Annotated[ModelRun, Depends(_get)]
+OwnModelRunToChange = Annotated[ModelRun, Depends(_get_to_change)]
+CheckpointAfter = Annotated[After, position("mrun")]
+
+
+@router.post("/checkpoints/{checkpoint_id}/evaluations", **_CREATED)
+def request_evaluation(
+    checkpoint: OwnCheckpointToChange,
+    request: EvaluationRequest,
+    response: Response,
+    caller: Submitter,
+    session: WriteSession,
+) -> ModelRunView:
+    """Evaluate a checkpoint's backbone on a data set, as its training does on held-out images.
+
+    If the same is queued, runs or has succeeded, the answer is that, with status 200.
+    """
+    return _requested(service.evaluate(session, caller, checkpoint, request), response)
+
+
+@router.post("/checkpoints/{checkpoint_id}/embeddings", **_CREATED)
+def request_embedding(
+    checkpoint: OwnCheckpointToChange,
+    request: EmbeddingRequest,
+    response: Response,
+    caller: Submitter,
+    session: WriteSession,
+) -> ModelRunView:
+    """Embed all images of a data set with a checkpoint's backbone; repeated as an evaluation."""
+    return _requested(service.embed(session, caller, checkpoint, request), response)
+
+
+@router.post("/checkpoints/{checkpoint_id}/exports", **_CREATED)
+def request_export(
+    checkpoint: OwnCheckpointToChange,
+    request: ExportRequest,
+    response: Response,
+    caller: Submitter,
+    session: WriteSession,
+) -> ModelRunView:
+    """Convert a checkpoint's backbone to another format; repeated as an evaluation."""
+    return _requested(service.export(session, caller, checkpoint, request), response)
+
+
+def _requested(requested: tuple[ModelRun, bool], response: Response) -> ModelRunView:
+    run, is_new = requested
+    if not is_new:
+        response.status_code = 200
+    response.headers["Location"] = f"/v1/model-runs/{run.id}"
+    return ModelRunView.model_validate(run)
+
+
+@router.get("/checkpoints/{checkpoint_id}/evaluations")
+def list_evaluations(
+    checkpoint: OwnCheckpoint,
+    session: ReadSession,
+    after: CheckpointAfter = None,
+    limit: Limit = 50,
+) -> Page[ModelRunView]:
+    """List a checkpoint's evaluations on other data sets, newest first."""
+    return _page(session, checkpoint, "evaluation", after, limit)
+
+
+@router.get("/checkpoints/{checkpoint_id}/embeddings")
+def list_embeddings(
+    checkpoint: OwnCheckpoint,
+    session: ReadSession,
+    after: CheckpointAfter = None,
+    limit: Limit = 50,
+) -> Page[ModelRunView]:
+    """List a checkpoint's embeddings, newest first."""
+    return _page(session, checkpoint, "embedding", after, limit)
+
+
+@router.get("/checkpoints/{checkpoint_id}/exports")
+def list_exports(
+    checkpoint: OwnCheckpoint,
+    session: ReadSession,
+    after: CheckpointAfter = None,
+    limit: Limit = 50,
+) -> Page[ModelRunView]:
+    """List a checkpoint's exports, newest first."""
+    return _page(session, checkpoint, "export", after, limit)
+
+
+def _page(
+    session: ReadSession, checkpoint: Checkpoint, kind: ModelRunKind, after: str | None, limit: int
+) -> Page[ModelRunView]:
+    rows = model_runs.of_checkpoint(session, checkpoint.id, kind, after=after, limit=limit)
+    return page(rows, limit, ModelRunView.model_validate, lambda row: row.id)
+
+
+@router.get("/model-runs/{model_run_id}")
+def show_model_run(run: OwnModelRun) -> ModelRunView:
+    """Show an evaluation, an embedding or an export, with its progress, and its result and files once it has succeeded."""
+    return ModelRunView.model_validate(run)
+
+
+@router.delete("/model-runs/{model_run_id}", status_code=204, response_class=Response)
+def delete_model_run(run: OwnModelRunToChange, session: WriteSession) -> None:
+    """Delete an evaluation, an embedding or an export with its files; one that runs is stopped."""
+    tasks.delete(session, model_runs, run)
+
+
+@files.head("/{model_run_id}/files/{name:path}", include_in_schema=False)
+@files.get(
+    "/{model_run_id}/files/{name:path}", response_class=Response, responses=ranged_file.RESPONSES
+)
+def download_model_run_file(
+    run: OwnModelRun, name: str, request: Request, context: WithContext, session: ReadSession
+) -> Callable[[], Response]:
+    """Download a file of an embedding or export, or a part of it."""
+    return partial(ranged_file.answer, request, context, service.file(run, name))

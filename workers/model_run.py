@@ -1,0 +1,240 @@
+"""Run of a finished model: `python -m workers.model_run --run R --model-run MRUN`.
+
+It evaluates the backbone of a checkpoint on a data set, embeds the images of one, or exports the backbone. If a node has a
+free GPU, the work is done there, in an actor of Ray; else here, on all cores. A repeated run starts from the beginning. Environment,
+token and exit code are as for `workers.ingest`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import sys
+import tempfile
+import time
+import uuid
+from pathlib import Path
+from typing import Any
+
+from service.client.attempt_token import read_attempt_token
+from service.client.worker import WorkerClient
+from service.object_store import StoreError
+from service.protocol import EmbeddingSettings, ExportSettings, FileEntry, ModelRunStart
+from workers.artifacts import UPLOAD_PAUSES, download, retried, upload
+from workers.datasets import open_dataset
+from workers.failures import storable
+from workers.logs import log_to_stderr
+from workers.progress_reports import ProgressReports
+from workers.settings import PATIENCE_SECONDS
+from workers.task_process import run_task
+
+logger = logging.getLogger("workers.model_run")
+
+# A GPU that the service saw free may be in use by now.
+_GPU_PATIENCE_SECONDS = 60.0
+Result = dict[str, Any]
+
+
+class ModelRun:
+    """The work of one run.
+
+    Args:
+        report: called with the number of images read, of all, and the phase.
+        use_gpu: whether this process may use a GPU.
+    """
+
+    def __init__(self, start: ModelRunStart, report: ProgressReports, *, use_gpu: bool) -> None:
+        import torch
+
+        self.start, self.report = start, report
+        self.device = torch.device("cuda" if use_gpu and torch.cuda.is_available() else "cpu")
+        # A superseded run may still write, so each process writes to a folder of its own.
+        self.uri = f"{start.artifacts_uri}/{uuid.uuid4().hex}"
+        self.files: list[FileEntry] = []
+
+    def work(self, folder: Path) -> Result:
+        """Do the work in a folder; return its result, with the files in `self.files`.
+
+        Raises:
+            ValueError: it cannot be done; the message says why.
+            StoreError: the artifact store cannot be read.
+            StaleAttempt: the run was superseded, or deleted.
+        """
+        import torch
+
+        from dasl_core.machine import usable_cores
+
+        if self.device.type == "cpu":
+            torch.set_num_threads(usable_cores())
+        checkpoint = folder / "checkpoint"
+        checkpoint.mkdir()
+        download(self.start.checkpoint.uri, self.start.checkpoint.files, checkpoint)
+        if self.start.kind == "export":
+            return self._export(checkpoint, folder)
+        if self.start.kind == "evaluation":
+            return self._evaluate(checkpoint, folder)
+        return self._embed(checkpoint, folder)
+
+    def _embed(self, checkpoint: Path, folder: Path) -> Result:
+        from dasl_core.data.cache import cache_root
+        from dasl_core.embedding import ImagesWithFeatures, load_backbone, write_parts
+        from dasl_core.machine import usable_cores
+
+        assert self.start.dataset is not None, "images are embedded"
+        settings = EmbeddingSettings.model_validate(self.start.settings)
+        index = open_dataset(self.start.dataset, self.start.readable(), folder)
+        count = len(index)
+        images = ImagesWithFeatures(
+            load_backbone(checkpoint, self.device),
+            index,
+            cache=cache_root() / self.start.dataset.id,
+            threads=usable_cores(),
+            on_decoded=lambda read: self.report(read, count, "decoding"),
+        )
+        try:
+            images.check(self.start.dataset.name)
+            began = time.monotonic()
+            batches = images.batches(
+                settings.features,
+                normalize=settings.normalize,
+                dtype=settings.dtype,
+                on_done=lambda done: self.report(done, count, "features"),
+            )
+            parts = folder / "parts"
+            parts.mkdir()
+            for part in write_parts(batches, parts, settings.format):
+                self._upload(part)
+                part.unlink()
+            seconds = time.monotonic() - began
+            images.check(self.start.dataset.name)
+        finally:
+            images.close()
+        embedded = count - len(images.unreadable)
+        left_out = sorted(images.unreadable)[:10]
+        return {
+            "images": embedded,
+            "shape": list(images.shape),
+            "unreadable": len(images.unreadable),
+            "unreadable_images": [index.paths[position] for position in left_out],
+            "seconds": round(seconds, 3),
+            "images_per_second": round(embedded / max(seconds, 1e-9), 1),
+            "device": self.device.type,
+        }
+
+    def _evaluate(self, checkpoint: Path, folder: Path) -> Result:
+        from dasl_core.data.cache import cache_root
+        from dasl_core.embedding import evaluate_backbone, load_backbone
+        from dasl_core.machine import usable_cores
+        from dasl_core.spec import ResolvedEvaluate
+        from service.client.worker import finite
+
+        assert self.start.dataset is not None, "it is evaluated on images"
+        index = open_dataset(self.start.dataset, self.start.readable(), folder)
+        count, steps = len(index), 0
+
+        def at_work() -> None:
+            nonlocal steps
+            steps += 1
+            self.report(steps, 0, "evaluation")  # how many there are is not known
+
+        began = time.monotonic()
+        evaluated = evaluate_backbone(
+            load_backbone(checkpoint, self.device),
+            index,
+            self.start.dataset.name,
+            ResolvedEvaluate.model_validate(self.start.settings),
+            cache=cache_root() / self.start.dataset.id,
+            threads=usable_cores(),
+            on_decoded=lambda read: self.report(read, count, "decoding"),
+            at_work=at_work,
+        )
+        return {
+            "metrics": {subject: finite(each) for subject, each in evaluated.metrics.items()},
+            "images": evaluated.images,
+            "seconds": round(time.monotonic() - began, 3),
+            "device": self.device.type,
+        }
+
+    def _export(self, checkpoint: Path, folder: Path) -> Result:
+        from dasl_core.export.formats import FORMATS, export_checkpoint
+
+        format = ExportSettings.model_validate(self.start.settings).format
+        result = export_checkpoint(checkpoint, format, folder / "export" / FORMATS[format])
+        # Large weights of ONNX lie beside it.
+        written = result if result.is_dir() else result.parent
+        for file in sorted(written.iterdir()):
+            self._upload(file)
+        return {"format": format}
+
+    def _upload(self, file: Path) -> None:
+        target = f"{self.uri}/{file.name}"
+        self.files.append(retried(lambda: upload(file, target), target, UPLOAD_PAUSES))
+
+
+def carry_out(client: WorkerClient, start: ModelRunStart, *, use_gpu: bool) -> None:
+    """Do the work of a run, and report its result, or the failure that a user can repair."""
+    from dasl_core.spec import SpecError
+
+    try:
+        with (
+            ProgressReports(client, start.heartbeat_seconds) as report,
+            tempfile.TemporaryDirectory(prefix="dasl-") as name,
+        ):
+            run = ModelRun(start, report, use_gpu=use_gpu)
+            result = run.work(Path(name))
+    except StoreError:
+        raise
+    except (ValueError, SpecError) as error:
+        client.model_run_failed(type(error).__name__, storable(str(error)))
+        return
+    client.model_run_succeeded(result, run.uri if run.files else None, run.files)
+
+
+class _OnGpu:
+    """An actor of Ray, which has a GPU to itself."""
+
+    def ready(self) -> None:
+        """Return once the actor runs."""
+
+    def work(self, url: str, token: str, run: str, start: dict[str, Any]) -> None:
+        """Do the work of a run there."""
+        log_to_stderr(token, run=run)
+        client = WorkerClient(url, token, run=run, patience=PATIENCE_SECONDS)
+        try:
+            carry_out(client, ModelRunStart.model_validate(start), use_gpu=True)
+        finally:
+            client.close()
+
+
+def _done_on_gpu(start: ModelRunStart, run: str) -> bool:
+    """Do the work of a run on a GPU; return `False` if Ray has none that is free."""
+    import ray
+
+    ray.init(logging_level=logging.WARNING)
+    actor = ray.remote(_OnGpu).options(num_gpus=1, num_cpus=0, max_restarts=0).remote()
+    ready, _ = ray.wait([actor.ready.remote()], timeout=_GPU_PATIENCE_SECONDS)
+    if not ready:
+        logger.info("Ray has no free GPU; this run uses the cores of its head")
+        ray.kill(actor)
+        ray.shutdown()
+        return False
+    url, token = os.environ["DASL_API_URL"], read_attempt_token()
+    ray.get(actor.work.remote(url, token, run, start.model_dump(mode="json")))
+    return True
+
+
+def _run(client: WorkerClient, options: argparse.Namespace) -> None:
+    start = client.model_run_start()
+    if start.gpu_is_free and start.kind != "export" and _done_on_gpu(start, options.run):
+        return
+    carry_out(client, start, use_gpu=False)
+
+
+def main() -> int:
+    """Run what the command line names, and return the exit code."""
+    return run_task("model-run", _run)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
