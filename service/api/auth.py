@@ -1,4 +1,6 @@
-"""Bearer tokens. Only a hash is stored; a token has 256 random bits, so a plain hash is enough.
+"""Bearer tokens and session cookies. Only hashes are stored; 256 random bits need no more than a plain hash.
+
+A session acts as its token. Its cookie counts only in requests without the header `Authorization`, and only for `/v1`.
 
 An operator may name a tenant in the header `DASL-Tenant` of any request, and then acts as an administrator of
 it. A header leaves paths, bodies and the links of lists the same for all tenants.
@@ -14,8 +16,9 @@ from urllib.parse import unquote
 
 from fastapi import BackgroundTasks, Depends, Request
 from fastapi.security import HTTPBearer
+from sqlalchemy.orm import Session
 
-from service.api import audit_log, last_use, repository
+from service.api import audit_log, last_use, repository, web_session
 from service.api.auth_rate_limit import too_many
 from service.api.problems import Problem, not_found
 from service.api.transaction import Context, WithContext
@@ -40,6 +43,8 @@ class Caller:
     """The user of the token."""
     expires_at: datetime | None
     """End of the token."""
+    session_hash: str | None = None
+    """The hash of the session's cookie, if the request has no token but a session."""
 
     @property
     def account_id(self) -> str:
@@ -86,41 +91,76 @@ def _require(scope: Scope) -> Callable[..., Caller]:
         after_response: BackgroundTasks,
         _: Annotated[object, Depends(_documented)],
     ) -> Caller:
-        token = bearer_token(request)
-        now = datetime.now(UTC)
-        # A separate session, as the endpoint's transaction has not begun and may be a writing one.
-        with context.database.autocommit() as session:
-            credential = repository.credential_by_hash(session, hash_token(token))
-            if credential is None or not token_matches(token, credential.token.hash):
-                raise unauthenticated("The token is unknown or was revoked")
-            if (reason := credential.refusal(now)) is not None:
-                raise unauthenticated(reason)
-            row = credential.token
-            named = _named_tenant(request)
-            tenant = row.tenant if named is None else named
-            caller = Caller(
-                row.id,
-                tenant,
-                row.tenant,
-                credential.scope,
-                row.max_queued_jobs is not None,
-                row.user_id,
-                row.expires_at,
-            )
-            foreign = tenant != row.tenant
-            is_operator = caller.may("operator")
-            is_known = not (foreign and is_operator) or repository.tenant_exists(session, tenant)
-        if context.last_use.is_due(row.id, row.last_used_at, now):
-            after_response.add_task(last_use.record, context.database, row.id)
-        needed = "operator" if foreign and not is_operator else scope
-        if not caller.may(needed):
-            raise _forbidden(request, context, caller, needed)
-        if not is_known:
-            raise not_found("tenant", tenant)
-        request.state.caller = caller
-        return caller
+        return _authenticate(request, context, after_response, scope)
 
     return authenticate
+
+
+def _authenticate(
+    request: Request, context: Context, after_response: BackgroundTasks, scope: Scope
+) -> Caller:
+    now = datetime.now(UTC)
+    # A separate session, as the endpoint's transaction has not begun and may be a writing one.
+    with context.database.autocommit() as session:
+        credential, session_hash = _credential(session, request, now)
+        if (reason := credential.refusal(now)) is not None:
+            raise unauthenticated(reason)
+        row = credential.token
+        named = _named_tenant(request)
+        tenant = row.tenant if named is None else named
+        caller = Caller(
+            row.id,
+            tenant,
+            row.tenant,
+            credential.scope,
+            row.max_queued_jobs is not None,
+            row.user_id,
+            row.expires_at,
+            session_hash,
+        )
+        foreign = tenant != row.tenant
+        is_operator = caller.may("operator")
+        is_known = not (foreign and is_operator) or repository.tenant_exists(session, tenant)
+    if context.last_use.is_due(row.id, row.last_used_at, now):
+        after_response.add_task(last_use.record, context.database, row.id)
+    needed = "operator" if foreign and not is_operator else scope
+    if not caller.may(needed):
+        raise _forbidden(request, context, caller, needed)
+    if not is_known:
+        raise not_found("tenant", tenant)
+    request.state.caller = caller
+    return caller
+
+
+def _credential(
+    session: Session, request: Request, now: datetime
+) -> tuple[repository.Credential, str | None]:
+    """Return the token of a request, and the hash of the session cookie if it comes from there.
+
+    Raises:
+        Problem: 401; or 403, another page than the session's makes the request.
+    """
+    cookie = request.cookies.get(web_session.COOKIE)
+    if cookie is None or "authorization" in request.headers:
+        return token_credential(session, bearer_token(request)), None
+    session_hash = hash_token(cookie)
+    credential = repository.credential_by_session(session, session_hash, now)
+    if credential is None:
+        raise unauthenticated("The session is unknown or has ended. Log in again")
+    web_session.check_write(request, cookie)
+    return credential, session_hash
+
+
+def token_credential(session: Session, token: str) -> repository.Credential:
+    """Look up a token; whether it is still valid is to be checked by `refusal`.
+
+    Raises:
+        Problem: 401, it does not exist.
+    """
+    credential = repository.credential_by_hash(session, hash_token(token))
+    if credential is None or not token_matches(token, credential.token.hash):
+        raise unauthenticated("The token is unknown or was revoked")
+    return credential
 
 
 def _named_tenant(request: Request) -> str | None:
@@ -150,6 +190,20 @@ Reader = Annotated[Caller, Depends(_require("read"))]
 Submitter = Annotated[Caller, Depends(_require("submit"))]
 Admin = Annotated[Caller, Depends(_require("admin"))]
 Operator = Annotated[Caller, Depends(_require("operator"))]
+
+
+def _with_session(
+    request: Request, context: WithContext, after_response: BackgroundTasks
+) -> Caller:
+    caller = _authenticate(request, context, after_response, "read")
+    if caller.session_hash is None:
+        raise unauthenticated(
+            "The request has no session; it needs the session cookie, and no token"
+        )
+    return caller
+
+
+SessionCaller = Annotated[Caller, Depends(_with_session)]
 
 
 async def _worker_token(request: Request, _: Annotated[object, Depends(_documented_worker)]) -> str:

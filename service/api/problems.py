@@ -144,17 +144,23 @@ def validated(document: dict[str, Any], model: type[Model]) -> Model:
 # Commands that list the objects of a kind.
 _LISTED_BY = {
     "data set": "dasl datasets list",
+    "experiment": "dasl experiments list",
     "job": "dasl jobs",
     "tenant": "dasl tenants list",
     "token": "dasl tokens list",
     "user": "dasl users list",
+    "webhook": "dasl webhooks list",
 }
 
 
-def not_found(kind: str, name: str) -> Problem:
-    """Return a 404 problem, the same for a missing object and for another tenant's."""
+def not_found(kind: str, name: str, where: str = "") -> Problem:
+    """Return a 404 problem, the same for a missing object and for another tenant's.
+
+    Args:
+        where: what was searched, as the end of a sentence.
+    """
     remedy = f"; see: {_LISTED_BY[kind]}" if kind in _LISTED_BY else ""
-    return Problem(404, "not-found", f"No {kind} {_shown(name)}{remedy}")
+    return Problem(404, "not-found", f"No {kind} {_shown(name)}{where}{remedy}")
 
 
 def install(app: FastAPI) -> None:

@@ -13,13 +13,15 @@ from fastapi.responses import StreamingResponse
 from service.api.problems import Problem
 from service.api.transaction import Context
 
+_BYTES = {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}
 RESPONSES: dict[int | str, dict[str, Any]] = {
-    200: {"content": {"application/octet-stream": {"schema": {"type": "string"}}}},
-    206: {"description": "The part that `Range` names."},
+    200: {"content": _BYTES},
+    206: {"description": "The part that `Range` names.", "content": _BYTES},
     304: {"description": "The client has it (`If-None-Match`)."},
     307: {"description": "It is at the URL in `Location` for some minutes; send no token there."},
 }
 """OpenAPI responses of an endpoint that returns `answer`."""
+_SHOWN_BYTES = 8 << 20
 _RANGE = re.compile(r"bytes=\s*(\d*)-(\d*)\s*", re.ASCII)
 # Larger than any file; Python refuses to parse numbers with very many digits.
 _TOO_LARGE = 10**19
@@ -67,7 +69,8 @@ def answer(request: Request, context: Context, file: StoredFile) -> Response:
             "file-missing",
             f"{file.name} is missing from the artifact store, or has another size",
         )
-    if request.method == "GET" and (url := storage.direct_url(file.uri)) is not None:
+    is_redirected = request.method == "GET" and not _is_shown(request, file)
+    if is_redirected and (url := storage.direct_url(file.uri)) is not None:
         # The URL is a credential: no cache may keep it.
         location = {"Location": url, "Cache-Control": "no-store", "Referrer-Policy": "no-referrer"}
         return Response(status_code=307, headers=location)
@@ -82,6 +85,14 @@ def answer(request: Request, context: Context, file: StoredFile) -> Response:
         return Response(status_code=status, headers=headers, media_type=file.content_type)
     body = context.store_threads.iterate(storage.read(file.uri, start, stop))
     return StreamingResponse(body, status, headers, media_type=file.content_type)
+
+
+def _is_shown(request: Request, file: StoredFile) -> bool:
+    """Whether the page may show the file: its policy lets it load nothing from another origin.
+
+    Requests without the header that get here have the cookie of a session.
+    """
+    return "authorization" not in request.headers and file.size <= _SHOWN_BYTES
 
 
 def _range(request: Request, file: StoredFile) -> tuple[int, int] | None:

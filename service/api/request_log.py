@@ -22,6 +22,8 @@ _WELL_FORMED = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 # Requested every few seconds, and covered by the metrics.
 _QUIET = ("/livez", "/readyz", "/metrics", "/worker/")
+# An answer, not an error: at a start, it is the rule.
+_NOT_READY = ("/readyz", 503)
 LOGGED_IDS = "dasl.logged_ids"
 """Key of the request's ASGI scope for ids that its path does not spell out, by path parameter."""
 
@@ -74,7 +76,7 @@ class RequestLog:
         method = scope["method"] if scope["method"] in _METHODS else "other"
         self.latency.labels(route, method, f"{status // 100}xx").observe(seconds)
         level = logging.INFO
-        if status >= 500:
+        if status >= 500 and (scope["path"], status) != _NOT_READY:
             level = logging.ERROR
         elif str(scope["path"]).startswith(_QUIET):
             level = logging.DEBUG

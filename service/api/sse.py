@@ -86,7 +86,13 @@ async def _messages(
 
     def refused() -> bool:
         with context.database.autocommit() as session:
-            return repository.is_refused(session, caller.token_id, datetime.now(UTC))
+            now, cookie = datetime.now(UTC), caller.session_hash
+            credential = (
+                repository.credential_by_id(session, caller.token_id)
+                if cookie is None
+                else repository.credential_by_session(session, cookie, now)
+            )
+            return credential is None or credential.refusal(now) is not None
 
     # Sent at once: a client knows that it is connected before the first event.
     yield format_sse_event(retry=2000)

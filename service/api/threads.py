@@ -18,7 +18,7 @@ from service.api.problems import Problem
 
 T = TypeVar("T")
 
-GENERAL_THREADS = 24
+GENERAL_THREADS = 22
 """Threads of all requests that have no pool of their own."""
 WORKER_THREADS = 16
 HEAVY_THREADS = 4
@@ -26,6 +26,8 @@ STORE_THREADS = 8
 """Threads of requests that read the artifact store, which may not answer for seconds."""
 UPLOAD_THREADS = 6
 """Threads of requests that store a chunk of an upload; each waits for the store, but not for its client."""
+SEARCH_THREADS = 2
+"""Threads of questions for neighbors; each question takes one only for moments."""
 PATH_THREADS = 32
 """Threads of requests that check folders and weights, whose file system may hang."""
 PATH_THREADS_OF_TOKEN = 8
@@ -162,6 +164,11 @@ def upload_threads() -> LimitedThreads:
         in_all=64,
         number_of_token=UPLOAD_THREADS // 2,
     )
+
+
+def search_threads() -> LimitedThreads:
+    """Return the threads of questions for neighbors; each may bring an image of many megabytes."""
+    return LimitedThreads(SEARCH_THREADS, kind="search", of="neighbors", per_token=16, in_all=32)
 
 
 def path_threads() -> LimitedThreads:

@@ -31,6 +31,7 @@ from service.api.threads import (
     Threads,
     heavy_threads,
     path_threads,
+    search_threads,
     store_threads,
     upload_threads,
 )
@@ -60,6 +61,7 @@ class Context:
     heavy_threads: LimitedThreads = field(default_factory=heavy_threads)
     path_threads: LimitedThreads = field(default_factory=path_threads)
     upload_threads: LimitedThreads = field(default_factory=upload_threads)
+    search_threads: LimitedThreads = field(default_factory=search_threads)
     last_use: LastUse = field(default_factory=LastUse)
     closing: threading.Event = field(default_factory=threading.Event)
     """Set at shutdown, to end the live streams."""

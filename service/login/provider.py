@@ -17,6 +17,7 @@ from urllib.parse import quote, urlencode, urlsplit
 import httpx
 
 from service.api.problems import Problem
+from service.client.tls import default_context
 from service.settings import Settings
 
 _TIMEOUT_SECONDS = 10.0
@@ -62,7 +63,11 @@ class Provider:
         self._scopes, self._clock = settings.oidc_scopes, clock
         # A proxy from the environment cannot reach this machine's loopback.
         local = urlsplit(self.issuer).hostname in {"127.0.0.1", "::1"}
-        self._http = httpx.Client(timeout=_TIMEOUT_SECONDS, trust_env=not local)
+        self._http = httpx.Client(
+            timeout=_TIMEOUT_SECONDS,
+            trust_env=not local,
+            verify=default_context(trust_env=not local),
+        )
         self._lock = threading.Lock()
         self._metadata: tuple[float, Metadata] | None = None
         self._keys: tuple[float, dict[str, Any]] | None = None

@@ -1,0 +1,97 @@
+"""The cookie of the page's sessions, and the check that a request comes from the page.
+
+A browser sends the cookie with every request to the service, whichever page makes it. A request that changes
+something must therefore prove its origin, with a header that only the page knows (`X-CSRF-Token`) and with what the
+browser says (`Sec-Fetch-Site`, `Origin`). `SameSite=Strict` alone is not enough: all ports of a host are one site.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from urllib.parse import urlsplit
+
+from fastapi import Request, Response
+
+from service.api.problems import Problem
+
+COOKIE = "dasl_session"
+CSRF_HEADER = "X-CSRF-Token"
+_SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
+
+
+def csrf_token(cookie: str) -> str:
+    """Return the CSRF token of a session, which is derived from its cookie and therefore not stored."""
+    key = cookie.encode("utf-8", "surrogateescape")
+    return hmac.new(key, b"csrf", hashlib.sha256).hexdigest()
+
+
+def check_write(request: Request, cookie: str) -> None:
+    """Check that a request which changes something comes from the page of the session.
+
+    Raises:
+        Problem: 403, it comes from another origin, or does not have the CSRF token.
+    """
+    if request.method in _SAFE_METHODS:
+        return
+    check_origin(request)
+    sent = request.headers.get(CSRF_HEADER, "").encode("utf-8", "surrogateescape")
+    if not hmac.compare_digest(sent, csrf_token(cookie).encode()):
+        raise Problem(
+            403,
+            "csrf-token",
+            f"A request with the session cookie that changes something needs the header {CSRF_HEADER} "
+            "with the `csrf` of GET /v1/session",
+        )
+
+
+def check_origin(request: Request) -> None:
+    """Check that no page of another origin makes the request.
+
+    Raises:
+        Problem: 403.
+    """
+    # Browsers send `Sec-Fetch-Site` over TLS and to loopback only, and `none` if a person made the request.
+    site, origin = request.headers.get("sec-fetch-site"), request.headers.get("origin")
+    if site is not None:
+        is_own = site in ("same-origin", "none")
+    else:
+        is_own = origin is None or _host(origin) == request.headers.get("host")
+    if not is_own:
+        raise Problem(
+            403,
+            "cross-origin",
+            "The request comes from a page of another origin. A proxy in front of the service must keep the header Host",
+        )
+
+
+def set_cookie(request: Request, response: Response, cookie: str, seconds: float) -> None:
+    """Set the session cookie, for some seconds."""
+    response.set_cookie(
+        COOKIE,
+        cookie,
+        max_age=int(seconds),
+        path="/",
+        secure=_is_secure(request),
+        httponly=True,
+        samesite="strict",
+    )
+
+
+def clear_cookie(request: Request, response: Response) -> None:
+    """Remove the session cookie from the browser."""
+    response.delete_cookie(
+        COOKIE, path="/", secure=_is_secure(request), httponly=True, samesite="strict"
+    )
+
+
+def _is_secure(request: Request) -> bool:
+    # Of a request through a trusted proxy, this is the scheme that the proxy reports.
+    return request.url.scheme == "https"
+
+
+def _host(origin: str) -> str | None:
+    try:
+        return urlsplit(origin).netloc or None
+    except ValueError:
+        return None

@@ -1,0 +1,30 @@
+"""`/v1/demo`: the data set and the job that show DASL at work."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from fastapi import APIRouter, Request
+
+from service.api import audit_log
+from service.api.auth import Submitter
+from service.api.json_body import StrictRoute
+from service.api.problems import FULL
+from service.api.transaction import WithContext
+from service.datasets.schemas import DatasetView
+from service.demo import service
+from service.demo.schemas import DemoView
+
+router = APIRouter(prefix="/v1/demo", tags=["datasets"], route_class=StrictRoute)
+
+
+@router.post("", responses=FULL)
+async def add_demo(request: Request, caller: Submitter, context: WithContext) -> DemoView:
+    """Register the images that come with DASL, if they are not yet, and return them with the spec of the demo's job.
+
+    Repeat it until the data set is ready, then submit the spec.
+    """
+    on_change = partial(audit_log.record_change, request=request)
+    add = partial(service.add_images, context, caller, on_change)
+    dataset = await context.upload_threads.run_for(caller.token_id, add)
+    return DemoView(dataset=DatasetView.model_validate(dataset), spec=service.demo_spec())

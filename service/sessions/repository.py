@@ -1,0 +1,63 @@
+"""SQL of the page's sessions and of login codes."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from sqlalchemy import delete, select
+from sqlalchemy.orm import Session
+
+from service.db.models import LoginCode, WebSession
+
+
+def add(session: Session, row: WebSession | LoginCode, *, keep: int) -> None:
+    """Store a session or code; expired ones of all tokens are removed, and the oldest of its token beyond `keep`."""
+    kind = type(row)
+    session.execute(
+        delete(kind)
+        .where(kind.expires_at <= row.created_at)
+        .execution_options(synchronize_session=False)
+    )
+    newest = (
+        select(kind.hash)
+        .where(kind.token_id == row.token_id)
+        .order_by(kind.created_at.desc(), kind.hash)
+        .limit(keep - 1)
+    )
+    session.execute(
+        delete(kind)
+        .where(kind.token_id == row.token_id, kind.hash.not_in(newest))
+        .execution_options(synchronize_session=False)
+    )
+    session.add(row)
+    session.flush()
+
+
+def get(session: Session, hash: str) -> WebSession | None:
+    """The session whose cookie has this hash."""
+    return session.get(WebSession, hash)
+
+
+def remove(session: Session, hash: str) -> None:
+    """Remove a session."""
+    session.execute(
+        delete(WebSession)
+        .where(WebSession.hash == hash)
+        .execution_options(synchronize_session=False)
+    )
+
+
+def has_code(session: Session, hash: str, now: datetime) -> bool:
+    """Whether there is an unexpired code with this hash."""
+    query = select(LoginCode.hash).where(LoginCode.hash == hash, LoginCode.expires_at > now)
+    return session.scalar(query) is not None
+
+
+def take_code(session: Session, hash: str, now: datetime) -> str | None:
+    """Remove a code that has not expired, so that it is used once; return the id of its token."""
+    return session.scalars(
+        delete(LoginCode)
+        .where(LoginCode.hash == hash, LoginCode.expires_at > now)
+        .returning(LoginCode.token_id)
+        .execution_options(synchronize_session=False)
+    ).one_or_none()

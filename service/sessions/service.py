@@ -1,0 +1,96 @@
+"""Sessions of the page, each started with a token or with a login code, and login codes.
+
+A session and a code refer to a token and grant nothing beyond it. Both secrets have 256 random bits, and only
+their hashes are stored.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+from sqlalchemy.orm import Session
+
+from service import credentials
+from service.api import repository as tokens
+from service.api.auth import token_credential, unauthenticated
+from service.api.problems import Problem, field_problem
+from service.api.web_session import csrf_token
+from service.db.models import LoginCode, Token, WebSession
+from service.db.session import Database
+from service.sessions import repository
+from service.sessions.schemas import SessionRequest, SessionView
+from service.tokens.schemas import TokenView
+
+_CODE_LIFE = timedelta(minutes=10)
+# Of one token. A script that logs in again and again ends its own oldest sessions.
+_MAX_SESSIONS, _MAX_CODES = 100, 20
+
+
+def check(database: Database, request: SessionRequest) -> None:
+    """Check a login without writing, as failed ones must not take turns with the writers of the database.
+
+    Raises:
+        Problem: 401, the token or code is not valid; 422, there is not exactly one of them.
+    """
+    now = datetime.now(UTC)
+    with database.autocommit() as session:
+        if request.token is not None and request.code is None:
+            _valid(token_credential(session, request.token), now)
+        elif request.code is not None and request.token is None:
+            if not repository.has_code(session, credentials.hash_token(request.code), now):
+                raise _code_refused()
+        else:
+            raise field_problem("token", "send either `token` or `code`")
+
+
+def start(session: Session, request: SessionRequest, hours: float) -> tuple[WebSession, Token, str]:
+    """Start a session of at most some hours; returns its row, its token, and its cookie.
+
+    Raises:
+        Problem: 401, the token or code is not valid.
+    """
+    now = datetime.now(UTC)
+    if request.token is not None:
+        credential: tokens.Credential | None = token_credential(session, request.token)
+    else:
+        assert request.code is not None
+        token_id = repository.take_code(session, credentials.hash_token(request.code), now)
+        credential = None if token_id is None else tokens.credential_by_id(session, token_id)
+    if credential is None:
+        raise _code_refused()
+    token = _valid(credential, now)
+    cookie, hashed = credentials.new_token()
+    ends = [now + timedelta(hours=hours), *([token.expires_at] if token.expires_at else [])]
+    row = WebSession(hash=hashed, token_id=token.id, created_at=now, expires_at=min(ends))
+    repository.add(session, row, keep=_MAX_SESSIONS)
+    return row, token, cookie
+
+
+def new_code(session: Session, token_id: str) -> tuple[LoginCode, str]:
+    """Create a code that starts one session of a token within ten minutes; returns its row and its text."""
+    code, hashed = credentials.new_token()
+    now = datetime.now(UTC)
+    row = LoginCode(hash=hashed, token_id=token_id, created_at=now, expires_at=now + _CODE_LIFE)
+    repository.add(session, row, keep=_MAX_CODES)
+    return row, code
+
+
+def view(token: Token, row: WebSession, cookie: str) -> SessionView:
+    """Describe a session to the page that has its cookie."""
+    return SessionView(
+        **TokenView.model_validate(token).model_dump(),
+        csrf=csrf_token(cookie),
+        session_expires_at=row.expires_at,
+    )
+
+
+def _valid(credential: tokens.Credential, now: datetime) -> Token:
+    if (reason := credential.refusal(now)) is not None:
+        raise unauthenticated(reason)
+    return credential.token
+
+
+def _code_refused() -> Problem:
+    return unauthenticated(
+        "The login code is unknown, was used before, or is older than ten minutes. Get another one: dasl open"
+    )

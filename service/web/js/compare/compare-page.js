@@ -1,0 +1,60 @@
+import { get } from "../core/api.js";
+import { useResource } from "../core/resource.js";
+import { link, setQuery } from "../core/router.js";
+import { COLORS } from "../charts/chart.js";
+import { isFinal } from "../jobs/actions.js";
+import { Button } from "../ui/button.js";
+import { StatusChip, VerdictChip } from "../ui/chip.js";
+import { Empty, Failure, Loading } from "../ui/state.js";
+import { html } from "../vendor.js";
+import { AddJob } from "./add-job.js";
+import { FigureTable } from "./figure-table.js";
+import { groupings, groupsOf } from "./groups.js";
+import { Overlay } from "./overlay.js";
+import { SettingTable } from "./setting-table.js";
+
+/** Jobs of one comparison; more than eight only make sense in groups. */
+const MOST = 16;
+
+/** `#/compare?jobs=A,B&by=study`: curves over one another or as means of groups, figures, and the settings that differ. */
+export function ComparePage({ query }) {
+  const wished = (query.get("jobs") ?? "").split(",").filter(Boolean);
+  const ids = wished.slice(0, MOST);
+  const choose = (next) => setQuery({ jobs: next.join(",") });
+  const { data, error, reload } = useResource(
+    async (signal) => ({ ids, jobs: await Promise.all(ids.map((id) => get(`/v1/jobs/${encodeURIComponent(id)}`, {}, signal))) }),
+    [ids.join(",")],
+    { every: 10 },
+  );
+  const ways = groupings(data?.jobs ?? []);
+  const wanted = query.get("by") ?? (ids.length > COLORS.length ? ways[0] : "");
+  const by = ways.includes(wanted) ? wanted : "";
+  const groups = groupsOf(data?.jobs ?? [], by);
+  const jobs = groups.flatMap((group) => group.jobs.map((job) => ({ ...job, color: group.color })));
+  return html`<div class="page compare">
+    <div class="page-head"><h1>Compare</h1>${ids.length < MOST && html`<${AddJob} known=${ids} onAdd=${(id) => choose([...ids, id])} />`}
+      ${ways.length > 0 &&
+      html`<label class="inline muted">Group by
+        <select value=${by} onChange=${(event) => setQuery({ by: event.target.value })}>
+          <option value="" selected=${!by}>nothing</option>
+          ${ways.map((way) => html`<option value=${way} selected=${way === by}>${way}</option>`)}
+        </select>
+      </label>`}
+    </div>
+    ${wished.length > MOST && html`<p class="muted">The first ${MOST} of ${wished.length} jobs.</p>`}
+    ${error && html`<${Failure} error=${error} onRetry=${reload} />`}
+    ${ids.length === 0 && html`<${Empty} title="No jobs chosen"><p>Select jobs in the <a href=${link(["jobs"])}>list</a>, or search for one above.</p><//>`}
+    ${ids.length > 0 && !data && !error && html`<${Loading} what="jobs" />`}
+    ${jobs.length > 0 &&
+    html`<ul class="compared">
+        ${jobs.map(
+          (job) => html`<li key=${job.id} style=${{ "--mark": `var(${job.color})` }}>
+            <a href=${link(["jobs", job.id])}>${job.name}</a><${StatusChip} status=${job.status} /><${VerdictChip} verdict=${job.verdict} />
+            <${Button} icon="close" label=${`Remove ${job.name}`} quiet onClick=${() => choose(ids.filter((id) => id !== job.id))} />
+          </li>`,
+        )}
+      </ul>
+      <div class="report"><${FigureTable} groups=${groups} /><${SettingTable} jobs=${jobs} /></div>
+      <${Overlay} key=${`${ids} ${by}`} groups=${groups} live=${jobs.some((job) => !isFinal(job))} query=${query} />`}
+  </div>`;
+}

@@ -1,0 +1,86 @@
+import { count, label, number, percent } from "../core/format.js";
+import { useResource } from "../core/resource.js";
+import { link } from "../core/router.js";
+import { saveCsv } from "../charts/csv.js";
+import { Button } from "../ui/button.js";
+import { html } from "../vendor.js";
+import { common, mayBeChance, remarks } from "./chance.js";
+import { evaluated, NOTHING } from "./evaluated.js";
+import { mean } from "./groups.js";
+
+const METRICS = ["linear_top1", "finetune_top1", "knn_top1", "recall_at_1", "instance_recall_at_1", "nmi", "effective_rank", "alignment", "uniformity"];
+/** Of these, a smaller or larger value is neither better nor worse. */
+const UNDIRECTED = new Set(["alignment"]);
+/** Below this number of held-out images, hundredths of a percent say nothing. */
+const MANY = 1000;
+
+/** The newest evaluation of each job or the mean of each group; a value is marked if chance alone hardly makes it the best. */
+export function FigureTable({ groups }) {
+  const jobs = groups.flatMap((group) => group.jobs);
+  const key = jobs.map((job) => `${job.id}${job.progress?.knn}`).sort().join();
+  const answer = useResource((signal) => evaluated(jobs, signal), [key]);
+  if (!answer.data) return null;
+  const members = groups.map((group) => group.jobs.map((job) => answer.data.get(job.id) ?? NOTHING));
+  const [data, raw, start] = ["trained", "raw", "start"].map((subject) => members.map((each) => means(each.map((job) => job[subject]))));
+  const counts = members.map((each) => common(each.map((job) => job.images)));
+  const names = groups.map((group) => (group.jobs.length > 1 ? `${group.name} (${group.jobs.length})` : group.name));
+  const has = (table, name) => table.some((metrics) => typeof metrics[name] === "number");
+  const known = METRICS.filter((name) => has(data, name));
+  if (!known.length) return null;
+  const baselines = Object.entries({ "raw pixels": raw, "before training": start });
+  const values = known.map((name) => [name, numbers(data.map((metrics) => metrics[name]))]);
+  const save = () => saveCsv("comparison", ["metric", ...names], known.map((name) => [name, ...data.map((metrics) => metrics[name])]));
+  return html`<section class="card">
+    <header class="card-head"><h2>Newest evaluation</h2><${Button} icon="download" label="CSV" onClick=${save} /></header>
+    <div class="scroll-x" tabindex="0" role="region" aria-label="Newest evaluation">
+      <table class="plain-table">
+        <thead><tr><th>Metric</th>${groups.map((group, index) => html`<th class="right"><span class="mark" style=${{ "--mark": `var(${group.color})` }}></span>${names[index]}</th>`)}</tr></thead>
+        <tbody>
+          <tr><th scope="row">held-out images</th>${counts.map((each) => html`<td class="right">${count(each)}</td>`)}</tr>
+          ${known.map((name) => [
+            html`<${Row} title=${label(name)} name=${name} data=${data} counts=${counts} best=${bestOf(name, data, counts)} />`,
+            ...baselines
+              .filter(([, baseline]) => has(baseline, name))
+              .map(([subject, baseline]) => html`<${Row} title=${`${label(name)}, ${subject}`} name=${name} data=${baseline} counts=${counts} muted />`),
+          ])}
+        </tbody>
+      </table>
+    </div>
+    ${groups.length > 1 &&
+    html`<ul class="remarks muted">
+      ${remarks(values, counts).map((each) => html`<li>${each}</li>`)}
+      <li>Another seed changes these metrics, too: <a href=${link(["experiments"])}>experiments</a> compare variants over several seeds.</li>
+    </ul>`}
+  </section>`;
+}
+
+/** A metric of each group; `best` is the index of the one that is marked. */
+function Row({ title, name, data, counts, best, muted }) {
+  const shown = (value, images) => (/top\d|recall/.test(name) ? percent(value, images >= MANY ? 2 : 1) : number(value));
+  return html`<tr class=${muted ? "muted" : ""}>
+    <th scope="row">${title}</th>
+    ${data.map((metrics, index) => html`<td class=${`right ${index === best ? "best" : ""}`}>${shown(metrics[name], counts[index])}</td>`)}
+  </tr>`;
+}
+
+/** The mean of each metric that all jobs of a group have. */
+function means(jobs) {
+  if (jobs.length === 1) return jobs[0];
+  const shared = METRICS.filter((name) => jobs.every((metrics) => typeof metrics[name] === "number"));
+  return Object.fromEntries(shared.map((name) => [name, mean(jobs.map((metrics) => metrics[name]))]));
+}
+
+/** The index of the value that is better than all others, by more than chance; undefined if there is none. */
+function bestOf(name, data, counts) {
+  const values = data.map((metrics) => metrics[name]);
+  const known = numbers(values);
+  if (UNDIRECTED.has(name) || new Set(known).size < 2 || new Set(counts).size > 1) return undefined;
+  const best = name === "uniformity" ? Math.min(...known) : Math.max(...known);
+  const index = values.indexOf(best);
+  const others = numbers(values.filter((_, other) => other !== index));
+  return others.some((other) => other === best || mayBeChance(name, best, other, common(counts))) ? undefined : index;
+}
+
+function numbers(values) {
+  return values.filter((value) => typeof value === "number");
+}

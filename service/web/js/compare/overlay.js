@@ -1,0 +1,55 @@
+import { get } from "../core/api.js";
+import { label } from "../core/format.js";
+import { useKeys } from "../core/keys.js";
+import { useResource } from "../core/resource.js";
+import { Panel } from "../charts/panel.js";
+import { chooseRange, CurveToolbar, viewOf } from "../charts/toolbar.js";
+import { meanOf } from "./groups.js";
+import { Failure, Loading } from "../ui/state.js";
+import { html, useMemo } from "../vendor.js";
+
+/** What is compared: metrics of training, and of evaluations. */
+const TRAINING = ["loss", "embedding_rank", "embedding_norm", "embedding_distance_std", "lr", "gradient_norm", "images_per_second"];
+const EVALUATED = ["knn_top1", "recall_at_1", "instance_recall_at_1", "linear_top1", "nmi", "effective_rank"];
+/** About one step for each two pixels of a chart. */
+const POINTS = 500;
+
+/** A chart for each metric, with a line for each job, or the mean and range of each group. */
+export function Overlay({ groups, live, query }) {
+  const view = viewOf(query);
+  const range = view.time ? null : view.range;
+  const { data, error, reload } = useResource((signal) => load(groups, range, signal), [range?.min, range?.max], { every: live ? 8 : 0 });
+  const panels = useMemo(() => (data ? [...EVALUATED, ...TRAINING].flatMap((name) => panel(name, groups, data, view.time)) : []), [data, view.time]);
+  useKeys({ z: () => chooseRange(null) });
+  if (!data) return error ? html`<${Failure} error=${error} onRetry=${reload} />` : html`<${Loading} what="curves" />`;
+  return html`<${CurveToolbar} view=${view} />
+    <div class="panels">${panels.map((panel) => html`<${Panel} key=${panel.id} ...${panel} view=${view} sync="compare" />`)}</div>`;
+}
+
+async function load(groups, range, signal) {
+  const steps = range ? { from_step: Math.floor(range.min), to_step: Math.ceil(range.max) } : {};
+  const job = groups.flatMap((group) => group.jobs.map((each) => each.id));
+  const query = { job, name: [...EVALUATED, ...TRAINING], max_points: POINTS, ...steps };
+  const { data } = await get("/v1/metrics", query, signal);
+  return new Map(data.map((columns) => [columns.job_id, columns]));
+}
+
+/** A panel with a line for each group over one x axis; none if no job has the metric. */
+function panel(name, groups, data, isTime) {
+  const tables = groups.map((group) => meanOf(group.jobs.map((job) => pairs(data.get(job.id), name, isTime))));
+  if (tables.every((table) => table.length === 0)) return [];
+  const x = [...new Set(tables.flatMap((table) => table.map(([at]) => at)))].sort((one, other) => one - other);
+  const lines = tables.map((table, index) => {
+    const { name: title, color, jobs } = groups[index];
+    const rows = new Map(table.map(([at, ...figures]) => [at, figures]));
+    const [values, low, high] = [0, 1, 2].map((part) => x.map((at) => rows.get(at)?.[part] ?? null));
+    const band = jobs.length > 1 ? { low, high } : {};
+    return { label: title, color, points: EVALUATED.includes(name), values, ...band };
+  });
+  return [{ id: name, title: label(name), x, lines }];
+}
+
+function pairs({ step, time, values }, name, isTime) {
+  const x = isTime ? time.map((each) => each - time[0]) : step;
+  return x.map((at, index) => [at, values[name]?.[index]]).filter(([, value]) => typeof value === "number");
+}

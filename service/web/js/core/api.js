@@ -1,0 +1,107 @@
+import { store } from "./store.js";
+
+/** Whether the service answers: what the banner shows. */
+export const online = store(true);
+
+/** The CSRF token of the session, which every write sends. */
+let csrf = "";
+/** Called when the session has ended. */
+let whenRefused = () => {};
+
+/** @param {string} token */
+export function setCsrf(token) {
+  csrf = token;
+}
+
+/** @param {() => void} call */
+export function onRefused(call) {
+  whenRefused = call;
+}
+
+/** An error answer of the API (RFC 9457), or no answer at all: then `status` is 0. */
+export class Problem extends Error {
+  /** @param {{type: string, title?: string, status: number, detail?: string, errors?: object[]}} document */
+  constructor(document) {
+    super(document.detail || document.title || document.type);
+    this.document = document;
+    this.status = document.status;
+    this.type = document.type;
+    /** @type {{field: string, message: string, given?: string, expected?: string}[]} */
+    this.errors = document.errors ?? [];
+  }
+}
+
+const OFFLINE = { type: "offline", status: 0, detail: "The service does not answer." };
+
+/**
+ * Send a request and return the answer: parsed JSON, or the text of anything else.
+ * @param {string} path
+ * @param {{method?: string, body?: unknown, file?: Blob, query?: object, signal?: AbortSignal, key?: string}} [options]
+ *   `body` is sent as JSON, `file` as it is
+ */
+export async function request(path, { method = "GET", body, file, query, signal, key } = {}) {
+  const headers = {};
+  if (body !== undefined) headers["Content-Type"] = "application/json";
+  if (file) headers["Content-Type"] = "application/octet-stream";
+  if (method !== "GET" && csrf) headers["X-CSRF-Token"] = csrf;
+  if (key) headers["Idempotency-Key"] = key;
+  let answer;
+  let content;
+  try {
+    answer = await fetch(path + queryString(query), {
+      method,
+      headers,
+      signal,
+      credentials: "same-origin",
+      body: file ?? (body === undefined ? undefined : JSON.stringify(body)),
+    });
+    content = await answer.text();
+  } catch (error) {
+    if (error.name === "AbortError") throw error;
+    online.set(false);
+    throw new Problem(OFFLINE);
+  }
+  online.set(true);
+  const kind = answer.headers.get("content-type") ?? "";
+  const parsed = kind.includes("json") && content ? JSON.parse(content) : content;
+  if (answer.ok) return parsed;
+  if (answer.status === 401) whenRefused();
+  throw new Problem(
+    typeof parsed === "object" && parsed
+      ? parsed
+      : { type: "error", status: answer.status, detail: `The service answered ${answer.status}.` },
+  );
+}
+
+/** @param {string} path @param {object} [query] @param {AbortSignal} [signal] */
+export const get = (path, query, signal) => request(path, { query, signal });
+/** @param {string} path @param {unknown} [body] @param {string} [key] an Idempotency-Key */
+export const post = (path, body, key) => request(path, { method: "POST", body, key });
+/** @param {string} path @param {unknown} body */
+export const patch = (path, body) => request(path, { method: "PATCH", body });
+/** @param {string} path */
+export const remove = (path) => request(path, { method: "DELETE" });
+
+/** All items of a list that has several pages, at most `most`. */
+export async function all(path, query, signal, most = 1000) {
+  const items = [];
+  let after;
+  do {
+    const page = await get(path, { ...query, after, limit: 200 }, signal);
+    items.push(...page.data);
+    after = page.has_more ? page.next : undefined;
+  } while (after !== undefined && items.length < most);
+  return items;
+}
+
+/** A query string; lists repeat their name, and empty values are left out. */
+export function queryString(query) {
+  const pairs = new URLSearchParams();
+  for (const [name, value] of Object.entries(query ?? {})) {
+    for (const each of Array.isArray(value) ? value : [value]) {
+      if (each !== undefined && each !== null && each !== "") pairs.append(name, String(each));
+    }
+  }
+  const text = pairs.toString();
+  return text ? `?${text}` : "";
+}

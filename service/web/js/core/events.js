@@ -1,0 +1,75 @@
+import { useEffect, useRef } from "../vendor.js";
+import { queryString } from "./api.js";
+import { store } from "./store.js";
+
+/** Whether the stream of events is open. */
+export const live = store(false);
+
+const listeners = new Set();
+/** The id of the newest event, after which a new stream begins. */
+let newestId = "";
+/** @type {EventSource | null} */
+let source = null;
+
+/** Open the tenant's one stream of events. The browser opens it again when it breaks. */
+export function openEvents() {
+  if (source) return;
+  source = new EventSource(`/v1/events${queryString({ last_event_id: newestId })}`);
+  source.onopen = () => {
+    live.set(true);
+    for (const each of [...listeners]) each.opened?.();
+  };
+  source.onerror = () => {
+    live.set(false);
+    if (source?.readyState !== EventSource.CLOSED) return;
+    // Refused, as while the service starts: the browser does not try again by itself.
+    source = null;
+    setTimeout(() => wanted && openEvents(), 5000);
+  };
+  for (const type of TYPES) source.addEventListener(type, deliver);
+  source.onmessage = deliver;
+  wanted = true;
+}
+
+let wanted = false;
+
+/** Close the stream. */
+export function closeEvents() {
+  wanted = false;
+  source?.close();
+  source = null;
+  newestId = "";
+  live.set(false);
+}
+
+function deliver(message) {
+  let event;
+  try {
+    event = JSON.parse(message.data);
+  } catch {
+    console.warn("An event is not JSON", message.data);
+    return;
+  }
+  newestId = message.lastEventId || newestId;
+  for (const each of [...listeners]) each.listen(event);
+}
+
+/**
+ * Call a function for each event, such as `{job_id, type, message, data}`; and another one whenever the stream opens,
+ * since what happened between a request and then is in neither.
+ */
+export function useEvents(listen, opened) {
+  const newest = useRef({ listen, opened });
+  newest.current = { listen, opened };
+  useEffect(() => {
+    const listener = { listen: (event) => newest.current.listen(event), opened: () => newest.current.opened?.() };
+    listeners.add(listener);
+    return () => void listeners.delete(listener);
+  }, []);
+}
+
+// As in docs/api.md: a browser delivers named events only to listeners of that name.
+const TYPES = `status waiting pause-requested cancel-requested stop-requested service-restarted max-hours-changed
+  workers-changed phase placement evaluation checkpoint no_gpus settings_kept checkpoint_failed checkpoint_damaged
+  pictures_missing onnx_missing artifact tracking tracking_failed tracking_incomplete nan step_skipped collapse stopped_early verdict images_damaged
+  images_unreadable images_cached images_not_cached input_bound nothing_held_out classifier_not_measured`.split(/\s+/);

@@ -1,0 +1,50 @@
+import { useEffect, useRef } from "../vendor.js";
+import { go } from "./router.js";
+import { store } from "./store.js";
+
+/** Whether the list of shortcuts is shown. */
+export const helpShown = store(false);
+
+const VIEWS = { j: ["jobs"], e: ["experiments"], q: ["queue"], d: ["datasets"], s: ["submit"], c: ["cluster"] };
+/** @type {Record<string, (event: KeyboardEvent) => void>[]} */
+const layers = [];
+let pendingView = -Infinity;
+
+addEventListener("keydown", (event) => {
+  if (event.ctrlKey || event.metaKey || event.altKey || isTyping(event.target)) return;
+  if (document.querySelector("dialog[open]")) return;
+  const view = performance.now() - pendingView < 1500 ? VIEWS[event.key] : undefined;
+  pendingView = -Infinity;
+  if (view) {
+    event.preventDefault();
+    go(view);
+    return;
+  }
+  if (event.key === "g") pendingView = performance.now();
+  else if (event.key === "?") helpShown.set(true);
+  else if (event.key === "/") focusSearch(event);
+  else layers.findLast((keys) => keys[event.key])?.[event.key](event);
+});
+
+function isTyping(target) {
+  return target instanceof HTMLElement && (target.isContentEditable || /^(INPUT|TEXTAREA|SELECT)$/.test(target.tagName));
+}
+
+function focusSearch(event) {
+  const field = document.querySelector("input[type=search]");
+  if (!(field instanceof HTMLInputElement)) return;
+  event.preventDefault();
+  field.focus();
+  field.select();
+}
+
+/** Shortcuts of a view, while it is shown. @param {Record<string, (event: KeyboardEvent) => void>} keys */
+export function useKeys(keys) {
+  const newest = useRef(keys);
+  newest.current = keys;
+  useEffect(() => {
+    const layer = new Proxy({}, { get: (_, key) => newest.current[String(key)] });
+    layers.push(layer);
+    return () => void layers.splice(layers.indexOf(layer), 1);
+  }, []);
+}

@@ -1,0 +1,34 @@
+import { useEffect, useState } from "../vendor.js";
+
+/**
+ * A value that components follow.
+ * @template T
+ * @param {T} value
+ */
+export function store(value) {
+  const followers = new Set();
+  return {
+    get: () => value,
+    /** @param {T} next */
+    set(next) {
+      if (Object.is(next, value)) return;
+      value = next;
+      for (const follow of [...followers]) follow(value);
+    },
+    /** @param {(value: T) => void} follow */
+    follow(follow) {
+      followers.add(follow);
+      return () => void followers.delete(follow);
+    },
+  };
+}
+
+/** The value of a store; the component is rendered again when it changes. */
+export function useStore(source) {
+  const [value, setValue] = useState(source.get());
+  useEffect(() => {
+    setValue(() => source.get());
+    return source.follow((next) => setValue(() => next));
+  }, [source]);
+  return value;
+}

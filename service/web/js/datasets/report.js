@@ -1,0 +1,64 @@
+import { count } from "../core/format.js";
+import { html } from "../vendor.js";
+
+const MOST = 200;
+
+/** What the ingest has found: a contact sheet, warnings, classes, skipped files by reason, and duplicates. */
+export function Report({ dataset }) {
+  const { report } = dataset;
+  return html`${(report.warnings ?? []).map((text) => html`<div class="notice amber"><p>${text}.</p></div>`)}
+    <div class="report">
+      <section class="card">
+        <h2>Contact sheet</h2>
+        <a href=${sheet(dataset)} target="_blank" rel="noopener"><img class="sheet" src=${sheet(dataset)} alt=${`Thumbnails of images of ${dataset.name}`} loading="lazy" onError=${hide} /></a>
+      </section>
+      <${Skipped} report=${report} />
+      <${Classes} names=${report.class_names ?? []} total=${dataset.facts?.num_classes} />
+      <${Duplicates} duplicates=${report.duplicates} />
+    </div>`;
+}
+
+const sheet = (dataset) => `/v1/datasets/${dataset.id}/contact-sheet?v=${dataset.version}`;
+
+function hide(event) {
+  event.target.replaceWith("There is no contact sheet of this data set.");
+}
+
+function Skipped({ report }) {
+  const reasons = new Map();
+  for (const { path, reason } of report.skipped ?? []) reasons.set(reason, [...(reasons.get(reason) ?? []), path]);
+  const sorted = [...reasons].sort((one, other) => other[1].length - one[1].length);
+  return html`<section class="card">
+    <h2>Skipped files <span class="muted">${count(report.num_skipped ?? 0)}</span></h2>
+    ${sorted.length === 0 && html`<p class="muted">None: every image can be used.</p>`}
+    ${sorted.map(
+      ([reason, paths]) => html`<details>
+        <summary>${reason} <span class="badge">${count(paths.length)}</span></summary>
+        <ul class="paths" tabindex="0">${paths.slice(0, MOST).map((path) => html`<li><code>${path}</code></li>`)}${paths.length > MOST && html`<li class="muted">and ${count(paths.length - MOST)} more</li>`}</ul>
+      </details>`,
+    )}
+    ${report.num_ignored > 0 && html`<p class="muted">${report.num_ignored === 1 ? "1 other file is no image." : `${count(report.num_ignored)} other files are no images.`}</p>`}
+  </section>`;
+}
+
+function Classes({ names, total }) {
+  if (names.length === 0) return null;
+  return html`<section class="card">
+    <h2>Classes <span class="muted">${count(total ?? names.length)}</span></h2>
+    <p class="classes" tabindex="0">${names.slice(0, MOST).map((name) => html`<span class="tag small">${name}</span> `)}${names.length > MOST && html`<span class="muted">and more</span>`}</p>
+  </section>`;
+}
+
+function Duplicates({ duplicates }) {
+  const kinds = Object.entries(duplicates ?? {}).filter(([, found]) => found?.groups > 0);
+  if (!kinds.length) return null;
+  return html`<section class="card">
+    <h2>Duplicates</h2>
+    ${kinds.map(
+      ([kind, found]) => html`<details>
+        <summary>${kind === "equal" ? "Equal files" : "Similar images"} <span class="badge">${count(found.groups)}</span> <span class="muted">${count(found.superfluous)} superfluous, of ${count(found.checked)} compared</span></summary>
+        <ul class="paths" tabindex="0">${found.examples.map((paths) => html`<li>${paths.map((path) => html`<code>${path}</code> `)}</li>`)}</ul>
+      </details>`,
+    )}
+  </section>`;
+}

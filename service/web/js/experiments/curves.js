@@ -1,0 +1,34 @@
+import { get } from "../core/api.js";
+import { label } from "../core/format.js";
+import { useKeys } from "../core/keys.js";
+import { useResource } from "../core/resource.js";
+import { Panel } from "../charts/panel.js";
+import { chooseRange, CurveToolbar, viewOf } from "../charts/toolbar.js";
+import { html, useMemo } from "../vendor.js";
+
+const METRICS = ["knn_top1", "recall_at_1", "loss", "effective_rank", "embedding_rank"];
+const POINTS = 400;
+
+/** The mean of each variant over its seeds, and the range of these as a band. */
+export function Curves({ experiment, variants, query }) {
+  const view = { ...viewOf(query), time: false };
+  const metrics = [...new Set([...(experiment.metric ? [experiment.metric] : []), ...METRICS])];
+  const load = (metric, signal) => get(`/v1/experiments/${experiment.id}/curves`, { metric, max_points: POINTS }, signal);
+  const { data } = useResource((signal) => Promise.all(metrics.map((metric) => load(metric, signal))), [experiment.id], { every: experiment.done ? 0 : 15 });
+  const panels = useMemo(() => (data ?? []).map((curves) => panelOf(curves, variants)).filter((panel) => panel.x.length > 0), [data]);
+  useKeys({ z: () => chooseRange(null) });
+  if (!panels.length) return null;
+  return html`<${CurveToolbar} view=${view} onlySteps><span class="muted small">Mean of the seeds, and their range</span><//>
+    <div class="panels">${panels.map((panel) => html`<${Panel} key=${panel.id} ...${panel} view=${view} sync=${experiment.id} />`)}</div>`;
+}
+
+function panelOf({ metric, variants: curves }, variants) {
+  const x = [...new Set(curves.flatMap((curve) => curve.step))].sort((one, other) => one - other);
+  const lines = curves.map((curve) => {
+    const places = new Map(curve.step.map((step, index) => [step, index]));
+    const [values, low, high] = [curve.mean, curve.min, curve.max].map((column) => x.map((step) => column[places.get(step)] ?? null));
+    const { color } = variants.find((each) => each.name === curve.variant);
+    return { label: curve.variant, color, points: curve.step.length < 40, values, low, high };
+  });
+  return { id: metric, title: label(metric), x, lines };
+}

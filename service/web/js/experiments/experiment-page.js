@@ -1,0 +1,121 @@
+import { get, post, remove } from "../core/api.js";
+import { useEvents } from "../core/events.js";
+import { label, moment } from "../core/format.js";
+import { useResource } from "../core/resource.js";
+import { go, link } from "../core/router.js";
+import { may } from "../core/session.js";
+import { attempt } from "../core/toasts.js";
+import { COLORS } from "../charts/chart.js";
+import { Button } from "../ui/button.js";
+import { StatusChip } from "../ui/chip.js";
+import { Dialog } from "../ui/dialog.js";
+import { Facts } from "../ui/facts.js";
+import { Icon } from "../ui/icon.js";
+import { Failure, Loading } from "../ui/state.js";
+import { html, useEffect, useState } from "../vendor.js";
+import { Curves } from "./curves.js";
+import { Statuses } from "./experiments-page.js";
+import { valueOf, VariantTable } from "./variant-table.js";
+
+/** One experiment: what its figures allow to say, its jobs, the table and the curves. */
+export function ExperimentPage({ id, query }) {
+  const resource = useResource((signal) => get(`/v1/experiments/${encodeURIComponent(id)}`, {}, signal), [id], { every: (answer) => (answer?.done === false ? 10 : 0) });
+  const { data, error, reload } = resource;
+  useEvents((event) => event.type === "status" && data?.jobs.some((job) => job.id === event.job_id) && reload(), reload);
+  useEffect(() => {
+    if (data) document.title = `${data.name} · DASL`;
+  }, [data?.name]);
+  if (!data) return error ? html`<div class="page"><${Failure} error=${error} onRetry=${reload} /></div>` : html`<${Loading} what="the experiment" />`;
+  const variants = data.variants.map((variant, index) => ({ ...variant, color: COLORS[index % COLORS.length] }));
+  return html`<div class="page">
+    <${Head} experiment=${data} reload=${reload} />
+    <${Findings} results=${data.results} />
+    <${Jobs} experiment=${data} variants=${variants} />
+    <${VariantTable} experiment=${data} variants=${variants} query=${query} />
+    <${Curves} experiment=${data} variants=${variants} query=${query} />
+  </div>`;
+}
+
+function Head({ experiment, reload }) {
+  const [isAsked, setAsked] = useState(false);
+  const { id, name, done, jobs } = experiment;
+  const known = jobs.flatMap((job) => job.id ?? []).slice(0, 16).join(",");
+  const cancel = async () => {
+    if (await attempt(() => post(`/v1/experiments/${id}/cancel`), "Its jobs stop after their current step.")) reload();
+  };
+  const drop = async (query) => {
+    if (await attempt(() => remove(`/v1/experiments/${id}${query}`), "Deleted.")) go(["experiments"]);
+    setAsked(false);
+  };
+  return html`<header class="job-head">
+    <p class="crumbs"><a href=${link(["experiments"])}>Experiments</a> <span class="muted">/</span> <code class="muted">${id}</code></p>
+    <div class="title-line">
+      <h1>${name}</h1><${StatusChip} status=${done ? "done" : "running"} />
+      <span class="grow"></span>
+      <div class="actions">
+        <a class="button" href=${link(["compare"], { jobs: known, by: "variant" })}><${Icon} name="compare" /><span>Compare</span></a>
+        <a class="button" href=${link(["jobs"], { experiment: id })}><span>Its jobs</span></a>
+        ${may("submit") &&
+        html`${!done && html`<${Button} icon="stop" label="Cancel" kind="danger" onClick=${cancel} />`}
+          <${Button} icon="trash" label="Delete" kind="danger" onClick=${() => setAsked(true)} />`}
+      </div>
+    </div>
+    <${Facts}
+      items=${[
+        ["Jobs", html`<${Statuses} experiment=${experiment} />`],
+        ["Seeds", experiment.seeds.join(", ")],
+        ["Baseline", experiment.baseline],
+        ["Decided by", experiment.metric && label(experiment.metric)],
+        ["Data set", experiment.spec.dataset],
+        ["Submitted", moment(experiment.created_at)],
+      ]}
+    />
+    ${isAsked &&
+    html`<${Dialog}
+      title=${`Delete “${name}”?`}
+      onClose=${() => setAsked(false)}
+      footer=${html`<${Button} label="Keep all" onClick=${() => setAsked(false)} />
+        <${Button} label="Delete, keep its jobs" kind="danger" onClick=${() => drop("")} />
+        ${done && html`<${Button} label="Delete with its jobs" kind="danger" onClick=${() => drop("?jobs=true")} />`}`}
+    >
+      <p>The comparison is removed for good. ${done ? "With its jobs, so are their checkpoints, metrics, logs and files." : "Its jobs go on; once all have ended, they can be deleted with it."}</p>
+    <//>`}
+  </header>`;
+}
+
+function Findings({ results: { sentences, notes } }) {
+  if (!sentences.length && !notes.length) return null;
+  return html`<section class="card findings" aria-label="Findings">
+    ${sentences.map((sentence) => html`<p>${sentence}</p>`)} ${notes.map((note) => html`<p class="muted small">${note}</p>`)}
+  </section>`;
+}
+
+/** Variants by seeds: state and value of each job. */
+function Jobs({ experiment, variants }) {
+  const { seeds, jobs, results } = experiment;
+  const decided = results.metrics.find((each) => each.metric === results.metric);
+  const cell = (variant, seed) => {
+    const job = jobs.find((each) => each.variant === variant && each.seed === seed);
+    const value = decided?.variants.find((each) => each.variant === variant)?.values[seed];
+    if (!job) return html`<td class="muted">–</td>`;
+    const content = job.status === "succeeded" && value !== undefined ? valueOf(results.metric, value) : html`<${StatusChip} status=${job.status} />`;
+    return html`<td>${job.id ? html`<a href=${link(["jobs", job.id])} title=${job.status}>${content}</a>` : content}</td>`;
+  };
+  return html`<section class="card">
+    <h2>Jobs${results.metric ? html` <span class="muted">${label(results.metric)}</span>` : ""}</h2>
+    <div class="scroll-x" tabindex="0" role="region" aria-label="Jobs by variant and seed">
+      <table class="plain-table">
+        <thead><tr><th>Variant</th>${seeds.map((seed) => html`<th>Seed ${seed}</th>`)}<th>Changes</th></tr></thead>
+        <tbody>
+          ${variants.map(
+            ({ name, color, changes }) => html`<tr>
+              <th scope="row"><span class="mark" style=${{ "--mark": `var(${color})` }}></span>${name}</th>
+              ${seeds.map((seed) => cell(name, seed))}
+              <td class="why muted">${Object.keys(changes).length ? html`<code>${JSON.stringify(changes)}</code>` : "none"}</td>
+            </tr>`,
+          )}
+        </tbody>
+      </table>
+    </div>
+  </section>`;
+}

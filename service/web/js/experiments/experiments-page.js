@@ -1,0 +1,64 @@
+import { get } from "../core/api.js";
+import { useEvents } from "../core/events.js";
+import { ago, label, moment } from "../core/format.js";
+import { useResource } from "../core/resource.js";
+import { link } from "../core/router.js";
+import { Code } from "../ui/copy.js";
+import { Meter } from "../ui/meter.js";
+import { Empty, Loaded } from "../ui/state.js";
+import { html } from "../vendor.js";
+import { ExperimentPage } from "./experiment-page.js";
+
+/** `#/experiments` is the list, `#/experiments/EXPERIMENT` one of them. */
+export function ExperimentsPage({ rest, query }) {
+  return rest.length ? html`<${ExperimentPage} key=${rest[0]} id=${rest[0]} query=${query} />` : html`<${List} />`;
+}
+
+function List() {
+  const resource = useResource((signal) => get("/v1/experiments", { limit: 200 }, signal), [], { every: 20 });
+  useEvents((event) => event.type === "status" && resource.reload(), resource.reload);
+  return html`<div class="page">
+    <div class="page-head"><h1>Experiments</h1></div>
+    <${Loaded} resource=${resource} what="experiments">
+      ${({ data, has_more }) =>
+        data.length
+          ? html`<${Table} rows=${data} />${has_more && html`<p class="muted">The newest ${data.length}.</p>`}`
+          : html`<${Empty} title="No experiments yet">
+              <p>An experiment trains variants of a spec with the same seeds, and says in a sentence what their differences allow to say. Does DAR pay on your images?</p>
+              <${Code} text="dasl experiments submit examples/is-dar-worth-it.yaml --set dataset=birds" />
+            <//>`}
+    <//>
+  </div>`;
+}
+
+function Table({ rows }) {
+  return html`<div class="scroll-x card flush" tabindex="0" role="region" aria-label="Experiments">
+    <table class="plain-table">
+      <thead><tr><th>Name</th><th>Jobs</th><th>Variants</th><th class="right">Seeds</th><th>Decided by</th><th class="right">Created</th></tr></thead>
+      <tbody>
+        ${rows.map(
+          (row) => html`<tr key=${row.id}>
+            <td><a class="name" href=${link(["experiments", row.id])}>${row.name}</a></td>
+            <td><${Statuses} experiment=${row} /></td>
+            <td class="where" title=${row.variants.map((each) => each.name).join(", ")}>${row.variants.map((each) => each.name).join(", ")}</td>
+            <td class="right">${row.seeds.length}</td>
+            <td>${row.metric ? label(row.metric) : html`<span class="muted">not measured yet</span>`}</td>
+            <td class="right" title=${moment(row.created_at)}>${ago(row.created_at)}</td>
+          </tr>`,
+        )}
+      </tbody>
+    </table>
+  </div>`;
+}
+
+/** How many jobs of an experiment have ended, and how. */
+export function Statuses({ experiment }) {
+  const { statuses, name } = experiment;
+  const all = Object.values(statuses).reduce((sum, each) => sum + each, 0);
+  const ended = ["succeeded", "failed", "cancelled", "deleted"].reduce((sum, status) => sum + (statuses[status] ?? 0), 0);
+  const others = Object.entries(statuses).filter(([status, number]) => number && status !== "succeeded");
+  return html`<span class="progress">
+    <${Meter} value=${ended / (all || 1)} label=${`Jobs of ${name} that have ended`} tone=${statuses.failed ? "amber" : ""} />
+    <span class="progress-text"><span>${statuses.succeeded ?? 0} of ${all}</span><span class="muted">${others.map(([status, number]) => `${number} ${status.replaceAll("_", " ")}`).join(", ")}</span></span>
+  </span>`;
+}

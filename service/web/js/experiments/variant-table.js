@@ -1,0 +1,59 @@
+import { get } from "../core/api.js";
+import { label, number, percent } from "../core/format.js";
+import { useResource } from "../core/resource.js";
+import { setQuery } from "../core/router.js";
+import { Icon } from "../ui/icon.js";
+import { html } from "../vendor.js";
+
+const TONES = { better: "green", worse: "red" };
+const isShare = (metric) => /_top\d+$|^recall_at_|^nmi$|^pairwise_f1$/.test(metric);
+
+/** A value of a metric. */
+export const valueOf = (metric, value) => (isShare(metric) ? percent(value, 2) : number(value));
+
+/** A difference, in percentage points of a share. */
+const signed = (metric, value) => `${value > 0 ? "+" : ""}${isShare(metric) ? (value * 100).toFixed(2) : number(value)}`;
+
+/** Mean, spread and paired differences from the baseline, of the metric that is chosen. */
+export function VariantTable({ experiment, variants, query }) {
+  const { id, statuses, results } = experiment;
+  const { data } = useResource((signal) => get(`/v1/experiments/${id}/results`, {}, signal), [id, statuses.succeeded]);
+  const metrics = data?.metrics ?? results.metrics;
+  const shown = metrics.find((each) => each.metric === (query.get("metric") ?? results.metric)) ?? metrics[0];
+  if (!shown) return null;
+  const { metric } = shown;
+  const decides = metric === results.metric;
+  const interval = (pair) => (pair ? `${signed(metric, pair[0])} to ${signed(metric, pair[1])}` : "–");
+  const file = (format, title) => html`<a class="button" href=${`/v1/experiments/${id}/results?format=${format}`} download=${`${experiment.name}.${format === "csv" ? "csv" : "md"}`}><${Icon} name="download" /><span>${title}</span></a>`;
+  return html`<section class="card">
+    <header class="card-head">
+      <h2>Variants</h2>
+      <span class="actions">
+        <select aria-label="Metric" value=${metric} onChange=${(event) => setQuery({ metric: event.target.value })}>
+          ${metrics.map((each) => html`<option value=${each.metric} selected=${each.metric === metric}>${label(each.metric)}${each.metric === results.metric ? ", decides" : ""}</option>`)}
+        </select>
+        ${file("csv", "CSV")} ${file("markdown", "Markdown")}
+      </span>
+    </header>
+    <div class="scroll-x" tabindex="0" role="region" aria-label="Variants">
+      <table class="plain-table">
+        <thead><tr><th>Variant</th><th class="right">Seeds</th><th class="right">Mean</th><th class="right">Std</th><th class="right">Min</th><th class="right">Max</th><th class="right" title="With the same seed">Minus ${data?.baseline ?? results.baseline}${isShare(metric) ? ", points" : ""}</th><th class="right">95 %, t interval</th><th class="right" title="95 % bootstrap interval: too narrow with few seeds; the t interval decides">Range of resampled means</th><th>Verdict${decides ? "" : html` <span class="muted">(${label(results.metric)} decides)</span>`}</th></tr></thead>
+        <tbody>
+          ${shown.variants.map(({ variant, summary, difference, verdict }) => {
+            const { color } = variants.find((each) => each.name === variant) ?? {};
+            const cell = (value) => html`<td class="right">${value === undefined || value === null ? "–" : valueOf(metric, value)}</td>`;
+            return html`<tr>
+              <th scope="row"><span class="mark" style=${{ "--mark": `var(${color})` }}></span>${variant}</th>
+              <td class="right">${summary?.n ?? 0}</td>
+              ${cell(summary?.mean)}${cell(summary?.std)}${cell(summary?.min)}${cell(summary?.max)}
+              <td class="right">${difference ? signed(metric, difference.mean) : "–"}</td>
+              <td class="right">${interval(difference?.t_interval)}</td>
+              <td class="right">${interval(difference?.bootstrap_interval)}</td>
+              <td>${verdict && html`<span class=${`chip plain ${(decides && TONES[verdict]) || "gray"}`}>${verdict.replaceAll("_", " ")}</span>`}</td>
+            </tr>`;
+          })}
+        </tbody>
+      </table>
+    </div>
+  </section>`;
+}

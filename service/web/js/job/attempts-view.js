@@ -1,0 +1,29 @@
+import { get } from "../core/api.js";
+import { duration, moment } from "../core/format.js";
+import { useResource } from "../core/resource.js";
+import { link } from "../core/router.js";
+import { StatusChip } from "../ui/chip.js";
+import { Empty, Loaded } from "../ui/state.js";
+import { html } from "../vendor.js";
+
+/** The attempts of a job, the newest first, and why they failed. */
+export function AttemptsView({ job }) {
+  const resource = useResource(async (signal) => (await get(`/v1/jobs/${job.id}/attempts`, {}, signal)).data, [job.id, job.attempt, job.status]);
+  return html`<${Loaded} resource=${resource} what="attempts">
+    ${(rows) => (rows.length ? [...rows].reverse().map((row) => html`<${Attempt} key=${row.number} job=${job} row=${row} />`) : html`<${Empty} title="Not started yet" />`)}
+  <//>`;
+}
+
+function Attempt({ job, row }) {
+  const seconds = (Date.parse(row.finished_at ?? new Date().toISOString()) - Date.parse(row.created_at)) / 1000;
+  const tail = Array.isArray(row.error?.log_tail) ? row.error.log_tail.join("\n") : row.error?.log_tail;
+  return html`<section class="card attempt">
+    <h2>Attempt ${row.number} <${StatusChip} status=${row.state} /></h2>
+    <p class="muted">
+      ${moment(row.created_at)} · ${duration(seconds)}${row.workers ? ` · ${row.workers} ${row.workers === 1 ? "rank" : "ranks"}` : ""}
+      ${row.resume_checkpoint_id && html` · from <code>${row.resume_checkpoint_id}</code>`} · <a href=${link(["jobs", job.id, "log"], { attempt: String(row.number) })}>log</a>
+    </p>
+    ${row.stop_reason && html`<p>Stopped by the service: ${row.stop_reason}.</p>`}
+    ${row.error && html`<div class="notice red"><strong>${row.error.type}</strong><p>${row.error.message}</p>${tail && html`<details><summary>End of its log</summary><pre tabindex="0">${tail}</pre></details>`}</div>`}
+  </section>`;
+}

@@ -1,0 +1,95 @@
+import { get, patch, remove } from "../core/api.js";
+import { useEvents } from "../core/events.js";
+import { ago, bytes, moment, number, percent } from "../core/format.js";
+import { useResource } from "../core/resource.js";
+import { may } from "../core/session.js";
+import { attempt } from "../core/toasts.js";
+import { Button } from "../ui/button.js";
+import { Code } from "../ui/copy.js";
+import { confirm, Dialog } from "../ui/dialog.js";
+import { later } from "../ui/later.js";
+import { Empty, Loaded } from "../ui/state.js";
+import { html, useState } from "../vendor.js";
+
+const ModelRuns = later(async () => (await import("../models/model-runs.js")).ModelRuns);
+
+/** The checkpoints of a job, the newest first: download, pin, delete, load. */
+export function CheckpointsView({ job }) {
+  const resource = useResource(async (signal) => (await get(`/v1/jobs/${job.id}/checkpoints`, {}, signal)).data, [job.id]);
+  const [opened, setOpened] = useState(null);
+  useEvents((event) => event.job_id === job.id && event.type === "checkpoint" && resource.reload(), resource.reload);
+  return html`<${Loaded} resource=${resource} what="checkpoints">
+    ${(all) => {
+      const rows = all.filter((each) => each.state !== "deleted").reverse();
+      if (!rows.length) return html`<${Empty} title="No checkpoints"><p>They are saved at the ends of epochs, every few minutes, and when a job is paused.</p><//>`;
+      const best = bestOf(rows, job);
+      return html`<div class="scroll-x card flush" tabindex="0" role="region" aria-label="Checkpoints">
+          <table class="plain-table">
+            <thead><tr><th>Checkpoint</th><th class="right">Epoch</th><th class="right">Step</th><th class="right">k-NN</th><th class="right">Size</th><th>Saved</th><th></th></tr></thead>
+            <tbody>${rows.map((row) => html`<${Row} key=${row.id} row=${row} isBest=${row.id === best} onOpen=${() => setOpened(row)} reload=${resource.reload} />`)}</tbody>
+          </table>
+        </div>
+        <${ModelRuns} job=${job} checkpoints=${rows} />
+        ${opened && html`<${Files} checkpoint=${opened} onClose=${() => setOpened(null)} />`}`;
+    }}
+  <//>`;
+}
+
+function Row({ row, isBest, onOpen, reload }) {
+  const aliases = [row.final && "final", isBest && "best", ...(row.aliases ?? [])].filter(Boolean);
+  const pin = () => attempt(() => patch(`/v1/checkpoints/${row.id}`, { pinned: !row.pinned }), row.pinned ? "No longer kept for good." : "Kept, whatever the settings of the job.").then(reload);
+  const drop = async () => {
+    const agreed = await confirm({ title: "Delete the checkpoint?", text: `That of step ${row.step} is removed for good.`, action: "Delete", danger: true });
+    if (agreed && (await attempt(() => remove(`/v1/checkpoints/${row.id}`), "Deleted."))) reload();
+  };
+  return html`<tr>
+    <td><code>${row.id}</code> ${[...new Set(aliases)].map((alias) => html`<span class="tag small">${alias}</span>`)}</td>
+    <td class="right">${number(row.epoch)}</td>
+    <td class="right">${row.step}</td>
+    <td class="right">${row.metrics?.knn_top1 === undefined ? "–" : percent(row.metrics.knn_top1)}</td>
+    <td class="right">${bytes(row.files.reduce((sum, file) => sum + file.size, 0))}</td>
+    <td title=${moment(row.created_at)}>${ago(row.created_at)}</td>
+    <td class="row-actions">
+      <${Button} icon="download" label="Files and how to load them" quiet onClick=${onOpen} />
+      ${may("submit") &&
+      html`<${Button} icon="pin" label=${row.pinned ? "Unpin" : "Pin: keep it for good"} quiet pressed=${row.pinned} onClick=${pin} />
+        <${Button} icon="trash" label="Delete" quiet kind="danger" onClick=${drop} />`}
+    </td>
+  </tr>`;
+}
+
+function Files({ checkpoint, onClose }) {
+  return html`<${Dialog} title="Checkpoint files" onClose=${onClose} wide>
+    <ul class="files">
+      ${checkpoint.files.map(
+        (file) => html`<li><a href=${`/v1/checkpoints/${checkpoint.id}/files/${encodeURIComponent(file.name)}`} download=${file.name}>${file.name}</a><span class="muted">${bytes(file.size)}</span></li>`,
+      )}
+    </ul>
+    <h3>Download and verify</h3>
+    <${Code} text=${`dasl download ${checkpoint.id} -o checkpoint`} />
+    <h3>Load the backbone, in that folder</h3>
+    <${Code} text=${SNIPPET} />
+  <//>`;
+}
+
+// As in README.md.
+const SNIPPET = `import json, timm
+from safetensors.torch import load_file
+
+about = json.load(open("model.json"))
+model = timm.create_model(**about["timm"])
+# If the model card, README.md, has lines that replace the stem, add them here.
+model.load_state_dict(load_file("backbone.safetensors"))
+model.eval()`;
+
+/** The first of the checkpoints with the best metric, as `checkpoints.best_by` says, or k-NN, or R@1. */
+function bestOf(rows, job) {
+  const chosen = job.resolved?.checkpoints?.best_by;
+  const names = chosen ? [chosen] : ["knn_top1", "recall_at_1"];
+  const name = names.find((each) => rows.some((row) => typeof row.metrics?.[each] === "number"));
+  if (!name) return undefined;
+  const sign = name === "uniformity" ? -1 : 1;
+  const measured = rows.filter((row) => typeof row.metrics?.[name] === "number");
+  const sorted = measured.sort((one, other) => sign * (other.metrics[name] - one.metrics[name]) || one.step - other.step);
+  return sorted[0]?.id;
+}

@@ -1,0 +1,41 @@
+import { label, number, percent } from "../core/format.js";
+import { saveCsv } from "../charts/csv.js";
+import { Button } from "../ui/button.js";
+import { Empty, Loaded } from "../ui/state.js";
+import { html } from "../vendor.js";
+import { useEvaluations } from "./curves-view.js";
+
+const ORDER = ["linear_top1", "finetune_top1", "knn_top1", "recall_at_1", "instance_recall_at_1", "nmi", "effective_rank", "alignment", "uniformity"];
+
+/** A table of all evaluations, the newest first. */
+export function EvaluationsView({ job }) {
+  const evaluations = useEvaluations(job.id);
+  return html`<${Loaded} resource=${evaluations} what="evaluations">
+    ${(rows) => (rows.length ? html`<${Table} job=${job} rows=${rows} />` : html`<${Empty} title="Not evaluated yet"><p>Held-out images are evaluated before the first step, and as <code>evaluate.every_epochs</code> says.</p><//>`)}
+  <//>`;
+}
+
+function Table({ job, rows }) {
+  const names = [...new Set(rows.flatMap((row) => Object.keys(row.metrics).filter((name) => typeof row.metrics[name] === "number")))];
+  const rank = (name) => (ORDER.includes(name) ? ORDER.indexOf(name) : ORDER.length);
+  names.sort((one, other) => rank(one) - rank(other) || (one < other ? -1 : 1));
+  const newest = [...rows].sort((one, other) => other.step - one.step);
+  const save = () =>
+    saveCsv(`${job.name}-evaluations`, ["step", "epoch", "subject", ...names], newest.map((row) => [row.step, row.epoch, row.subject, ...names.map((name) => row.metrics[name])]));
+  return html`<div class="toolbar"><span class="grow"></span><${Button} icon="download" label="CSV" onClick=${save} /></div>
+    <div class="scroll-x" tabindex="0" role="region" aria-label="Evaluations">
+      <table class="plain-table">
+        <thead><tr><th>Subject</th><th class="right">Epoch</th><th class="right">Step</th>${names.map((name) => html`<th class="right">${label(name)}</th>`)}</tr></thead>
+        <tbody>
+          ${newest.map(
+            (row) => html`<tr>
+              <td>${row.subject}</td><td class="right">${number(row.epoch)}</td><td class="right">${row.step}</td>
+              ${names.map((name) => html`<td class="right">${isShare(name) ? percent(row.metrics[name], 2) : number(row.metrics[name])}</td>`)}
+            </tr>`,
+          )}
+        </tbody>
+      </table>
+    </div>`;
+}
+
+const isShare = (name) => /(_top\d+|recall_at_\d+)$/.test(name);

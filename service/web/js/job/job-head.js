@@ -1,0 +1,80 @@
+import { ago, duration, moment, number, percent } from "../core/format.js";
+import { go, link } from "../core/router.js";
+import { may } from "../core/session.js";
+import { act, ACTIONS, stateOf } from "../jobs/actions.js";
+import { JobProgress } from "../jobs/columns.js";
+import { Button } from "../ui/button.js";
+import { StatusChip, Tags } from "../ui/chip.js";
+import { Icon } from "../ui/icon.js";
+import { html, useState } from "../vendor.js";
+import { EditDialog } from "./edit-dialog.js";
+import { Waiting } from "./waiting.js";
+
+/** Name, state, headline figures, and what can be done. */
+export function JobHead({ job, onChange, reload }) {
+  const [isEdited, setEdited] = useState(false);
+  const run = async (name) => {
+    if (!(await act(name, [job]))) return;
+    if (name === "delete") go(["jobs"]);
+    else reload();
+  };
+  return html`<header class="job-head">
+    <p class="crumbs"><a href=${link(["jobs"])}>Jobs</a> <span class="muted">/</span> <code class="muted">${job.id}</code></p>
+    <div class="title-line">
+      <h1>${job.name}</h1>
+      <${StatusChip} status=${stateOf(job)} />
+      <${Tags} tags=${job.tags} onPick=${(tag) => go(["jobs"], { tag })} />
+      <span class="grow"></span>
+      <div class="actions">
+        <a class="button" href=${link(["compare"], { jobs: job.id })}><${Icon} name="compare" /><span>Compare</span></a>
+        ${may("submit") &&
+        html`${Object.entries(ACTIONS)
+            .filter(([, action]) => action.applies(job))
+            .map(([name, action]) => html`<${Button} key=${name} icon=${action.icon} label=${action.title} kind=${action.danger ? "danger" : ""} onClick=${() => run(name)} />`)}
+          <${Button} icon="copy" label="Clone" onClick=${() => go(["submit"], { clone: job.id })} />
+          <${Button} icon="edit" label="Edit" onClick=${() => setEdited(true)} />`}
+      </div>
+    </div>
+    ${job.status === "queued" && html`<${Waiting} job=${job} />`}
+    ${job.error && html`<${JobError} error=${job.error} />`}
+    <${Figures} job=${job} />
+    ${isEdited && html`<${EditDialog} job=${job} onClose=${() => setEdited(false)} onSaved=${onChange} />`}
+  </header>`;
+}
+
+function JobError({ error }) {
+  const tail = Array.isArray(error.log_tail) ? error.log_tail.join("\n") : error.log_tail;
+  return html`<div class="notice red" role="alert">
+    <strong>${error.type}</strong>
+    <p>${error.message}</p>
+    ${tail && html`<details><summary>End of the log</summary><pre tabindex="0">${tail}</pre></details>`}
+  </div>`;
+}
+
+function Figures({ job }) {
+  const progress = job.progress ?? {};
+  const took = job.started_at && (Date.parse(job.finished_at ?? new Date().toISOString()) - Date.parse(job.started_at)) / 1000;
+  const waits = progress.times?.data_wait;
+  const figures = [
+    ["Progress", html`<${JobProgress} job=${job} />`],
+    ["k-NN", known(progress.knn, percent)],
+    ["R@1", known(progress.recall_at_1, percent)],
+    ["Loss", known(progress.loss, number)],
+    ["Images/s", known(progress.images_per_second, number)],
+    ["Waiting for images", known(waits, (value) => percent(value, 0))],
+    ["Took", took && duration(took)],
+    ["Started", job.started_at ? html`<span title=${moment(job.started_at)}>${ago(job.started_at)}</span>` : null],
+    ["Data set", html`<a href=${link(["datasets", job.dataset.id])}>${job.dataset.name}</a><span class="muted"> v${job.dataset_version}</span>`],
+    ["Method", `${job.resolved?.method?.name ?? ""} · ${job.resolved?.backbone?.name ?? ""}`],
+    ["Experiment", job.experiment && html`<a href=${link(["experiments", job.experiment.id])}>${job.experiment.variant}</a><span class="muted"> seed ${job.experiment.seed}</span>`],
+    ["Submitted by", job.submitted_by],
+    ["Priority", job.priority || null],
+  ];
+  return html`<dl class="figures">
+    ${figures.filter(([, value]) => value !== null && value !== undefined && value !== 0).map(([name, value]) => html`<div><dt>${name}</dt><dd>${value}</dd></div>`)}
+  </dl>`;
+}
+
+function known(value, show) {
+  return value === null || value === undefined ? null : show(value);
+}

@@ -1,0 +1,88 @@
+import { get } from "../core/api.js";
+import { useEvents } from "../core/events.js";
+import { useResource } from "../core/resource.js";
+import { isFinal } from "../jobs/actions.js";
+import { later } from "../ui/later.js";
+import { Failure, Loading } from "../ui/state.js";
+import { Tabs } from "../ui/tabs.js";
+import { html, useEffect, useRef } from "../vendor.js";
+import { ArtifactsView } from "./artifacts-view.js";
+import { AttemptsView } from "./attempts-view.js";
+import { CheckpointsView } from "./checkpoints-view.js";
+import { CurvesView } from "./curves-view.js";
+import { EvaluationsView } from "./evaluations-view.js";
+import { EventsView } from "./events-view.js";
+import { JobHead } from "./job-head.js";
+import { LogView } from "./log-view.js";
+import { SettingsView } from "./settings-view.js";
+import { Verdict } from "./verdict.js";
+
+const PicturesView = later(async () => (await import("../pictures/pictures-view.js")).PicturesView);
+
+/** The views of a job, in the order of its tabs. */
+const VIEWS = {
+  curves: ["Curves", CurvesView],
+  evaluations: ["Evaluations", EvaluationsView],
+  pictures: ["Pictures", PicturesView],
+  log: ["Log", LogView],
+  settings: ["Settings", SettingsView],
+  checkpoints: ["Checkpoints", CheckpointsView],
+  files: ["Files", ArtifactsView],
+  attempts: ["Attempts", AttemptsView],
+  events: ["Events", EventsView],
+};
+
+/** One job. */
+export function JobPage({ id, view, query }) {
+  const job = useJob(id);
+  const events = useJobEvents(id);
+  if (!job.data) {
+    return job.error ? html`<div class="page"><${Failure} error=${job.error} onRetry=${job.reload} /></div>` : html`<${Loading} what="the job" />`;
+  }
+  const name = VIEWS[view] ? view : "curves";
+  const Shown = VIEWS[name][1];
+  const tabs = Object.entries(VIEWS).map(([path, [title]]) => [path, title, path === "attempts" && job.data.attempt > 1 ? job.data.attempt : ""]);
+  return html`<div class="page job">
+    <${JobHead} job=${job.data} onChange=${job.set} reload=${job.reload} />
+    <${Verdict} job=${job.data} events=${events} />
+    <${Tabs} path=${["jobs", id]} tabs=${tabs} shown=${name} />
+    <${Shown} job=${job.data} events=${events} query=${query} />
+  </div>`;
+}
+
+/** The job, kept current by its events, and while it runs every few seconds. */
+function useJob(id) {
+  const resource = useResource((signal) => get(`/v1/jobs/${encodeURIComponent(id)}`, {}, signal), [id], { every: pace });
+  const { data, reload } = resource;
+  useEvents((event) => event.job_id === id && reload(), reload);
+  useEffect(() => {
+    if (data) document.title = `${data.name} · DASL`;
+  }, [data?.name]);
+  return resource;
+}
+
+/** Seconds between two looks at a job. */
+function pace(job) {
+  if (!job || isFinal(job)) return 0;
+  return job.status === "queued" || job.status === "paused" ? 10 : 3;
+}
+
+/** All events of the job, the newest last; new ones are added as they happen. */
+function useJobEvents(id) {
+  const known = useRef([]);
+  const { data, reload } = useResource(
+    async (signal) => {
+      let more = true;
+      while (more) {
+        const after = known.current.at(-1)?.seq ?? 0;
+        const page = await get(`/v1/jobs/${encodeURIComponent(id)}/events`, { after, limit: 1000 }, signal);
+        known.current = [...known.current, ...page.data];
+        more = page.has_more;
+      }
+      return known.current;
+    },
+    [id],
+  );
+  useEvents((event) => event.job_id === id && reload(), reload);
+  return data ?? known.current;
+}

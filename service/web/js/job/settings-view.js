@@ -1,0 +1,51 @@
+import { get } from "../core/api.js";
+import { useResource } from "../core/resource.js";
+import { setQuery } from "../core/router.js";
+import { fieldsOf } from "../submit/spec.js";
+import { Icon } from "../ui/icon.js";
+import { html, useMemo } from "../vendor.js";
+import { flat, shown } from "./settings.js";
+
+/** Every setting as it was resolved, and which of them were chosen by "auto". */
+export function SettingsView({ job, query }) {
+  const text = query.get("find") ?? "";
+  const sent = flat(job.spec);
+  const { data: schema } = useResource(async (signal) => (await get("/v1/catalog/methods", {}, signal)).job_schema, []);
+  const fields = useMemo(() => (schema ? fieldsOf(schema, job.resolved) : new Map()), [schema, job.id]);
+  const rows = [...flat(job.resolved ?? job.spec)].map(([name, value]) => ({ name, value, origin: originOf(sent, fields, name) }));
+  const only = query.get("only");
+  const matching = rows.filter((row) => row.name.includes(text) && (!only || row.origin === only));
+  const sections = Map.groupBy ? Map.groupBy(matching, sectionOf) : grouped(matching);
+  return html`<div class="toolbar">
+      <span class="search"><${Icon} name="search" /><input type="search" aria-label="Search settings" placeholder="Search settings" value=${text} onInput=${(event) => setQuery({ find: event.target.value })} /></span>
+      <div class="segmented" role="group" aria-label="Which settings">
+        ${[["", "All"], ["set", "Set by you"], ["auto", "Automatic"]].map(
+          ([name, title]) => html`<button type="button" class="button" aria-pressed=${String((only ?? "") === name)} onClick=${() => setQuery({ only: name })}>${title}</button>`,
+        )}
+      </div>
+    </div>
+    <div class="settings">
+      ${[...sections].map(
+        ([section, entries]) => html`<section class="card">
+          <h2>${section}</h2>
+          <dl>${entries.map((row) => html`<div class=${row.origin}><dt>${row.name.startsWith(`${section}.`) ? row.name.slice(section.length + 1) : row.name}</dt><dd>${shown(row.value)}${row.origin !== "default" && html`<span class="origin">${row.origin}</span>`}</dd></div>`)}</dl>
+        </section>`,
+      )}
+    </div>
+    ${matching.length === 0 && html`<p class="placeholder muted">No setting matches.</p>`}`;
+}
+
+/** Who chose a value: the person, "auto", or the default. */
+function originOf(sent, fields, name) {
+  const given = sent.get(name) ?? (sent.has(name) ? null : fields.get(name)?.default);
+  if (given === "auto") return "auto";
+  return sent.has(name) ? "set" : "default";
+}
+
+const sectionOf = (row) => (row.name.includes(".") ? row.name.split(".")[0] : "job");
+
+function grouped(rows) {
+  const sections = new Map();
+  for (const row of rows) sections.set(sectionOf(row), [...(sections.get(sectionOf(row)) ?? []), row]);
+  return sections;
+}

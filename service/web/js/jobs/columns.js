@@ -1,0 +1,75 @@
+import { ago, count, duration, moment, number, percent } from "../core/format.js";
+import { link } from "../core/router.js";
+import { StatusChip, VerdictChip } from "../ui/chip.js";
+import { Meter } from "../ui/meter.js";
+import { html } from "../vendor.js";
+import { stateOf } from "./actions.js";
+
+/**
+ * Columns of the table of jobs.
+ * `sort` is the field by which the server orders; the first click chooses the order that `down` says.
+ * @type {{id: string, title: string, width: string, sort?: string, right?: boolean, hidden?: boolean,
+ *   cell: (job: object) => unknown}[]}
+ */
+export const COLUMNS = [
+  { id: "name", title: "Name", width: "minmax(180px, 2.2fr)", sort: "name", cell: (job) => html`<${Name} job=${job} />` },
+  { id: "status", title: "State", width: "104px", sort: "status", cell: (job) => html`<${StatusChip} status=${stateOf(job)} />` },
+  { id: "progress", title: "Progress", width: "minmax(150px, 1fr)", cell: (job) => html`<${JobProgress} job=${job} />` },
+  { id: "knn", title: "k-NN", width: "72px", right: true, sort: "best.knn_top1", cell: (job) => share(job.progress?.knn) },
+  { id: "recall", title: "R@1", width: "72px", right: true, sort: "best.recall_at_1", cell: (job) => share(job.progress?.recall_at_1) },
+  { id: "loss", title: "Loss", width: "72px", right: true, cell: (job) => number(job.progress?.loss) },
+  { id: "verdict", title: "Verdict", width: "108px", cell: (job) => html`<${VerdictChip} verdict=${job.verdict} />` },
+  { id: "method", title: "Method", width: "minmax(110px, .8fr)", sort: "method", cell: (job) => html`<${Method} job=${job} />` },
+  { id: "dataset", title: "Data set", width: "minmax(90px, .8fr)", cell: (job) => job.dataset?.name },
+  { id: "created", title: "Created", width: "96px", right: true, sort: "created_at", cell: (job) => html`<span title=${moment(job.created_at)}>${ago(job.created_at)}</span>` },
+  { id: "experiment", title: "Experiment", width: "minmax(110px, .8fr)", hidden: true, cell: (job) => html`<${Place} place=${job.experiment} />` },
+  { id: "by", title: "By", width: "minmax(80px, .6fr)", hidden: true, cell: (job) => job.submitted_by ?? html`<span class="muted">–</span>` },
+  { id: "took", title: "Took", width: "92px", right: true, hidden: true, cell: (job) => took(job) },
+  { id: "speed", title: "Images/s", width: "80px", right: true, hidden: true, cell: (job) => number(job.progress?.images_per_second) },
+  { id: "priority", title: "Priority", width: "72px", right: true, hidden: true, sort: "priority", cell: (job) => job.priority },
+  { id: "restarts", title: "Restarts", width: "76px", right: true, hidden: true, cell: (job) => count(job.restarts) },
+  { id: "id", title: "Id", width: "220px", hidden: true, cell: (job) => html`<code>${job.id}</code>` },
+];
+
+const share = (value) => (value === null || value === undefined ? html`<span class="muted">–</span>` : percent(value));
+
+function took(job) {
+  if (!job.started_at) return "–";
+  return duration((Date.parse(job.finished_at ?? new Date().toISOString()) - Date.parse(job.started_at)) / 1000);
+}
+
+function Name({ job }) {
+  const tags = Object.entries(job.tags ?? {});
+  return html`<a class="name" href=${link(["jobs", job.id])}>${job.name}</a>
+    ${tags.slice(0, 3).map(([key, value]) => html`<span class="tag small" title=${`${key}: ${value}`}>${value}</span>`)}
+    ${tags.length > 3 && html`<span class="muted small">+${tags.length - 3}</span>`}`;
+}
+
+function Place({ place }) {
+  if (!place) return html`<span class="muted">–</span>`;
+  return html`<a href=${link(["experiments", place.id])}>${place.variant}</a> <span class="muted">seed ${place.seed}</span>`;
+}
+
+function Method({ job }) {
+  return html`<span title=${`${job.method} · ${job.backbone}`}>${job.method} <span class="muted">${job.backbone}</span></span>`;
+}
+
+/** How far a job is, and how long it will take. */
+export function JobProgress({ job }) {
+  const progress = job.progress ?? {};
+  const isLive = ["running", "starting", "pausing", "cancelling", "retry_wait", "paused"].includes(job.status);
+  const text = progressText(progress);
+  if (!isLive) return html`<span class="muted">${job.status === "queued" ? "" : text}</span>`;
+  const value = progress.total_steps ? progress.step / progress.total_steps : 0;
+  const left = job.status === "running" && progress.eta_seconds ? duration(progress.eta_seconds) : "";
+  return html`<span class="progress">
+    <${Meter} value=${value} label=${`Progress of ${job.name}`} tone=${job.status === "paused" ? "amber" : ""} />
+    <span class="progress-text"><span>${text}</span><span class="muted" title="Estimated time left">${left}</span></span>
+  </span>`;
+}
+
+function progressText({ epoch, epochs, step, images_read, images_total }) {
+  if (!step && images_total) return `reading ${percent(images_read / images_total, 0)}`;
+  if (epochs) return `${Number((epoch ?? 0).toFixed(1))} / ${epochs} ep.`;
+  return step ? `step ${count(step)}` : "";
+}

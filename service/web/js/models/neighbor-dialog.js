@@ -1,0 +1,73 @@
+import { get, request } from "../core/api.js";
+import { number } from "../core/format.js";
+import { useResource } from "../core/resource.js";
+import { addressOf } from "../job/artifacts-view.js";
+import { Button } from "../ui/button.js";
+import { Dialog } from "../ui/dialog.js";
+import { Failure } from "../ui/state.js";
+import { Thumbnail } from "../ui/thumbnail.js";
+import { html, useEffect, useRef, useState } from "../vendor.js";
+
+const NUMBER = 12;
+const SECONDS = 2;
+
+/** The images of the newest embedding that are nearest to a file, or to one of them by its key. */
+export function NeighborDialog({ job, checkpoint, onClose, onEmbed }) {
+  const [key, setKey] = useState("");
+  const [file, setFile] = useState(/** @type {File | null} */ (null));
+  const [state, setState] = useState({ answer: null, error: null, starts: false });
+  const thumbnails = useResource((signal) => thumbnailsOf(job, signal), [job.id]);
+  const closed = useRef(new AbortController());
+  useEffect(() => () => closed.current.abort(), []);
+  const ask = async () => {
+    setState({ answer: null, error: null, starts: false });
+    const path = `/v1/checkpoints/${checkpoint.id}/neighbors`;
+    const { signal } = closed.current;
+    const send = () => (file ? request(path, { method: "POST", query: { k: NUMBER }, file, signal }) : get(path, { image: key, k: NUMBER }, signal));
+    while (!signal.aborted) {
+      try {
+        setState({ answer: await send(), error: null, starts: false });
+        return;
+      } catch (error) {
+        if (signal.aborted) return;
+        if (error.type !== "search-starting") return void setState({ answer: null, error, starts: false });
+        // The process that answers takes some seconds to start.
+        setState({ answer: null, error: null, starts: true });
+        await new Promise((resolve) => setTimeout(resolve, SECONDS * 1000));
+      }
+    }
+  };
+  const { answer, error, starts } = state;
+  return html`<${Dialog} title="Neighbors of an image" onClose=${onClose} wide>
+    <div class="form">
+      <label>An image of this machine, at most 16 MB<input type="file" accept="image/*" onChange=${(event) => setFile(event.target.files[0] ?? null)} /></label>
+      <label>Or the key of an image of the embedding<input value=${key} placeholder="class-1/12.png" disabled=${file !== null} onInput=${(event) => setKey(event.target.value)} /></label>
+      <${Button} icon="search" label="Search" kind="primary" disabled=${!file && !key} onClick=${ask} />
+    </div>
+    ${starts && html`<p class="muted" role="status"><span class="spinner"></span> The search starts; this takes some seconds …</p>`}
+    ${error && html`<${Failure} error=${error} />${error.type === "no-embedding" && html`<${Button} label="Embed a data set" onClick=${onEmbed} />`}`}
+    ${answer && html`<${Found} neighbors=${answer.neighbors} thumbnails=${answer.dataset_id === job.dataset.id ? thumbnails.data : null} />`}
+  <//>`;
+}
+
+function Found({ neighbors, thumbnails }) {
+  return html`<ol class="nearest" aria-label="Neighbors">
+    ${neighbors.map(({ key, label, similarity }) => {
+      const index = thumbnails?.places.get(key);
+      return html`<li>
+        ${index !== undefined && html`<${Thumbnail} sheet=${thumbnails.sheet} index=${index} name=${key} />`}
+        <span><code>${key}</code>${label !== null && html` <span class="muted">${label}</span>`}</span>
+        <span title="Cosine similarity">${number(similarity)}</span>
+      </li>`;
+    })}
+  </ol>`;
+}
+
+/** The thumbnails of the job's map, which has some of its images; null without one. */
+async function thumbnailsOf(job, signal) {
+  const { data } = await get(`/v1/jobs/${job.id}/artifacts`, {}, signal);
+  const [index, sheet] = ["thumbnails.json", "thumbnails.webp"].map((name) => data.find((each) => each.name === name));
+  if (!index || !sheet) return null;
+  const { keys, columns } = await get(addressOf(job, index), {}, signal);
+  return { sheet: { address: addressOf(job, sheet), columns }, places: new Map(keys.map((key, place) => [key, place])) };
+}

@@ -1,0 +1,79 @@
+import { get, post } from "../core/api.js";
+import { useResource } from "../core/resource.js";
+import { say } from "../core/toasts.js";
+import { Button } from "../ui/button.js";
+import { Dialog } from "../ui/dialog.js";
+import { FieldProblem, otherProblems } from "../ui/field-problem.js";
+import { Failure } from "../ui/state.js";
+import { html, useState } from "../vendor.js";
+
+const FEATURES = { pooled: "pooled: what training evaluates", cls: "cls: the class token of a transformer", patch: "patch: a vector for each patch" };
+
+/** @type {Record<string, {title: string, about: string, action: string, fields: object, body: (fields: object) => object}>} */
+const KINDS = {
+  evaluations: {
+    title: "Evaluate on a data set",
+    about: "Measures what training measures of held-out images, beside raw pixels.",
+    action: "Evaluate",
+    fields: { dataset: "", all: false, linear: false },
+    body: ({ dataset, all, linear }) => ({ dataset, settings: { linear, ...(all ? { holdout: null } : {}) } }),
+  },
+  embeddings: {
+    title: "Embed a data set",
+    about: "Writes a vector for each image. Neighbors of an image are searched in the newest embedding.",
+    action: "Embed",
+    fields: { dataset: "", features: "pooled", format: "parquet", dtype: "float32", normalize: false },
+    body: (fields) => fields,
+  },
+  exports: {
+    title: "Export the backbone",
+    about: "Converts the backbone to another format, for programs without DASL.",
+    action: "Export",
+    fields: { format: "onnx" },
+    body: (fields) => fields,
+  },
+};
+
+/** Asks what a finished model should do, and requests it. @param {{kind: "evaluations"|"embeddings"|"exports"}} props */
+export function RunDialog({ kind, checkpoint, onClose, onDone }) {
+  const { title, about, action, fields: initial, body } = KINDS[kind];
+  const [fields, setFields] = useState(initial);
+  const [error, setError] = useState(null);
+  const { data } = useResource((signal) => get("/v1/datasets", { limit: 200 }, signal), []);
+  const ready = (data?.data ?? []).filter((dataset) => dataset.state === "ready").map((dataset) => dataset.name);
+  const set = (name) => (event) => setFields({ ...fields, [name]: event.target.type === "checkbox" ? event.target.checked : event.target.value });
+  const chosen = { ...fields, ...("dataset" in fields ? { dataset: fields.dataset || ready[0] } : {}) };
+  const send = async () => {
+    setError(null);
+    try {
+      const run = await post(`/v1/checkpoints/${checkpoint.id}/${kind}`, body(chosen));
+      say(run.state === "succeeded" ? "The same was done before: here it is." : "Queued.");
+    } catch (problem) {
+      setError(problem);
+      return;
+    }
+    onDone();
+    onClose();
+  };
+  const choice = (name, label, options) => html`<label>${label}
+    <select value=${chosen[name]} onChange=${set(name)}>${Object.entries(options).map(([value, text]) => html`<option value=${value} selected=${value === chosen[name]}>${text}</option>`)}</select>
+    <${FieldProblem} error=${error} field=${name} />
+  </label>`;
+  const check = (name, text) => html`<label class="inline"><input type="checkbox" checked=${fields[name]} onChange=${set(name)} />${text}</label>`;
+  const same = (...names) => Object.fromEntries(names.map((name) => [name, name]));
+  const others = otherProblems(error, Object.keys(initial));
+  return html`<${Dialog}
+    title=${title}
+    onClose=${onClose}
+    footer=${html`<${Button} label="Cancel" onClick=${onClose} /><${Button} label=${action} kind="primary" disabled=${"dataset" in fields && !ready.length} onClick=${send} />`}
+  >
+    <p class="muted">${about}</p>
+    <div class="form">
+      ${"dataset" in fields && choice("dataset", "Data set", same(...ready))}
+      ${kind === "evaluations" && html`${check("linear", "Also train a linear probe")} ${check("all", "Evaluate all images, compared with one another")}`}
+      ${kind === "embeddings" && html`${choice("features", "Features", FEATURES)} ${choice("format", "Format", same("parquet", "safetensors"))} ${choice("dtype", "Numbers", same("float32", "float16"))} ${check("normalize", "Scale each vector to length 1")}`}
+      ${kind === "exports" && choice("format", "Format", same("onnx", "torch-export", "hf", "transformers"))}
+      ${others && html`<${Failure} error=${others} />`}
+    </div>
+  <//>`;
+}

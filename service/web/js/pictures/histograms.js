@@ -1,0 +1,83 @@
+import { number } from "../core/format.js";
+import { useStore } from "../core/store.js";
+import { theme } from "../core/theme.js";
+import { html, useEffect, useRef } from "../vendor.js";
+import { when } from "./pictures-view.js";
+
+const ROWS = 96;
+
+/** How distances and norms of the embeddings are distributed at each evaluation. */
+export function Histograms({ data, step }) {
+  const { distances, norms } = data;
+  const between = distances.between === "classes" ? "images of different classes" : "different images";
+  return html`<div class="report">
+    <${HeatMap} title="Distances of embeddings" about=${`Between ${between}, after normalization, from 0 to 2: what DAR makes equal`} rows=${distances.evaluations} step=${step} />
+    <${HeatMap} title="Norms of embeddings" about="Of held-out images, before normalization: what SEC makes equal" rows=${norms.evaluations} step=${step} />
+  </div>`;
+}
+
+/** A column for each evaluation, darker where more values are, and a line through the means. */
+function HeatMap({ title, about, rows, step }) {
+  const canvas = useRef(null);
+  const shade = useStore(theme);
+  const low = Math.min(...rows.map((row) => row.low));
+  const high = Math.max(...rows.map((row) => row.high));
+  useEffect(() => {
+    if (rows.length) draw(canvas.current, rows, low, high, step);
+  }, [rows, step, shade]);
+  if (!rows.length) return null;
+  const [first, last] = [rows[0], rows.at(-1)];
+  const summary = `${title}: mean ${number(first.mean)} at the start, ${number(last.mean)} at ${when(last).toLowerCase()}`;
+  return html`<section class="card">
+    <h2>${title}</h2>
+    <p class="muted small">${about}. The line is their mean.</p>
+    <div class="heat">
+      <span class="muted small">${number(high)}</span>
+      <canvas ref=${canvas} role="img" aria-label=${summary}></canvas>
+      <span class="muted small bottom">${number(low)}</span>
+      <div class="ends muted small"><span>${when(first)} · mean ${number(first.mean)}</span><span>${when(last)} · mean ${number(last.mean)}</span></div>
+    </div>
+  </section>`;
+}
+
+function draw(canvas, rows, low, high, step) {
+  const style = getComputedStyle(canvas);
+  const context = canvas.getContext("2d");
+  [canvas.width, canvas.height] = [canvas.clientWidth * devicePixelRatio, ROWS * 2 * devicePixelRatio];
+  const [wide, tall] = [canvas.width / rows.length, 2 * devicePixelRatio];
+  const span = high - low || 1;
+  const height = ROWS * tall;
+  const at = (value) => height * (1 - (value - low) / span);
+  context.fillStyle = style.getPropertyValue("--c1");
+  rows.forEach((row, column) => {
+    const densities = Array.from({ length: ROWS }, (_, place) => density(row, low + (place / ROWS) * span, span / ROWS));
+    const most = Math.max(...densities) || 1;
+    densities.forEach((value, place) => {
+      context.globalAlpha = value / most;
+      context.fillRect(column * wide, height - (place + 1) * tall, wide, tall);
+    });
+  });
+  context.globalAlpha = 1;
+  context.strokeStyle = style.getPropertyValue("--c2");
+  context.lineWidth = 2 * devicePixelRatio;
+  context.beginPath();
+  rows.forEach((row, column) => context.lineTo((column + 0.5) * wide, at(row.mean)));
+  context.stroke();
+  const chosen = Math.max(0, rows.findLastIndex((row) => row.step <= step));
+  context.strokeStyle = style.getPropertyValue("--text");
+  context.lineWidth = 1;
+  context.strokeRect(chosen * wide + 0.5, 0.5, wide - 1, height - 1);
+}
+
+/** The count of a row between `from` and `from + width`, as if each of its bins were filled evenly. */
+function density({ low, high, counts }, from, width) {
+  const bin = (high - low) / counts.length;
+  if (!(bin > 0)) return 0;
+  let sum = 0;
+  for (let index = Math.max(0, Math.floor((from - low) / bin)); index < counts.length; index++) {
+    const start = low + index * bin;
+    if (start >= from + width) break;
+    sum += (counts[index] * Math.max(0, Math.min(start + bin, from + width) - Math.max(start, from))) / bin;
+  }
+  return sum;
+}

@@ -1,0 +1,104 @@
+import { FieldProblem } from "../ui/field-problem.js";
+import { html } from "../vendor.js";
+import { Field } from "./field.js";
+import { accepted, followed, propertiesOf, settingAt, withSetting } from "./spec.js";
+
+/** What most people choose; all else has defaults that fit. */
+const ESSENTIAL = [
+  ["name"],
+  ["dataset"],
+  ["method", "name"],
+  ["backbone", "name"],
+  ["backbone", "image_size"],
+  ["train", "epochs"],
+  ["train", "batch_size"],
+  ["train", "seed"],
+  ["resources", "workers"],
+  ["resources", "gpus_per_worker"],
+];
+const TITLES = { dar: "DAR: difference alignment", sec: "SEC: spherical embedding", rivals: "Rival regularizers" };
+
+/** A form made from the JSON Schema of a job. */
+export function SpecForm({ schema, spec, known, isClone, error, onChange }) {
+  const set = (path, value) => onChange(withSetting(spec, path, value));
+  const shared = { root: schema, spec, error, set };
+  const suggestions = {
+    "backbone.name": known.backbones.map((each) => each.name),
+  };
+  const choices = {
+    dataset: known.datasets.map((each) => each.name),
+    "method.name": known.catalog.data.map((each) => each.name).sort(),
+  };
+  const isEssential = (path) => ESSENTIAL.some((each) => each.join(".") === path);
+  const sections = Object.entries(schema.properties).filter(([name]) => isSection(schema, name));
+  const single = Object.entries(schema.properties).filter(([name]) => !isSection(schema, name) && !isEssential(name));
+  return html`<section class="card form-grid">
+      ${ESSENTIAL.map((path) => {
+        const name = path.join(".");
+        return html`<${Field}
+          key=${name}
+          ...${shared}
+          path=${path}
+          schema=${schemaAt(schema, path, spec)}
+          choices=${choices[name]}
+          suggestions=${suggestions[name]}
+          disabled=${isClone && name === "dataset"}
+        />`;
+      })}
+    </section>
+    ${sections.map(([name, described]) => html`<${Section} key=${name} name=${name} described=${described} shared=${shared} skip=${isEssential} />`)}
+    <details class="card">
+      <summary>Job</summary>
+      <div class="form-grid">${single.map(([name, described]) => html`<${Field} key=${name} ...${shared} path=${[name]} schema=${described} />`)}</div>
+    </details>`;
+}
+
+/** A section of settings, closed at first unless something in it is set or wrong. */
+function Section({ name, described, shared, skip, path = [name] }) {
+  const { root, spec, error, set } = shared;
+  const form = followed(root, described);
+  const { section, isNullable } = accepted(root, described);
+  const value = settingAt(spec, path);
+  const isOn = !isNullable || (value !== null && value !== undefined);
+  const properties = form.discriminator ? propertiesOf(root, form, value) : (section?.properties ?? {});
+  const dotted = path.join(".");
+  const isWrong = (error?.errors ?? []).some((each) => each.field === dotted || each.field.startsWith(`${dotted}.`));
+  const changed = Object.keys(value ?? {}).filter((key) => !skip(`${dotted}.${key}`)).length;
+  const entries = Object.entries(properties).filter(([key]) => !skip(`${dotted}.${key}`));
+  return html`<details class=${path.length === 1 ? "card" : "nested"} open=${isWrong || (isNullable && isOn) || undefined}>
+    <summary>${TITLES[name] ?? title(name)}${changed > 0 && html`<span class="badge">${changed} set</span>`}${isNullable && html`<span class="muted"> ${isOn ? "on" : "off"}</span>`}</summary>
+    ${form.description && html`<p class="hint">${form.description.split("\n")[0]}</p>`}
+    ${isNullable &&
+    html`<label class="check"><input type="checkbox" checked=${isOn} onChange=${(event) => set(path, event.target.checked ? {} : undefined)} />Use it</label><${FieldProblem} error=${error} field=${dotted} />`}
+    ${isOn &&
+    html`<div class="form-grid">
+      ${entries.map(([key, schema]) => {
+        const inner = [...path, key];
+        if (isNested(root, schema)) return html`<${Section} key=${key} name=${key} described=${schema} shared=${shared} skip=${skip} path=${inner} />`;
+        return html`<${Field} key=${key} ...${shared} path=${inner} schema=${schema} />`;
+      })}
+    </div>`}
+  </details>`;
+}
+
+function isNested(root, schema) {
+  return followed(root, schema).discriminator !== undefined || accepted(root, schema).section !== undefined;
+}
+
+const isSection = (root, name) => isNested(root, root.properties[name]);
+
+function title(name) {
+  const text = name.replaceAll("_", " ");
+  return text.charAt(0).toUpperCase() + text.slice(1);
+}
+
+function schemaAt(root, path, spec) {
+  let schema = root;
+  const passed = [];
+  for (const name of path) {
+    const form = followed(root, schema);
+    schema = propertiesOf(root, accepted(root, form).section ?? form, settingAt(spec, passed))[name] ?? {};
+    passed.push(name);
+  }
+  return schema;
+}

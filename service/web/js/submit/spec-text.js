@@ -1,0 +1,29 @@
+import { html, useEffect, useState } from "../vendor.js";
+
+/** The spec as YAML, or JSON, which is YAML too. */
+export function SpecText({ spec, onChange }) {
+  const [yaml, setYaml] = useState(null);
+  const [text, setText] = useState("");
+  const [problem, setProblem] = useState("");
+  useEffect(() => {
+    // Only here is the parser needed.
+    void import("../../vendor/js-yaml.js").then((library) => {
+      setText(library.dump(spec));
+      setYaml(() => library);
+    });
+  }, []);
+  if (!yaml) return null;
+  const typed = (event) => {
+    setText(event.target.value);
+    try {
+      const parsed = yaml.load(event.target.value);
+      if (parsed === null || typeof parsed !== "object" || Array.isArray(parsed)) throw new Error("a spec is a mapping of settings");
+      setProblem("");
+      onChange(parsed);
+    } catch (error) {
+      setProblem(error.message);
+    }
+  };
+  return html`<textarea class="spec-text" aria-label="Settings as YAML" spellcheck=${false} rows="30" value=${text} onInput=${typed}></textarea>
+    ${problem && html`<p class="field-problem" role="alert">${problem}</p>`}`;
+}

@@ -1,0 +1,99 @@
+import { get, post } from "../core/api.js";
+import { useResource } from "../core/resource.js";
+import { go, link } from "../core/router.js";
+import { say } from "../core/toasts.js";
+import { Views } from "../datasets/views.js";
+import { Button } from "../ui/button.js";
+import { otherProblems } from "../ui/field-problem.js";
+import { Empty, Failure, Loaded } from "../ui/state.js";
+import { html, useMemo, useState } from "../vendor.js";
+import { Estimate } from "./estimate.js";
+import { SpecForm } from "./spec-form.js";
+import { SpecText } from "./spec-text.js";
+import { changesOf, fieldsOf } from "./spec.js";
+import { useValidation } from "./validation.js";
+
+/** `#/submit`, `#/submit?dataset=NAME` and `#/submit?clone=JOB`: the settings of a new job. */
+export function SubmitPage({ query }) {
+  const cloned = query.get("clone");
+  const resource = useResource((signal) => load(cloned, signal), [cloned]);
+  return html`<div class="page submit">
+    <${Loaded} resource=${resource} what="the settings">
+      ${(known) =>
+        known.datasets.length === 0
+          ? html`<${Empty} title="No data set is ready"><p><a class="button primary" href=${link(["datasets"], { add: "1" })}>Add a data set</a></p><//>`
+          : html`<${Form} key=${cloned} known=${known} dataset=${query.get("dataset")} />`}
+    <//>
+  </div>`;
+}
+
+async function load(cloned, signal) {
+  const [catalog, backbones, datasets, job] = await Promise.all([
+    get("/v1/catalog/methods", {}, signal),
+    get("/v1/catalog/backbones", {}, signal),
+    get("/v1/datasets", { limit: 200 }, signal),
+    cloned ? get(`/v1/jobs/${encodeURIComponent(cloned)}`, {}, signal) : null,
+  ]);
+  return { catalog, backbones: backbones.data, datasets: datasets.data.filter((each) => each.state === "ready"), job };
+}
+
+function Form({ known, dataset }) {
+  const { job, catalog, datasets } = known;
+  const [spec, setSpec] = useState(() => job?.spec ?? { dataset: dataset ?? datasets[0]?.name });
+  const [isText, setText] = useState(false);
+  const [start, setStart] = useState("newest");
+  const [refusal, setRefusal] = useState(null);
+  const { answer, error: invalid } = useValidation(spec);
+  const schema = catalog.job_schema;
+  const error = refusal ?? invalid;
+  const names = useMemo(() => [...fieldsOf(schema, spec).keys()], [schema, spec]);
+  const others = isText ? error : otherProblems(error, names);
+  const change = (next) => {
+    setRefusal(null);
+    setSpec(next);
+  };
+  const submit = async () => {
+    const key = crypto.getRandomValues(new Uint32Array(4)).join("-");
+    try {
+      const checkpoint = start === "scratch" ? null : start;
+      const made = job
+        ? await post(`/v1/jobs/${job.id}/clone`, { changes: changesOf(job.spec, spec, schema), checkpoint }, key)
+        : await post("/v1/jobs", spec, key);
+      say("Submitted.");
+      for (const warning of made.warnings ?? []) say(warning);
+      go(["jobs", made.id]);
+    } catch (problem) {
+      setRefusal(problem);
+    }
+  };
+  const chosen = datasets.find((each) => each.id === spec.dataset || each.name === String(spec.dataset).split("@")[0]);
+  return html`<div class="page-head">
+      <h1>${job ? html`Clone of <a href=${link(["jobs", job.id])}>${job.name}</a>` : "New job"}</h1>
+      <span class="grow"></span>
+      <div class="segmented" role="group" aria-label="How settings are shown">
+        <${Button} label="Form" pressed=${!isText} onClick=${() => setText(false)} />
+        <${Button} label="YAML" pressed=${isText} onClick=${() => setText(true)} />
+      </div>
+    </div>
+    ${job && html`<${Start} value=${start} onChange=${setStart} />`}
+    <div class="submit-columns">
+      <div>${isText ? html`<${SpecText} spec=${spec} onChange=${change} />` : html`<${SpecForm} schema=${schema} spec=${spec} known=${known} isClone=${job !== null} error=${error} onChange=${change} />`}</div>
+      <aside>
+        ${others && html`<${Failure} error=${others} />`}
+        ${error && !others && html`<div class="notice red"><strong>${error.errors.length} ${error.errors.length === 1 ? "setting needs" : "settings need"} a change</strong><p>See the marked ${error.errors.length === 1 ? "field" : "fields"}.</p></div>`}
+        <${Estimate} answer=${answer} isValid=${!error} />
+        <${Button} label="Submit" kind="primary large" disabled=${invalid !== null} onClick=${submit} />
+        ${chosen && html`<${Views} key=${chosen.id} datasetId=${chosen.id} spec=${spec} />`}
+      </aside>
+    </div>`;
+}
+
+function Start({ value, onChange }) {
+  return html`<label class="inline">Start from
+    <select value=${value} onChange=${(event) => onChange(event.target.value)}>
+      <option value="newest">its newest checkpoint</option>
+      <option value="best">its best checkpoint</option>
+      <option value="scratch">scratch, with these settings</option>
+    </select>
+  </label>`;
+}

@@ -1,0 +1,33 @@
+import { html } from "../vendor.js";
+
+// Strokes on a grid of 16 x 16.
+const PATHS = {
+  pause: "M5.5 3.5v9M10.5 3.5v9",
+  play: "M5 3.2l7.5 4.8L5 12.8z",
+  stop: "M4 4h8v8H4z",
+  copy: "M6 6h7v7H6zM3 10V3h7",
+  trash: "M3 4.5h10M6.5 4.5V3h3v1.5M4.5 4.5l.6 8.5h5.8l.6-8.5M6.8 7v3.6M9.2 7v3.6",
+  download: "M8 3v7M5 7.5L8 10.5l3-3M3.5 13h9",
+  search: "M7 11.5a4.5 4.5 0 1 1 0-9 4.5 4.5 0 0 1 0 9zM10.3 10.3L13.5 13.5",
+  close: "M4 4l8 8M12 4l-8 8",
+  plus: "M8 3.5v9M3.5 8h9",
+  minus: "M3.5 8h9",
+  moon: "M12.8 9.6A5.2 5.2 0 0 1 6.4 3.2 5.2 5.2 0 1 0 12.8 9.6z",
+  sun: "M8 5.2a2.8 2.8 0 1 1 0 5.6 2.8 2.8 0 0 1 0-5.6zM8 1.5v1.4M8 13.1v1.4M1.5 8h1.4M13.1 8h1.4M3.4 3.4l1 1M11.6 11.6l1 1M3.4 12.6l1-1M11.6 4.4l1-1",
+  columns: "M3 3.5h10v9H3zM6.3 3.5v9M9.7 3.5v9",
+  pin: "M6 2.5h4l-.6 4L12 9H4l2.6-2.5zM8 9v4.5",
+  edit: "M3 13l.7-2.8 7-7 2.1 2.1-7 7zM9.4 4.5l2.1 2.1",
+  compare: "M3 12.5V8M6.3 12.5V3.5M9.7 12.5V6M13 12.5V9.5",
+  refresh: "M13 8a5 5 0 1 1-1.6-3.7M13 2.5v2.3h-2.3",
+  user: "M8 8a2.6 2.6 0 1 0 0-5.2A2.6 2.6 0 0 0 8 8zM3 13.5c.6-2.6 2.5-4 5-4s4.4 1.4 5 4",
+  warning: "M8 2.5l6 10.5H2zM8 6.5v3M8 11v.4",
+  check: "M3.5 8.5l3 3 6-7",
+  clock: "M8 2.5a5.5 5.5 0 1 1 0 11 5.5 5.5 0 0 1 0-11zM8 5v3.2l2.2 1.3",
+  tag: "M3 3h4.6L13 8.4 8.4 13 3 7.6zM5.4 5.4v.01",
+  reset: "M3 8a5 5 0 1 0 1.6-3.7M3 2.5v2.3h2.3",
+};
+
+/** A decorative icon; the element around it has the name. */
+export function Icon({ name }) {
+  return html`<svg class="icon" viewBox="0 0 16 16" aria-hidden="true"><path d=${PATHS[name]} /></svg>`;
+}
