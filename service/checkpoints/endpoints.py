@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Annotated
 
-from fastapi import APIRouter, Depends, Request, Response
+from fastapi import APIRouter, Depends, Query, Request, Response
 
 from service.api import ranged_file
 from service.api.auth import Reader, Submitter
@@ -26,14 +26,25 @@ router = APIRouter(prefix="/v1/checkpoints", tags=["checkpoints"], route_class=R
 files = APIRouter(prefix="/v1/checkpoints", tags=["checkpoints"], route_class=StoreRoute)
 
 
-async def _get(checkpoint_id: str, caller: Reader, session: ReadSession) -> InTransaction:
-    return InTransaction(session, lambda: service.get(session, caller.tenant, checkpoint_id))
+OfJob = Annotated[
+    str | None,
+    Query(
+        max_length=100,
+        description="Id of a job: `best` or `final` in place of the id are its best or its final checkpoint.",
+    ),
+]
+
+
+async def _get(
+    checkpoint_id: str, caller: Reader, session: ReadSession, job: OfJob = None
+) -> InTransaction:
+    return InTransaction(session, lambda: service.get(session, caller.tenant, checkpoint_id, job))
 
 
 async def _get_to_change(
-    checkpoint_id: str, caller: Submitter, session: WriteSession
+    checkpoint_id: str, caller: Submitter, session: WriteSession, job: OfJob = None
 ) -> InTransaction:
-    return InTransaction(session, lambda: service.get(session, caller.tenant, checkpoint_id))
+    return InTransaction(session, lambda: service.get(session, caller.tenant, checkpoint_id, job))
 
 
 OwnCheckpoint = Annotated[Checkpoint, Depends(_get)]

@@ -7,7 +7,8 @@ from collections.abc import Collection, Sequence
 from sqlalchemy import bindparam, func, select, update
 from sqlalchemy.orm import Session
 
-from service.db.models import Artifact, Attempt, Checkpoint, Job
+from service.db.models import Artifact, Attempt, Checkpoint, Job, ModelRun
+from service.states import TaskState
 
 REGISTERED, DELETING, DELETED = "registered", "deleting", "deleted"
 # An attempt that tried to resume from it reported that its files differ from the manifest.
@@ -109,6 +110,35 @@ def in_use(session: Session, ids: Collection[str]) -> set[str]:
     return {id for query in (attempts, clones) for id in session.scalars(query) if id is not None}
 
 
+def awaited(session: Session, ids: Collection[str]) -> set[str]:
+    """The checkpoints among `ids` that a queued or running evaluation, embedding or export reads."""
+    if not ids:
+        return set()
+    pending = ModelRun.state.in_((TaskState.QUEUED, TaskState.RUNNING))
+    query = select(ModelRun.checkpoint_id).where(
+        ModelRun.checkpoint_id.in_(ids), pending, ModelRun.deleted_at.is_(None)
+    )
+    return set(session.scalars(query))
+
+
+def with_results(session: Session, ids: Collection[str]) -> set[str]:
+    """The checkpoints among `ids` of which there are evaluations, embeddings or exports."""
+    if not ids:
+        return set()
+    query = select(ModelRun.checkpoint_id).where(
+        ModelRun.checkpoint_id.in_(ids),
+        ModelRun.state == TaskState.SUCCEEDED,
+        ModelRun.deleted_at.is_(None),
+    )
+    return set(session.scalars(query))
+
+
+def own_job(session: Session, tenant: str, job_id: str) -> Job | None:
+    """Return a tenant's job."""
+    query = select(Job).where(Job.id == job_id, Job.tenant == tenant, Job.deleted_at.is_(None))
+    return session.scalars(query).one_or_none()
+
+
 # Each round of the dispatcher needs this. SQLAlchemy takes longer to build a statement than to run it.
 _TO_DELETE = (
     select(Checkpoint)
@@ -130,12 +160,16 @@ def to_delete(
 
 def examine_again(session: Session, job_id: str) -> None:
     """Let the retention of an ended job's artifacts and checkpoints begin again."""
-    session.execute(
-        update(Job)
-        .where(Job.id == job_id, Job.artifacts_removed_at.is_not(None))
-        .values(artifacts_removed_at=None)
-        .execution_options(synchronize_session=False)
-    )
+    for passed_over, again in (
+        (Job.artifacts_removed_at.is_not(None), {"artifacts_removed_at": None}),
+        (Job.checkpoints_thinned.is_(True), {"checkpoints_thinned": False}),
+    ):
+        session.execute(
+            update(Job)
+            .where(Job.id == job_id, passed_over)
+            .values(again)
+            .execution_options(synchronize_session=False)
+        )
 
 
 def mark_damaged(session: Session, checkpoint_id: str) -> None:

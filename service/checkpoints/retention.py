@@ -34,7 +34,7 @@ def mark_obsolete(session: Session, job: Job) -> None:
         logger.warning("Job %s keeps all its checkpoints: %s", job.id, error)
         return
     obsolete = obsolete_checkpoints(policy, repository.lock_of_job(session, job.id))
-    used = repository.in_use(session, {checkpoint.id for checkpoint in obsolete})
+    used = _used(session, obsolete)
     for checkpoint in obsolete:
         if checkpoint.id not in used:
             checkpoint.state = repository.DELETING
@@ -80,7 +80,8 @@ def drop_checkpoints(session: Session, job: Job, needed: int | None = None) -> D
     """Mark checkpoints of an ended job for deletion, oldest first. The job must be locked.
 
     Args:
-        needed: stop once this number of bytes is freed; None: mark all that may be removed.
+        needed: stop once this number of bytes is freed; None: mark all that may be removed, except those of which
+            there are evaluations, embeddings or exports, which would be deleted with them.
     """
     try:
         policy = job.resolved_spec.checkpoints
@@ -88,7 +89,10 @@ def drop_checkpoints(session: Session, job: Job, needed: int | None = None) -> D
         logger.warning("Job %s keeps all its checkpoints: %s", job.id, error)
         return Dropped(0, 0, True)
     candidates = droppable(policy, repository.lock_of_job(session, job.id))
-    used = repository.in_use(session, {checkpoint.id for checkpoint in candidates})
+    used = _used(session, candidates)
+    if needed is None:
+        finished = repository.with_results(session, {each.id for each in candidates})
+        candidates = [each for each in candidates if each.id not in finished]
     count = freed = 0
     for checkpoint in candidates:
         if needed is not None and freed >= needed:
@@ -98,6 +102,17 @@ def drop_checkpoints(session: Session, job: Job, needed: int | None = None) -> D
             count, freed = count + 1, freed + (checkpoint.size or 0)
     session.flush()
     return Dropped(count, freed, not used)
+
+
+def best(policy: Checkpoints, newest_first: Sequence[Checkpoint]) -> Checkpoint | None:
+    """Return the best checkpoint by `checkpoints.best_by`; None if none was measured."""
+    ranked = [each for each in newest_first if is_ranked(each.metrics, policy.best_by)]
+    return next(iter(best_first(policy, ranked)), None)
+
+
+def _used(session: Session, checkpoints: Sequence[Checkpoint]) -> set[str]:
+    ids = {checkpoint.id for checkpoint in checkpoints}
+    return repository.in_use(session, ids) | repository.awaited(session, ids)
 
 
 def best_first(policy: Checkpoints, checkpoints: Sequence[Checkpoint]) -> list[Checkpoint]:

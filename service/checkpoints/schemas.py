@@ -36,6 +36,13 @@ class CheckpointView(BaseModel):
     created_at: datetime
 
 
+class DeletedCheckpoints(BaseModel):
+    """How many checkpoints of a job were deleted, and the bytes that their files took."""
+
+    deleted: int
+    bytes: int
+
+
 class ArtifactView(BaseModel):
     """A file that a job wrote, such as a plot or a table."""
 

@@ -11,21 +11,47 @@ from service import ids
 from service.api.problems import Problem, field_problem, not_found
 from service.api.ranged_file import StoredFile
 from service.checkpoints import repository, retention
+from service.checkpoints.schemas import DeletedCheckpoints
 from service.db.locks import lock_job
-from service.db.models import Checkpoint
+from service.db.models import Checkpoint, Job
+from service.states import TERMINAL
+
+BEST, FINAL = "best", "final"
 
 
-def get(session: Session, tenant: str, checkpoint_id: str) -> Checkpoint:
-    """Return a tenant's checkpoint.
+def get(session: Session, tenant: str, checkpoint_id: str, job_id: str | None = None) -> Checkpoint:
+    """Return a tenant's checkpoint: that with an id, or the best or the final one of a job.
 
     Raises:
-        Problem: 404.
+        Problem: 404; 422, `job` is missing, or names a job in vain.
     """
+    if checkpoint_id in (BEST, FINAL):
+        return _of_job(session, tenant, checkpoint_id, job_id)
+    if job_id is not None:
+        message = f"only goes with the checkpoint {BEST!r} or {FINAL!r}"
+        raise field_problem("job", message, job_id, "no job beside the id of a checkpoint")
     is_id = ids.is_id("ckpt", checkpoint_id)
     checkpoint = repository.get(session, tenant, checkpoint_id) if is_id else None
     if checkpoint is None:
         raise not_found("checkpoint", checkpoint_id)
     return checkpoint
+
+
+def _of_job(session: Session, tenant: str, alias: str, job_id: str | None) -> Checkpoint:
+    if job_id is None:
+        message = f"is missing: {alias!r} is a checkpoint of a job"
+        raise field_problem("job", message, "", f"checkpoints/{alias}?job=JOB")
+    job = repository.own_job(session, tenant, job_id) if ids.is_id("job", job_id) else None
+    if job is None:
+        raise not_found("job", job_id)
+    available = repository.of_job(session, job.id)
+    if alias == FINAL:
+        found = max(available, key=lambda each: (each.final, each.step, each.id), default=None)
+    else:
+        found = retention.best(job.resolved_spec.checkpoints, available[::-1])
+    if found is None:
+        raise not_found(f"checkpoint of {job.id}:", alias)
+    return found
 
 
 def pin(session: Session, checkpoint: Checkpoint, pinned: bool) -> None:
@@ -34,10 +60,12 @@ def pin(session: Session, checkpoint: Checkpoint, pinned: bool) -> None:
     Raises:
         Problem: 410, it was deleted or is damaged.
     """
+    # The job's row first, as in `delete` and in retention: two of them never wait for each other.
+    lock_job(session, checkpoint.job_id)
     repository.lock(session, checkpoint)
-    _check_available(checkpoint)
-    checkpoint.pinned = pinned
-    if not pinned:  # retention by age has passed over it
+    check_available(checkpoint)
+    was_pinned, checkpoint.pinned = checkpoint.pinned, pinned
+    if was_pinned and not pinned:  # retention by age has passed over it
         repository.examine_again(session, checkpoint.job_id)
     session.flush()
 
@@ -55,7 +83,30 @@ def delete(session: Session, checkpoint: Checkpoint) -> None:
     retention.delete(session, job, checkpoint)
 
 
-def _check_available(checkpoint: Checkpoint) -> None:
+def thin(session: Session, job: Job) -> DeletedCheckpoints:
+    """Delete the checkpoints of an ended job but the newest, the final, the best and pinned ones.
+
+    Those with evaluations, embeddings or exports stay as well, and until they have ended, those that clones start from.
+
+    Raises:
+        Problem: 404, the job was deleted in between; 409, it has not ended.
+    """
+    locked = lock_job(session, job.id)
+    if locked is None or locked.deleted_at is not None:
+        raise not_found("job", job.id)
+    if locked.status not in TERMINAL:
+        detail = f"The job is {locked.status} and may resume from its checkpoints. Wait for its end, or cancel it"
+        raise Problem(409, "wrong-state", detail, extra={"job_status": locked.status})
+    dropped = retention.drop_checkpoints(session, locked)
+    return DeletedCheckpoints(deleted=dropped.checkpoints, bytes=dropped.bytes)
+
+
+def check_available(checkpoint: Checkpoint) -> None:
+    """Check that the files of a checkpoint can be used.
+
+    Raises:
+        Problem: 410, it was deleted or is damaged.
+    """
     if checkpoint.state == repository.DAMAGED:
         detail = f"The checkpoint {checkpoint.id} is damaged: its files differ from the manifest"
         raise Problem(410, "checkpoint-damaged", detail)
@@ -71,7 +122,7 @@ def file(checkpoint: Checkpoint, name: str) -> StoredFile:
             leave the folder.
     """
     _check_name(name)
-    _check_available(checkpoint)
+    check_available(checkpoint)
     for entry in checkpoint.files:
         if entry["name"] == name:
             uri = f"{checkpoint.uri}/{name}"

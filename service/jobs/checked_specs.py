@@ -5,7 +5,7 @@ A file system may hang, so the checks have threads of their own: only requests t
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Annotated
 
@@ -74,10 +74,12 @@ async def check_spec(context: Context, caller: Caller, spec: JobSpec) -> PathChe
     """Check the paths that a spec names, in threads of their own."""
     tenant = caller.tenant
     ready = await run_in_threadpool(path_checks.find_datasets, context.database, tenant, spec)
+    problems = path_checks.tracking_problems(context.settings, spec)
     if spec.backbone.pretrained is None and not ready:
-        return PathChecks()
+        return PathChecks(problems)
     check = partial(path_checks.check_paths, context.settings, tenant, spec, ready)
-    return await context.path_threads.run_for(caller.token_id, check)
+    checks = await context.path_threads.run_for(caller.token_id, check)
+    return replace(checks, problems=[*problems, *checks.problems])
 
 
 SpecToSubmit = Annotated[CheckedSpec, Depends(_to_submit)]

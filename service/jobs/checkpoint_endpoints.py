@@ -9,10 +9,10 @@ from fastapi import APIRouter, Request, Response
 
 from service.api import ranged_file
 from service.api.pagination import Page
-from service.api.transaction import ReadSession, Route, StoreRoute, WithContext
+from service.api.transaction import ReadSession, Route, StoreRoute, WithContext, WriteSession
 from service.checkpoints import repository, service
-from service.checkpoints.schemas import ArtifactView, CheckpointView
-from service.jobs.dependencies import OwnJob
+from service.checkpoints.schemas import ArtifactView, CheckpointView, DeletedCheckpoints
+from service.jobs.dependencies import OwnJob, OwnJobToChange
 
 router = APIRouter(prefix="/v1/jobs", tags=["checkpoints"], route_class=Route)
 files = APIRouter(prefix="/v1/jobs", tags=["checkpoints"], route_class=StoreRoute)
@@ -23,6 +23,12 @@ def list_checkpoints(job: OwnJob, session: ReadSession) -> Page[CheckpointView]:
     """List a job's checkpoints, oldest first."""
     rows = repository.of_job(session, job.id)
     return Page(data=[CheckpointView.model_validate(row) for row in rows])
+
+
+@router.delete("/{job_id}/checkpoints")
+def delete_checkpoints(job: OwnJobToChange, session: WriteSession) -> DeletedCheckpoints:
+    """Delete a job's checkpoints but the newest, final, best and pinned ones, and those in use; 409 if it has not ended."""
+    return service.thin(session, job)
 
 
 @router.get("/{job_id}/artifacts")

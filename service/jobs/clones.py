@@ -75,13 +75,13 @@ def spec_of_clone(
     datasets_by_id: dict[str, Any] = {"dataset": dataset}
     if evaluated is not None:
         datasets_by_id["evaluate"] = {"dataset": evaluated}
-    source = _merge(job.submitted_spec, datasets_by_id)
+    source = merge(job.submitted_spec, datasets_by_id)
     if continues and (source.get("train") or {}).get("precision", "auto") == "auto":
         # That of its checkpoint, whether or not the clone's ranks have GPUs.
-        source = _merge(source, {"train": {"precision": job.resolved_spec.train.precision}})
+        source = merge(source, {"train": {"precision": job.resolved_spec.train.precision}})
     kept = _kept_settings(session, job, source, changes) if continues else {}
     try:
-        spec = JobSpec.model_validate(_merge(_merge(source, kept), changes))
+        spec = JobSpec.model_validate(merge(merge(source, kept), changes))
     except ValidationError as error:
         raise spec_problem(field_problems(error, JobSpec)) from error
     return CloneSpec(spec, dict(_leaves(_without(kept, changes))))
@@ -145,7 +145,7 @@ def _resolved_today(
 
     def resolved_with(remedy: dict[str, Any]) -> ResolvedJobSpec | None:
         try:
-            spec = JobSpec.model_validate(_merge(submitted, remedy))
+            spec = JobSpec.model_validate(merge(submitted, remedy))
             return resolve(spec, facts, _record_of(job), from_checkpoint=True)
         except SpecError as error:
             refused.update(problem.field for problem in error.problems)
@@ -277,12 +277,12 @@ def check_branch(session: Session, resolved: ResolvedJobSpec, start: Checkpoint)
         raise spec_problem(problems)
 
 
-def _merge(spec: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
+def merge(spec: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
     """Return `spec` with the fields of `changes`; sections that both have are merged recursively."""
     merged = dict(spec)
     for name, value in changes.items():
         before = merged.get(name)
         if isinstance(value, dict) and isinstance(before, dict):
-            value = _merge(before, value)
+            value = merge(before, value)
         merged[name] = value
     return merged

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from functools import partial
 from typing import Annotated, Any
 
@@ -13,16 +14,19 @@ from dasl_core.spec import METHODS
 from dasl_core.spec.base import problem
 from dasl_core.spec.errors import closest
 from service.api.auth import Reader, Submitter
-from service.api.pagination import After, Limit, Page, page, position
+from service.api.pagination import After, Limit, Page
 from service.api.problems import field_problem
 from service.api.transaction import ReadSession, Route, WithContext, WriteSession
-from service.jobs import clones, repository, service, submission
+from service.jobs import clones, references, repository, service, submission
 from service.jobs.checked_specs import CloneToSubmit, SpecToSubmit, SpecToValidate
 from service.jobs.dependencies import OwnJob, OwnJobToChange
+from service.jobs.listing import service as listing
+from service.jobs.listing.repository import JobFilter
 from service.jobs.schemas import (
     AttemptView,
     EvaluationView,
     JobPatch,
+    JobSummary,
     JobView,
     SubmittedJob,
     ValidatedJob,
@@ -32,10 +36,15 @@ from service.storage import deletion
 
 router = APIRouter(prefix="/v1/jobs", tags=["jobs"], route_class=Route)
 
+_TEXT = r"^[^\x00]+$"
+
 IdempotencyKey = Annotated[
     str | None,
     Header(alias="Idempotency-Key", min_length=1, max_length=255, pattern=r"^[\x21-\x7e]+$"),
 ]
+
+
+EXPERIMENT_ID = Query(max_length=40, pattern=r"^[\x21-\x7e]+$", description="Id of an experiment.")
 
 
 def _known_method(name: str | None) -> str | None:
@@ -43,6 +52,15 @@ def _known_method(name: str | None) -> str | None:
         message = "is not a known method" + closest(name, METHODS)
         raise problem(message, name, "one of " + ", ".join(METHODS))
     return name
+
+
+def _in_utc(at: datetime | None) -> datetime | None:
+    if at is None:
+        return None
+    try:
+        return at.replace(tzinfo=UTC) if at.tzinfo is None else at.astimezone(UTC)
+    except OverflowError as error:
+        raise problem("is out of range", at.isoformat(), "a date and time") from error
 
 
 @router.post("", status_code=201, response_model=SubmittedJob)
@@ -80,38 +98,69 @@ def validate_job(
     )
 
 
-@router.get("")
+@router.get("", response_model=Page[JobView] | Page[JobSummary])
 def list_jobs(
     caller: Reader,
+    context: WithContext,
     session: ReadSession,
     status: Annotated[list[JobStatus] | None, Query(description="One or more.")] = None,
     method: Annotated[str | None, AfterValidator(_known_method)] = None,
     tag: Annotated[
         str | None, Query(max_length=130, pattern=r"^[^\x00-\x1f]+$", description="`key:value`")
     ] = None,
-    after: Annotated[After, position("job")] = None,
+    experiment: Annotated[str | None, EXPERIMENT_ID] = None,
+    dataset: Annotated[
+        str | None, Query(max_length=200, pattern=_TEXT, description="Id or name.")
+    ] = None,
+    created_after: Annotated[datetime | None, AfterValidator(_in_utc)] = None,
+    q: Annotated[
+        str | None,
+        Query(
+            min_length=1, max_length=200, pattern=_TEXT, description="Part of a name, tag or id."
+        ),
+    ] = None,
+    sort: Annotated[
+        str,
+        Query(max_length=100, description="A column, or `best.METRIC`; with `-` descending."),
+        AfterValidator(listing.order_of),
+    ] = "-created_at",
+    summary: Annotated[bool, Query(description="Small rows, for a list.")] = False,
+    after: Annotated[After, Query(max_length=1000)] = None,
     limit: Limit = 50,
-) -> Page[JobView]:
-    """List jobs, newest first."""
+) -> Page[JobView] | Page[JobSummary]:
+    """List jobs, newest first or in another order."""
     key, colon, value = (tag or "").partition(":")
     if tag is not None and not (key and colon and value):
         raise field_problem("tag", "is not a tag", tag, "key:value")
-    rows = repository.newest(
-        session,
+    filter = JobFilter(
         caller.tenant,
         statuses=status or (),
         method=method,
         tag=(key, value) if tag is not None else None,
-        after=after,
-        limit=limit,
+        experiment=experiment,
+        dataset=dataset,
+        created_after=created_after,
+        text=q,
     )
-    return page(rows, limit, lambda row: JobView.of(row[0], row[1]), lambda row: str(row[0].id))
+    rows = listing.rows(session, filter, sort, after, limit)
+    order = listing.parsed(sort)
+    shown = rows[:limit]
+    has_more = len(rows) > limit
+    following = listing.cursor(order, shown[-1]) if has_more else None
+    if summary:
+        small = listing.summaries(session, caller.tenant, shown, context.decisions)
+        return Page(data=small, has_more=has_more, next=following)
+    views = [JobView.of(row.job, row.dataset_name) for row in shown]
+    return Page(data=views, has_more=has_more, next=following)
 
 
 @router.get("/{job_id}")
 def show_job(job_id: str, caller: Reader, session: ReadSession) -> JobView:
-    """Show a job."""
-    return service.view(session, caller.tenant, job_id)
+    """Show a job by its id; or by a name that it alone has, the beginning of its id, or `last`, the caller's newest.
+
+    All other paths take ids only: what they change must not depend on jobs that others submit meanwhile.
+    """
+    return references.view(session, caller, job_id)
 
 
 @router.patch("/{job_id}")
@@ -191,7 +240,7 @@ def list_attempts(job: OwnJob, session: ReadSession) -> Page[AttemptView]:
 
 
 @router.get("/{job_id}/evaluations")
-def list_evaluations(job: OwnJob, session: ReadSession) -> Page[EvaluationView]:
+def list_job_evaluations(job: OwnJob, session: ReadSession) -> Page[EvaluationView]:
     """List a job's evaluations on held-out images, by step."""
     rows = repository.evaluations(session, job.id)
     return Page(data=[EvaluationView.model_validate(row) for row in rows])

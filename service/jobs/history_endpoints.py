@@ -32,7 +32,7 @@ _SSE = {"text/event-stream": {"schema": {"type": "string"}}}
 
 
 @router.get("/{job_id}/events", response_model=EventPage, responses={200: {"content": _SSE}})
-def list_events(
+def list_job_events(
     job: OwnJob,
     request: Request,
     caller: Reader,
@@ -48,12 +48,12 @@ def list_events(
             after = _number(last_event_id, last_event_id, _LARGEST)
         return stream(context, caller, EventStream(context, job.id, after).poll)
     rows = repository.events(session, job.id, after, limit)
-    data = [EventView.model_validate(row) for row in rows[:limit]]
+    data = [EventView.of(row) for row in rows[:limit]]
     return EventPage(data=data, has_more=len(rows) > limit, next=data[-1].seq if data else after)
 
 
 @heavy.get("/{job_id}/metrics", response_model=MetricColumns)
-def show_metrics(
+def show_job_metrics(
     job: OwnJob,
     context: WithContext,
     session: ReadSession,
@@ -62,13 +62,16 @@ def show_metrics(
         Query(max_length=100, description="One or more; all series without it."),
     ] = None,
     from_step: Step = 0,
+    to_step: Step | None = None,
     max_points: Annotated[int, Query(ge=2, le=1_000_000)] = 10_000,
 ) -> Response:
     """Show metrics as columns, downsampled to about `max_points` steps and at most a million values.
 
     Thinning keeps minima and maxima.
     """
-    columns = Columns.of(metrics.points(session, job.id, name or (), from_step, max_points))
+    columns = Columns.of(
+        metrics.points(session, job.id, name or (), from_step, max_points, to_step)
+    )
     # Read completely: neither the connection nor the transaction waits for a slow client.
     session.close()
     blocks = context.heavy_threads.iterate(columns.as_json())

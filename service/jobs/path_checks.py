@@ -1,4 +1,4 @@
-"""Check that the folders and weights named by a spec are allowed and exist."""
+"""Check that the folders, weights and servers named by a spec are allowed, and that the former exist."""
 
 from __future__ import annotations
 
@@ -73,6 +73,18 @@ def check_paths(
     for field, dataset in ready.items():
         problems += _images_problems(settings, readable, field, names[field], dataset)
     return PathChecks(problems, record)
+
+
+def tracking_problems(settings: Settings, spec: JobSpec) -> list[FieldProblem]:
+    """Return the problem of a tracker's address to which workers may not send metrics."""
+    mlflow, hosts = spec.track.mlflow, settings.allowed_tracking_hosts
+    if mlflow is None or mlflow.is_allowed(hosts):
+        return []
+    message = "is a server to which jobs may not log"
+    expected = (
+        f"a server on {' or '.join(hosts)}" if hosts else "null; the service allows no server"
+    )
+    return [FieldProblem("track.mlflow.tracking_uri", message, mlflow.tracking_uri, expected)]
 
 
 def _named_datasets(spec: JobSpec) -> dict[str, str]:

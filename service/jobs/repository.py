@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from sqlalchemy import (
     Row,
@@ -17,7 +17,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects.postgresql import insert as postgresql_insert
 from sqlalchemy.dialects.sqlite import insert as sqlite_insert
-from sqlalchemy.orm import InstrumentedAttribute, Session
+from sqlalchemy.orm import InstrumentedAttribute, Session, undefer
 
 from service.db.models import (
     Attempt,
@@ -47,9 +47,38 @@ _STORE_ANSWER = {
 }
 
 
+class Speed(NamedTuple):
+    """A job that ran or runs, and the resources of its workers."""
+
+    id: str
+    resolved: dict[str, Any]
+    progress: dict[str, Any] | None
+    workers: int | None
+    cpus_per_worker: int | None
+    gpus_per_worker: int | None
+
+
+def speeds(session: Session, tenant: str, method: str, limit: int) -> list[Speed]:
+    """Return the newest jobs of a method that succeeded or run, newest first."""
+    columns = (Job.id, Job.resolved, Job.progress, Job.workers, Job.cpus_per_worker)
+    rows = session.execute(
+        select(*columns, Job.gpus_per_worker)
+        .where(
+            Job.tenant == tenant,
+            Job.method == method,
+            Job.status.in_([JobStatus.SUCCEEDED, JobStatus.RUNNING]),
+            Job.deleted_at.is_(None),
+        )
+        .order_by(Job.id.desc())
+        .limit(limit)
+    )
+    return [Speed(*row) for row in rows]
+
+
 def _with_dataset(tenant: str) -> Select[Job, str]:
     return (
         select(Job, Dataset.name)
+        .options(undefer(Job.submitted_by))
         .join(Dataset, Job.dataset_id == Dataset.id)
         .where(Job.tenant == tenant, Job.deleted_at.is_(None))
     )
@@ -60,6 +89,39 @@ def get(session: Session, tenant: str, job_id: str) -> Row[Job, str] | None:
     return session.execute(
         _with_dataset(tenant).where(Job.id == job_id).execution_options(populate_existing=True)
     ).one_or_none()
+
+
+def named(session: Session, tenant: str, name: str, limit: int) -> Sequence[Row[Job, str]]:
+    """Return up to `limit` jobs of a tenant with this very name, newest first."""
+    query = _with_dataset(tenant).where(Job.name == name)
+    return session.execute(query.order_by(Job.id.desc()).limit(limit)).all()
+
+
+def between(
+    session: Session, tenant: str, first: str, last: str, limit: int
+) -> Sequence[Row[Job, str]]:
+    """Return up to `limit` jobs of a tenant with ids in this range, ends included, newest first."""
+    query = _with_dataset(tenant).where(Job.id.between(first, last))
+    return session.execute(query.order_by(Job.id.desc()).limit(limit)).all()
+
+
+def newest_of_account(session: Session, tenant: str, account: str) -> Sequence[Row[Job, str]]:
+    """Return the newest job of a user, or of a token without one; none if there is none."""
+    query = _with_dataset(tenant).where(Job.account_id == account)
+    return session.execute(query.order_by(Job.id.desc()).limit(1)).all()
+
+
+def submitted_by(session: Session, job_id: str) -> str | None:
+    """Return the name of who has submitted a job."""
+    return session.scalars(select(Job.submitted_by).where(Job.id == job_id)).one()
+
+
+def existing(session: Session, tenant: str, job_ids: Sequence[str]) -> set[str]:
+    """Return those of some ids that are of jobs of a tenant."""
+    query = select(Job.id).where(
+        Job.tenant == tenant, Job.deleted_at.is_(None), Job.id.in_(job_ids)
+    )
+    return set(session.scalars(query))
 
 
 def by_id(session: Session, job_id: str) -> Job:
@@ -74,6 +136,7 @@ def newest(
     statuses: Sequence[str] = (),
     method: str | None = None,
     tag: tuple[str, str] | None = None,
+    experiment: str | None = None,
     after: str | None = None,
     limit: int,
 ) -> Sequence[Row[Job, str]]:
@@ -81,7 +144,7 @@ def newest(
     # Rows are wide, so select ids first, which indexes provide. The index orders ids within a status, so
     # there is one query for each. Duplicates are dropped: SQLite allows some 500 queries in a union.
     queries = [
-        _ids(tenant, status, method, tag, after).limit(limit + 1)
+        _ids(tenant, status, method, tag, experiment, after).limit(limit + 1)
         for status in dict.fromkeys(statuses) or (None,)
     ]
     ids = (
@@ -98,6 +161,7 @@ def _ids(
     status: str | None,
     method: str | None,
     tag: tuple[str, str] | None,
+    experiment: str | None,
     after: str | None,
 ) -> Select[str]:
     """Select the ids of a tenant's jobs, newest first."""
@@ -109,12 +173,14 @@ def _ids(
         query = select(id).where(
             JobTag.tenant == tenant, JobTag.key == tag[0], JobTag.value == tag[1]
         )
-        if status is not None or method is not None:
+        if (status, method, experiment) != (None, None, None):
             query = query.join(Job, Job.id == id)
     if status is not None:
         query = query.where(Job.status == status)
     if method is not None:
         query = query.where(Job.method == method)
+    if experiment is not None:
+        query = query.where(Job.experiment_id == experiment)
     if after is not None:
         query = query.where(id < after)
     return query.order_by(id.desc())

@@ -16,10 +16,13 @@ from pydantic import (
     model_validator,
 )
 
-from dasl_core.spec import Estimate, JobSpec, SpecError, field_problems
+from dasl_core.spec import JobSpec, SpecError, field_problems
 from dasl_core.spec.base import problem
 from dasl_core.spec.fields import Name, Tag
-from service.db.models import Job
+from service.cluster.schemas import QueuedJob
+from service.db.models import Event, Job
+from service.events.levels import Level, level_of
+from service.jobs.estimates import JobEstimate
 from service.scheduling.automatic import with_numbers
 
 
@@ -86,7 +89,15 @@ class DatasetReference(BaseModel):
     name: str
 
 
-def _object(value: object) -> object:
+class ExperimentPlace(BaseModel):
+    """The experiment of a job, and its place there."""
+
+    id: str
+    variant: str
+    seed: int
+
+
+def _object(value: object) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
@@ -132,18 +143,94 @@ class JobView(BaseModel):
     start_checkpoint_id: str | None
     token_id: str | None
     """The token that submitted the job, whose quotas it uses."""
+    submitted_by: str | None
+    """The name of that token's user, else of the token; null: it was removed."""
+    experiment: ExperimentPlace | None
+    """Null: it was submitted alone."""
 
     @classmethod
     def of(cls, job: Job, dataset_name: str) -> Self:
         """Build the view of a row."""
-        fields = {name: getattr(job, name) for name in JobView.model_fields if name != "dataset"}
+        built = ("dataset", "experiment")
+        fields = {name: getattr(job, name) for name in JobView.model_fields if name not in built}
+        fields["experiment"] = _place(job)
         fields["resolved"] = with_numbers(job.resolved, job.cpus_per_worker, job.gpus_per_worker)
         return cls(dataset=DatasetReference(id=job.dataset_id, name=dataset_name), **fields)
+
+
+def _place(job: Job) -> ExperimentPlace | None:
+    if job.experiment_id is None or job.variant is None or job.seed is None:
+        return None
+    return ExperimentPlace(id=job.experiment_id, variant=job.variant, seed=job.seed)
+
+
+class JobSummary(BaseModel):
+    """A job in a list with `summary=true`: without specs, logs and lists."""
+
+    id: str
+    name: str
+    status: str
+    desired: str
+    method: str
+    backbone: str | None
+    dataset: DatasetReference
+    dataset_version: int
+    priority: int
+    tags: dict[str, str]
+    created_at: datetime
+    started_at: datetime | None
+    finished_at: datetime | None
+    attempt: int
+    restarts: int
+    progress: dict[str, Any] | None
+    error: dict[str, Any] | None
+    """Its `type` and `message`."""
+    verdict: dict[str, Any] | None
+    """Its `verdict` and `message`."""
+    best: dict[str, float]
+    """The greatest `knn_top1` and `recall_at_1` of the evaluations of the trained network."""
+    waits_for: str | None
+    """Of a queued job, as in `GET /v1/cluster`."""
+    reason: str
+    """Why a queued job waits."""
+    start_checkpoint_id: str | None
+    experiment: ExperimentPlace | None
+    token_id: str | None
+    submitted_by: str | None
+
+    @classmethod
+    def of(
+        cls, job: Job, dataset_name: str, best: dict[str, float], queued: QueuedJob | None
+    ) -> Self:
+        """Build the summary of a row."""
+        own = (cls.model_fields.keys() & set(Job.__table__.columns.keys())) - {"error", "verdict"}
+        return cls(
+            **{name: getattr(job, name) for name in own},
+            backbone=_backbone(job.resolved),
+            dataset=DatasetReference(id=job.dataset_id, name=dataset_name),
+            error=_only(job.error, "type", "message"),
+            verdict=_only(job.verdict, "verdict", "message"),
+            best=best,
+            submitted_by=job.submitted_by,
+            experiment=_place(job),
+            waits_for=queued and queued.waits_for,
+            reason=queued.reason if queued else "",
+        )
+
+
+def _backbone(resolved: object) -> str | None:
+    backbone = _object(_object(resolved).get("backbone"))
+    return str(backbone["name"]) if "name" in backbone else None
+
+
+def _only(document: dict[str, Any] | None, *names: str) -> dict[str, Any] | None:
+    return None if document is None else {name: document.get(name) for name in names}
 
 
 class SubmittedJob(JobView):
     """A job that was just submitted."""
 
+    estimate: JobEstimate | None = None
     warnings: list[str] = []
     """Sentences on what may surprise, such as a job that must wait for nodes."""
 
@@ -152,7 +239,7 @@ class ValidatedJob(BaseModel):
     """A resolved spec and its estimated cost."""
 
     resolved: dict[str, Any]
-    estimate: Estimate
+    estimate: JobEstimate
     warnings: list[str] = []
     """As in the answer to a submission."""
 
@@ -199,13 +286,18 @@ class EventView(BaseModel):
     An event of type `status` is a change of status, with `from`, `to` and `attempt` in its data.
     """
 
-    model_config = ConfigDict(from_attributes=True)
-
     seq: int
     at: datetime
     type: str
+    level: Level
     message: str
     data: dict[str, Any]
+
+    @classmethod
+    def of(cls, event: Event) -> Self:
+        """Build the view of a row."""
+        fields = {name: getattr(event, name) for name in ("seq", "at", "type", "message", "data")}
+        return cls(level=level_of(event.type, event.data), **fields)
 
 
 class EventPage(BaseModel):
@@ -222,3 +314,15 @@ class MetricColumns(BaseModel):
     step: list[int]
     time: list[float]
     values: dict[str, list[float | None]]
+
+
+class JobMetricColumns(MetricColumns):
+    """Metrics of one of several jobs."""
+
+    job_id: str
+
+
+class JobsMetrics(BaseModel):
+    """Metrics of several jobs, in the order of the request."""
+
+    data: list[JobMetricColumns]

@@ -37,7 +37,7 @@ class EventStream:
                 return PollResult([], ended=True)
             status, last = state
             rows = repository.events(session, self.job_id, self.after, _EVENTS_AT_ONCE)
-            views = [EventView.model_validate(row) for row in rows[:_EVENTS_AT_ONCE]]
+            views = [EventView.of(row) for row in rows[:_EVENTS_AT_ONCE]]
         messages = [
             format_sse_event(id=str(view.seq), event=view.type, data_str=view.model_dump_json())
             for view in views

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -11,14 +11,12 @@ from sqlalchemy.orm import Session
 
 from dasl_core.spec import (
     DatasetFacts,
-    Estimate,
     FieldProblem,
     JobSpec,
     ResolvedJobSpec,
     SpecError,
     evaluation_problem,
 )
-from dasl_core.spec import estimate as estimate_cost
 from dasl_core.spec import resolve as resolve_spec
 from dasl_core.spec import versions as spec_versions
 from dasl_core.spec.job import ANOTHER_DATASET, NOT_ITS_DATASET
@@ -28,7 +26,8 @@ from service.api.problems import field_problem, not_found, spec_problem
 from service.datasets.versions import service as versions
 from service.db.locks import lock_tenant
 from service.db.models import Checkpoint, Dataset, DatasetVersion, Job
-from service.jobs import clones, idempotency, repository, tenant_limits
+from service.jobs import clones, costs, idempotency, repository, tenant_limits
+from service.jobs.estimates import JobEstimate
 from service.jobs.path_checks import PathChecks
 from service.jobs.schemas import SubmittedJob
 from service.scheduling import capacity
@@ -43,11 +42,28 @@ class Plan:
     """A resolved spec with the versions of its data sets."""
 
     resolved: ResolvedJobSpec
-    estimate: Estimate
+    estimate: JobEstimate
     dataset: Dataset
     version: DatasetVersion
     evaluate_version: DatasetVersion | None
     warnings: list[str]
+
+    @property
+    def held_out_images(self) -> int | None:
+        """Number of images to evaluate on; an expected one if whole classes are held out.
+
+        None without any, and with a gallery, of whose images no query is made.
+        """
+        if self.resolved.evaluate.gallery is not None:
+            return None
+        if self.evaluate_version is not None:
+            return DatasetFacts.model_validate(self.evaluate_version.facts).num_images
+        return self.estimate.held_out_images or None
+
+    def with_seed(self, seed: int) -> Plan:
+        """Return the plan of the same spec with another seed, on which nothing else depends."""
+        train = self.resolved.train.model_copy(update={"seed": seed})
+        return replace(self, resolved=self.resolved.model_copy(update={"train": train}))
 
 
 def plan(
@@ -113,8 +129,9 @@ def plan(
         for problem in problems:
             by_field.setdefault(problem.field, problem)
         raise spec_problem(list(by_field.values()))
-    estimate = estimate_cost(resolved, facts)
-    return Plan(resolved, estimate, dataset, version, evaluate_version, room.warnings)
+    estimate = costs.estimate(session, tenant, resolved, facts, room.worker)
+    warnings = room.warnings + costs.warnings(session, resolved, facts, estimate)
+    return Plan(resolved, estimate, dataset, version, evaluate_version, warnings)
 
 
 def submit(
@@ -154,13 +171,7 @@ def submit(
         "job",
         lambda job_id: repository.get(session, caller.tenant, job_id) is not None,
     )
-    if not lock_tenant(session, caller.tenant):
-        raise not_found("tenant", caller.tenant)
-    queue_limit = (
-        tokens.lock_queue_limit(session, caller.token_id, caller.user_id)
-        if caller.has_queue_limit
-        else None
-    )
+    queue_limit = lock_queue(session, caller)
     if (replay := keyed.replay(session)) is not None:
         return replay, True
     checkpoint = find_checkpoint() if find_checkpoint is not None else None
@@ -180,31 +191,55 @@ def submit(
         clones.check_branch(session, planned.resolved, checkpoint)
     check_queue(session, caller, queue_limit)
     tenant_limits.check_queue(session, caller.tenant)
-    job = _new_job(caller, spec, submitted, planned, checkpoint)
-    lifecycle.enqueue(session, job)
+    job = enqueue(session, caller, spec, planned, checkpoint=checkpoint)
     for kind, (message, data) in (events or {}).items():
         lifecycle.append_event(session, job.id, kind, message, data)
-    repository.add_tags(session, job)
     shown = SubmittedJob.of(job, planned.dataset.name)
-    shown.warnings = planned.warnings
+    shown.estimate, shown.warnings = planned.estimate, planned.warnings
+    shown.submitted_by = repository.submitted_by(session, job.id)
     answer = shown.model_dump(mode="json")
     return keyed.store(session, answer, job.created_at)
 
 
-def _new_job(
+def lock_queue(session: Session, caller: Caller) -> int | None:
+    """Keep the tenant from being deleted, and its token's other submissions waiting; return the token's limit.
+
+    Raises:
+        Problem: 404, the tenant was deleted.
+    """
+    if not lock_tenant(session, caller.tenant):
+        raise not_found("tenant", caller.tenant)
+    if not caller.has_queue_limit:
+        return None
+    return tokens.lock_queue_limit(session, caller.token_id, caller.user_id)
+
+
+@dataclass(frozen=True)
+class Place:
+    """The place of a job in an experiment."""
+
+    experiment_id: str
+    variant: str
+    seed: int
+
+
+def enqueue(
+    session: Session,
     caller: Caller,
     spec: JobSpec,
-    submitted: dict[str, Any],
     planned: Plan,
-    checkpoint: Checkpoint | None,
+    *,
+    checkpoint: Checkpoint | None = None,
+    place: Place | None = None,
 ) -> Job:
+    """Queue a job whose quotas were checked."""
     evaluated = planned.evaluate_version
-    return Job(
+    job = Job(
         id=ids.new_id("job"),
         tenant=caller.tenant,
         name=spec.name,
         method=spec.method.name,
-        spec=submitted,
+        spec=spec.model_dump(mode="json", exclude_unset=True),
         resolved=planned.resolved.model_dump(mode="json"),
         spec_version=spec_versions.current(),
         priority=spec.priority,
@@ -218,4 +253,10 @@ def _new_job(
         token_id=caller.token_id,
         account_id=caller.account_id,
         start_checkpoint_id=checkpoint and checkpoint.id,
+        experiment_id=place and place.experiment_id,
+        variant=place and place.variant,
+        seed=place.seed if place is not None else None,
     )
+    lifecycle.enqueue(session, job)
+    repository.add_tags(session, job)
+    return job

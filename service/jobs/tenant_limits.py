@@ -7,6 +7,7 @@ from sqlalchemy.orm import Session
 from dasl_core.spec import FieldProblem
 from service.api.problems import Problem, spec_problem
 from service.jobs import repository
+from service.tokens.service import exceeding
 
 
 def check_caps(
@@ -35,11 +36,14 @@ def check_caps(
         raise spec_problem(problems)
 
 
-def check_queue(session: Session, tenant: str) -> None:
-    """Check that a tenant may have one more job in the queue.
+def check_queue(session: Session, tenant: str, jobs: int = 1) -> None:
+    """Check that a tenant may have more jobs in the queue.
 
     If it has a quota, its row stays locked until the transaction ends: two concurrent submissions
     cannot both take the last place.
+
+    Args:
+        jobs: to be queued together.
 
     Raises:
         Problem: 429, the quota is exhausted.
@@ -48,11 +52,11 @@ def check_queue(session: Session, tenant: str) -> None:
     if limit is None:
         return
     queued = repository.count_queued(session, tenant)
-    if queued >= limit:
+    if queued + jobs > limit:
         raise Problem(
             429,
             "quota-exceeded",
             f"max_queued_jobs of this tenant is {limit}, and {queued} of its jobs are queued; "
-            "submit again when one has started",
+            f"{exceeding(jobs)}",
             extra={"quota": "max_queued_jobs", "limit": limit, "used": queued},
         )

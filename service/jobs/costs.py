@@ -1,0 +1,128 @@
+"""How long a job takes, what it stores, and what of that may surprise."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+from sqlalchemy.orm import Session
+
+from dasl_core.spec import DatasetFacts, Estimate, ResolvedJobSpec, seconds_on_cores
+from dasl_core.spec import estimate as estimate_cost
+from dasl_core.spec.resolve.estimate import LEAST_AROUND, MOST_AROUND
+from service.jobs import repository
+from service.jobs.estimates import JobEstimate, Seconds
+from service.scheduling import repository as scheduling
+from service.scheduling.dispatcher_report import DispatcherReport
+from service.scheduling.packing import Worker
+
+# By the speed of an earlier job: evaluations are not in it, and other programs may use the machine.
+_LEAST_MEASURED, _MOST_MEASURED = 0.9, 1.5
+_EARLIER_JOBS = 20
+# Views of larger images than this multiple of the originals show no more, and take the square of it in time.
+_ENLARGED = 4
+
+
+class Machine(NamedTuple):
+    """CPUs and GPUs of all ranks of a job together."""
+
+    cpus: int
+    gpus: int
+
+
+def estimate(
+    session: Session,
+    tenant: str,
+    resolved: ResolvedJobSpec,
+    facts: DatasetFacts,
+    worker: Worker | None,
+) -> JobEstimate:
+    """Estimate time, memory and disk of a job.
+
+    Args:
+        worker: what each rank would have if the job started now; None: not known.
+    """
+    costs = estimate_cost(resolved, facts)
+    images = costs.total_steps * resolved.train.batch_size
+    seconds = None
+    if worker is not None:
+        workers = resolved.resources.workers
+        machine = Machine(worker.cpus * workers, worker.gpus * workers)
+        seconds = _by_earlier_job(session, tenant, resolved, machine, images)
+        if seconds is None and not machine.gpus:
+            seconds = _by_computation(costs, resolved, machine)
+    return JobEstimate(**costs.model_dump(), seconds=seconds)
+
+
+def _by_computation(costs: Estimate, resolved: ResolvedJobSpec, machine: Machine) -> Seconds | None:
+    bounds = seconds_on_cores(costs, resolved, machine.cpus)
+    if bounds is None:
+        return None
+    low, high = bounds
+    return Seconds(low=round(low, 1), high=round(high, 1), source="computation")
+
+
+def _by_earlier_job(
+    session: Session, tenant: str, resolved: ResolvedJobSpec, machine: Machine, images: int
+) -> Seconds | None:
+    """Estimate by the speed of the newest job that did the same on as many CPUs and GPUs."""
+    same = _work(resolved.model_dump(mode="json"))
+    for job in repository.speeds(session, tenant, resolved.method.name, _EARLIER_JOBS):
+        speed = _speed(job.progress)
+        if speed is None or _work(job.resolved) != same or _machine(job) != machine:
+            continue
+        return Seconds(
+            low=round(images / speed * _LEAST_MEASURED + LEAST_AROUND, 1),
+            high=round(images / speed * _MOST_MEASURED + MOST_AROUND, 1),
+            source="earlier_job",
+            job_id=job.id,
+            images_per_second=round(speed, 2),
+        )
+    return None
+
+
+def _speed(progress: dict[str, Any] | None) -> float | None:
+    """Return the images per second of a progress, which workers report without a schema."""
+    speed = (progress or {}).get("images_per_second")
+    return speed if isinstance(speed, int | float) and 0 < speed < math.inf else None
+
+
+def _work(resolved: dict[str, Any]) -> tuple[Any, ...]:
+    """Return what decides how long an image takes."""
+    backbone, train, method = (resolved[part] for part in ("backbone", "train", "method"))
+    return (
+        *(backbone.get(name) for name in ("name", "image_size", "stem", "in_channels")),
+        *(train.get(name) for name in ("batch_size", "precision", "checkpoint_activations")),
+        *(method.get(name) for name in ("local_crops", "local_size")),
+    )
+
+
+def _machine(job: repository.Speed) -> Machine | None:
+    resources = job.resolved["resources"]
+    workers = job.workers or resources["workers"]
+    cpus = job.cpus_per_worker or resources["cpus_per_worker"]
+    gpus = resources["gpus_per_worker"] if job.gpus_per_worker is None else job.gpus_per_worker
+    if "auto" in (cpus, gpus):
+        return None
+    return Machine(cpus * workers, gpus * workers)
+
+
+def warnings(
+    session: Session, resolved: ResolvedJobSpec, facts: DatasetFacts, estimate: JobEstimate
+) -> list[str]:
+    """Return sentences on images that are enlarged and checkpoints that do not fit the disk."""
+    found = []
+    size, median = resolved.backbone.image_size, facts.median_size
+    if size > _ENLARGED * median:
+        found.append(
+            f"backbone.image_size: the images are enlarged to {size} px; half of them have {median} px or less on their "
+            f"shorter side. Set a smaller one, unless the weights to start from need it."
+        )
+    report = DispatcherReport.of(scheduling.snapshot(session))
+    free = report.store.free_bytes if report is not None and report.store is not None else None
+    if free is not None and estimate.checkpoints_bytes > free:
+        found.append(
+            f"checkpoints: {estimate.checkpoints_kept} checkpoints take about {estimate.checkpoints_bytes / 1e9:.1f} GB, "
+            f"and {free / 1e9:.1f} GB are free. Set checkpoints.keep_last, or make room."
+        )
+    return found

@@ -1,0 +1,1 @@
+"""The list of jobs: filters, orders and the rows of the page."""

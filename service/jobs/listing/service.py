@@ -1,0 +1,164 @@
+"""The list of jobs in an order that the client chooses, and its small rows."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+import math
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from sqlalchemy.orm import Session
+
+from dasl_core.headlines import DIRECTED_METRICS, larger_is_better
+from dasl_core.spec.base import problem
+from dasl_core.spec.errors import closest
+from service import ids
+from service.api.problems import field_problem
+from service.cluster import queue
+from service.jobs import repository as jobs
+from service.jobs.listing import repository
+from service.jobs.listing.repository import (
+    BEST,
+    COLUMNS,
+    NULLABLE,
+    JobFilter,
+    ListedJob,
+    Order,
+    Position,
+)
+from service.jobs.schemas import JobSummary
+from service.scheduling import repository as scheduling
+from service.scheduling.decision_cache import DecisionCache
+from service.states import JobStatus
+
+NEWEST = Order("created_at", descending=True)
+
+
+def order_of(sort: str) -> str:
+    """Check the parameter `sort`: a column, or `best.` and a metric; with `-` the greatest first."""
+    field = sort.removeprefix("-")
+    if field in COLUMNS:
+        return sort
+    metric = field.removeprefix(BEST)
+    if field.startswith(BEST) and larger_is_better(metric) is not None and metric.isascii():
+        return sort
+    known = [*COLUMNS, *(BEST + name for name in DIRECTED_METRICS)]
+    raise problem(
+        "is no order of jobs" + closest(field, known),
+        sort,
+        f"one of {', '.join(known)}; with - the greatest first",
+    )
+
+
+def parsed(sort: str) -> Order:
+    """Return the order of a checked `sort`."""
+    return Order(sort.removeprefix("-"), sort.startswith("-"))
+
+
+def cursor(order: Order, job: ListedJob) -> str:
+    """Return the position of a job in a list; in that of the newest jobs it is the id."""
+    if order == NEWEST:
+        return job.job.id
+    value = job.value
+    if order.field in NULLABLE and value is not None:
+        value = value.isoformat()
+    text = json.dumps([value, job.job.id], ensure_ascii=False)
+    return base64.urlsafe_b64encode(text.encode()).decode().rstrip("=")
+
+
+def position(order: Order, after: str) -> Position:
+    """Return the position that a cursor of the same list denotes.
+
+    Raises:
+        Problem: 422.
+    """
+    if order == NEWEST and ids.is_id("job", after):
+        return Position(after, after)
+    try:
+        padded = after + "=" * (-len(after) % 4)
+        value, id = json.loads(base64.b64decode(padded, altchars=b"-_", validate=True))
+        if order == NEWEST or not (isinstance(id, str) and ids.is_id("job", id)):
+            raise ValueError
+        return Position(_value(order, value), id)
+    except (ValueError, TypeError, OverflowError, RecursionError, binascii.Error) as error:
+        raise field_problem(
+            "after",
+            "is not a position in this list, in the order of its `sort`",
+            repr(after),
+            "the `next` of the previous page",
+        ) from error
+
+
+def _value(order: Order, value: Any) -> Any:
+    """Convert the value of a cursor, which a client may have changed.
+
+    Raises:
+        ValueError, TypeError: it is not of the order's type.
+    """
+    if value is None:
+        return None
+    if order.field in NULLABLE:
+        at = datetime.fromisoformat(value)
+        return (at if at.tzinfo is not None else at.replace(tzinfo=UTC)).astimezone(UTC)
+    expected: type | tuple[type, ...] = str
+    if order.metric is not None:
+        expected = (int, float)
+    elif order.field == "priority":
+        expected = int
+    if not isinstance(value, expected) or isinstance(value, bool):
+        raise TypeError
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ValueError
+    if isinstance(value, int) and not -(2**31) <= value < 2**31:
+        raise ValueError
+    if isinstance(value, str) and ("\0" in value or not value.isprintable()):
+        raise ValueError
+    return value
+
+
+def rows(
+    session: Session, filter: JobFilter, sort: str, after: str | None, limit: int
+) -> list[ListedJob]:
+    """Return up to `limit` + 1 jobs.
+
+    Raises:
+        Problem: 422, `after` is no position in this list.
+    """
+    order = parsed(sort)
+    start = None if after is None else position(order, after)
+    if order == NEWEST and filter.is_indexed:
+        newest = jobs.newest(
+            session,
+            filter.tenant,
+            statuses=filter.statuses,
+            method=filter.method,
+            tag=filter.tag,
+            experiment=filter.experiment,
+            after=None if start is None else start.id,
+            limit=limit,
+        )
+        return [ListedJob(job, name) for job, name in newest]
+    return repository.page(session, filter, order, start, limit)
+
+
+def summaries(
+    session: Session, tenant: str, listed: Sequence[ListedJob], decisions: DecisionCache
+) -> list[JobSummary]:
+    """Return the small rows of jobs, with the best accuracies and what queued ones wait for."""
+    best = repository.best(session, [each.job.id for each in listed])
+    waits = {}
+    if any(each.job.status == JobStatus.QUEUED for each in listed):
+        now = datetime.now(UTC)
+        taken = scheduling.resources_in_use(session, now)
+        snapshot = scheduling.snapshot(session)
+        waiting = queue.waiting(session, tenant, snapshot, taken, now, decisions)
+        waits = {job.id: job for job in waiting}
+    return [
+        JobSummary.of(
+            each.job, each.dataset_name, best.get(each.job.id, {}), waits.get(each.job.id)
+        )
+        for each in listed
+    ]
