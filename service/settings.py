@@ -7,6 +7,7 @@ import os
 import re
 from datetime import timedelta
 from difflib import get_close_matches
+from ipaddress import ip_network
 from pathlib import Path
 from typing import Annotated, Literal, NamedTuple, Self
 from urllib.parse import urlsplit
@@ -17,6 +18,7 @@ from sqlalchemy import make_url
 
 from dasl_core.spec.locations import ReadableFolders
 from dasl_core.spec.source import remote_scheme
+from dasl_core.spec.track import host_problem
 from service.credentials import SCOPES, Scope
 from service.log_records import LogFormat
 
@@ -51,6 +53,7 @@ ClusterLimit = tuple[NodeShape, ...] | Literal["current"] | None
 """The largest cluster: `CURRENT_NODES`: that of now; `None`: unknown."""
 Days = Annotated[float | None, Field(gt=0, le=36_500)]
 _ENDPOINT = re.compile(r"https?://[^/\s@?#]+/?")
+_HOST = re.compile(r"[a-z0-9_-]+(\.[a-z0-9_-]+)*")
 _NODE_SHAPE = re.compile(r"(\d{1,4})x(\d{1,6})(?::(\d{1,6}))?")
 
 
@@ -102,6 +105,9 @@ class Settings(BaseSettings):
     dataset_uris: Annotated[tuple[str, ...] | None, NoDecode] = None
     """Prefixes of object stores that may hold images, such as `s3://bucket/images`, separated by spaces; unset: any if
     `dataset_roots` and `tenant_roots` are unset, else none."""
+    tracking_hosts: Annotated[tuple[str, ...] | None, NoDecode] = None
+    """Hosts of MLflow servers that jobs may log to, each HOST or HOST:PORT, separated by spaces; unset: any if
+    `dataset_roots` and `tenant_roots` are unset, else none."""
     heartbeat_seconds: Annotated[float, Field(gt=0, le=60)] = 2.0
     lease_seconds: Annotated[float, Field(gt=0, le=600)] = 30.0
     """An attempt or a dispatcher without a heartbeat for this long is considered dead."""
@@ -127,6 +133,9 @@ class Settings(BaseSettings):
     """Format of the log records of all processes: lines of text or of JSON."""
     keep_jobs_days: Days = None
     """Failed and cancelled jobs are deleted this long after their end; unset: kept."""
+    keep_checkpoints_days: Days = 30.0
+    """Checkpoints other than the final, newest, best and pinned ones are removed this long after the end of their
+    job; unset: kept."""
     keep_artifacts_days: Days = None
     """Artifacts, and checkpoints other than the final, newest, best and pinned ones, are removed this long after
     the end of their job; unset: kept."""
@@ -163,6 +172,13 @@ class Settings(BaseSettings):
     """Roles of groups: `GROUP=ROLE`, separated by `;`; of several, the highest counts."""
     oidc_token_hours: Annotated[float, Field(gt=0, le=24 * 365)] = 12.0
     """How long the token of a login is valid."""
+    session_hours: Annotated[float, Field(gt=0, le=24 * 365)] = 168.0
+    """How long a session of the page lasts, unless its token ends sooner."""
+    public_url: str = ""
+    """Where people reach the service: links of notifications begin with it; empty: `api_url`."""
+    webhook_allowed_hosts: Annotated[tuple[str, ...], NoDecode] = ()
+    """Names, addresses and networks, separated by commas, that webhooks may reach although they are not public,
+    also over http; empty: public addresses over https only."""
     max_body_bytes: Annotated[int, Field(gt=0)] = 4 * 1024 * 1024
     statement_seconds: Annotated[float, Field(gt=0, le=3600)] = 30.0
     """Time limit of a database statement that reads for an API request."""
@@ -204,10 +220,20 @@ class Settings(BaseSettings):
             )
         return roots
 
-    @field_validator("dataset_uris", mode="before")
+    @field_validator("dataset_uris", "tracking_hosts", mode="before")
     @classmethod
-    def _split_uris(cls, uris: object) -> object:
-        return uris.split() if isinstance(uris, str) else uris
+    def _split_words(cls, words: object) -> object:
+        return words.split() if isinstance(words, str) else words
+
+    @field_validator("tracking_hosts")
+    @classmethod
+    def _hosts(cls, hosts: tuple[str, ...] | None) -> tuple[str, ...] | None:
+        for host in hosts or ():
+            if (reason := host_problem(host)) is not None:
+                raise ValueError(
+                    f"must be HOST or HOST:PORT, separated by spaces; {host!r} {reason}"
+                )
+        return hosts
 
     @field_validator("dataset_uris")
     @classmethod
@@ -218,6 +244,24 @@ class Settings(BaseSettings):
                     f"must be URIs such as s3://bucket/folder, separated by spaces; {uri!r} is none"
                 )
         return uris
+
+    @field_validator("webhook_allowed_hosts", mode="before")
+    @classmethod
+    def _split_hosts(cls, hosts: object) -> object:
+        if not isinstance(hosts, str):
+            return hosts
+        return [host.strip().lower() for host in hosts.split(",") if host.strip()]
+
+    @field_validator("webhook_allowed_hosts")
+    @classmethod
+    def _only_hosts(cls, hosts: tuple[str, ...]) -> tuple[str, ...]:
+        for host in hosts:
+            if _HOST.fullmatch(host) is None and not _is_network(host):
+                raise ValueError(
+                    "must be host names, addresses and networks, separated by commas, such as "
+                    f"hooks.internal,10.1.0.0/16; {host!r} is none"
+                )
+        return hosts
 
     @field_validator("tenant_roots", mode="before")
     @classmethod
@@ -305,6 +349,7 @@ class Settings(BaseSettings):
                 f"{self.cancel_max_seconds:g} and {self.cancel_grace_seconds:g}"
             )
         self.api_url = (self.api_url or f"http://{self.host}:{self.port}").rstrip("/")
+        self.public_url = (self.public_url or self.api_url).rstrip("/")
         self.ray_address = self.ray_address.rstrip("/")
         return self
 
@@ -334,6 +379,13 @@ class Settings(BaseSettings):
         )
 
     @property
+    def allowed_tracking_hosts(self) -> list[str] | None:
+        """The only hosts of trackers that workers may contact; None: any."""
+        if self.tracking_hosts is not None:
+            return [*self.tracking_hosts]
+        return [] if self.dataset_roots or self.tenant_roots else None
+
+    @property
     def fair_share_half_life(self) -> timedelta:
         """`fair_share_half_life_hours` as a duration."""
         return timedelta(hours=self.fair_share_half_life_hours)
@@ -350,6 +402,14 @@ class Settings(BaseSettings):
         ]
         values = [token.get_secret_value() for token in tokens if token is not None]
         return (*values, make_url(self.database_url).password or "")
+
+
+def _is_network(text: str) -> bool:
+    try:
+        ip_network(text)
+    except ValueError:
+        return False
+    return True
 
 
 def warn_of_misspelled_variables() -> None:

@@ -43,12 +43,14 @@ def passed(since: datetime | None, now: datetime, interval: timedelta) -> bool:
 
 @dataclass(frozen=True)
 class Entrypoints:
-    """Shell commands that Ray runs; `{run}`, `{job}`, `{attempt}`, `{dataset}`, `{preview}`, `{preparation}` and `{bundles}` are filled in."""
+    """Shell commands that Ray runs; `{run}`, `{job}`, `{attempt}`, `{dataset}`, `{preview}`, `{preparation}`, `{model_run}`, `{search}` and `{bundles}` are filled in."""
 
     job: str = "python -m workers.driver --run {run} --job {job} --attempt {attempt}"
     ingest: str = "python -m workers.ingest --run {run} --dataset {dataset}"
     preview: str = "python -m workers.preview --run {run} --preview {preview}"
     prepare: str = "python -m workers.prepare --run {run} --preparation {preparation}"
+    model_run: str = "python -m workers.model_run --run {run} --model-run {model_run}"
+    search: str = "python -m workers.search --run {run} --search {search}"
     demand: str = "python -m workers.demand --bundles {bundles}"
 
     @classmethod
@@ -61,6 +63,8 @@ class Entrypoints:
             ingest=f"{python} -m workers.ingest --run {{run}} --dataset {{dataset}}",
             preview=f"{python} -m workers.preview --run {{run}} --preview {{preview}}",
             prepare=f"{python} -m workers.prepare --run {{run}} --preparation {{preparation}}",
+            model_run=f"{python} -m workers.model_run --run {{run}} --model-run {{model_run}}",
+            search=f"{python} -m workers.search --run {{run}} --search {{search}}",
             demand=f"{python} -m workers.demand --bundles {{bundles}}",
         )
 

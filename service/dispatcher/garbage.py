@@ -28,7 +28,7 @@ from service.dispatcher.version_removal import VersionRemoval
 from service.runs import repository as runs
 from service.states import LIVE_ATTEMPT
 from service.storage import repository as storage
-from service.tasks.repository import Tasks, preparations, previews
+from service.tasks.repository import Tasks, model_runs, preparations, previews, searches
 
 logger = logging.getLogger(__name__)
 
@@ -39,6 +39,7 @@ _ROWS_AT_ONCE, _TRANSACTIONS = 5000, 20
 _RETRY_AFTER = timedelta(minutes=5)
 # Those of previews, which have files, are a setting.
 _KEEP_PREPARATIONS = timedelta(days=7)
+_KEEP_SEARCHES = timedelta(days=1)
 
 
 class Garbage:
@@ -55,7 +56,12 @@ class Garbage:
         if not self._context.in_charge:
             return False
         keep_previews = timedelta(days=self._context.settings.keep_previews_days)
-        kept = ((previews, keep_previews), (preparations, _KEEP_PREPARATIONS))
+        kept: tuple[tuple[Tasks[Any], timedelta | None], ...] = (
+            (previews, keep_previews),
+            (preparations, _KEEP_PREPARATIONS),
+            (model_runs, None),  # as long as their checkpoints
+            (searches, _KEEP_SEARCHES),
+        )
         with self._context.database.read() as session:
             jobs, marked, deleted = self.jobs(session), self.marked(session), self.deleted(session)
             old = [(tasks, self.tasks(session, tasks, time)) for tasks, time in kept]
@@ -87,13 +93,13 @@ class Garbage:
         """Return a batch of deleted data sets, without those whose removal failed recently."""
         return datasets.deleted(session, _BATCH_SIZE, without=self._recently_failed())
 
-    def tasks(self, session: Session, tasks: Tasks[Any], kept: timedelta) -> Sequence[str]:
+    def tasks(self, session: Session, tasks: Tasks[Any], kept: timedelta | None) -> Sequence[str]:
         """Return a batch of deleted and old tasks of a kind, without those whose removal failed recently.
 
         Args:
-            kept: for how long after their end.
+            kept: for how long after their end; None: until they are deleted.
         """
-        before = self._context.clock() - kept
+        before = None if kept is None else self._context.clock() - kept
         return tasks.to_remove(session, before, _BATCH_SIZE, without=self._recently_failed())
 
     def remove_job(self, job_id: str) -> None:
@@ -146,13 +152,16 @@ class Garbage:
         del self._tried_at[dataset.id]
 
     def remove_task(self, tasks: Tasks[Any], task_id: str) -> None:
-        """Stop the run of a task; after its end, remove the files of a preview's runs, and the row."""
+        """Stop the run of a task; after its end, remove the files of its runs, and the row."""
         if not self._has_ended(tasks.run, task_id):
             return
         self._tried_at[task_id] = self._context.clock()
         try:
+            store = self._context.storage
             if tasks is previews:
-                self._context.storage.remove(self._context.storage.preview_uri(task_id))
+                store.remove(store.preview_uri(task_id))
+            elif tasks is model_runs:
+                store.remove(store.model_run_uri(task_id))
         except OSError as error:
             logger.warning("The files of %s cannot be removed now: %s", task_id, error)
             return

@@ -1,11 +1,13 @@
-"""Upkeep of the database's small tables: accounts that are missing, and rows that nothing needs any more."""
+"""Upkeep of the database: what is missing in rows, and rows that nothing needs any more."""
 
 from __future__ import annotations
 
 from datetime import datetime, timedelta
 
 from service.dispatcher.context import DispatcherContext, passed
+from service.events import repository as events
 from service.ledger import repository as ledger
+from service.outbox import repository as outbox
 from service.scheduling import repository as scheduling
 from service.scheduling.window import FORGOTTEN
 from service.storage import repository as storage
@@ -17,6 +19,8 @@ KEEP_LOGIN_TOKENS = timedelta(days=90)
 """The tokens of logins are kept this long after their expiry."""
 KEEP_ANSWERS = timedelta(days=90)
 """The answers to requests with an Idempotency-Key are kept this long."""
+KEEP_DELIVERIES = timedelta(days=7)
+"""Deliveries of webhooks are kept this long after their end."""
 _EVERY = timedelta(minutes=5)
 # Bounds the duration of a transaction, during which other writers wait.
 _ROWS_AT_ONCE = 5000
@@ -36,6 +40,9 @@ class Housekeeping:
             return
         keep_use = max(KEEP_USE, FORGOTTEN * self._context.settings.fair_share_half_life)
         with self._context.write() as session:
+            # So that a list of events after days need not wait for it.
+            events.place(session)
+        with self._context.write() as session:
             counts = [scheduling.add_accounts(session, _ROWS_AT_ONCE)]
         with self._context.write() as session:
             counts.append(ledger.remove_before(session, now - keep_use, _ROWS_AT_ONCE))
@@ -45,5 +52,7 @@ class Housekeeping:
         with self._context.write() as session:
             before = now - KEEP_ANSWERS
             counts.append(storage.remove_answers(session, before, _ROWS_AT_ONCE))
+        with self._context.write() as session:
+            counts.append(outbox.remove_old(session, now - KEEP_DELIVERIES, _ROWS_AT_ONCE))
         if max(counts) < _ROWS_AT_ONCE:
             self._done_at = now

@@ -41,10 +41,16 @@ from service.dispatcher.log_recovery import LogRecovery
 from service.dispatcher.metric_thinner import MetricThinner
 from service.dispatcher.store_check import StoreCheck
 from service.dispatcher.store_outage import StoreOutage
-from service.dispatcher.task_policy import PreparationPolicy, PreviewPolicy
+from service.dispatcher.task_policy import (
+    ModelRunPolicy,
+    PreparationPolicy,
+    PreviewPolicy,
+    SearchPolicy,
+)
 from service.dispatcher.train_policy import Restarted, TrainPolicy
 from service.dispatcher.uploads import Uploads
 from service.dispatcher.watcher import RunWatcher
+from service.dispatcher.webhooks import WebhookDelivery
 from service.scheduling import autoscaling
 from service.scheduling import repository as scheduling
 from service.scheduling.admission import Decision, Queued, Running, decide, without_foreign
@@ -65,6 +71,7 @@ _LOG_INTERVAL_SECONDS = 0.5
 _GARBAGE_INTERVAL_SECONDS = 1.0
 _THINNING_INTERVAL_SECONDS = 1.0
 _UPLOADS_INTERVAL_SECONDS = 0.5
+_WEBHOOKS_INTERVAL_SECONDS = 0.5
 _CHECK_INTERVAL_SECONDS = 5.0
 # Loops that may hang with what they check.
 _CHECKS = ("store", "api")
@@ -123,7 +130,12 @@ class Dispatcher:
         self._ingest = IngestPolicy(self._context)
         self._attempts = RunWatcher(self._context, self._train)
         self._ingests = RunWatcher(self._context, self._ingest)
-        self._tasks = (PreviewPolicy(self._context), PreparationPolicy(self._context))
+        self._tasks = (
+            PreviewPolicy(self._context),
+            PreparationPolicy(self._context),
+            ModelRunPolicy(self._context),
+            SearchPolicy(self._context),
+        )
         self._task_watchers = [RunWatcher(self._context, each) for each in self._tasks]
         # One watcher for each kind of run.
         self._watchers: Sequence[RunWatcher[Any]] = (
@@ -143,6 +155,9 @@ class Dispatcher:
                 self._outage,
             ),
             "uploads": Loop(Uploads(self._context).round, _UPLOADS_INTERVAL_SECONDS, self._outage),
+            "webhooks": Loop(
+                WebhookDelivery(self._context).round, _WEBHOOKS_INTERVAL_SECONDS, self._outage
+            ),
             "metrics": Loop(thinner.round, _THINNING_INTERVAL_SECONDS, self._outage),
             "store": Loop(self._store.round, _CHECK_INTERVAL_SECONDS, self._outage),
             "api": Loop(self._api.round, _CHECK_INTERVAL_SECONDS, self._outage),

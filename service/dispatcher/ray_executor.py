@@ -18,6 +18,7 @@ from urllib.parse import quote
 import httpx
 
 from service.client.attempt_token import METADATA_KEY
+from service.client.tls import tls_context
 from service.dispatcher.executor import (
     ExecutorUnavailable,
     LogPiece,
@@ -66,7 +67,11 @@ class RayExecutor:
     def __init__(self, address: str, token: str | None, *, timeout: float = 10.0) -> None:
         headers = {"Authorization": f"Bearer {token}"} if token else {}
         self._http = httpx.Client(
-            base_url=address, headers=headers, timeout=timeout, trust_env=False
+            base_url=address,
+            headers=headers,
+            timeout=timeout,
+            trust_env=False,
+            verify=tls_context(address, trust_env=False),
         )
         # The loops of the dispatcher call from different threads.
         self._lock = threading.Lock()

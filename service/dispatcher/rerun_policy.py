@@ -1,4 +1,4 @@
-"""Rules that runs without checkpoints share: ingests, previews and preparations.
+"""Rules that runs without checkpoints share: ingests, and those of tasks such as previews and embeddings.
 
 A run that Ray has not accepted is submitted again, and so is one that ended when the whole service was stopped. Running
 it twice is harmless: it only reads images, and the API accepts only the report with the newest token. One that Ray alone

@@ -10,17 +10,19 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection, Sequence
 from datetime import datetime, timedelta
+from typing import Any
 
 from sqlalchemy.orm import Session
 
 from service.api.problems import Problem
 from service.artifacts.attempt_log import AttemptLog
+from service.checkpoints import repository as checkpoints
 from service.checkpoints import retention
 from service.db.locks import lock_job
 from service.dispatcher.context import DispatcherContext, passed
 from service.dispatcher.isolation import run_isolated
 from service.storage import deletion, repository
-from service.tasks.repository import delete_oldest_previews
+from service.tasks.repository import Tasks, delete_oldest, model_runs, previews
 
 logger = logging.getLogger(__name__)
 
@@ -55,6 +57,7 @@ class Retention:
         settings = self._context.settings
         rules: list[tuple[float | None, Select, Remove]] = [
             (settings.keep_jobs_days, repository.expired_jobs, self.delete_job),
+            (settings.keep_checkpoints_days, repository.with_old_checkpoints, self.thin),
             (settings.keep_artifacts_days, repository.with_old_artifacts, self.remove_artifacts),
             (settings.keep_metrics_days, repository.with_old_metrics, self.remove_metrics),
             (settings.keep_logs_days, repository.with_old_logs, self.remove_logs),
@@ -98,12 +101,26 @@ class Retention:
             job = lock_job(session, job_id)
             if job is None:
                 return
+            held = [each.id for each in checkpoints.lock_of_job(session, job_id)]
+            if checkpoints.awaited(session, held):  # asked for in between
+                return
             try:
                 deletion.delete_job(session, job)
             except Problem as problem:  # pinned or cloned in between
                 logger.info("Job %s is kept: %s", job_id, problem.detail)
                 return
         logger.info("retention deleted the %s job %s", job.status, job_id)
+
+    def thin(self, job_id: str) -> None:
+        """Remove the checkpoints of a job that retention may remove."""
+        with self._context.write() as session:
+            job = lock_job(session, job_id)
+            if job is None or job.deleted_at is not None:
+                return
+            dropped = retention.drop_checkpoints(session, job)
+            if dropped.complete:
+                repository.set_thinned(session, job_id)
+        _log(job_id, dropped.checkpoints, "checkpoint", dropped.bytes)
 
     def remove_artifacts(self, job_id: str, needed: int | None = None) -> int:
         """Remove the checkpoints of a job that retention may remove, and then its artifacts.
@@ -158,7 +175,9 @@ class Retention:
         logger.info("retention removed the logs of %s", job_id)
 
     def shrink(self, most: int) -> bool:
-        """Remove a batch of previews, or checkpoints and artifacts of a batch of jobs, if the store holds too many bytes.
+        """Remove a batch of what can be made again, or checkpoints and artifacts of a batch of jobs, if the store is too full.
+
+        Previews are removed first, then embeddings and exports.
 
         Returns:
             Whether it holds few enough now, or nothing more may be removed.
@@ -168,17 +187,20 @@ class Retention:
             excess = repository.stored_bytes(session) - most
         if excess <= 0:
             return True
-        with self._context.write() as session:
-            deleted = delete_oldest_previews(
-                session, excess, now - _KEEP_PREVIEWS, now, _BATCH_SIZE
-            )
-        left = excess - sum(preview.size or 0 for preview in deleted)
-        if deleted:
-            logger.info(
-                "retention deleted %d previews (%.1f MB)", len(deleted), (excess - left) / 1e6
-            )
-        if left <= 0 or len(deleted) == _BATCH_SIZE:
-            return left <= 0
+        left = excess
+        kinds: tuple[Tasks[Any], ...] = (previews, model_runs)
+        for tasks in kinds:
+            with self._context.write() as session:
+                deleted = delete_oldest(
+                    session, tasks, left, now - _KEEP_PREVIEWS, now, _BATCH_SIZE
+                )
+            freed = sum(each.size or 0 for each in deleted)
+            left -= freed
+            if deleted:
+                message = "retention deleted %d %ss (%.1f MB)"
+                logger.info(message, len(deleted), tasks.noun, freed / 1e6)
+            if left <= 0 or len(deleted) == _BATCH_SIZE:
+                return left <= 0
 
         def remove(job_id: str) -> None:
             nonlocal left

@@ -1,4 +1,4 @@
-"""Rules for runs of tasks, previews and preparations, beside those of `rerun_policy`."""
+"""Rules for runs of tasks, such as previews and embeddings, beside those of `rerun_policy`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from service.dispatcher.rerun_policy import RerunPolicy, state_of
 from service.runs.endings import Ending
 from service.runs.repository import RunView, WatchedRun
 from service.states import TaskState
-from service.tasks.repository import Tasks, preparations, previews
+from service.tasks.repository import Tasks, model_runs, preparations, previews, searches
 
 
 class TaskPolicy(RerunPolicy):
@@ -92,4 +92,48 @@ class PreparationPolicy(TaskPolicy):
         return (
             f"{culprit} went away {losses} times while the images were decoded, perhaps for lack of memory. Check why Ray's "
             "head ended, give it more memory or make the largest images smaller, then request it again: it continues"
+        )
+
+
+class ModelRunPolicy(TaskPolicy):
+    """Rules for runs that evaluate, embed with, or export a finished model: on a free GPU, or else all cores of Ray's head."""
+
+    noun = "model run"
+    max_concurrent = 2
+    max_losses = 3
+    time_limit = timedelta(hours=24)
+
+    def __init__(self, context: DispatcherContext) -> None:
+        super().__init__(context, model_runs)
+
+    def command(self, run: RunView) -> str:
+        return self._context.entrypoints.model_run.format(
+            run=run.submission_id, model_run=run.owner
+        )
+
+    def gone(self, culprit: str, losses: int) -> str:
+        return (
+            f"{culprit} went away {losses} times during the run of the model, perhaps for lack of memory. Check why Ray's "
+            "head ended, and give it more memory, then request it again"
+        )
+
+
+class SearchPolicy(TaskPolicy):
+    """Rules for runs that find neighbors, on Ray's head; each ends when no questions arrive any more."""
+
+    noun = "search"
+    max_concurrent = 2
+    max_losses = 2
+    time_limit = timedelta(hours=24)
+
+    def __init__(self, context: DispatcherContext) -> None:
+        super().__init__(context, searches)
+
+    def command(self, run: RunView) -> str:
+        return self._context.entrypoints.search.format(run=run.submission_id, search=run.owner)
+
+    def gone(self, culprit: str, losses: int) -> str:
+        return (
+            f"{culprit} went away {losses} times while neighbors were searched, perhaps for lack of memory. Check why Ray's "
+            "head ended, then ask again"
         )

@@ -16,7 +16,7 @@ from importlib.metadata import PackageNotFoundError, requires, version
 from service.doctor import Finding
 
 _TRAINING = ("torch", "torchvision", "timm", "ray")
-_INSTALL = 'pip install "dasl[training]" if jobs run on this machine; a client does not need it'
+_INSTALL = 'pip install ".[training]" in a checkout of DASL if jobs run on this machine; a client does not need it'
 _GPUS = """
 import json, torch
 names = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]

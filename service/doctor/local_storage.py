@@ -74,7 +74,7 @@ def _elsewhere(uri: str, home: Path) -> Path | None:
 
 
 def _database(configured_url: str) -> Finding:
-    from sqlalchemy import make_url
+    from sqlalchemy import inspect, make_url
     from sqlalchemy.exc import SQLAlchemyError
 
     from service.db import migrate
@@ -91,6 +91,9 @@ def _database(configured_url: str) -> Finding:
         database = Database(url.render_as_string(hide_password=False))
         try:
             with database.read() as session:
+                if not inspect(session.connection()).has_table("alembic_version"):
+                    message = f"{shown} has no tables yet; `dasl serve` creates them"
+                    return Finding("database", "ok", message)
                 behind = migrate.behind(session.connection())
         finally:
             database.dispose()

@@ -10,7 +10,8 @@ from typing import Any
 import httpx
 
 from service.client.config import Connection, config_path, resolve_connection
-from service.client.errors import ConfigError
+from service.client.errors import ConfigError, where_from
+from service.client.tls import tls_context
 from service.doctor import Finding, State
 from service.doctor.installation import version_of
 
@@ -35,11 +36,13 @@ def run_checks() -> Iterator[Finding]:
         yield Finding("server", "fail", str(error), f"Correct DASL_URL or {config_path()}")
         return
     headers = {"Authorization": f"Bearer {connection.token}"} if connection.token else {}
+    trust_env = not connection.is_loopback
     with httpx.Client(
         base_url=connection.url,
         headers=headers,
         timeout=_TIMEOUT_SECONDS,
-        trust_env=not connection.is_loopback,
+        trust_env=trust_env,
+        verify=tls_context(connection.url, trust_env=trust_env),
     ) as http:
         try:
             yield from _check_server(http, connection)
@@ -91,7 +94,9 @@ def _clock(live: httpx.Response, sent_at: float, received_at: float) -> Finding:
 
 
 def _token(http: httpx.Client, connection: Connection) -> Finding:
-    remedy = f"Set DASL_TOKEN, or `token` in {config_path()}; `dasl serve` prints a token"
+    remedy = (
+        f"Set DASL_TOKEN, or `token` in {config_path()}. {where_from(not connection.is_loopback)}"
+    )
     if not connection.token:
         return Finding("token", "fail", "no token is configured for this server", remedy)
     answer = http.get("/v1/tokens/current")

@@ -144,7 +144,9 @@ def _empty_folder(folder: Path) -> Path:
 def _command(folder: Path, ports: list[int], cpus: int | None) -> list[str]:
     ray = Path(sysconfig.get_path("scripts")) / "ray"
     if not ray.exists():
-        raise ValueError('Ray is not installed here: pip install "dasl[server,training]"')
+        raise ValueError(
+            'Ray is not installed here; in a checkout of DASL: pip install ".[server,training]"'
+        )
     options = {
         "node-ip-address": "127.0.0.1",
         "dashboard-host": "127.0.0.1",

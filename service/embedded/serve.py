@@ -36,8 +36,12 @@ _CHECK_EVERY_SECONDS = 0.2
 _FIRST_PAUSE_SECONDS, _MAX_PAUSE_SECONDS = 1.0, 30.0
 
 
-def main() -> int:
-    """Serve with the settings of the environment until Ctrl-C or SIGTERM; returns the exit status."""
+def main(*, open_page: bool = False) -> int:
+    """Serve with the settings of the environment until Ctrl-C or SIGTERM; returns the exit status.
+
+    Args:
+        open_page: open the page in a browser.
+    """
     stop = threading.Event()
 
     def on_signal(number: int, _frame: FrameType | None) -> None:
@@ -56,18 +60,25 @@ def main() -> int:
         settings = read_settings()
         log_records.configure(settings.log_format, secrets=settings.secrets)
         warn_of_misspelled_variables()
-        serve(settings, stop)
+        serve(settings, stop, open_page=open_page)
     except ValueError as error:
         print(f"dasl serve: {error}", file=sys.stderr)
         return 1
     return 0
 
 
-def serve(settings: Settings, stop: threading.Event, *, cpus: int | None = None) -> None:
+def serve(
+    settings: Settings,
+    stop: threading.Event,
+    *,
+    cpus: int | None = None,
+    open_page: bool = False,
+) -> None:
     """Run everything until `stop` is set.
 
     Args:
         cpus: number of CPUs that the local Ray offers; `None`: all of the machine.
+        open_page: open the page in a browser.
 
     Raises:
         ValueError: another process serves this home; the home, the port, the database or the artifact
@@ -78,7 +89,7 @@ def serve(settings: Settings, stop: threading.Event, *, cpus: int | None = None)
         warn_if_exposed(settings)
         ray = LocalRay(settings.home / "ray", settings.home / "logs" / "ray.log", cpus)
         try:
-            _serve(settings, stop, listener, ray)
+            _serve(settings, stop, listener, ray, open_page)
         finally:
             ray.stop()
 
@@ -88,6 +99,7 @@ def _serve(
     stop: threading.Event,
     listener: socket.socket,
     ray: LocalRay,
+    open_page: bool,
 ) -> None:
     # Imported late, as it takes a second: an error in the settings is reported sooner.
     from service.artifacts import free_space
@@ -98,10 +110,15 @@ def _serve(
     from service.dispatcher.train_policy import Restarted
     from service.embedded.bootstrap_token import admin_token, choose_config
     from service.embedded.dispatcher_thread import DispatcherThread
+    from service.embedded.known_database import check_database, remember_database
+    from service.embedded.notices import describe_cluster, describe_unfinished
+    from service.embedded.page import show_page
     from service.server.thread import ApiThread
     from service.server.tuning import freeze_garbage_collection
 
+    check_database(settings)
     upgrade(settings.database_url)
+    remember_database(settings)
     Storage(settings.artifacts_uri).check_writable()
     for what, uri in (
         (free_space.DATABASE, settings.database_url),
@@ -119,6 +136,7 @@ def _serve(
     token = admin_token(database, config)
     write_config(config, settings.api_url, token, author="dasl serve")
     _print_address(settings.api_url, token, config, config_path())
+    show_page(database, settings.api_url, token, open_page=open_page)
     dispatcher = DispatcherThread(settings, database, ray, restarted="service")
     dispatcher.start()
     freeze_garbage_collection()
@@ -132,6 +150,7 @@ def _serve(
                 ready, pause, restarted = True, _FIRST_PAUSE_SECONDS, "ray"
                 seconds = time.monotonic() - started_at
                 print(f"Ready after {seconds:.0f} s. Ctrl-C stops everything.", flush=True)
+                _print(describe_cluster(database))
             if not api.is_alive():
                 raise RuntimeError("The API ended unexpectedly; the reason is logged above")
             stuck = dispatcher.stuck()
@@ -167,6 +186,7 @@ def _serve(
         ray.stop()
         if stuck is None:
             dispatcher.join()
+            _print(describe_unfinished(database))
         database.dispose()
 
 
@@ -207,6 +227,11 @@ def _for_local_ray(settings: Settings, port: int) -> Settings:
             "cluster_limit": settings.cluster_limit or CURRENT_NODES,
         }
     )
+
+
+def _print(sentence: str | None) -> None:
+    if sentence is not None:
+        print(sentence, flush=True)
 
 
 def _print_address(url: str, token: str, config: Path, shared: Path) -> None:

@@ -10,6 +10,8 @@ from importlib.util import find_spec
 
 from fastapi import APIRouter, FastAPI
 from fastapi.openapi.utils import get_openapi
+from fastapi.routing import APIRoute
+from starlette.types import Scope
 from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
 from service.api import problems
@@ -30,36 +32,61 @@ from service.datasets.uploads.endpoints import router as uploads
 from service.datasets.versions.endpoints import files as dataset_files
 from service.datasets.versions.endpoints import router as dataset_versions
 from service.db.session import Database
+from service.demo.endpoints import router as demo
+from service.events.endpoints import router as events
+from service.events.feed import Feed
+from service.experiments.endpoints import heavy as experiment_results
+from service.experiments.endpoints import router as experiments
 from service.jobs.checkpoint_endpoints import files as artifact_files
 from service.jobs.checkpoint_endpoints import router as job_checkpoints
 from service.jobs.endpoints import router as jobs
 from service.jobs.history_endpoints import heavy as heavy_history
 from service.jobs.history_endpoints import logs
 from service.jobs.history_endpoints import router as history
+from service.jobs.metrics_endpoints import router as jobs_metrics
 from service.jobs.preparation_endpoints import router as preparations
 from service.jobs.preview_endpoints import files as preview_files
 from service.jobs.preview_endpoints import router as previews
 from service.login.endpoints import router as login
 from service.login.provider import Provider
+from service.model_runs.endpoints import files as model_run_files
+from service.model_runs.endpoints import router as model_runs
+from service.model_runs.neighbor_endpoints import body_limit as image_limit
+from service.model_runs.neighbor_endpoints import router as neighbors
 from service.observability.endpoints import router as probes
 from service.observability.observer import Observer
+from service.reference.endpoints import router as reference
 from service.scheduling.decision_cache import DecisionCache
+from service.sessions.endpoints import router as sessions
 from service.settings import Settings
 from service.storage.endpoints import router as storage
 from service.tenants.endpoints import router as tenants
 from service.tokens.endpoints import router as tokens
 from service.usage.endpoints import router as usage
 from service.users.endpoints import router as users
+from service.web.endpoints import router as web
+from service.webhooks.endpoints import router as webhooks
 from service.worker_api.endpoints import REPORTS
 from service.worker_api.endpoints import routers as workers
 
+
+def _operation_id(route: APIRoute) -> str:
+    """Return the name of a route's function, which code generators make a function of their client."""
+    # The same functions as at the paths of today, for workers of older versions.
+    if route.path.startswith("/worker/v1/jobs/"):
+        return f"attempt_{route.name}"
+    return f"worker_{route.name}" if route.path.startswith("/worker/") else route.name
+
+
 # All apps of a process share these routes: FastAPI takes 60 ms to build them, at the first requests.
-_router = APIRouter()
+_router = APIRouter(generate_unique_id_function=_operation_id)
 for _part in (
     jobs,
     history,
     heavy_history,
+    jobs_metrics,
     logs,
+    events,
     job_checkpoints,
     artifact_files,
     datasets,
@@ -69,21 +96,31 @@ for _part in (
     preparations,
     dataset_versions,
     dataset_files,
+    demo,
     checkpoints,
     checkpoint_files,
+    experiments,
+    experiment_results,
+    model_runs,
+    model_run_files,
+    neighbors,
     cluster,
     storage,
     catalog,
     login,
+    sessions,
     tenants,
     users,
     tokens,
     audit,
     usage,
+    webhooks,
     *workers,
 ):
     _router.include_router(_part, responses=problems.PROBLEM_RESPONSES)
 _router.include_router(probes)
+_router.include_router(web)
+_router.include_router(reference)
 
 
 def create_app(settings: Settings, database: Database | None = None) -> FastAPI:
@@ -124,13 +161,16 @@ def create_app(settings: Settings, database: Database | None = None) -> FastAPI:
         version=_version(),
         lifespan=lifespan,
         redirect_slashes=False,
+        docs_url=None,
+        redoc_url=None,
         routes=_router.routes,
     )
     app.state.context = context
     app.state.login_provider = provider
+    app.state.event_feed = Feed(database, settings.stream_poll_seconds)
     app.state.loop = None
     observer = app.state.observer = Observer(app.version, settings, database)
-    app.add_middleware(BodyLimit, limit=settings.max_body_bytes, other_limit=body_limit)
+    app.add_middleware(BodyLimit, limit=settings.max_body_bytes, other_limit=_body_limit)
     app.add_middleware(FailedAuthLimit, failures=Failures(failures))
     if settings.trusted_proxies:
         app.add_middleware(ProxyHeadersMiddleware, trusted_hosts=settings.trusted_proxies)
@@ -138,6 +178,10 @@ def create_app(settings: Settings, database: Database | None = None) -> FastAPI:
     problems.install(app)
     _document_models(app)
     return app
+
+
+def _body_limit(scope: Scope) -> int | None:
+    return body_limit(scope) or image_limit(scope)
 
 
 def _login_provider(settings: Settings) -> Provider | None:
@@ -149,7 +193,9 @@ def _login_provider(settings: Settings) -> Provider | None:
     if not settings.oidc_issuer:
         return None
     if find_spec("jwt") is None:
-        raise ValueError('DASL_OIDC_ISSUER: needs the extra oidc: pip install "dasl[server,oidc]"')
+        raise ValueError(
+            'DASL_OIDC_ISSUER: needs the extra oidc; in a checkout of DASL: pip install ".[server,oidc]"'
+        )
     return Provider(settings)
 
 
@@ -170,10 +216,24 @@ def _document_models(app: FastAPI) -> None:
                     }
                 )
                 schemas[model.__name__] = document
+            _spell_constants_as_enums(schema)
             app.openapi_schema = schema
         return app.openapi_schema
 
     app.openapi = openapi  # type: ignore[method-assign]
+
+
+def _spell_constants_as_enums(part: object) -> None:
+    """Replace `const` in unions, where code generators try it first and then refuse all other values."""
+    if isinstance(part, dict):
+        for choice in part.get("anyOf", ()):
+            if "const" in choice:
+                choice["enum"] = [choice.pop("const")]
+        for below in part.values():
+            _spell_constants_as_enums(below)
+    elif isinstance(part, list):
+        for below in part:
+            _spell_constants_as_enums(below)
 
 
 def _version() -> str:

@@ -1,0 +1,38 @@
+"""The database that a home folder was used with: an empty one in its place would look as if all were lost."""
+
+from __future__ import annotations
+
+from sqlalchemy import URL, make_url
+
+from service.client.config import write_private
+from service.db.migrate import is_empty
+from service.settings import Settings
+
+_FILE = "database"
+
+
+def check_database(settings: Settings) -> None:
+    """Check that the database is not an empty one in place of another.
+
+    Raises:
+        ValueError: it is, as after a start without `DASL_DATABASE_URL`.
+    """
+    file, named = settings.home / _FILE, _name(settings)
+    known = file.read_text(encoding="utf-8").strip() if file.exists() else named
+    if known != named and is_empty(settings.database_url):
+        raise ValueError(
+            f"DASL_DATABASE_URL: {named} is empty, and {settings.home} was used with {known} until now. Set "
+            f"DASL_DATABASE_URL to that one, or, to begin with an empty database, remove {file}"
+        )
+
+
+def remember_database(settings: Settings) -> None:
+    """Note which database the home is used with."""
+    write_private(settings.home / _FILE, f"{_name(settings)}\n")
+
+
+def _name(settings: Settings) -> str:
+    """Return the URL without user and password, which change."""
+    url = make_url(settings.database_url)
+    without = URL.create(url.drivername, host=url.host, port=url.port, database=url.database)
+    return without.render_as_string()

@@ -1,0 +1,33 @@
+"""What `dasl serve` prints of its cluster and its jobs."""
+
+from __future__ import annotations
+
+from service.db.session import Database
+from service.observability import repository
+from service.scheduling import repository as scheduling
+from service.states import TERMINAL, JobStatus
+
+
+def describe_cluster(database: Database) -> str | None:
+    """Return the CPU cores and GPUs that jobs can use; None before the first snapshot."""
+    with database.read() as session:
+        snapshot = scheduling.snapshot(session)
+        if snapshot is None:
+            return None
+        cores, gpus = snapshot.total_cpus, snapshot.total_gpus
+    with_gpus = f"{gpus:g} GPU{'s' if gpus != 1 else ''}" if gpus else "no GPU"
+    return f"Jobs can use {cores:g} CPU core{'s' if cores != 1 else ''} and {with_gpus}."
+
+
+def describe_unfinished(database: Database) -> str | None:
+    """Return how many jobs the next start continues; None if there are none. Paused ones wait for their users."""
+    with database.read() as session:
+        counts = repository.jobs_by_status(session)
+    number = sum(
+        count
+        for status, count in counts.items()
+        if status not in TERMINAL and status != JobStatus.PAUSED
+    )
+    if not number:
+        return None
+    return f"{number} job{'s continue' if number > 1 else ' continues'} at the next start."

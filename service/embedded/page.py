@@ -1,0 +1,34 @@
+"""The page of `dasl serve`, printed and opened with a login code."""
+
+from __future__ import annotations
+
+import sys
+
+from service.api import repository
+from service.client import page
+from service.credentials import hash_token
+from service.db.session import Database
+from service.sessions import service
+
+
+def show_page(database: Database, url: str, token: str, *, open_page: bool) -> None:
+    """Print the address of the page, and open it in a browser if requested.
+
+    Only a terminal gets a code that logs in: anything else may be a log, which others may read.
+    """
+    is_terminal = sys.stdout.isatty()
+    shown = f"{url} (log in with: dasl open)"
+    if is_terminal or open_page:
+        address = page.page_address(url, _new_code(database, token))
+        if is_terminal:
+            shown = f"{address} (logs in once, within ten minutes; then: dasl open)"
+        if open_page and not page.open_page(address):
+            shown += "; no browser was found"
+    print(f"Page: {shown}", flush=True)
+
+
+def _new_code(database: Database, token: str) -> str:
+    with database.write() as session:
+        credential = repository.credential_by_hash(session, hash_token(token))
+        assert credential is not None, "the token was checked or made just now"
+        return service.new_code(session, credential.token.id)[1]
