@@ -1,4 +1,4 @@
-"""The Python SDK: `from service.client import Client`.
+"""The Python SDK: `from service.client import Client`, or `AsyncClient`.
 
 Names are imported on first use: the command line needs the errors, but must start without importing
 httpx and pydantic.
@@ -10,6 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from service.client.aio.client import AsyncClient as AsyncClient
     from service.client.client import Client as Client
     from service.client.errors import ApiError as ApiError
     from service.client.errors import ConfigError as ConfigError
@@ -26,7 +27,11 @@ if TYPE_CHECKING:
     from service.client.errors import WaitTimeout as WaitTimeout
     from service.client.worker import WorkerClient as WorkerClient
 
-_MODULES = {"Client": "service.client.client", "WorkerClient": "service.client.worker"}
+_MODULES = {
+    "AsyncClient": "service.client.aio.client",
+    "Client": "service.client.client",
+    "WorkerClient": "service.client.worker",
+}
 _ERRORS = (
     "ApiError",
     "ConfigError",
@@ -44,7 +49,7 @@ _ERRORS = (
 )
 _MODULES |= dict.fromkeys(_ERRORS, "service.client.errors")
 
-__all__ = [*_ERRORS, "Client", "WorkerClient"]  # noqa: PLE0604
+__all__ = [*_ERRORS, "AsyncClient", "Client", "WorkerClient"]  # noqa: PLE0604
 
 
 def __getattr__(name: str) -> Any:

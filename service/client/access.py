@@ -1,55 +1,19 @@
+# Written by tools.sync_client from aio/access.py; edit that file.
 """Tenants, users, access tokens and the audit log."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TypedDict, Unpack
+from typing import Unpack
 
+from service.client.account_settings import (
+    TenantLimits,
+    TokenChanges,
+    TokenSettings,
+    UserChanges,
+)
 from service.client.models import AuditEntry, StartedLogin, Tenant, Token, User
 from service.client.transport import Transport, path_to
-
-
-class Quotas(TypedDict, total=False):
-    """Limits of the jobs and data sets of a token; None means no limit."""
-
-    max_queued_jobs: int | None
-    max_running_jobs: int | None
-    max_gpus: int | None
-    max_pending_datasets: int | None
-
-
-class TokenChanges(Quotas, total=False):
-    """Quotas and expiry of a token; None means no limit, or no expiry."""
-
-    expires_at: str | None
-    expires_in_days: float | None
-
-
-class TokenSettings(TokenChanges, total=False):
-    """Settings of a new token."""
-
-    user_id: str | None
-    """The user it belongs to; None: none."""
-
-
-class TenantLimits(TypedDict, total=False):
-    """Share and limits of a tenant; None means no limit."""
-
-    weight: float
-    max_queued_jobs: int | None
-    max_running_jobs: int | None
-    max_gpus: int | None
-    max_priority: int | None
-    max_hours: float | None
-
-
-class UserChanges(TypedDict, total=False):
-    """Changes of a user. `role` is the highest scope of its tokens."""
-
-    name: str
-    email: str | None
-    role: str
-    disabled: bool
 
 
 class Tenants:

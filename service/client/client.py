@@ -1,21 +1,28 @@
+# Written by tools.sync_client from aio/client.py; edit that file.
 """`Client`, the entry point of the SDK."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Generator, Iterator, Sequence
 from types import TracebackType
 from typing import Self
 
+from service.client import events
 from service.client.access import Audit, Login, Tenants, Tokens, Users
 from service.client.checkpoints import Checkpoints
 from service.client.config import resolve_connection
 from service.client.datasets import Datasets
 from service.client.errors import ApiError
+from service.client.experiments import Experiments
 from service.client.jobs import Jobs
-from service.client.models import Cluster, Drain, Storage, Usage
+from service.client.model_runs import ModelRuns
+from service.client.models import Cluster, Drain, Metrics, Storage, TenantEvent, Usage
+from service.client.page import page_address
 from service.client.preparations import Preparations
 from service.client.previews import Previews
-from service.client.transport import Transport, path_to
+from service.client.transport import Params, Transport, path_to
+from service.client.webhooks import Webhooks
 
 
 class Client:
@@ -26,10 +33,11 @@ class Client:
     `patience` seconds if the server does not answer. An operator's token acts for `tenant` (else DASL_TENANT, else
     its own tenant).
 
-        client = Client()
-        job = client.jobs.submit("spec.yaml").wait()
-        [checkpoint] = [c for c in client.jobs.checkpoints(job.id) if c.final]
-        client.checkpoints.download(checkpoint.id, "backbone")
+        with Client() as client:
+            job = client.jobs.submit("spec.yaml")
+            job.wait()
+            [checkpoint] = [c for c in client.jobs.checkpoints(job.id) if c.final]
+            client.checkpoints.download(checkpoint.id, "backbone")
 
     Raises:
         ConfigError: the address or token is malformed. Calls raise ApiError if the server refuses them,
@@ -53,12 +61,15 @@ class Client:
         self.datasets = Datasets(self._transport)
         self.previews = Previews(self._transport)
         self.preparations = Preparations(self._transport)
+        self.experiments = Experiments(self._transport)
         self.checkpoints = Checkpoints(self._transport)
+        self.model_runs = ModelRuns(self._transport)
         self.login = Login(self._transport)
         self.tenants = Tenants(self._transport)
         self.users = Users(self._transport)
         self.tokens = Tokens(self._transport)
         self.audit = Audit(self._transport)
+        self.webhooks = Webhooks(self._transport)
 
     @property
     def url(self) -> str:
@@ -77,6 +88,68 @@ class Client:
             answer = error.problem
         checks = answer.get("checks") if isinstance(answer, dict) else None
         return {str(name): str(state) for name, state in (checks or {}).items()}
+
+    def events(
+        self,
+        *,
+        job: str | Sequence[str] | None = None,
+        type: str | Sequence[str] | None = None,
+        level: str | Sequence[str] | None = None,
+        page_size: int = 100,
+    ) -> Iterator[TenantEvent]:
+        """Iterate over the events of all jobs, newest first.
+
+        Args:
+            job: ids of jobs.
+            type: types of events.
+            level: "info", "warning" or "error".
+        """
+        return events.newest(self._transport, job, type, level, page_size)
+
+    def metrics(
+        self,
+        jobs: Sequence[str],
+        names: Sequence[str],
+        *,
+        from_step: int | None = None,
+        to_step: int | None = None,
+        max_points: int | None = None,
+    ) -> dict[str, Metrics]:
+        """Return metrics of several jobs by their ids, downsampled on the server to `max_points` (1,000) each.
+
+        At most 200 series: jobs times names.
+        """
+        params: Params = {
+            "job": jobs,
+            "name": names,
+            "from_step": from_step,
+            "to_step": to_step,
+            "max_points": max_points,
+        }
+        answer = self._transport.json("GET", path_to("metrics"), params=params)
+        return {each["job_id"]: Metrics.model_validate(each) for each in answer["data"]}
+
+    def stream_events(
+        self,
+        *,
+        job: str | Sequence[str] | None = None,
+        type: str | Sequence[str] | None = None,
+        level: str | Sequence[str] | None = None,
+        after: int | None = None,
+    ) -> Generator[TenantEvent, None, None]:
+        """Iterate over the events of all jobs as they happen, without end.
+
+        Each event is yielded once and in order, also after lost connections and server restarts.
+
+        Args:
+            after: `id` of an event, to begin with the next one; by default with the next event that happens.
+        """
+        return events.live(self._transport, job, type, level, after)
+
+    def page_address(self) -> str:
+        """Return the address of the page with a code that logs in once, with this token, within ten minutes."""
+        answer = self._transport.json("POST", path_to("session", "codes"))
+        return page_address(self.url, answer["code"])
 
     def storage(self) -> Storage:
         """Return what the jobs of the tenant take. Needs a token with scope `admin`."""

@@ -74,6 +74,11 @@ def write_config(path: Path, url: str, token: str, *, author: str) -> None:
     """
     # JSON strings are valid TOML strings.
     text = f"# Written by `{author}`.\nurl = {json.dumps(url)}\ntoken = {json.dumps(token)}\n"
+    write_private(path, text)
+
+
+def write_private(path: Path, text: str) -> None:
+    """Write a file that only its owner can read, as a whole or not at all."""
     path.parent.mkdir(parents=True, exist_ok=True)
     unfinished = path.with_name(f".{path.name}.{os.getpid()}")
     unfinished.unlink(missing_ok=True)

@@ -1,3 +1,4 @@
+# Written by tools.sync_client from aio/datasets.py; edit that file.
 """Data sets: registered images that the service's machines can read."""
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from service.client.errors import DatasetFailed
 from service.client.files import fetch
 from service.client.models import Dataset, DatasetVersion
+from service.client.threads import in_thread
 from service.client.transport import Transport, path_to
 from service.client.waiting import OUTAGE_SECONDS, wait_until
 from service.states import DatasetState
@@ -77,9 +79,8 @@ class Datasets:
         """
         from service.client.packing import open_content
 
-        return self.upload_content(
-            open_content(Path(path).expanduser()), name, source, sha256=sha256, on_bytes=on_bytes
-        )
+        content = in_thread(open_content, Path(path).expanduser())
+        return self.upload_content(content, name, source, sha256=sha256, on_bytes=on_bytes)
 
     def upload_content(
         self,
@@ -217,9 +218,8 @@ class Datasets:
         path = path_to("datasets", dataset_id, "contact-sheet")
         with tempfile.TemporaryDirectory(prefix="dasl-") as folder:
             name = "contact-sheet.jpg"
-            return fetch(
-                self._transport, path, Path(folder), name, size=None, sha256=None
-            ).read_bytes()
+            file = fetch(self._transport, path, Path(folder), name, size=None, sha256=None)
+            return file.read_bytes()
 
     def _get(self, dataset_id: str, patience: float | None = None) -> Dataset:
         return self._bind(

@@ -86,10 +86,15 @@ class FieldError:
 
 
 class ApiError(DaslError):
-    """The server refused a request. `problem` is its RFC 9457 document (may be empty)."""
+    """The server refused a request. `problem` is its RFC 9457 document (may be empty).
 
-    def __init__(self, status: int, problem: Mapping[str, Any]) -> None:
+    Args:
+        is_remote: the server is on another machine.
+    """
+
+    def __init__(self, status: int, problem: Mapping[str, Any], is_remote: bool = False) -> None:
         self.status = status
+        self.is_remote = is_remote
         self.problem = dict(problem)
         self.type = str(self.problem.get("type") or "about:blank")
         self.title = str(self.problem.get("title") or f"HTTP {status}")
@@ -98,7 +103,7 @@ class ApiError(DaslError):
         super().__init__(self._text())
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.status, self.problem)
+        return type(self), (self.status, self.problem, self.is_remote)
 
     def _text(self) -> str:
         # A detail that only repeats the fields' messages is left out.
@@ -109,8 +114,15 @@ class ApiError(DaslError):
             head = f"{len(self.errors)} fields are invalid:" if redundant else self.detail
             lines = [head or self.title, *(f"  {error}" for error in self.errors)]
         if self.status == 401 and self.type != LOGIN_FAILED:
-            lines.append("  Set DASL_TOKEN to a token of this server; `dasl serve` prints a token.")
+            lines.append(
+                f"  Set DASL_TOKEN to a token of this server. {where_from(self.is_remote)}."
+            )
         return "\n".join(lines)
+
+
+def where_from(is_remote: bool) -> str:
+    """Say where a token of a server comes from."""
+    return "Ask your administrator for a new token" if is_remote else "`dasl serve` prints a token"
 
 
 class StaleAttempt(ApiError):
@@ -166,6 +178,18 @@ class PreparationFailed(DaslError):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.preparation,)
+
+
+class ModelRunFailed(DaslError):
+    """A run of a finished model failed during a `wait`. `run` is its final state."""
+
+    def __init__(self, run: Any) -> None:
+        self.run = run
+        reason = "no reason" if run.error is None else run.error.message
+        super().__init__(f"Model run {run.id} failed: {reason}")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.run,)
 
 
 class WaitTimeout(DaslError, TimeoutError):

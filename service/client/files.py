@@ -1,3 +1,4 @@
+# Written by tools.sync_client from aio/files.py; edit that file.
 """Downloads: resumable, verified, and written atomically."""
 
 from __future__ import annotations
@@ -5,7 +6,6 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -14,6 +14,7 @@ import httpx
 from dasl_core.vocabulary import FILE_NAME, LONGEST_FILE_NAME
 from service.client.errors import ApiError, ConnectionFailed, DownloadFailed
 from service.client.models import CheckpointFile, PreviewFile
+from service.client.threads import in_thread, sleep
 from service.client.transport import BUSY, Transport, path_to
 
 OnBytes = Callable[[str, int, int | None], None]
@@ -80,7 +81,7 @@ def fetch(
     """
     target = directory / safe_name(name)
     directory.mkdir(parents=True, exist_ok=True)
-    if sha256 is not None and target.is_file() and _digest(target) == sha256:
+    if sha256 is not None and target.is_file() and in_thread(_digest, target) == sha256:
         _report(on_bytes, name, target.stat().st_size, size)
         return target
     partial = directory / f".{name}.{(sha256 or 'unverified')[:16]}.part"
@@ -88,11 +89,11 @@ def fetch(
         partial.unlink(missing_ok=True)  # cannot be checked against this file
     resumed = partial.exists()
     _receive(transport, path, partial, name, size, on_bytes)
-    if not _matches(partial, size, sha256) and resumed:
+    if not in_thread(_matches, partial, size, sha256) and resumed:
         # The earlier bytes may be damaged; download the whole file once more.
         partial.unlink()
         _receive(transport, path, partial, name, size, on_bytes)
-    if not _matches(partial, size, sha256):
+    if not in_thread(_matches, partial, size, sha256):
         partial.unlink()
         raise DownloadFailed(
             f"{name} does not match the size and SHA-256 in the server's manifest."
@@ -127,7 +128,7 @@ def _receive(
             failures = 1 if now > have else failures + 1
             if failures >= _ATTEMPTS_WITHOUT_PROGRESS:
                 raise
-            time.sleep(min(0.2 * 2**failures, 5.0))
+            sleep(min(0.2 * 2**failures, 5.0))
         else:
             return
 
@@ -162,7 +163,7 @@ def _receive_once(
                 file.write(chunk)
                 _report(on_bytes, name, received, size)
             file.flush()
-            os.fsync(file.fileno())
+            in_thread(os.fsync, file.fileno())
 
 
 def _starts_at(response: httpx.Response, offset: int) -> bool:

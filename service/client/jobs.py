@@ -1,3 +1,4 @@
+# Written by tools.sync_client from aio/jobs.py; edit that file.
 """Jobs: submit, follow, control."""
 
 from __future__ import annotations
@@ -5,30 +6,31 @@ from __future__ import annotations
 import os
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from dasl_core.spec import JobSpec, load_spec
 from service.client.errors import ConnectionFailed, InvalidSpec, JobFailed
 from service.client.files import OnBytes, fetch
 from service.client.models import (
     Artifact,
     Attempt,
     Checkpoint,
+    DeletedCheckpoints,
     Evaluation,
     Event,
     Job,
     Metrics,
+    ServerSentEvent,
     Validation,
 )
-from service.client.sse import ServerSentEvent, parse
+from service.client.specs import Spec, spec_body
+from service.client.sse import parse
+from service.client.threads import in_thread, sleep
 from service.client.transport import Params, Transport, path_to
 from service.client.waiting import OUTAGE_SECONDS, wait_until
 from service.states import JobStatus
-
-Spec = JobSpec | Mapping[str, Any] | str | os.PathLike[str]
-"""A spec, an equivalent mapping, or the path of a YAML or JSON file."""
 
 
 class Jobs:
@@ -66,10 +68,17 @@ class Jobs:
         status: str | None = None,
         method: str | None = None,
         tag: str | None = None,
+        experiment: str | None = None,
         page_size: int = 100,
     ) -> Iterator[Job]:
         """Iterate over jobs, newest first. Pages are requested as needed."""
-        params = {"status": status, "method": method, "tag": tag, "limit": page_size}
+        params: dict[str, str | int | None] = {
+            "status": status,
+            "method": method,
+            "tag": tag,
+            "experiment": experiment,
+            "limit": page_size,
+        }
         for item in self._transport.pages(path_to("jobs"), params):
             yield self._bind(item)
 
@@ -191,36 +200,40 @@ class Jobs:
         for item in self._transport.pages(path_to("jobs", job_id, "events"), params):
             yield Event.model_validate(item)
 
-    def stream_events(self, job_id: str, *, after: int = 0) -> Iterator[Event]:
+    def stream_events(self, job_id: str, *, after: int = 0) -> Generator[Event, None, None]:
         """Iterate over events after number `after`, then over new ones, until the job has ended.
 
         Each event is yielded once and in order, also after lost connections and server restarts.
         """
-        last_seq = after
-
-        def on_message(message: ServerSentEvent) -> None:
-            nonlocal last_seq
-            last_seq = int(message.id or last_seq)
-
-        path = path_to("jobs", job_id, "events")
-        for message in self._follow(
-            job_id, path, lambda: str(last_seq) if last_seq else "", on_message
-        ):
-            event = Event.model_validate_json(message.data)
-            yield event
-            if event.ends_job:
-                return
+        path, last_id = path_to("jobs", job_id, "events"), str(after) if after else ""
+        with closing(self._follow(job_id, path, last_id)) as messages:
+            for message in messages:
+                event = Event.model_validate_json(message.data)
+                yield event
+                if event.ends_job:
+                    return
 
     def metrics(
         self,
         job_id: str,
         *,
-        name: str | None = None,
+        name: str | Sequence[str] | None = None,
         from_step: int | None = None,
+        to_step: int | None = None,
         max_points: int | None = None,
     ) -> Metrics:
-        """Return training metrics as columns, downsampled on the server to `max_points` (10,000)."""
-        params = {"name": name, "from_step": from_step, "max_points": max_points}
+        """Return training metrics as columns, downsampled on the server to `max_points` (10,000).
+
+        Args:
+            name: a metric or several; all by default.
+            to_step: the last step; all by default.
+        """
+        params: Params = {
+            "name": name,
+            "from_step": from_step,
+            "to_step": to_step,
+            "max_points": max_points,
+        }
         path = path_to("jobs", job_id, "metrics")
         return Metrics.model_validate(self._transport.json("GET", path, params=params))
 
@@ -229,22 +242,26 @@ class Jobs:
         params = {"tail": tail, "attempt": attempt}
         return self._transport.text(path_to("jobs", job_id, "logs"), params=params)
 
-    def follow_logs(self, job_id: str, *, tail: int | None = None) -> Iterator[str]:
+    def follow_logs(self, job_id: str, *, tail: int | None = None) -> Generator[str, None, None]:
         """Iterate over the log's lines (or its last `tail`), then over new ones, until the job has ended."""
-        last_id = ""
-
-        def on_message(message: ServerSentEvent) -> None:
-            nonlocal last_id
-            last_id = message.id or last_id
-
-        path = path_to("jobs", job_id, "logs")
-        for message in self._follow(job_id, path, lambda: last_id, on_message, {"tail": tail}):
-            yield from message.data.split("\n")
+        path, params = path_to("jobs", job_id, "logs"), {"tail": tail}
+        with closing(self._follow(job_id, path, params=params)) as messages:
+            for message in messages:
+                yield from message.data.split("\n")
 
     def checkpoints(self, job_id: str) -> Sequence[Checkpoint]:
         """Return the job's checkpoints, oldest first."""
         checkpoints = [Checkpoint.model_validate(item) for item in self._all(job_id, "checkpoints")]
         return sorted(checkpoints, key=lambda checkpoint: (checkpoint.step, checkpoint.id))
+
+    def delete_checkpoints(self, job_id: str) -> DeletedCheckpoints:
+        """Delete the checkpoints of an ended job but the newest, the final, the best and pinned ones.
+
+        Raises:
+            ApiError: 409 if it has not ended.
+        """
+        answer = self._transport.json("DELETE", path_to("jobs", job_id, "checkpoints"))
+        return DeletedCheckpoints.model_validate(answer)
 
     def evaluations(self, job_id: str) -> Sequence[Evaluation]:
         """Return the evaluations on held-out images, in order of their steps."""
@@ -283,25 +300,25 @@ class Jobs:
         self,
         job_id: str,
         path: str,
-        last_id: Callable[[], str],
-        on_message: Callable[[ServerSentEvent], None],
+        last_id: str = "",
         params: Params | None = None,
-    ) -> Iterator[ServerSentEvent]:
+    ) -> Generator[ServerSentEvent, None, None]:
         """Yield server-sent events, reconnecting, until the job has ended and the stream is complete."""
         last_answer = time.monotonic()
         pause = 0.2
         while True:
             headers = {"Accept": "text/event-stream"}
-            if last_id():
-                headers["Last-Event-ID"] = last_id()
+            if last_id:
+                headers["Last-Event-ID"] = last_id
             ended = False
             try:
                 # Checked before the stream opens: if the job has ended, that stream is complete.
-                ended = self._get(job_id).done
+                job = self._get(job_id)
+                ended = job.done
                 with self._transport.stream(path, params=params, headers=headers) as response:
                     for message in parse(response.iter_bytes()):
                         last_answer, pause = time.monotonic(), 0.2
-                        on_message(message)
+                        last_id = message.id or last_id
                         yield message
             except ConnectionFailed:
                 if time.monotonic() - last_answer > OUTAGE_SECONDS:
@@ -310,14 +327,14 @@ class Jobs:
                 last_answer = time.monotonic()
                 if ended:
                     return
-            time.sleep(pause)
+            sleep(pause)
             pause = min(pause * 2, 5.0)
 
     def _all(self, job_id: str, collection: str) -> Iterator[dict[str, Any]]:
         return self._transport.pages(path_to("jobs", job_id, collection), {})
 
     def _send_spec(self, path: str, spec: Spec, headers: Mapping[str, str]) -> Any:
-        body = _spec_body(spec)
+        body = in_thread(spec_body, spec)
         try:
             return self._transport.json("POST", path, body=body, headers=headers)
         except (TypeError, ValueError) as error:
@@ -332,20 +349,3 @@ class Jobs:
         job = Job.model_validate(answer)
         job._jobs = self
         return job
-
-
-def _spec_body(spec: Spec) -> dict[str, Any]:
-    if isinstance(spec, JobSpec):
-        # Only the fields that were set: defaults are the server's to choose.
-        body = spec.model_dump(mode="json", exclude_unset=True)
-        if "method" in body:
-            body["method"]["name"] = (
-                spec.method.name
-            )  # the server needs it to know the method's settings
-        return body
-    if isinstance(spec, Mapping):
-        return dict(spec)
-    try:
-        return load_spec(Path(spec))
-    except ValueError as error:
-        raise InvalidSpec(str(error)) from error

@@ -6,6 +6,7 @@ that an older server lacks take their defaults.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
@@ -81,10 +82,18 @@ class DatasetRef(Record):
     name: str | None = None
 
 
-class Job(Record):
-    """Snapshot of a job. Methods such as `wait` and `refresh` return a new record.
+class ExperimentPlace(Record):
+    """The experiment of a job, and its place there."""
 
-    Only the answer to a submission has `warnings`, such as that it must wait for nodes.
+    id: str
+    variant: str = ""
+    seed: int | None = None
+
+
+class JobRecord(Record):
+    """Snapshot of a job.
+
+    Only the answer to a submission has an `estimate` and `warnings`, such as that it must wait for nodes.
     """
 
     id: str
@@ -93,6 +102,8 @@ class Job(Record):
     desired: str = "run"
     start_checkpoint_id: str | None = None
     token_id: str | None = None
+    submitted_by: str | None = None
+    experiment: ExperimentPlace | None = None
     spec: dict[str, Any] = Field(default_factory=dict)
     resolved: dict[str, Any] | None = None
     dataset: DatasetRef | None = None
@@ -113,9 +124,8 @@ class Job(Record):
     progress: Progress | None = None
     error: Problem | None = None
     verdict: Verdict | None = None
+    estimate: dict[str, Any] | None = None
     warnings: list[str] = Field(default_factory=list)
-
-    _jobs: Jobs | None = PrivateAttr(default=None)
 
     @property
     def done(self) -> bool:
@@ -127,6 +137,12 @@ class Job(Record):
         """Whether the job is paused because it ran for its time limit."""
         error = self.error
         return self.status == JobStatus.PAUSED and error is not None and error.type == _MAX_HOURS
+
+
+class Job(JobRecord):
+    """Snapshot of a job. Methods such as `wait` and `refresh` return a new record."""
+
+    _jobs: Jobs | None = PrivateAttr(default=None)
 
     def refresh(self) -> Job:
         """Return the current state of the job."""
@@ -154,12 +170,22 @@ class Job(Record):
         return self._jobs
 
 
+@dataclass(frozen=True)
+class ServerSentEvent:
+    """One message of a live stream. `id` is the last id in the stream so far, "" if there was none."""
+
+    id: str
+    event: str
+    data: str
+
+
 class Event(Record):
     """One event of a job; `seq` counts 1, 2, 3, ... within the job."""
 
     seq: int
     at: datetime | None = None
     type: str
+    level: str = "info"
     message: str = ""
     data: dict[str, Any] | None = None
 
@@ -167,6 +193,14 @@ class Event(Record):
     def ends_job(self) -> bool:
         """Whether this is the job's last event."""
         return self.type == "status" and (self.data or {}).get("to") in TERMINAL
+
+
+class TenantEvent(Event):
+    """An event of one of the tenant's jobs; `id` orders those of all jobs."""
+
+    id: int
+    job_id: str
+    job_name: str = ""
 
 
 class Metrics(Record):
@@ -214,6 +248,51 @@ class Checkpoint(Record):
         return sum(file.size for file in self.files)
 
 
+class ModelRun(Record):
+    """An evaluation, an embedding or an export of a checkpoint. `state` is queued, running, succeeded or failed.
+
+    `result` has the `metrics` of an evaluation by subject; of an embedding, the number of `images`, the `shape` of the
+    features of each, and `images_per_second`.
+    """
+
+    id: str
+    kind: str = ""
+    checkpoint_id: str = ""
+    dataset_id: str | None = None
+    dataset_version: int | None = None
+    settings: dict[str, Any] = Field(default_factory=dict)
+    state: str
+    progress: Progress | None = None
+    result: dict[str, Any] | None = None
+    files: list[CheckpointFile] = Field(default_factory=list)
+    size: int | None = None
+    error: Problem | None = None
+    created_at: datetime | None = None
+    finished_at: datetime | None = None
+
+    @property
+    def done(self) -> bool:
+        """Whether it has succeeded or failed."""
+        return self.state in (TaskState.SUCCEEDED, TaskState.FAILED)
+
+
+class Neighbor(Record):
+    """An image near another one; `similarity` is the cosine of their features."""
+
+    key: str
+    label: str | None = None
+    similarity: float
+
+
+class Neighbors(Record):
+    """The images of an embedding nearest to an image, the nearest first."""
+
+    embedding_id: str
+    dataset_id: str | None = None
+    dataset_version: int | None = None
+    neighbors: list[Neighbor] = Field(default_factory=list)
+
+
 class Artifact(Record):
     name: str
     size: int | None = None
@@ -251,11 +330,14 @@ class SkippedFile(Record):
 class IngestReport(Record):
     """Result of an ingest; `skipped` lists at most the first 1000 files.
 
-    `warnings` are sentences on what training loses of the usable images.
+    `warnings` are sentences on what training loses of the usable images. `ignored_endings` counts the files that are not
+    named like images by their endings.
     """
 
     num_images: int | None = None
     num_skipped: int = 0
+    num_ignored: int = 0
+    ignored_endings: dict[str, int] = Field(default_factory=dict)
     skipped: list[SkippedFile] = Field(default_factory=list)
     warnings: list[str] = Field(default_factory=list)
     class_names: list[str] | None = None
@@ -281,7 +363,7 @@ class Refresh(Record):
     requested_at: datetime | None = None
 
 
-class Dataset(Record):
+class DatasetRecord(Record):
     """Registered images. `state` is uploading, pending, ingesting, ready or failed.
 
     `upload` has `size` and `received` of an uploaded file, in bytes.
@@ -303,8 +385,6 @@ class Dataset(Record):
     error: Problem | str | None = None
     created_at: datetime | None = None
 
-    _datasets: Datasets | None = PrivateAttr(default=None)
-
     @property
     def done(self) -> bool:
         """Whether the first ingest has ended."""
@@ -322,6 +402,12 @@ class Dataset(Record):
         if error is None and self.refresh is not None:
             error = self.refresh.error
         return error.message if isinstance(error, Problem) else error or ""
+
+
+class Dataset(DatasetRecord):
+    """A data set of a client."""
+
+    _datasets: Datasets | None = PrivateAttr(default=None)
 
     def wait(self, timeout: float | None = None, poll: float = 0.5) -> Dataset:
         """Wait until the data set is ready; see `Datasets.wait`."""
@@ -555,6 +641,13 @@ class LargeJob(Record):
     bytes: int = 0
 
 
+class DeletedCheckpoints(Record):
+    """How many checkpoints of a job were deleted, and the bytes that their files took."""
+
+    deleted: int
+    bytes: int = 0
+
+
 class TenantBytes(Record):
     """What the checkpoints, artifacts and previews of a tenant take, and its uploads."""
 
@@ -577,7 +670,7 @@ class Store(Record):
 
 
 class Storage(Record):
-    """What the jobs, previews and uploads of a tenant take, without what is about to be removed."""
+    """What the jobs, previews, model runs and uploads of a tenant take, without what is about to be removed."""
 
     checkpoints: StoredFiles
     artifacts: StoredFiles
@@ -586,6 +679,7 @@ class Storage(Record):
     datasets: int = 0
     uploads: StoredFiles = StoredFiles()
     previews: StoredFiles = StoredFiles()
+    model_runs: StoredFiles = StoredFiles()
     deleted_jobs: int = 0
     largest_jobs: list[LargeJob] = Field(default_factory=list)
     store: Store

@@ -1,3 +1,4 @@
+# Written by tools.sync_client from aio/preparations.py; edit that file.
 """Preparations: request, wait, delete."""
 
 from __future__ import annotations

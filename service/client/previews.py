@@ -1,3 +1,4 @@
+# Written by tools.sync_client from aio/previews.py; edit that file.
 """Previews: request, wait, download, delete."""
 
 from __future__ import annotations

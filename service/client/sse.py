@@ -1,21 +1,14 @@
+# Written by tools.sync_client from aio/sse.py; edit that file.
 """Parser of server-sent events (WHATWG format)."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+
+from service.client.models import ServerSentEvent
 
 _LINE_END = re.compile(rb"\r\n|\n|\r")
-
-
-@dataclass(frozen=True)
-class ServerSentEvent:
-    """One message. `id` is the last id in the stream so far, "" if there was none."""
-
-    id: str
-    event: str
-    data: str
 
 
 def parse(chunks: Iterable[bytes]) -> Iterator[ServerSentEvent]:

@@ -1,10 +1,11 @@
+# Written by tools.sync_client from aio/transport.py; edit that file.
 """HTTP transport: authentication, retries, pagination, and problem documents as exceptions."""
 
 from __future__ import annotations
 
 import random
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
 from urllib.parse import quote
@@ -19,6 +20,8 @@ from service.client.errors import (
     StaleAttempt,
     StoreUnreachable,
 )
+from service.client.threads import sleep
+from service.client.tls import tls_context
 
 BUSY = frozenset({502, 503, 504})
 """Status codes of a server or proxy that is temporarily unavailable."""
@@ -29,7 +32,7 @@ _OF_PROXY = frozenset({403, 404, 408, 425, 429})
 _SIGNATURE = "X-Amz-Signature"
 """Parameter of a URL that is valid without a token."""
 
-Params = Mapping[str, str | int | float | None]
+Params = Mapping[str, str | int | float | Sequence[str] | None]
 
 
 class Transport:
@@ -63,12 +66,16 @@ class Transport:
             headers["Authorization"] = f"Bearer {connection.token}"
         if tenant:
             headers["DASL-Tenant"] = quote(tenant, safe="")
+        # A proxy from the environment cannot reach this machine's loopback.
+        trust_env = self._is_remote = not connection.is_loopback
         self._http = httpx.Client(
             base_url=connection.url,
             headers=headers,
             timeout=httpx.Timeout(timeout, connect=5.0),
-            # A proxy from the environment cannot reach this machine's loopback.
-            trust_env=not connection.is_loopback,
+            # A stream holds a connection until it ends; a token may have a hundred.
+            limits=httpx.Limits(max_connections=500, max_keepalive_connections=20),
+            trust_env=trust_env,
+            verify=tls_context(connection.url, trust_env=trust_env),
         )
 
     def close(self) -> None:
@@ -85,7 +92,7 @@ class Transport:
         repeatable: bool | None = None,
         patience: float | None = None,
     ) -> Any:
-        """Send a request and return the decoded JSON answer, None if it is empty.
+        """Send a request, with a body of bytes or JSON, and return the decoded JSON answer, None if it is empty.
 
         Raises:
             ApiError: the server refused the request.
@@ -118,7 +125,9 @@ class Transport:
 
     def text(self, path: str, *, params: Params | None = None) -> str:
         """GET a text document."""
-        return self._send("GET", path, None, params, {"Accept": "text/plain"}, None, None).text
+        headers = {"Accept": "text/plain"}
+        response = self._send("GET", path, None, params, headers, None, None)
+        return response.text
 
     def pages(self, path: str, params: Params) -> Iterator[dict[str, Any]]:
         """Yield the items of a paginated list, requesting each page when it is needed."""
@@ -154,9 +163,11 @@ class Transport:
                 if response.status_code == 307 and _SIGNATURE in location.params:
                     # Without its query, which is valid as a token.
                     store = location.copy_with(raw_path=b"")
-                    response = stack.enter_context(
-                        httpx.stream("GET", location, headers=headers, timeout=self._http.timeout)
+                    verify = tls_context(str(store))
+                    http = stack.enter_context(
+                        httpx.Client(timeout=self._http.timeout, verify=verify)
                     )
+                    response = stack.enter_context(http.stream("GET", location, headers=headers))
                 if response.status_code != 416 and not response.is_success:
                     response.read()
                     self._raise_for(response, store)
@@ -185,8 +196,11 @@ class Transport:
             failure: ConnectionFailed | None = None
             retry_after = 0.0
             try:
+                content: dict[str, Any] = (
+                    {"content": body} if isinstance(body, bytes) else {"json": body}
+                )
                 response = self._http.request(
-                    method, path, json=body, params=_without_none(params), headers=headers
+                    method, path, **content, params=_without_none(params), headers=headers
                 )
             except httpx.TransportError as error:
                 failure = ConnectionFailed(self.url, _reason(error, self._timeout))
@@ -205,7 +219,7 @@ class Transport:
                 if failure is not None:
                     raise failure
                 self._raise_for(response)
-            time.sleep(wait)
+            sleep(wait)
             pause = min(pause * 2, 5.0)
 
     def _raise_for(self, response: httpx.Response, store: httpx.URL | None = None) -> None:
@@ -221,7 +235,8 @@ class Transport:
             "title": f"{self.url} answered {response.status_code} to {response.url.path}"
         }
         stale = response.status_code == 409 and str(problem.get("type", "")).endswith(STALE_ATTEMPT)
-        raise (StaleAttempt if stale else ApiError)(response.status_code, problem)
+        kind = StaleAttempt if stale else ApiError
+        raise kind(response.status_code, problem, self._is_remote)
 
 
 def path_to(*segments: str) -> str:
@@ -233,7 +248,7 @@ def path_to(*segments: str) -> str:
     return "/v1/" + "/".join(quote(segment, safe="") for segment in segments)
 
 
-def _without_none(params: Params | None) -> dict[str, str | int | float]:
+def _without_none(params: Params | None) -> dict[str, str | int | float | Sequence[str]]:
     return {key: value for key, value in (params or {}).items() if value is not None}
 
 
@@ -263,5 +278,17 @@ def _reason(error: httpx.TransportError, timeout: float) -> str:
         return "no connection within 5 s"
     if isinstance(error, httpx.TimeoutException):
         return f"no answer within {timeout:g} s"
+    cause: BaseException = error
+    # The event loop's library hides the reason behind "All connection attempts failed".
+    while not isinstance(cause, ConnectionRefusedError) and (below := _below(cause)) is not None:
+        cause = below
+    if isinstance(cause, ConnectionRefusedError):
+        return "connection refused"
     text = str(error).strip() or type(error).__name__
     return "connection refused" if "refused" in text.lower() else text
+
+
+def _below(error: BaseException) -> BaseException | None:
+    if isinstance(error, BaseExceptionGroup):
+        return error.exceptions[0]
+    return error.__cause__ or error.__context__

@@ -1,3 +1,4 @@
+# Written by tools.sync_client from aio/uploads.py; edit that file.
 """Uploads of images in chunks, which resume by themselves and in another process."""
 
 from __future__ import annotations
@@ -9,8 +10,9 @@ from collections.abc import Callable
 from typing import Any
 
 from service.client.errors import ApiError, ConnectionFailed, UploadFailed
-from service.client.models import Dataset
+from service.client.models import DatasetRecord
 from service.client.packing import Content
+from service.client.threads import in_thread, sleep
 from service.client.transport import BUSY, Transport, path_to
 from service.client.waiting import OUTAGE_SECONDS
 
@@ -25,7 +27,7 @@ _REPEATED = ("upload-offset", "upload-busy", "digest-mismatch")
 _LONGEST_PAUSE = 10.0
 
 
-def check_resumable(dataset: Dataset, content: Content) -> None:
+def check_resumable(dataset: DatasetRecord, content: Content) -> None:
     """Check that the upload of a data set can be continued with this content.
 
     Raises:
@@ -64,17 +66,17 @@ def send(
     while received < content.size:
         if on_bytes is not None:
             on_bytes(received, content.size)
-        chunk = content.read(received, min(received + CHUNK_BYTES, content.size))
+        end = min(received + CHUNK_BYTES, content.size)
+        chunk = in_thread(content.read, received, end)
+        headers = in_thread(_headers, chunk, received, content.size)
         try:
-            answer = transport.put(
-                f"{path}/content", chunk, _headers(chunk, received, content.size)
-            )
+            answer = transport.put(f"{path}/content", chunk, headers)
         except (ConnectionFailed, ApiError) as error:
             if isinstance(error, ApiError) and not _is_transient(error):
                 raise
             if time.monotonic() - progressed_at > patience:
                 raise
-            time.sleep(pause)
+            sleep(pause)
             pause = min(2 * pause, _LONGEST_PAUSE)
             answer = transport.json("GET", path, patience=patience)
         # An answer that was lost may have been that of a chunk which is stored.

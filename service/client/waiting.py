@@ -1,3 +1,4 @@
+# Written by tools.sync_client from aio/waiting.py; edit that file.
 """Polling until a job or ingest has ended."""
 
 from __future__ import annotations
@@ -7,6 +8,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from service.client.errors import WaitTimeout
+from service.client.threads import sleep
 
 State = TypeVar("State")
 
@@ -38,4 +40,4 @@ def wait_until(
         remaining = poll if deadline is None else deadline - time.monotonic()
         if remaining <= 0:
             raise WaitTimeout(f"{name} has not ended within {timeout:g} s; it continues")
-        time.sleep(min(poll, remaining))
+        sleep(min(poll, remaining))

@@ -32,11 +32,18 @@ from service.protocol import (
     IngestReport,
     IngestStart,
     MetricBatch,
+    ModelRunReport,
+    ModelRunStart,
     PreparationReport,
     PreparationResult,
     PreparationStart,
     PreviewReport,
     PreviewStart,
+    Queries,
+    QueryAnswer,
+    QueryAnswers,
+    SearchReport,
+    SearchStart,
     WorkerRequest,
 )
 
@@ -260,6 +267,37 @@ class WorkerClient:
         """Report why the images cannot be decoded, or cached."""
         error = {"type": type, "message": message}
         self._post("finish", _report(PreparationReport, state="failed", error=error), None)
+
+    def model_run_start(self) -> ModelRunStart:
+        """Report that the run of a finished model has started, and fetch what it does."""
+        return ModelRunStart.model_validate(self._post("start", None, None))
+
+    def model_run_succeeded(
+        self, result: Mapping[str, Any], uri: str | None, files: Sequence[FileEntry]
+    ) -> None:
+        """Report the result of a run of a finished model, and its files, which are written."""
+        report = _report(
+            ModelRunReport, state="succeeded", result=dict(result), uri=uri, files=list(files)
+        )
+        self._post("finish", report, None)
+
+    def model_run_failed(self, type: str, message: str) -> None:
+        """Report why the work cannot be done."""
+        error = {"type": type, "message": message}
+        self._post("finish", _report(ModelRunReport, state="failed", error=error), None)
+
+    def search_start(self) -> SearchStart:
+        """Report that the search has started, and fetch where its embedding is."""
+        return SearchStart.model_validate(self._post("start", None, None))
+
+    def search_queries(self, answers: Sequence[QueryAnswer]) -> Queries:
+        """Report answers, and fetch the next questions."""
+        report = _report(QueryAnswers, answers=list(answers))
+        return Queries.model_validate(self._post("queries", report, None))
+
+    def search_ended(self) -> None:
+        """Report that no questions arrive any more."""
+        self._post("finish", _report(SearchReport, state="succeeded"), None)
 
     def close(self) -> None:
         """Close the connections."""

@@ -1,0 +1,170 @@
+"""Checkpoints: get, pin, delete, download; evaluate, embed with, export, and find neighbors."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator, Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from dasl_core.vocabulary import EmbeddingFormat, EmbeddingType, ExportFormat, FeatureKind
+from service.client.aio.files import OnBytes, fetch_all
+from service.client.aio.threads import in_thread
+from service.client.aio.transport import AsyncTransport, path_to
+from service.client.errors import DownloadFailed
+from service.client.models import Checkpoint, ModelRun, Neighbors
+
+
+class AsyncCheckpoints:
+    """`client.checkpoints`."""
+
+    def __init__(self, transport: AsyncTransport) -> None:
+        self._transport = transport
+
+    async def get(self, checkpoint_id: str, *, job: str | None = None) -> Checkpoint:
+        """Return a checkpoint with its manifest.
+
+        Args:
+            checkpoint_id: with `job` also "best" or "final", of that job.
+        """
+        path = path_to("checkpoints", checkpoint_id)
+        return Checkpoint.model_validate(
+            await self._transport.json("GET", path, params={"job": job})
+        )
+
+    async def evaluate(
+        self,
+        checkpoint_id: str,
+        dataset: str,
+        *,
+        version: int | None = None,
+        settings: Mapping[str, Any] | None = None,
+    ) -> ModelRun:
+        """Evaluate the backbone on a data set, in the background.
+
+        Args:
+            dataset: id or name.
+            version: of the data set; None: the newest.
+            settings: as the section `evaluate` of a spec.
+        """
+        body = {"dataset": dataset, "version": version, "settings": dict(settings or {})}
+        return await self._request(checkpoint_id, "evaluations", body)
+
+    async def embed(
+        self,
+        checkpoint_id: str,
+        dataset: str,
+        *,
+        version: int | None = None,
+        features: FeatureKind = "pooled",
+        format: EmbeddingFormat = "parquet",
+        normalize: bool = False,
+        dtype: EmbeddingType = "float32",
+    ) -> ModelRun:
+        """Embed all images of a data set, in the background; arguments as of `evaluate`, and of `POST .../embeddings`."""
+        body = {
+            "dataset": dataset,
+            "version": version,
+            "features": features,
+            "format": format,
+            "normalize": normalize,
+            "dtype": dtype,
+        }
+        return await self._request(checkpoint_id, "embeddings", body)
+
+    async def export(self, checkpoint_id: str, format: ExportFormat) -> ModelRun:
+        """Export the backbone to another format, in the background."""
+        return await self._request(checkpoint_id, "exports", {"format": format})
+
+    async def runs(
+        self, checkpoint_id: str, kind: Literal["evaluations", "embeddings", "exports"]
+    ) -> AsyncIterator[ModelRun]:
+        """Iterate over what a checkpoint was asked for, newest first."""
+        path = path_to("checkpoints", checkpoint_id, kind)
+        async for item in self._transport.pages(path, {"limit": 100}):
+            yield ModelRun.model_validate(item)
+
+    async def neighbors(
+        self,
+        checkpoint_id: str,
+        image: str | bytes | os.PathLike[str],
+        *,
+        dataset: str | None = None,
+        k: int = 10,
+        patience: float = 120.0,
+    ) -> Neighbors:
+        """Find the images of an embedding nearest to an image.
+
+        Args:
+            image: the key of an image of the embedding; or the path or the content of an image file.
+            dataset: whose embedding is searched; None: the newest.
+            patience: seconds to wait until the search has started, which the first question starts.
+
+        Raises:
+            ApiError: 409, the checkpoint has no embedding; 422, the image is none, or not one of the embedding.
+        """
+        path, params = (
+            path_to("checkpoints", checkpoint_id, "neighbors"),
+            {"dataset": dataset, "k": k},
+        )
+        if isinstance(image, str):
+            answer = await self._transport.json(
+                "GET", path, params={**params, "image": image}, patience=patience
+            )
+        else:
+            content = image if isinstance(image, bytes) else await in_thread(Path(image).read_bytes)
+            answer = await self._transport.json(
+                "POST",
+                path,
+                body=content,
+                params=params,
+                headers={"Content-Type": "application/octet-stream"},
+                repeatable=True,
+                patience=patience,
+            )
+        return Neighbors.model_validate(answer)
+
+    async def _request(self, checkpoint_id: str, kind: str, body: Mapping[str, Any]) -> ModelRun:
+        """Request a run; one that does the same and has not failed is the answer."""
+        path = path_to("checkpoints", checkpoint_id, kind)
+        return ModelRun.model_validate(
+            await self._transport.json("POST", path, body=dict(body), repeatable=True)
+        )
+
+    async def pin(self, checkpoint_id: str, pinned: bool = True) -> Checkpoint:
+        """Pin a checkpoint, or unpin it. A pinned one is kept even if the job's settings would delete it."""
+        path = path_to("checkpoints", checkpoint_id)
+        return Checkpoint.model_validate(
+            await self._transport.json("PATCH", path, body={"pinned": pinned})
+        )
+
+    async def delete(self, checkpoint_id: str) -> None:
+        """Delete a checkpoint.
+
+        Raises:
+            ApiError: 409 while it is pinned or still needed.
+        """
+        await self._transport.json("DELETE", path_to("checkpoints", checkpoint_id))
+
+    async def download(
+        self,
+        checkpoint_id: str,
+        directory: str | os.PathLike[str],
+        *,
+        on_bytes: OnBytes | None = None,
+    ) -> list[Path]:
+        """Download all files into `directory` and return their paths.
+
+        An interrupted download resumes where it stopped. Every file is verified against the manifest's
+        SHA-256 before it gets its final name.
+
+        Raises:
+            DownloadFailed: the checkpoint was deleted, or a file is incomplete or differs from the manifest.
+        """
+        checkpoint = await self.get(checkpoint_id)
+        if checkpoint.state == "deleted":  # its manifest is empty
+            raise DownloadFailed(f"The checkpoint {checkpoint_id} was deleted.")
+        files, target = checkpoint.files, Path(directory)
+        return await fetch_all(
+            self._transport, "checkpoints", checkpoint_id, files, target, on_bytes
+        )

@@ -1,0 +1,204 @@
+"""`Client`, the entry point of the SDK."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from types import TracebackType
+from typing import Self
+
+from service.client.aio import events
+from service.client.aio.access import AsyncAudit, AsyncLogin, AsyncTenants, AsyncTokens, AsyncUsers
+from service.client.aio.checkpoints import AsyncCheckpoints
+from service.client.aio.datasets import AsyncDatasets
+from service.client.aio.experiments import AsyncExperiments
+from service.client.aio.jobs import AsyncJobs
+from service.client.aio.model_runs import AsyncModelRuns
+from service.client.aio.preparations import AsyncPreparations
+from service.client.aio.previews import AsyncPreviews
+from service.client.aio.transport import AsyncTransport, Params, path_to
+from service.client.aio.webhooks import AsyncWebhooks
+from service.client.config import resolve_connection
+from service.client.errors import ApiError
+from service.client.models import Cluster, Drain, Metrics, Storage, TenantEvent, Usage
+from service.client.page import page_address
+
+
+class AsyncClient:
+    """Client of a DASL server.
+
+    Address and token come from the arguments, else from DASL_URL and DASL_TOKEN, else from the file
+    that `dasl serve` writes. No request is sent before the first call. Idempotent calls are retried for
+    `patience` seconds if the server does not answer. An operator's token acts for `tenant` (else DASL_TENANT, else
+    its own tenant).
+
+        async with AsyncClient() as client:
+            job = await client.jobs.submit("spec.yaml")
+            await job.wait()
+            [checkpoint] = [c for c in await client.jobs.checkpoints(job.id) if c.final]
+            await client.checkpoints.download(checkpoint.id, "backbone")
+
+    Raises:
+        ConfigError: the address or token is malformed. Calls raise ApiError if the server refuses them,
+            and ConnectionFailed if it does not answer.
+    """
+
+    def __init__(
+        self,
+        url: str | None = None,
+        token: str | None = None,
+        *,
+        tenant: str | None = None,
+        patience: float = 5.0,
+    ) -> None:
+        self._transport = AsyncTransport(
+            resolve_connection(url, token),
+            patience=patience,
+            tenant=tenant or os.environ.get("DASL_TENANT"),
+        )
+        self.jobs = AsyncJobs(self._transport)
+        self.datasets = AsyncDatasets(self._transport)
+        self.previews = AsyncPreviews(self._transport)
+        self.preparations = AsyncPreparations(self._transport)
+        self.experiments = AsyncExperiments(self._transport)
+        self.checkpoints = AsyncCheckpoints(self._transport)
+        self.model_runs = AsyncModelRuns(self._transport)
+        self.login = AsyncLogin(self._transport)
+        self.tenants = AsyncTenants(self._transport)
+        self.users = AsyncUsers(self._transport)
+        self.tokens = AsyncTokens(self._transport)
+        self.audit = AsyncAudit(self._transport)
+        self.webhooks = AsyncWebhooks(self._transport)
+
+    @property
+    def url(self) -> str:
+        """The server's address."""
+        return self._transport.url
+
+    async def cluster(self) -> Cluster:
+        """Return the cluster's nodes, CPUs and GPUs, used and free, and the queue."""
+        return Cluster.model_validate(await self._transport.json("GET", path_to("cluster")))
+
+    async def readiness(self) -> dict[str, str]:
+        """Return the checks of the service, each `ok` or a reason; empty if the server has none."""
+        try:
+            answer = await self._transport.json("GET", "/readyz", patience=0.0)
+        except ApiError as error:
+            answer = error.problem
+        checks = answer.get("checks") if isinstance(answer, dict) else None
+        return {str(name): str(state) for name, state in (checks or {}).items()}
+
+    def events(
+        self,
+        *,
+        job: str | Sequence[str] | None = None,
+        type: str | Sequence[str] | None = None,
+        level: str | Sequence[str] | None = None,
+        page_size: int = 100,
+    ) -> AsyncIterator[TenantEvent]:
+        """Iterate over the events of all jobs, newest first.
+
+        Args:
+            job: ids of jobs.
+            type: types of events.
+            level: "info", "warning" or "error".
+        """
+        return events.newest(self._transport, job, type, level, page_size)
+
+    async def metrics(
+        self,
+        jobs: Sequence[str],
+        names: Sequence[str],
+        *,
+        from_step: int | None = None,
+        to_step: int | None = None,
+        max_points: int | None = None,
+    ) -> dict[str, Metrics]:
+        """Return metrics of several jobs by their ids, downsampled on the server to `max_points` (1,000) each.
+
+        At most 200 series: jobs times names.
+        """
+        params: Params = {
+            "job": jobs,
+            "name": names,
+            "from_step": from_step,
+            "to_step": to_step,
+            "max_points": max_points,
+        }
+        answer = await self._transport.json("GET", path_to("metrics"), params=params)
+        return {each["job_id"]: Metrics.model_validate(each) for each in answer["data"]}
+
+    def stream_events(
+        self,
+        *,
+        job: str | Sequence[str] | None = None,
+        type: str | Sequence[str] | None = None,
+        level: str | Sequence[str] | None = None,
+        after: int | None = None,
+    ) -> AsyncGenerator[TenantEvent, None]:
+        """Iterate over the events of all jobs as they happen, without end.
+
+        Each event is yielded once and in order, also after lost connections and server restarts.
+
+        Args:
+            after: `id` of an event, to begin with the next one; by default with the next event that happens.
+        """
+        return events.live(self._transport, job, type, level, after)
+
+    async def page_address(self) -> str:
+        """Return the address of the page with a code that logs in once, with this token, within ten minutes."""
+        answer = await self._transport.json("POST", path_to("session", "codes"))
+        return page_address(self.url, answer["code"])
+
+    async def storage(self) -> Storage:
+        """Return what the jobs of the tenant take. Needs a token with scope `admin`."""
+        return Storage.model_validate(await self._transport.json("GET", path_to("storage")))
+
+    async def drain(
+        self, node: str | None = None, *, save: bool = True, reason: str = ""
+    ) -> list[Drain]:
+        """Give a node, or the whole cluster, no new workers; return all drains.
+
+        Args:
+            node: id, name or address; None: the whole cluster.
+            save: attempts with ranks there save a checkpoint, and their jobs are queued again.
+        """
+        body = {"node": node, "save": save, "reason": reason}
+        answer = await self._transport.json("POST", path_to("cluster", "drain"), body=body)
+        return [Drain.model_validate(each) for each in answer["data"]]
+
+    async def undrain(self, node: str | None = None) -> list[Drain]:
+        """End the drain of a node, or that of the whole cluster; return the drains that are left."""
+        body = {"node": node}
+        answer = await self._transport.json("POST", path_to("cluster", "undrain"), body=body)
+        return [Drain.model_validate(each) for each in answer["data"]]
+
+    async def usage(
+        self, *, since: str | None = None, until: str | None = None, group_by: str = "token"
+    ) -> Usage:
+        """Return GPU- and CPU-hours: of the tenant with an admin token, else of this token's user.
+
+        Args:
+            since: a date, or a date and time, in UTC; by default 30 days before `until`.
+            until: the end, not included; by default now.
+            group_by: "user", "token" or "tag:KEY".
+        """
+        params = {"from": since, "to": until, "group_by": group_by}
+        return Usage.model_validate(
+            await self._transport.json("GET", path_to("usage"), params=params)
+        )
+
+    async def close(self) -> None:
+        """Close the connections. Leaving `async with AsyncClient() as client:` does the same."""
+        await self._transport.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()

@@ -1,0 +1,52 @@
+"""Events of all jobs of the tenant: `client.events` and `client.stream_events`."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+
+from service.client.aio.sse import parse
+from service.client.aio.threads import sleep
+from service.client.aio.transport import AsyncTransport, Params, path_to
+from service.client.aio.waiting import OUTAGE_SECONDS
+from service.client.errors import ConnectionFailed
+from service.client.models import TenantEvent
+
+Names = str | Sequence[str] | None
+
+
+async def newest(
+    transport: AsyncTransport, job: Names, type: Names, level: Names, page_size: int
+) -> AsyncIterator[TenantEvent]:
+    """Iterate over the events, newest first."""
+    params = {"job": job, "type": type, "level": level, "limit": page_size}
+    async for item in transport.pages(path_to("events"), params):
+        yield TenantEvent.model_validate(item)
+
+
+async def live(
+    transport: AsyncTransport, job: Names, type: Names, level: Names, after: int | None
+) -> AsyncGenerator[TenantEvent, None]:
+    """Iterate over events as they happen, over lost connections."""
+    params: Params = {"job": job, "type": type, "level": level}
+    if after is None:  # so that none is lost before the first one arrives
+        first = await anext(newest(transport, None, None, None, 1), None)
+        after = 0 if first is None else first.id
+    last_answer, pause = time.monotonic(), 0.2
+    while True:
+        headers = {"Accept": "text/event-stream", "Last-Event-ID": str(after)}
+        try:
+            async with transport.stream(
+                path_to("events"), params=params, headers=headers
+            ) as response:
+                async for message in parse(response.aiter_bytes()):
+                    last_answer, pause = time.monotonic(), 0.2
+                    after = int(message.id)
+                    yield TenantEvent.model_validate_json(message.data)
+        except ConnectionFailed:
+            if time.monotonic() - last_answer > OUTAGE_SECONDS:
+                raise
+        else:
+            last_answer = time.monotonic()
+        await sleep(pause)
+        pause = min(pause * 2, 5.0)

@@ -1,0 +1,128 @@
+"""Experiments: variants of a spec, each trained with several seeds, and their comparison."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+from service.client.aio.threads import in_thread
+from service.client.aio.transport import AsyncTransport, path_to
+from service.client.aio.waiting import OUTAGE_SECONDS, wait_until
+from service.client.errors import InvalidSpec
+from service.client.experiment_models import (
+    Curve,
+    Experiment,
+    Results,
+)
+from service.client.specs import spec_body
+
+
+class AsyncExperiments:
+    """`client.experiments`."""
+
+    def __init__(self, transport: AsyncTransport) -> None:
+        self._transport = transport
+
+    async def submit(
+        self, experiment: Mapping[str, Any] | str | Path, *, idempotency_key: str | None = None
+    ) -> Experiment:
+        """Submit an experiment: all of its jobs are queued, or none.
+
+        Args:
+            experiment: a mapping with `name`, `spec`, `variants` or `grid`, and `seeds`, or a YAML or JSON file.
+            idempotency_key: as in `client.jobs.submit`.
+
+        Raises:
+            ApiError: the server refused it; the names of fields begin with that of their variant.
+            InvalidSpec: it cannot be read or sent.
+        """
+        headers = {"Idempotency-Key": idempotency_key or str(uuid.uuid4())}
+        try:
+            body = await in_thread(spec_body, experiment)
+            answer = await self._transport.json(
+                "POST", path_to("experiments"), body=body, headers=headers
+            )
+        except (TypeError, ValueError) as error:
+            raise InvalidSpec(str(error)) from error
+        return Experiment.model_validate(answer)
+
+    async def get(self, experiment_id: str, *, patience: float | None = None) -> Experiment:
+        """Return an experiment with its jobs, and the results of the metric that decides.
+
+        Args:
+            experiment_id: or a name that it alone has, the beginning of its id, or "last".
+        """
+        path = path_to("experiments", experiment_id)
+        return Experiment.model_validate(await self._transport.json("GET", path, patience=patience))
+
+    async def list(self, *, page_size: int = 100) -> AsyncIterator[Experiment]:
+        """Iterate over experiments, newest first."""
+        async for item in self._transport.pages(path_to("experiments"), {"limit": page_size}):
+            yield Experiment.model_validate(item)
+
+    async def wait(
+        self,
+        experiment_id: str,
+        *,
+        timeout: float | None = None,
+        poll: float = 2.0,
+        on_poll: Callable[[Experiment], None] = lambda _: None,
+    ) -> Experiment:
+        """Wait until all jobs have ended, however they did.
+
+        Args:
+            on_poll: called with each state that was fetched.
+
+        Raises:
+            WaitTimeout: they have not ended after `timeout` seconds.
+        """
+
+        def done(experiment: Experiment) -> bool:
+            on_poll(experiment)
+            return experiment.done
+
+        return await wait_until(
+            lambda: self.get(experiment_id, patience=OUTAGE_SECONDS),
+            done,
+            timeout=timeout,
+            poll=poll,
+            name=f"Experiment {experiment_id}",
+        )
+
+    async def cancel(self, experiment_id: str) -> Experiment:
+        """Cancel all jobs that have not ended."""
+        path = path_to("experiments", experiment_id, "cancel")
+        return Experiment.model_validate(await self._transport.json("POST", path, repeatable=True))
+
+    async def delete(self, experiment_id: str, *, jobs: bool = False) -> None:
+        """Delete an experiment.
+
+        Args:
+            jobs: delete its jobs as well, all of which must have ended.
+        """
+        path = path_to("experiments", experiment_id)
+        await self._transport.json("DELETE", path, params={"jobs": "true"} if jobs else None)
+
+    async def results(self, experiment_id: str, metric: str | None = None) -> Results:
+        """Return the results of one metric, by default of all with a better direction."""
+        path = path_to("experiments", experiment_id, "results")
+        answer = await self._transport.json("GET", path, params={"metric": metric})
+        return Results.model_validate(answer)
+
+    async def table(
+        self, experiment_id: str, format: Literal["csv", "markdown"], metric: str | None = None
+    ) -> str:
+        """Return the results as CSV or Markdown."""
+        path = path_to("experiments", experiment_id, "results")
+        return await self._transport.text(path, params={"metric": metric, "format": format})
+
+    async def curves(
+        self, experiment_id: str, metric: str, *, max_points: int | None = None
+    ) -> Sequence[Curve]:
+        """Return a metric by step, as mean and spread over the seeds of each variant."""
+        path = path_to("experiments", experiment_id, "curves")
+        params = {"metric": metric, "max_points": max_points}
+        answer = await self._transport.json("GET", path, params=params)
+        return [Curve.model_validate(each) for each in answer["variants"]]

@@ -1,0 +1,296 @@
+"""HTTP transport: authentication, retries, pagination, and problem documents as exceptions."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any
+from urllib.parse import quote
+
+import httpx
+
+from service.client.aio.threads import sleep
+from service.client.config import Connection
+from service.client.errors import (
+    STALE_ATTEMPT,
+    ApiError,
+    ConnectionFailed,
+    StaleAttempt,
+    StoreUnreachable,
+)
+from service.client.tls import tls_context
+
+BUSY = frozenset({502, 503, 504})
+"""Status codes of a server or proxy that is temporarily unavailable."""
+
+_OF_PROXY = frozenset({403, 404, 408, 425, 429})
+"""What a proxy answers, too, while the server behind it is replaced or busy."""
+
+_SIGNATURE = "X-Amz-Signature"
+"""Parameter of a URL that is valid without a token."""
+
+Params = Mapping[str, str | int | float | Sequence[str] | None]
+
+
+class AsyncTransport:
+    """Connection pool to one server.
+
+    Args:
+        patience: how long to retry a repeatable request after connection errors and status 502, 503 or
+            504, in seconds; calls may override it. A request is repeatable if it is a GET, has an
+            Idempotency-Key, or the caller declares it.
+        timeout: seconds to wait for an answer.
+        awaits_server: also retry what only a proxy answers, such as a 404 that is no problem document, and then raise
+            `ConnectionFailed`: the server is known to exist.
+        tenant: the tenant for which an operator's token acts; `None`: its own.
+    """
+
+    def __init__(
+        self,
+        connection: Connection,
+        *,
+        patience: float,
+        timeout: float = 30.0,
+        awaits_server: bool = False,
+        tenant: str | None = None,
+    ) -> None:
+        self.url = connection.url
+        self._awaits_server = awaits_server
+        self._patience = patience
+        self._timeout = timeout
+        headers = {"User-Agent": "dasl-client", "Accept": "application/json"}
+        if connection.token:
+            headers["Authorization"] = f"Bearer {connection.token}"
+        if tenant:
+            headers["DASL-Tenant"] = quote(tenant, safe="")
+        # A proxy from the environment cannot reach this machine's loopback.
+        trust_env = self._is_remote = not connection.is_loopback
+        self._http = httpx.AsyncClient(
+            base_url=connection.url,
+            headers=headers,
+            timeout=httpx.Timeout(timeout, connect=5.0),
+            # A stream holds a connection until it ends; a token may have a hundred.
+            limits=httpx.Limits(max_connections=500, max_keepalive_connections=20),
+            trust_env=trust_env,
+            verify=tls_context(connection.url, trust_env=trust_env),
+        )
+
+    async def close(self) -> None:
+        await self._http.aclose()
+
+    async def json(
+        self,
+        method: str,
+        path: str,
+        *,
+        body: object = None,
+        params: Params | None = None,
+        headers: Mapping[str, str] | None = None,
+        repeatable: bool | None = None,
+        patience: float | None = None,
+    ) -> Any:
+        """Send a request, with a body of bytes or JSON, and return the decoded JSON answer, None if it is empty.
+
+        Raises:
+            ApiError: the server refused the request.
+            ConnectionFailed: no server answered in time.
+        """
+        response = await self._send(method, path, body, params, headers, repeatable, patience)
+        if not response.content:
+            return None
+        try:
+            return response.json()
+        except ValueError as error:
+            raise ConnectionFailed(self.url, "it is not a DASL server") from error
+
+    async def put(self, path: str, content: bytes, headers: Mapping[str, str]) -> Any:
+        """PUT bytes once and return the decoded JSON answer. Not retried, because only the caller knows what arrived.
+
+        Raises:
+            ApiError: the server refused the request.
+            ConnectionFailed: no server answered.
+        """
+        try:
+            response = await self._http.request("PUT", path, content=content, headers=headers)
+        except httpx.TransportError as error:
+            raise ConnectionFailed(self.url, _reason(error, self._timeout)) from error
+        self._raise_for(response)
+        try:
+            return response.json()
+        except ValueError as error:
+            raise ConnectionFailed(self.url, "it is not a DASL server") from error
+
+    async def text(self, path: str, *, params: Params | None = None) -> str:
+        """GET a text document."""
+        headers = {"Accept": "text/plain"}
+        response = await self._send("GET", path, None, params, headers, None, None)
+        return response.text
+
+    async def pages(self, path: str, params: Params) -> AsyncIterator[dict[str, Any]]:
+        """Yield the items of a paginated list, requesting each page when it is needed."""
+        query = dict(params)
+        while True:
+            page = await self.json("GET", path, params=query)
+            for item in page["data"]:
+                yield item
+            cursor = page.get("next")
+            if not page.get("has_more") or cursor is None or cursor == query.get("after"):
+                return
+            query["after"] = cursor
+
+    @asynccontextmanager
+    async def stream(
+        self, path: str, *, params: Params | None = None, headers: Mapping[str, str] | None = None
+    ) -> AsyncIterator[httpx.Response]:
+        """Stream the body of a GET request. Not retried, because only the caller knows its position.
+
+        A redirect to an object store is followed without the token.
+
+        Raises:
+            ConnectionFailed: the connection failed, also while the body is read.
+            ApiError: the server or the store refused the request, except with 416, which a resuming download
+                handles.
+        """
+        store: httpx.URL | None = None
+        try:
+            async with AsyncExitStack() as stack:
+                response = await stack.enter_async_context(
+                    self._http.stream("GET", path, params=_without_none(params), headers=headers)
+                )
+                location = httpx.URL(response.headers.get("location", ""))
+                if response.status_code == 307 and _SIGNATURE in location.params:
+                    # Without its query, which is valid as a token.
+                    store = location.copy_with(raw_path=b"")
+                    verify = tls_context(str(store))
+                    http = await stack.enter_async_context(
+                        httpx.AsyncClient(timeout=self._http.timeout, verify=verify)
+                    )
+                    response = await stack.enter_async_context(
+                        http.stream("GET", location, headers=headers)
+                    )
+                if response.status_code != 416 and not response.is_success:
+                    await response.aread()
+                    self._raise_for(response, store)
+                yield response
+        except httpx.TransportError as error:
+            reason = _reason(error, self._timeout)
+            if store is not None:
+                raise StoreUnreachable(str(store), reason) from error
+            raise ConnectionFailed(self.url, reason) from error
+
+    async def _send(
+        self,
+        method: str,
+        path: str,
+        body: object,
+        params: Params | None,
+        headers: Mapping[str, str] | None,
+        repeatable: bool | None,
+        patience: float | None,
+    ) -> httpx.Response:
+        if repeatable is None:
+            repeatable = method == "GET" or "Idempotency-Key" in (headers or {})
+        deadline = time.monotonic() + (self._patience if patience is None else patience)
+        pause = 0.1
+        while True:
+            failure: ConnectionFailed | None = None
+            retry_after = 0.0
+            try:
+                content: dict[str, Any] = (
+                    {"content": body} if isinstance(body, bytes) else {"json": body}
+                )
+                response = await self._http.request(
+                    method, path, **content, params=_without_none(params), headers=headers
+                )
+            except httpx.TransportError as error:
+                failure = ConnectionFailed(self.url, _reason(error, self._timeout))
+                failure.__cause__ = error
+            else:
+                if self._awaits_server and _is_of_proxy(response):
+                    answer = f"a proxy answers {response.status_code}"
+                    failure = ConnectionFailed(self.url, answer)
+                elif response.status_code not in BUSY:
+                    self._raise_for(response)
+                    return response
+                retry_after = _retry_after(response)
+            # Jitter, so that many workers do not retry at the same moment.
+            wait = max(pause * random.uniform(0.75, 1.25), retry_after)
+            if not repeatable or time.monotonic() + wait > deadline:
+                if failure is not None:
+                    raise failure
+                self._raise_for(response)
+            await sleep(wait)
+            pause = min(pause * 2, 5.0)
+
+    def _raise_for(self, response: httpx.Response, store: httpx.URL | None = None) -> None:
+        if response.is_success:
+            return
+        if store is not None:
+            title = f"The artifact store at {store} answered {response.status_code} to the download"
+            raise ApiError(response.status_code, {"title": title})
+        if response.is_redirect:
+            target = response.headers.get("location", "elsewhere")
+            raise ConnectionFailed(self.url, f"it redirects to {target}; use that address")
+        problem = _problem(response) or {
+            "title": f"{self.url} answered {response.status_code} to {response.url.path}"
+        }
+        stale = response.status_code == 409 and str(problem.get("type", "")).endswith(STALE_ATTEMPT)
+        kind = StaleAttempt if stale else ApiError
+        raise kind(response.status_code, problem, self._is_remote)
+
+
+def path_to(*segments: str) -> str:
+    """Join quoted segments to `/v1/...`, so that a name cannot reach another path."""
+    for segment in segments:
+        # Servers decode %2F to a slash; only the names of tenants may have one.
+        if segment in {"", ".", ".."} or ("/" in segment and segments[0] != "tenants"):
+            raise ValueError(f"{segment!r} is not an id")
+    return "/v1/" + "/".join(quote(segment, safe="") for segment in segments)
+
+
+def _without_none(params: Params | None) -> dict[str, str | int | float | Sequence[str]]:
+    return {key: value for key, value in (params or {}).items() if value is not None}
+
+
+def _problem(response: httpx.Response) -> dict[str, Any]:
+    """Return the problem document of an answer; empty if it has none."""
+    if "json" not in response.headers.get("content-type", ""):
+        return {}
+    try:
+        decoded = response.json()
+    except ValueError:
+        return {}
+    return decoded if isinstance(decoded, dict) else {}
+
+
+def _is_of_proxy(response: httpx.Response) -> bool:
+    """Whether an answer is that of a proxy, and may be temporary. Each problem of the API has a type."""
+    return response.status_code in _OF_PROXY and not _problem(response).get("type")
+
+
+def _retry_after(response: httpx.Response) -> float:
+    value = response.headers.get("retry-after", "")
+    return min(float(value), 30.0) if value.isdigit() else 0.0
+
+
+def _reason(error: httpx.TransportError, timeout: float) -> str:
+    if isinstance(error, httpx.ConnectTimeout):
+        return "no connection within 5 s"
+    if isinstance(error, httpx.TimeoutException):
+        return f"no answer within {timeout:g} s"
+    cause: BaseException = error
+    # The event loop's library hides the reason behind "All connection attempts failed".
+    while not isinstance(cause, ConnectionRefusedError) and (below := _below(cause)) is not None:
+        cause = below
+    if isinstance(cause, ConnectionRefusedError):
+        return "connection refused"
+    text = str(error).strip() or type(error).__name__
+    return "connection refused" if "refused" in text.lower() else text
+
+
+def _below(error: BaseException) -> BaseException | None:
+    if isinstance(error, BaseExceptionGroup):
+        return error.exceptions[0]
+    return error.__cause__ or error.__context__

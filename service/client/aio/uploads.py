@@ -1,0 +1,105 @@
+"""Uploads of images in chunks, which resume by themselves and in another process."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import time
+from collections.abc import Callable
+from typing import Any
+
+from service.client.aio.threads import in_thread, sleep
+from service.client.aio.transport import BUSY, AsyncTransport, path_to
+from service.client.aio.waiting import OUTAGE_SECONDS
+from service.client.errors import ApiError, ConnectionFailed, UploadFailed
+from service.client.models import DatasetRecord
+from service.client.packing import Content
+
+CHUNK_BYTES = 16 << 20
+"""Also what an upload takes of memory, and what an interruption may cost."""
+OnBytes = Callable[[int, int], None]
+"""Progress callback: bytes that the server has, and size."""
+
+_TRANSIENT = BUSY | {408, 429}
+# Other requests of the same upload end, or a damaged chunk is sent once more.
+_REPEATED = ("upload-offset", "upload-busy", "digest-mismatch")
+_LONGEST_PAUSE = 10.0
+
+
+def check_resumable(dataset: DatasetRecord, content: Content) -> None:
+    """Check that the upload of a data set can be continued with this content.
+
+    Raises:
+        UploadFailed: it is of another content.
+    """
+    upload = dataset.upload or {}
+    if (upload.get("size"), upload.get("fingerprint")) != (content.size, content.fingerprint):
+        raise UploadFailed(
+            f"The unfinished upload of {dataset.name} is of other files, or they changed since it began. Remove it "
+            f"(dasl datasets rm {dataset.id}) and upload again, or choose another name."
+        )
+
+
+async def send(
+    transport: AsyncTransport,
+    dataset_id: str,
+    content: Content,
+    received: int,
+    *,
+    patience: float = OUTAGE_SECONDS,
+    on_bytes: OnBytes | None = None,
+) -> None:
+    """Send what the server does not have yet; go on after lost connections.
+
+    Args:
+        received: number of bytes that the server has.
+        patience: seconds without progress after which an error is raised.
+
+    Raises:
+        UploadFailed: a file has changed.
+        ConnectionFailed: the server does not answer.
+        ApiError: the server refused a chunk.
+    """
+    path = path_to("datasets", dataset_id)
+    progressed_at, pause = time.monotonic(), 0.2
+    while received < content.size:
+        if on_bytes is not None:
+            on_bytes(received, content.size)
+        end = min(received + CHUNK_BYTES, content.size)
+        chunk = await in_thread(content.read, received, end)
+        headers = await in_thread(_headers, chunk, received, content.size)
+        try:
+            answer = await transport.put(f"{path}/content", chunk, headers)
+        except (ConnectionFailed, ApiError) as error:
+            if isinstance(error, ApiError) and not _is_transient(error):
+                raise
+            if time.monotonic() - progressed_at > patience:
+                raise
+            await sleep(pause)
+            pause = min(2 * pause, _LONGEST_PAUSE)
+            answer = await transport.json("GET", path, patience=patience)
+        # An answer that was lost may have been that of a chunk which is stored.
+        if (now := _received(answer)) > received:
+            received, progressed_at, pause = now, time.monotonic(), 0.2
+    if on_bytes is not None:
+        on_bytes(content.size, content.size)
+
+
+def _headers(chunk: bytes, start: int, size: int) -> dict[str, str]:
+    digest = base64.b64encode(hashlib.sha256(chunk).digest()).decode()
+    return {
+        "Content-Type": "application/octet-stream",
+        "Content-Range": f"bytes {start}-{start + len(chunk) - 1}/{size}",
+        "Content-Digest": f"sha-256=:{digest}:",
+    }
+
+
+def _is_transient(error: ApiError) -> bool:
+    return error.status in _TRANSIENT or error.type in _REPEATED
+
+
+def _received(dataset: dict[str, Any]) -> int:
+    upload = dataset.get("upload")
+    if not upload:
+        raise UploadFailed("The server does not say how much of the upload it has.")
+    return int(upload["received"])

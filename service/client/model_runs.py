@@ -1,0 +1,75 @@
+# Written by tools.sync_client from aio/model_runs.py; edit that file.
+"""Runs of finished models: wait, download, delete."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+from service.client.errors import ModelRunFailed
+from service.client.files import OnBytes, fetch_all
+from service.client.models import ModelRun
+from service.client.transport import Transport, path_to
+from service.client.waiting import OUTAGE_SECONDS, wait_until
+from service.states import TaskState
+
+
+class ModelRuns:
+    """`client.model_runs`: what `client.checkpoints` was asked for."""
+
+    def __init__(self, transport: Transport) -> None:
+        self._transport = transport
+
+    def get(self, run_id: str, *, patience: float | None = None) -> ModelRun:
+        """Return an evaluation, an embedding or an export."""
+        path = path_to("model-runs", run_id)
+        return ModelRun.model_validate(self._transport.json("GET", path, patience=patience))
+
+    def delete(self, run_id: str) -> None:
+        """Delete a run with its files; one that is not over is stopped."""
+        self._transport.json("DELETE", path_to("model-runs", run_id))
+
+    def wait(
+        self,
+        run_id: str,
+        *,
+        timeout: float | None = None,
+        poll: float = 0.5,
+        on_poll: Callable[[ModelRun], None] = lambda _: None,
+    ) -> ModelRun:
+        """Wait until a run has ended.
+
+        Args:
+            on_poll: called with each state that was fetched.
+
+        Raises:
+            ModelRunFailed: it has failed.
+            WaitTimeout: it has not ended after `timeout` seconds.
+        """
+
+        def done(run: ModelRun) -> bool:
+            on_poll(run)
+            return run.done
+
+        run = wait_until(
+            lambda: self.get(run_id, patience=OUTAGE_SECONDS),
+            done,
+            timeout=timeout,
+            poll=poll,
+            name=f"Model run {run_id}",
+        )
+        if run.state == TaskState.FAILED:
+            raise ModelRunFailed(run)
+        return run
+
+    def download(
+        self, run: ModelRun, directory: str | os.PathLike[str], *, on_bytes: OnBytes | None = None
+    ) -> list[Path]:
+        """Download all files into `directory`, verified, and return their paths.
+
+        Raises:
+            DownloadFailed: a file is incomplete or differs from what was registered.
+        """
+        target = Path(directory)
+        return fetch_all(self._transport, "model-runs", run.id, run.files, target, on_bytes)
