@@ -10,13 +10,21 @@ from typer.core import TyperGroup
 
 from service.cli import (
     audit,
+    cache,
+    catalog,
     cluster,
+    compare,
     datasets,
     doctor,
+    experiments,
     export,
     files,
+    init,
     jobs,
     login,
+    metrics,
+    models,
+    page,
     prepare,
     preview,
     server,
@@ -27,6 +35,7 @@ from service.cli import (
     train,
     usage,
     users,
+    webhooks,
 )
 from service.cli.output import note
 from service.client.errors import DaslError
@@ -77,17 +86,26 @@ server.register(app)
 datasets.register(app)
 jobs.register(app)
 show.register(app)
+metrics.register(app)
+compare.register(app)
+experiments.register(app)
 files.register(app)
 storage.register(app)
 cluster.register(app)
 login.register(app)
+page.register(app)
 tenants.register(app)
 users.register(app)
 tokens.register(app)
 audit.register(app)
 usage.register(app)
+webhooks.register(app)
 doctor.register(app)
+catalog.register(app)
+init.register(app)
+cache.register(app)
 prepare.register(app)
 train.register(app)
 preview.register(app)
 export.register(app)
+models.register(app)

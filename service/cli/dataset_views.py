@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from dasl_core.text import describe_endings
 from service.cli.inputs import id_or_name
 from service.cli.output import duration, note, plain, print_facts, print_json, print_line, size
 
@@ -136,6 +137,12 @@ def print_dataset(
         return
     for warning in report.warnings:
         print_line(f"Warning: {warning}.")
+    if report.num_ignored:
+        files = "1 file" if report.num_ignored == 1 else f"{report.num_ignored:,} files"
+        # An ingest of an earlier version has counted no endings.
+        endings = describe_endings(report.ignored_endings)
+        which = f": {endings}" if endings else ""
+        print_line(f"Ignored {files} without the ending of an image{which}.")
     if not report.num_skipped:
         return
     print_line(f"Skipped {report.num_skipped} {'file' if report.num_skipped == 1 else 'files'}:")

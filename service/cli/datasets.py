@@ -9,7 +9,14 @@ import typer
 
 from service.cli import dataset_versions, preparations
 from service.cli.dataset_views import DatasetId, ProgressNotes, print_dataset
-from service.cli.inputs import connect, dataset_name, folder, optional_utf8
+from service.cli.inputs import (
+    Yes,
+    confirm_deletion,
+    connect,
+    dataset_name,
+    folder,
+    optional_utf8,
+)
 from service.cli.output import AsJson, fail, note, print_records, print_result
 from service.cli.preview import list_previews, preview_dataset
 from service.cli.uploads import check_uploadable, upload_images
@@ -145,10 +152,14 @@ def show(dataset: DatasetId, as_json: AsJson = False) -> None:
     print_dataset(record, as_json, [preparations.describe(each) for each in prepared])
 
 
-def rm(dataset: DatasetId, as_json: AsJson = False) -> None:
-    """Remove a data set from the service. The images are not touched, unless they were uploaded."""
+def rm(dataset: DatasetId, yes: Yes = False, as_json: AsJson = False) -> None:
+    """Remove a data set from the service. The images are not touched, unless they were uploaded: then it asks."""
     with connect() as client:
         record = client.datasets.get(dataset)
+        if record.upload is not None and not yes:
+            confirm_deletion(
+                f"data set {record.name} ({record.id}) with its uploaded images, of which the server has no other copy"
+            )
         client.datasets.delete(record.id)
     images = "The images are not touched" if record.upload is None else "The upload is removed"
     print_result(

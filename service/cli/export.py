@@ -8,7 +8,10 @@ from typing import Annotated
 
 import typer
 
-from service.cli.output import AsJson, core_extra, fail, print_result
+from service.cli.files import checkpoint_id, progress_bars
+from service.cli.inputs import connect
+from service.cli.models import followed
+from service.cli.output import AsJson, core_extra, fail, note, print_result
 
 
 class Format(StrEnum):
@@ -27,12 +30,11 @@ def register(app: typer.Typer) -> None:
 
 def export(
     checkpoint: Annotated[
-        Path,
+        str,
         typer.Argument(
-            metavar="CHECKPOINT_DIR",
-            exists=True,
-            file_okay=False,
-            help="Folder of a downloaded checkpoint.",
+            metavar="CHECKPOINT_DIR|CHECKPOINT|JOB",
+            help="Folder of a downloaded checkpoint; or the id of one, or of a job, for its final or newest checkpoint, "
+            "which the service exports.",
         ),
     ],
     format: Annotated[
@@ -50,16 +52,37 @@ def export(
             "--output",
             "-o",
             metavar="PATH",
-            help="File or folder to write. Default: in the checkpoint's folder.",
+            help="File or folder to write. Default: in the checkpoint's folder, or a folder named after the id.",
         ),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Convert a downloaded checkpoint to another format. Needs no service."""
+    """Convert a checkpoint to another format: a downloaded one here, without a service, or one of a service there."""
+    if "/" not in checkpoint and not Path(checkpoint).exists():
+        _export_there(checkpoint, format, output, as_json)
+        return
+    if not Path(checkpoint).is_dir():
+        raise typer.BadParameter(f"{checkpoint} is not the folder of a downloaded checkpoint")
     with core_extra("export"):
         from dasl_core.export.formats import export_checkpoint
     try:
-        path = export_checkpoint(checkpoint, format.value, output)
+        path = export_checkpoint(Path(checkpoint), format.value, output)
     except ValueError as error:
         raise fail(str(error)) from error
+    print_result({"format": format.value, "path": str(path)}, f"Wrote {path}.", as_json)
+
+
+def _export_there(checkpoint: str, format: Format, output: Path | None, as_json: bool) -> None:
+    """Let the service export a checkpoint, and download the files."""
+    with connect() as client:
+        chosen = checkpoint_id(client, checkpoint, best=False)
+        run = client.checkpoints.export(chosen, format.value)
+        if not as_json and not run.done:
+            note(f"Exporting {chosen} ({run.id}) ...")
+        with followed(run.id):
+            run = client.model_runs.wait(run.id)
+        folder = output or Path(run.id)
+        with progress_bars() as on_bytes:
+            client.model_runs.download(run, folder, on_bytes=on_bytes)
+    path = folder / run.files[0].name if len(run.files) == 1 else folder
     print_result({"format": format.value, "path": str(path)}, f"Wrote {path}.", as_json)

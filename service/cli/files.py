@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dasl_core.headlines import is_ranked, rank_of_checkpoint
-from service.cli.inputs import DownloadFolder, JobId, connect, id_or_name
+from service.cli.inputs import DownloadFolder, JobId, connect, id_of_job, id_or_name
 from service.cli.output import (
     AsJson,
     fail,
+    note,
     number,
     plain,
     print_json,
@@ -41,6 +42,7 @@ def register(app: typer.Typer) -> None:
 def checkpoints(job: JobId, as_json: AsJson = False) -> None:
     """List a job's checkpoints, oldest first."""
     with connect() as client:
+        job = id_of_job(client, job)
         records = client.jobs.checkpoints(job)
     print_records(
         records,
@@ -62,7 +64,7 @@ def download(
         typer.Argument(
             metavar="CHECKPOINT|JOB",
             callback=id_or_name,
-            help="Id of a checkpoint; or of a job, for its final or newest checkpoint.",
+            help="Id of a checkpoint; or a job, as elsewhere, for its final or newest checkpoint.",
         ),
     ],
     output: DownloadFolder = None,
@@ -73,9 +75,9 @@ def download(
 ) -> None:
     """Download a checkpoint. Repeat the command to resume an interrupted download."""
     with connect() as client:
-        chosen = _checkpoint_id(client, checkpoint, best)
+        chosen = checkpoint_id(client, checkpoint, best)
         directory = output or Path(chosen)
-        with _progress_bars() as on_bytes:
+        with progress_bars() as on_bytes:
             paths = client.checkpoints.download(chosen, directory, on_bytes=on_bytes)
     if as_json:
         files = [str(path) for path in paths]
@@ -119,9 +121,11 @@ def artifacts(
 ) -> None:
     """List a job's plots and other files. Downloads them with -o."""
     with connect() as client:
+        record = client.jobs.get(job)
+        job, removed_at = record.id, record.artifacts_removed_at
         records = client.jobs.artifacts(job)
         if output is not None:
-            with _progress_bars() as on_bytes:
+            with progress_bars() as on_bytes:
                 for artifact in records:
                     client.jobs.download_artifact(job, artifact, output, on_bytes=on_bytes)
     if as_json:
@@ -130,18 +134,21 @@ def artifacts(
         return
     rows = [[artifact.name, size(artifact.size), artifact.content_type] for artifact in records]
     print_table(["NAME", "SIZE", "TYPE"], rows)
+    if removed_at is not None:
+        note(f"Retention removed this job's files on {removed_at:%Y-%m-%d %H:%M} UTC.")
     if output is not None:
         print_line(
             f"Downloaded {len(records)} {'file' if len(records) == 1 else 'files'} to {output}."
         )
 
 
-def _checkpoint_id(client: Client, value: str, best: bool) -> str:
-    """Return the id of a checkpoint; for a job's id that of its best, or of its final or else newest one."""
-    if not value.startswith("job_"):
+def checkpoint_id(client: Client, value: str, best: bool) -> str:
+    """Return the id of a checkpoint; for a job that of its best, or of its final or else newest one."""
+    if value.startswith("ckpt_"):
         if best:
-            raise typer.BadParameter("--best: expected the id of a job, not of a checkpoint")
+            raise typer.BadParameter("--best: expected a job, not a checkpoint")
         return value
+    value = id_of_job(client, value)
     checkpoints = client.jobs.checkpoints(value)
     if not checkpoints:
         raise fail(f"Job {value} has no checkpoint yet. Show its state: dasl show {value}")
@@ -160,7 +167,7 @@ def _checkpoint_id(client: Client, value: str, best: bool) -> str:
 
 
 @contextmanager
-def _progress_bars() -> Iterator[OnBytes]:
+def progress_bars() -> Iterator[OnBytes]:
     """Show a bar for each file on stderr, if that is a terminal."""
     from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn

@@ -6,6 +6,7 @@ Everything that can be checked on this machine is checked before a request is se
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,6 +14,9 @@ import typer
 
 if TYPE_CHECKING:
     from service.client import Client
+
+
+_ID_LENGTH = 30
 
 
 def connect(patience: float = 1.0) -> Client:
@@ -24,6 +28,28 @@ def connect(patience: float = 1.0) -> Client:
     from service.client import Client
 
     return Client(patience=patience)
+
+
+def confirm_deletion(what: str) -> None:
+    """Ask on the terminal; without one, require `--yes`."""
+    if not sys.stdin.isatty():
+        raise typer.BadParameter("there is no terminal to ask for confirmation; add --yes")
+    typer.confirm(f"Delete {what}?", abort=True, err=True)
+
+
+def id_of_job(client: Client, reference: str) -> str:
+    """Return the id of the job that an argument denotes: an id or its beginning, a name, or `last`.
+
+    Commands that change a job send its id, because a name may denote another job a moment later.
+    """
+    is_id = reference.startswith("job_") and len(reference) == _ID_LENGTH
+    return reference if is_id else client.jobs.get(reference).id
+
+
+def id_of_experiment(client: Client, reference: str) -> str:
+    """Return the id of the experiment that an argument denotes, as `id_of_job`."""
+    is_id = reference.startswith("exp_") and len(reference) == _ID_LENGTH
+    return reference if is_id else client.experiments.get(reference).id
 
 
 def id_or_name(value: str) -> str:
@@ -48,7 +74,15 @@ def tenant_name(value: str) -> str:
     return utf8(value)
 
 
-JobId = Annotated[str, typer.Argument(metavar="JOB", callback=id_or_name, help="Id of the job.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
+JobId = Annotated[
+    str,
+    typer.Argument(
+        metavar="JOB",
+        callback=id_or_name,
+        help="Id of the job or its beginning, its name, or `last` for your newest job.",
+    ),
+]
 SpecFile = Annotated[
     Path,
     typer.Argument(
@@ -199,6 +233,8 @@ def read_spec(path: Path | None, overrides: list[str]) -> dict[str, Any]:
         spec = apply_overrides(content, overrides)
     except ValueError as error:
         raise typer.BadParameter(str(error)) from error
+    if "variants" in content or {"spec", "seeds"} <= content.keys():
+        raise InvalidSpec(f"This is an experiment. Submit it with: dasl experiments submit {path}")
     try:
         JobSpec.model_validate(spec)
     except ValidationError as error:

@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from service.cli.inputs import JobId, Overrides, SpecFile, connect, read_spec
+from dasl_core.headlines import ACCURACIES
+from service.cli.estimates import described, facts_of
+from service.cli.inputs import (
+    JobId,
+    Overrides,
+    SpecFile,
+    connect,
+    id_of_experiment,
+    id_of_job,
+    read_spec,
+)
 from service.cli.output import (
+    AsCsv,
     AsJson,
     note,
     number,
@@ -23,6 +35,9 @@ from service.cli.output import (
 )
 from service.cli.show import epochs
 from service.states import JobStatus
+
+if TYPE_CHECKING:
+    from service.client.models import Job
 
 
 def register(app: typer.Typer) -> None:
@@ -55,6 +70,8 @@ def submit(
         job = client.jobs.submit(body, idempotency_key=idempotency_key)
     _note_warnings(job.warnings)
     submitted = f"Submitted {job.name} as {job.id}."
+    if job.estimate is not None and not as_json:
+        note(described(job.estimate))
     if not watch:
         print_result(job, f"{submitted} Watch it with: dasl watch {job.id}", as_json)
         return
@@ -72,7 +89,7 @@ def validate(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Resolve a spec and show its steps, parameters and memory. Nothing is submitted."""
+    """Resolve a spec and estimate its steps, time, memory and disk. Nothing is submitted."""
     body = read_spec(spec, overrides)
     if local:
         _validate_locally(spec, body, as_json)
@@ -85,11 +102,9 @@ def validate(
         return
     import yaml
 
-    resolved = answer.pop("resolved")
-    del answer["warnings"]
-    print_line(yaml.safe_dump(resolved, sort_keys=False, allow_unicode=True).rstrip())
+    print_line(yaml.safe_dump(answer["resolved"], sort_keys=False, allow_unicode=True).rstrip())
     print_line()
-    print_facts(_leaves(answer))
+    print_facts(facts_of(answer["estimate"]))
 
 
 def _note_warnings(warnings: Sequence[str]) -> None:
@@ -112,35 +127,60 @@ def _validate_locally(path: Path, body: dict[str, Any], as_json: bool) -> None:
 
 
 def list_jobs(
-    status: Annotated[str | None, typer.Option(help="Show only jobs with this status.")] = None,
+    status: Annotated[
+        JobStatus | None, typer.Option(help="Show only jobs with this status.")
+    ] = None,
     method: Annotated[str | None, typer.Option(help="Show only jobs with this method.")] = None,
     tag: Annotated[
         str | None, typer.Option(metavar="KEY:VALUE", help="Show only jobs with this tag.")
     ] = None,
+    experiment: Annotated[
+        str | None,
+        typer.Option(metavar="EXPERIMENT", help="Show only jobs of this experiment."),
+    ] = None,
     limit: Annotated[
         int, typer.Option("-n", "--limit", min=1, help="Maximum number of jobs.")
     ] = 20,
+    as_csv: AsCsv = False,
     as_json: AsJson = False,
 ) -> None:
     """List jobs, newest first."""
     from itertools import islice
 
     with connect() as client:
-        pages = client.jobs.list(status=status, method=method, tag=tag, page_size=min(limit, 100))
+        pages = client.jobs.list(
+            status=status,
+            method=method,
+            tag=tag,
+            experiment=experiment and id_of_experiment(client, experiment),
+            page_size=min(limit, 100),
+        )
         jobs = list(islice(pages, limit))
-    print_records(
-        jobs,
-        {
-            "ID": lambda job: job.id,
-            "NAME": lambda job: job.name,
-            "STATUS": lambda job: job.status,
-            "PRIORITY": lambda job: job.priority,
-            "EPOCH": epochs,
-            "LOSS": lambda job: number(job.progress.loss if job.progress else None),
-            "CREATED": lambda job: job.created_at,
-        },
-        as_json,
-    )
+    columns: dict[str, Callable[[Job], object]] = {
+        "ID": lambda job: job.id,
+        "NAME": lambda job: job.name,
+        "STATUS": lambda job: job.status,
+        "PRIORITY": lambda job: job.priority,
+        "DATA SET": lambda job: job.dataset.name if job.dataset else None,
+        "METHOD": lambda job: ((job.resolved or {}).get("method") or {}).get("name"),
+        "EPOCH": epochs,
+        "LOSS": lambda job: number(job.progress.loss if job.progress else None),
+    }
+    for accuracy in ACCURACIES:
+        if any(_accuracy(job, accuracy.field) for job in jobs):
+            columns[accuracy.label] = partial(_accuracy, field=accuracy.field)
+    if len({job.submitted_by for job in jobs}) > 1:
+        columns["BY"] = lambda job: job.submitted_by
+    columns |= {
+        "TAGS": lambda job: ", ".join(f"{key}:{value}" for key, value in job.tags.items()) or None,
+        "CREATED": lambda job: job.created_at,
+    }
+    print_records(jobs, columns, as_json, as_csv)
+
+
+def _accuracy(job: Job, field: str) -> str | None:
+    value = getattr(job.progress, field, None)
+    return None if value is None else f"{100 * value:.1f}%"
 
 
 def watch(job: JobId, as_json: AsJson = False) -> None:
@@ -163,6 +203,7 @@ def logs(
     if follow and attempt is not None:
         raise typer.BadParameter("--follow covers all attempts; remove --attempt")
     with connect() as client:
+        job = id_of_job(client, job)
         if follow:
             for line in client.jobs.follow_logs(job, tail=tail):
                 if as_json:
@@ -187,6 +228,7 @@ def logs(
 def cancel(job: JobId, as_json: AsJson = False) -> None:
     """Cancel a job. A running job stops after its current step and saves a checkpoint."""
     with connect() as client:
+        job = id_of_job(client, job)
         record = client.jobs.cancel(job)
     text = (
         "is cancelled" if record.status == JobStatus.CANCELLED else "stops after its current step"
@@ -197,6 +239,7 @@ def cancel(job: JobId, as_json: AsJson = False) -> None:
 def pause(job: JobId, as_json: AsJson = False) -> None:
     """Pause a job. A running job stops after its current step, saves a checkpoint and frees its CPUs and GPUs."""
     with connect() as client:
+        job = id_of_job(client, job)
         record = client.jobs.pause(job)
     paused = record.status == JobStatus.PAUSED
     text = "is paused" if paused else "pauses after its current step"
@@ -208,6 +251,7 @@ def pause(job: JobId, as_json: AsJson = False) -> None:
 def resume(job: JobId, as_json: AsJson = False) -> None:
     """Resume a paused job. It is queued again and continues from its last checkpoint."""
     with connect() as client:
+        job = id_of_job(client, job)
         record = client.jobs.resume(job)
     print_result(record, f"Job {record.id} is {record.status} again.", as_json)
 
@@ -235,6 +279,7 @@ def clone(
     except ValueError as error:
         raise typer.BadParameter(str(error)) from error
     with connect() as client:
+        job = id_of_job(client, job)
         record = client.jobs.clone(
             job, changes, checkpoint=None if checkpoint == "none" else checkpoint
         )
@@ -288,6 +333,7 @@ def update(
         if not key or not colon:
             raise typer.BadParameter(f"--tag {key}: expected KEY:VALUE, such as team:vision")
     with connect() as client:
+        job = id_of_job(client, job)
         tags: dict[str, str] | None = None
         if tag or untag:
             tags = {k: v for k, v in client.jobs.get(job).tags.items() if k not in (untag or [])}
@@ -305,36 +351,22 @@ def update(
     )
 
 
-def _watch(job_id: str, as_json: bool) -> None:
+def _watch(job: str, as_json: bool) -> None:
     from service.cli.views import choose_view
     from service.cli.watching import print_failure, watch_job
 
     # No retries in the client: the watch loop has its own, and reports them.
     with connect(patience=0.0) as client:
+        job_id = id_of_job(client, job)
         try:
             with choose_view(as_json) as view:
-                job = watch_job(client, job_id, view)
+                record = watch_job(client, job_id, view)
         except KeyboardInterrupt as interrupt:
             note(
                 f"\nJob {job_id} was not stopped. Watch it again: dasl watch {job_id}   "
                 f"Cancel it: dasl cancel {job_id}"
             )
             raise typer.Exit(130) from interrupt
-        if job.status != JobStatus.SUCCEEDED:
-            print_failure(client, job)
+        if record.status != JobStatus.SUCCEEDED:
+            print_failure(client, record)
             raise typer.Exit(1)
-
-
-_LABELS = {"state_bytes_per_worker": "bytes of its weights, gradients and optimizer, per worker"}
-
-
-def _leaves(value: dict[str, Any]) -> list[tuple[str, object]]:
-    """Flatten nested settings: `{"a": {"b_c": 1}}` becomes `("b c", 1)`."""
-    leaves: list[tuple[str, object]] = []
-    for key, item in value.items():
-        if isinstance(item, dict):
-            leaves += _leaves(item)
-        else:
-            label = _LABELS.get(key, key.replace("_", " "))
-            leaves.append((label, f"{item:,}" if isinstance(item, int) else item))
-    return leaves

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     AnyRecord = TypeVar("AnyRecord", bound=Record)
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
+AsCsv = Annotated[bool, typer.Option("--csv", help="Print CSV instead of a table.")]
 
 
 def print_line(text: str = "") -> None:
@@ -45,8 +46,8 @@ def core_extra(command: str) -> Iterator[None]:
         if (error.name or "").partition(".")[0] in {"dasl_core", "service", "workers"}:
             raise
         raise fail(
-            f"`dasl {command}` needs the core extra ({error.name} is missing): "
-            'pip install "dasl[core]"'
+            f"`dasl {command}` needs the core extra ({error.name} is missing); "
+            'in a checkout of DASL: pip install ".[core]"'
         ) from error
 
 
@@ -84,13 +85,14 @@ def print_records(
     records: Sequence[AnyRecord],
     columns: Mapping[str, Callable[[AnyRecord], object]],
     as_json: bool,
+    as_csv: bool = False,
 ) -> None:
-    """Print records as a table with one function per column, or as a JSON list."""
+    """Print records as a table with one function per column, as CSV, or as a JSON list."""
     if as_json:
         print_json([plain(record) for record in records])
         return
     rows = [[cell(record) for cell in columns.values()] for record in records]
-    print_table(list(columns), rows)
+    (print_csv if as_csv else print_table)(list(columns), rows)
 
 
 def print_table(headers: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
@@ -101,6 +103,22 @@ def print_table(headers: Sequence[str], rows: Iterable[Sequence[object]]) -> Non
         print(
             "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
         )
+
+
+def print_csv(headers: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    """Print rows as CSV; a value that is not known is an empty field."""
+    import csv
+
+    writer = csv.writer(sys.stdout, lineterminator="\n")
+    writer.writerow(headers)
+    for row in rows:
+        writer.writerow(["" if value is None else _csv_cell(value) for value in row])
+
+
+def _csv_cell(value: object) -> object:
+    if isinstance(value, datetime):
+        return value.isoformat()
+    return clean(value) if isinstance(value, str) else value
 
 
 def print_facts(facts: Iterable[tuple[str, object]]) -> None:

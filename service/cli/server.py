@@ -23,13 +23,17 @@ def register(app: typer.Typer) -> None:
     app.add_typer(database, name="db")
 
 
-def serve() -> None:
+def serve(
+    open_page: Annotated[
+        bool, typer.Option("--open", help="Open the page in a browser, logged in.")
+    ] = False,
+) -> None:
     """Start the API, the dispatcher and a local Ray. Ctrl-C stops all three."""
     try:
         from service.embedded.serve import main
     except ModuleNotFoundError as error:
         _missing_extra(error)
-    raise typer.Exit(main())
+    raise typer.Exit(main(open_page=open_page))
 
 
 def upgrade(as_json: AsJson = False) -> None:
@@ -165,6 +169,6 @@ def _missing_extra(error: ModuleNotFoundError) -> NoReturn:
     if (error.name or "").partition(".")[0] in {"dasl_core", "service", "workers"}:
         raise error
     raise fail(
-        f"This command needs the server extra ({error.name} is missing): "
-        'pip install "dasl[server,training]"'
+        f"This command needs the server extra ({error.name} is missing); "
+        'in a checkout of DASL: pip install ".[server,training]"'
     ) from error

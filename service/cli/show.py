@@ -8,7 +8,7 @@ import typer
 
 from dasl_core.headlines import HEADLINES, number_of
 from dasl_core.vocabulary import Subject
-from service.cli.inputs import JobId, connect
+from service.cli.inputs import JobId, connect, id_of_job
 from service.cli.output import (
     AsJson,
     clean,
@@ -30,6 +30,9 @@ if TYPE_CHECKING:
     from service.client import Client
     from service.client.models import Job
 
+# Of the newest evaluation, beside its metrics.
+_KNN_SETTINGS = {"knn_k": "k", "knn_temperature": "temperature", "knn_bank": "images in the bank"}
+
 
 def register(app: typer.Typer) -> None:
     """Add the commands."""
@@ -41,6 +44,7 @@ def register(app: typer.Typer) -> None:
 def show(job: JobId, as_json: AsJson = False) -> None:
     """Show a job's status, progress, metrics and error."""
     with connect() as client:
+        job = id_of_job(client, job)
         record = client.jobs.get(job)
         if as_json:
             print_json(plain(record))
@@ -55,6 +59,7 @@ def events(
 ) -> None:
     """List a job's events, oldest first."""
     with connect() as client:
+        job = id_of_job(client, job)
         records = [e for e in client.jobs.events(job) if type is None or e.type == type]
     print_records(
         records,
@@ -74,6 +79,7 @@ def evaluations(job: JobId, as_json: AsJson = False) -> None:
     Those of raw pixels and of the network before training are beside it. With --json, print all evaluations.
     """
     with connect() as client:
+        job = id_of_job(client, job)
         records = client.jobs.evaluations(job)
         has_ended = not records and client.jobs.get(job).status in TERMINAL
     if as_json:
@@ -86,11 +92,19 @@ def evaluations(job: JobId, as_json: AsJson = False) -> None:
     newest = {evaluation.subject: evaluation for evaluation in records}
     columns = [newest[subject] for subject in get_args(Subject) if subject in newest]
     names = list(dict.fromkeys(name for column in columns for name in column.metrics))
+    names = [name for name in names if name not in _KNN_SETTINGS]
     rows = [
         [name, *(number(number_of(column.metrics, name)) for column in columns)] for name in names
     ]
     headers = [f"{column.subject}, step {column.step}".upper() for column in columns]
     print_table(["METRIC", *headers], rows)
+    settings = [
+        f"{label} {number(value)}"
+        for name, label in _KNN_SETTINGS.items()
+        if (value := number_of(columns[-1].metrics, name)) is not None
+    ]
+    if settings:
+        note(f"k-NN: {', '.join(settings)}.")
 
 
 def _status(job: Job) -> str:
@@ -123,6 +137,8 @@ def facts(job: Job, origin: str | None = None) -> list[tuple[str, object]]:
         ("backbone", backbone),
         ("resources", _resources(spec.get("resources", {}), job.spec.get("resources") or {})),
         ("continues from", origin),
+        ("experiment", _experiment(job)),
+        ("submitted by", job.submitted_by),
         ("priority", job.priority or None),
         ("tags", ", ".join(f"{key}:{value}" for key, value in job.tags.items())),
         ("created", job.created_at),
@@ -144,6 +160,11 @@ def _dataset(job: Job) -> str | None:
         return None
     version = f", version {job.dataset_version}" if job.dataset_version is not None else ""
     return f"{job.dataset.name} ({job.dataset.id}){version}"
+
+
+def _experiment(job: Job) -> str | None:
+    place = job.experiment
+    return None if place is None else f"{place.id}, variant {place.variant}, seed {place.seed}"
 
 
 def _resources(resources: dict[str, Any], submitted: dict[str, Any]) -> str | None:

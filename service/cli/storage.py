@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from service.cli.inputs import connect, id_or_name
+from service.cli.inputs import Yes, confirm_deletion, connect, id_or_name
 from service.cli.output import (
     AsJson,
     note,
@@ -22,6 +21,7 @@ from service.cli.output import (
 
 if TYPE_CHECKING:
     from service.client import Client
+    from service.client.models import Job
 
 
 def register(app: typer.Typer) -> None:
@@ -31,42 +31,79 @@ def register(app: typer.Typer) -> None:
 
 
 def delete(
-    target: Annotated[
-        str,
+    targets: Annotated[
+        list[str],
         typer.Argument(
-            metavar="JOB|CHECKPOINT|PREVIEW|PREPARATION|DATASET",
-            callback=id_or_name,
-            help="Id of a job that has ended, of a checkpoint, a preview or a preparation; id or name of a data set.",
+            metavar="JOB|CHECKPOINT|PREVIEW|PREPARATION|MODEL_RUN|DATASET ...",
+            callback=_ids_or_names,
+            help="Id or name of a data set; id, its beginning, or name of a job that has ended; id of a checkpoint, a preview, "
+            "a preparation or a model run.",
         ),
     ],
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
+    only_checkpoints: Annotated[
+        bool,
+        typer.Option(
+            "--only-checkpoints",
+            help="Keep the jobs, and of their checkpoints the newest, final, best and pinned ones.",
+        ),
+    ] = False,
+    yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
-    """Delete a job with all its files, a checkpoint, a preview, or a data set; stop a preparation.
+    """Delete jobs with all their files, checkpoints, previews, model runs or data sets; stop preparations.
 
     Images are not touched, unless uploaded. What a preparation has decoded stays in the cache.
     """
     with connect() as client:
-        what, target = _describe(client, target)
+        if only_checkpoints:
+            _delete_checkpoints(client, targets, yes, as_json)
+            return
+        described = [_describe(client, target) for target in targets]
         if not yes:
-            _confirm(what)
-        if target.startswith("job_"):
-            client.jobs.delete(target)
-        elif target.startswith("ckpt_"):
-            client.checkpoints.delete(target)
-        elif target.startswith("prev_"):
-            client.previews.delete(target)
-        elif target.startswith("prep_"):
-            client.preparations.delete(target)
-        else:
-            client.datasets.delete(target)
-    print_result({"deleted": target}, f"Deleted {what}.", as_json)
+            confirm_deletion(" and ".join(what for what, _ in described))
+        for what, target in described:
+            _delete(client, target)
+            print_result({"deleted": target}, f"Deleted {what}.", as_json)
+
+
+def _ids_or_names(values: list[str]) -> list[str]:
+    return [id_or_name(value) for value in values]
+
+
+def _delete_checkpoints(client: Client, targets: list[str], yes: bool, as_json: bool) -> None:
+    jobs = [client.jobs.get(target) for target in targets]
+    if not yes:
+        confirm_deletion(
+            f"older checkpoints of {', '.join(f'{job.name} ({job.id})' for job in jobs)}"
+        )
+    for job in jobs:
+        gone = client.jobs.delete_checkpoints(job.id)
+        count = f"{gone.deleted} checkpoint{'' if gone.deleted == 1 else 's'} of {job.id}"
+        facts = {"job": job.id, "deleted": gone.deleted, "bytes": gone.bytes}
+        print_result(facts, f"Deleted {count} ({size(gone.bytes)}).", as_json)
+
+
+def _delete(client: Client, target: str) -> None:
+    if target.startswith("job_"):
+        client.jobs.delete(target)
+    elif target.startswith("ckpt_"):
+        client.checkpoints.delete(target)
+    elif target.startswith("prev_"):
+        client.previews.delete(target)
+    elif target.startswith("prep_"):
+        client.preparations.delete(target)
+    elif target.startswith("mrun_"):
+        client.model_runs.delete(target)
+    else:
+        client.datasets.delete(target)
 
 
 def _describe(client: Client, target: str) -> tuple[str, str]:
     """Return what is to be deleted, as part of a sentence, and its id."""
+    from service.client.errors import ApiError
+
     if target.startswith("job_"):
-        job = client.jobs.get(target)
+        job = client.jobs.get(target)  # the beginning of an id is enough
         return f"job {job.name} ({job.id}) with its checkpoints, metrics, logs and plots", job.id
     if target.startswith("ckpt_"):
         checkpoint = client.checkpoints.get(target)
@@ -80,16 +117,31 @@ def _describe(client: Client, target: str) -> tuple[str, str]:
             f"preparation {preparation.id} of images of {preparation.image_size} pixels",
             preparation.id,
         )
-    dataset = client.datasets.get(target)
+    if target.startswith("mrun_"):
+        run = client.model_runs.get(target)
+        return f"{run.kind} {run.id} of checkpoint {run.checkpoint_id}", run.id
+    try:
+        dataset = client.datasets.get(target)
+    except ApiError as error:
+        if error.status != 404:
+            raise
+        named = _named(client, target)
+        if named is None:
+            raise
+        return _describe(client, named.id)
     images = "are not touched" if dataset.upload is None else "were uploaded, and are removed"
     return f"data set {dataset.name} ({dataset.id}); its images {images}", dataset.id
 
 
-def _confirm(what: str) -> None:
-    """Ask on the terminal; without one, require `--yes`."""
-    if not sys.stdin.isatty():
-        raise typer.BadParameter("there is no terminal to ask for confirmation; add --yes")
-    typer.confirm(f"Delete {what}?", abort=True, err=True)
+def _named(client: Client, name: str) -> Job | None:
+    from service.client.errors import ApiError
+
+    try:
+        return client.jobs.get(name)
+    except ApiError as error:
+        if error.status == 404:
+            return None
+        raise
 
 
 def storage(as_json: AsJson = False) -> None:
@@ -113,6 +165,10 @@ def storage(as_json: AsJson = False) -> None:
             ("metrics", f"{more}{metrics.get('count', 0):,} values"),
             ("data sets", report.datasets),
             ("previews", f"{size(report.previews.bytes)} in {report.previews.count}"),
+            (
+                "embeddings, exports",
+                f"{size(report.model_runs.bytes)} in {report.model_runs.count}",
+            ),
             ("uploads", f"{size(report.uploads.bytes)} in {report.uploads.count}"),
             ("limit of all tenants", limit),
             ("free on the disk", free),

@@ -19,7 +19,7 @@ from service.cli.limits import (
 from service.cli.output import AsJson, plain, print_facts, print_json, print_records, print_result
 
 if TYPE_CHECKING:
-    from service.client.access import TenantLimits
+    from service.client.account_settings import TenantLimits
     from service.client.models import Tenant
 
 Weight = Annotated[

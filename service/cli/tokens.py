@@ -27,7 +27,7 @@ from service.cli.output import (
 )
 
 if TYPE_CHECKING:
-    from service.client.access import TokenChanges
+    from service.client.account_settings import TokenChanges
     from service.client.models import Token
 
 
@@ -100,6 +100,7 @@ def list_tokens(as_json: AsJson = False) -> None:
         {
             "ID": lambda token: token.id,
             "NAME": lambda token: token.name,
+            "USER": lambda token: token.user_id,
             "SCOPES": lambda token: ",".join(token.scopes),
             "LIMITS": _limits,
             "CREATED": lambda token: token.created_at,

@@ -10,7 +10,7 @@ from service.cli.inputs import connect, id_or_name, utf8
 from service.cli.output import AsJson, plain, print_facts, print_json, print_records, print_result
 
 if TYPE_CHECKING:
-    from service.client.access import UserChanges
+    from service.client.account_settings import UserChanges
     from service.client.models import User
 
 UserId = Annotated[

@@ -1,0 +1,85 @@
+"""`dasl backbones`: the networks that a spec may name."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from service.cli.output import AsCsv, AsJson, fail, note, print_csv, print_json, print_table
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command()(backbones)
+
+
+def backbones(
+    pattern: Annotated[
+        str,
+        typer.Argument(
+            metavar="PATTERN", help="Part of a name, such as dinov3, or a pattern: 'vit_*_dinov2'."
+        ),
+    ] = "*",
+    family: Annotated[
+        str | None, typer.Option(help="Show only networks of this family, such as resnet.")
+    ] = None,
+    tested: Annotated[
+        bool,
+        typer.Option("--tested", help="Show only families of which the tests train a network."),
+    ] = False,
+    most: Annotated[
+        float | None,
+        typer.Option("--max-parameters", min=0, help="Show only networks up to so many million."),
+    ] = None,
+    as_csv: AsCsv = False,
+    as_json: AsJson = False,
+) -> None:
+    """List the networks that `backbone.name` may name, smallest first. Needs no server."""
+    from fnmatch import fnmatchcase
+
+    from dasl_core.spec import BACKBONES
+    from dasl_core.spec.errors import closest
+
+    families = {info.family for info in BACKBONES.values()}
+    if family is not None and family not in families:
+        raise typer.BadParameter(
+            f"{family!r} is not a family{closest(family, families)}", param_hint="--family"
+        )
+    glob = pattern if set(pattern) & set("*?[") else f"*{pattern}*"
+    chosen = {
+        name: info
+        for name, info in BACKBONES.items()
+        if fnmatchcase(name, glob)
+        and (family is None or info.family == family)
+        and (info.tested or not tested)
+        and (most is None or info.parameters <= most * 1e6)
+    }
+    if not chosen:
+        raise fail(f"No backbone fits{closest(pattern, BACKBONES)}. List all: dasl backbones")
+    ordered = sorted(chosen.items(), key=lambda item: (item[1].parameters, item[0]))
+    if as_json:
+        print_json(
+            [{"name": name, **info.model_dump(exclude={"weights"})} for name, info in ordered]
+        )
+        return
+    headers = ["NAME", "FAMILY", "PARAMETERS", "FEATURES", "IMAGE SIZE", "PATCH", "TESTED"]
+    rows = [
+        [
+            name,
+            info.family,
+            info.parameters if as_csv else f"{info.parameters / 1e6:.1f} M",
+            info.features,
+            info.image_size,
+            info.patch_size,
+            "yes" if info.tested else "no",
+        ]
+        for name, info in ordered
+    ]
+    if as_csv:
+        print_csv(headers, rows)
+        return
+    print_table(headers, rows)
+    note(
+        f"{len(ordered)} networks. IMAGE SIZE is that of the published weights. A spec names one as backbone.name"
+    )

@@ -1,0 +1,54 @@
+"""Text of the estimates of a job: time, memory and disk."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from service.cli.output import duration, size
+
+_SOURCES = {
+    "earlier_job": "by the speed of {job_id}",
+    "computation": "by the network's computation; the first job shows the real speed",
+}
+
+
+def described(estimate: dict[str, Any]) -> str:
+    """Return steps, epochs, time and disk in one line."""
+    parts = [
+        f"{estimate['total_steps']:,} steps in {estimate['epochs']:,} epochs",
+        _time(estimate) or "time not known before a job like it has run",
+        f"about {size(estimate['checkpoints_bytes'])} of checkpoints",
+    ]
+    return "; ".join(parts) + "."
+
+
+def facts_of(estimate: dict[str, Any]) -> Iterator[tuple[str, object]]:
+    """Yield what `dasl validate` prints of an estimate."""
+    yield "training images", f"{estimate['train_images']:,}"
+    yield "held-out images", f"{estimate['held_out_images']:,}"
+    yield (
+        "total steps",
+        f"{estimate['total_steps']:,} ({estimate['steps_per_epoch']:,} an epoch, {estimate['epochs']:,} epochs)",
+    )
+    yield "time", _time(estimate) or "not known before a job like it has run"
+    yield "backbone parameters", f"{estimate['backbone_parameters']:,}"
+    activations = estimate["activation_bytes_per_worker"]
+    memory = f"{size(estimate['state_bytes_per_worker'])} for weights, gradients and optimizer"
+    if activations is not None:
+        memory += f", and roughly {size(activations)} for activations"
+    yield "memory per worker", memory
+    kept = estimate["checkpoints_kept"]
+    yield (
+        "checkpoints",
+        f"about {size(estimate['checkpoints_bytes'])} ({kept} of {size(estimate['checkpoint_bytes'])})",
+    )
+    yield "image cache", f"at most {size(estimate['image_cache_bytes'])} on each machine"
+
+
+def _time(estimate: dict[str, Any]) -> str | None:
+    seconds = estimate["seconds"]
+    if seconds is None:
+        return None
+    source = _SOURCES[seconds["source"]].format(job_id=seconds["job_id"])
+    return f"{duration(seconds['low'])} to {duration(seconds['high'])} ({source})"

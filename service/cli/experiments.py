@@ -1,0 +1,329 @@
+"""The commands `dasl experiments ...`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from service.cli.inputs import Overrides, SpecFile, Yes, connect, id_of_experiment, id_or_name
+from service.cli.output import (
+    AsJson,
+    fail,
+    note,
+    number,
+    plain,
+    print_facts,
+    print_json,
+    print_line,
+    print_records,
+    print_result,
+    print_table,
+)
+
+if TYPE_CHECKING:
+    from service.client import Client
+    from service.client.experiment_models import Experiment, MetricResult, Results, VariantResult
+
+ExperimentId = Annotated[
+    str,
+    typer.Argument(
+        metavar="EXPERIMENT",
+        callback=id_or_name,
+        help="Id of the experiment or its beginning, its name, or `last` for your newest experiment.",
+    ),
+]
+Metric = Annotated[
+    str | None,
+    typer.Option(metavar="NAME", help="Show this metric, such as effective_rank, instead."),
+]
+AsCsv = Annotated[bool, typer.Option("--csv", help="Print all metrics as CSV.")]
+AsMarkdown = Annotated[bool, typer.Option("--markdown", help="Print all metrics as Markdown.")]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands."""
+    experiments = typer.Typer(
+        no_args_is_help=True,
+        help="Train variants of a spec with several seeds, and compare them.",
+    )
+    experiments.command()(submit)
+    experiments.command("list")(list_experiments)
+    experiments.command()(show)
+    experiments.command()(plot)
+    experiments.command()(cancel)
+    experiments.command()(rm)
+    app.add_typer(experiments, name="experiments")
+
+
+def submit(
+    spec: SpecFile,
+    overrides: Overrides,
+    seed: Annotated[
+        list[int] | None,
+        typer.Option(help="Seeds in place of those of the file. Can be repeated.", min=0),
+    ] = None,
+    watch: Annotated[
+        bool, typer.Option("--watch", help="Wait for all jobs, and print the result.")
+    ] = False,
+    idempotency_key: Annotated[
+        str | None,
+        typer.Option(help="Submitting again with the same key returns the same experiment."),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Submit an experiment: a job for each variant and seed. --set changes the base spec."""
+    body = _read(spec, overrides)
+    if seed:
+        body["seeds"] = seed
+    with connect() as client:
+        experiment = client.experiments.submit(body, idempotency_key=idempotency_key)
+    for warning in experiment.warnings:
+        note(f"Warning: {warning}")
+    submitted = f"Submitted {len(experiment.jobs)} jobs of {experiment.name} as {experiment.id}."
+    if not watch:
+        remedy = f"See: dasl experiments show {experiment.id}"
+        print_result(experiment, f"{submitted} {remedy}", as_json)
+        return
+    note(submitted)
+    _watch(experiment.id, as_json)
+
+
+def _read(path: Path, overrides: list[str]) -> dict[str, Any]:
+    """Read the file of an experiment, and apply the overrides to its base spec.
+
+    Raises:
+        typer.BadParameter: an override is not FIELD=VALUE (exit code 2).
+        InvalidSpec: the file cannot be read, or its `spec` is not a mapping.
+    """
+    from dasl_core.spec import apply_overrides, load_spec
+    from service.client.errors import InvalidSpec
+
+    try:
+        content = load_spec(path)
+    except ValueError as error:
+        raise InvalidSpec(str(error)) from error
+    base = content.get("spec")
+    if not isinstance(base, dict):
+        raise InvalidSpec(
+            f"{path}: spec: expected a mapping, what all jobs have in common. To submit a single job: dasl submit"
+        )
+    try:
+        return content | {"spec": apply_overrides(base, overrides)}
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from error
+
+
+def _watch(experiment_id: str, as_json: bool) -> None:
+    states: dict[str, int] = {}
+
+    def report(experiment: Experiment) -> None:
+        nonlocal states
+        if experiment.statuses != states:
+            states = experiment.statuses
+            note(f"{experiment.name}: {_counts(experiment)}")
+
+    with connect(patience=0.0) as client:
+        try:
+            experiment = client.experiments.wait(experiment_id, on_poll=report)
+        except KeyboardInterrupt as interrupt:
+            note(
+                f"\nThe jobs were not stopped. See: dasl experiments show {experiment_id}   "
+                f"Cancel them: dasl experiments cancel {experiment_id}"
+            )
+            raise typer.Exit(130) from interrupt
+    if as_json:
+        print_json(plain(experiment))
+    else:
+        _print_results(experiment)
+    if set(experiment.statuses) != {"succeeded"}:
+        raise fail(f"Not all jobs have succeeded: {_counts(experiment)}")
+
+
+def list_experiments(as_json: AsJson = False) -> None:
+    """List experiments, newest first."""
+    with connect() as client:
+        records = list(client.experiments.list())
+    print_records(
+        records,
+        {
+            "ID": lambda each: each.id,
+            "NAME": lambda each: each.name,
+            "VARIANTS": lambda each: len(each.variants),
+            "SEEDS": lambda each: len(each.seeds),
+            "JOBS": _counts,
+            "CREATED": lambda each: each.created_at,
+        },
+        as_json,
+    )
+
+
+def show(
+    experiment: ExperimentId,
+    metric: Metric = None,
+    as_csv: AsCsv = False,
+    as_markdown: AsMarkdown = False,
+    as_json: AsJson = False,
+) -> None:
+    """Show the jobs of an experiment, its variants over the seeds, and what the differences allow to say."""
+    if as_csv + as_markdown + as_json > 1:
+        raise typer.BadParameter("choose one of --csv, --markdown and --json")
+    with connect() as client:
+        record = client.experiments.get(experiment)
+        if metric is not None:
+            record.results = _results_of(client, record.id, metric)
+        if as_csv or as_markdown:
+            text = client.experiments.table(record.id, "csv" if as_csv else "markdown", metric)
+            print_line(text.rstrip("\n"))
+            return
+    if as_json:
+        print_json(plain(record))
+        return
+    facts = (
+        ("id", record.id),
+        ("name", record.name),
+        ("created", record.created_at),
+        ("jobs", _counts(record)),
+    )
+    print_facts(facts)
+    print_line()
+    jobs = {(job.variant, job.seed): job for job in record.jobs}
+    print_table(
+        ["VARIANT", *(f"SEED {seed}" for seed in record.seeds)],
+        [
+            [
+                variant.name,
+                *(
+                    f"{job.status} {job.id or ''}".strip()
+                    for seed in record.seeds
+                    if (job := jobs.get((variant.name, seed)))
+                ),
+            ]
+            for variant in record.variants
+        ],
+    )
+    _print_results(record)
+
+
+def _results_of(client: Client, experiment_id: str, metric: str) -> Results:
+    """Return the results of a metric.
+
+    Raises:
+        typer.Exit: no job has measured it, though some have succeeded.
+    """
+    results = client.experiments.results(experiment_id, metric)
+    if not any(each.values for table in results.metrics for each in table.variants):
+        known = [table.metric for table in client.experiments.results(experiment_id).metrics]
+        if known:
+            raise fail(f"--metric {metric}: no job has measured it. There are: {', '.join(known)}")
+    return results
+
+
+def plot(
+    experiment: ExperimentId,
+    metric: Metric = None,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output",
+            "-o",
+            metavar="FILE",
+            dir_okay=False,
+            help="PNG, SVG or PDF to write. Default: ID.png.",
+        ),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Draw a metric by step, as mean and range over the seeds, and the paired differences. Needs the core extra."""
+    from service.cli.output import core_extra
+
+    if output is not None and output.suffix.lower() not in (".png", ".svg", ".pdf"):
+        raise typer.BadParameter(f"--output {output}: expected the ending .png, .svg or .pdf")
+    with core_extra("experiments plot"):
+        from service.cli.experiment_plot import draw
+    with connect() as client:
+        experiment = id_of_experiment(client, experiment)
+        name, table = _table_of(client, experiment, metric)
+        curves = client.experiments.curves(experiment, name)
+        record = client.experiments.get(experiment)
+    file = output or Path(f"{experiment}.png")
+    draw(record, curves, table, file)
+    print_result({"file": str(file), "metric": name}, f"Wrote {file}.", as_json)
+
+
+def _table_of(
+    client: Client, experiment: str, metric: str | None
+) -> tuple[str, MetricResult | None]:
+    """Return the name of the metric to draw, and its results."""
+    results = client.experiments.results(experiment, metric)
+    name = metric or results.metric
+    if name is None:
+        raise fail("No job has succeeded yet. Name a metric to draw, such as --metric loss")
+    return name, next((table for table in results.metrics if table.metric == name), None)
+
+
+def cancel(experiment: ExperimentId, as_json: AsJson = False) -> None:
+    """Cancel all jobs of an experiment that have not ended."""
+    with connect() as client:
+        record = client.experiments.cancel(id_of_experiment(client, experiment))
+    print_result(record, f"{record.name}: {_counts(record)}.", as_json)
+
+
+def rm(
+    experiment: ExperimentId,
+    jobs: Annotated[
+        bool, typer.Option("--jobs", help="Delete its jobs with all their files, too.")
+    ] = False,
+    yes: Yes = False,
+    as_json: AsJson = False,
+) -> None:
+    """Delete an experiment. Its jobs stay, unless --jobs is set and all of them have ended."""
+    with connect() as client:
+        record = client.experiments.get(experiment)
+        what = f"experiment {record.name} ({record.id})"
+        what += f" and its {sum(record.statuses.values())} jobs with all files" if jobs else ""
+        if not yes:
+            typer.confirm(f"Delete {what}?", abort=True, err=True)
+        client.experiments.delete(record.id, jobs=jobs)
+    print_result({"deleted": record.id}, f"Deleted {what}.", as_json)
+
+
+def _counts(experiment: Experiment) -> str:
+    """Return the number of jobs by status: `2 running, 10 queued`."""
+    counts = sorted(experiment.statuses.items())
+    return ", ".join(f"{count} {status}" for status, count in counts) or "none"
+
+
+def _print_results(experiment: Experiment) -> None:
+    results = experiment.results
+    for table in results.metrics:
+        print_line()
+        headers = ["VARIANT", table.metric.upper(), "STD", "MIN", "MAX", "N"]
+        headers += [
+            f"MINUS {results.baseline}".upper(),
+            "T INTERVAL",
+            "BOOTSTRAP",
+            "PAIRS",
+            "VERDICT",
+        ]
+        print_table(headers, [_row(each) for each in table.variants])
+    for lines in (results.sentences, results.notes):
+        if lines:
+            print_line("\n" + "\n".join(lines))
+
+
+def _row(result: VariantResult) -> list[object]:
+    row: list[object] = [result.variant]
+    summary, difference = result.summary, result.difference
+    if summary is None:
+        row += [None, None, None, None, 0]
+    else:
+        shown = (summary.mean, summary.std, summary.min, summary.max)
+        row += [*(number(value) for value in shown), summary.n]
+    if difference is None:
+        return [*row, None, None, None, None, None]
+    intervals = (difference.t_interval, difference.bootstrap_interval)
+    bounds = [each and f"{each[0]:+.3g} to {each[1]:+.3g}" for each in intervals]
+    verdict = result.verdict and result.verdict.replace("_", " ")
+    return [*row, f"{difference.mean:+.3g}", *bounds, difference.n, verdict]

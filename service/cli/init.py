@@ -1,0 +1,45 @@
+"""`dasl init`: a first spec for a folder of images."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from service.cli.inputs import Split, dataset_name
+from service.cli.output import core_extra
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command()(init)
+
+
+def init(
+    images: Annotated[
+        str,
+        typer.Argument(
+            metavar="IMAGES",
+            help="Folder, archive, list, table or URI, as `dasl train --data` takes it.",
+        ),
+    ],
+    output: Annotated[
+        Path,
+        typer.Option("--output", "-o", metavar="SPEC.yaml", dir_okay=False, help="File to write."),
+    ] = Path("spec.yaml"),
+    name: Annotated[
+        str | None,
+        typer.Option(help="Name of the data set. Default: that of the folder."),
+    ] = None,
+    split: Split = None,
+    force: Annotated[
+        bool, typer.Option("--force", help="Replace a file that has another content.")
+    ] = False,
+) -> None:
+    """Look at images and write a spec for them, with advice in comments. Needs no server."""
+    chosen = dataset_name(name, images)
+    with core_extra("init"):
+        from dasl_core.standalone.first_spec import init as run
+        from dasl_core.standalone.images import ImageLocation
+    raise typer.Exit(run(ImageLocation(images, split, "IMAGES"), chosen, output, force=force))

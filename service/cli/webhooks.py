@@ -1,0 +1,284 @@
+"""The commands `dasl webhooks ...`."""
+
+from __future__ import annotations
+
+from itertools import islice
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from service.cli.inputs import connect, id_or_name, utf8
+from service.cli.output import (
+    AsJson,
+    fail,
+    note,
+    number,
+    plain,
+    print_facts,
+    print_json,
+    print_line,
+    print_records,
+    print_result,
+)
+
+if TYPE_CHECKING:
+    from service.client.webhook_models import Webhook, WebhookChanges
+
+WebhookId = Annotated[
+    str, typer.Argument(metavar="WEBHOOK_ID", callback=id_or_name, help="Id of the webhook.")
+]
+DeliveryId = Annotated[
+    str, typer.Argument(metavar="DELIVERY_ID", callback=id_or_name, help="Id of the delivery.")
+]
+Events = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--event",
+        metavar="TYPE",
+        help="Type of event, such as job.failed or dataset.ready, or * for all. Can be repeated.",
+    ),
+]
+Tags = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--tag", metavar="KEY:VALUE", help="Only events of jobs with this tag. Can be repeated."
+    ),
+]
+
+
+def _text(value: str | None) -> str | None:
+    return None if value is None else utf8(value)
+
+
+Name = Annotated[str | None, typer.Option(callback=_text, help="Name of the webhook.")]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands."""
+    webhooks = typer.Typer(
+        no_args_is_help=True,
+        help="Send notifications of events to other services. Needs an admin token.",
+    )
+    webhooks.command()(create)
+    webhooks.command("list")(list_webhooks)
+    webhooks.command()(show)
+    webhooks.command("set")(set_webhook)
+    webhooks.command()(enable)
+    webhooks.command()(disable)
+    webhooks.command()(rm)
+    webhooks.command("test")(send_test)
+    webhooks.command()(rotate)
+    webhooks.command()(deliveries)
+    webhooks.command()(redeliver)
+    app.add_typer(webhooks, name="webhooks")
+
+
+def create(
+    url: Annotated[str, typer.Argument(callback=utf8, help="Address, https.")],
+    name: Name = None,
+    event: Events = None,
+    tag: Tags = None,
+    slack: Annotated[
+        bool, typer.Option("--slack", help="Send messages in the form that Slack takes.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Create a webhook and print its secret once.
+
+    By default it is notified when a job has succeeded, failed, or is cancelled or paused.
+    """
+    with connect() as client:
+        webhook = client.webhooks.create(
+            url,
+            name=name,
+            events=event or None,
+            tags=_tags(tag),
+            format="slack" if slack else "standard",
+        )
+    _print_secret(webhook, f"{webhook.id}, notified of {', '.join(webhook.events)}.", as_json)
+
+
+def list_webhooks(as_json: AsJson = False) -> None:
+    """List webhooks, newest first, without their secrets."""
+    with connect() as client:
+        webhooks = list(client.webhooks.list())
+    print_records(
+        webhooks,
+        {
+            "ID": lambda webhook: webhook.id,
+            "NAME": lambda webhook: webhook.name or None,
+            "URL": lambda webhook: webhook.url,
+            "EVENTS": lambda webhook: ",".join(webhook.events),
+            "TAGS": lambda webhook: _shown(webhook),
+            "LAST SUCCESS": lambda webhook: webhook.last_success_at,
+            "DISABLED": lambda webhook: webhook.disabled_at,
+        },
+        as_json,
+    )
+
+
+def show(webhook: WebhookId, as_json: AsJson = False) -> None:
+    """Show a webhook."""
+    with connect() as client:
+        _print(client.webhooks.get(webhook), as_json)
+
+
+def set_webhook(
+    webhook: WebhookId,
+    url: Annotated[str | None, typer.Option(callback=_text, help="Address, https.")] = None,
+    name: Name = None,
+    event: Events = None,
+    tag: Tags = None,
+    as_json: AsJson = False,
+) -> None:
+    """Change a webhook. Events and tags replace those that it has."""
+    changes: WebhookChanges = {}
+    if url is not None:
+        changes["url"] = url
+    if name is not None:
+        changes["name"] = name
+    if event:
+        changes["events"] = event
+    tags = _tags(tag)
+    if tags is not None:
+        changes["tags"] = tags
+    if not changes:
+        raise typer.BadParameter("expected at least one change, such as --event job.failed")
+    with connect() as client:
+        _print(client.webhooks.set(webhook, **changes), as_json)
+
+
+def enable(webhook: WebhookId, as_json: AsJson = False) -> None:
+    """Send notifications again. Those from while it was disabled are not sent."""
+    with connect() as client:
+        record = client.webhooks.set(webhook, disabled=False)
+    print_result(record, f"Webhook {record.id} is enabled.", as_json)
+
+
+def disable(webhook: WebhookId, as_json: AsJson = False) -> None:
+    """Send no notifications from now on. Those that wait are given up."""
+    with connect() as client:
+        record = client.webhooks.set(webhook, disabled=True)
+    print_result(record, f"Webhook {record.id} is disabled.", as_json)
+
+
+def rm(webhook: WebhookId, as_json: AsJson = False) -> None:
+    """Delete a webhook with its deliveries."""
+    with connect() as client:
+        client.webhooks.delete(webhook)
+    print_result({"deleted": webhook}, f"Deleted webhook {webhook}.", as_json)
+
+
+def send_test(webhook: WebhookId, as_json: AsJson = False) -> None:
+    """Send a test message and wait for its first attempt. Exit code 1: the receiver did not accept it."""
+    with connect() as client:
+        sent = client.webhooks.test(webhook)
+        delivery = client.webhooks.wait(webhook, sent.id)
+    if as_json:
+        print_json(plain(delivery))
+    elif delivery.state == "succeeded":
+        answer = f"{delivery.response_status} in {number(delivery.seconds, 2)} s"
+        print_line(f"{delivery.id}: the receiver answers {answer}.")
+    if delivery.state != "succeeded":
+        again = "" if delivery.next_at is None else ". It is sent again"
+        raise fail(f"{delivery.id}: {delivery.error}{again}")
+
+
+def rotate(
+    webhook: WebhookId,
+    keep_hours: Annotated[
+        float,
+        typer.Option(
+            min=0, max=168, help="Hours for which the previous secret stays valid, beside the new."
+        ),
+    ] = 24.0,
+    as_json: AsJson = False,
+) -> None:
+    """Replace the secret of a webhook and print the new one once."""
+    with connect() as client:
+        record = client.webhooks.rotate(webhook, keep_hours=keep_hours)
+    until = record.previous_secret_until
+    kept = "" if until is None else f" The previous one is valid until {until.astimezone():%c}."
+    _print_secret(record, f"{record.id} has a new secret.{kept}", as_json)
+
+
+def deliveries(
+    webhook: WebhookId,
+    state: Annotated[
+        str | None, typer.Option(help="Show only those that are pending, succeeded or failed.")
+    ] = None,
+    limit: Annotated[int, typer.Option(min=1, help="Maximum number of deliveries.")] = 50,
+    as_json: AsJson = False,
+) -> None:
+    """List the messages of a webhook, newest first, with the last attempt of each."""
+    with connect() as client:
+        pages = client.webhooks.deliveries(webhook, state=state, page_size=min(limit, 200))
+        records = list(islice(pages, limit))
+    print_records(
+        records,
+        {
+            "ID": lambda each: each.id,
+            "CREATED": lambda each: each.created_at,
+            "TYPE": lambda each: each.type,
+            "STATE": lambda each: each.state,
+            "ATTEMPTS": lambda each: each.attempts,
+            "LAST": lambda each: each.attempted_at,
+            "ANSWER": lambda each: each.response_status,
+            "NEXT": lambda each: each.next_at,
+            "ERROR": lambda each: each.error,
+        },
+        as_json,
+    )
+
+
+def redeliver(webhook: WebhookId, delivery: DeliveryId, as_json: AsJson = False) -> None:
+    """Send a message again, with the same id."""
+    with connect() as client:
+        record = client.webhooks.redeliver(webhook, delivery)
+    print_result(record, f"{record.id} ({record.type}) is sent again.", as_json)
+
+
+def _print_secret(webhook: Webhook, remark: str, as_json: bool) -> None:
+    if as_json:
+        print_json(plain(webhook))
+        return
+    print_line(webhook.secret or "")
+    note(f"{remark} Save the secret: it is not shown again.")
+
+
+def _tags(pairs: list[str] | None) -> dict[str, str] | None:
+    """Convert the option to tags; None if it was not set."""
+    if not pairs:
+        return None
+    tags = {}
+    for pair in pairs:
+        key, _, value = utf8(pair).partition(":")
+        if not key or not value:
+            raise typer.BadParameter(f"--tag {pair}: expected KEY:VALUE, such as team:vision")
+        tags[key] = value
+    return tags
+
+
+def _shown(webhook: Webhook) -> str | None:
+    return ", ".join(f"{key}:{value}" for key, value in webhook.tags.items()) or None
+
+
+def _print(webhook: Webhook, as_json: bool) -> None:
+    if as_json:
+        print_json(plain(webhook))
+        return
+    print_facts(
+        [
+            ("id", webhook.id),
+            ("name", webhook.name or None),
+            ("url", webhook.url),
+            ("events", ", ".join(webhook.events)),
+            ("tags", _shown(webhook)),
+            ("format", webhook.format),
+            ("created", webhook.created_at),
+            ("last success", webhook.last_success_at),
+            ("old secret until", webhook.previous_secret_until),
+            ("disabled", webhook.disabled_at),
+            ("reason", webhook.disabled_reason),
+        ]
+    )
