@@ -1,7 +1,11 @@
-"""API tokens and their scopes. Only a hash is stored; for 256 random bits a plain hash is enough."""
+"""API tokens and their scopes, and the secrets of webhooks.
+
+Only a hash of a token is stored; for 256 random bits a plain hash is enough.
+"""
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import hmac
 import secrets
@@ -28,6 +32,11 @@ def new_token() -> tuple[str, str]:
     """Create a token; returns it and its hash. The token itself is shown once and never stored."""
     token = f"dasl_{secrets.token_urlsafe(32)}"
     return token, hash_token(token)
+
+
+def new_webhook_secret() -> str:
+    """Create the secret of a webhook, in the form of Standard Webhooks. It is stored, to sign with."""
+    return f"whsec_{base64.b64encode(secrets.token_bytes(32)).decode()}"
 
 
 def hash_token(token: str) -> str:

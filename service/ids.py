@@ -8,19 +8,36 @@ from __future__ import annotations
 import re
 import secrets
 from datetime import UTC, datetime, timedelta
-from typing import Literal
+from typing import Literal, get_args
 
 from uuid_utils import uuid7
 
-Prefix = Literal["job", "ds", "prev", "prep", "ckpt", "tok", "usr", "eval", "aud"]
+Prefix = Literal[
+    "job",
+    "ds",
+    "prev",
+    "prep",
+    "mrun",
+    "srch",
+    "qry",
+    "ckpt",
+    "tok",
+    "usr",
+    "eval",
+    "aud",
+    "whk",
+    "msg",
+    "exp",
+]
 
 _ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
-_PATTERN = re.compile(rf"(job|ds|prev|prep|ckpt|tok|usr|eval|aud)_([{_ALPHABET}]{{26}})")
+_DIGITS = 26
+_PATTERN = re.compile(rf"({'|'.join(get_args(Prefix))})_([{_ALPHABET}]{{{_DIGITS}}})")
 _NUMBER = r"[1-9][0-9]{0,9}"
 _NUMBER_PATTERN = re.compile(_NUMBER)
 # Runs of version 0.1 have no random part.
 _SUBMISSION_PATTERN = re.compile(
-    rf"(job|ds|prev|prep)_[{_ALPHABET}]{{26}}-{_NUMBER}(-[0-9a-f]{{8}})?"
+    rf"(job|ds|prev|prep|mrun|srch)_[{_ALPHABET}]{{26}}-{_NUMBER}(-[0-9a-f]{{8}})?"
 )
 _MAX_RUN_NUMBER = 2**31 - 1  # of a database's integer
 _EPOCH = datetime.fromtimestamp(0, UTC)
@@ -37,6 +54,21 @@ def is_id(prefix: Prefix, value: str) -> bool:
     """Whether `value` has the form of an id of this kind (it need not exist)."""
     match = _PATTERN.fullmatch(value)
     return match is not None and match[1] == prefix
+
+
+def ids_beginning_with(prefix: Prefix, beginning: str) -> tuple[str, str] | None:
+    """Return the first and the last possible id of a kind with this beginning; None if there can be none.
+
+    Args:
+        beginning: with or without the prefix.
+    """
+    digits = beginning.removeprefix(f"{prefix}_")
+    if not 0 < len(digits) <= _DIGITS or set(digits) - set(_ALPHABET):
+        return None
+    first, last = (
+        f"{prefix}_{digits.ljust(_DIGITS, fill)}" for fill in (_ALPHABET[0], _ALPHABET[-1])
+    )
+    return first, last
 
 
 def created_at(value: str) -> datetime:

@@ -1,7 +1,7 @@
 """Lifecycle of a job: the only code that changes a job's status.
 
-Every transition is a guarded UPDATE (it names the old status and the attempt) and writes its event in
-the same transaction. The first transaction to commit wins; any other gets `False` or `None` and discards
+Every transition is a guarded UPDATE (it names the old status and the attempt) and writes its event, and the
+messages of webhooks about it, in the same transaction. The first transaction to commit wins; any other gets `False` or `None` and discards
 its result. A terminal status never changes, and the event of the transition to it is the last event of
 the job.
 
@@ -24,6 +24,8 @@ from service.checkpoints import resume_point, retention
 from service.db.locks import lock_job
 from service.db.models import Attempt, Base, Event, Job
 from service.ledger import repository as ledger
+from service.outbox import repository as outbox
+from service.outbox.messages import JOB_EVENTS
 from service.runs import liveness
 from service.runs import repository as runs
 from service.runs.endings import Ending, Retry, charge
@@ -72,6 +74,7 @@ def enqueue(session: Session, job: Job) -> None:
     session.execute(_ADD_JOB, row)
     data = {"from": None, "to": JobStatus.QUEUED, "attempt": 0}
     _add_event(session, job.id, 1, job.created_at, "status", "Job queued", data)
+    outbox.add_job_event(session, job, "status", "Job queued", job.created_at)
 
 
 def start_attempt(
@@ -527,7 +530,10 @@ def append_event(
     ).scalar()
     if after is None:
         return None
-    _add_event(session, job_id, after - 1, datetime.now(UTC), type, message, data or {})
+    now = datetime.now(UTC)
+    _add_event(session, job_id, after - 1, now, type, message, data or {})
+    if type in JOB_EVENTS:
+        outbox.add_job_event(session, session.get_one(Job, job_id), type, message, now)
     return after - 1
 
 
@@ -568,7 +574,9 @@ def _move(
         return False
     session.refresh(job)
     data = {"from": source, "to": to, "attempt": job.attempt, **(data or {})}
-    _add_event(session, job.id, after - 1, datetime.now(UTC), "status", message, data)
+    now = datetime.now(UTC)
+    _add_event(session, job.id, after - 1, now, "status", message, data)
+    outbox.add_job_event(session, job, "status", message, now)
     return True
 
 

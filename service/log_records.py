@@ -27,6 +27,7 @@ _CHATTY = ("httpx", "alembic", "uvicorn.error")
 # Secrets that the text of an exception may contain. DASL's own tokens are recognized by their form.
 _SECRETS = (
     (re.compile(r"\bdasl_[A-Za-z0-9_-]{43}"), "dasl_***"),
+    (re.compile(r"\bwhsec_[A-Za-z0-9+/=]+"), "whsec_***"),
     (re.compile(r"(?i)\b(bearer\s+)[^\s\"',]+"), r"\1***"),
     (re.compile(r"(://[^/\s:@]*:)[^\s@]+@"), r"\1***@"),
     (re.compile(r"(?i)\b(password\s*=\s*)[^\s\"',]+"), r"\1***"),

@@ -24,7 +24,12 @@ from dasl_core.vocabulary import (
     FILE_NAME,
     LONGEST_FILE_NAME,
     Desired,
+    EmbeddingFormat,
+    EmbeddingType,
+    ExportFormat,
+    FeatureKind,
     IngestPhase,
+    ModelRunPhase,
     Outcome,
     Subject,
 )
@@ -101,11 +106,11 @@ class Heartbeat(WorkerRequest):
 
 
 class IngestProgress(WorkerRequest):
-    """Progress of an ingest or a preparation: images read, of those to be read; of an ingest, in its phase."""
+    """Progress of an ingest or a task: images read, of those to be read; of an ingest and a model run, in its phase."""
 
     images_read: Size
     images_total: Size
-    phase: IngestPhase | None = None
+    phase: IngestPhase | ModelRunPhase | None = None
 
     def reported(self) -> tuple[int, int, str | None]:
         """Return all of it, to be compared with what is stored."""
@@ -354,6 +359,7 @@ class AttemptStart(ReadableAnswer):
 
     Attributes:
         excluded_nodes: ids of the nodes that get no rank.
+        tracking_hosts: the only hosts whose trackers may be contacted; None: any.
     """
 
     spec: dict[str, Any]
@@ -363,6 +369,7 @@ class AttemptStart(ReadableAnswer):
     artifacts_uri: str
     heartbeat_seconds: float
     excluded_nodes: list[str] = []
+    tracking_hosts: list[str] | None = None
 
     def job_spec(self) -> ResolvedJobSpec:
         """Return the spec, checked; it names the version of the data set, for the model card."""
@@ -483,3 +490,127 @@ class PreparationReport(WorkerRequest):
         if self.state == "succeeded" and self.result is None:
             raise ValueError("a preparation that succeeded has a result")
         return self
+
+
+ModelRunKind = Literal["evaluation", "embedding", "export"]
+
+
+class EmbeddingSettings(BaseModel):
+    """What an embedding has of each image, and how its files are written."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    features: FeatureKind = "pooled"
+    format: EmbeddingFormat = "parquet"
+    normalize: Annotated[bool, Field(strict=True)] = False
+    dtype: EmbeddingType = "float32"
+
+
+class ExportSettings(BaseModel):
+    """The format of an export."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    format: ExportFormat
+
+
+class StoredFolder(WorkerAnswer):
+    """Files in a folder of the artifact store."""
+
+    uri: str
+    files: list[FileEntry]
+
+
+class ModelRunStart(ReadableAnswer):
+    """What a run of a finished model does, and the folder for its files.
+
+    Attributes:
+        dataset: None: it reads no images.
+        settings: depending on the kind: those of `ResolvedEvaluate`, `EmbeddingSettings` or `ExportSettings`.
+        gpu_is_free: whether a node has a GPU that nothing uses.
+    """
+
+    kind: ModelRunKind
+    settings: dict[str, Any]
+    checkpoint: StoredFolder
+    dataset: WorkerDataset | None = None
+    artifacts_uri: str
+    gpu_is_free: bool = False
+    heartbeat_seconds: float = 2.0
+
+
+class ModelRunReport(WorkerRequest):
+    """How a run of a finished model ended: its files, if it has any, are in the folder `uri`."""
+
+    state: TaskOutcome
+    result: dict[str, Any] | None = None
+    uri: Uri | None = None
+    files: Annotated[list[FileEntry], Field(max_length=MAX_FILES, fail_fast=True)] = []
+    error: ErrorReport | None = None
+
+    @model_validator(mode="after")
+    def _complete(self) -> ModelRunReport:
+        if self.state == "succeeded" and self.result is None:
+            raise ValueError("a model run that succeeded has a result")
+        if self.files and self.uri is None:
+            raise ValueError("files are in a folder: uri is missing")
+        return self
+
+
+class SearchStart(WorkerAnswer):
+    """The embedding in which neighbors are searched, and the checkpoint that embeds images to compare with it.
+
+    Attributes:
+        facts: about the data set of the embedding.
+    """
+
+    embedding: StoredFolder
+    settings: EmbeddingSettings
+    checkpoint: StoredFolder
+    facts: dict[str, Any]
+    heartbeat_seconds: float = 2.0
+
+
+class NeighborEntry(BaseModel):
+    """An image near another one; `similarity` is the cosine."""
+
+    key: str
+    label: str | None = None
+    similarity: Finite
+
+
+class QueryAnswer(WorkerRequest):
+    """The neighbors that a query asked for, or why there are none."""
+
+    id: Annotated[str, StringConstraints(max_length=40)]
+    neighbors: Annotated[list[NeighborEntry], Field(max_length=1000)] = []
+    problem: Text | None = None
+
+
+class QueryAnswers(WorkerRequest):
+    """Answers to queries; the next ones are returned."""
+
+    answers: Annotated[list[QueryAnswer], Field(max_length=100)] = []
+
+
+class Query(WorkerAnswer):
+    """A question for the `k` images nearest to an image of the embedding, or to an image file, in Base64."""
+
+    id: str
+    key: str | None = None
+    image: str | None = None
+    k: int
+
+
+class Queries(WorkerAnswer):
+    """Questions to answer next; none after some seconds without any. `stop`: no question has arrived for minutes."""
+
+    queries: list[Query]
+    stop: bool = False
+
+
+class SearchReport(WorkerRequest):
+    """How a search ended."""
+
+    state: TaskOutcome
+    error: ErrorReport | None = None

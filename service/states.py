@@ -74,10 +74,18 @@ class DatasetState(StrEnum):
 
 
 class TaskState(StrEnum):
-    """State of a preview or a preparation."""
+    """State of a preview, a preparation, a run of a finished model or a search."""
 
     QUEUED = "queued"
     RUNNING = "running"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+
+
+class DeliveryState(StrEnum):
+    """State of the delivery of a message to a webhook."""
+
+    PENDING = "pending"
     SUCCEEDED = "succeeded"
     FAILED = "failed"
 

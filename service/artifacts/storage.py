@@ -56,6 +56,10 @@ class Storage:
         """The folder of a preview's files."""
         return f"{self.root}/previews/{preview_id}"
 
+    def model_run_uri(self, run_id: str) -> str:
+        """The folder of the files of a run of a finished model."""
+        return f"{self.root}/model-runs/{run_id}"
+
     def size(self, uri: str) -> int | None:
         """Size of a file in bytes; `None` if it does not exist."""
         fs, path = open_store(uri)

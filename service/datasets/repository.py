@@ -49,6 +49,12 @@ def find(session: Session, tenant: str, id_or_name: str, *, lock: bool = False) 
     return session.scalars(query, {"tenant": tenant, "named": id_or_name}).one_or_none()
 
 
+def names(session: Session, tenant: str, limit: int = 1000) -> Sequence[str]:
+    """Return the names of a tenant's newest data sets."""
+    query = select(Dataset.name).where(Dataset.tenant == tenant, Dataset.deleted_at.is_(None))
+    return session.scalars(query.order_by(Dataset.id.desc()).limit(limit)).all()
+
+
 def add(session: Session, dataset: Dataset) -> bool:
     """Add a data set, unless its tenant has one of this name; return whether it was added."""
     try:

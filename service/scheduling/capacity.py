@@ -29,12 +29,13 @@ class Capacity(NamedTuple):
     """What the size of the cluster means for a job.
 
     `problems`: it can never start. `warnings`: it must wait for nodes that are not there now. `expects_gpus`: whether
-    its workers would have GPUs if it started now.
+    its workers would have GPUs if it started now. `worker`: what each would have then; `None`: no node is known.
     """
 
     problems: list[FieldProblem]
     warnings: list[str]
     expects_gpus: bool
+    worker: Worker | None = None
 
 
 def check_capacity(
@@ -87,7 +88,8 @@ def check_capacity(
             return Capacity(problems, [], expects_gpus)
     end = "The job waits until Ray has more nodes."
     warnings += [f"{misfit.field}: {misfit.message}. {end}" for misfit in misfits]
-    return Capacity([], warnings, expects_gpus)
+    known = alive or not automatic.cpus
+    return Capacity([], warnings, expects_gpus, demand.worker if known else None)
 
 
 def _beyond_quota(demand: Demand, max_gpus: int) -> FieldProblem:

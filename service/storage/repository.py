@@ -20,6 +20,7 @@ from sqlalchemy import (
     func,
     literal,
     select,
+    text,
     tuple_,
     union_all,
     update,
@@ -28,6 +29,7 @@ from sqlalchemy.orm import Session, aliased
 
 from service.checkpoints.repository import DAMAGED, DELETED, DELETING, HAS_FILES, REGISTERED
 from service.db.models import (
+    OLD_CHECKPOINTS,
     Artifact,
     Attempt,
     Base,
@@ -37,6 +39,7 @@ from service.db.models import (
     Job,
     JobTag,
     Metric,
+    ModelRun,
     Preview,
     Run,
 )
@@ -49,7 +52,7 @@ from service.storage.schemas import (
     StoredFiles,
     StoredLogs,
 )
-from service.tasks.repository import previews
+from service.tasks.repository import model_runs, previews
 
 _JOBS = Base.metadata.tables[Job.__tablename__]
 # Tables that refer to a job, those that others refer to last.
@@ -157,7 +160,10 @@ def expired_jobs(
     """Return failed and cancelled jobs that ended before a time and that may be deleted."""
     pinned = exists().where(Checkpoint.job_id == Job.id, Checkpoint.pinned)
     query = _ended(before, without).where(
-        Job.status.in_((JobStatus.FAILED, JobStatus.CANCELLED)), ~pinned, ~_has_live_clone()
+        Job.status.in_((JobStatus.FAILED, JobStatus.CANCELLED)),
+        ~pinned,
+        ~_has_live_clone(),
+        ~_has_pending_run(),
     )
     return session.scalars(query.limit(limit)).all()
 
@@ -182,8 +188,30 @@ def with_old_artifacts(
     session: Session, before: datetime, limit: int, without: Collection[str]
 ) -> Sequence[str]:
     """Return jobs that ended before a time and whose artifacts and older checkpoints are stored."""
-    query = _ended(before, without).where(Job.artifacts_removed_at.is_(None), ~_has_live_clone())
+    query = _ended(before, without).where(
+        Job.artifacts_removed_at.is_(None), ~_has_live_clone(), ~_has_pending_run()
+    )
     return session.scalars(query.limit(limit)).all()
+
+
+def with_old_checkpoints(
+    session: Session, before: datetime, limit: int, without: Collection[str]
+) -> Sequence[str]:
+    """Return jobs that ended before a time and whose older checkpoints may be stored."""
+    query = _ended(before, without).where(
+        text(OLD_CHECKPOINTS), ~_has_live_clone(), ~_has_pending_run()
+    )
+    return session.scalars(query.limit(limit)).all()
+
+
+def set_thinned(session: Session, job_id: str) -> None:
+    """Record that the older checkpoints of a job were removed."""
+    session.execute(
+        update(Job)
+        .where(Job.id == job_id)
+        .values(checkpoints_thinned=True)
+        .execution_options(synchronize_session=False)
+    )
 
 
 def set_removed(session: Session, job_id: str, **times: datetime | None) -> None:
@@ -270,7 +298,8 @@ def stored_by_tenant(session: Session, *, only: str | None) -> dict[str, int]:
     )
     checkpoints, artifacts = of_jobs
     drawn = select(Preview.tenant, Preview.size).where(*previews.not_deleted())
-    sizes = union_all(checkpoints.where(_STORED), artifacts, drawn).subquery()
+    made = select(ModelRun.tenant, ModelRun.size).where(*model_runs.not_deleted())
+    sizes = union_all(checkpoints.where(_STORED), artifacts, drawn, made).subquery()
     total = func.sum(sizes.c.size)
     query = select(sizes.c.tenant, total).group_by(sizes.c.tenant).having(total > 0)
     query = query.order_by(sizes.c.tenant)
@@ -290,11 +319,12 @@ def uploaded_by_tenant(session: Session, *, only: str | None) -> dict[str, int]:
 
 
 def stored_bytes(session: Session) -> int:
-    """Return the bytes of all checkpoints, artifacts and previews that are not to be removed, of all tenants."""
+    """Return the bytes of all files that are not to be removed, without logs and uploads, of all tenants."""
     kept = select(func.sum(Checkpoint.size)).where(_STORED)
     files = select(func.sum(Artifact.size))
     drawn = select(func.sum(Preview.size)).where(*previews.not_deleted())
-    return sum(int(session.scalar(query) or 0) for query in (kept, files, drawn))
+    made = select(func.sum(ModelRun.size)).where(*model_runs.not_deleted())
+    return sum(int(session.scalar(query) or 0) for query in (kept, files, drawn, made))
 
 
 def storage_of_tenant(
@@ -347,6 +377,12 @@ def storage_of_tenant(
                 Preview.tenant == tenant, Preview.size > 0, *previews.not_deleted()
             ),
         ),
+        model_runs=files(
+            ModelRun.size,
+            select(ModelRun).where(
+                ModelRun.tenant == tenant, ModelRun.size > 0, *model_runs.not_deleted()
+            ),
+        ),
         deleted_jobs=session.scalar(select(func.count()).select_from(Job).where(own, deleted)) or 0,
         largest_jobs=[LargeJob(**row._mapping) for row in session.execute(largest)],
         store=store,
@@ -365,6 +401,16 @@ def _ended(before: datetime, without: Collection[str]) -> Select[str]:
             ~_has_processes(),
         )
         .order_by(Job.finished_at, Job.id)
+    )
+
+
+def _has_pending_run() -> ColumnElement[bool]:
+    """A queued or running evaluation, embedding or export reads one of its checkpoints."""
+    return exists().where(
+        Checkpoint.job_id == Job.id,
+        ModelRun.checkpoint_id == Checkpoint.id,
+        ModelRun.state.in_((TaskState.QUEUED, TaskState.RUNNING)),
+        ModelRun.deleted_at.is_(None),
     )
 
 

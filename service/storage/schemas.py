@@ -39,7 +39,7 @@ class LargeJob(BaseModel):
 
 
 class TenantBytes(BaseModel):
-    """What the checkpoints, artifacts and previews of a tenant take, and its uploads."""
+    """What the checkpoints, artifacts, previews and model runs of a tenant take, and its uploads."""
 
     tenant: str
     bytes: int
@@ -60,7 +60,7 @@ class Store(BaseModel):
 
 
 class StorageView(BaseModel):
-    """What the jobs, previews and uploads of a tenant take, without what is about to be removed."""
+    """What the jobs, previews, model runs and uploads of a tenant take, without what is about to be removed."""
 
     checkpoints: StoredFiles
     artifacts: StoredFiles
@@ -69,6 +69,8 @@ class StorageView(BaseModel):
     datasets: int
     uploads: StoredFiles
     previews: StoredFiles
+    model_runs: StoredFiles
+    """Embeddings and exports."""
     deleted_jobs: int
     """Deleted jobs whose files and rows are not removed yet."""
     largest_jobs: list[LargeJob]

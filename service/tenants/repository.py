@@ -11,7 +11,18 @@ from sqlalchemy.dialects.postgresql import insert as postgresql_insert
 from sqlalchemy.dialects.sqlite import insert as sqlite_insert
 from sqlalchemy.orm import Session
 
-from service.db.models import Base, Dataset, IdempotencyKey, Job, Tenant, Token, User
+from service.db.models import (
+    Base,
+    Dataset,
+    Experiment,
+    IdempotencyKey,
+    Job,
+    Tenant,
+    Token,
+    User,
+    Webhook,
+    WebhookDelivery,
+)
 
 _TENANTS = Base.metadata.tables[Tenant.__tablename__]
 _ADD = {
@@ -74,8 +85,8 @@ def contents(session: Session, name: str, now: datetime) -> dict[str, int]:
 
 
 def remove(session: Session, name: str) -> None:
-    """Delete an empty tenant, with its invalid tokens, disabled users and idempotency keys."""
-    for model in (Token, User, IdempotencyKey):
+    """Delete an empty tenant, with its invalid tokens, disabled users, experiments, idempotency keys and webhooks."""
+    for model in (Token, User, Experiment, IdempotencyKey, Webhook, WebhookDelivery):
         session.execute(
             delete(model).where(model.tenant == name).execution_options(synchronize_session=False)
         )

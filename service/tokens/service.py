@@ -93,7 +93,7 @@ def change(session: Session, caller: Caller, token_id: str, changes: TokenChange
         Problem: 403, it is an operator's; 404, the tenant has no such token; 422, the caller may not extend a token
             with the scope `operator`.
     """
-    token = _find(session, caller.tenant, token_id)
+    token = _find(session, caller, token_id)
     _check_owner(session, caller, token)
     named = changes.model_fields_set
     for quota in named & Quotas.model_fields.keys():
@@ -105,11 +105,12 @@ def change(session: Session, caller: Caller, token_id: str, changes: TokenChange
     return token
 
 
-def check_queue(session: Session, caller: Caller, limit: int | None) -> None:
-    """Check that a caller's token may have one more job in the queue; all jobs of its user count.
+def check_queue(session: Session, caller: Caller, limit: int | None, jobs: int = 1) -> None:
+    """Check that a caller's token may have more jobs in the queue; all jobs of its user count.
 
     Args:
         limit: from `repository.lock_queue_limit` in the same transaction.
+        jobs: to be queued together.
 
     Raises:
         Problem: 429, the queue quota is exhausted.
@@ -117,15 +118,22 @@ def check_queue(session: Session, caller: Caller, limit: int | None) -> None:
     if limit is None:
         return
     queued = repository.count_queued(session, caller.account_id)
-    if queued >= limit:
+    if queued + jobs > limit:
         whose = "its jobs" if caller.user_id is None else "the jobs of its user"
         raise Problem(
             429,
             "quota-exceeded",
             f"max_queued_jobs of this token is {limit}, and {queued} of {whose} are queued; "
-            "submit again when one has started",
+            f"{exceeding(jobs)}",
             extra={"quota": "max_queued_jobs", "limit": limit, "used": queued},
         )
+
+
+def exceeding(jobs: int) -> str:
+    """Return what to do about a full queue, as a clause."""
+    if jobs == 1:
+        return "submit again when one has started"
+    return f"these are {jobs} more. Submit fewer, or again when others have started"
 
 
 def revoke(session: Session, caller: Caller, token_id: str) -> None:
@@ -134,7 +142,7 @@ def revoke(session: Session, caller: Caller, token_id: str) -> None:
     Raises:
         Problem: 403, it is an operator's; 404, the tenant has no such token.
     """
-    token = _find(session, caller.tenant, token_id)
+    token = _find(session, caller, token_id)
     _check_owner(session, caller, token)
     token.revoked_at = token.revoked_at or datetime.now(UTC)
 
@@ -151,8 +159,10 @@ def _check_owner(session: Session, caller: Caller, token: Token) -> None:
         )
 
 
-def _find(session: Session, tenant: str, token_id: str) -> Token:
+def _find(session: Session, caller: Caller, token_id: str) -> Token:
+    tenant = caller.tenant
     token = repository.get(session, tenant, token_id) if ids.is_id("tok", token_id) else None
     if token is None:
-        raise not_found("token", token_id)
+        other = " (another one: DASL_TENANT)" if caller.may("operator") else ""
+        raise not_found("token", token_id, f" of tenant {tenant}{other}")
     return token

@@ -15,6 +15,7 @@ from sqlalchemy.orm import Session
 
 from service.datasets.repository import REMOVED
 from service.db.models import Dataset, IngestRun, Token, User, UtcDateTime
+from service.outbox import repository as outbox
 from service.runs import repository as runs
 from service.runs.repository import WatchedRun
 from service.runs.turns import take_turns
@@ -263,4 +264,7 @@ def end_ingest(
     over = AttemptState.SUCCEEDED if state == DatasetState.READY else AttemptState.FAILED
     runs.move(session, IngestRun, dataset_id, number, run_state or over, error=error)
     runs.mark_finalized(session, IngestRun, dataset_id, number)
+    if state != DatasetState.PENDING:
+        dataset = session.get_one(Dataset, dataset_id)
+        outbox.add_dataset_event(session, dataset, state, error, datetime.now(UTC))
     return True

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 
 from sqlalchemy import ColumnElement, bindparam, delete, func, select, update
 from sqlalchemy.orm import Session
 
 from service.db.models import Dataset, UploadChunk
+from service.outbox import repository as outbox
 from service.states import DatasetState
 
 _UPLOADING = (Dataset.state == DatasetState.UPLOADING, Dataset.deleted_at.is_(None))
@@ -77,7 +78,12 @@ def finish(session: Session, dataset_id: str) -> bool:
 def fail(session: Session, dataset_id: str, error: dict[str, str]) -> bool:
     """Move uploading -> failed, with nothing stored; `False` if the data set was deleted or is finished."""
     is_complete = (Dataset.id == dataset_id, *_UPLOADING, _IS_COMPLETE)
-    return _change(session, *is_complete, state=DatasetState.FAILED, error=error, upload_received=0)
+    failed = DatasetState.FAILED
+    if not _change(session, *is_complete, state=failed, error=error, upload_received=0):
+        return False
+    dataset = session.get_one(Dataset, dataset_id)
+    outbox.add_dataset_event(session, dataset, failed, error, datetime.now(UTC))
+    return True
 
 
 def delete_abandoned(session: Session, before: datetime, now: datetime) -> Sequence[str]:

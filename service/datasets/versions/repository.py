@@ -14,6 +14,7 @@ from service.db.models import (
     Dataset,
     DatasetVersion,
     Job,
+    ModelRun,
     Preparation,
     Preview,
 )
@@ -90,7 +91,7 @@ def unneeded(session: Session, limit: int, without: Collection[str]) -> Sequence
     """Return versions whose files can be removed: given up before, or needed by no job or task.
 
     The newest version of a data set is needed, one that a job runs on that has not ended or has a checkpoint, and one of
-    which a preview is to be drawn or that is to be prepared.
+    which a task, such as a preview or an embedding, has not ended.
 
     Args:
         without: ids of data sets to leave out.
@@ -139,7 +140,7 @@ def _unneeded() -> Select[DatasetVersion]:
         select(Job.id).where(uses, Job.deleted_at.is_(None), may_go_on).exists()
         for uses in (trains, evaluates)
     ]
-    tasks: tuple[type[Preview] | type[Preparation], ...] = (Preview, Preparation)
+    tasks: tuple[type[Preview | Preparation | ModelRun], ...] = (Preview, Preparation, ModelRun)
     needed += [
         select(task.id)
         .where(

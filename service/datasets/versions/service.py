@@ -7,6 +7,7 @@ import re
 from sqlalchemy.orm import Session
 
 from dasl_core.spec import FieldProblem
+from dasl_core.spec.errors import closest
 from service.api.auth import Caller
 from service.api.problems import Problem, field_problem, not_found
 from service.artifacts.storage import Storage
@@ -82,7 +83,8 @@ def find_ready(
     """
     dataset, number = find(session, tenant, name, lock=lock)
     if dataset is None:
-        raise field_problem(field, "is not registered", name, _REGISTER)
+        message = "is not registered" + closest(name, datasets.names(session, tenant))
+        raise field_problem(field, message, name, _REGISTER)
     _check_ready(dataset, name, field)
     row = repository.of(session, dataset, dataset.version if number is None else number)
     newest = f"a version from 1 to {dataset.version}; without @NUMBER, the newest"
