@@ -317,6 +317,7 @@ SECTIONS = (
     "evaluate",
     "checkpoints",
     "resources",
+    "track",
 )
 BLOCKS: dict[str, Callable[[], str]] = {
     "job": _job_table,
