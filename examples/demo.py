@@ -76,7 +76,7 @@ def main() -> int:
         [sys.executable, "-c", LOAD, str(folder)], check=True, capture_output=True, text=True
     ).stdout.strip()
     print(f"\nThe checkpoint in {folder} loads in timm; features of one image: {shape}")
-    print(f"Plots: {BUILD / 'curves.png'} and {BUILD / 'neighbours.png'}")
+    print(f"Report: {BUILD / 'report.html'}")
     (BUILD / "summary.json").write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
     print_table(result)
     print(f"Took {time.monotonic() - started:.0f} s.")
