@@ -49,6 +49,14 @@ def peak_bytes(device: torch.device, *, reset: bool = False) -> int:
     raise RuntimeError("/proc/self/status has no VmHWM")
 
 
+def anonymous_bytes() -> int:
+    """Return the resident memory of this process without mapped files."""
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith("RssAnon:"):
+            return int(line.split()[1]) * 1024
+    raise RuntimeError("/proc/self/status has no RssAnon")
+
+
 def synchronize(device: torch.device) -> None:
     """Wait until the device has finished."""
     if device.type == "cuda":
