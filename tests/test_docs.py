@@ -16,6 +16,8 @@ import yaml
 
 from dasl_core.spec import JobSpec
 from service.cli.app import app
+from service.experiments.schemas import ExperimentRequest
+from service.experiments.variants import specs_of
 from service.server.app import create_app
 from service.settings import Settings
 
@@ -88,8 +90,14 @@ def test_yaml_examples_are_valid_specs() -> None:
     written = re.search(r"printf '([^']+)' > spec\.yaml", text_of("README.md"))
     assert written, "the README writes a spec"
     examples.append(written[1].replace("\\n", "\n"))
-    for example in examples:
-        JobSpec.model_validate(yaml.safe_load(example))
+    examples.append((ROOT / "examples" / "is-dar-worth-it.yaml").read_text(encoding="utf-8"))
+    for content in map(yaml.safe_load, examples):
+        if "spec" not in content:
+            JobSpec.model_validate(content)
+            continue
+        experiment = ExperimentRequest.model_validate(content)
+        variants = experiment.all_variants()
+        assert specs_of(experiment.spec, variants, experiment.seeds, experiment.name)[1] == []
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
@@ -140,21 +148,34 @@ def commands_in(text: str) -> Iterator[list[str]]:
             yield shlex.split(re.split(r"[;&|>]", command[1])[0], comments=True)
 
 
+def check_command(arguments: list[str], place: str) -> None:
+    """Check that a `dasl` command and its options exist."""
+    command: Any = typer.main.get_command(app)
+    line = f"dasl {' '.join(arguments)}"
+    rest = list(arguments)
+    while rest and hasattr(command, "commands"):
+        name = rest.pop(0)
+        assert name in command.commands, f"{place}: there is no `{line}`"
+        command = command.commands[name]
+    assert not hasattr(command, "commands"), f"{place}: `{line}` is a group"
+    known = {option for parameter in command.params for option in parameter.opts}
+    for argument in rest:
+        if argument.startswith("-"):
+            assert argument.partition("=")[0] in known, f"{place}: {line}"
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_named_commands_and_options_exist(page: Path) -> None:
     for arguments in commands_in(text_of(page)):
-        command: Any = typer.main.get_command(app)
-        line = f"dasl {' '.join(arguments)}"
-        rest = list(arguments)
-        while rest and hasattr(command, "commands"):
-            name = rest.pop(0)
-            assert name in command.commands, f"{page.name}: there is no `{line}`"
-            command = command.commands[name]
-        assert not hasattr(command, "commands"), f"{page.name}: `{line}` is a group"
-        known = {option for parameter in command.params for option in parameter.opts}
-        for argument in rest:
-            if argument.startswith("-"):
-                assert argument.partition("=")[0] in known, f"{page.name}: {line}"
+        check_command(arguments, page.name)
+
+
+def test_commands_of_the_empty_page_exist() -> None:
+    script = ROOT / "service" / "web" / "js" / "jobs" / "no-jobs.js"
+    lines = re.findall(r"^(?:const COMMANDS = `)?dasl (.+?)(?:`;)?$", script.read_text(), re.M)
+    assert len(lines) == 3
+    for line in lines:
+        check_command(shlex.split(line), script.name)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))

@@ -34,6 +34,26 @@ def test_no_warning_where_no_label_is_lost() -> None:
     assert warnings_of_labels(without, [*labeled, Entry("c.png")]) == []
 
 
+def test_few_images_beside_folders_are_the_reason_for_no_labels() -> None:
+    folder = SourceRecord("folder", "birds", "birds")
+    classes = [Entry(f"{name}/{n}.png") for name in ("owl", "wren") for n in range(3)]
+    assert warnings_of_labels(folder, classes) == []
+    mixed = [*classes, Entry("logo.png")]
+    assert label_entries(folder, mixed)[0] is None
+    assert warnings_of_labels(folder, mixed) == [
+        "1 image of 7 lies beside the 2 folders (logo.png), which are therefore no classes: the data set has no labels. "
+        "If they are, move or remove these images and refresh the data set"
+    ]
+    photos = [Entry(f"{n}.png") for n in range(6)]
+    assert warnings_of_labels(folder, [*photos, *classes]) == []
+    assert warnings_of_labels(folder, [*classes[:3], photos[0]]) == [], "one folder is no class"
+    of_split = SourceRecord("folder", "b", "b", options=SourceOptions(split="train"))
+    in_split = [Entry(f"train/{entry.key}") for entry in mixed]
+    assert "1 image of 7 lies beside the 2 folders" in warnings_of_labels(of_split, in_split)[0]
+    without = SourceRecord("folder", "b", "b", options=SourceOptions(labels="none"))
+    assert warnings_of_labels(without, mixed) == []
+
+
 def test_the_warning_is_of_the_report_and_stays_in_the_index(tmp_path: Path) -> None:
     for name in "abc":
         np.save(tmp_path / f"{name}.npy", np.zeros((8, 8), np.uint8))

@@ -97,7 +97,9 @@ def test_stopped_run_succeeds_resumes_and_branches(index: DatasetIndex, tmp_path
     assert "2 evaluations have not improved it by more than 1e+06" in message
     assert len(whole.curve()) == step
     assert [e[1] for e in whole.evaluations if e[2] == "backbone"] == [1, 2, 3]
-    assert json.loads((final / "metrics.json").read_text())["verdict"] is None  # few images
+    assert (
+        json.loads((final / "metrics.json").read_text())["verdict"]["verdict"] == "too_few_images"
+    )
     assert whole.latest == whole.evaluations[-1][3]
 
     interrupted = Recorder(

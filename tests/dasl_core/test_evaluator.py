@@ -238,7 +238,9 @@ def test_long_evaluations_say_that_they_are_alive(
 ) -> None:
     evaluator = build(pictures, clustering={"restarts": 7})
     beats: list[None] = []
-    monkeypatch.setattr(evaluator.encoder, "features", lambda _, images: torch.rand(len(images), 4))
+    monkeypatch.setattr(
+        evaluator.encoder, "features", lambda _, images, view=None: torch.rand(len(images), 4)
+    )
     monkeypatch.setattr(
         evaluator.encoder, "own_features", lambda _, images, mine, d: torch.rand(len(images), d)
     )
@@ -270,8 +272,10 @@ def test_evaluator_without_labels_skips_label_metrics(build: Build, tmp_path: Pa
     metrics = evaluator.backbone(network_with_a_head(), final=True)
     assert metrics.keys() == {
         *("alignment", "uniformity", "effective_rank", "dimension_std", "mean_norm"),
+        "instance_recall_at_1",
         *(f"distance_{name}" for name in DISTANCES),
     }
+    assert evaluator.chance() == {"instance_recall_at_1": 1 / 4}
 
 
 def features_on_some_ranks(root: str, view: int | None) -> np.ndarray:

@@ -219,6 +219,30 @@ def test_hidden_and_other_files_are_ignored(tmp_path: Path) -> None:
     assert index.paths == ["a.png"]
     assert index.skipped == []
     assert index.num_ignored == 2
+    assert index.report()["ignored_endings"] == {".txt": 1, "": 1}
+    file = tmp_path / "index"
+    index.save(file)
+    assert DatasetIndex.load(file).ignored_endings == {".txt": 1, "": 1}
+
+
+def test_endings_of_ignored_files_stay_few(tmp_path: Path) -> None:
+    picture(tmp_path / "a.png")
+    for number in range(60):
+        (tmp_path / f"file.{number:03}").touch()
+    (tmp_path / f"file.{'x' * 30}").touch()
+    (tmp_path / "B.MP4").touch()
+    endings = ingest_folder(tmp_path).ignored_endings
+    assert sum(endings.values()) == 62
+    assert len(endings) <= 51
+    assert endings["other endings"] >= 11
+
+
+def test_folder_without_images_names_endings_and_the_way_to_use_a_list(tmp_path: Path) -> None:
+    for name in ("a.csv", "b.csv", "c.mp4", "README"):
+        (tmp_path / name).touch()
+    expected = r"4 other files ignored \(2 \.csv, 1 without an ending, 1 \.mp4\); expected files that end in "
+    with pytest.raises(ValueError, match=expected + ".*Register an archive, list or table by its"):
+        ingest_folder(tmp_path)
 
 
 def test_names_that_are_not_utf8_are_listed_readably(tmp_path: Path) -> None:

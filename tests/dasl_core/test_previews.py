@@ -25,6 +25,7 @@ from dasl_core.data.views.color import LUMA, RGB_TO_YIQ
 from dasl_core.previews import Drawing
 from dasl_core.previews.drawing import Row
 from dasl_core.previews.pictures import picture, sketch
+from dasl_core.previews.sheet import _font
 from dasl_core.spec.methods.config import ResolvedMultiCropConfig
 from dasl_core.train.views import ViewMaker
 from service.cli.app import app
@@ -349,3 +350,11 @@ def test_command_writes_or_says_what_is_wrong(
         code, printed = preview_command(tmp_path, *arguments)
         assert code == 1, printed
         assert message in printed
+
+
+@pytest.mark.parametrize("letter", "öÖßéñłжλ")
+def test_names_of_images_in_other_languages_are_written(letter: str) -> None:
+    font = _font()
+    unknown = font.getmask("\U0010ffff")
+    drawn = font.getmask(letter)
+    assert (drawn.size, bytes(drawn)) != (unknown.size, bytes(unknown))

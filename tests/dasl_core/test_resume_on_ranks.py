@@ -5,6 +5,7 @@ The runs use two ranks and a network with stochastic depth, which draws from its
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -47,19 +48,25 @@ def recorded(
     kept: Path,
     stop: int | None = None,
     resume: Path | None = None,
-    stop_at_work: int | None = None,
+    stop_in_evaluation_at: int | None = None,
 ) -> tuple[TrainingOutcome, list[float]]:
     """Run with checkpoints in `kept`; return the outcome and, on rank 0, the losses.
 
     `stop`: number of steps of this process before it stops.
-    `stop_at_work`: number of signs of life between steps before it stops.
+    `stop_in_evaluation_at`: the step after which it stops in the evaluation.
     """
 
     def desired(started: int) -> Desired:
         return "cancel" if started == stop else "run"
 
+    signs_of_life = Counter[int]()  # by the step after which rank 0 gives them
+
     def at_work(call: int) -> Desired:
-        return "pause" if call == stop_at_work else "run"
+        assert reporter is not None
+        step = len(reporter.points)
+        signs_of_life[step] += 1
+        # The first ones are of the clustering. As with the service, the request stays.
+        return "pause" if step == stop_in_evaluation_at and signs_of_life[step] >= 4 else "run"
 
     first = not dist.is_initialized() or dist.get_rank() == 0
     reporter = Recorder(kept, desired, at_work=at_work) if first else None
@@ -117,9 +124,8 @@ def test_two_ranks_leave_an_interrupted_evaluation_to_the_resumed_run(
     whole, part, rest = (tmp_path / name for name in ("whole", "part", "rest"))
     spec = spec_of(pictures, 2)
     (_, losses), _ = pool.call(2, recorded, spec, pictures, cache, whole)
-    in_second_evaluation = 20
     (outcome, before), (other, _) = pool.call(
-        2, recorded, spec, pictures, cache, part, None, None, in_second_evaluation
+        2, recorded, spec, pictures, cache, part, None, None, 2 * STEPS
     )
     assert (outcome, other) == ("paused", "paused")
     stopped = part / f"step-{2 * STEPS}"

@@ -53,6 +53,21 @@ def full_disk(room: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
+def test_attempts_of_a_run_are_counted(tmp_path: Path) -> None:
+    with RunDirectory(tmp_path / "out") as folder:
+        run, attempt = folder.begin_attempt(resume=False)
+        assert attempt == 1
+        assert folder.begin_attempt(resume=True) == (run, 2)
+        assert folder.begin_attempt(resume=True) == (run, 3)
+        with full_disk(0):
+            assert folder.begin_attempt(resume=True) == (run, 4)
+        other, attempt = folder.begin_attempt(resume=False)
+        assert (other != run, attempt) == (True, 1)
+        (tmp_path / "out" / "attempt.json").write_text("{")
+        third, attempt = folder.begin_attempt(resume=True)
+        assert (third not in (run, other), attempt) == (True, 1)
+
+
 def test_run_dir_is_locked(tmp_path: Path) -> None:
     with (
         RunDirectory(tmp_path / "out"),

@@ -23,6 +23,7 @@ from dasl_core.spec import (
     METHODS,
     BackboneInfo,
     DatasetFacts,
+    Estimate,
     FieldProblem,
     JobSpec,
     ResolvedJobSpec,
@@ -68,6 +69,7 @@ BAD: list[tuple[dict[str, Any], str, str, str]] = [
     ({"float": 1}, "float", "1", ""),
     ({"dataset": ""}, "dataset", "''", "at least 1"),
     ({"dataset": "../x"}, "dataset", "'../x'", "a name without slashes"),
+    ({"dataset": "~/birds"}, "dataset", "'~/birds'", "register a folder first: dasl datasets add"),
     ({"name": "a\nb"}, "name", "'a\\nb'", "a name without slashes, line breaks"),
     ({"tags": {"a\nb": "c"}}, "tags.a\\nb", "'a\\nb'", "a string without line breaks"),
     ({"k" * 100: 1}, "k" * 100, "1", ""),
@@ -199,7 +201,7 @@ def test_all_errors_are_reported_together() -> None:
     assert len(problems) == 4
     said = [str(problem) for problem in problems]
     assert "dataset: missing required field" in said
-    assert "train.epochs: is out of range (given 0; expected a number >= 1)" in said
+    assert "train.epochs: is out of range (given 0; expected a number >= 1, or 'auto')" in said
 
 
 @pytest.mark.parametrize("nonsense", [None, [], "text", 5])
@@ -514,6 +516,7 @@ def test_resolve_replaces_auto_and_is_idempotent(raw: dict[str, Any], facts: Dat
     assert isinstance(resolved.train.optimizer.weight_decay, float)
     assert isinstance(resolved.train.warmup_epochs, float)
     costs = estimate(resolved, facts)
+    assert costs.train_images + costs.held_out_images == facts.num_images
     assert costs.steps_per_epoch >= 1
     assert costs.total_steps == costs.steps_per_epoch * resolved.train.epochs
     # Values set by the user are never changed.
@@ -577,7 +580,7 @@ def test_chosen_value_outside_its_range_names_the_field(
 
 def test_auto_values_fit_dataset_and_machine() -> None:
     small = resolve(spec_of(), FACTS.model_copy(update={"median_size": 40}))
-    assert (small.backbone.image_size, small.backbone.stem) == (32, "small")
+    assert (small.backbone.image_size, small.backbone.stem) == (40, "small")
     assert (small.augment.blur, small.train.precision) == (0, "fp32")
     large = resolve(
         spec_of(
@@ -599,6 +602,38 @@ def test_auto_values_fit_dataset_and_machine() -> None:
     wider = FACTS.model_copy(update={"median_size": 100})
     patched = resolve(spec_of(backbone={"name": "vit_small_patch14_dinov2"}), wider)
     assert patched.backbone.image_size == 84
+
+
+@pytest.mark.parametrize(
+    ("name", "stem", "sizes"),
+    [
+        # Of images whose shorter side is 9, 48, 63, 72, 95, 100 and 500 pixels.
+        ("resnet18", "auto", [32, 48, 56, 64, 64, 96, 224]),
+        ("vit_small_patch16_224", "auto", [32, 48, 56, 64, 64, 96, 224]),
+        ("resnet18", "standard", [32, 32, 32, 64, 64, 96, 224]),
+        ("convnext_tiny", "auto", [32, 32, 32, 64, 64, 96, 224]),
+    ],
+)
+def test_automatic_image_size_keeps_the_pixels_of_small_images(
+    name: str, stem: str, sizes: list[int]
+) -> None:
+    spec = spec_of(backbone={"name": name, "stem": stem})
+    chosen = [
+        resolve(spec, FACTS.model_copy(update={"median_size": side})).backbone.image_size
+        for side in (9, 48, 63, 72, 95, 100, 500)
+    ]
+    assert chosen == sizes
+
+
+@pytest.mark.parametrize(
+    ("images", "workers", "batch"),
+    [(60, 1, 6), (68, 1, 7), (100, 3, 9), (270, 1, 24), (300, 1, 32), (300, 3, 24), (3000, 3, 240)],
+)
+def test_automatic_batch_is_a_multiple_of_eight_where_that_leaves_any(
+    images: int, workers: int, batch: int
+) -> None:
+    facts = FACTS.model_copy(update={"num_images": images})
+    assert resolve(spec_of(resources={"workers": workers}), facts).train.batch_size == batch
 
 
 @pytest.mark.parametrize("images", [9, 20, 100, 5000])
@@ -1056,3 +1091,52 @@ def test_every_field_is_bounded() -> None:
 def test_batch_that_overflows_is_refused(method: str, batch: int) -> None:
     spec = {"dataset": "pictures", "method": {"name": method}, "train": {"batch_size": batch}}
     assert [problem.field for problem in problems_of(spec)] == ["train.batch_size"]
+
+
+@pytest.mark.parametrize(
+    ("images", "epochs"), [(20, 10), (60, 11), (300, 54), (556, 100), (100_000, 100)]
+)
+def test_few_images_are_trained_on_for_fewer_epochs(images: int, epochs: int) -> None:
+    facts = DatasetFacts(num_images=images, num_classes=None, median_size=40)
+    resolved = resolve(JobSpec.model_validate({"dataset": "birds"}), facts)
+    assert resolved.train.epochs == epochs
+    assert resolved.evaluate.every_epochs == max(1, round(epochs / 10))
+    authors = JobSpec.model_validate({"dataset": "birds", "recipe": "authors"})
+    assert resolve(authors, facts).train.epochs == 100
+
+
+def test_setting_that_the_chosen_epochs_refuse_names_them() -> None:
+    facts = DatasetFacts(num_images=60, num_classes=None, median_size=40)
+    spec = JobSpec.model_validate({"dataset": "birds", "train": {"warmup_epochs": 30}})
+    with pytest.raises(SpecError) as refused:
+        resolve(spec, facts)
+    assert [str(problem) for problem in refused.value.problems] == [
+        "train.warmup_epochs: is longer than the training: train.epochs is 11 (given 30.0; expected at most 11)"
+    ]
+
+
+def test_estimate_counts_views_teachers_and_sizes() -> None:
+    facts = DatasetFacts(num_images=1000, num_classes=None, median_size=224)
+
+    def costs(**spec: Any) -> Estimate:
+        job = JobSpec.model_validate({"dataset": "birds", "train": {"epochs": 10}, **spec})
+        return estimate(resolve(job, facts), facts)
+
+    info = BACKBONES["resnet18"]
+    assert info.multiply_adds is not None
+    assert info.activations is not None
+    simclr = costs()
+    assert simclr.flops_per_image == 2 * 3 * 2 * info.multiply_adds
+    assert simclr.activation_bytes_per_worker == 4 * 112 * 2 * info.activations
+    assert (simclr.checkpoints_kept, simclr.checkpoint_bytes) == (10, 12 * info.parameters)
+    # The teacher sees both views without a backward pass, and is saved, too.
+    byol = costs(method={"name": "byol"})
+    assert byol.flops_per_image == 2 * (3 + 1) * 2 * info.multiply_adds
+    assert byol.checkpoint_bytes == 16 * info.parameters
+    assert byol.state_bytes_per_worker - simclr.state_bytes_per_worker == 4 * info.parameters
+    kept = costs(checkpoints={"keep_last": 2, "keep_best": 1})
+    assert kept.checkpoints_bytes == (3 * 12 + 4) * info.parameters
+    half = costs(backbone={"image_size": 112}).flops_per_image
+    assert half == simclr.flops_per_image // 4
+    halves = costs(train={"epochs": 10, "micro_batches": 2})
+    assert halves.activation_bytes_per_worker == simclr.activation_bytes_per_worker // 2

@@ -177,7 +177,7 @@ def test_older_checkpoint_is_resumed_and_exported(
         content = json.loads(file.read_text())
         content["spec"] = written_before(content["spec"])
         file.write_text(json.dumps(content))
-    with pytest.raises(ExportError, match=r"another version.* spec\.train\.passes"):
+    with pytest.raises(ExportError, match=r"another version.* spec\.train\.epochs"):
         read_checkpoint(checkpoint)
     monkeypatch.setattr(versions, "UPGRADERS", [rename_passes])
     assert read_checkpoint(checkpoint)[0] == spec

@@ -163,9 +163,15 @@ def test_command_line_trains_on_folder(folder: Path) -> None:
     assert "evaluation of untrained at epoch 0" in done.stdout
     assert "step 6/6" in done.stdout
     output = folder / "out"
+    [event_file] = output.glob("events.out.tfevents.*")
     assert {file.name for file in output.iterdir()} == {
-        *("checkpoints", "curves.png", "metrics.jsonl", "neighbours.png", "spec.json", ".lock"),
+        *("checkpoints", "metrics.jsonl", "report.html", "spec.json", ".lock"),
+        *("curves.png", "distances.png", "map.png", "neighbours.png", "norms.png"),
+        *("histograms.json", "map.json", "neighbours.json", "neighbours.webp"),
+        *("thumbnails.json", "thumbnails.webp"),
+        *("attempt.json", event_file.name),
     }
+    assert f"tracking: TensorBoard: tensorboard --logdir {output.name}" in done.stdout
     points = steps_of(output)
     assert [point["step"] for point in points] == [1, 2, 3, 4, 5, 6]
     resolved = json.loads((output / "spec.json").read_text())
@@ -551,7 +557,7 @@ def test_invalid_spec_fails_with_message(
     monkeypatch.chdir(folder)
     assert standalone.main(["spec.yaml", "--set", "train.epochs=0"]) == 1
     printed = capsys.readouterr().err
-    assert "train.epochs: is out of range (given 0; expected a number >= 1)" in printed
+    assert "train.epochs: is out of range (given 0; expected a number >= 1, or 'auto')" in printed
     assert not (folder / "build").exists()
 
 

@@ -159,7 +159,7 @@ def test_evaluations_cover_pixels_untrained_and_trained(
         (6, 2, "backbone"),
         (9, 3, "backbone"),
     ]
-    with_labels = {"knn_top1", "recall_at_1", "recall_at_2"}
+    shares = {"knn_top1", "recall_at_1", "recall_at_2", "instance_recall_at_1"}
     knn_settings = {"knn_k": 20, "knn_temperature": 0.07, "knn_bank": 24}
     health = {
         *("alignment", "uniformity", "effective_rank", "dimension_std", "mean_norm"),
@@ -167,11 +167,11 @@ def test_evaluations_cover_pixels_untrained_and_trained(
     }
     phi = {f"phi_{name}" for name in health if "distance" in name}
     for _, _, subject, metrics in reporter.evaluations:
-        known = with_labels | knn_settings.keys()
+        known = shares | knn_settings.keys()
         assert metrics.keys() == (known if subject == "raw" else known | health | phi)
         assert {name: metrics[name] for name in knn_settings} == knn_settings
         assert all(math.isfinite(value) for value in metrics.values())
-        assert all(0 <= metrics[name] <= 1 for name in with_labels)
+        assert all(0 <= metrics[name] <= 1 for name in shares)
     content = json.loads((reporter.last_checkpoint / "metrics.json").read_text())
     assert [e["subject"] for e in content["evaluations"]] == [
         subject for _, _, subject in evaluations
@@ -212,8 +212,10 @@ def test_evaluation_without_labels_has_label_free_metrics(tmp_path: Path, cache:
     index = ingest(image_folder(tmp_path / "pictures", classes=0, per_class=20))
     reporter = Recorder(tmp_path / "kept")
     assert run(resolved(index), index, cache, reporter) == "succeeded"
-    assert [subject for _, _, subject, _ in reporter.evaluations][:1] == ["untrained"]
-    for _, _, _, metrics in reporter.evaluations:
+    subjects = [subject for _, _, subject, _ in reporter.evaluations]
+    assert subjects[:2] == ["raw", "untrained"]
+    assert reporter.evaluations[0][3].keys() == {"instance_recall_at_1"}
+    for _, _, _, metrics in reporter.evaluations[1:]:
         assert "effective_rank" in metrics
         assert not any(name.startswith(("knn", "recall")) for name in metrics)
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dasl_core.verdict import Verdict, judge
+from dasl_core.verdict import Anchors, Verdict, judge
 from tests.support.training_world import Recorder, image_folder, ingest, resolved, run
 
 
@@ -37,19 +37,19 @@ def judged(records: list[dict[str, Any]], *collapsed: str, held_out: int = 10_00
 @pytest.mark.parametrize(
     ("values", "kind", "words"),
     [
-        ((0.3, 0.5, 0.6, 0.6, 0.6), "healthy", "healthy: knn_top1 0.6, 0.2 at the start"),
+        ((0.3, 0.5, 0.6, 0.6, 0.6), "healthy", "healthy: k-NN 60.0 % (20.0 % at the start)."),
         (
             (0.3, 0.4, 0.5, 0.6),
             "still_rising",
-            "train longer. In the last quarter knn_top1 rose from 0.5",
+            "train longer. Since epoch 3 of 4, k-NN rose from 50.0 % to 60.0 % (20.0 % at the start).",
         ),
         (
             (0.3, 0.2, 0.2, 0.2),
             "no_better",
-            "no better than the start: knn_top1 0.2, 0.2 at the start",
+            "no better than the start: k-NN 20.0 % (20.0 % at the start)",
         ),
         ((0.1, 0.1, 0.1, 0.1), "no_better", "no better than the start"),
-        ((0.5, 0.6, 0.4, 0.4), "falling", "knn_top1 was 0.6 at epoch 2 and is 0.4 now"),
+        ((0.5, 0.6, 0.4, 0.4), "falling", "k-NN was 60.0 % at epoch 2 and is 40.0 % now"),
         ((0.6,), "healthy", "healthy"),
     ],
 )
@@ -62,9 +62,11 @@ def test_verdict_of_an_accuracy(values: tuple[float, ...], kind: str, words: str
 
 
 @pytest.mark.parametrize("values", [(0.0, 1.0), (0.0, 0.5, 1.0)])
-def test_few_images_have_no_verdict(values: tuple[float, ...]) -> None:
-    assert judge(evaluations(0.0, *values), [], 29) is None
-    assert judge(evaluations(0.0, *values), [], 30) is not None
+def test_few_images_are_not_judged(values: tuple[float, ...]) -> None:
+    few = judged(evaluations(0.0, *values), held_out=29)
+    assert few.verdict == "too_few_images"
+    assert "29 images are held out, so one of them is 3.4 %. k-NN 100.0 % (0.0 % at" in few.message
+    assert judged(evaluations(0.0, *values), held_out=30).verdict != "too_few_images"
 
 
 def test_error_of_recall_is_that_of_its_queries() -> None:
@@ -73,7 +75,9 @@ def test_error_of_recall_is_that_of_its_queries() -> None:
         verdict = judge(records, [], 4000, queries=queries)
         assert verdict is not None
         assert verdict.verdict == kind
-    assert judge(records, [], 4000, queries=29) is None
+    few = judge(records, [], 4000, queries=29)
+    assert few is not None
+    assert few.verdict == "too_few_images"
     knn = judge(evaluations(0.5, 0.55), [], 4000, queries=90)
     assert knn is not None
     assert knn.verdict == "healthy"
@@ -116,7 +120,7 @@ def test_collapse_comes_before_metrics() -> None:
 def test_verdict_without_labels_says_what_it_does_not_say() -> None:
     verdict = judged(evaluations(3.0, 20.0, 41.0, 41.5, name="effective_rank"))
     assert verdict.verdict == "healthy"
-    assert "effective_rank 41.5, 3 at the start" in verdict.message
+    assert "effective rank 41.5 (3 at the start)" in verdict.message
     assert "Without labels" in verdict.message
     assert "evaluate.dataset" in verdict.message
     assert judged(evaluations(41.0, 20.0, 42.0, name="effective_rank")).verdict == "no_better"
@@ -145,12 +149,64 @@ def test_features_below_raw_pixels_are_not_healthy() -> None:
     verdict = judged(evaluations(0.2, 0.4, 0.4, 0.4, raw=0.9))
     assert verdict.verdict == "no_better"
     assert verdict.message.startswith(
-        "no better than raw pixels: knn_top1 0.4, 0.2 at the start. Check the views"
+        "worse than raw pixels: k-NN 40.0 %, where raw pixels have 90.0 % (20.0 % at the start). Check the views"
     )
-    assert verdict.message.endswith("Raw pixels have 0.9.")
     rising = judged(evaluations(0.2, 0.3, 0.4, 0.5, raw=0.9))
     assert rising.verdict == "still_rising"
-    assert "Raw pixels have 0.9." in rising.message
+    assert rising.message.endswith(
+        "(20.0 % at the start, raw pixels 90.0 %). It is still below raw pixels (90.0 %)."
+    )
+    above = judged(evaluations(0.2, 0.3, 0.4, 0.5, raw=0.45))
+    assert above.verdict == "still_rising"
+    assert "below" not in above.message
+
+
+def test_rise_is_dated_by_the_evaluation_it_is_measured_from() -> None:
+    records = [
+        record("raw", 0, {"knn_top1": 0.438}),
+        record("untrained", 0, {"knn_top1": 0.1}),
+        record("backbone", 3, {"knn_top1": 0.156}),
+        record("backbone", 6, {"knn_top1": 0.266}),
+    ]
+    verdict = judged(records)
+    assert verdict.message == (
+        "still rising: train longer. Since epoch 3 of 6, k-NN rose from 15.6 % to 26.6 % (10.0 % at the start, raw "
+        "pixels 43.8 %). It is still below raw pixels (43.8 %)."
+    )
+    assert verdict.metrics["knn_top1_before_last_quarter"] == 0.156
+
+
+def test_message_compares_loss_rank_and_accuracy_with_their_bounds() -> None:
+    records = evaluations(0.286, 0.095, raw=0.286)
+    records[-1]["metrics"]["effective_rank"] = 12.5
+    anchors = Anchors({"knn_top1": 0.05}, largest_rank=30, loss=3.591, chance_loss=4.174)
+    verdict = judge(records, [], 42, anchors=anchors)
+    assert verdict is not None
+    assert verdict.message.startswith(
+        "no better than the start: k-NN 9.5 % (28.6 % at the start, raw pixels 28.6 %, chance 5.0 %)."
+    )
+    assert verdict.message.endswith(
+        "Loss 3.59 of 4.17 by chance, effective rank 12.5 of at most 30. 42 images are held out, so one of them is "
+        "2.4 %."
+    )
+
+
+def test_difference_to_raw_pixels_may_be_chance() -> None:
+    verdict = judged(evaluations(0.2, 0.45, 0.45, 0.45, raw=0.42), held_out=100)
+    assert verdict.verdict == "no_better"
+    assert "no better than raw pixels: k-NN 45.0 %, where raw pixels have 42.0 %, which may be" in (
+        verdict.message
+    )
+
+
+def test_views_are_judged_without_labels() -> None:
+    records = evaluations(0.3, 0.9, 0.9, 0.9, name="instance_recall_at_1", raw=0.5)
+    for each in records:
+        each["metrics"]["effective_rank"] = 10.0
+    verdict = judged(records)
+    assert verdict.verdict == "healthy"
+    assert "R@1 of views 90.0 % (30.0 % at the start, raw pixels 50.0 %)" in verdict.message
+    assert "Without labels this says only whether views" in verdict.message
 
 
 share = st.floats(0, 1)

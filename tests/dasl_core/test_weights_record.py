@@ -73,7 +73,7 @@ def test_checkpoint_of_vit_fixes_image_size(tmp_path: Path) -> None:
     with pytest.raises(SpecError, match=r"backbone\.image_size: must be 48, that of the check"):
         chosen(small, folder, name=VIT, image_size=64)
     # The positions of a file are resampled.
-    assert chosen(read_record(Path(file)), file, name=VIT).image_size == 32
+    assert chosen(read_record(Path(file)), file, name=VIT).image_size == 40
     standard = record_of(tmp_path, model_name=VIT, img_size=48)
     assert (standard.stem, standard.image_size) == ("standard", 48)
     assert chosen(standard, folder, name=VIT).stem == "standard"

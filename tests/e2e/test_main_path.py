@@ -31,6 +31,7 @@ from tests.e2e.conftest import Images
 from tests.support.exports import code_of
 from tests.support.polling import until
 from tests.support.running_service import CLASSES, Served
+from tests.support.tracking import scalars
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("ray"), pytest.mark.timeout(900)]
 
@@ -225,11 +226,34 @@ def test_timm_loads_checkpoint_with_same_features(
 
 def test_plots_are_artifacts_of_the_job(client: Client, main_job: Job, tmp_path: Path) -> None:
     artifacts = client.jobs.artifacts(main_job.id)
-    assert {artifact.name for artifact in artifacts} == {"curves.png", "neighbours.png"}
-    for artifact in artifacts:
-        assert artifact.content_type == "image/png"
+    plots = [each for each in artifacts if "tfevents" not in each.name]
+    assert len(artifacts) == len(plots) + 1
+    assert {artifact.name: artifact.content_type for artifact in plots} == {
+        **dict.fromkeys(["neighbours.json", "map.json", "histograms.json"], "application/json"),
+        **dict.fromkeys(["neighbours.webp", "thumbnails.webp"], "image/webp"),
+        **{f"{name}.png": "image/png" for name in ("curves", "distances", "map", "norms")},
+        "neighbours.png": "image/png",
+        "thumbnails.json": "application/json",
+        "report.html": "text/html",
+    }
+    for artifact in plots:
+        if artifact.content_type != "image/png":
+            continue
         file = client.jobs.download_artifact(main_job.id, artifact, tmp_path)
         with Image.open(file) as picture:
             picture.load()
             assert picture.format == "PNG"
             assert min(picture.size) > 100
+
+
+def test_tensorboard_reads_the_event_file_of_the_job(
+    client: Client, main_job: Job, tmp_path: Path
+) -> None:
+    [event] = [e for e in client.jobs.events(main_job.id) if e.type == "tracking"]
+    address = (event.data or {})["address"]
+    [artifact] = [a for a in client.jobs.artifacts(main_job.id) if a.name == address]
+    client.jobs.download_artifact(main_job.id, artifact, tmp_path)
+    losses = scalars(tmp_path).Scalars("train/loss")
+    stored = client.jobs.metrics(main_job.id, name="loss")
+    assert [each.step for each in losses] == stored.step == list(range(1, EPOCHS * STEPS + 1))
+    assert [each.value for each in losses] == pytest.approx(stored.values["loss"], rel=1e-6)

@@ -29,7 +29,7 @@ def test_job_on_s3_trains_resumes_and_is_downloaded(
     }
     train = {"epochs": 2, "batch_size": 8, "checkpoint_every_epochs": 1}
     with (
-        serving(tmp_path, home, **settings) as (_, url, token),
+        serving(tmp_path, home, on_terminal=False, **settings) as (_, url, token),
         Client(url, token, patience=60) as client,
     ):
         uploaded = client.datasets.upload(images, "images")

@@ -5,15 +5,18 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
 import resource
 import sqlite3
+import uuid
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 from alembic import command
-from sqlalchemy import make_url, select
+from sqlalchemy import NullPool, create_engine, make_url, select
 from typer.testing import CliRunner, Result
 
 from service.cli.app import app
@@ -114,6 +117,42 @@ def test_restored_postgresql_database_is_the_saved_one(
     postgres.drop(empty)
 
 
+@pytest.fixture
+def owned_url(database_url: str, postgres: Postgres) -> Iterator[str]:
+    """A migrated database whose owner has no other rights."""
+    address = make_url(postgres.empty())
+    name, role = address.database, f"dasl_{uuid.uuid4().hex}"
+    run_sql(database_url, f"CREATE ROLE {role} LOGIN", f"ALTER DATABASE {name} OWNER TO {role}")
+    url = address.set(username=role).render_as_string(hide_password=False)
+    migrate.upgrade(url)
+    yield url
+    dropped = [f"DROP DATABASE {each}" for each in (name, f"{name}_replaced")]
+    run_sql(database_url, *dropped, f"DROP ROLE {role}")
+
+
+def run_sql(url: str, *statements: str) -> None:
+    engine = create_engine(url, isolation_level="AUTOCOMMIT", poolclass=NullPool)
+    with engine.connect() as connection:
+        for statement in statements:
+            connection.exec_driver_sql(statement)
+
+
+@postgresql_only
+def test_refused_restoration_names_statements_that_make_it_possible(
+    database_url: str, owned_url: str, tmp_path: Path, programs: None
+) -> None:
+    """From PostgreSQL 15 on, a user who does not own the database could not create tables in it."""
+    before, file = content(owned_url), tmp_path / "dasl.dump"
+    backup(owned_url, file)
+    with pytest.raises(ValueError, match="connected to another database such as postgres") as full:
+        restore(owned_url, file)
+    statements = re.findall(r'(?:ALTER|CREATE) DATABASE "\w+"(?: [A-Z ]+ "\w+")', str(full.value))
+    assert len(statements) == 2
+    run_sql(database_url, *statements)
+    restore(owned_url, file)
+    assert content(owned_url) == before
+
+
 @postgresql_only
 def test_newer_postgresql_backup_is_refused(
     database: Database, database_url: str, tmp_path: Path, programs: None
@@ -126,6 +165,18 @@ def test_newer_postgresql_backup_is_refused(
     (tmp_path / "cut").write_bytes((tmp_path / "dump").read_bytes()[:100])
     with pytest.raises(ValueError, match="pg_restore failed"):
         restore(database_url, tmp_path / "cut")
+
+
+def test_backup_of_no_database_names_the_settings(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DASL_HOME", str(tmp_path / "home"))
+    monkeypatch.delenv("DASL_DATABASE_URL", raising=False)
+    refused = run("db", "backup", tmp_path / "file")
+    missing = tmp_path / "home" / "dasl.db"
+    expected = f"There is no database at {missing}; is DASL_DATABASE_URL or DASL_HOME set?"
+    assert (refused.exit_code, refused.stderr) == (1, f"Error: {expected}\n")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_missing_pg_dump_is_named_with_the_command(

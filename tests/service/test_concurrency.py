@@ -14,7 +14,14 @@ from sqlalchemy import event, select, text
 from dasl_core.spec import JobSpec
 from service.api.auth import Caller
 from service.api.problems import Problem
-from service.api.threads import GENERAL_THREADS, HEAVY_THREADS, STORE_THREADS, WORKER_THREADS
+from service.api.threads import (
+    GENERAL_THREADS,
+    HEAVY_THREADS,
+    SEARCH_THREADS,
+    STORE_THREADS,
+    UPLOAD_THREADS,
+    WORKER_THREADS,
+)
 from service.datasets import service as datasets
 from service.datasets.schemas import DatasetRequest
 from service.db.models import Attempt, Job, Usage
@@ -35,6 +42,7 @@ from tests.support.api_under_test import Api, refused
 REQUESTS = 100
 # Those of requests and the two observer threads for `/readyz` and `/metrics`.
 THREADS = GENERAL_THREADS + WORKER_THREADS + HEAVY_THREADS + STORE_THREADS + 2
+THREADS += UPLOAD_THREADS + SEARCH_THREADS
 
 
 def test_waiting_writers_leave_a_thread_for_the_active_writer(api: Api) -> None:

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from sqlalchemy import func, select
+from sqlalchemy import func, select, update
 
 from dasl_core.spec import Checkpoints
 from service import ids
 from service.artifacts.attempt_log import AttemptLog
 from service.checkpoints.retention import droppable
-from service.db.models import Attempt, Base, Checkpoint, Run, Usage
+from service.db.models import Attempt, Base, Checkpoint, Job, Run, Usage
 from service.dispatcher.context import utc_now
 from service.dispatcher.garbage import Garbage
 from service.dispatcher.retention import Retention
@@ -201,10 +201,10 @@ def test_deleted_job_frees_its_data_set(api: Api) -> None:
     assert api.client.delete(f"/v1/datasets/{dataset}").status_code == 204
 
 
-def keep(garbage: Garbage, **settings: Any) -> None:
-    """Run rounds of retention with these settings, ten days from now."""
+def keep(garbage: Garbage, *, days: float = 10, **settings: Any) -> None:
+    """Run rounds of retention with these settings, so many days from now."""
     context = garbage._context
-    context.clock = lambda: utc_now() + timedelta(days=10)
+    context.clock = lambda: utc_now() + timedelta(days=days)
     assert context.take_lease()
     context.settings = context.settings.model_copy(update=settings)
     for _ in range(3):
@@ -251,6 +251,46 @@ def test_old_logs_metrics_and_artifacts_are_removed(api: Api, garbage: Garbage) 
     api.client.patch(f"/v1/checkpoints/{first}", json={"pinned": False})
     keep(garbage, **settings)
     assert kept(api, worker) == [3]
+
+
+def test_checkpoints_are_removed_by_default_a_month_after_the_end(
+    api: Api, garbage: Garbage
+) -> None:
+    """Not those of jobs that had ended before there was this default, nor those that matter."""
+    before, after, live = ended(api, steps=(1, 2, 3)), ended(api, steps=(1, 2, 3)), running(api)
+    save(live, 1), save(live, 2)
+    with api.database.write() as session:
+        session.execute(update(Job).where(Job.id == before.job_id).values(checkpoints_thinned=None))
+    firsts = []
+    for each in (before, after):
+        path = f"/v1/jobs/{each.job_id}/checkpoints"
+        firsts.append(api.client.get(path).json()["data"][0]["id"])
+        api.client.patch(f"/v1/checkpoints/{firsts[-1]}", json={"pinned": True})
+    keep(garbage, days=29)
+    assert kept(api, after) == [1, 2, 3]
+    keep(garbage, days=31)
+    assert [kept(api, each) for each in (before, after, live)] == [[1, 2, 3], [1, 3], [1, 2]]
+    assert api.client.get(f"/v1/jobs/{after.job_id}/artifacts").json()["data"]
+    for first in firsts:
+        api.client.patch(f"/v1/checkpoints/{first}", json={"pinned": False})
+    keep(garbage, days=31)
+    assert [kept(api, each) for each in (before, after)] == [[1, 2, 3], [3]]
+
+
+def test_older_checkpoints_of_an_ended_job_are_deleted_at_once(api: Api, garbage: Garbage) -> None:
+    worker, live = ended(api, steps=(1, 2, 3)), running(api)
+    save(live, 1), save(live, 2)
+    path = f"/v1/jobs/{worker.job_id}/checkpoints"
+    second = api.client.get(path).json()["data"][1]["id"]
+    api.client.patch(f"/v1/checkpoints/{second}", json={"pinned": True})
+    assert api.client.delete(path).json() == {"deleted": 1, "bytes": 1}
+    assert api.client.delete(path).json() == {"deleted": 0, "bytes": 0}
+    garbage.round()
+    assert kept(api, worker) == [2, 3]
+    problem = refused(api.client.delete(f"/v1/jobs/{live.job_id}/checkpoints"), 409)
+    assert (problem["type"], problem["job_status"]) == ("wrong-state", "running")
+    assert kept(api, live) == [1, 2]
+    refused(api.client.delete(f"/v1/jobs/{ids.new_id('job')}/checkpoints"), 404)
 
 
 def test_retention_pauses_when_many_removals_failed(

@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
-from service.embedded import dispatcher_thread, serve
+from service.embedded import dispatcher_thread, notices, serve
 from service.server import thread, tuning
 from service.settings import Settings
+from tests.support.api_under_test import Api, snapshot
 
 
 class Part:
@@ -61,3 +62,16 @@ def test_trainings_may_save_unless_the_dispatcher_is_stuck(
         serve.serve(settings, threading.Event())
     assert parts["dispatcher"].stopped == [{"save_seconds": seconds}]
     assert parts["ray"].stopped
+
+
+def test_jobs_that_the_next_start_continues_are_told(api: Api) -> None:
+    assert notices.describe_unfinished(api.database) is None
+    assert notices.describe_cluster(api.database) is None
+    api.dataset()
+    jobs = [api.submit()["id"] for _ in range(4)]
+    api.start(jobs[0])
+    api.client.post(f"/v1/jobs/{jobs[1]}/cancel")
+    api.client.post(f"/v1/jobs/{jobs[2]}/pause")
+    assert notices.describe_unfinished(api.database) == "2 jobs continue at the next start."
+    snapshot(api, cpus=4, gpus=1)
+    assert notices.describe_cluster(api.database) == "Jobs can use 4 CPU cores and 1 GPU."

@@ -15,6 +15,7 @@ from fastapi.testclient import TestClient
 from service import credentials
 from service.server.app import create_app
 from service.settings import Settings
+from service.tasks.repository import model_runs
 from tests.support.api_under_test import Api, Worker, refused, snapshot
 from tests.support.runs import submission_id
 
@@ -27,12 +28,19 @@ BODIES: dict[str, Any] = {
     "POST /v1/datasets": {"name": "new", "uri": "/"},
     "POST /v1/datasets/{dataset_id}/previews": {"spec": {}},
     "POST /v1/datasets/{dataset_id}/preparations": {"spec": {}},
+    "POST /v1/experiments": {"name": "new", "spec": {"dataset": "emoji"}, "variants": {"a": {}}},
+    "POST /v1/checkpoints/{checkpoint_id}/evaluations": {"dataset": "emoji"},
+    "POST /v1/checkpoints/{checkpoint_id}/embeddings": {"dataset": "emoji"},
+    "POST /v1/checkpoints/{checkpoint_id}/exports": {"format": "onnx"},
     "POST /v1/tokens": {"name": "new", "scopes": ["read"]},
     "POST /v1/tenants": {"name": "new"},
     "POST /v1/users": {"name": "new"},
     "PATCH /v1/checkpoints/{checkpoint_id}": {"pinned": True},
+    "POST /v1/webhooks": {"url": "https://hooks.example.org"},
+    "PATCH /v1/webhooks/{webhook_id}": {"name": "chat"},
     "POST /v1/login": {"redirect_uri": "http://127.0.0.1:1/callback"},
     "POST /v1/login/finish": {"state": "x", "secret": "x", "code": "x"},
+    "POST /v1/session": {"token": "dasl_x"},
     "POST {attempt}/metrics": {"points": []},
     "POST {attempt}/evaluations": {"step": 1, "epoch": 1, "subject": "raw", "metrics": {}},
     "POST {attempt}/events": {"type": "note"},
@@ -47,6 +55,8 @@ BODIES: dict[str, Any] = {
     "POST {attempt}/finish": {"outcome": "succeeded"},
     "POST /worker/v1/datasets/{dataset_id}/finish": {"state": "failed", "error": "x"},
 }
+# Valid parameters of each operation that needs some.
+PARAMETERS = {"GET /v1/metrics": {"job": "job_id", "name": "loss"}}
 # Valid headers of each operation that needs some, for the body `{}`.
 HEADERS = {"PUT /v1/datasets/{dataset_id}/content": {"Content-Range": "bytes 0-1/2"}}
 _ATTEMPTS = ("/worker/v1/runs/{run_id}", "/worker/v1/jobs/{job_id}/attempts/{number}")
@@ -64,7 +74,9 @@ def operations() -> list[str]:
 
 OPERATIONS = operations()
 LOGIN_OPERATIONS = {"POST /v1/login", "POST /v1/login/finish"}
-PUBLIC = {"GET /livez", "GET /readyz", "GET /metrics"} | LOGIN_OPERATIONS
+# They need a token in the body or the session cookie: see `test_web_sessions.py`.
+SESSION_OPERATIONS = {"POST /v1/session", "GET /v1/session", "DELETE /v1/session"}
+PUBLIC = {"GET /livez", "GET /readyz", "GET /metrics"} | LOGIN_OPERATIONS | SESSION_OPERATIONS
 USER_OPERATIONS = [op for op in OPERATIONS if " /v1/" in op and op not in PUBLIC]
 WORKER_OPERATIONS = [operation for operation in OPERATIONS if " /worker/" in operation]
 
@@ -91,8 +103,14 @@ class World:
         for name, value in (self.ids | ids).items():
             path = path.replace(f"{{{name}}}", value)
         assert "{" not in path, f"{path}: add the parameter to `ids`"
+        known = self.ids | ids
+        params = {key: known.get(value, value) for key, value in PARAMETERS.get(key, {}).items()}
         return self.api.client.request(
-            method, path, headers=headers, json=None if method in ("GET", "DELETE") else body
+            method,
+            path,
+            headers=headers,
+            params=params,
+            json=None if method in ("GET", "DELETE") else body,
         )
 
 
@@ -121,21 +139,39 @@ def world(api: Api) -> Iterator[World]:
         assert answer.status_code == 204, answer.text
         path = f"/v1/datasets/{dataset}/preparations"
         preparation = api.client.post(path, json={"spec": {}}).json()["id"]
+        body = BODIES["POST /v1/experiments"]
+        experiment = api.client.post("/v1/experiments", json=body).json()["id"]
+        checkpoint_id = checkpoint.json()["id"]
+        path = f"/v1/checkpoints/{checkpoint_id}/exports"
+        model_run = api.client.post(path, json={"format": "hf"}).json()["id"]
+        run, headers = api.task(model_runs, model_run)
+        uri = f"{api.context.storage.model_run_uri(model_run)}/1"
+        ended: dict[str, Any] = {**report, "result": {}, "uri": uri}
+        answer = api.client.post(f"{run}/finish", json=ended, headers=headers)
+        assert answer.status_code == 204, answer.text
         token = api.client.post(
             "/v1/tokens", json={"name": "token of the other tenant"}, headers=api.token("admin")
         )
         user = api.client.post("/v1/users", json={"name": "Ada"}, headers=api.token("admin"))
+        webhook = api.client.post(
+            "/v1/webhooks", json={"url": "https://hooks.example.org"}, headers=api.token("admin")
+        ).json()["id"]
+        delivery = api.client.post(f"/v1/webhooks/{webhook}/test", headers=api.token("admin"))
         ids = {
             "dataset_id": dataset,
             "preview_id": preview,
             "preparation_id": preparation,
             "job_id": worker.job_id,
+            "experiment_id": experiment,
             "number": "1",
             "run_id": worker.run_id,
-            "checkpoint_id": checkpoint.json()["id"],
+            "checkpoint_id": checkpoint_id,
+            "model_run_id": model_run,
             "name": "model.json",
             "token_id": token.json()["id"],
             "user_id": user.json()["id"],
+            "webhook_id": webhook,
+            "delivery_id": delivery.json()["id"],
             "tenant": "default",
         }
         snapshot(api, cpus=4)
@@ -163,6 +199,17 @@ def test_every_endpoint_rejects_missing_and_unknown_tokens(world: World) -> None
         for headers in (None, {"Authorization": f"Bearer {text}"}):
             if operation in PUBLIC:
                 continue
+            answer = world.send(operation, headers)
+            refused(answer, 401, None, "unauthenticated")
+            assert answer.headers["www-authenticate"] == "Bearer"
+            assert not any(id in answer.text for id in world.private_ids()), operation
+
+
+def test_session_endpoints_reject_missing_and_unknown_tokens(world: World) -> None:
+    text, _ = credentials.new_token()
+    for operation in sorted(SESSION_OPERATIONS):
+        for token in (None, text, world.worker.token):
+            headers = None if token is None else {"Authorization": f"Bearer {token}"}
             answer = world.send(operation, headers)
             refused(answer, 401, None, "unauthenticated")
             assert answer.headers["www-authenticate"] == "Bearer"
@@ -199,9 +246,13 @@ def test_other_tenants_resources_look_nonexistent(world: World) -> None:
         "dataset_id": "ds",
         "preview_id": "prev",
         "preparation_id": "prep",
+        "experiment_id": "exp",
+        "model_run_id": "mrun",
         "checkpoint_id": "ckpt",
         "token_id": "tok",
         "user_id": "usr",
+        "webhook_id": "whk",
+        "delivery_id": "msg",
     }
     nonexistent = {name: f"{kind}_{'0' * 26}" for name, kind in kinds.items()} | {"tenant": "none"}
     for operation in USER_OPERATIONS:
@@ -225,6 +276,9 @@ def test_lists_show_nothing_of_other_tenants(world: World) -> None:
     for operation in USER_OPERATIONS:
         if operation.startswith("GET ") and "{" not in operation:
             answer = world.send(operation, theirs)
+            if operation in PARAMETERS:  # they name a job of the first tenant
+                refused(answer, 404, None, "not-found")
+                continue
             assert answer.status_code == 200, operation
             assert not [
                 id
@@ -242,6 +296,9 @@ def test_endpoints_require_the_documented_scope(world: World) -> None:
     scopes = credentials.SCOPES
     headers = {scope: world.api.token(scope) for scope in scopes}
     for operation, needed in documented_scopes():
+        if operation in SESSION_OPERATIONS:
+            assert needed == "none"
+            continue
         if needed == "none":
             # Without settings there is no login.
             statuses = (404,) if operation in LOGIN_OPERATIONS else (200, 503)

@@ -36,7 +36,9 @@ def test_submit_stores_submitted_and_resolved_spec(api: Api) -> None:
     assert str(job["resolved"]).count("auto") == 2
     assert (job["status"], job["desired"], job["attempt"]) == ("queued", "run", 0)
     assert job["dataset"] == {"id": dataset, "name": "emoji"}
-    assert {**api.client.get(f"/v1/jobs/{job['id']}").json(), "warnings": []} == job
+    stored = api.client.get(f"/v1/jobs/{job['id']}").json()
+    assert {**stored, "estimate": job["estimate"], "warnings": []} == job
+    assert job["estimate"]["total_steps"] > 0
     events = api.client.get(f"/v1/jobs/{job['id']}/events").json()
     assert [event["seq"] for event in events["data"]] == [1]
     by_id = api.client.post("/v1/jobs", json={"dataset": dataset})
@@ -713,7 +715,7 @@ def test_clone_with_idempotency_key_is_replayed(api: Api) -> None:
         ({"backbone": {"pretrained": "/other.pth"}}, "backbone.pretrained"),
         ({"train": {"epochs": 2}}, "train.epochs"),
         ({"train": {"epochs": "many"}}, "train.epochs"),
-        ({"train": {"batch_size": 8}}, "train.batch_size"),
+        ({"train": {"batch_size": 10}}, "train.batch_size"),
         ({"evaluate": {"holdout": {"fraction": 0.4}}}, "evaluate.holdout"),
         ({"nothing": 1}, "nothing"),
         ({"train": 3}, "train"),
@@ -754,3 +756,10 @@ def test_framework_errors_are_problem_documents(api: Api) -> None:
     refused(api.client.get("/v1/nothing"), 404)
     refused(api.client.put("/v1/jobs"), 405)
     refused(api.client.get("/v1/jobs/"), 404)
+
+
+def test_name_of_no_data_set_of_the_tenant_is_answered_with_a_similar_one(api: Api) -> None:
+    api.dataset()
+    api.dataset("emojis-of-others", tenant="other")
+    problem = refused(api.client.post("/v1/jobs", json={"dataset": "emojis"}), 422, "dataset")
+    assert problem["errors"][0]["message"] == "is not registered; did you mean 'emoji'?"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import pickle
 from collections.abc import Callable, Iterator
@@ -14,7 +15,7 @@ import pytest
 
 from service.artifacts.attempt_log import AttemptLog
 from service.artifacts.storage import Storage
-from service.client import ApiError, Client, ConnectionFailed, DownloadFailed
+from service.client import ApiError, AsyncClient, Client, ConnectionFailed, DownloadFailed
 from service.doctor.local_storage import run_checks
 from service.object_store import open_store
 from tests.support import s3_server as support
@@ -229,6 +230,12 @@ def test_presigned_downloads_come_from_the_store_itself(
         etag = {"If-None-Match": head.headers["etag"]}
         assert http.get(path, headers=etag).status_code == 304
         assert http.get(f"{path}-unknown").status_code == 404
+    # The page may show nothing of another origin: it gets small files from the API.
+    with httpx.Client(base_url=running.url) as browser:
+        assert browser.post("/v1/session", json={"token": running.token}).is_success
+        plot = browser.get(f"/v1/jobs/{job}/artifacts/loss.png")
+        assert (plot.status_code, plot.content) == (200, b"a plot")
+        assert browser.get(path).status_code == 307
     # Anyone can read with the URL, and only this object.
     assert httpx.get(location, headers={"Range": "bytes=5-8"}).content == CONTENT[5:9]
     assert httpx.get(location.replace("weights?", "config?")).status_code == 403
@@ -271,7 +278,14 @@ def test_client_sends_its_token_only_to_the_api(
         running = service(presigned_downloads=True, s3_public_endpoint=store.url)
         client, _, checkpoint, _ = saved(running, tmp_path)
         client.checkpoints.download(checkpoint, tmp_path / "back")
-    assert store.requests
+
+        async def download() -> None:
+            async with AsyncClient(running.url, running.token) as other:
+                await other.checkpoints.download(checkpoint, tmp_path / "again")
+
+        asyncio.run(download())
+    assert (tmp_path / "again" / "weights").read_bytes() == CONTENT
+    assert len([request for request in store.requests if "/weights?" in request.path]) == 2
     for request in store.requests:
         assert "X-Amz-Signature" in request.path
         assert running.token not in str(request)
@@ -282,7 +296,7 @@ def test_failing_store_is_named_by_a_presigned_download(
     service: Callable[..., Service], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Not the server, which does answer, nor the signature, which is valid as a token."""
-    monkeypatch.setattr("service.client.files.time.sleep", lambda seconds: None)
+    monkeypatch.setattr("service.client.threads.time.sleep", lambda seconds: None)
     away = service(presigned_downloads=True, s3_public_endpoint="http://127.0.0.1:1")
     client, _, checkpoint, _ = saved(away, tmp_path)
     with pytest.raises(ConnectionFailed) as failed:

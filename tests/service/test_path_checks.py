@@ -132,6 +132,57 @@ def test_worker_start_includes_dataset_roots(api: Api, tmp_path: Path) -> None:
     assert start.json()["excluded_folders"] == excluded
 
 
+def test_submit_refuses_trackers_on_other_hosts(api: Api) -> None:
+    api.dataset()
+    mlflow = {"tracking_uri": "http://mlflow.internal:5000"}
+    api.settings.tracking_hosts = ("other", "mlflow.internal:80")
+    problem = refused(submit(api, track={"mlflow": mlflow}), 422, "track.mlflow.tracking_uri")
+    [error] = problem["errors"]
+    assert error["message"] == "is a server to which jobs may not log"
+    assert error["expected"] == "a server on other or mlflow.internal:80"
+    body = {"dataset": "emoji", "track": {"mlflow": mlflow}}
+    refused(api.client.post("/v1/jobs/validate", json=body), 422, "track.mlflow.tracking_uri")
+    job = submit(api)
+    assert job.status_code == 201, job.text
+    changes = {"changes": {"track": {"mlflow": mlflow}}, "checkpoint": None}
+    clone = api.client.post(f"/v1/jobs/{job.json()['id']}/clone", json=changes)
+    refused(clone, 422, "track.mlflow.tracking_uri")
+    api.settings.tracking_hosts = ("other", "mlflow.internal")
+    assert submit(api, track={"mlflow": mlflow}).status_code == 201
+
+
+def test_no_tracker_is_allowed_where_folders_are_restricted(api: Api, tmp_path: Path) -> None:
+    api.dataset()
+    track = {"mlflow": {"tracking_uri": "http://mlflow.internal:5000"}}
+    assert submit(api, track=track).status_code == 201
+    api.settings.dataset_roots = (tmp_path,)
+    problem = refused(submit(api, track=track), 422, "track.mlflow.tracking_uri")
+    assert problem["errors"][0]["expected"] == "null; the service allows no server"
+    assert submit(api, track={"wandb": {}}).status_code == 201, "it contacts no server"
+
+
+@pytest.mark.parametrize(
+    "uri", ["file:///etc", "sqlite:////data/dasl.db", "http://me:pw@mlflow", "http://h/?a=b"]
+)
+def test_submit_refuses_what_is_no_address_of_a_server(api: Api, uri: str) -> None:
+    api.dataset()
+    answer = submit(api, track={"mlflow": {"tracking_uri": uri}})
+    refused(answer, 422, "track.mlflow.tracking_uri")
+    assert "pw" not in answer.text
+
+
+def test_worker_start_includes_tracking_hosts(api: Api, tmp_path: Path) -> None:
+    api.dataset()
+    worker = api.start(api.submit()["id"])
+    for hosts, roots, sent in (
+        (None, (), None),
+        (None, (tmp_path,), []),
+        (("mlflow",), (tmp_path,), ["mlflow"]),
+    ):
+        api.settings.tracking_hosts, api.settings.dataset_roots = hosts, roots
+        assert worker.post("start").json()["tracking_hosts"] == sent
+
+
 def test_unreadable_dataset_folder_is_a_validation_error(api: Api) -> None:
     dataset = api.dataset()
     with api.database.write() as session:

@@ -14,6 +14,7 @@ from fastapi.testclient import TestClient
 from sqlalchemy import text
 
 from service.db.models import ClusterSnapshot, Lease
+from service.log_records import REQUESTS
 from service.observability import observer
 from service.scheduling import repository as scheduling
 from service.server.app import create_app
@@ -50,6 +51,15 @@ def serving(home: Path, url: str) -> Iterator[TestClient]:
 def test_livez_reports_status_and_version(api: Api) -> None:
     live = api.client.get("/livez").json()
     assert live == {"status": "ok", "version": api.client.app.version}  # type: ignore[attr-defined]
+
+
+def test_answer_that_the_service_is_not_ready_is_no_error_of_it(
+    api: Api, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("DEBUG", logger=REQUESTS)
+    refused(api.client.get("/readyz"), 503, None, "not-ready")
+    [record] = [each for each in caplog.records if "GET /readyz" in each.getMessage()]
+    assert record.levelname == "DEBUG"
 
 
 def test_readyz_names_failing_components(api: Api) -> None:

@@ -309,6 +309,8 @@ def test_sums_of_sizes_do_not_read_deleted_checkpoints(api: Api) -> None:
         storage.stored_bytes(session)
         storage.add_sizes(session, 10)
         queries = [each for each in statements if "FROM checkpoints" in each[0]]
+        # One sums model runs, and looks their checkpoints up by id.
+        queries = [each for each in queries if "FROM model_runs" not in each[0]]
         assert len(queries) == 3
         for query, parameters in queries:
             explained = f"EXPLAIN QUERY PLAN {query}"

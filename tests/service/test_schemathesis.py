@@ -55,7 +55,13 @@ NEVER_SUCCEED = {
     # There is no login provider.
     "POST /v1/login",
     "POST /v1/login/finish",
+    # No token or code of a request is valid, and none has a session's cookie.
+    "POST /v1/session",
+    "GET /v1/session",
+    "DELETE /v1/session",
     "POST /v1/jobs/{job_id}/resume",
+    # `_report` sends valid ones; random bodies depend on the modules that the process has imported.
+    "POST /worker/v1/jobs/{job_id}/attempts/{number}/metrics",
     "POST /worker/v1/jobs/{job_id}/attempts/{number}/artifacts",
     "POST /worker/v1/jobs/{job_id}/attempts/{number}/checkpoints",
     # Deprecated: ten random bodies are few for an ingest's report; all of `/worker/v1/runs` are sent.
@@ -70,6 +76,18 @@ NEVER_SUCCEED = {
     "DELETE /v1/checkpoints/{checkpoint_id}",
     # Nor can the job, which never ends here.
     "DELETE /v1/jobs/{job_id}",
+    "DELETE /v1/jobs/{job_id}/checkpoints",
+    # No random text names a job or a data set, or is the address of a public server.
+    "GET /v1/metrics",
+    "POST /v1/checkpoints/{checkpoint_id}/embeddings",
+    "POST /v1/checkpoints/{checkpoint_id}/evaluations",
+    "POST /v1/experiments",
+    "POST /v1/webhooks",
+    # There is no embedding, no export has files yet, and an attempt answers no questions.
+    "GET /v1/checkpoints/{checkpoint_id}/neighbors",
+    "POST /v1/checkpoints/{checkpoint_id}/neighbors",
+    "GET /v1/model-runs/{model_run_id}/files/{name}",
+    "POST /worker/v1/runs/{run_id}/queries",
 }
 # `POST /v1/jobs` validates a job first, and the deprecated paths of workers share the code of
 # `/worker/v1/runs`.
@@ -130,6 +148,18 @@ class World:
         if "{preparation_id}" in operation:
             answer = api.client.post(f"/v1/datasets/{dataset}/preparations", json={"spec": {}})
             ids["preparation_id"] = answer.json()["id"]
+        if "{experiment_id}" in operation:
+            body = {"name": "x", "spec": {"dataset": "emoji"}, "variants": {"a": {}, "b": {}}}
+            ids["experiment_id"] = api.client.post("/v1/experiments", json=body).json()["id"]
+        if "{model_run_id}" in operation:
+            path = f"/v1/checkpoints/{checkpoint}/exports"
+            ids["model_run_id"] = api.client.post(path, json={"format": "hf"}).json()["id"]
+        if "{webhook_id}" in operation:  # a tenant may have few of them
+            headers = api.token("admin", tenant=tenant)
+            body = {"url": "https://hooks.example.org"}
+            webhook = api.client.post("/v1/webhooks", json=body, headers=headers).json()["id"]
+            sent = api.client.post(f"/v1/webhooks/{webhook}/test", headers=headers)
+            ids |= {"webhook_id": webhook, "delivery_id": sent.json()["id"]}
         return ids, headers
 
 

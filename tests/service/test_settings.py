@@ -53,6 +53,19 @@ def test_object_stores_are_readable_where_folders_are_or_where_they_are_listed(
         Settings()
 
 
+def test_tracking_hosts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    assert Settings(home=tmp_path).allowed_tracking_hosts is None
+    assert Settings(home=tmp_path, dataset_roots=(tmp_path,)).allowed_tracking_hosts == []
+    monkeypatch.setenv("DASL_TRACKING_HOSTS", "mlflow.example.org 10.0.0.7:5000")
+    hosts = ["mlflow.example.org", "10.0.0.7:5000"]
+    assert Settings(home=tmp_path, dataset_roots=(tmp_path,)).allowed_tracking_hosts == hosts
+    monkeypatch.setenv("DASL_TRACKING_HOSTS", "")  # a compose file passes an empty value on
+    assert Settings(home=tmp_path).allowed_tracking_hosts == []
+    monkeypatch.setenv("DASL_TRACKING_HOSTS", "mlflow http://mlflow")
+    with pytest.raises(ValueError, match="DASL_TRACKING_HOSTS: must be HOST or HOST:PORT"):
+        read_settings()
+
+
 def test_tenant_roots_name_folders_of_each_tenant(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DASL_TENANT_ROOTS", "a=/data/a:/models/a;b=/data/b")
     a, b, models = Path("/data/a"), Path("/data/b"), Path("/models/a")

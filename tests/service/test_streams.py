@@ -15,7 +15,8 @@ import uvicorn
 from service import lifecycle
 from service.api import sse
 from service.artifacts.attempt_log import AttemptLog
-from service.client.sse import ServerSentEvent, parse
+from service.client.models import ServerSentEvent
+from service.client.sse import parse
 from service.jobs import streams
 from tests.support.api_under_test import Api, Worker, refused
 from tests.support.polling import wait_for

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from service import ids
-from service.db.models import Token
+from service.db.models import Token, User
 from tests.support.api_under_test import Api, refused
 
 
@@ -233,3 +233,23 @@ def test_last_use_is_recorded_once_a_minute(api: Api, admin: dict[str, str]) -> 
 def test_unused_token_has_no_last_use(api: Api, admin: dict[str, str]) -> None:
     created = api.client.post("/v1/tokens", json={"name": "x"}, headers=admin).json()
     assert created["last_used_at"] is None
+
+
+def test_jobs_name_who_has_submitted_them(api: Api, admin: dict[str, str]) -> None:
+    """Everyone in a tenant may cancel its jobs, and must see whose they are."""
+    ada = create(api, admin)
+    of_ada = headers_of(token_of(api, admin, ada["id"], "submit"))
+    api.dataset()
+    submitted = api.client.post("/v1/jobs", json={"dataset": "emoji"}, headers=of_ada)
+    assert submitted.status_code == 201, submitted.text
+    assert submitted.json()["submitted_by"] == "Ada"
+    other = api.client.post("/v1/jobs", json={"dataset": "emoji"}, headers=api.token("submit"))
+    names = ["test", "Ada"]
+    for path in ("/v1/jobs", "/v1/jobs?summary=true"):
+        assert [job["submitted_by"] for job in api.client.get(path).json()["data"]] == names
+    shown = [api.client.get(f"/v1/jobs/{each.json()['id']}") for each in (other, submitted)]
+    assert [each.json()["submitted_by"] for each in shown] == names
+    with api.database.write() as session:
+        session.delete(session.get_one(User, ada["id"]))
+    shown_again = api.client.get(f"/v1/jobs/{submitted.json()['id']}").json()
+    assert shown_again["submitted_by"] == "laptop"

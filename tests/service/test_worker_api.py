@@ -356,7 +356,10 @@ def test_metrics_of_newest_attempt_win_per_step(api: Api) -> None:
     assert api.client.get(f"{path}/metrics", params={"name": "none"}).json()["step"] == []
     evaluations = api.client.get(f"{path}/evaluations").json()["data"]
     assert [(entry["attempt"], entry["metrics"]) for entry in evaluations] == [(2, {"knn": 0.2})]
-    for params in ({"max_points": 1}, {"from_step": -1}, {"from_step": 2**70}):
+    part = api.client.get(f"{path}/metrics", params={"name": "loss", "from_step": 2, "to_step": 3})
+    assert part.json() == {"step": [2, 3], "time": [1.0, 1.0], "values": {"loss": [1.0, 1.0]}}
+    assert api.client.get(f"{path}/metrics", params={"to_step": 0}).json()["step"] == []
+    for params in ({"max_points": 1}, {"from_step": -1}, {"from_step": 2**70}, {"to_step": -1}):
         refused(api.client.get(f"{path}/metrics", params=params), 422, next(iter(params)))
 
 

@@ -15,12 +15,13 @@ import uvicorn
 
 from service import credentials, lifecycle
 from service.client import WorkerClient
-from service.client.models import Dataset
+from service.client.models import DatasetRecord
 from service.datasets.ingests import repository as ingests
 from service.db.migrate import upgrade
 from service.db.session import Database
 from service.server.app import create_app
 from service.settings import Settings
+from service.tasks.repository import Tasks
 from service.tokens import service as tokens
 
 FACTS = {"num_images": 640, "num_classes": 10, "median_size": 64}
@@ -63,7 +64,7 @@ class Service:
         self._thread.join()
         self.database.dispose()
 
-    def ingest(self, dataset: Dataset, *, error: str | None = None) -> None:
+    def ingest(self, dataset: DatasetRecord, *, error: str | None = None) -> None:
         """Make the dataset ready, or failed for the given reason, as `workers.ingest` does."""
         text, hashed = credentials.new_token()
         with self.database.write() as session:
@@ -84,6 +85,14 @@ class Service:
             attempt = lifecycle.start_attempt(session, job_id, hashed)
             assert attempt is not None
             return WorkerClient(self.url, text, job_id, attempt.number)
+
+    def start_task(self, kind: Tasks[Any], task_id: str) -> WorkerClient:
+        """Start the run of a task, such as an embedding, and return its worker client."""
+        text, hashed = credentials.new_token()
+        with self.database.write() as session:
+            run = kind.begin(session, task_id, hashed)
+            assert run is not None
+            return WorkerClient(self.url, text, run=run.submission_id)
 
     def log(self, job_id: str, text: str) -> None:
         """Append to the log of attempt 1."""

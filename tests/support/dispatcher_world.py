@@ -36,6 +36,8 @@ ENTRYPOINTS = Entrypoints(
     ingest=f"exec sh -c '{DRIVER}' {{dataset}}",
     preview=f"exec sh -c '{DRIVER}' {{preview}}",
     prepare=f"exec sh -c '{DRIVER}' {{preparation}}",
+    model_run=f"exec sh -c '{DRIVER}' {{model_run}}",
+    search=f"exec sh -c '{DRIVER}' {{search}}",
     demand="echo {bundles}",
 )
 

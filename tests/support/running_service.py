@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import pty
 import re
 import shutil
 import signal
@@ -11,9 +12,10 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import numpy as np
@@ -77,9 +79,11 @@ class Served:
 
 
 @contextmanager
-def serving(folder: Path, home: Path, **settings: str) -> Iterator[tuple[int, str, str]]:
+def serving(
+    folder: Path, home: Path, *, on_terminal: bool = False, **settings: str
+) -> Iterator[tuple[int, str, str]]:
     """Run `dasl serve` on a home, with other output in `folder`; yield its process, URL and token."""
-    process, output = start(folder, home, **settings)
+    process, output = start(folder, home, on_terminal=on_terminal, **settings)
 
     def line(start: str) -> str | None:
         assert process.poll() is None, output.read_text()
@@ -88,8 +92,9 @@ def serving(folder: Path, home: Path, **settings: str) -> Iterator[tuple[int, st
 
     try:
         url = until(lambda: line("DASL serves at "), "the API")
-        config = Path(until(lambda: line("Token: in "), "the token"))
-        token = tomllib.loads(config.read_text())["token"]
+        # A terminal also gets the token itself.
+        config = until(lambda: line("Token: "), "the token").removesuffix(")").rpartition("in ")[2]
+        token = tomllib.loads(Path(config).read_text())["token"]
         yield process.pid, url, token
         process.send_signal(signal.SIGINT)
         assert process.wait(120) == 0, output.read_text()
@@ -102,7 +107,9 @@ def serving(folder: Path, home: Path, **settings: str) -> Iterator[tuple[int, st
             shutil.rmtree(session.readlink().parent, ignore_errors=True)
 
 
-def start(folder: Path, home: Path, **settings: str) -> tuple[subprocess.Popen[bytes], Path]:
+def start(
+    folder: Path, home: Path, *, on_terminal: bool = False, **settings: str
+) -> tuple[subprocess.Popen[bytes], Path]:
     """Start `dasl serve` as `serving` does; return its process and the file of its output."""
     output = folder / "serve.out"
     env = {
@@ -116,15 +123,34 @@ def start(folder: Path, home: Path, **settings: str) -> tuple[subprocess.Popen[b
         "DASL_STANDBY_RANKS": "0",
         **settings,
     }
-    with output.open("wb") as file:
+    with output.open("wb") as file, ExitStack() as stack:
         process = subprocess.Popen(
             [sys.executable, "-m", "service.cli", "serve"],
             stdin=subprocess.DEVNULL,
-            stdout=file,
+            stdout=stack.enter_context(_terminal(output)) if on_terminal else file,
             stderr=subprocess.STDOUT,
             env=env,
         )
     return process, output
+
+
+@contextmanager
+def _terminal(output: Path) -> Iterator[int]:
+    """Open a terminal whose content is copied to a file until the processes that have it end."""
+    reader, terminal = pty.openpty()
+
+    def copy() -> None:
+        # Reading fails once all writers have closed it.
+        with suppress(OSError), output.open("wb", buffering=0) as file:
+            while block := os.read(reader, 4096):
+                file.write(block)
+        os.close(reader)
+
+    Thread(target=copy, daemon=True).start()
+    try:
+        yield terminal
+    finally:
+        os.close(terminal)
 
 
 def spec(dataset: str, **changes: Any) -> dict[str, Any]:

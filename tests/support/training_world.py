@@ -20,7 +20,7 @@ from dasl_core.data.ingest import ingest_folder
 from dasl_core.export import export_backbone
 from dasl_core.spec import METHODS, JobSpec, ResolvedJobSpec, resolve
 from dasl_core.train.build import RunFiles, pretrain
-from dasl_core.train.reporter import NullReporter
+from dasl_core.train.reporter import NullReporter, Reporter
 from dasl_core.vocabulary import Desired, Phase, Subject, TrainingOutcome
 
 
@@ -232,7 +232,7 @@ def run(
     spec: ResolvedJobSpec,
     index: DatasetIndex,
     cache: Path,
-    reporter: Recorder | None,
+    reporter: Reporter | None,
     resume: Path | None = None,
     *,
     onnx: bool = False,

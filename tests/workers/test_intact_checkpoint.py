@@ -101,7 +101,11 @@ def test_start_of_ranks_is_announced_best_effort(
     if refusal is not None:
         home.refusals["events"] = refusal
     report_start_of_ranks(client, 2)
-    event = {"type": "phase", "message": "Starting 2 ranks", "data": {"phase": "ranks"}}
+    event = {
+        "type": "phase",
+        "message": "Starting 2 ranks; loading PyTorch takes some seconds",
+        "data": {"phase": "ranks"},
+    }
     assert home.reports == ([("events", event)] if refusal is None else [])
     home.down()
     report_start_of_ranks(client, 1)

@@ -108,6 +108,32 @@ def test_new_token_belongs_to_the_user_of_ones_own_token(
     assert (usage["group_by"], usage["data"]) == ("user", [])
 
 
+def test_token_of_another_tenant_is_not_found_with_the_tenant_that_was_searched(
+    operator: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _json("tenants", "create", "lab")
+    own = _json("tokens", "create", "own")
+    admin = _json("tokens", "create", "admin", "--scope", "admin")["token"]
+    with monkeypatch.context() as elsewhere:
+        elsewhere.setenv("DASL_TENANT", "lab")
+        problem = _run("tokens", "revoke", own["id"], code=1).stderr
+        assert "of tenant lab (another one: DASL_TENANT); see: dasl tokens list" in problem
+        other = _json("tokens", "create", "other")["id"]
+    monkeypatch.setenv("DASL_TOKEN", admin)
+    problem = _run("tokens", "revoke", other, code=1).stderr
+    # Only operators can name another tenant.
+    assert f"of tenant {own['tenant']}; see: dasl tokens list" in problem
+
+
+def test_list_of_tokens_shows_whose_they_are(operator: str) -> None:
+    ada = _json("users", "create", "Ada")["id"]
+    _json("tokens", "create", "tablet", "--user", ada)
+    header, *rows = _run("tokens", "list").stdout.splitlines()
+    assert header.split()[:4] == ["ID", "NAME", "USER", "SCOPES"]
+    [hers] = [row for row in rows if "tablet" in row]
+    assert hers.split()[2] == ada
+
+
 def test_tenant_of_another_alphabet_reaches_the_server(operator: str, service: Service) -> None:
     _run("db", "admin-token", "first", "--tenant", "工房 / 1")
     with Client(tenant="工房 / 1") as client:

@@ -20,10 +20,12 @@ from sqlalchemy import text
 from typer.testing import CliRunner
 
 from service.cli.app import app
+from service.client.config import Connection
 from service.db.models import ClusterSnapshot, Lease
 from service.doctor import Finding, installation, local_storage, ray, server
 from service.scheduling import repository as scheduling
 from tests.support.api_server import Service, running_service
+from tests.support.databases import Postgres
 from tests.support.scripted_server import answer_json, scripted
 
 NO_GPU = """print('{"cuda": null, "names": []}')"""
@@ -179,6 +181,41 @@ def test_unusable_local_storage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert states()["disk"] == "fail"
     monkeypatch.setenv("DASL_PORT", "many")
     assert states() == {"settings": "fail"}
+
+
+@pytest.mark.parametrize("kind", ["postgresql", "sqlite"])
+def test_database_without_tables_is_filled_by_the_first_start(
+    kind: str, request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if kind == "postgresql":
+        postgres: Postgres = request.getfixturevalue("postgres")
+        url = postgres.empty()
+        request.addfinalizer(lambda: postgres.drop(url))
+    else:
+        (tmp_path / "empty.db").touch()
+        url = f"sqlite:///{tmp_path}/empty.db"
+    monkeypatch.setenv("DASL_DATABASE_URL", url)
+    [database] = [each for each in local_storage.run_checks() if each.name == "database"]
+    assert (database.state, database.remedy) == ("ok", "")
+    assert database.message.endswith("has no tables yet; `dasl serve` creates them")
+
+
+@pytest.mark.parametrize(
+    ("url", "expected"),
+    [
+        ("http://127.0.0.1:8000", "`dasl serve` prints a token"),
+        ("https://dasl.example.org", "Ask your administrator for a new token"),
+    ],
+)
+def test_refused_token_says_where_another_one_comes_from(url: str, expected: str) -> None:
+    def refuse(_: httpx.Request) -> httpx.Response:
+        return httpx.Response(401, json={"detail": "The token was revoked"})
+
+    with httpx.Client(base_url=url, transport=httpx.MockTransport(refuse)) as http:
+        for token in (None, "dasl_revoked"):
+            finding = server._token(http, Connection(url, token))
+            assert finding.state == "fail"
+            assert finding.remedy.endswith(expected)
 
 
 def test_unreachable_database_fails_without_showing_its_password(

@@ -85,4 +85,4 @@ def test_missing_torch_names_the_extra_to_install(tmp_path: Path, command: str) 
     assert done.returncode == 1
     name = command.split()[0]
     assert f"`dasl {name}` needs the core extra (torch is missing)" in done.stderr
-    assert 'pip install "dasl[core]"' in done.stderr
+    assert 'pip install ".[core]"' in done.stderr

@@ -7,19 +7,23 @@ from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
+import httpx
 import pytest
 
+from service.client.config import Connection
 from service.client.errors import (
     ApiError,
     ConnectionFailed,
     DaslError,
     DatasetFailed,
     JobFailed,
+    ModelRunFailed,
     PreparationFailed,
     PreviewFailed,
     StaleAttempt,
     StoreUnreachable,
 )
+from service.client.transport import Transport
 
 PROBLEM = {
     "type": "about:blank",
@@ -34,6 +38,9 @@ ARGUMENTS: dict[type[DaslError], tuple[Any, ...]] = {
     StoreUnreachable: ("http://127.0.0.1:8333", "connection refused"),
     JobFailed: (JOB,),
     DatasetFailed: (SimpleNamespace(name="emoji", error_message="no images"),),
+    ModelRunFailed: (
+        SimpleNamespace(id="mrun_1", kind="export", error=SimpleNamespace(message="no room")),
+    ),
     PreparationFailed: (SimpleNamespace(id="prep_1", error=SimpleNamespace(message="no room")),),
     PreviewFailed: (SimpleNamespace(id="prev_1", error=SimpleNamespace(message="no images")),),
 }
@@ -52,3 +59,22 @@ def test_errors_can_be_pickled(kind: type[DaslError]) -> None:
     assert type(copy) is kind
     assert str(copy) == str(error)
     assert vars(copy) == vars(error)
+
+
+@pytest.mark.parametrize(
+    ("url", "expected"),
+    [
+        ("http://127.0.0.1:8000", "`dasl serve` prints a token."),
+        ("https://dasl.example.org", "Ask your administrator for a new token."),
+    ],
+)
+def test_refused_token_says_where_another_one_comes_from(url: str, expected: str) -> None:
+    transport = Transport(Connection(url, "dasl_revoked"), patience=0)
+    with pytest.raises(ApiError) as caught:
+        transport._raise_for(httpx.Response(401, json={"detail": "The token was revoked"}))
+    transport.close()
+    refused = caught.value
+    first, second = str(refused).splitlines()
+    assert first == "The token was revoked"
+    assert second.endswith(expected)
+    assert str(pickle.loads(pickle.dumps(refused))) == str(refused)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import time
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from threading import Thread
 from typing import Any
@@ -15,19 +17,12 @@ from typer.testing import CliRunner, Result
 from dasl_core.spec import JobSpec, SimCLR
 from service import lifecycle
 from service.cli.app import app
-from service.client import ApiError, Client, DatasetFailed, StaleAttempt, WorkerClient
+from service.client import ApiError, Client, DatasetFailed, StaleAttempt
 from service.client.models import Dataset, Event
-from service.protocol import FileEntry
-from tests.support.api_server import Service, running_service, write_files
+from service.db.models import Job
+from tests.support.api_server import Service, running_service
 from tests.support.scripted_server import answer_json, scripted
-
-SPEC: dict[str, Any] = {
-    "name": "first",
-    "dataset": "emoji",
-    "train": {"epochs": 2, "batch_size": 64},
-    "tags": {"team": "vision"},
-}
-FILES = {"backbone.safetensors": bytes(range(256)) * 5000, "model.json": b"{}", "empty.bin": b""}
+from tests.support.short_training import FILES, SPEC, train
 
 
 @pytest.fixture(scope="module")
@@ -72,44 +67,13 @@ def _json(*arguments: object, code: int = 0) -> Any:
     return json.loads(_run(*arguments, "--json", code=code).stdout)
 
 
-def _train(worker: WorkerClient) -> str:
-    """What a worker reports of a short training; the id of its final checkpoint."""
-    start = worker.start()
-    assert start.job_spec().train.batch_size == 64
-    points = [
-        {"step": step, "time": time.time(), "values": {"loss": 5.0 - step, "lr": 0.1}}
-        for step in range(3)
-    ]
-    worker.metrics(points)
-    progress = {"step": 18, "total_steps": 18, "epoch": 2, "epochs": 2, "loss": 3.0}
-    assert worker.heartbeat(progress) == "run"
-    metrics = {"knn_top1": 0.5, "recall_at_1": 0.25}
-    worker.evaluation(step=18, epoch=2, subject="backbone", metrics=metrics)
-    worker.event("note", "half way")
-    for step, final in ((9, False), (18, True)):
-        uri = f"{start.artifacts_uri}/checkpoints/{step}"
-        files = [FileEntry.model_validate(entry) for entry in write_files(uri, FILES)]
-        checkpoint = worker.checkpoint(step=step, epoch=step / 9, uri=uri, files=files, final=final)
-        again = worker.checkpoint(step=step, epoch=step / 9, uri=uri, files=files, final=final)
-        assert checkpoint == again
-    [picture] = write_files(f"{start.artifacts_uri}/pictures", {"curves.png": b"PNG"})
-    worker.artifact(
-        name="curves.png",
-        uri=f"{start.artifacts_uri}/pictures/curves.png",
-        size=3,
-        sha256=str(picture["sha256"]),
-        content_type="image/png",
-    )
-    return checkpoint
-
-
 @pytest.fixture
 def finished(service: Service, client: Client, dataset: Dataset) -> tuple[str, str]:
     """A job that has succeeded, and its final checkpoint."""
     job = client.jobs.submit(SPEC)
     worker = service.start_attempt(job.id)
     service.log(job.id, "one\ntwo\nthree\n")
-    checkpoint = _train(worker)
+    checkpoint = train(worker)
     worker.finish("succeeded")
     return job.id, checkpoint
 
@@ -219,6 +183,50 @@ def test_submit_list_show_and_cancel_commands(
     assert _run("watch", job["id"], code=1).stdout.splitlines()[-1].endswith("cancelled")
 
 
+def test_commands_take_a_name_or_a_beginning_or_last(client: Client, dataset: Dataset) -> None:
+    job = client.jobs.submit({**SPEC, "name": "birds"}).id
+    for reference in ("birds", "last", job[:29], job[4:29]):
+        assert _json("show", reference)["id"] == job
+        assert job in _run("logs", reference, "--json").stdout
+    newer = client.jobs.submit({**SPEC, "name": "cats"}).id
+    assert _json("cancel", "birds")["id"] == job
+    assert _json("update", "last", "--priority", 7)["id"] == newer
+    assert _run("download", "birds", code=1).stderr.startswith(
+        f"Error: Job {job} has no checkpoint"
+    )
+    assert _json("delete", job[:29], "--yes") == {"deleted": job}
+    assert _json("cancel", newer)["status"] == "cancelled"
+    client.jobs.submit({**SPEC, "name": "cats"}).cancel()
+    refused = _run("pause", "cats", code=1).stderr
+    assert "fits 2 jobs, newest first: job_" in refused
+    assert f"{newer} (cats, cancelled)" in refused
+
+
+def test_metrics_command(client: Client, finished: tuple[str, str]) -> None:
+    job, _ = finished
+    assert _json("metrics", job, "--name", "loss")["values"] == {"loss": [5.0, 4.0, 3.0]}
+    table = _run("metrics", job).stdout.splitlines()
+    assert table[0].split() == ["METRIC", "LAST", "SMALLEST", "LARGEST", "CURVE"]
+    assert "loss    3     3         5" in table[1]
+    lines = _run("metrics", job, "--csv", "--name", "lr", "--name", "loss").stdout.splitlines()
+    assert lines[0] == "step,time,loss,lr"
+    assert [line.split(",")[0] for line in lines[1:]] == ["0", "1", "2"]
+    assert lines[1].endswith(",5.0,0.1")
+    empty = client.jobs.submit(SPEC)
+    assert "There are no metrics" in _run("metrics", empty.id).stderr
+    assert _run("metrics", empty.id, "--csv").stdout == "step,time\n"
+    empty.cancel()
+
+
+def test_jobs_command_shows_accuracies_and_writes_csv(
+    client: Client, finished: tuple[str, str]
+) -> None:
+    rows = list(csv.DictReader(_run("jobs", "--csv").stdout.splitlines()))
+    [row] = [row for row in rows if row["ID"] == finished[0]]
+    assert (row["NAME"], row["METHOD"], row["DATA SET"]) == ("first", "simclr", "emoji")
+    assert (row["k-NN"], row["R@1"], row["TAGS"]) == ("50.0%", "25.0%", "team:vision")
+
+
 def test_update_changes_priority_name_and_tags(client: Client, dataset: Dataset) -> None:
     job = client.jobs.submit({**SPEC, "tags": {"team": "vision", "try": "1"}})
     changed = _json(
@@ -299,6 +307,8 @@ def test_validate_command(client: Client, dataset: Dataset, spec_file: Path) -> 
     text = _run("validate", spec_file).stdout
     chosen_at_the_start = {"cpus_per_worker: auto", "gpus_per_worker: auto"}
     assert {line.strip() for line in text.splitlines() if "auto" in line} == chosen_at_the_start
+    assert "training images" in text
+    assert "held-out images" in text
     assert "total steps" in text
 
 
@@ -327,6 +337,11 @@ def test_job_from_submit_to_download(
 
     metrics = client.jobs.metrics(job_id, name="loss", max_points=10)
     assert metrics.values == {"loss": [5.0, 4.0, 3.0]}
+    second = metrics.step[1]
+    part = client.jobs.metrics(job_id, name="loss", from_step=second, to_step=second)
+    assert part.values == {"loss": [4.0]}
+    several = client.metrics([job_id], ["loss"], to_step=second)
+    assert several[job_id].values == {"loss": [5.0, 4.0]}
     assert [attempt.state for attempt in client.jobs.attempts(job_id)] == ["succeeded"]
     sequence = [event.seq for event in client.jobs.events(job_id, page_size=2)]
     assert sequence == list(range(1, len(sequence) + 1))
@@ -340,6 +355,18 @@ def test_job_from_submit_to_download(
     assert "curves.png" in _run("artifacts", job_id, "-o", tmp_path / "pictures").stdout
     assert (tmp_path / "pictures" / "curves.png").read_bytes() == b"PNG"
     assert _json("artifacts", job_id)[0]["content_type"] == "image/png"
+
+
+def test_removal_of_files_by_retention_is_said(
+    service: Service, client: Client, finished: tuple[str, str]
+) -> None:
+    job_id, _ = finished
+    assert "Retention" not in _run("artifacts", job_id).stderr
+    with service.database.write() as session:
+        session.get_one(Job, job_id).artifacts_removed_at = datetime(2026, 1, 2, 3, 4, tzinfo=UTC)
+    assert "Retention removed this job's files on 2026-01-02 03:04 UTC." in (
+        _run("artifacts", job_id).stderr
+    )
 
 
 def test_interrupted_download_is_resumed(
@@ -435,7 +462,7 @@ def test_submit_and_watch(
             assert time.monotonic() < deadline
             time.sleep(0.02)
         worker = service.start_attempt(found[0].id)
-        _train(worker)
+        train(worker)
         worker.finish("succeeded")
 
     thread = Thread(target=work)
@@ -577,9 +604,15 @@ def test_delete_asks_and_removes_jobs_checkpoints_and_data_sets(
     refused = _run("delete", job, code=2)
     assert "add --yes" in refused.stderr
     assert client.jobs.get(job).id == job
+    assert "add --yes" in _run("delete", "--only-checkpoints", job, code=2).stderr
     other = next(each.id for each in client.jobs.checkpoints(job) if each.id != checkpoint)
     assert _json("delete", other, "--yes") == {"deleted": other}
-    assert f"Deleted job {client.jobs.get(job).name}" in _run("delete", job, "--yes").stdout
+    none = {"job": job, "deleted": 0, "bytes": 0}
+    assert _json("delete", "--only-checkpoints", job, "--yes") == none
+    name = "to be deleted"
+    client.jobs.update(job, name=name)
+    assert f"Deleted job {name} ({job})" in _run("delete", name, "--yes").stdout
+    assert "No data set" in _run("delete", name, "--yes", code=1).stderr
     assert "404" not in _run("delete", job, "--yes", code=1).stdout
     with pytest.raises(ApiError) as gone:
         client.jobs.delete(job)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from service.client.sse import ServerSentEvent, parse
+from service.client.models import ServerSentEvent
+from service.client.sse import parse
 
 STREAM = (
     b": hello\r\n\r\n"

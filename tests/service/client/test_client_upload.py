@@ -8,6 +8,7 @@ import random
 import tarfile
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -154,8 +155,28 @@ def test_uploaded_folder_becomes_ready_with_its_classes(
     again = CliRunner().invoke(app, ["datasets", "add", str(folder), "--upload"])
     assert again.exit_code == 1
     assert "exists" in again.stderr
-    removed = CliRunner().invoke(app, ["datasets", "rm", "birds"])
+    removed = CliRunner().invoke(app, ["datasets", "rm", "birds", "--yes"])
     assert "The upload is removed" in removed.stdout
+
+
+def test_removal_of_an_upload_asks_first(
+    client: Client, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    uploaded = client.datasets.upload(folder, "birds")
+    remove = ["datasets", "rm", "birds"]
+    refused = CliRunner().invoke(app, remove)
+    assert refused.exit_code == 2
+    assert "add --yes" in refused.stderr
+    terminal = SimpleNamespace(stdin=SimpleNamespace(isatty=lambda: True))
+    monkeypatch.setattr("service.cli.inputs.sys", terminal)
+    declined = CliRunner().invoke(app, remove, input="n\n")
+    assert declined.exit_code == 1
+    assert "of which the server has no other copy? [y/N]" in declined.stderr
+    assert client.datasets.get("birds").id == uploaded.id
+    confirmed = CliRunner().invoke(app, remove, input="y\n")
+    assert "The upload is removed" in confirmed.stdout
+    client.datasets.add(str(folder), "birds")
+    assert CliRunner().invoke(app, remove).exit_code == 0, "a registered folder stays"
 
 
 class Interrupted(Exception):

@@ -53,3 +53,25 @@ def test_options_of_the_source_are_shown(capsys: pytest.CaptureFixture[str]) -> 
         "image column img",
         "label column kind",
     ]
+
+
+@pytest.mark.parametrize(
+    ("report", "expected"),
+    [
+        ({"num_ignored": 0}, []),
+        ({"num_ignored": 1}, ["Ignored 1 file without the ending of an image."]),
+        (
+            {"num_ignored": 1203, "ignored_endings": {"": 1, ".heics": 1200, ".mp4": 2}},
+            [
+                "Ignored 1,203 files without the ending of an image: 1200 .heics, 2 .mp4, 1 without an ending."
+            ],
+        ),
+    ],
+)
+def test_endings_of_ignored_files_are_shown(
+    capsys: pytest.CaptureFixture[str], report: dict[str, object], expected: list[str]
+) -> None:
+    content = {"id": "ds_1", "name": "birds", "state": "ready", "report": report}
+    print_dataset(Dataset.model_validate(content), as_json=False)
+    lines = capsys.readouterr().out.splitlines()
+    assert [line for line in lines if line.startswith("Ignored")] == expected

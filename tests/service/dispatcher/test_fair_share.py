@@ -104,7 +104,9 @@ def test_oldest_job_of_a_token_comes_first_after_a_day() -> None:
 
     assert order(0)[1:] == order(24)[1:] == ["1", "7"]
     assert order(24.1) == ["1", "324.1", "7"]
-    assert order(25, oldest="2") == ["325", "2", "7"], "the turn of the next job begins anew"
+    assert order(25, oldest="2") == ["325", "2", "7"], (
+        "the turn of the next job starts from the beginning"
+    )
 
 
 @given(st.floats(0, 1e9), st.floats(0, 1e4), st.floats(0, 1e4))

@@ -1,0 +1,54 @@
+"""Every view for everybody: axe finds nothing serious, light, dark and on a phone."""
+
+from __future__ import annotations
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+
+from tests.support.busy_service import BusyService
+from tests.web.conftest import DESKTOP, PHONE, Watched
+
+VIEWS = {
+    "jobs": "baseline",
+    "jobs/{baseline}": "Loss",
+    "jobs/{collapsed}/settings": "augment",
+    "jobs/{with-dar}/checkpoints": "final",
+    "jobs/{failed}/log": "INFO",
+    "compare?jobs={baseline},{with-dar}": "Newest evaluation",
+    "submit": "What will run",
+    "datasets": "birds",
+    "compare?jobs={baseline},{with-dar},{paused}&by=study": "Newest evaluation",
+    "jobs/{with-dar}/pictures?at=600": "Nearest neighbors",
+    "jobs/{baseline}/checkpoints": "The model at work",
+    "experiments": "regularizers",
+    "experiments/{regularizers}": "too few seeds to say",
+    "queue": "queued",
+    "cluster": "Storage",
+}
+
+
+@pytest.mark.injects
+@pytest.mark.parametrize(
+    "opened",
+    [("light", DESKTOP), ("dark", DESKTOP), ("light", PHONE)],
+    indirect=True,
+    ids=["light", "dark", "phone"],
+)
+def test_axe_finds_nothing_serious_and_nothing_is_cut_off(
+    opened: Watched, busy: BusyService
+) -> None:
+    axe, found = Axe(), []
+    for path, text in VIEWS.items():
+        for name, job in busy.jobs.items():
+            path = path.replace(f"{{{name}}}", job)
+        page = opened.open(path)
+        page.get_by_text(text).first.wait_for()
+        results = axe.run(page, options={"resultTypes": ["violations"]})
+        found += [
+            f"{path}: {each['id']}: {each['nodes'][0]['html']} {each['nodes'][0]['any'][:1]}"
+            for each in results.response["violations"]
+            if each["impact"] in ("serious", "critical")
+        ]
+        width = page.evaluate("document.documentElement.scrollWidth - innerWidth")
+        assert width <= 0, f"{path} is {width} pixels too wide"
+    assert found == []

@@ -1,0 +1,172 @@
+"""Experiments on the page, and jobs compared in groups."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import expect
+
+from service.client.errors import ApiError
+from tests.support.busy_service import BusyService
+from tests.web.conftest import PHONE, Watched
+
+
+def test_experiment_shows_sentences_jobs_and_differences(
+    opened: Watched, busy: BusyService
+) -> None:
+    page = opened.open("experiments")
+    row = page.get_by_role("region", name="Experiments").get_by_role("row").nth(1)
+    expect(row).to_contain_text("6 of 9")
+    expect(row).to_contain_text("plain, dar, sec")
+    row.get_by_role("link", name="regularizers").click()
+    experiment = busy.client.experiments.get(busy.jobs["regularizers"])
+    for sentence in experiment.results.sentences:
+        expect(page.get_by_text(sentence)).to_be_visible()
+    variants = page.get_by_role("region", name="Variants")
+    dar = variants.get_by_role("row").filter(has_text="dar")
+    (found,) = [each for each in experiment.results.metrics[0].variants if each.variant == "dar"]
+    assert found.summary is not None
+    assert found.difference is not None
+    expect(dar).to_contain_text(f"{found.summary.mean * 100:.2f} %")
+    expect(dar).to_contain_text(f"+{found.difference.mean * 100:.2f}")
+    expect(dar).to_contain_text("too few seeds")
+    curve = page.get_by_role("img", name="k-NN top-1:")
+    expect(curve).to_have_accessible_name(re.compile(r"plain 0\.\d+, dar 0\.\d+, sec 0\.\d+"))
+    page.get_by_label("Metric").select_option(label="effective rank")
+    assert "metric=effective_rank" in page.url
+    jobs = page.get_by_role("region", name="Jobs by variant and seed")
+    jobs.get_by_role("row").filter(has_text="dar").get_by_role("link").first.click()
+    expect(page).to_have_url(re.compile("/jobs/job_"))
+    expect(page.get_by_text("seed 0", exact=True)).to_be_visible()
+    page.locator(".figures").get_by_role("link", name="dar").click()
+    expect(page.get_by_role("heading", name="regularizers", level=1)).to_be_visible()
+
+
+def test_results_are_saved(opened: Watched, busy: BusyService, tmp_path: Path) -> None:
+    page = opened.open(f"experiments/{busy.jobs['regularizers']}")
+    for title, name, begin in (
+        ("CSV", "regularizers.csv", "metric,"),
+        ("Markdown", "regularizers.md", "|"),
+    ):
+        with page.expect_download() as download:
+            page.get_by_role("link", name=title).click()
+        assert download.value.suggested_filename == name
+        download.value.save_as(tmp_path / name)
+        assert begin in (tmp_path / name).read_text()
+
+
+def test_jobs_of_an_experiment_are_listed_and_compared(opened: Watched, busy: BusyService) -> None:
+    page = opened.open(f"experiments/{busy.jobs['regularizers']}")
+    page.get_by_role("link", name="Its jobs").click()
+    expect(page.get_by_role("status").filter(has_text="9 jobs")).to_be_visible()
+    page.get_by_role("button", name="Remove the filter by experiment").click()
+    expect(page.get_by_role("link", name="with-dar")).to_be_visible()
+    page.goto(f"{opened.origin}/#/experiments/{busy.jobs['regularizers']}")
+    page.get_by_role("link", name="Compare", exact=True).click()
+    figures = page.get_by_role("region", name="Newest evaluation")
+    expect(figures.get_by_role("columnheader").nth(1)).to_have_text("plain (3)")
+    expect(page.get_by_role("img", name="k-NN top-1:")).to_have_accessible_name(
+        re.compile(r"plain 0\.\d+, dar 0\.\d+, sec 0\.\d+$")
+    )
+
+
+def test_jobs_are_compared_in_one_request_and_grouped_by_a_tag(
+    opened: Watched, busy: BusyService
+) -> None:
+    ids = ",".join(busy.jobs[name] for name in ("baseline", "with-dar", "paused"))
+    asked: list[str] = []
+    opened.page.on("request", lambda request: asked.append(request.url))
+    page = opened.open(f"compare?jobs={ids}")
+    loss = page.get_by_role("img", name="loss:")
+    expect(loss).to_have_accessible_name(re.compile(r"baseline \d.*with-dar \d.*paused \d"))
+    assert sum("/metrics" in url for url in asked) == 1
+    page.get_by_label("Group by").select_option("study")
+    expect(loss).to_have_accessible_name(re.compile(r"^loss: dar \d\.\d+, none \d\.\d+$"))
+    last = [
+        busy.client.jobs.metrics(busy.jobs[name], name="loss").values["loss"][-1] or 0.0
+        for name in ("baseline", "with-dar")
+    ]
+    expect(loss).to_have_accessible_name(re.compile(f"dar {sum(last) / 2:.4g}".rstrip("0")))
+
+
+def test_best_value_is_marked_only_beyond_chance(opened: Watched, busy: BusyService) -> None:
+    """Of 64 held-out images, differences of 17 points may be chance."""
+    knn = {"compared-0": 0.40, "compared-1": 0.46, "compared-2": 0.90}
+    for name, value in knn.items():
+        worker = busy.service.start_attempt(busy.submit(name))
+        worker.start()
+        worker.evaluation(step=0, epoch=0, subject="raw", metrics={"knn_top1": 0.3})
+        metrics = {"knn_top1": value, "recall_at_1": 0.5 + value / 10, "nmi": value}
+        worker.evaluation(step=8, epoch=1, subject="backbone", metrics=metrics)
+        worker.finish("failed", {"type": "Test", "message": "It ends."}, retryable=False)
+    first, second, third = (busy.jobs[name] for name in knn)
+    page = opened.open(f"compare?jobs={first},{second}")
+    figures = page.get_by_role("region", name="Newest evaluation")
+    row = figures.get_by_role("row")
+    expect(row.filter(has_text="held-out images")).to_have_text("held-out images6464")
+    expect(row.filter(has_text="k-NN top-1, raw pixels")).to_have_text(
+        "k-NN top-1, raw pixels30.0 %30.0 %"
+    )
+    expect(row.filter(has_text="46.0 %")).to_have_text("k-NN top-140.0 %46.0 %")
+    marked = figures.locator("td.best")
+    expect(marked).to_have_text(["0.46"])  # NMI is no share of images
+    remarks = page.locator(".remarks li")
+    remark = "k-NN top-1: differences below 17.5 points may be chance (64 held-out images)."
+    expect(remarks.filter(has_text="k-NN")).to_have_text(remark)
+    expect(remarks.filter(has_text="R@1")).to_contain_text("differences below 17.6 points")
+    expect(remarks.filter(has_text="Another seed")).to_be_visible()
+    page = opened.open(f"compare?jobs={second},{third}")
+    expect(marked).to_have_text(["90.0 %", "0.9"])
+    expect(remarks.filter(has_text="k-NN")).to_have_count(0)
+    expect(remarks.filter(has_text="R@1")).to_have_count(1)
+
+
+@pytest.mark.parametrize("opened", [("light", PHONE)], indirect=True)
+def test_two_jobs_are_compared_on_a_phone(opened: Watched, busy: BusyService) -> None:
+    ids = f"{busy.jobs['baseline']},{busy.jobs['with-dar']}"
+    page = opened.open(f"compare?jobs={ids}")
+    for name in ("Newest evaluation", "Settings that differ"):
+        table = page.get_by_role("region", name=name)
+        second = table.get_by_role("columnheader").nth(2)
+        expect(second).to_contain_text("with-dar")
+        box = second.bounding_box()
+        assert box is not None
+        assert box["x"] + box["width"] <= PHONE[0], name
+
+
+def test_jobs_of_different_images_have_no_best(opened: Watched, busy: BusyService) -> None:
+    """Half of the images are held out, not a tenth."""
+    other = busy.running("half", evaluate={"holdout": {"fraction": 0.5}})
+    other.finish("failed", {"type": "Test", "message": "It ends."}, retryable=False)
+    ids = f"{busy.jobs['baseline']},{busy.jobs['half']}"
+    page = opened.open(f"compare?jobs={ids}")
+    figures = page.get_by_role("region", name="Newest evaluation")
+    expect(figures.get_by_role("row").filter(has_text="held-out images")).to_have_text(
+        "held-out images64320"
+    )
+    expect(page.locator(".remarks")).to_contain_text("evaluated on different numbers of images")
+    expect(figures.locator("td.best")).to_have_count(0)
+
+
+def test_experiment_is_cancelled_and_deleted_with_its_jobs(
+    opened: Watched, busy: BusyService
+) -> None:
+    request = {
+        "name": "useless",
+        "spec": {"dataset": "birds"},
+        "variants": {"one": {}},
+        "seeds": [0, 1],
+    }
+    experiment = busy.client.experiments.submit(request)
+    page = opened.open(f"experiments/{experiment.id}")
+    page.get_by_role("button", name="Cancel").click()
+    expect(page.locator(".title-line .chip")).to_have_text("done")
+    page.get_by_role("button", name="Delete").click()
+    page.get_by_role("dialog").get_by_role("button", name="Delete with its jobs").click()
+    expect(page.get_by_role("heading", name="Experiments", level=1)).to_be_visible()
+    job = experiment.jobs[0].id
+    assert job is not None
+    with pytest.raises(ApiError):
+        busy.client.jobs.get(job)

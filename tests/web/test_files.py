@@ -1,0 +1,143 @@
+"""How the page's files are served, and that the vendored ones are those that were published."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from pathlib import Path
+
+import pytest
+from fastapi.testclient import TestClient
+
+from service.server.app import create_app
+from service.settings import Settings
+from service.web.endpoints import ROOT, page
+
+VENDOR = ROOT / "vendor"
+DOCS = Path(__file__).parents[2] / "docs"
+
+
+@pytest.fixture
+def client() -> TestClient:
+    return TestClient(create_app(Settings(home=Path("/nowhere"))))
+
+
+def test_vendored_files_have_their_published_hashes() -> None:
+    lines = (VENDOR / "SHA256SUMS").read_text().splitlines()
+    listed = {name: sha for sha, name in (line.split("  ") for line in lines)}
+    files = {path.name for path in VENDOR.iterdir()} - {"SHA256SUMS", "README.md"}
+    assert files == set(listed)
+    for name, sha in listed.items():
+        assert hashlib.sha256((VENDOR / name).read_bytes()).hexdigest() == sha, name
+
+
+def test_vendored_files_are_described() -> None:
+    described = (VENDOR / "README.md").read_text()
+    for path in VENDOR.iterdir():
+        if path.suffix in (".js", ".css"):
+            assert f"`{path.name}`" in described
+
+
+def test_document_allows_only_its_own_origin(client: TestClient) -> None:
+    answer = client.get("/")
+    assert answer.status_code == 200
+    policy = answer.headers["Content-Security-Policy"]
+    assert "default-src 'self'" in policy
+    assert "frame-ancestors 'none'" in policy
+    assert "unsafe" not in policy
+    assert answer.headers["X-Content-Type-Options"] == "nosniff"
+    assert answer.headers["Referrer-Policy"] == "same-origin"
+    assert "{{" not in answer.text
+    # Neither a script nor a style in the document, nor anything of another host.
+    assert re.findall(r"<script(?![^>]* src=)|<style|style=|https?://", answer.text) == []
+
+
+def test_every_file_that_the_document_names_is_served_for_good(client: TestClient) -> None:
+    for name in set(re.findall(r'(?:href|src)="([^"]+)"', client.get("/").text)):
+        answer = client.get(f"/{name}")
+        assert answer.status_code == 200, name
+        assert "immutable" in answer.headers["Cache-Control"]
+        assert answer.headers["X-Content-Type-Options"] == "nosniff"
+
+
+def test_every_import_of_a_module_is_served() -> None:
+    files = page().files
+    for name, file in files.items():
+        if not name.startswith("js/"):
+            continue
+        imports = re.findall(r'(?:from|import\()\s*"(\.[^"]+)"', file.content.decode())
+        for imported in imports:
+            path = (ROOT / name).parent.joinpath(imported).resolve().relative_to(ROOT.resolve())
+            assert str(path) in files, f"{name} imports {imported}"
+
+
+def test_modules_are_served_without_comments_and_with_their_lines() -> None:
+    for name, file in page().files.items():
+        source, served = (ROOT / name).read_text(), file.content.decode()
+        if not name.startswith("js/"):
+            assert served == source
+            continue
+        assert served.count("\n") == source.count("\n"), name
+        rest = re.sub(r"^ *(//.*|/\*\*.*\*/| ?\*.*|/\*\*)$", "", source, flags=re.MULTILINE)
+        assert [line for line in served.splitlines() if line] == [
+            line for line in rest.splitlines() if line
+        ], name
+
+
+def test_page_listens_to_every_type_of_event() -> None:
+    documented = re.search(
+        r"### Event types\n(.*?)\n\n`dasl train`", (DOCS / "api.md").read_text(), re.DOTALL
+    )
+    assert documented
+    rows = re.findall(r"^\| ((?:`[a-z_-]+`(?:, )?)+) \|", documented[1], re.MULTILINE)
+    types = {name for row in rows for name in re.findall(r"`([a-z_-]+)`", row)}
+    listed = re.search(r"const TYPES = `([^`]+)`", (ROOT / "js/core/events.js").read_text())
+    assert listed
+    assert types == set(listed[1].split())
+    assert len(types) > 30
+
+
+def test_browser_that_has_the_document_gets_304(client: TestClient) -> None:
+    tag = client.get("/").headers["ETag"]
+    answer = client.get("/", headers={"If-None-Match": tag})
+    assert (answer.status_code, answer.content) == (304, b"")
+
+
+def test_file_of_another_version_is_not_kept(client: TestClient) -> None:
+    answer = client.get("/page/0123/app.css")
+    assert answer.status_code == 200
+    assert answer.headers["Cache-Control"] == "no-cache"
+
+
+@pytest.mark.parametrize(
+    "name", ["endpoints.py", "vendor/SHA256SUMS", "../settings.py", "index.html"]
+)
+def test_nothing_else_is_served(client: TestClient, name: str) -> None:
+    assert client.get(f"/page/{page().version}/{name}").status_code == 404
+
+
+def test_files_are_compressed_only_where_accepted(client: TestClient) -> None:
+    path = f"/page/{page().version}/app.css"
+    plain = client.get(path, headers={"Accept-Encoding": "identity"})
+    packed = client.get(path, headers={"Accept-Encoding": "gzip"})
+    assert "Content-Encoding" not in plain.headers
+    assert packed.headers["Content-Encoding"] == "gzip"
+    assert packed.text == plain.text
+
+
+def test_page_is_small(client: TestClient) -> None:
+    """What a visit loads at once; and all that it may load later, but the library for YAML."""
+    files = page().files
+    named = set(re.findall(r'(?:href|src)="page/\w+/([^"]+)"', client.get("/").text))
+    assert sum(len(files[name].compressed) for name in named) < 100_000
+    later = files.keys() - named
+    assert sum(len(files[name].compressed) for name in later if "yaml" not in name) < 45_000
+
+
+def test_modules_that_a_view_imports_are_named_by_the_document(client: TestClient) -> None:
+    named = set(re.findall(r'(?:href|src)="page/\w+/([^"]+)"', client.get("/").text))
+    for name in named:
+        for imported in re.findall(r'from\s*"(\.[^"]+)"', page().files[name].content.decode()):
+            path = (ROOT / name).parent.joinpath(imported).resolve().relative_to(ROOT.resolve())
+            assert str(path) in named, f"{name} imports {imported}"
+    assert "js/pictures/map.js" not in named

@@ -1,0 +1,330 @@
+"""What a person does on the page."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from playwright.sync_api import expect
+
+from tests.support.busy_service import BusyService
+from tests.web.conftest import Watched, log_in
+
+
+def test_wrong_token_is_refused_in_words(stranger: Watched) -> None:
+    stranger.refused = {401}
+    page = stranger.page
+    page.goto(stranger.origin)
+    page.get_by_label("Token").fill("dasl_wrong")
+    page.get_by_role("button", name="Log in").click()
+    expect(page.get_by_role("alert")).to_contain_text("token")
+
+
+def test_log_in_and_out(stranger: Watched, busy: BusyService) -> None:
+    page = stranger.page
+    log_in(page, busy.service.url, busy.service.token)
+    # The secret is nowhere that scripts can read.
+    kept = page.evaluate(
+        "JSON.stringify(localStorage) + JSON.stringify(sessionStorage) + document.cookie"
+    )
+    assert busy.service.token not in kept
+    page.reload()
+    expect(page.get_by_role("heading", name="Jobs", level=1)).to_be_visible()
+    page.get_by_role("button", name="Session").click()
+    page.get_by_role("button", name="Log out").click()
+    expect(page.get_by_label("Token")).to_be_visible()
+
+
+def test_login_code_opens_a_session_and_leaves_the_address(
+    stranger: Watched, busy: BusyService
+) -> None:
+    code = busy.client._transport.json("POST", "/v1/session/codes", body={})["code"]
+    page = stranger.page
+    page.goto(f"{stranger.origin}/#login={code}")
+    expect(page.get_by_role("heading", name="Jobs", level=1)).to_be_visible()
+    assert code not in page.url
+
+
+def test_policy_blocks_inline_scripts(opened: Watched) -> None:
+    page = opened.open("jobs")
+    page.evaluate(
+        "const s = document.createElement('script'); s.textContent = 'window.hacked = true'; document.body.append(s)"
+    )
+    assert page.evaluate("window.hacked") is None
+    opened.problems = [each for each in opened.problems if "Content Security Policy" not in each]
+
+
+def test_jobs_are_listed_and_filtered(opened: Watched) -> None:
+    page = opened.open("jobs")
+    rows = page.get_by_role("table", name="Jobs").get_by_role("row")
+    expect(rows.filter(has_text="baseline")).to_contain_text("healthy")
+    page.get_by_role("button", name="Failed").click()
+    expect(rows.filter(has_text="baseline")).to_have_count(0)
+    expect(rows.filter(has_text="failed")).not_to_have_count(0)
+    assert "status=failed" in page.url
+    # The link reopens the view.
+    page.reload()
+    expect(page.get_by_role("button", name="Failed")).to_have_attribute("aria-pressed", "true")
+    expect(rows.filter(has_text="baseline")).to_have_count(0)
+
+
+def test_first_key_of_a_visit_opens_no_view(opened: Watched) -> None:
+    """`g` and a letter within 1.5 s open a view; a visit begins without a `g`."""
+    page = opened.open("cluster")
+    page.evaluate(
+        """() => {
+            performance.now = () => 300;
+            dispatchEvent(new KeyboardEvent("keydown", { key: "j", bubbles: true }));
+        }"""
+    )
+    expect(page.get_by_role("heading", name="Cluster", level=1)).to_be_visible()
+    assert page.url.endswith("#/cluster")
+
+
+def test_rows_are_chosen_and_opened_by_keys(opened: Watched) -> None:
+    page = opened.open("jobs")
+    page.get_by_role("link", name="baseline").wait_for()
+    page.keyboard.press("j")
+    page.keyboard.press("x")
+    expect(page.get_by_role("toolbar", name="Selected jobs")).to_contain_text("1 selected")
+    page.keyboard.press("Escape")
+    expect(page.get_by_role("toolbar", name="Selected jobs")).to_have_count(0)
+    page.keyboard.press("Enter")
+    expect(page).to_have_url(re.compile("/jobs/job_"))
+    page.keyboard.press("g")
+    page.keyboard.press("c")
+    expect(page.get_by_role("heading", name="Cluster", level=1)).to_be_visible()
+    page.keyboard.press("?")
+    expect(page.get_by_role("dialog", name="Keyboard shortcuts")).to_be_visible()
+
+
+def test_job_shows_verdict_curves_and_baselines(opened: Watched, busy: BusyService) -> None:
+    page = opened.open(f"jobs/{busy.jobs['baseline']}")
+    expect(page.get_by_text("raw pixels have 22.1 %")).to_be_visible()
+    expect(page.get_by_role("img", name="Loss:")).to_be_visible()
+    expect(page.get_by_role("img", name="k-NN and linear accuracy:")).to_have_accessible_name(
+        # The newest value, and the baselines.
+        re.compile(r"k-NN top-1 0\.\d+, raw pixels 0.221, untrained 0.286")
+    )
+
+
+def test_drag_zooms_all_curves_and_the_link_keeps_it(opened: Watched, busy: BusyService) -> None:
+    page = opened.open(f"jobs/{busy.jobs['baseline']}/curves?smooth=0.6")
+    plot = page.locator(".panel", has_text="Loss").first.locator(".u-over")
+    plot.wait_for()
+    box = plot.bounding_box()
+    assert box is not None
+    page.mouse.move(box["x"] + box["width"] * 0.25, box["y"] + 40)
+    page.mouse.down()
+    page.mouse.move(box["x"] + box["width"] * 0.75, box["y"] + 60, steps=4)
+    page.mouse.up()
+    expect(page).to_have_url(re.compile("smooth=0.6.*range="))
+    page.get_by_role("button", name="All steps").click()
+    expect(page).to_have_url(re.compile("smooth=0.6$"))
+
+
+def test_curves_are_saved_as_csv(opened: Watched, busy: BusyService, tmp_path: Path) -> None:
+    page = opened.open(f"jobs/{busy.jobs['baseline']}")
+    with page.expect_download() as download:
+        page.get_by_role("button", name="CSV").click()
+    download.value.save_as(tmp_path / "curves.csv")
+    header, first, *_ = (tmp_path / "curves.csv").read_text().splitlines()
+    assert header.startswith("step,time,")
+    assert "loss_dar" in header
+    assert first.startswith("10,")
+
+
+def test_collapse_is_an_alarm_with_its_cause(opened: Watched, busy: BusyService) -> None:
+    page = opened.open(f"jobs/{busy.jobs['collapsed']}")
+    expect(page.get_by_role("alert")).to_contain_text("Collapse: uniform output")
+    expect(page.get_by_role("alert")).to_contain_text("output entropy 11.09")
+
+
+def test_failure_says_what_to_do(opened: Watched, busy: BusyService) -> None:
+    page = opened.open(f"jobs/{busy.jobs['failed']}/attempts")
+    expect(page.get_by_role("alert")).to_contain_text("Lower train.batch_size")
+    expect(page.get_by_role("heading", name="Attempt 1")).to_be_visible()
+
+
+def test_settings_mark_what_auto_chose(opened: Watched, busy: BusyService) -> None:
+    page = opened.open(f"jobs/{busy.jobs['baseline']}/settings")
+    row = page.locator(".settings dl > div", has_text="epochs").filter(has_text="60")
+    expect(row.first).to_contain_text("set")
+    expect(
+        page.locator(".settings dt").filter(has_text=re.compile("^dataset$")).first
+    ).to_be_visible()
+    # Also where the spec does not mention it.
+    size = page.locator(".settings dl > div").filter(has_text="image_size")
+    expect(size.first).to_contain_text("auto")
+    page.get_by_label("Search settings").fill("crop_scale")
+    expect(page.locator(".settings dl > div")).not_to_have_count(0)
+
+
+def test_log_is_searched(opened: Watched, busy: BusyService) -> None:
+    page = opened.open(f"jobs/{busy.jobs['failed']}/log")
+    expect(page.get_by_label("Log", exact=True)).to_contain_text("INFO epoch 1")
+    page.get_by_label("Search the log").fill("cache")
+    expect(page.get_by_label("Log", exact=True)).to_have_text("WARNING the cache is small")
+
+
+def test_checkpoint_is_pinned_and_loaded(opened: Watched, busy: BusyService) -> None:
+    page = opened.open(f"jobs/{busy.jobs['with-dar']}/checkpoints")
+    newest = page.get_by_role("row").nth(1)
+    expect(newest).to_contain_text("final")
+    expect(newest).to_contain_text("best")
+    newest.get_by_role("button", name="Pin").click()
+    expect(newest.get_by_role("button", name="Unpin")).to_be_visible()
+    newest.get_by_role("button", name="Files").click()
+    dialog = page.get_by_role("dialog")
+    expect(dialog).to_contain_text("timm.create_model")
+    with page.expect_download() as download:
+        dialog.get_by_role("link", name="backbone.safetensors").click()
+    assert Path(download.value.path()).stat().st_size == 2000
+    dialog.get_by_role("button", name="Close").click()
+    newest.get_by_role("button", name="Unpin").click()
+    expect(newest.get_by_role("button", name="Pin: keep")).to_be_visible()
+
+
+def test_pictures_are_shown(opened: Watched, busy: BusyService) -> None:
+    page = opened.open(f"jobs/{busy.jobs['baseline']}/files")
+    picture = page.get_by_role("img", name="curves")
+    expect(picture).to_have_js_property("naturalWidth", 420)
+
+
+def test_jobs_are_compared(opened: Watched, busy: BusyService) -> None:
+    page = opened.open("jobs")
+    page.get_by_label("Select baseline").check()
+    page.get_by_label("Select with-dar").check()
+    page.get_by_role("toolbar", name="Selected jobs").get_by_role("link", name="Compare").click()
+    differing = page.get_by_role("region", name="Settings that differ")
+    expect(differing.get_by_role("row").filter(has_text="dar.weight")).to_contain_text("0.5")
+    expect(page.get_by_role("region", name="Newest evaluation")).to_contain_text("k-NN top-1")
+    expect(page.get_by_role("img", name="loss:")).to_be_visible()
+
+
+def test_job_is_paused_resumed_and_cancelled(opened: Watched, busy: BusyService) -> None:
+    worker = busy.running("to-pause", 0.2)
+    job = busy.jobs["to-pause"]
+    page = opened.open(f"jobs/{job}")
+    page.get_by_role("button", name="Pause").click()
+    expect(page.locator(".title-line .chip")).to_have_text("pausing")
+    worker.finish("paused")
+    page.get_by_role("button", name="Resume").click()
+    expect(page.locator(".title-line .chip")).to_have_text("queued")
+    page.get_by_role("button", name="Cancel").click()
+    page.get_by_role("dialog").get_by_role("button", name="Cancel").click()
+    expect(page.locator(".title-line .chip")).to_have_text("cancelled")
+    assert busy.client.jobs.get(job).status == "cancelled"
+
+
+def test_several_jobs_are_deleted_after_a_question(opened: Watched, busy: BusyService) -> None:
+    for name in ("useless-a", "useless-b"):
+        busy.client.jobs.cancel(busy.submit(name))
+    page = opened.open("jobs?status=cancelled")
+    page.get_by_label("Select useless-a").check()
+    page.get_by_label("Select useless-b").check()
+    page.get_by_role("button", name="Delete").click()
+    page.get_by_role("dialog").get_by_role("button", name="Keep").click()
+    expect(page.get_by_label("Select useless-a")).to_be_visible()
+    page.get_by_role("button", name="Delete").click()
+    page.get_by_role("dialog").get_by_role("button", name="Delete 2 jobs").click()
+    expect(page.get_by_label("Select useless-a")).to_have_count(0)
+    expect(page.get_by_label("Select useless-b")).to_have_count(0)
+
+
+def test_name_tags_and_priority_are_edited(opened: Watched, busy: BusyService) -> None:
+    job = busy.submit("to-edit")
+    page = opened.open(f"jobs/{job}")
+    page.get_by_role("button", name="Edit").click()
+    dialog = page.get_by_role("dialog")
+    dialog.get_by_label("Name").fill("edited")
+    dialog.get_by_label("Tags").fill("run: 7")
+    dialog.get_by_label("Priority").fill("3")
+    dialog.get_by_role("button", name="Save").click()
+    expect(page.get_by_role("heading", name="edited", level=1)).to_be_visible()
+    changed = busy.client.jobs.get(job)
+    assert (changed.name, changed.tags, changed.priority) == ("edited", {"run": "7"}, 3)
+    busy.client.jobs.cancel(job)
+
+
+def test_queue_says_why_and_when(opened: Watched) -> None:
+    page = opened.open("queue")
+    row = page.get_by_role("row").filter(has_text="queued-next")
+    expect(row).to_contain_text("CPU")
+
+
+def test_cluster_shows_nodes_storage_and_use(opened: Watched) -> None:
+    page = opened.open("cluster")
+    expect(page.get_by_role("region", name="Nodes")).to_contain_text("trainer-1")
+    expect(page.get_by_role("heading", name="Storage")).to_be_visible()
+    expect(page.get_by_role("heading", name="Use of the cluster")).to_be_visible()
+
+
+def test_form_shows_the_servers_validation_at_the_field(opened: Watched, busy: BusyService) -> None:
+    opened.refused = {422}
+    page = opened.open("submit?dataset=birds")
+    page.get_by_label("epochs").first.fill("0")
+    problem = page.locator(".field", has=page.get_by_label("epochs")).get_by_role("alert")
+    expect(problem.first).to_contain_text("1")
+    expect(page.get_by_role("button", name="Submit")).to_be_disabled()
+    page.get_by_label("epochs").first.fill("7")
+    page.get_by_label("name", exact=True).fill("by-form")
+    expect(page.get_by_role("button", name="Submit")).to_be_enabled()
+    page.get_by_role("button", name="Submit").click()
+    expect(page.get_by_role("heading", name="by-form", level=1)).to_be_visible()
+    (job,) = [each for each in busy.client.jobs.list() if each.name == "by-form"]
+    assert job.spec["train"] == {"epochs": 7}
+    busy.client.jobs.cancel(job.id)
+
+
+def test_spec_is_edited_as_yaml(opened: Watched) -> None:
+    page = opened.open("submit?dataset=birds")
+    page.get_by_role("button", name="YAML").click()
+    page.get_by_label("Settings as YAML").fill("dataset: birds\ntrain: {epochs: 9}\n")
+    page.get_by_role("button", name="Form").click()
+    expect(page.get_by_label("epochs").first).to_have_value("9")
+
+
+def test_clone_sends_only_what_was_changed(opened: Watched, busy: BusyService) -> None:
+    page = opened.open(f"submit?clone={busy.jobs['with-dar']}")
+    page.get_by_label("epochs").first.fill("80")
+    page.get_by_role("button", name="Submit").click()
+    expect(page).to_have_url(re.compile("/jobs/job_"))
+    clone = next(iter(busy.client.jobs.list()))
+    assert clone.spec["train"]["epochs"] == 80
+    assert clone.spec["dar"]["weight"] == 0.5
+    assert clone.start_checkpoint_id is not None
+    busy.client.jobs.cancel(clone.id)
+
+
+def test_data_set_shows_what_was_skipped_and_why(opened: Watched, busy: BusyService) -> None:
+    opened.refused = {404}  # This data set was ingested without a contact sheet.
+    page = opened.open(f"datasets/{busy.dataset}")
+    expect(page.get_by_text("is empty")).to_be_visible()
+    expect(page.get_by_role("region", name="Versions")).to_contain_text("640")
+    page.get_by_role("button", name="Draw").click()
+    expect(page.get_by_text("Waits for its turn")).to_be_visible()
+
+
+def test_data_set_is_added(opened: Watched, tmp_path: Path) -> None:
+    opened.refused = {422, 404}
+    (tmp_path / "more").mkdir()
+    page = opened.open("datasets?add=1")
+    dialog = page.get_by_role("dialog")
+    dialog.get_by_label("Name").fill("more")
+    dialog.get_by_label("Path or URI").fill("relative/folder")
+    dialog.get_by_role("button", name="Add", exact=True).click()
+    expect(dialog.get_by_role("alert")).to_contain_text("absolute")
+    dialog.get_by_label("Path or URI").fill(str(tmp_path / "more"))
+    dialog.get_by_role("button", name="Add", exact=True).click()
+    expect(page.get_by_role("heading", name="more", level=1)).to_be_visible()
+
+
+def test_page_says_that_the_service_is_away(opened: Watched) -> None:
+    page = opened.open("cluster")
+    page.get_by_role("region", name="Nodes").wait_for()
+    page.context.set_offline(True)
+    expect(page.get_by_role("alert")).to_contain_text("does not answer")
+    page.context.set_offline(False)
+    expect(page.get_by_text("does not answer")).to_have_count(0)
+    opened.problems = [each for each in opened.problems if "ERR_INTERNET_DISCONNECTED" not in each]
