@@ -7,7 +7,7 @@ STAMP := $(VENV)/.synced
 UV_VERSION := $(shell sed -n 's/^uv==\([0-9.]*\).*/\1/p' requirements/dev.lock)
 PYTEST_WORKERS ?= 2
 
-.PHONY: setup demo test test-fast test-core test-oldest compose-test serve bench lint format lock clean
+.PHONY: setup demo test test-fast test-core test-oldest compose-test serve bench docs lint format lock clean
 
 setup: $(STAMP)
 
@@ -70,6 +70,11 @@ serve: $(STAMP)
 bench: $(STAMP)
 	$(BIN)/python -m benchmarks
 
+# -W: a broken link or a page that the navigation lacks is an error.
+docs: $(STAMP)
+	$(BIN)/python -m sphinx -q -W --keep-going -c tools/site -d build/doctrees . build/site
+	@echo "build/site/index.html"
+
 lint: $(STAMP)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
@@ -80,6 +85,7 @@ format: $(STAMP)
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 	$(BIN)/python -m tools.spec_tables
+	$(BIN)/python -m tools.sync_client
 
 # One resolution: the locks of the images are subsets of the lock that the tests use.
 LOCK = $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header
