@@ -1,11 +1,14 @@
-"""Text of the estimates of a job: time, memory and disk."""
+"""Text of the estimates of jobs and experiments: time, memory and disk."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from service.cli.output import duration, size
+from service.cli.output import duration, plain, size
+
+if TYPE_CHECKING:
+    from service.client.experiment_models import ExperimentEstimate
 
 _SOURCES = {
     "earlier_job": "by the speed of {job_id}",
@@ -46,9 +49,24 @@ def facts_of(estimate: dict[str, Any]) -> Iterator[tuple[str, object]]:
     yield "image cache", f"at most {size(estimate['image_cache_bytes'])} on each machine"
 
 
+def together(estimate: ExperimentEstimate) -> str:
+    """Return number, time and disk of all jobs of an experiment in one line."""
+    if estimate.seconds is None:
+        time = "time not known before jobs like them have run"
+    else:
+        time = f"{span(plain(estimate.seconds))} one after another"
+    checkpoints = f"about {size(estimate.checkpoints_bytes)} of checkpoints"
+    return f"{estimate.jobs} jobs; {time}; {checkpoints}."
+
+
+def span(seconds: dict[str, Any] | None) -> str:
+    """Format the bounds of an expected time: `40 s to 2 min 10 s`."""
+    return "-" if seconds is None else f"{duration(seconds['low'])} to {duration(seconds['high'])}"
+
+
 def _time(estimate: dict[str, Any]) -> str | None:
     seconds = estimate["seconds"]
     if seconds is None:
         return None
     source = _SOURCES[seconds["source"]].format(job_id=seconds["job_id"])
-    return f"{duration(seconds['low'])} to {duration(seconds['high'])} ({source})"
+    return f"{span(seconds)} ({source})"

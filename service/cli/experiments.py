@@ -7,7 +7,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from service.cli.inputs import Overrides, SpecFile, Yes, connect, id_of_experiment, id_or_name
+from service.cli.estimates import span, together
+from service.cli.inputs import (
+    Overrides,
+    SpecFile,
+    Yes,
+    confirm_deletion,
+    connect,
+    id_of_experiment,
+    id_or_name,
+)
 from service.cli.output import (
     AsJson,
     fail,
@@ -20,6 +29,7 @@ from service.cli.output import (
     print_records,
     print_result,
     print_table,
+    size,
 )
 
 if TYPE_CHECKING:
@@ -33,6 +43,10 @@ ExperimentId = Annotated[
         callback=id_or_name,
         help="Id of the experiment or its beginning, its name, or `last` for your newest experiment.",
     ),
+]
+Seeds = Annotated[
+    list[int] | None,
+    typer.Option(help="Seeds in place of those of the file. Can be repeated.", min=0),
 ]
 Metric = Annotated[
     str | None,
@@ -49,6 +63,7 @@ def register(app: typer.Typer) -> None:
         help="Train variants of a spec with several seeds, and compare them.",
     )
     experiments.command()(submit)
+    experiments.command()(validate)
     experiments.command("list")(list_experiments)
     experiments.command()(show)
     experiments.command()(plot)
@@ -60,10 +75,7 @@ def register(app: typer.Typer) -> None:
 def submit(
     spec: SpecFile,
     overrides: Overrides,
-    seed: Annotated[
-        list[int] | None,
-        typer.Option(help="Seeds in place of those of the file. Can be repeated.", min=0),
-    ] = None,
+    seed: Seeds = None,
     watch: Annotated[
         bool, typer.Option("--watch", help="Wait for all jobs, and print the result.")
     ] = False,
@@ -74,13 +86,13 @@ def submit(
     as_json: AsJson = False,
 ) -> None:
     """Submit an experiment: a job for each variant and seed. --set changes the base spec."""
-    body = _read(spec, overrides)
-    if seed:
-        body["seeds"] = seed
+    body = _read(spec, overrides, seed)
     with connect() as client:
         experiment = client.experiments.submit(body, idempotency_key=idempotency_key)
     for warning in experiment.warnings:
         note(f"Warning: {warning}")
+    if experiment.estimate is not None and not as_json:
+        note(together(experiment.estimate))
     submitted = f"Submitted {len(experiment.jobs)} jobs of {experiment.name} as {experiment.id}."
     if not watch:
         remedy = f"See: dasl experiments show {experiment.id}"
@@ -90,8 +102,40 @@ def submit(
     _watch(experiment.id, as_json)
 
 
-def _read(path: Path, overrides: list[str]) -> dict[str, Any]:
-    """Read the file of an experiment, and apply the overrides to its base spec.
+def validate(
+    spec: SpecFile,
+    overrides: Overrides,
+    seed: Seeds = None,
+    as_json: AsJson = False,
+) -> None:
+    """Resolve the specs of all variants, and estimate time and disk of their jobs. Nothing is submitted."""
+    with connect() as client:
+        answer = client.experiments.validate(_read(spec, overrides, seed))
+    for warning in answer.warnings:
+        note(f"Warning: {warning}")
+    if as_json:
+        print_json(plain(answer))
+        return
+    print_table(
+        ["VARIANT", "TRAINING IMAGES", "HELD OUT", "STEPS", "TIME OF A JOB", "CHECKPOINTS"],
+        [
+            [
+                each.name,
+                f"{each.estimate['train_images']:,}",
+                f"{each.estimate['held_out_images']:,}",
+                f"{each.estimate['total_steps']:,}",
+                span(each.estimate["seconds"]),
+                size(each.estimate["checkpoints_bytes"]),
+            ]
+            for each in answer.variants
+        ],
+    )
+    print_line()
+    print_line(together(answer.estimate))
+
+
+def _read(path: Path, overrides: list[str], seeds: list[int] | None) -> dict[str, Any]:
+    """Read the file of an experiment, and apply the overrides to its base spec, and the seeds, if there are any.
 
     Raises:
         typer.BadParameter: an override is not FIELD=VALUE (exit code 2).
@@ -110,9 +154,10 @@ def _read(path: Path, overrides: list[str]) -> dict[str, Any]:
             f"{path}: spec: expected a mapping, what all jobs have in common. To submit a single job: dasl submit"
         )
     try:
-        return content | {"spec": apply_overrides(base, overrides)}
+        changes: dict[str, Any] = {"spec": apply_overrides(base, overrides)}
     except ValueError as error:
         raise typer.BadParameter(str(error)) from error
+    return content | changes | ({"seeds": seeds} if seeds else {})
 
 
 def _watch(experiment_id: str, as_json: bool) -> None:
@@ -284,7 +329,7 @@ def rm(
         what = f"experiment {record.name} ({record.id})"
         what += f" and its {sum(record.statuses.values())} jobs with all files" if jobs else ""
         if not yes:
-            typer.confirm(f"Delete {what}?", abort=True, err=True)
+            confirm_deletion(what)
         client.experiments.delete(record.id, jobs=jobs)
     print_result({"deleted": record.id}, f"Deleted {what}.", as_json)
 
@@ -303,7 +348,7 @@ def _print_results(experiment: Experiment) -> None:
         headers += [
             f"MINUS {results.baseline}".upper(),
             "T INTERVAL",
-            "BOOTSTRAP",
+            "BOOTSTRAP INTERVAL",
             "PAIRS",
             "VERDICT",
         ]

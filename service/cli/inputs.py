@@ -234,7 +234,10 @@ def read_spec(path: Path | None, overrides: list[str]) -> dict[str, Any]:
     except ValueError as error:
         raise typer.BadParameter(str(error)) from error
     if "variants" in content or {"spec", "seeds"} <= content.keys():
-        raise InvalidSpec(f"This is an experiment. Submit it with: dasl experiments submit {path}")
+        raise InvalidSpec(
+            f"This is an experiment. Validate it with: dasl experiments validate {path}   "
+            f"Submit it with: dasl experiments submit {path}"
+        )
     try:
         JobSpec.model_validate(spec)
     except ValidationError as error:

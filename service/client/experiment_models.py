@@ -73,8 +73,39 @@ class Results(Record):
     metrics: list[MetricResult] = Field(default_factory=list)
 
 
+class TotalSeconds(Record):
+    """Expected time of several jobs, one after another."""
+
+    low: float
+    high: float
+
+
+class ExperimentEstimate(Record):
+    """Estimated cost of all jobs of an experiment together. `seconds`: None of unknown time."""
+
+    jobs: int
+    seconds: TotalSeconds | None = None
+    checkpoints_bytes: int = 0
+
+
+class VariantPlan(Record):
+    """The spec of a variant, resolved with the first seed, and the estimated cost of each of its jobs."""
+
+    name: str
+    resolved: dict[str, Any] = Field(default_factory=dict)
+    estimate: dict[str, Any] = Field(default_factory=dict)
+
+
+class ExperimentValidation(Record):
+    """The resolved specs of all variants, and their estimated cost."""
+
+    variants: list[VariantPlan] = Field(default_factory=list)
+    estimate: ExperimentEstimate
+    warnings: list[str] = Field(default_factory=list)
+
+
 class Experiment(Record):
-    """An experiment; those of a list have no `spec`, `jobs` and `results`."""
+    """An experiment; those of a list have no `spec`, `jobs` and `results`. `estimate`: after its submission."""
 
     id: str
     name: str
@@ -88,6 +119,7 @@ class Experiment(Record):
     spec: dict[str, Any] = Field(default_factory=dict)
     jobs: list[MemberJob] = Field(default_factory=list)
     results: Results = Field(default_factory=Results)
+    estimate: ExperimentEstimate | None = None
     warnings: list[str] = Field(default_factory=list)
 
 

@@ -7,9 +7,10 @@ from typing import Annotated, Literal
 from fastapi import APIRouter, Depends, Query, Response
 from fastapi.responses import JSONResponse, PlainTextResponse
 
-from service.api.auth import Reader, Submitter
+from service.api.auth import Caller, Reader, Submitter
 from service.api.pagination import After, Limit, Page, page, position
 from service.api.transaction import (
+    Context,
     HeavyRoute,
     InTransaction,
     ReadSession,
@@ -27,6 +28,7 @@ from service.experiments.schemas import (
     ExperimentView,
     Results,
     SubmittedExperiment,
+    ValidatedExperiment,
 )
 from service.experiments.submission import CheckedVariants
 from service.experiments.tables import as_csv, as_markdown
@@ -40,6 +42,16 @@ heavy = APIRouter(prefix="/v1/experiments", tags=["experiments"], route_class=He
 async def _to_submit(
     request: ExperimentRequest, caller: Submitter, context: WithContext
 ) -> CheckedVariants:
+    return await _check(request, caller, context)
+
+
+async def _to_validate(
+    request: ExperimentRequest, caller: Reader, context: WithContext
+) -> CheckedVariants:
+    return await _check(request, caller, context)
+
+
+async def _check(request: ExperimentRequest, caller: Caller, context: Context) -> CheckedVariants:
     specs = submission.specs_of_request(request)
     checks = {name: await check_spec(context, caller, spec) for name, spec in specs.items()}
     return CheckedVariants(request, specs, checks)
@@ -58,6 +70,7 @@ async def _get_to_change(
 
 
 RequestToSubmit = Annotated[CheckedVariants, Depends(_to_submit)]
+RequestToValidate = Annotated[CheckedVariants, Depends(_to_validate)]
 OwnExperiment = Annotated[Experiment, Depends(_get)]
 OwnExperimentToChange = Annotated[Experiment, Depends(_get_to_change)]
 MetricName = Annotated[str, Query(max_length=100, pattern=r"^[^\x00]+$")]
@@ -85,6 +98,14 @@ def submit_experiment(
     if repeated:
         headers["Idempotency-Replayed"] = "true"
     return JSONResponse(answer, 201, headers)
+
+
+@router.post("/validate")
+def validate_experiment(
+    checked: RequestToValidate, caller: Reader, context: WithContext, session: ReadSession
+) -> ValidatedExperiment:
+    """Resolve the specs of all variants and estimate the cost of their jobs, without storing anything."""
+    return submission.validate(session, caller, checked, context.settings.cluster_limit)
 
 
 @router.get("")

@@ -19,6 +19,7 @@ from dasl_core.spec.base import problem
 from dasl_core.spec.errors import METRIC_PATTERN, NAME_PATTERN, closest
 from service.experiments.statistics import Verdict
 from service.experiments.variants import LONGEST_NAME, Variant, of_grid
+from service.jobs.estimates import JobEstimate
 
 MOST_JOBS = 200
 """Number of jobs that one experiment may have."""
@@ -227,9 +228,43 @@ class ExperimentView(ExperimentSummary):
     results: Results
 
 
+class TotalSeconds(BaseModel):
+    """Expected time of several jobs, one after another."""
+
+    low: float
+    high: float
+
+
+class ExperimentEstimate(BaseModel):
+    """Estimated cost of all jobs of an experiment together."""
+
+    jobs: int
+    seconds: TotalSeconds | None
+    """null: nothing is known of the time of a variant."""
+    checkpoints_bytes: int
+
+
+class VariantPlan(BaseModel):
+    """The spec of a variant, resolved with the first seed, and the estimated cost of each of its jobs."""
+
+    name: str
+    resolved: dict[str, Any]
+    estimate: JobEstimate
+
+
+class ValidatedExperiment(BaseModel):
+    """The resolved specs of all variants, and their estimated cost."""
+
+    variants: list[VariantPlan]
+    estimate: ExperimentEstimate
+    warnings: list[str]
+    """As in the answer to the submission of a job."""
+
+
 class SubmittedExperiment(ExperimentView):
     """An experiment that was just submitted."""
 
+    estimate: ExperimentEstimate | None = None
     warnings: list[str] = []
     """As in the answer to the submission of a job."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -15,7 +15,14 @@ from service.api.auth import Caller
 from service.api.problems import Problem, spec_problem
 from service.db.models import Experiment
 from service.experiments import repository
-from service.experiments.schemas import ExperimentRequest, SubmittedExperiment
+from service.experiments.schemas import (
+    ExperimentEstimate,
+    ExperimentRequest,
+    SubmittedExperiment,
+    TotalSeconds,
+    ValidatedExperiment,
+    VariantPlan,
+)
 from service.experiments.service import view_of
 from service.experiments.variants import located, specs_of, with_seed
 from service.jobs import idempotency, submission, tenant_limits
@@ -43,6 +50,30 @@ def specs_of_request(request: ExperimentRequest) -> dict[str, JobSpec]:
     if problems:
         raise spec_problem(problems)
     return specs
+
+
+def validate(
+    session: Session, caller: Caller, checked: CheckedVariants, cluster_limit: ClusterLimit
+) -> ValidatedExperiment:
+    """Resolve all variants and estimate their cost, without storing anything.
+
+    Raises:
+        Problem: as `submit` does of specs and data sets.
+    """
+    plans = _plans(session, caller, checked, cluster_limit)
+    variants = [
+        VariantPlan(
+            name=name,
+            resolved=planned.resolved.model_dump(mode="json"),
+            estimate=planned.estimate,
+        )
+        for name, planned in plans.items()
+    ]
+    return ValidatedExperiment(
+        variants=variants,
+        estimate=_estimate(list(plans.values()), len(checked.request.seeds)),
+        warnings=_warnings(plans),
+    )
 
 
 def submit(
@@ -75,7 +106,7 @@ def submit(
     queue_limit = submission.lock_queue(session, caller)
     if (replay := keyed.replay(session)) is not None:
         return replay, True
-    plans = _plans(session, caller, checked, cluster_limit)
+    plans = _plans(session, caller, checked, cluster_limit, lock=True)
     variants, seeds = request.all_variants(), request.seeds
     count = len(variants) * len(seeds)
     check_queue(session, caller, queue_limit, count)
@@ -108,13 +139,38 @@ def submit(
             place = submission.Place(experiment.id, each.name, seed)
             submission.enqueue(session, caller, spec, planned, place=place)
     shown = SubmittedExperiment(**dict(view_of(session, experiment)))
-    warnings = (warning for planned in plans.values() for warning in planned.warnings)
-    shown.warnings = list(dict.fromkeys(warnings))
+    shown.estimate = _estimate(list(plans.values()), len(seeds))
+    shown.warnings = _warnings(plans)
     return keyed.store(session, shown.model_dump(mode="json"), experiment.created_at)
 
 
+def _estimate(plans: Sequence[submission.Plan], seeds: int) -> ExperimentEstimate:
+    """Sum up what all variants take, each with so many seeds."""
+    times = [planned.estimate.seconds for planned in plans]
+    known = [each for each in times if each is not None]
+    total = TotalSeconds(
+        low=round(seeds * sum(each.low for each in known), 1),
+        high=round(seeds * sum(each.high for each in known), 1),
+    )
+    return ExperimentEstimate(
+        jobs=seeds * len(plans),
+        seconds=total if len(known) == len(times) else None,
+        checkpoints_bytes=seeds * sum(each.estimate.checkpoints_bytes for each in plans),
+    )
+
+
+def _warnings(plans: Mapping[str, submission.Plan]) -> list[str]:
+    warnings = (warning for planned in plans.values() for warning in planned.warnings)
+    return list(dict.fromkeys(warnings))
+
+
 def _plans(
-    session: Session, caller: Caller, checked: CheckedVariants, cluster_limit: ClusterLimit
+    session: Session,
+    caller: Caller,
+    checked: CheckedVariants,
+    cluster_limit: ClusterLimit,
+    *,
+    lock: bool = False,
 ) -> dict[str, submission.Plan]:
     plans, problems = {}, dict[str, list[FieldProblem]]()
     for name, spec in checked.specs.items():
@@ -126,7 +182,7 @@ def _plans(
                 checked.checks[name],
                 cluster_limit,
                 token_id=caller.token_id,
-                lock=True,
+                lock=lock,
             )
         except Problem as problem:
             if problem.status_code != 422:  # a data set is being ingested

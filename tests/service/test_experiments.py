@@ -13,7 +13,7 @@ from alembic import command
 from service.db import migrate
 from service.db.models import Experiment, Job
 from service.dispatcher.garbage import Garbage
-from tests.support.api_under_test import Api, refused
+from tests.support.api_under_test import Api, refused, snapshot
 
 REQUEST: dict[str, Any] = {
     "name": "pays",
@@ -111,6 +111,33 @@ def test_submission_queues_a_job_for_each_variant_and_seed(api: Api) -> None:
     # All variants with one seed before the next seed.
     queue = [job["experiment"] for job in api.client.get("/v1/jobs").json()["data"]][::-1]
     assert [each["seed"] for each in queue] == [0, 0, 1, 1, 2, 2]
+
+
+def test_validation_sums_up_what_all_jobs_take_and_stores_nothing(api: Api) -> None:
+    api.dataset()
+    answer = api.client.post("/v1/experiments/validate", json=REQUEST)
+    assert answer.status_code == 200, answer.text
+    assert answer.json()["estimate"]["seconds"] is None  # no node is known
+    snapshot(api, cpus=4)
+    reader = api.token("read")
+    body = api.client.post("/v1/experiments/validate", json=REQUEST, headers=reader).json()
+    costs = [each["estimate"] for each in body["variants"]]
+    assert [each["name"] for each in body["variants"]] == ["baseline", "dar"]
+    assert [each["resolved"]["dar"] is None for each in body["variants"]] == [True, False]
+    total = body["estimate"]
+    assert total["jobs"] == 6
+    for bound in ("low", "high"):
+        expected = 3 * sum(each["seconds"][bound] for each in costs)
+        assert total["seconds"][bound] == pytest.approx(expected)
+    assert total["checkpoints_bytes"] == 3 * sum(each["checkpoints_bytes"] for each in costs)
+    assert count(api) == (0, 0)
+
+    experiment = submitted(api)
+    assert experiment["estimate"] == total
+    bad = api.client.post(
+        "/v1/experiments/validate", json=REQUEST | {"variants": {"b": {"train": {"epochs": 0}}}}
+    )
+    assert [each["field"] for each in bad.json()["errors"]] == ["variants.b.train.epochs"]
 
 
 def test_jobs_are_listed_by_experiment(api: Api) -> None:

@@ -14,6 +14,7 @@ from service.client.errors import InvalidSpec
 from service.client.experiment_models import (
     Curve,
     Experiment,
+    ExperimentValidation,
     Results,
 )
 from service.client.specs import spec_body
@@ -39,14 +40,26 @@ class AsyncExperiments:
             InvalidSpec: it cannot be read or sent.
         """
         headers = {"Idempotency-Key": idempotency_key or str(uuid.uuid4())}
+        answer = await self._send(path_to("experiments"), experiment, headers)
+        return Experiment.model_validate(answer)
+
+    async def validate(self, experiment: Mapping[str, Any] | str | Path) -> ExperimentValidation:
+        """Resolve the specs of all variants and estimate the cost of their jobs, without submitting them.
+
+        Raises:
+            ApiError, InvalidSpec: as `submit` does.
+        """
+        path = path_to("experiments", "validate")
+        return ExperimentValidation.model_validate(await self._send(path, experiment, {}))
+
+    async def _send(
+        self, path: str, experiment: Mapping[str, Any] | str | Path, headers: Mapping[str, str]
+    ) -> Any:
         try:
             body = await in_thread(spec_body, experiment)
-            answer = await self._transport.json(
-                "POST", path_to("experiments"), body=body, headers=headers
-            )
+            return await self._transport.json("POST", path, body=body, headers=headers)
         except (TypeError, ValueError) as error:
             raise InvalidSpec(str(error)) from error
-        return Experiment.model_validate(answer)
 
     async def get(self, experiment_id: str, *, patience: float | None = None) -> Experiment:
         """Return an experiment with its jobs, and the results of the metric that decides.

@@ -85,10 +85,38 @@ def test_example_is_submitted_with_changes_of_its_base_spec(client: Client) -> N
     assert experiment.id in run("experiments", "list").stdout
     assert f"{experiment.id}, variant dar+sec, seed 2" in run("show", job.id).stdout
 
+    assert "add --yes" in run("experiments", "rm", experiment.id, code=2).stderr
     assert "12 cancelled" in run("experiments", "cancel", experiment.id).stdout
     kept = run("experiments", "rm", experiment.id, "--yes").stdout
     assert kept == f"Deleted experiment is-dar-worth-it ({experiment.id}).\n"
     assert client.jobs.get(job.id).experiment is None
+
+
+def test_validation_shows_what_all_jobs_take_and_submits_none(
+    service: Service, client: Client
+) -> None:
+    known = {each.id for each in client.experiments.list()}
+    few, many = (
+        run("experiments", "validate", EXAMPLE, *seeds).stdout.splitlines()
+        for seeds in (["--seed", 7], [])
+    )
+    assert few[0].split()[:3] == ["VARIANT", "TRAINING", "IMAGES"]
+    assert [line.split()[0] for line in few[1:5]] == ["baseline", "dar", "sec", "dar+sec"]
+    assert few[:5] == many[:5]  # of a job
+    assert few[-1].startswith("4 jobs; time not known before jobs like them have run; about ")
+    assert many[-1].startswith("12 jobs; ")
+
+    document = run("experiments", "validate", EXAMPLE, "--set", "train.epochs=3", "--json").stdout
+    answer = json.loads(document)
+    resolved = {each["name"]: each["resolved"] for each in answer["variants"]}
+    assert {each["train"]["epochs"] for each in resolved.values()} == {3}
+    assert (resolved["baseline"]["dar"], resolved["dar"]["dar"]["weight"]) == (None, 0.5)
+    assert answer["estimate"]["jobs"] == 12
+    assert {each.id for each in client.experiments.list()} == known
+
+    result = run("experiments", "submit", EXAMPLE)
+    assert many[-1] in result.stderr
+    client.experiments.cancel(client.experiments.get("last").id)
 
 
 def test_watch_prints_the_sentences_once_all_jobs_have_ended(
@@ -188,8 +216,9 @@ def test_names_beginnings_and_last_denote_an_experiment(
 def test_experiment_among_the_specs_of_jobs_is_recognized(command: str, tmp_path: Path) -> None:
     result = run(command, EXAMPLE, code=1)
     assert (
-        f"This is an experiment. Submit it with: dasl experiments submit {EXAMPLE}" in result.stderr
-    )
+        f"This is an experiment. Validate it with: dasl experiments validate {EXAMPLE}   "
+        f"Submit it with: dasl experiments submit {EXAMPLE}"
+    ) in result.stderr
     file = tmp_path / "grid.yaml"
     file.write_text(json.dumps({"spec": {}, "seeds": [0], "grid": {"dar.weight": [1]}}))
     assert "This is an experiment" in run(command, file, code=1).stderr
