@@ -4,12 +4,13 @@ import { label } from "../core/format.js";
 const SHARES = /^(knn_top1|linear_top[15]|finetune_top[15]|recall_at_\d+)$/;
 
 /**
- * Whether a difference of two values of a metric may be chance, as of so few images.
+ * Whether a difference of two values of a metric may be chance, as of so few images, or as nothing says how much
+ * the metric varies.
  * @param {string} metric
  * @param {number | null} images the number of held-out images, if it is the same and known
  */
 export function mayBeChance(metric, one, other, images) {
-  return SHARES.test(metric) && (!images || Math.abs(one - other) < noise(one, other, images));
+  return !SHARES.test(metric) || !images || Math.abs(one - other) < noise(one, other, images);
 }
 
 /**
