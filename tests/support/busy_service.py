@@ -141,7 +141,7 @@ class BusyService:
         for written in write_files(folder, content):
             kind = _CONTENT_TYPES[Path(str(written["name"])).suffix]
             worker.artifact(uri=f"{folder}/{written['name']}", content_type=kind, **written)  # type: ignore[arg-type]
-        message = f"k-NN rose from 28.6 % at the start to {metrics['knn_top1'] * 100:.1f} %; raw pixels have 22.1 %."
+        message = f"healthy: k-NN {metrics['knn_top1'] * 100:.1f} % (28.6 % at the start, raw pixels 22.1 %)."
         about = {"knn_top1": metrics["knn_top1"]}
         worker.event(
             "verdict", message, {"verdict": "healthy", "message": message, "metrics": about}

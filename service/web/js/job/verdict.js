@@ -26,8 +26,14 @@ export function Verdict({ job, events }) {
   ${job.verdict &&
   html`<div class="verdict">
     <${VerdictChip} verdict=${job.verdict} />
-    <p>${job.verdict.message}</p>
+    <p>${withoutKind(job.verdict)}</p>
   </div>`}`;
+}
+
+/** The message, without the words of the chip beside it. */
+function withoutKind({ verdict, message }) {
+  const kind = `${verdict.replaceAll("_", " ")}: `;
+  return message.startsWith(kind) ? message.slice(kind.length) : message;
 }
 
 function Alarm({ event }) {
