@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
+import yaml
 from playwright.sync_api import expect
 
 from service.client.errors import ApiError
@@ -42,6 +43,49 @@ def test_experiment_shows_sentences_jobs_and_differences(
     expect(page.get_by_text("seed 0", exact=True)).to_be_visible()
     page.locator(".figures").get_by_role("link", name="dar").click()
     expect(page.get_by_role("heading", name="regularizers", level=1)).to_be_visible()
+
+
+def test_experiment_is_written_estimated_and_submitted(opened: Watched, busy: BusyService) -> None:
+    page = opened.open("experiments")
+    page.get_by_role("link", name="New experiment").click()
+    settings = page.get_by_label("Settings as YAML")
+    expect(settings).to_have_value(re.compile("seeds:\n  - 0\n  - 1\n  - 2\n"))
+    planned = page.locator("section").filter(has_text="What will run")
+    expect(planned.get_by_role("row")).to_contain_text(["Variant", "baseline", "dar", "sec"])
+    expect(planned).to_contain_text("Jobs9")
+
+    opened.refused = {422}
+    submit = page.get_by_role("button", name="Submit")
+    text = "{name: written, seeds: [4, 5], variants: {plain: {}, b: {train: {epochs: %s}}}, spec: {dataset: birds}}"
+    settings.fill(text % 0)
+    expect(page.get_by_role("alert")).to_contain_text("variants.b.train.epochs")
+    expect(submit).to_be_disabled()
+    settings.fill(text % 3)
+    expect(page.get_by_role("alert")).to_have_count(0)
+    expect(planned).to_contain_text("Jobs4")
+    submit.click()
+    expect(page.get_by_role("heading", name="written", level=1)).to_be_visible()
+    experiment = busy.client.experiments.get("written")
+    assert experiment.id in page.url
+    assert (len(experiment.jobs), experiment.seeds) == (4, [4, 5])
+    busy.client.experiments.cancel(experiment.id)
+    busy.client.experiments.delete(experiment.id, jobs=True)
+
+
+def test_experiment_about_a_job_has_its_settings(opened: Watched, busy: BusyService) -> None:
+    job = busy.client.jobs.get(busy.jobs["with-dar"])
+    page = opened.open(f"jobs/{job.id}")
+    page.get_by_role("link", name="Vary").click()
+    settings = page.get_by_label("Settings as YAML")
+    expect(settings).to_have_value(re.compile("without-dar"))
+    written = yaml.safe_load(settings.input_value())
+    assert written["variants"] == {
+        "baseline": {},
+        "without-dar": {"dar": None},
+        "sec": {"sec": {}},
+    }
+    assert written["spec"] == {k: v for k, v in (job.spec or {}).items() if k != "name"}
+    expect(page.get_by_text("What will run")).to_be_visible()
 
 
 def test_results_are_saved(opened: Watched, busy: BusyService, tmp_path: Path) -> None:

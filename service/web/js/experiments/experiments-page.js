@@ -3,14 +3,18 @@ import { useEvents } from "../core/events.js";
 import { ago, label, moment } from "../core/format.js";
 import { useResource } from "../core/resource.js";
 import { link } from "../core/router.js";
+import { may } from "../core/session.js";
 import { Code } from "../ui/copy.js";
+import { Icon } from "../ui/icon.js";
 import { Meter } from "../ui/meter.js";
 import { Empty, Loaded } from "../ui/state.js";
 import { html } from "../vendor.js";
 import { ExperimentPage } from "./experiment-page.js";
+import { NewExperiment } from "./new-experiment.js";
 
-/** `#/experiments` is the list, `#/experiments/EXPERIMENT` one of them. */
+/** `#/experiments` is the list, `#/experiments/EXPERIMENT` one of them, `#/experiments?new=1` a new one. */
 export function ExperimentsPage({ rest, query }) {
+  if (query.get("new")) return html`<${NewExperiment} jobId=${query.get("job")} />`;
   return rest.length ? html`<${ExperimentPage} key=${rest[0]} id=${rest[0]} query=${query} />` : html`<${List} />`;
 }
 
@@ -18,7 +22,11 @@ function List() {
   const resource = useResource((signal) => get("/v1/experiments", { limit: 200 }, signal), [], { every: 20 });
   useEvents((event) => event.type === "status" && resource.reload(), resource.reload);
   return html`<div class="page">
-    <div class="page-head"><h1>Experiments</h1></div>
+    <div class="page-head">
+      <h1>Experiments</h1>
+      <span class="grow"></span>
+      ${may("submit") && html`<a class="button primary" href=${link(["experiments"], { new: "1" })}><${Icon} name="plus" /><span>New experiment</span></a>`}
+    </div>
     <${Loaded} resource=${resource} what="experiments">
       ${({ data, has_more }) =>
         data.length

@@ -32,6 +32,7 @@ export function JobHead({ job, onChange, reload }) {
             .filter(([, action]) => action.applies(job))
             .map(([name, action]) => html`<${Button} key=${name} icon=${action.icon} label=${action.title} kind=${action.danger ? "danger" : ""} onClick=${() => run(name)} />`)}
           <${Button} icon="copy" label="Clone" onClick=${() => go(["submit"], { clone: job.id })} />
+          <a class="button" href=${link(["experiments"], { new: "1", job: job.id })} title="Train variants of this job with several seeds"><${Icon} name="experiment" /><span>Vary</span></a>
           <${Button} icon="edit" label="Edit" onClick=${() => setEdited(true)} />`}
       </div>
     </div>

@@ -1,6 +1,6 @@
 import { html, useEffect, useState } from "../vendor.js";
 
-/** The spec as YAML, or JSON, which is YAML too. */
+/** The spec of a job or of an experiment as YAML, or JSON, which is YAML too. */
 export function SpecText({ spec, onChange }) {
   const [yaml, setYaml] = useState(null);
   const [text, setText] = useState("");

@@ -1,0 +1,77 @@
+import { get, post } from "../core/api.js";
+import { useResource } from "../core/resource.js";
+import { go, link } from "../core/router.js";
+import { say } from "../core/toasts.js";
+import { SpecText } from "../submit/spec-text.js";
+import { useValidation } from "../submit/validation.js";
+import { Button } from "../ui/button.js";
+import { Empty, Failure, Loaded } from "../ui/state.js";
+import { html, useState } from "../vendor.js";
+import { ExperimentEstimate } from "./experiment-estimate.js";
+
+/** `#/experiments?new=1` and `#/experiments?new=1&job=JOB`: the file of a new experiment, about a job's spec. */
+export function NewExperiment({ jobId }) {
+  const resource = useResource((signal) => load(jobId, signal), [jobId]);
+  return html`<div class="page submit">
+    <${Loaded} resource=${resource} what="the settings">
+      ${(spec) => (spec ? html`<${Form} key=${jobId} spec=${spec} />` : html`<${Empty} title="No data set is ready"><p><a class="button primary" href=${link(["datasets"], { add: "1" })}>Add a data set</a></p><//>`)}
+    <//>
+  </div>`;
+}
+
+/** The spec that all variants have in common; null without a data set. */
+async function load(jobId, signal) {
+  if (jobId) return common((await get(`/v1/jobs/${encodeURIComponent(jobId)}`, {}, signal)).spec);
+  const { data } = await get("/v1/datasets", { limit: 200 }, signal);
+  const ready = data.find((each) => each.state === "ready");
+  return ready ? { dataset: ready.name, method: { name: "simclr" } } : null;
+}
+
+/** A job's spec without what the experiment sets itself. */
+function common({ name: _, ...spec }) {
+  if (!spec.train) return spec;
+  const { seed: __, ...train } = spec.train;
+  return { ...spec, train };
+}
+
+/** What one asks first: does a regularizer help? */
+function asked(spec) {
+  const variants = { baseline: {} };
+  for (const name of ["dar", "sec"]) {
+    if (spec[name]) variants[`without-${name}`] = { [name]: null };
+    else variants[name] = { [name]: {} };
+  }
+  return { name: "regularizers", seeds: [0, 1, 2], variants, spec };
+}
+
+function Form({ spec }) {
+  const [experiment, setExperiment] = useState(() => asked(spec));
+  const [refusal, setRefusal] = useState(null);
+  const { answer, error: invalid } = useValidation(experiment, "/v1/experiments/validate");
+  const error = refusal ?? invalid;
+  const change = (next) => {
+    setRefusal(null);
+    setExperiment(next);
+  };
+  const submit = async () => {
+    const key = crypto.getRandomValues(new Uint32Array(4)).join("-");
+    try {
+      const made = await post("/v1/experiments", experiment, key);
+      say(`Submitted ${made.jobs.length} jobs.`);
+      for (const warning of made.warnings) say(warning);
+      go(["experiments", made.id]);
+    } catch (problem) {
+      setRefusal(problem);
+    }
+  };
+  return html`<div class="page-head"><h1>New experiment</h1></div>
+    <p class="muted">Each variant is trained once with each seed. Its changes are nested as in a spec; null removes a regularizer.</p>
+    <div class="submit-columns">
+      <div><${SpecText} spec=${experiment} onChange=${change} /></div>
+      <aside>
+        ${error && html`<${Failure} error=${error} />`}
+        <${ExperimentEstimate} answer=${answer} isValid=${!error} />
+        <${Button} label="Submit" kind="primary large" disabled=${invalid !== null} onClick=${submit} />
+      </aside>
+    </div>`;
+}
