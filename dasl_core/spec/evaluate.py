@@ -173,6 +173,6 @@ class Evaluate(SpecModel):
         description=(
             "Epochs between evaluations. Raw pixels (at most 32 a side, if there are labels) "
             "and the initial backbone are evaluated before the first step, and the backbone "
-            'always after the last epoch. "auto": a tenth of the epochs, rounded, at least 1.'
+            'always after the last epoch. "auto": a tenth of the epochs, rounded up.'
         ),
     )

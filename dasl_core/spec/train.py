@@ -300,7 +300,7 @@ class Train(SpecModel):
         "auto",
         description=(
             'Epochs between checkpoints; the last epoch is always saved. "auto": a tenth of '
-            "the epochs, rounded, at least 1."
+            "the epochs, rounded up."
         ),
     )
     image_cache: Literal["exact", "jpeg"] | Auto = Field(

@@ -1094,13 +1094,17 @@ def test_batch_that_overflows_is_refused(method: str, batch: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("images", "epochs"), [(20, 10), (60, 11), (300, 54), (556, 100), (100_000, 100)]
+    ("images", "epochs", "every"),
+    [(20, 10, 1), (60, 11, 2), (300, 54, 6), (556, 100, 10), (100_000, 100, 10)],
 )
-def test_few_images_are_trained_on_for_fewer_epochs(images: int, epochs: int) -> None:
+def test_few_images_are_trained_on_for_fewer_epochs(images: int, epochs: int, every: int) -> None:
     facts = DatasetFacts(num_images=images, num_classes=None, median_size=40)
     resolved = resolve(JobSpec.model_validate({"dataset": "birds"}), facts)
     assert resolved.train.epochs == epochs
-    assert resolved.evaluate.every_epochs == max(1, round(epochs / 10))
+    assert (resolved.evaluate.every_epochs, resolved.train.checkpoint_every_epochs) == (
+        every,
+        every,
+    )
     authors = JobSpec.model_validate({"dataset": "birds", "recipe": "authors"})
     assert resolve(authors, facts).train.epochs == 100
 

@@ -1,5 +1,7 @@
 """Choose the number of epochs."""
 
+import math
+
 from dasl_core.spec.job import JobSpec
 from dasl_core.spec.resolve.facts import DatasetFacts, training_images
 from dasl_core.spec.train import Train
@@ -19,6 +21,14 @@ def with_epochs(spec: JobSpec, facts: DatasetFacts) -> JobSpec:
         chosen = min(MOST, max(FEWEST, round(images / IMAGES_PER_EPOCH)))
     # Validated, since other settings may not fit the number.
     return spec.model_copy(update={"train": spec.train.narrow(Train, epochs=chosen)})
+
+
+def automatic_interval(spec: JobSpec) -> int:
+    """Return the epochs between evaluations, and between checkpoints, so that there are at most ten.
+
+    More would take longer than the epochs between them if there are few images.
+    """
+    return math.ceil(epochs_of(spec) / 10)
 
 
 def epochs_of(spec: JobSpec) -> int:

@@ -7,7 +7,7 @@ from dasl_core.spec.errors import closest
 from dasl_core.spec.evaluate import Evaluate, FineTune, Holdout, KMeans, LinearProbe
 from dasl_core.spec.job import JobSpec
 from dasl_core.spec.problems import FieldProblem
-from dasl_core.spec.resolve.epochs import epochs_of
+from dasl_core.spec.resolve.epochs import automatic_interval
 from dasl_core.spec.resolve.facts import DatasetFacts
 from dasl_core.spec.resolved import ResolvedEvaluate
 
@@ -144,7 +144,7 @@ def _check_nothing_held_out(evaluate: Evaluate, problems: list[FieldProblem]) ->
 def evaluation_interval(spec: JobSpec) -> int:
     """Return the epochs between evaluations."""
     every = spec.evaluate.every_epochs
-    return max(1, round(epochs_of(spec) / 10)) if every == "auto" else every
+    return automatic_interval(spec) if every == "auto" else every
 
 
 def resolve_evaluate(spec: JobSpec, image_size: int) -> ResolvedEvaluate:

@@ -5,7 +5,7 @@ from typing import Literal
 from dasl_core.spec.fields import LARGEST_RATE
 from dasl_core.spec.job import JobSpec
 from dasl_core.spec.problems import FieldProblem
-from dasl_core.spec.resolve.epochs import epochs_of
+from dasl_core.spec.resolve.epochs import automatic_interval, epochs_of
 from dasl_core.spec.resolved import ResolvedOptimizer, ResolvedTrain
 from dasl_core.spec.train import Clip
 
@@ -39,7 +39,7 @@ def resolve_train(
         warmup = min(10.0, epochs / 10)
     every = train.checkpoint_every_epochs
     if every == "auto":
-        every = max(1, round(epochs / 10))
+        every = automatic_interval(spec)
     head_only = train.head_only_epochs
     assert head_only != "auto", "every recipe has a number"
     return train.narrow(
