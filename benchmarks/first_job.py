@@ -1,0 +1,105 @@
+"""Time of a first job on 60 small images, with the spec of `dasl init`: ``python -m benchmarks.first_job``.
+
+Starts `dasl serve` in a new home, registers images of twelve classes of the emoji that come with DASL, writes a spec for
+them with `dasl init`, and submits it. Their 64 pixels are reduced to 32, then they are taken as they are, which costs
+four times as much. On two cores the job on 32 pixels must take at most a minute.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import yaml
+from PIL import Image
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.machine import machine, write_results
+from examples.emoji import unpack_emoji
+from service.client import Client
+from tests.support.running_service import serving
+
+RESULTS = Path(__file__).parent / "results" / "first_job.json"
+IMAGES = 60
+SMALL, AS_THEY_ARE = 32, 64
+LIMIT_SECONDS = 60.0
+PATIENCE_SECONDS = 1800.0
+
+
+def main() -> int:
+    """Run the jobs, print a table and write the results; return 1 if the limit is exceeded."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--output", type=Path, default=RESULTS)
+    arguments = parser.parse_args()
+    before = machine("torch", "ray")
+    results = []
+    for pixels in (SMALL, AS_THEY_ARE):
+        with tempfile.TemporaryDirectory(prefix="dasl-bench-") as folder:
+            results.append({"pixels": pixels, **measure(Path(folder), pixels)})
+    table = Table(title=f"First job on {IMAGES} images, seconds")
+    table.add_column("step")
+    for result in results:
+        table.add_column(f"{result['pixels']} px", justify="right")
+    for step in results[0]["seconds"]:
+        table.add_row(step, *(f"{result['seconds'][step]:.1f}" for result in results))
+    Console().print(table)
+    write_results(arguments.output, {"machine": before, "results": results})
+    return 0 if results[0]["seconds"]["job"] <= LIMIT_SECONDS else 1
+
+
+def write_images(folder: Path, pixels: int) -> Path:
+    """Write the images with so many pixels a side, in a folder for each class, and return their folder."""
+    whole, images = unpack_emoji(folder / "whole", classes=12), folder / "emoji"
+    files = sorted(path for path in whole.rglob("*") if path.is_file())
+    for file in files[:IMAGES]:
+        target = (images / file.relative_to(whole)).with_suffix(".png")
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with Image.open(file) as image:
+            image.convert("RGB").resize((pixels, pixels)).save(target)
+    return images
+
+
+def measure(folder: Path, pixels: int) -> dict[str, Any]:
+    """Return the seconds of each step, and what the job trained."""
+    images, spec_file = write_images(folder, pixels), folder / "spec.yaml"
+    seconds = {}
+    began = time.monotonic()
+
+    def lap(step: str) -> None:
+        nonlocal began
+        now = time.monotonic()
+        seconds[step], began = round(now - began, 1), now
+
+    # The tests' service has no standby processes, and more frequent heartbeats; these are the defaults.
+    running = serving(folder, folder / "home", DASL_STANDBY_RANKS="1", DASL_HEARTBEAT_SECONDS="2")
+    with running as (_, url, token), Client(url, token) as on:
+        lap("serve, to its token")
+        on.datasets.add(images, "emoji").wait(timeout=PATIENCE_SECONDS)
+        lap("datasets add")
+        command = (sys.executable, "-m", "service.cli", "init", str(images), "-o", str(spec_file))
+        subprocess.run(command, check=True, capture_output=True)
+        lap("init")
+        job = on.jobs.submit(yaml.safe_load(spec_file.read_text(encoding="utf-8")))
+        job = job.wait(timeout=PATIENCE_SECONDS, poll=0.5)
+        lap("job")
+    assert job.status == "succeeded", job.error
+    assert job.resolved is not None
+    assert job.created_at is not None
+    assert job.started_at is not None
+    return {
+        "seconds": seconds,
+        "seconds_in_queue": round((job.started_at - job.created_at).total_seconds(), 1),
+        "steps": job.progress.step if job.progress else None,
+        "verdict": job.verdict.message if job.verdict else None,
+        "spec": {part: job.resolved[part] for part in ("method", "backbone", "train", "resources")},
+    }
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
