@@ -94,10 +94,15 @@ class RunFacts:
         return values[0][1] if values else None
 
     def resolution(self, metric: str) -> str:
-        """Say what one image counts in an accuracy: `30 images: one is 3.3 %`."""
+        """Say what one image counts in an accuracy, if it is much: `30 images; one is 3.3 %`."""
         if self.held_out < 1:
             return ""
-        return f"{count(self.held_out, 'image')}; one is {text_of(metric, 1 / self.held_out)}"
+        images = count(self.held_out, "image")
+        return (
+            images
+            if self.held_out > 1000
+            else f"{images}; one is {text_of(metric, 1 / self.held_out)}"
+        )
 
 
 def count(number: int, noun: str) -> str:

@@ -69,7 +69,7 @@ def _neighbors(history: History, images: ShownImages, run: RunFacts) -> Figure:
         top = _TOP + row * row_height
         place(query, 2 * _GAP, top)
         texts.append(
-            (2 * _GAP, top + _SIDE + 3, _short(labels[query] or images.key(query)), style.INK, 6.5)
+            (2 * _GAP, top + _SIDE + 6, _short(labels[query] or images.key(query)), style.INK, 6.5)
         )
         for group, evaluation in enumerate(columns):
             left = 2 * _GAP + step + _GROUP + group * (group_width + _GROUP)
@@ -87,9 +87,9 @@ def _neighbors(history: History, images: ShownImages, run: RunFacts) -> Figure:
                     ticks.append((x, top))
                 distance = distance_text(cosine)
                 texts.append(
-                    (x, top + _SIDE + 3, distance, style.GREEN if right else style.INK, 6.5)
+                    (x, top + _SIDE + 6, distance, style.GREEN if right else style.INK, 6.5)
                 )
-                texts.append((x, top + _SIDE + 17, _short(images.key(position)), style.MUTED, 5))
+                texts.append((x, top + _SIDE + 19, _short(images.key(position)), style.MUTED, 5))
     figure = style.new_figure(width / 144, height / 144)
     axes = figure.add_axes((0, 0, 1, 1))
     axes.axis("off")

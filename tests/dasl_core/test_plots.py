@@ -344,6 +344,14 @@ def facts(pictures: DatasetIndex) -> Facts:
 
 
 @pytest.mark.parametrize(
+    ("held_out", "text"),
+    [(0, ""), (30, "30 images; one is 3.3 %"), (2_615, "2,615 images")],
+)
+def test_one_image_is_told_where_it_counts(facts: Facts, held_out: int, text: str) -> None:
+    assert facts(held_out=held_out).resolution("knn_top1") == text
+
+
+@pytest.mark.parametrize(
     "losses",
     [[1e308, -1e308], [math.inf, 1.0], [math.nan, math.nan], [], [2.0, 1e300, 1.0]],
 )
