@@ -46,6 +46,10 @@ RECALL = "recall_at_"
 INSTANCE_RECALL = "instance_recall_at_1"
 """R@1 of views, which needs no labels."""
 
+HEALTH_LIMIT = 4_096
+"""Maximum of held-out images for metrics that need no labels, whose cost is quadratic or worse. Evenly spaced, since the
+first ones of the index belong to the first few classes."""
+
 PLOTTED = ("knn_top1", "recall_at_1", INSTANCE_RECALL, "effective_rank")
 """Metrics whose curves are plotted, by preference."""
 
@@ -112,7 +116,16 @@ def better_direction(metric: str) -> bool | None:
 def is_share_of_images(metric: str) -> bool:
     """Whether a metric is the share of the held-out images that are right, so that it moves in steps of one image."""
     recall = metric.removeprefix(RECALL)
-    return metric in ("knn_top1", *_FINAL_ACCURACIES) or (recall != metric and recall.isdigit())
+    return metric in ("knn_top1", INSTANCE_RECALL, *_FINAL_ACCURACIES) or (
+        recall != metric and recall.isdigit()
+    )
+
+
+def images_of(metric: str, held_out: int) -> int:
+    """Return of how many of the held-out images a metric is a share."""
+    if metric != INSTANCE_RECALL or not held_out:
+        return held_out
+    return math.ceil(held_out / math.ceil(held_out / HEALTH_LIMIT))
 
 
 def score(metrics: Mapping[str, object], metric: str) -> float | None:

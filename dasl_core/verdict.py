@@ -10,7 +10,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
-from dasl_core.headlines import ACCURACIES, INSTANCE_RECALL, RECALL, name_of, number_of, text_of
+from dasl_core.headlines import (
+    ACCURACIES,
+    INSTANCE_RECALL,
+    RECALL,
+    images_of,
+    name_of,
+    number_of,
+    text_of,
+)
 from dasl_core.vocabulary import BEFORE_TRAINING
 
 Kind = Literal["healthy", "collapsed", "no_better", "falling", "still_rising", "too_few_images"]
@@ -220,7 +228,7 @@ def _curve(evaluations: Sequence[Mapping[str, Any]], held_out: int, queries: int
     if start is None or not trained:
         return None
     for name in _accuracies(start["metrics"]) or [INSTANCE_RECALL, "effective_rank"]:
-        images = queries if name.startswith(RECALL) else held_out
+        images = queries if name.startswith(RECALL) else images_of(name, held_out)
         values = [_finite(e["metrics"], name) for e in (start, *trained)]
         known = [value for value in values if value is not None]
         if len(known) < len(values) or images == 0:

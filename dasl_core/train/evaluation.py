@@ -23,14 +23,12 @@ from dasl_core.evaluate import (
     recall_at_k,
     uniformity,
 )
+from dasl_core.headlines import HEALTH_LIMIT, INSTANCE_RECALL
 from dasl_core.methods import Method
 from dasl_core.spec import FineTune, KMeans, LinearProbe, ResolvedEvaluate
 from dasl_core.train.features import Encoder, ImageEncoder, eval_mode
 from dasl_core.train.precision import autocast_dtype
 
-# Maximum of held-out images for health metrics, whose cost is quadratic or worse. Evenly spaced, since
-# the first ones of the index belong to the first few classes.
-HEALTH_LIMIT = 4_096
 # Statistics that are reported of distances between images.
 DISTANCES = ("mean", "std", "q05", "q50", "q95", "max", "max_difference", "log_factor")
 # Raw pixels are compared at this side length at most: at 224 each image has 150,528 numbers, and a
@@ -155,7 +153,7 @@ class Evaluator:
     def chance(self) -> dict[str, float]:
         """Return the expected accuracy of a neighbor that is drawn at random, by metric."""
         count = len(self.held_out)
-        levels = {"instance_recall_at_1": 1 / min(count, HEALTH_LIMIT)}
+        levels = {INSTANCE_RECALL: 1 / len(self.held_out.every(spacing(count, HEALTH_LIMIT)))}
         if self.labels is None:
             return levels
         classes = int(self.labels.max()) + 1
@@ -245,7 +243,7 @@ class Evaluator:
             metrics = {"alignment": alignment(first, second), "mean_norm": mean_norm(features)}
         features = features[::every]
         if len(features) > 1:
-            metrics["instance_recall_at_1"] = instance_recall_at_1(first, features)
+            metrics[INSTANCE_RECALL] = instance_recall_at_1(first, features)
         if health and len(features) > 1:
             metrics |= {
                 "effective_rank": effective_rank(features),

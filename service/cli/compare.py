@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dasl_core.headlines import HEADLINES, is_share_of_images, number_of
+from dasl_core.headlines import HEADLINES, images_of, is_share_of_images, number_of
 from dasl_core.vocabulary import TRAINED
 from service.cli.inputs import connect, id_or_name
 from service.cli.output import (
@@ -192,12 +192,12 @@ def _remarks(compared: Sequence[_Compared]) -> list[str]:
             "The jobs are evaluated on different numbers of images, so their metrics cannot be compared."
         )
     shares = filter(is_share_of_images, HEADLINES)
-    margins = {name: _margin(compared, name, images) for name in shares} if images else {}
-    remarks += [
-        f"{name}: differences below {100 * margin:.3g} points may be chance ({images:,} held-out images)."
-        for name, margin in margins.items()
-        if margin is not None
-    ]
+    for name in shares if images else ():
+        evaluated = images_of(name, images or 0)
+        if (margin := _margin(compared, name, evaluated)) is not None:
+            remarks.append(
+                f"{name}: differences below {100 * margin:.3g} points may be chance ({evaluated:,} held-out images)."
+            )
     remarks.append(
         "Another seed changes these metrics, too: `dasl experiments` compares variants over several seeds."
     )

@@ -6,7 +6,13 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 
-from dasl_core.headlines import HEADLINES, better_direction, is_share_of_images, number_of
+from dasl_core.headlines import (
+    HEADLINES,
+    better_direction,
+    images_of,
+    is_share_of_images,
+    number_of,
+)
 from service.db.models import Experiment, Job
 from service.experiments.notes import OF_VIEWS, notes_of, with_other_views
 from service.experiments.repository import Measured
@@ -139,7 +145,7 @@ def _resolution(experiment: Experiment, metric: str) -> float | None:
     """Return the share of one held-out image, if all variants are evaluated on as many."""
     held_out = {variant["held_out_images"] for variant in experiment.variants}
     images = held_out.pop() if len(held_out) == 1 else None
-    return 1 / images if images and is_share_of_images(metric) else None
+    return 1 / images_of(metric, images) if images and is_share_of_images(metric) else None
 
 
 def _sentence(result: VariantResult, experiment: Experiment, table: MetricResult) -> str:

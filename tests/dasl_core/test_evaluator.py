@@ -266,7 +266,9 @@ def test_clusters_are_the_best_of_all_starts(
     assert starts == [10, 3]
 
 
-def test_evaluator_without_labels_skips_label_metrics(build: Build, tmp_path: Path) -> None:
+def test_evaluator_without_labels_skips_label_metrics(
+    build: Build, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     index = ingest(image_folder(tmp_path / "pictures", classes=0, per_class=12))
     evaluator = build(index, linear=True, finetune=True, clustering=True)
     metrics = evaluator.backbone(network_with_a_head(), final=True)
@@ -276,6 +278,8 @@ def test_evaluator_without_labels_skips_label_metrics(build: Build, tmp_path: Pa
         *(f"distance_{name}" for name in DISTANCES),
     }
     assert evaluator.chance() == {"instance_recall_at_1": 1 / 4}
+    monkeypatch.setattr(evaluation, "HEALTH_LIMIT", 3)
+    assert evaluator.chance() == {"instance_recall_at_1": 1 / 2}
 
 
 def features_on_some_ranks(root: str, view: int | None) -> np.ndarray:

@@ -209,6 +209,13 @@ def test_views_are_judged_without_labels() -> None:
     assert "Without labels this says only whether views" in verdict.message
 
 
+def test_error_of_views_is_that_of_the_images_that_they_are_compared_with() -> None:
+    """These are 3,334 of 10,000."""
+    records = evaluations(0.5, 0.507, name="instance_recall_at_1")
+    assert judged(records, held_out=10_000).verdict == "no_better"
+    assert judged(evaluations(0.5, 0.507), held_out=10_000).verdict == "healthy"
+
+
 share = st.floats(0, 1)
 
 

@@ -411,6 +411,22 @@ def test_no_verdict_on_views_that_are_made_otherwise(api: Api) -> None:
     ) in results["notes"]
 
 
+def test_equal_differences_of_one_image_are_no_difference_in_views(api: Api) -> None:
+    """R@1 of views, the metric of images without labels, moves in steps of one image, too."""
+    api.dataset()
+    experiment = submitted(api)
+    for member in experiment["jobs"]:
+        value = 0.5 if member["variant"] == "baseline" else 0.6
+        finish(api, member["id"], instance_recall_at_1=value)
+    results = shown(api, experiment)["results"]
+    assert results["metric"] == "instance_recall_at_1"
+    assert results["metrics"][0]["resolution"] == 0.1
+    assert results["sentences"] == [
+        "dar: no difference from baseline in instance_recall_at_1 beyond the spread of 3 seeds (+10.00 points, 95% interval "
+        "-0.14 to +20.14). The difference is at most one of the held-out images."
+    ]
+
+
 def test_number_of_images_of_whole_classes_is_an_expected_one(api: Api) -> None:
     api.dataset()
     spec = REQUEST["spec"] | {"evaluate": {"holdout": {"by": "class", "fraction": 0.5}}}

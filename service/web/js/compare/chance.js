@@ -1,7 +1,9 @@
 import { label } from "../core/format.js";
 
 /** Metrics that are the share of the held-out images that are right. */
-const SHARES = /^(knn_top1|linear_top[15]|finetune_top[15]|recall_at_\d+)$/;
+const SHARES = /^(knn_top1|linear_top[15]|finetune_top[15]|recall_at_\d+|instance_recall_at_1)$/;
+/** R@1 of views is measured on at most so many images, evenly spaced. */
+const MOST_VIEWS = 4096;
 
 /**
  * Whether a difference of two values of a metric may be chance, as of so few images, or as nothing says how much
@@ -10,7 +12,7 @@ const SHARES = /^(knn_top1|linear_top[15]|finetune_top[15]|recall_at_\d+)$/;
  * @param {number | null} images the number of held-out images, if it is the same and known
  */
 export function mayBeChance(metric, one, other, images) {
-  return !SHARES.test(metric) || !images || Math.abs(one - other) < noise(one, other, images);
+  return !SHARES.test(metric) || !images || Math.abs(one - other) < noise(one, other, imagesOf(metric, images));
 }
 
 /**
@@ -26,14 +28,20 @@ export function remarks(metrics, counts) {
     const pairs = values.flatMap((one, index) => values.slice(index + 1).map((other) => [one, other]));
     const near = pairs.filter(([one, other]) => SHARES.test(metric) && mayBeChance(metric, one, other, images));
     if (!near.length) return [];
-    const points = Number((100 * Math.max(...near.map(([one, other]) => noise(one, other, images)))).toPrecision(3));
-    return [`${label(metric)}: differences below ${points} points may be chance (${images.toLocaleString("en")} held-out images).`];
+    const evaluated = imagesOf(metric, images);
+    const points = Number((100 * Math.max(...near.map(([one, other]) => noise(one, other, evaluated)))).toPrecision(3));
+    return [`${label(metric)}: differences below ${points} points may be chance (${evaluated.toLocaleString("en")} held-out images).`];
   });
 }
 
 /** The number that all of these are; else null. @param {(number | null)[]} counts */
 export function common(counts) {
   return new Set(counts).size === 1 ? counts[0] : null;
+}
+
+/** Of how many of the held-out images a metric is a share. */
+function imagesOf(metric, images) {
+  return metric === "instance_recall_at_1" ? Math.ceil(images / Math.ceil(images / MOST_VIEWS)) : images;
 }
 
 /** Twice the standard error of the difference of two shares of the same number of images, and at least one image. */
