@@ -81,7 +81,10 @@ def thumbnails(images: ShownImages, positions: Sequence[int]) -> tuple[dict[str,
         "held_out": sum(images.is_held_out(position) for position in positions),
         "keys": [images.key(position) for position in positions],
         "classes": names or None,
-        "labels": [numbers[label] for label in labels if label is not None] if names else None,
+        # Of two data sets, one may have labels.
+        "labels": [None if label is None else numbers[label] for label in labels]
+        if names
+        else None,
     }
     return content, images.sheet(positions, columns)
 

@@ -27,10 +27,14 @@ from hypothesis import strategies as st
 from matplotlib.axes import Axes
 from PIL import Image
 
+from dasl_core.data.canvases import Canvases
+from dasl_core.data.image_set import ImageSet
 from dasl_core.data.index import DatasetIndex
 from dasl_core.plots.curves import curves, draw_curves
+from dasl_core.plots.data import thumbnails
 from dasl_core.plots.facts import RunFacts
 from dasl_core.plots.history import MOST_EVALUATIONS, Histogram, History, Shown
+from dasl_core.plots.images import ShownImages
 from dasl_core.plots.projection import aligned, principal_components
 from dasl_core.plots.style import label_lines, new_figure
 from dasl_core.spec import Holdout
@@ -105,6 +109,18 @@ def test_neighbors_are_of_training_and_held_out_images(drawn: Recorder) -> None:
     assert len(images["keys"]) == len(images["labels"]) == 27
     sheet = Image.open(io.BytesIO(drawn.artifacts["thumbnails.webp"]))
     assert sheet.size == (64 * images["columns"], 64 * -(-27 // images["columns"]))
+
+
+def test_images_of_the_map_without_labels_have_none(pictures: DatasetIndex, cache: Path) -> None:
+    """Held-out images of another data set, which has no labels, stand before the others."""
+    held_out, train = (
+        ImageSet(Canvases(index, 16, 3, cache=cache, threads=1), np.arange(len(index)))
+        for index in (replace(pictures, labels=None, class_names=[]), pictures)
+    )
+    positions = [0, 1, len(held_out), len(held_out) + 1]
+    index, _ = thumbnails(ShownImages(held_out, train), positions)
+    first = index["classes"].index(pictures.class_names[int(np.asarray(pictures.labels)[0])])
+    assert index["labels"] == [None, None, first, first]
 
 
 def test_histograms_count_pairs_of_classes_and_norms(drawn: Recorder) -> None:

@@ -68,7 +68,7 @@ function placesOf({ x, y }) {
 function largest({ classes, labels }) {
   if (!classes) return [];
   const sizes = classes.map(() => 0);
-  for (const number of labels) sizes[number] += 1;
+  for (const number of labels) if (number !== null) sizes[number] += 1;
   const order = classes.map((name, number) => ({ name, number })).sort((one, other) => sizes[other.number] - sizes[one.number] || one.number - other.number);
   return order.slice(0, COLORS.length - 1).map((each, index) => ({ ...each, color: COLORS[index] }));
 }
