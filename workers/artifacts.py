@@ -127,7 +127,7 @@ def upload_checkpoint(
     try:
         return retried(write, uri, UPLOAD_PAUSES)
     except OSError:
-        _remove(uri)
+        remove_files(uri)
         raise
 
 
@@ -143,7 +143,8 @@ def _remove_manifest(uri: str) -> None:
         system.rm_file(target)
 
 
-def _remove(uri: str) -> None:
+def remove_files(uri: str) -> None:
+    """Remove a folder of files that nothing refers to, if that is possible."""
     system, target = open_store(uri)
     try:
         system.rm(target, recursive=True)

@@ -21,7 +21,7 @@ from service.client.attempt_token import read_attempt_token
 from service.client.worker import WorkerClient
 from service.object_store import StoreError
 from service.protocol import EmbeddingSettings, ExportSettings, FileEntry, ModelRunStart
-from workers.artifacts import UPLOAD_PAUSES, download, retried, upload
+from workers.artifacts import UPLOAD_PAUSES, download, remove_files, retried, upload
 from workers.datasets import open_dataset
 from workers.failures import storable
 from workers.logs import log_to_stderr
@@ -52,6 +52,7 @@ class ModelRun:
         # A superseded run may still write, so each process writes to a folder of its own.
         self.uri = f"{start.artifacts_uri}/{uuid.uuid4().hex}"
         self.files: list[FileEntry] = []
+        self._has_uploaded = False
 
     def work(self, folder: Path) -> Result:
         """Do the work in a folder; return its result, with the files in `self.files`.
@@ -167,8 +168,14 @@ class ModelRun:
             self._upload(file)
         return {"format": format}
 
+    def discard(self) -> None:
+        """Remove the files of work that failed: nothing else would, as no row names them."""
+        if self._has_uploaded:
+            remove_files(self.uri)
+
     def _upload(self, file: Path) -> None:
         target = f"{self.uri}/{file.name}"
+        self._has_uploaded = True
         self.files.append(retried(lambda: upload(file, target), target, UPLOAD_PAUSES))
 
 
@@ -182,7 +189,11 @@ def carry_out(client: WorkerClient, start: ModelRunStart, *, use_gpu: bool) -> N
             tempfile.TemporaryDirectory(prefix="dasl-") as name,
         ):
             run = ModelRun(start, report, use_gpu=use_gpu)
-            result = run.work(Path(name))
+            try:
+                result = run.work(Path(name))
+            except Exception:
+                run.discard()
+                raise
     except StoreError:
         raise
     except (ValueError, SpecError) as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import errno
 import hashlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -14,6 +15,7 @@ import pytest
 from dasl_core.data.index import DatasetIndex
 from dasl_core.embedding import files, read_parts
 from service.client.worker import WorkerClient
+from service.object_store import StoreError
 from service.protocol import (
     FileEntry,
     ModelRunStart,
@@ -141,6 +143,27 @@ def test_large_embedding_is_written_in_parts(world: World, monkeypatch: pytest.M
     features = np.concatenate([batch.features for batch in batches])
     assert len(features) == result["images"] == len(world.index)
     np.testing.assert_allclose(np.linalg.norm(features, axis=1), 1, rtol=1e-5)
+
+
+def test_files_of_an_embedding_that_fails_are_removed(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No row names them, so nothing would remove them before the checkpoint is deleted."""
+    monkeypatch.setitem(files.PART_BYTES, "parquet", 1)
+    monkeypatch.setattr("dasl_core.embedding.features.FEATURE_BATCH", 10)
+    monkeypatch.setattr("dasl_core.train.features.FEATURE_BATCH", 10)
+    stored: list[Path] = []
+
+    def store_one(file: Path, uri: str) -> FileEntry:
+        if stored:
+            raise StoreError(errno.ENOSPC, "no space left")
+        stored.append(path_of(uri))
+        return upload(file, uri)
+
+    monkeypatch.setattr(model_run, "upload", store_one)
+    with pytest.raises(StoreError):
+        world.run("embedding", {})
+    assert not stored[0].parent.exists()
 
 
 def test_evaluation_and_export(world: World) -> None:
