@@ -11,6 +11,7 @@ from service.outbox import repository as outbox
 from service.scheduling import repository as scheduling
 from service.scheduling.window import FORGOTTEN
 from service.storage import repository as storage
+from service.tasks.questions import repository as questions
 from service.tokens import repository as tokens
 
 KEEP_USE = timedelta(days=3 * 366)
@@ -54,5 +55,7 @@ class Housekeeping:
             counts.append(storage.remove_answers(session, before, _ROWS_AT_ONCE))
         with self._context.write() as session:
             counts.append(outbox.remove_old(session, now - KEEP_DELIVERIES, _ROWS_AT_ONCE))
+        with self._context.write() as session:
+            questions.remove_older(session, now - questions.ABANDONED)
         if max(counts) < _ROWS_AT_ONCE:
             self._done_at = now

@@ -47,7 +47,6 @@ _OF_BACKBONE = ("backbone.safetensors", "metrics.json", "model.json")
 IDLE = timedelta(minutes=5)
 """How long a search waits for another question."""
 _IDLE_IF_AWAITED = timedelta(seconds=10)
-_ABANDONED = timedelta(minutes=10)
 QUERIES_AT_ONCE = 8
 IMAGE_BYTES_AT_ONCE = 16 << 20
 
@@ -150,7 +149,7 @@ class SearchPoll:
             handler.heartbeat({})
             answers = [each.model_dump() for each in report.answers]
             questions.answer(session, handler.task.embedding_id, answers)
-            questions.remove_older(session, now - _ABANDONED)
+            questions.remove_older(session, now - questions.ABANDONED)
 
     def next(self) -> Queries | None:
         """Return the next questions, or that no questions arrive any more; None: nothing yet.

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from sqlalchemy import delete, func, select, update
 from sqlalchemy.orm import Session
 
 from service.db.models import SearchQuery
+
+ABANDONED = timedelta(minutes=10)
+"""No request awaits the answer to an older question: the process that asked it was killed."""
 
 
 def add(session: Session, query: SearchQuery) -> None:

@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy import event, select
 
 from service import ids
-from service.db.models import IdempotencyKey, Job, Token, Usage
+from service.db.models import IdempotencyKey, Job, SearchQuery, Token, Usage
 from service.dispatcher import housekeeping
 from service.dispatcher.housekeeping import (
     KEEP_ANSWERS,
@@ -19,6 +19,7 @@ from service.dispatcher.housekeeping import (
 )
 from service.ledger import repository as ledger
 from service.storage import repository as storage
+from service.tasks.questions import repository as questions
 from service.tokens import repository as tokens
 from tests.support.dispatcher_world import World
 
@@ -116,6 +117,24 @@ def test_old_idempotency_keys_are_removed_in_batches_the_oldest_first(
     # A full batch is followed by another one at once.
     upkeep.round()
     assert keys_in(world) == ["age -1"]
+
+
+def test_questions_of_a_killed_process_are_removed(world: World) -> None:
+    """Their images would stay in the database, and later questions to the embedding would be refused as too many."""
+    world.tick()
+    for age in (2 * questions.ABANDONED, questions.ABANDONED / 2):
+        query = SearchQuery(
+            id=ids.new_id("qry"),
+            embedding_id="mrun_1",
+            k=3,
+            image=b"...",
+            created_at=world.now() - age,
+        )
+        with world.database.write() as session:
+            questions.add(session, query)
+    Housekeeping(world.dispatcher._context).round()
+    with world.database.read() as session:
+        assert questions.count_open(session, "mrun_1") == 1
 
 
 # SQLite only: PostgreSQL's planner scans a table as small as this one.
