@@ -39,7 +39,7 @@ def evaluate_backbone(
     on_decoded: Callable[[int], None] = lambda images: None,
     at_work: Callable[[], None] = lambda: None,
 ) -> Evaluated:
-    """Compute all metrics of the held-out images, by subject: "backbone", and with labels "raw", of the raw pixels.
+    """Compute all metrics of the held-out images, by subject: "backbone", and "raw", of the raw pixels if it has any.
 
     The other images are the bank of k-NN, and what the probes learn from.
 
@@ -77,8 +77,8 @@ def evaluate_backbone(
             settings, backbone.encoder(keepalive=at_work, check=at_work), train, held_out
         )
         metrics = {}
-        if evaluator.labels is not None:
-            metrics["raw"] = evaluator.raw_pixels()
+        if raw := evaluator.raw_pixels():
+            metrics["raw"] = raw
         # Fine-tuning trains a copy.
         backbone.network.requires_grad_(bool(settings.finetune))
         metrics["backbone"] = evaluator.backbone(backbone.network, final=True)

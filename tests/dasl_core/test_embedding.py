@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -316,6 +317,11 @@ def test_evaluation_is_that_of_training(tmp_path: Path) -> None:
     assert "recall_at_1" in measured.metrics["backbone"]
     assert "knn_top1" not in measured.metrics["backbone"]
     assert measured.images == len(index)
+    # Without labels, views are searched among the raw pixels, too, as in training.
+    unlabeled = replace(index, labels=None, class_names=[])
+    every = resolve_evaluation(Evaluate(holdout=None), settings, unlabeled.facts())
+    measured = evaluate_backbone(backbone, unlabeled, "pictures", every, cache=None, threads=1)
+    assert measured.metrics["raw"].keys() == {"instance_recall_at_1"}
 
 
 def test_folder_is_embedded_without_a_service(
