@@ -1,6 +1,7 @@
 import { useEffect, useRef } from "../vendor.js";
-import { queryString } from "./api.js";
+import { get, queryString } from "./api.js";
 import { store } from "./store.js";
+import { visible } from "./visibility.js";
 
 /** Whether the stream of events is open. */
 export const live = store(false);
@@ -13,7 +14,9 @@ let source = null;
 
 /** Open the tenant's one stream of events. The browser opens it again when it breaks. */
 export function openEvents() {
-  if (source) return;
+  wanted = true;
+  // A browser keeps six connections to an origin for all of its tabs: those in the background must leave them.
+  if (source || !visible.get()) return;
   source = new EventSource(`/v1/events${queryString({ last_event_id: newestId })}`);
   source.onopen = () => {
     live.set(true);
@@ -25,10 +28,11 @@ export function openEvents() {
     // Refused, as while the service starts: the browser does not try again by itself.
     source = null;
     setTimeout(() => wanted && openEvents(), 5000);
+    // A stream does not say why: if the session has ended, this answer does.
+    void get("/v1/session").catch(() => undefined);
   };
   for (const type of TYPES) source.addEventListener(type, deliver);
   source.onmessage = deliver;
-  wanted = true;
 }
 
 let wanted = false;
@@ -36,11 +40,20 @@ let wanted = false;
 /** Close the stream. */
 export function closeEvents() {
   wanted = false;
+  newestId = "";
+  leave();
+}
+
+function leave() {
   source?.close();
   source = null;
-  newestId = "";
   live.set(false);
 }
+
+visible.follow((isVisible) => {
+  if (!isVisible) leave();
+  else if (wanted) openEvents();
+});
 
 function deliver(message) {
   let event;

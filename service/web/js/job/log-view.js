@@ -1,5 +1,7 @@
 import { get } from "../core/api.js";
 import { setQuery } from "../core/router.js";
+import { useStore } from "../core/store.js";
+import { visible } from "../core/visibility.js";
 import { isFinal } from "../jobs/actions.js";
 import { Button } from "../ui/button.js";
 import { Icon } from "../ui/icon.js";
@@ -51,8 +53,10 @@ function Line({ text, found }) {
 function useLog(job, attempt) {
   const [state, setState] = useState({ lines: [], error: null, loading: true });
   const isLive = !isFinal(job) && attempt === job.attempt;
+  // As the stream of events: a tab in the background leaves its connection to others.
+  const isPaused = !useStore(visible) && isLive;
   useEffect(() => {
-    if (!attempt) return undefined;
+    if (!attempt || isPaused) return undefined;
     const canceled = new AbortController();
     setState({ lines: [], error: null, loading: true });
     if (isLive) {
@@ -66,7 +70,7 @@ function useLog(job, attempt) {
       (error) => canceled.signal.aborted || setState({ lines: [], error, loading: false }),
     );
     return () => canceled.abort();
-  }, [job.id, attempt, isLive]);
+  }, [job.id, attempt, isLive, isPaused]);
   function add(lines) {
     setState((before) => ({ lines: [...before.lines, ...lines].slice(-MOST), error: null, loading: false }));
   }

@@ -1,0 +1,64 @@
+"""Connections of the page to the service: those of several tabs and of a session that has ended."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+from playwright.sync_api import Page, expect
+
+from service.db.models import Token
+from service.tokens import service as tokens
+from tests.support.busy_service import BusyService
+from tests.web.conftest import Watched, log_in
+
+
+def show(page: Page, visible: bool) -> None:
+    """Bring the tab of a page to the front or into the background, as the page sees it."""
+    page.evaluate(
+        """(visible) => {
+            Object.defineProperty(document, "hidden", { configurable: true, get: () => !visible });
+            document.dispatchEvent(new Event("visibilitychange"));
+        }""",
+        visible,
+    )
+
+
+def test_tabs_in_the_background_leave_their_connections(opened: Watched, busy: BusyService) -> None:
+    """Browsers have six connections to an origin: a seventh tab would wait for one that is never free."""
+    tabs = [opened.page.context.new_page() for _ in range(6)]
+    for tab in tabs:
+        tab.goto(f"{opened.origin}/#/jobs")
+        expect(tab.get_by_text("live", exact=True)).to_be_visible()
+        show(tab, False)
+        expect(tab.get_by_text("not live")).to_be_visible()
+    page = opened.open(f"jobs/{busy.jobs['running']}/log")
+    expect(page.get_by_label("Log", exact=True)).to_contain_text("INFO epoch 1")
+    show(page, False)
+    job = busy.submit("in-the-background")
+    show(tabs[0], True)
+    expect(tabs[0].get_by_role("link", name="in-the-background")).to_be_visible()
+    busy.service.log(busy.jobs["running"], "INFO epoch 2\n")
+    show(page, True)
+    expect(page.get_by_label("Log", exact=True)).to_contain_text("INFO epoch 2")
+    busy.client.jobs.cancel(job)
+
+
+def test_page_whose_session_has_ended_asks_to_log_in(stranger: Watched, busy: BusyService) -> None:
+    """Also a view that asks for nothing by itself, of a job that has ended."""
+    stranger.refused = {401}
+    with busy.service.database.write() as session:
+        row, text = tokens.create(session, tenant="t", name="short", scopes=["read"])
+        token_id = row.id
+    page = stranger.page
+    log_in(page, busy.service.url, text)
+    page.goto(f"{stranger.origin}/#/jobs/{busy.jobs['baseline']}/settings")
+    expect(page.get_by_text("live", exact=True)).to_be_visible()
+    expect(page.locator(".settings .auto").first).to_be_visible()
+    expect(page.get_by_text("raw pixels 22.1 %")).to_be_visible()
+    page.wait_for_load_state("networkidle")
+    with busy.service.database.write() as session:
+        session.get_one(Token, token_id).revoked_at = datetime.now(UTC)
+    # The stream is opened anew.
+    show(page, False)
+    show(page, True)
+    expect(page.get_by_label("Token")).to_be_visible()
