@@ -62,3 +62,14 @@ def test_page_whose_session_has_ended_asks_to_log_in(stranger: Watched, busy: Bu
     show(page, False)
     show(page, True)
     expect(page.get_by_label("Token")).to_be_visible()
+
+
+def test_many_jobs_that_change_at_once_are_all_shown(opened: Watched, busy: BusyService) -> None:
+    request = {"name": "crowd", "spec": {"dataset": "birds"}, "variants": {"one": {}}}
+    experiment = busy.client.experiments.submit({**request, "seeds": list(range(24))})
+    page = opened.open("jobs?q=crowd")
+    rows = page.get_by_role("table", name="Jobs").get_by_role("row")
+    expect(rows.filter(has_text="queued")).to_have_count(24)
+    busy.client.experiments.cancel(experiment.id)
+    expect(rows.filter(has_text="cancelled")).to_have_count(24)
+    busy.client.experiments.delete(experiment.id, jobs=True)

@@ -6,6 +6,8 @@ import { isDeleted } from "./actions.js";
 const PAGE = 100;
 const LIVE = ["starting", "running", "pausing", "cancelling"];
 const SECONDS = 5;
+/** Changed jobs that are asked for at the same time. */
+const AT_ONCE = 20;
 
 /**
  * The jobs that match, page by page as they are scrolled to, and kept current: by events, and while some run by asking
@@ -84,10 +86,11 @@ export function useJobs(filters) {
     const ids = [...all].filter((id) => !isDeleted(id));
     const known = new Set(newest.current.rows.map((row) => row.id));
     if (ids.some((id) => !known.has(id))) await top();
-    const jobs = await Promise.all(
-      ids.filter((id) => known.has(id)).slice(0, 20).map((id) => get(`/v1/jobs/${id}`).catch(() => null)),
-    );
-    update(jobs.filter(Boolean));
+    const shown = ids.filter((id) => known.has(id));
+    for (let first = 0; first < shown.length; first += AT_ONCE) {
+      const some = shown.slice(first, first + AT_ONCE);
+      update((await Promise.all(some.map((id) => get(`/v1/jobs/${id}`).catch(() => null)))).filter(Boolean));
+    }
   }
 
   const isCurrent = state.key === key;
