@@ -1,10 +1,10 @@
-"""Connections of the page to the service: those of several tabs and of a session that has ended."""
+"""Connections of the page to the service: those of several tabs, of a session that has ended, and lost answers."""
 
 from __future__ import annotations
 
 from datetime import UTC, datetime
 
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Page, Route, expect
 
 from service.db.models import Token
 from service.tokens import service as tokens
@@ -62,6 +62,26 @@ def test_page_whose_session_has_ended_asks_to_log_in(stranger: Watched, busy: Bu
     show(page, False)
     show(page, True)
     expect(page.get_by_label("Token")).to_be_visible()
+
+
+def test_lost_answer_to_a_submission_makes_no_second_job(
+    opened: Watched, busy: BusyService
+) -> None:
+    def lose(route: Route) -> None:
+        route.fetch()
+        route.abort()
+
+    page = opened.open("submit?dataset=birds")
+    page.get_by_label("name", exact=True).fill("lost-answer")
+    expect(page.get_by_role("button", name="Submit")).to_be_enabled()
+    page.route("**/v1/jobs", lose, times=1)
+    page.get_by_role("button", name="Submit").click()
+    expect(page.get_by_role("alert").filter(has_text="does not answer").first).to_be_visible()
+    page.get_by_role("button", name="Submit").click()
+    expect(page.get_by_role("heading", name="lost-answer", level=1)).to_be_visible()
+    (job,) = [each for each in busy.client.jobs.list() if each.name == "lost-answer"]
+    busy.client.jobs.cancel(job.id)
+    opened.problems = [each for each in opened.problems if "ERR_FAILED" not in each]
 
 
 def test_many_jobs_that_change_at_once_are_all_shown(opened: Watched, busy: BusyService) -> None:

@@ -62,6 +62,13 @@ def test_experiment_is_written_estimated_and_submitted(opened: Watched, busy: Bu
     expect(submit).to_be_disabled()
     settings.fill(text % 3)
     expect(page.get_by_role("alert")).to_have_count(0)
+    expect(submit).to_be_enabled()
+    # What cannot be read is not submitted, nor is what stood there before.
+    settings.fill(text % "3}")
+    expect(page.get_by_role("alert")).to_be_visible()
+    expect(submit).to_be_disabled()
+    settings.fill(text % 3)
+    expect(submit).to_be_enabled()
     expect(planned).to_contain_text("Jobs4")
     submit.click()
     expect(page.get_by_role("heading", name="written", level=1)).to_be_visible()

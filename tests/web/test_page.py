@@ -284,8 +284,14 @@ def test_spec_is_edited_as_yaml(opened: Watched) -> None:
     page = opened.open("submit?dataset=birds")
     page.get_by_role("button", name="YAML").click()
     page.get_by_label("Settings as YAML").fill("dataset: birds\ntrain: {epochs: 9}\n")
+    expect(page.get_by_role("button", name="Submit")).to_be_enabled()
+    # What cannot be read is not submitted, nor is what stood there before.
+    page.get_by_label("Settings as YAML").fill("dataset: birds\ntrain: {epochs: 90\n")
+    expect(page.get_by_role("alert")).to_contain_text("indentation")
+    expect(page.get_by_role("button", name="Submit")).to_be_disabled()
     page.get_by_role("button", name="Form").click()
     expect(page.get_by_label("epochs").first).to_have_value("9")
+    expect(page.get_by_role("button", name="Submit")).to_be_enabled()
 
 
 def test_clone_sends_only_what_was_changed(opened: Watched, busy: BusyService) -> None:

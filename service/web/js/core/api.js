@@ -77,6 +77,8 @@ export async function request(path, { method = "GET", body, file, query, signal,
 export const get = (path, query, signal) => request(path, { query, signal });
 /** @param {string} path @param {unknown} [body] @param {string} [key] an Idempotency-Key */
 export const post = (path, body, key) => request(path, { method: "POST", body, key });
+/** A new Idempotency-Key. */
+export const newKey = () => crypto.getRandomValues(new Uint32Array(4)).join("-");
 /** @param {string} path @param {unknown} body */
 export const patch = (path, body) => request(path, { method: "PATCH", body });
 /** @param {string} path */

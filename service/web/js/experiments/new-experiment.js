@@ -1,4 +1,4 @@
-import { get, post } from "../core/api.js";
+import { get, newKey, post } from "../core/api.js";
 import { useResource } from "../core/resource.js";
 import { go, link } from "../core/router.js";
 import { say } from "../core/toasts.js";
@@ -6,7 +6,7 @@ import { SpecText } from "../submit/spec-text.js";
 import { useValidation } from "../submit/validation.js";
 import { Button } from "../ui/button.js";
 import { Empty, Failure, Loaded } from "../ui/state.js";
-import { html, useState } from "../vendor.js";
+import { html, useMemo, useState } from "../vendor.js";
 import { ExperimentEstimate } from "./experiment-estimate.js";
 
 /** `#/experiments?new=1` and `#/experiments?new=1&job=JOB`: the file of a new experiment, about a job's spec. */
@@ -47,14 +47,16 @@ function asked(spec) {
 function Form({ spec }) {
   const [experiment, setExperiment] = useState(() => asked(spec));
   const [refusal, setRefusal] = useState(null);
+  const [unreadable, setUnreadable] = useState("");
   const { answer, error: invalid } = useValidation(experiment, "/v1/experiments/validate");
   const error = refusal ?? invalid;
   const change = (next) => {
     setRefusal(null);
     setExperiment(next);
   };
+  // If the answer to a submission is lost, the next one does not make a second experiment.
+  const key = useMemo(newKey, [experiment]);
   const submit = async () => {
-    const key = crypto.getRandomValues(new Uint32Array(4)).join("-");
     try {
       const made = await post("/v1/experiments", experiment, key);
       say(`Submitted ${made.jobs.length} jobs.`);
@@ -67,11 +69,11 @@ function Form({ spec }) {
   return html`<div class="page-head"><h1>New experiment</h1></div>
     <p class="muted">Each variant is trained once with each seed. Its changes are nested as in a spec; null removes a regularizer.</p>
     <div class="submit-columns">
-      <div><${SpecText} spec=${experiment} onChange=${change} /></div>
+      <div><${SpecText} spec=${experiment} problem=${unreadable} onProblem=${setUnreadable} onChange=${change} /></div>
       <aside>
         ${error && html`<${Failure} error=${error} />`}
         <${ExperimentEstimate} answer=${answer} isValid=${!error} />
-        <${Button} label="Submit" kind="primary large" disabled=${invalid !== null} onClick=${submit} />
+        <${Button} label="Submit" kind="primary large" disabled=${invalid !== null || unreadable !== ""} onClick=${submit} />
       </aside>
     </div>`;
 }

@@ -1,4 +1,4 @@
-import { post } from "../core/api.js";
+import { newKey, post } from "../core/api.js";
 import { count } from "../core/format.js";
 import { go } from "../core/router.js";
 import { say } from "../core/toasts.js";
@@ -14,7 +14,7 @@ export function Demo() {
   const [dataset, setDataset] = useState(null);
   const [error, setError] = useState(null);
   const isShown = useRef(true);
-  const key = useRef(crypto.getRandomValues(new Uint32Array(4)).join("-"));
+  const key = useRef(newKey());
   useEffect(() => () => void (isShown.current = false), []);
   const run = async () => {
     setError(null);

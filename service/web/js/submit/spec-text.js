@@ -1,10 +1,9 @@
 import { html, useEffect, useState } from "../vendor.js";
 
-/** The spec of a job or of an experiment as YAML, or JSON, which is YAML too. */
-export function SpecText({ spec, onChange }) {
+/** The spec of a job or of an experiment as YAML, or JSON, which is YAML too; `problem` says why the text is none. */
+export function SpecText({ spec, problem, onProblem, onChange }) {
   const [yaml, setYaml] = useState(null);
   const [text, setText] = useState("");
-  const [problem, setProblem] = useState("");
   useEffect(() => {
     // Only here is the parser needed.
     void import("../../vendor/js-yaml.js").then((library) => {
@@ -18,10 +17,10 @@ export function SpecText({ spec, onChange }) {
     try {
       const parsed = yaml.load(event.target.value);
       if (parsed === null || typeof parsed !== "object" || Array.isArray(parsed)) throw new Error("a spec is a mapping of settings");
-      setProblem("");
+      onProblem("");
       onChange(parsed);
     } catch (error) {
-      setProblem(error.message);
+      onProblem(error.message);
     }
   };
   return html`<textarea class="spec-text" aria-label="Settings as YAML" spellcheck=${false} rows="30" value=${text} onInput=${typed}></textarea>

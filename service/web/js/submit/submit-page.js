@@ -1,4 +1,4 @@
-import { get, post } from "../core/api.js";
+import { get, newKey, post } from "../core/api.js";
 import { useResource } from "../core/resource.js";
 import { go, link } from "../core/router.js";
 import { say } from "../core/toasts.js";
@@ -43,6 +43,7 @@ function Form({ known, dataset }) {
   const [isText, setText] = useState(false);
   const [start, setStart] = useState("newest");
   const [refusal, setRefusal] = useState(null);
+  const [unreadable, setUnreadable] = useState("");
   const { answer, error: invalid } = useValidation(spec);
   const schema = catalog.job_schema;
   const error = refusal ?? invalid;
@@ -52,8 +53,9 @@ function Form({ known, dataset }) {
     setRefusal(null);
     setSpec(next);
   };
+  // Of these settings: if the answer to a submission is lost, the next one does not make a second job.
+  const key = useMemo(newKey, [spec, start]);
   const submit = async () => {
-    const key = crypto.getRandomValues(new Uint32Array(4)).join("-");
     try {
       const checkpoint = start === "scratch" ? null : start;
       const made = job
@@ -71,18 +73,18 @@ function Form({ known, dataset }) {
       <h1>${job ? html`Clone of <a href=${link(["jobs", job.id])}>${job.name}</a>` : "New job"}</h1>
       <span class="grow"></span>
       <div class="segmented" role="group" aria-label="How settings are shown">
-        <${Button} label="Form" pressed=${!isText} onClick=${() => setText(false)} />
+        <${Button} label="Form" pressed=${!isText} onClick=${() => (setText(false), setUnreadable(""))} />
         <${Button} label="YAML" pressed=${isText} onClick=${() => setText(true)} />
       </div>
     </div>
     ${job && html`<${Start} value=${start} onChange=${setStart} />`}
     <div class="submit-columns">
-      <div>${isText ? html`<${SpecText} spec=${spec} onChange=${change} />` : html`<${SpecForm} schema=${schema} spec=${spec} known=${known} isClone=${job !== null} error=${error} onChange=${change} />`}</div>
+      <div>${isText ? html`<${SpecText} spec=${spec} problem=${unreadable} onProblem=${setUnreadable} onChange=${change} />` : html`<${SpecForm} schema=${schema} spec=${spec} known=${known} isClone=${job !== null} error=${error} onChange=${change} />`}</div>
       <aside>
         ${others && html`<${Failure} error=${others} />`}
         ${error && !others && html`<div class="notice red"><strong>${error.errors.length} ${error.errors.length === 1 ? "setting needs" : "settings need"} a change</strong><p>See the marked ${error.errors.length === 1 ? "field" : "fields"}.</p></div>`}
         <${Estimate} answer=${answer} isValid=${!error} />
-        <${Button} label="Submit" kind="primary large" disabled=${invalid !== null} onClick=${submit} />
+        <${Button} label="Submit" kind="primary large" disabled=${invalid !== null || unreadable !== ""} onClick=${submit} />
         ${chosen && html`<${Views} key=${chosen.id} datasetId=${chosen.id} spec=${spec} />`}
       </aside>
     </div>`;
