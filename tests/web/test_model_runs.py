@@ -10,7 +10,7 @@ from playwright.sync_api import Locator, Page, Route, expect
 
 from service.client import WorkerClient
 from service.protocol import NeighborEntry, QueryAnswer
-from service.tasks.repository import searches
+from service.tasks.repository import model_runs, searches
 from tests.support.busy_service import BusyService
 from tests.support.polling import until
 from tests.web.conftest import Watched
@@ -60,6 +60,24 @@ def test_embedding_and_export_are_requested_and_deleted(opened: Watched, busy: B
     ]
     (run,) = busy.client.checkpoints.runs(final, "evaluations")
     assert run.settings["linear"]["epochs"] == 100
+    busy.client.model_runs.delete(run.id)
+
+
+def test_evaluation_without_labels_shows_what_needs_none(
+    opened: Watched, busy: BusyService
+) -> None:
+    job = busy.jobs["with-dar"]
+    (final,) = [each.id for each in busy.client.jobs.checkpoints(job) if each.final]
+    run = busy.client.checkpoints.evaluate(final, "birds", settings={"holdout": None})
+    worker = busy.service.start_task(model_runs, run.id)
+    worker.model_run_start()
+    backbone = {"instance_recall_at_1": 0.52, "effective_rank": 41.23}
+    metrics = {"backbone": backbone, "raw": {"instance_recall_at_1": 0.47}}
+    worker.model_run_succeeded({"metrics": metrics}, None, [])
+    page = opened.open(f"jobs/{job}/checkpoints")
+    expect(runs(page).get_by_role("row").filter(has_text="evaluation")).to_contain_text(
+        "R@1 of views 52.0 % (raw pixels 47.0 %), effective rank 41.23"
+    )
     busy.client.model_runs.delete(run.id)
 
 

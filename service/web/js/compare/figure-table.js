@@ -1,4 +1,4 @@
-import { count, label, number, percent } from "../core/format.js";
+import { count, figure, label } from "../core/format.js";
 import { useResource } from "../core/resource.js";
 import { link } from "../core/router.js";
 import { saveCsv } from "../charts/csv.js";
@@ -56,10 +56,9 @@ export function FigureTable({ groups }) {
 
 /** A metric of each group; `best` is the index of the one that is marked. */
 function Row({ title, name, data, counts, best, muted }) {
-  const shown = (value, images) => (/top\d|recall/.test(name) ? percent(value, images >= MANY ? 2 : 1) : number(value));
   return html`<tr class=${muted ? "muted" : ""}>
     <th scope="row">${title}</th>
-    ${data.map((metrics, index) => html`<td class=${`right ${index === best ? "best" : ""}`}>${shown(metrics[name], counts[index])}</td>`)}
+    ${data.map((metrics, index) => html`<td class=${`right ${index === best ? "best" : ""}`}>${figure(name, metrics[name], counts[index] >= MANY ? 2 : 1)}</td>`)}
   </tr>`;
 }
 

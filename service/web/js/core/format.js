@@ -22,6 +22,14 @@ export function percent(value, digits = 1) {
   return value === null || value === undefined ? DASH : `${(value * 100).toFixed(digits)} %`;
 }
 
+/** Whether a metric is a share from 0 to 1, which people read in percent. @param {string} name */
+export const isShare = (name) => /(_top\d+|recall_at_\d+)$/.test(name);
+
+/** The value of a metric. @param {string} name @param {number | null | undefined} value @param {number} [digits] of percent */
+export function figure(name, value, digits = 1) {
+  return isShare(name) ? percent(value, digits) : number(value);
+}
+
 /** Bytes, in units of 1000. */
 export function bytes(value) {
   if (value === null || value === undefined) return DASH;

@@ -1,15 +1,14 @@
 import { get } from "../core/api.js";
-import { label, number, percent } from "../core/format.js";
+import { figure, isShare, label, number } from "../core/format.js";
 import { useResource } from "../core/resource.js";
 import { setQuery } from "../core/router.js";
 import { Icon } from "../ui/icon.js";
 import { html } from "../vendor.js";
 
 const TONES = { better: "green", worse: "red" };
-const isShare = (metric) => /_top\d+$|^recall_at_|^nmi$|^pairwise_f1$/.test(metric);
 
 /** A value of a metric. */
-export const valueOf = (metric, value) => (isShare(metric) ? percent(value, 2) : number(value));
+export const valueOf = (metric, value) => figure(metric, value, 2);
 
 /** A difference, in percentage points of a share. */
 const signed = (metric, value) => `${value > 0 ? "+" : ""}${isShare(metric) ? (value * 100).toFixed(2) : number(value)}`;

@@ -1,4 +1,4 @@
-import { label, number, percent } from "../core/format.js";
+import { figure, label, number } from "../core/format.js";
 import { saveCsv } from "../charts/csv.js";
 import { Button } from "../ui/button.js";
 import { Empty, Loaded } from "../ui/state.js";
@@ -30,12 +30,10 @@ function Table({ job, rows }) {
           ${newest.map(
             (row) => html`<tr>
               <td>${row.subject}</td><td class="right">${number(row.epoch)}</td><td class="right">${row.step}</td>
-              ${names.map((name) => html`<td class="right">${isShare(name) ? percent(row.metrics[name], 2) : number(row.metrics[name])}</td>`)}
+              ${names.map((name) => html`<td class="right">${figure(name, row.metrics[name], 2)}</td>`)}
             </tr>`,
           )}
         </tbody>
       </table>
     </div>`;
 }
-
-const isShare = (name) => /(_top\d+|recall_at_\d+)$/.test(name);

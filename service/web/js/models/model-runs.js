@@ -1,5 +1,5 @@
 import { all, get, remove } from "../core/api.js";
-import { ago, bytes, count, duration, label, moment, number, percent } from "../core/format.js";
+import { ago, bytes, count, duration, figure, label, moment, number, percent } from "../core/format.js";
 import { useResource } from "../core/resource.js";
 import { may } from "../core/session.js";
 import { attempt } from "../core/toasts.js";
@@ -13,7 +13,7 @@ import { NeighborDialog } from "./neighbor-dialog.js";
 import { RunDialog } from "./run-dialog.js";
 
 const KINDS = ["evaluations", "embeddings", "exports"];
-const HEADLINES = ["linear_top1", "knn_top1", "recall_at_1", "nmi"];
+const HEADLINES = ["linear_top1", "knn_top1", "recall_at_1", "instance_recall_at_1", "effective_rank"];
 const isOver = (run) => run.state === "succeeded" || run.state === "failed";
 
 /** What a finished model can do, and what it has done: evaluations, embeddings and exports of a checkpoint. */
@@ -87,5 +87,5 @@ function resultOf({ kind, result }) {
   if (kind === "embedding") return `${count(result.images)} images, ${(result.shape ?? []).join(" x ")} each${result.unreadable ? `, ${count(result.unreadable)} unreadable` : ""}`;
   const { backbone = {}, raw = {} } = result.metrics ?? {};
   const found = HEADLINES.filter((name) => typeof backbone[name] === "number");
-  return found.map((name) => `${label(name)} ${percent(backbone[name])}${typeof raw[name] === "number" ? ` (raw pixels ${percent(raw[name])})` : ""}`).join(", ");
+  return found.map((name) => `${label(name)} ${figure(name, backbone[name])}${typeof raw[name] === "number" ? ` (raw pixels ${figure(name, raw[name])})` : ""}`).join(", ");
 }
