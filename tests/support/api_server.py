@@ -32,6 +32,8 @@ REPORT = {
         {"path": "a/empty.png", "reason": "is empty"},
         {"path": "a/notes.png", "reason": "is not an image"},
     ],
+    "num_ignored": 5,
+    "ignored_endings": {".mp4": 2, ".cr2": 3},
     "warnings": ["3 images have 16 bits and only values of 0 to 4095"],
 }
 

@@ -310,6 +310,7 @@ def test_data_set_shows_what_was_skipped_and_why(opened: Watched, busy: BusyServ
     opened.refused = {404}  # This data set was ingested without a contact sheet.
     page = opened.open(f"datasets/{busy.dataset}")
     expect(page.get_by_text("is empty")).to_be_visible()
+    expect(page.get_by_text("5 other files are no images: 3 .cr2, 2 .mp4.")).to_be_visible()
     expect(page.get_by_role("region", name="Versions")).to_contain_text("640")
     page.get_by_role("button", name="Draw").click()
     expect(page.get_by_text("Waits for its turn")).to_be_visible()

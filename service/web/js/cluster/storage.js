@@ -21,6 +21,7 @@ function Report() {
   const parts = [
     ["Checkpoints", data.checkpoints],
     ["Pictures and files", data.artifacts],
+    ["Embeddings and exports", data.model_runs],
     ["Previews", data.previews],
     ["Uploads", data.uploads],
   ];

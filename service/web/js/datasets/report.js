@@ -2,6 +2,7 @@ import { count } from "../core/format.js";
 import { html } from "../vendor.js";
 
 const MOST = 200;
+const MOST_ENDINGS = 8;
 
 /** What the ingest has found: a contact sheet, warnings, classes, skipped files by reason, and duplicates. */
 export function Report({ dataset }) {
@@ -37,8 +38,16 @@ function Skipped({ report }) {
         <ul class="paths" tabindex="0">${paths.slice(0, MOST).map((path) => html`<li><code>${path}</code></li>`)}${paths.length > MOST && html`<li class="muted">and ${count(paths.length - MOST)} more</li>`}</ul>
       </details>`,
     )}
-    ${report.num_ignored > 0 && html`<p class="muted">${report.num_ignored === 1 ? "1 other file is no image." : `${count(report.num_ignored)} other files are no images.`}</p>`}
+    ${report.num_ignored > 0 && html`<p class="muted">${report.num_ignored === 1 ? "1 other file is no image" : `${count(report.num_ignored)} other files are no images`}${endings(report.ignored_endings)}.</p>`}
   </section>`;
+}
+
+/** How many of the files have which ending, the most frequent first. */
+function endings(numbers) {
+  const sorted = Object.entries(numbers ?? {}).sort(([, one], [, other]) => other - one);
+  if (!sorted.length) return "";
+  const shown = sorted.slice(0, MOST_ENDINGS).map(([ending, number]) => `${count(number)} ${ending || "without an ending"}`);
+  return `: ${shown.join(", ")}${sorted.length > MOST_ENDINGS ? " and others" : ""}`;
 }
 
 function Classes({ names, total }) {
