@@ -216,6 +216,10 @@ def record(
     Returns:
         Why the webhook is disabled, if this attempt was the reason.
     """
+    # The webhook's row first, as where a person changes it: of the two, none waits for the other while it is awaited.
+    webhook_id = select(WebhookDelivery.webhook_id).where(WebhookDelivery.id == delivery_id)
+    webhook = select(Webhook.id).where(Webhook.id == webhook_id.scalar_subquery())
+    session.execute(webhook.with_for_update())
     row = session.scalars(
         select(WebhookDelivery)
         .where(*_attempt(delivery_id, attempts))

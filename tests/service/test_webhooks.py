@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 from fastapi.testclient import TestClient
-from sqlalchemy import event, select
+from sqlalchemy import event, select, text
 
 from service import lifecycle
 from service.datasets.ingests import repository as ingests
@@ -20,8 +21,10 @@ from service.outbox.retries import Outcome
 from service.runs.endings import Ending, Retry
 from service.server.app import create_app
 from service.tasks.repository import preparations, previews
+from service.webhooks import repository
 from service.webhooks.service import MAX_WEBHOOKS
 from tests.support.api_under_test import Api, refused
+from tests.support.polling import until
 
 URL = "https://hooks.example.org/dasl"
 
@@ -298,6 +301,36 @@ def test_disabled_webhook_gets_nothing_until_it_is_enabled(admin: Api) -> None:
     assert (enabled["disabled_at"], enabled["disabled_reason"]) == (None, None)
     admin.submit()
     assert len(payloads(admin, webhook)) == 2
+
+
+# PostgreSQL only: SQLite has one writer at a time.
+@pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
+def test_change_of_a_webhook_and_the_end_of_an_attempt_do_not_wait_for_each_other(
+    admin: Api,
+) -> None:
+    webhook = create(admin)["id"]
+    message = admin.client.post(f"/v1/webhooks/{webhook}/test").json()["id"]
+    now = datetime.now(UTC)
+    with admin.database.write() as session:
+        (due,) = outbox.due(session, now, ())
+        assert outbox.claim(session, due, now)
+
+    def record() -> None:
+        with admin.database.write() as session:
+            outbox.record(session, message, 1, Outcome(200, None), now)
+
+    def waits() -> bool | None:
+        waiting = text("SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock'")
+        with admin.database.autocommit() as session:
+            return session.scalar(waiting) is not None or None
+
+    with ThreadPoolExecutor() as threads:
+        with admin.database.write() as session:
+            assert repository.get(session, due.tenant, webhook, lock=True) is not None
+            recorded = threads.submit(record)
+            until(waits, "the end of the attempt to wait for the webhook")
+            assert outbox.disable(session, webhook, "A person disabled it", now)
+        recorded.result()
 
 
 def test_deleted_webhook_leaves_no_delivery(admin: Api) -> None:
