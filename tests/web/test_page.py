@@ -29,7 +29,9 @@ def test_log_in_and_out(stranger: Watched, busy: BusyService) -> None:
     )
     assert busy.service.token not in kept
     page.reload()
-    expect(page.get_by_role("heading", name="Jobs", level=1)).to_be_visible()
+    expect(page.get_by_text("live", exact=True)).to_be_visible()
+    # A request that is under way would be refused after the end of the session.
+    page.wait_for_load_state("networkidle")
     page.get_by_role("button", name="Session").click()
     page.get_by_role("button", name="Log out").click()
     expect(page.get_by_label("Token")).to_be_visible()
