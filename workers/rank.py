@@ -146,10 +146,15 @@ def _tracking(
         resume_step=start.resume.step if start.resume is not None else None,
         folder=scratch,
         publish=reporter.artifact,
-        url=f"{config['url']}/v1/jobs/{config['job']}",
+        url=page_of(config["url"], config["job"]),
         hosts=start.tracking_hosts,
     )
     return TrackingReporter(reporter, run, superseded=(StaleAttempt,))
+
+
+def page_of(url: str, job: str) -> str:
+    """Return the address of a job on the page of the service."""
+    return f"{url.rstrip('/')}/#/jobs/{job}"
 
 
 def report_end(client: WorkerClient, outcome: TrainingOutcome) -> None:

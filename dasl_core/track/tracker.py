@@ -32,7 +32,7 @@ class TrackedRun:
         resume_step: the last step of the checkpoint that it continues from; None: from scratch.
         folder: for the files of trackers.
         publish: stores a file for users; None: they have access to `folder`.
-        url: where the job is found.
+        url: of the page that shows the job.
         hosts: the only hosts that may be contacted; None: all.
     """
 

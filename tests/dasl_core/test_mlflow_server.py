@@ -107,7 +107,7 @@ def test_resumed_job_continues_the_same_run(
     tags = {tag["key"]: tag["value"] for tag in run["data"]["tags"]}
     assert tags["dasl.job_id"] == "job_1"
     assert tags["dasl.attempt"] == "2"
-    assert tags["dasl.url"] == "http://dasl/v1/jobs/job_1"
+    assert tags["dasl.url"] == "http://dasl/#/jobs/job_1"
     losses = recorder.curve() + rest.curve()
     assert history(server, run, "train/loss") == list(enumerate(losses, start=1))
     assert [step for step, _ in history(server, run, "backbone/knn_top1")] == [6, TOTAL]

@@ -70,7 +70,7 @@ def train_tracked(
         resume_step=resume_step,
         folder=files,
         publish=recorder.artifact,
-        url="http://dasl/v1/jobs/job_1",
+        url="http://dasl/#/jobs/job_1",
     )
     with TrackingReporter(recorder, tracked) as reporter:
         outcome = run(spec, index, cache, reporter, resume)

@@ -9,6 +9,7 @@ from playwright.sync_api import expect
 
 from tests.support.busy_service import BusyService
 from tests.web.conftest import Watched, log_in
+from workers.rank import page_of
 
 
 def test_wrong_token_is_refused_in_words(stranger: Watched) -> None:
@@ -111,6 +112,12 @@ def test_job_shows_verdict_curves_and_baselines(opened: Watched, busy: BusyServi
         # The newest value, and the baselines.
         re.compile(r"k-NN top-1 0\.\d+, raw pixels 0.221, untrained 0.286")
     )
+
+
+def test_address_that_trackers_get_shows_the_job(opened: Watched, busy: BusyService) -> None:
+    page = opened.page
+    page.goto(page_of(busy.service.url, busy.jobs["baseline"]))
+    expect(page.get_by_role("heading", name="baseline", level=1)).to_be_visible()
 
 
 def test_drag_zooms_all_curves_and_the_link_keeps_it(opened: Watched, busy: BusyService) -> None:
