@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+from datetime import UTC, datetime
 from pathlib import Path
 
 from playwright.sync_api import expect
 
 from tests.support.busy_service import BusyService
+from tests.support.training_reports import FINAL_STEP
 from tests.web.conftest import Watched, log_in
 from workers.rank import page_of
 
@@ -133,6 +135,29 @@ def test_drag_zooms_all_curves_and_the_link_keeps_it(opened: Watched, busy: Busy
     expect(page).to_have_url(re.compile("smooth=0.6.*range="))
     page.get_by_role("button", name="All steps").click()
     expect(page).to_have_url(re.compile("smooth=0.6$"))
+
+
+def test_curves_of_a_running_job_show_its_new_steps(opened: Watched, busy: BusyService) -> None:
+    worker = busy.running("growing", 0.1)
+    page = opened.open(f"jobs/{busy.jobs['growing']}")
+    loss = page.get_by_role("img", name="Loss:")
+    loss.wait_for()
+    now = datetime.now(UTC).timestamp()
+    worker.metrics([{"step": FINAL_STEP, "time": now, "values": {"loss": 0.5}}])
+    worker.heartbeat({"step": FINAL_STEP, "total_steps": FINAL_STEP, "loss": 0.5})
+    expect(loss).to_have_accessible_name(re.compile(r"loss 0\.5,"))
+    box = loss.locator(".u-over").bounding_box()
+    assert box is not None
+    page.mouse.move(box["x"] + box["width"] * 0.5, box["y"] + 40)
+    page.mouse.down()
+    page.mouse.move(box["x"] + box["width"] * 0.99, box["y"] + 60, steps=4)
+    page.mouse.up()
+    expect(page).to_have_url(re.compile("range="))
+    # The right half of the chart has the second half of all steps.
+    first, last = page.url.split("range=")[1].split("-")
+    assert int(first) >= FINAL_STEP * 0.4
+    assert int(last) >= FINAL_STEP * 0.9
+    worker.finish("failed", {"type": "Test", "message": "It ends."}, retryable=False)
 
 
 def test_curves_are_saved_as_csv(opened: Watched, busy: BusyService, tmp_path: Path) -> None:

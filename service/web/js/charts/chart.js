@@ -44,8 +44,8 @@ export function Chart({ data, lines, log, time, range, onRange, sync, name }) {
   useEffect(() => {
     const drawn = plot.current;
     if (!drawn || drawn.data === data) return;
-    drawn.setData(data, range === null);
-    if (range !== null) show(drawn, range);
+    drawn.setData(data, false);
+    show(drawn, range);
   }, [data]);
   useEffect(() => {
     if (plot.current) show(plot.current, range);
