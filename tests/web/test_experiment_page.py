@@ -201,6 +201,19 @@ def test_jobs_of_different_images_have_no_best(opened: Watched, busy: BusyServic
     expect(figures.locator("td.best")).to_have_count(0)
 
 
+def test_held_out_images_are_counted_as_the_training_rounds(
+    opened: Watched, busy: BusyService
+) -> None:
+    """64.5 of 640 images are 64 held-out ones: Python rounds a half to the even number."""
+    other = busy.running("tie", evaluate={"holdout": {"fraction": 64.5 / 640}})
+    other.finish("failed", {"type": "Test", "message": "It ends."}, retryable=False)
+    page = opened.open(f"compare?jobs={busy.jobs['baseline']},{busy.jobs['tie']}")
+    figures = page.get_by_role("region", name="Newest evaluation")
+    expect(figures.get_by_role("row").filter(has_text="held-out images")).to_have_text(
+        "held-out images6464"
+    )
+
+
 def test_experiment_is_cancelled_and_deleted_with_its_jobs(
     opened: Watched, busy: BusyService
 ) -> None:

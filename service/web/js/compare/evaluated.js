@@ -27,6 +27,12 @@ async function newest(job, signal) {
   return { trained: last("embedding") ?? last("backbone") ?? {}, raw: last("raw") ?? {}, start: last("start", "untrained") ?? {} };
 }
 
+/** The nearest integer, and of two equally near ones the even one, as a training rounds. @param {number} value */
+function toEven(value) {
+  const whole = Math.floor(value);
+  return value - whole === 0.5 ? whole + (whole % 2) : Math.round(value);
+}
+
 /** The number of images that a job is evaluated on, as its data set has them: an expected one if classes are held out. */
 async function heldOut({ resolved, dataset, dataset_version, evaluate_dataset_version }, once) {
   const { dataset: other, holdout, gallery } = resolved?.evaluate ?? {};
@@ -38,7 +44,7 @@ async function heldOut({ resolved, dataset, dataset_version, evaluate_dataset_ve
     const number = name ? evaluate_dataset_version : dataset_version;
     const versions = id ? await once(`/v1/datasets/${id}/versions`, {}) : [];
     const images = versions.find((each) => each.number === number)?.facts?.num_images;
-    return (images && Math.round((name ? 1 : (holdout?.fraction ?? 0)) * images)) || null;
+    return (images && toEven((name ? 1 : (holdout?.fraction ?? 0)) * images)) || null;
   } catch (problem) {
     if (problem.status === 404) return null; // it was deleted
     throw problem;
