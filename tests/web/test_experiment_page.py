@@ -201,6 +201,19 @@ def test_jobs_of_different_images_have_no_best(opened: Watched, busy: BusyServic
     expect(figures.locator("td.best")).to_have_count(0)
 
 
+def test_compared_jobs_of_one_name_have_the_end_of_their_id(
+    opened: Watched, busy: BusyService
+) -> None:
+    for seed in (0, 1):
+        worker = busy.running("twin", train={"seed": seed, "epochs": 60, "batch_size": 32})
+        worker.finish("failed", {"type": "Test", "message": "It ends."}, retryable=False)
+    ids = [job.id for job in busy.client.jobs.list() if job.name == "twin"]
+    page = opened.open(f"compare?jobs={','.join(ids)}")
+    differing = page.get_by_role("region", name="Settings that differ")
+    names = [f"twin ({each[-4:]})" for each in ids]
+    expect(differing.get_by_role("columnheader")).to_have_text(["Setting", *names])
+
+
 def test_held_out_images_are_counted_as_the_training_rounds(
     opened: Watched, busy: BusyService
 ) -> None:

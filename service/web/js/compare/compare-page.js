@@ -9,7 +9,7 @@ import { Empty, Failure, Loading } from "../ui/state.js";
 import { html } from "../vendor.js";
 import { AddJob } from "./add-job.js";
 import { FigureTable } from "./figure-table.js";
-import { groupings, groupsOf } from "./groups.js";
+import { distinct, groupings, groupsOf } from "./groups.js";
 import { Overlay } from "./overlay.js";
 import { SettingTable } from "./setting-table.js";
 
@@ -29,7 +29,7 @@ export function ComparePage({ query }) {
   const ways = groupings(data?.jobs ?? []);
   const wanted = query.get("by") ?? (ids.length > COLORS.length ? ways[0] : "");
   const by = ways.includes(wanted) ? wanted : "";
-  const groups = groupsOf(data?.jobs ?? [], by);
+  const groups = groupsOf(distinct(data?.jobs ?? []), by);
   const jobs = groups.flatMap((group) => group.jobs.map((job) => ({ ...job, color: group.color })));
   return html`<div class="page compare">
     <div class="page-head"><h1>Compare</h1>${ids.length < MOST && html`<${AddJob} known=${ids} onAdd=${(id) => choose([...ids, id])} />`}

@@ -19,6 +19,12 @@ export function groupsOf(jobs, by) {
   return [...groups.values()].map((group, index) => ({ ...group, color: COLORS[index % COLORS.length] }));
 }
 
+/** Jobs with the end of their id in names that several have. @param {object[]} jobs */
+export function distinct(jobs) {
+  const isShared = (name) => jobs.filter((job) => job.name === name).length > 1;
+  return jobs.map((job) => (isShared(job.name) ? { ...job, name: `${job.name} (${job.id.slice(-4)})` } : job));
+}
+
 /** What these jobs can be grouped by. @param {object[]} jobs @returns {string[]} */
 export function groupings(jobs) {
   const keys = new Set(jobs.flatMap((job) => Object.keys(job.tags ?? {})));
