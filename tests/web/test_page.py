@@ -50,6 +50,17 @@ def test_login_code_opens_a_session_and_leaves_the_address(
     assert code not in page.url
 
 
+def test_login_link_works_in_an_open_page(stranger: Watched, busy: BusyService) -> None:
+    page = stranger.page
+    page.goto(stranger.origin)
+    expect(page.get_by_label("Token")).to_be_visible()
+    code = busy.client._transport.json("POST", "/v1/session/codes", body={})["code"]
+    # As pasting it into the address bar does: the document is not loaded again.
+    page.evaluate("code => { location.hash = `login=${code}`; }", code)
+    expect(page.get_by_role("heading", name="Jobs", level=1)).to_be_visible()
+    assert code not in page.url
+
+
 def test_policy_blocks_inline_scripts(opened: Watched) -> None:
     page = opened.open("jobs")
     page.evaluate(

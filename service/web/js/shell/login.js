@@ -33,7 +33,7 @@ export function Login() {
       ${error && html`<${Failure} error=${error} />`}
       <${Button} type="submit" kind="primary" label="Log in" />
       <p class="hint">
-        <code>dasl serve</code> prints a link that logs in, and <code>dasl tokens create</code> makes a token. This
+        <code>dasl open</code> prints a link that logs in, and <code>dasl tokens create</code> makes a token. This
         browser does not keep the token: it gets a session, which ends when you log out.
       </p>
     </form>

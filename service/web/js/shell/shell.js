@@ -16,7 +16,13 @@ import { VIEWS } from "./views.js";
 /** The page: a log-in form, or the bar and the view that the address names. */
 export function Shell() {
   const opened = useStore(session);
-  useEffect(() => void begin(), []);
+  useEffect(() => {
+    void begin();
+    // A link that is pasted into an open page changes only its hash.
+    const arrived = () => void (codeOf(location.hash) && begin());
+    addEventListener("hashchange", arrived);
+    return () => removeEventListener("hashchange", arrived);
+  }, []);
   useEffect(() => {
     if (opened) openEvents();
     else closeEvents();
@@ -36,9 +42,12 @@ function View() {
   return html`<main id="view"><${view.component} rest=${path.slice(1)} query=${query} /></main>`;
 }
 
-/** Use the one-time code of the address, which `dasl serve` prints, else the cookie. */
+/** @param {string} hash */
+const codeOf = (hash) => /^#login=(.+)$/.exec(hash)?.[1];
+
+/** Use the one-time code of the address, which `dasl open` prints, else the cookie. */
 async function begin() {
-  const code = /^#login=(.+)$/.exec(location.hash)?.[1];
+  const code = codeOf(location.hash);
   if (code) {
     // A code works once: it must not stay in the address, nor in the history.
     history.replaceState(null, "", "#/jobs");
