@@ -71,8 +71,8 @@ function Form({ spec }) {
     <div class="submit-columns">
       <div><${SpecText} spec=${experiment} problem=${unreadable} onProblem=${setUnreadable} onChange=${change} /></div>
       <aside>
-        ${error && html`<${Failure} error=${error} />`}
-        <${ExperimentEstimate} answer=${answer} isValid=${!error} />
+        ${error && !unreadable && html`<${Failure} error=${error} />`}
+        <${ExperimentEstimate} answer=${answer} isValid=${!error && !unreadable} />
         <${Button} label="Submit" kind="primary large" disabled=${invalid !== null || unreadable !== ""} onClick=${submit} />
       </aside>
     </div>`;

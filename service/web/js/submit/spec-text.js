@@ -24,5 +24,5 @@ export function SpecText({ spec, problem, onProblem, onChange }) {
     }
   };
   return html`<textarea class="spec-text" aria-label="Settings as YAML" spellcheck=${false} rows="30" value=${text} onInput=${typed}></textarea>
-    ${problem && html`<p class="field-problem" role="alert">${problem}</p>`}`;
+    ${problem && html`<p class="field-problem excerpt" role="alert">${problem}</p>`}`;
 }

@@ -81,9 +81,9 @@ function Form({ known, dataset }) {
     <div class="submit-columns">
       <div>${isText ? html`<${SpecText} spec=${spec} problem=${unreadable} onProblem=${setUnreadable} onChange=${change} />` : html`<${SpecForm} schema=${schema} spec=${spec} known=${known} isClone=${job !== null} error=${error} onChange=${change} />`}</div>
       <aside>
-        ${others && html`<${Failure} error=${others} />`}
+        ${others && !unreadable && html`<${Failure} error=${others} />`}
         ${error && !others && html`<div class="notice red"><strong>${error.errors.length} ${error.errors.length === 1 ? "setting needs" : "settings need"} a change</strong><p>See the marked ${error.errors.length === 1 ? "field" : "fields"}.</p></div>`}
-        <${Estimate} answer=${answer} isValid=${!error} />
+        <${Estimate} answer=${answer} isValid=${!error && !unreadable} />
         <${Button} label="Submit" kind="primary large" disabled=${invalid !== null || unreadable !== ""} onClick=${submit} />
         ${chosen && html`<${Views} key=${chosen.id} datasetId=${chosen.id} spec=${spec} />`}
       </aside>
