@@ -63,6 +63,8 @@ def test_experiment_is_written_estimated_and_submitted(opened: Watched, busy: Bu
     settings.fill("name: written\nvariants\n  plain: {}\n")
     expect(page.get_by_role("alert")).to_have_text(re.compile(r"\(3:8\)\n\n 1 \| name: written\n"))
     expect(submit).to_be_disabled()
+    settings.fill((text % 3).replace("birds", "brids"))
+    expect(page.get_by_role("alert")).to_contain_text("did you mean 'birds'? Expected:")
     settings.fill(text % 3)
     expect(page.get_by_role("alert")).to_have_count(0)
     expect(submit).to_be_enabled()

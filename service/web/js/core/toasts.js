@@ -23,10 +23,15 @@ export function dismiss(id) {
   toasts.set(toasts.get().filter((toast) => toast.id !== id));
 }
 
+/** A sentence with its end. @param {string} text */
+export function ended(text) {
+  return /[.?!]$/.test(text) ? text : `${text}.`;
+}
+
 /** A field's problem as a sentence. */
 export function fieldText(error) {
-  const expected = error.expected ? ` Expected: ${error.expected}.` : "";
-  return `${error.field}: ${error.message}.${expected}`;
+  const expected = error.expected ? ` Expected: ${ended(error.expected)}` : "";
+  return `${error.field}: ${ended(error.message)}${expected}`;
 }
 
 /** Run an action; show its error, or the message of success. Return whether it succeeded. */

@@ -1,3 +1,4 @@
+import { ended } from "../core/toasts.js";
 import { html } from "../vendor.js";
 
 /** What the server says about a field, at the field. */
@@ -16,5 +17,5 @@ export function otherProblems(error, fields) {
 
 function sentence({ message, given, expected }) {
   const text = `${message.charAt(0).toUpperCase()}${message.slice(1)}`;
-  return `${text}${given ? ` (given: ${given})` : ""}.${expected ? ` Expected: ${expected}.` : ""}`;
+  return `${ended(`${text}${given && given !== "''" ? ` (given: ${given})` : ""}`)}${expected ? ` Expected: ${ended(expected)}` : ""}`;
 }
