@@ -133,6 +133,8 @@ def _translate(detail: ErrorDetails, model: type[BaseModel] | None, whole: str) 
             if named and isinstance(detail["input"], str):  # `backbone: resnet18`
                 name = _nearest_name(detail["input"], model, location)
                 expected += f", such as {{name: {shorten(name)[1:-1]}}}"
+            if kind == "string_too_short" and not detail["input"]:
+                return FieldProblem(field, "is empty", given, expected)
             return FieldProblem(field, "is not valid", given, expected)
 
 
