@@ -34,6 +34,14 @@ REPORT = {
     ],
     "num_ignored": 5,
     "ignored_endings": {".mp4": 2, ".cr2": 3},
+    "duplicates": {
+        "equal": {
+            "checked": 640,
+            "groups": 1,
+            "superfluous": 1,
+            "examples": [["a/my photo.png", "a/your photo.png"]],
+        }
+    },
     "warnings": ["3 images have 16 bits and only values of 0 to 4095"],
 }
 

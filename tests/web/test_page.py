@@ -361,6 +361,15 @@ def test_data_set_shows_what_was_skipped_and_why(opened: Watched, busy: BusyServ
     expect(page.get_by_text("Waits for its turn")).to_be_visible()
 
 
+def test_files_of_a_group_of_duplicates_are_told_apart(opened: Watched, busy: BusyService) -> None:
+    opened.refused = {404}
+    page = opened.open(f"datasets/{busy.dataset}")
+    group = page.locator("details", has_text="Equal files")
+    group.locator("summary").click()
+    expect(group).to_contain_text("1 group, 1 more than needed, of 640 compared")
+    expect(group.get_by_role("listitem")).to_have_text("a/my photo.png = a/your photo.png")
+
+
 def test_data_set_is_added(opened: Watched, tmp_path: Path) -> None:
     opened.refused = {422, 404}
     (tmp_path / "more").mkdir()
