@@ -29,7 +29,7 @@ def test_runs_show_progress_results_files_and_errors(opened: Watched, busy: Busy
     )
     expect(rows.filter(has_text="export")).to_contain_text("Choose onnx")
     with page.expect_download() as download:
-        rows.filter(has_text="640 images").get_by_role("link").click()
+        rows.filter(has_text="640 images, 512 numbers each").get_by_role("link").click()
     assert Path(download.value.path()).stat().st_size == 3000
 
 
@@ -112,6 +112,7 @@ def test_neighbors_of_a_key_and_of_a_file(
     # This one is on the job's map.
     expect(rows.first.get_by_role("img")).to_be_visible()
     expect(rows.first).to_contain_text("0.93")
+    expect(dialog).to_contain_text("The most similar first, with their cosine similarity")
     expect(rows.last.get_by_role("img")).to_have_count(0)
     Image.new("RGB", (9, 9), "red").save(tmp_path / "photo.png")
     dialog.get_by_label("An image of this machine").set_input_files(tmp_path / "photo.png")

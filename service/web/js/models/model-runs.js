@@ -84,7 +84,7 @@ function Progress({ run }) {
 
 function resultOf({ kind, result }) {
   if (!result) return "";
-  if (kind === "embedding") return `${count(result.images)} images, ${(result.shape ?? []).join(" x ")} each${result.unreadable ? `, ${count(result.unreadable)} unreadable` : ""}`;
+  if (kind === "embedding") return `${count(result.images)} images, ${(result.shape ?? []).join(" x ")} numbers each${result.unreadable ? `, ${count(result.unreadable)} unreadable` : ""}`;
   const { backbone = {}, raw = {} } = result.metrics ?? {};
   const found = HEADLINES.filter((name) => typeof backbone[name] === "number");
   return found.map((name) => `${label(name)} ${figure(name, backbone[name])}${typeof raw[name] === "number" ? ` (raw pixels ${figure(name, raw[name])})` : ""}`).join(", ");

@@ -51,7 +51,8 @@ export function NeighborDialog({ job, checkpoint, onClose, onEmbed }) {
 }
 
 function Found({ neighbors, thumbnails }) {
-  return html`<ol class="nearest" aria-label="Neighbors">
+  return html`<p class="muted small">The most similar first, with their cosine similarity: 1 is the same direction.</p>
+    <ol class="nearest" aria-label="Neighbors">
     ${neighbors.map(({ key, label, similarity }) => {
       const index = thumbnails?.places.get(key);
       return html`<li>
