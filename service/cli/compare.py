@@ -80,7 +80,7 @@ def compare(
         compared = [_fetch(client, reference) for reference in jobs]
     if len({each.job.id for each in compared}) < 2:
         raise typer.BadParameter("name two different jobs or more")
-    settings = differing([each.job.resolved or {} for each in compared])
+    settings = differing([_settings(each.job) for each in compared])
     if as_json:
         print_json([_as_dict(each, settings, column) for column, each in enumerate(compared)])
         return
@@ -105,6 +105,14 @@ def _fetch(client: Client, reference: str) -> _Compared:
     values = {name: number_of(known, name) for name in HEADLINES}
     metrics = {name: value for name, value in values.items() if value is not None}
     return _Compared(job, metrics, _held_out_images(client, job))
+
+
+def _settings(job: Job) -> dict[str, object]:
+    """Return the resolved settings of a job, with its data set and version by name: a spec may have the name or the id."""
+    settings: dict[str, object] = dict(job.resolved or {})
+    if job.dataset is not None:
+        settings["dataset"] = f"{job.dataset.name}@{job.dataset_version}"
+    return settings
 
 
 def _held_out_images(client: Client, job: Job) -> int | None:

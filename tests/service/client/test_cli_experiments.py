@@ -259,6 +259,17 @@ def jobs_to_compare(service: Service, client: Client, *values: float) -> list[st
     return ids
 
 
+def test_compare_takes_name_and_id_of_a_data_set_for_the_same(
+    service: Service, client: Client
+) -> None:
+    (first,) = jobs_to_compare(service, client, 0.25)
+    clone = client.jobs.clone(first, {"train": {"seed": 1}}, checkpoint=None)
+    lines = run("compare", first, clone.id).stdout.splitlines()
+    assert [line.split()[0] for line in lines if "seed" in line or "dataset" in line] == [
+        "train.seed"
+    ]
+
+
 def test_compare_shows_metrics_and_settings_that_differ(service: Service, client: Client) -> None:
     first, second = jobs_to_compare(service, client, 0.25, 0.75)
     result = run("compare", first, second)
