@@ -110,8 +110,8 @@ def _warning_of_folders(record: SourceRecord, entries: Sequence[Entry]) -> list[
         return []
     verb = "lies" if len(beside) == 1 else "lie"
     return [
-        f"{_count(beside, entries)} {verb} beside the {len({*folders})} folders ({_some(beside)}), which are therefore no "
-        "classes: the data set has no labels. If they are, move or remove these images and refresh the data set"
+        f"{_count(beside, entries)} {verb} beside the {len({*folders})} folders ({_some(beside)}), so the folders are not "
+        "used as labels. To use them, move or remove these images and read the data set again (dasl datasets refresh)"
     ]
 
 

@@ -41,8 +41,8 @@ def test_few_images_beside_folders_are_the_reason_for_no_labels() -> None:
     mixed = [*classes, Entry("logo.png")]
     assert label_entries(folder, mixed)[0] is None
     assert warnings_of_labels(folder, mixed) == [
-        "1 image of 7 lies beside the 2 folders (logo.png), which are therefore no classes: the data set has no labels. "
-        "If they are, move or remove these images and refresh the data set"
+        "1 image of 7 lies beside the 2 folders (logo.png), so the folders are not used as labels. "
+        "To use them, move or remove these images and read the data set again (dasl datasets refresh)"
     ]
     photos = [Entry(f"{n}.png") for n in range(6)]
     assert warnings_of_labels(folder, [*photos, *classes]) == []
