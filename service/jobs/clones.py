@@ -271,7 +271,7 @@ def check_branch(session: Session, resolved: ResolvedJobSpec, start: Checkpoint)
         problems.append(FieldProblem("backbone.pretrained", message, str(weights), expected))
     if resolved.train.epochs <= start.epoch:
         message = f"leaves nothing to train: the checkpoint is of epoch {start.epoch:g}"
-        expected = f"more than {start.epoch:g}"
+        expected = f"more than {start.epoch:g}, or a start from scratch"
         problems.append(FieldProblem("train.epochs", message, str(resolved.train.epochs), expected))
     if problems:
         raise spec_problem(problems)

@@ -731,6 +731,13 @@ def test_clone_names_settings_it_cannot_change(
     refused(answer, 422, field)
 
 
+def test_clone_of_a_trained_job_says_what_else_there_is(api: Api) -> None:
+    job, _ = with_checkpoint(api, epochs=2)
+    answer = api.client.post(f"/v1/jobs/{job['id']}/clone")
+    problem = refused(answer, 422, "train.epochs")
+    assert problem["errors"][0]["expected"] == "more than 2, or a start from scratch"
+
+
 def test_clone_refuses_missing_job_or_checkpoint(api: Api) -> None:
     job, checkpoint = with_checkpoint(api)
     other = api.submit()["id"]
