@@ -133,6 +133,16 @@ def test_address_that_trackers_get_shows_the_job(opened: Watched, busy: BusyServ
     expect(page.get_by_role("heading", name="baseline", level=1)).to_be_visible()
 
 
+def test_loss_of_one_term_is_one_line(opened: Watched, busy: BusyService) -> None:
+    worker = busy.service.start_attempt(busy.submit("one-term"))
+    worker.start()
+    now = datetime.now(UTC).timestamp()
+    worker.metrics([{"step": 10, "time": now, "values": {"loss": 2.5, "loss_simclr": 2.5}}])
+    page = opened.open(f"jobs/{busy.jobs['one-term']}")
+    expect(page.get_by_role("img", name="Loss:")).to_have_accessible_name("Loss: loss 2.5")
+    worker.finish("failed", {"type": "Test", "message": "It ends."}, retryable=False)
+
+
 def test_drag_zooms_all_curves_and_the_link_keeps_it(opened: Watched, busy: BusyService) -> None:
     page = opened.open(f"jobs/{busy.jobs['baseline']}/curves?smooth=0.6")
     plot = page.locator(".panel", has_text="Loss").first.locator(".u-over")

@@ -39,6 +39,8 @@ const CONSTANT = new Set(["num_outputs", "dar_columns"]);
 export function panelsOf(metrics, evaluations) {
   const left = new Set(metrics.filter((name) => !CONSTANT.has(name)));
   const [loss, ...others] = OF_METRICS.flatMap((panel) => take(panel, "metrics", left));
+  // A loss of one term is this term: its line would hide that of the loss.
+  if (loss?.names.length === 2 && loss.names[1].startsWith("loss_")) loss.names.pop();
   const measured = new Set(evaluations);
   const accuracies = OF_EVALUATIONS.flatMap((panel) => take(panel, "evaluations", measured));
   const rest = [...left].sort().map((name) => ({ id: name, title: name.replaceAll("_", " "), of: "metrics", names: [name] }));
