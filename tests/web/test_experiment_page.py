@@ -38,7 +38,9 @@ def test_experiment_shows_sentences_jobs_and_differences(
     page.get_by_label("Metric").select_option(label="effective rank")
     assert "metric=effective_rank" in page.url
     jobs = page.get_by_role("region", name="Jobs by variant and seed")
-    jobs.get_by_role("row").filter(has_text="dar").get_by_role("link").first.click()
+    changed = jobs.get_by_role("row").filter(has_text="dar")
+    expect(changed).to_contain_text("dar.weight: 0.5")
+    changed.get_by_role("link").first.click()
     expect(page).to_have_url(re.compile("/jobs/job_"))
     expect(page.get_by_text("seed 0", exact=True)).to_be_visible()
     page.locator(".figures").get_by_role("link", name="dar").click()

@@ -6,6 +6,7 @@ import { go, link } from "../core/router.js";
 import { may } from "../core/session.js";
 import { attempt } from "../core/toasts.js";
 import { COLORS } from "../charts/chart.js";
+import { flat, shown } from "../job/settings.js";
 import { Button } from "../ui/button.js";
 import { StatusChip } from "../ui/chip.js";
 import { Dialog } from "../ui/dialog.js";
@@ -111,11 +112,16 @@ function Jobs({ experiment, variants }) {
             ({ name, color, changes }) => html`<tr>
               <th scope="row"><span class="mark" style=${{ "--mark": `var(${color})` }}></span>${name}</th>
               ${seeds.map((seed) => cell(name, seed))}
-              <td class="why muted">${Object.keys(changes).length ? html`<code>${JSON.stringify(changes)}</code>` : "none"}</td>
+              <td class="why muted">${Object.keys(changes).length ? html`<code>${written(changes)}</code>` : "none"}</td>
             </tr>`,
           )}
         </tbody>
       </table>
     </div>
   </section>`;
+}
+
+/** Settings as one writes them with `--set`. @param {object} changes */
+function written(changes) {
+  return [...flat(changes)].map(([name, value]) => `${name}: ${shown(value)}`).join(", ");
 }
