@@ -49,14 +49,14 @@ REPORT = {
 class Service:
     """A running API over SQLite, with an administrator's `token`."""
 
-    def __init__(self, home: Path, **settings: Any) -> None:
+    def __init__(self, home: Path, *, port: int = 0, **settings: Any) -> None:
         self.settings = Settings(home=home, stream_poll_seconds=0.02, **settings)
         upgrade(self.settings.database_url)
         self.database = Database(self.settings.database_url)
         self.app = create_app(self.settings, self.database)
         with self.database.write() as session:
             _, self.token = tokens.create(session, tenant="t", name="test", scopes=["admin"])
-        config = uvicorn.Config(self.app, host="127.0.0.1", port=0, log_level="warning")
+        config = uvicorn.Config(self.app, host="127.0.0.1", port=port, log_level="warning")
         self._server = uvicorn.Server(config)
         self._thread = Thread(target=self._server.run)
         self._thread.start()

@@ -24,12 +24,12 @@ export function openEvents() {
   };
   source.onerror = () => {
     live.set(false);
+    // A stream does not say why it broke: if the service is away, or the session has ended, this answer does.
+    void get("/v1/session").catch(() => undefined);
     if (source?.readyState !== EventSource.CLOSED) return;
     // Refused, as while the service starts: the browser does not try again by itself.
     source = null;
     setTimeout(() => wanted && openEvents(), 5000);
-    // A stream does not say why: if the session has ended, this answer does.
-    void get("/v1/session").catch(() => undefined);
   };
   for (const type of TYPES) source.addEventListener(type, deliver);
   source.onmessage = deliver;

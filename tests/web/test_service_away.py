@@ -1,0 +1,72 @@
+"""What the page does while its service is away, starts, or has ended its session."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import httpx
+import pytest
+from playwright.sync_api import Browser, expect
+
+from tests.support.api_server import Service
+from tests.web.conftest import Watched, log_in, watched
+
+
+class Restarted:
+    """A service that a test stops and starts again at the same address."""
+
+    def __init__(self, home: Path) -> None:
+        self._home = home
+        self.service = Service(home)
+        self._is_up = True
+
+    def stop(self) -> None:
+        if self._is_up:
+            self.service.close()
+        self._is_up = False
+
+    def start(self) -> None:
+        self.service = Service(self._home, port=urlsplit(self.service.url).port or 0)
+        self._is_up = True
+
+
+@pytest.fixture
+def restarted(tmp_path: Path) -> Iterator[Restarted]:
+    restarted = Restarted(tmp_path / "home")
+    try:
+        yield restarted
+    finally:
+        restarted.stop()
+
+
+@pytest.fixture
+def idle(chromium: Browser, restarted: Restarted) -> Iterator[Watched]:
+    """The page of a service without jobs, logged in: nothing on it asks the service again and again."""
+    with watched(chromium.new_context(), restarted.service.url) as watch:
+        log_in(watch.page, restarted.service.url, restarted.service.token)
+        expect(watch.page.get_by_text("No jobs yet")).to_be_visible()
+        expect(watch.page.get_by_text("live", exact=True)).to_be_visible()
+        yield watch
+        # The browser reports what the test provokes.
+        watch.problems = [each for each in watch.problems if "net::ERR_" not in each]
+
+
+def test_idle_page_says_that_the_service_is_away(idle: Watched, restarted: Restarted) -> None:
+    restarted.stop()
+    expect(idle.page.get_by_role("alert")).to_contain_text("does not answer")
+    restarted.start()
+    expect(idle.page.get_by_text("live", exact=True)).to_be_visible()
+    expect(idle.page.get_by_role("alert")).to_have_count(0)
+
+
+def test_idle_page_asks_to_log_in_when_its_session_ends(
+    idle: Watched, restarted: Restarted
+) -> None:
+    idle.refused = {401}
+    cookies = {each["name"]: each["value"] for each in idle.page.context.cookies()}
+    with httpx.Client(base_url=restarted.service.url, cookies=cookies) as client:
+        csrf = client.get("/v1/session").json()["csrf"]
+        assert client.delete("/v1/session", headers={"X-CSRF-Token": csrf}).status_code == 204
+    expect(idle.page.get_by_label("Token")).to_be_visible()
