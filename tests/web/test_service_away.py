@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import httpx
@@ -70,3 +71,25 @@ def test_idle_page_asks_to_log_in_when_its_session_ends(
         csrf = client.get("/v1/session").json()["csrf"]
         assert client.delete("/v1/session", headers={"X-CSRF-Token": csrf}).status_code == 204
     expect(idle.page.get_by_label("Token")).to_be_visible()
+
+
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        ({"status": 502, "body": "Bad gateway"}, "does not answer"),
+        (
+            {"status": 503, "json": {"type": "storage-full", "detail": "disk is full"}},
+            "disk is full",
+        ),
+    ],
+)
+def test_session_outlives_an_answer_that_does_not_refuse_it(
+    idle: Watched, answer: dict[str, Any], words: str
+) -> None:
+    idle.refused = {answer["status"]}
+    page = idle.page
+    page.route("**/v1/session", lambda route: route.fulfill(**answer))
+    page.reload()
+    expect(page.get_by_role("alert")).to_contain_text(words)
+    page.unroute("**/v1/session")
+    expect(page.get_by_role("heading", name="Jobs", level=1)).to_be_visible()

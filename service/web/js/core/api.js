@@ -61,8 +61,13 @@ export async function request(path, { method = "GET", body, file, query, signal,
     online.set(false);
     throw new Problem(OFFLINE);
   }
-  online.set(true);
   const kind = answer.headers.get("content-type") ?? "";
+  // A proxy answers while the service behind it is away. Answers of the service itself are JSON.
+  if (answer.status >= 502 && answer.status <= 504 && !kind.includes("json")) {
+    online.set(false);
+    throw new Problem(OFFLINE);
+  }
+  online.set(true);
   const parsed = kind.includes("json") && content ? JSON.parse(content) : content;
   if (answer.ok) return parsed;
   if (answer.status === 401) whenRefused();

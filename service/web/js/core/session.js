@@ -23,7 +23,8 @@ export async function findSession() {
   try {
     opened(await get("/v1/session"));
   } catch (error) {
-    if (error.status === 0) throw error;
+    // Only this answer says that there is no session; others say that it cannot be known now.
+    if (error.status !== 401) throw error;
     closed();
   }
 }

@@ -4,9 +4,9 @@ import { findSession, logIn, session } from "../core/session.js";
 import { useStore } from "../core/store.js";
 import { complain } from "../core/toasts.js";
 import { Confirmation } from "../ui/dialog.js";
-import { Loading } from "../ui/state.js";
+import { Failure, Loading } from "../ui/state.js";
 import { ToastList } from "../ui/toast-list.js";
-import { html, useEffect } from "../vendor.js";
+import { html, useEffect, useState } from "../vendor.js";
 import { Banner } from "./banner.js";
 import { Help } from "./help.js";
 import { Login } from "./login.js";
@@ -16,10 +16,11 @@ import { VIEWS } from "./views.js";
 /** The page: a log-in form, or the bar and the view that the address names. */
 export function Shell() {
   const opened = useStore(session);
+  const [problem, setProblem] = useState(/** @type {Error | undefined} */ (undefined));
   useEffect(() => {
-    void begin();
+    void begin(setProblem);
     // A link that is pasted into an open page changes only its hash.
-    const arrived = () => void (codeOf(location.hash) && begin());
+    const arrived = () => void (codeOf(location.hash) && begin(setProblem));
     addEventListener("hashchange", arrived);
     return () => removeEventListener("hashchange", arrived);
   }, []);
@@ -28,7 +29,8 @@ export function Shell() {
     else closeEvents();
   }, [opened]);
   return html`<${Banner} />
-    ${opened === undefined && html`<${Loading} />`} ${opened === null && html`<${Login} />`}
+    ${opened === undefined && (problem ? html`<${Failure} error=${problem} />` : html`<${Loading} />`)}
+    ${opened === null && html`<${Login} />`}
     ${opened && html`<${TopBar} /><${View} />`}
     <${ToastList} /><${Confirmation} /><${Help} />`;
 }
@@ -46,7 +48,7 @@ function View() {
 const codeOf = (hash) => /^#login=(.+)$/.exec(hash)?.[1];
 
 /** Use the one-time code of the address, which `dasl open` prints, else the cookie. */
-async function begin() {
+async function begin(failed) {
   const code = codeOf(location.hash);
   if (code) {
     // A code works once: it must not stay in the address, nor in the history.
@@ -59,14 +61,15 @@ async function begin() {
       complain(error);
     }
   }
-  await find();
+  await find(failed);
 }
 
-async function find() {
+async function find(failed) {
   try {
     await findSession();
-  } catch {
-    // The service is away, and the banner says so.
-    setTimeout(find, 3000);
+  } catch (error) {
+    // If the service is away, the banner says so.
+    failed(error.status === 0 ? undefined : error);
+    setTimeout(find, 3000, failed);
   }
 }
