@@ -62,6 +62,18 @@ def test_idle_page_says_that_the_service_is_away(idle: Watched, restarted: Resta
     expect(idle.page.get_by_role("alert")).to_have_count(0)
 
 
+def test_view_that_is_not_loaded_yet_waits_for_the_service(
+    idle: Watched, restarted: Restarted
+) -> None:
+    restarted.stop()
+    idle.page.get_by_role("link", name="Experiments", exact=True).click()
+    expect(idle.page.get_by_role("alert").filter(has_text="Not loaded")).to_contain_text(
+        "The service does not answer."
+    )
+    restarted.start()
+    expect(idle.page.get_by_role("heading", name="Experiments", level=1)).to_be_visible()
+
+
 def test_idle_page_asks_to_log_in_when_its_session_ends(
     idle: Watched, restarted: Restarted
 ) -> None:

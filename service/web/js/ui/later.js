@@ -1,3 +1,4 @@
+import { get } from "../core/api.js";
 import { useResource } from "../core/resource.js";
 import { html } from "../vendor.js";
 import { Loaded } from "./state.js";
@@ -10,7 +11,13 @@ export function later(load) {
   let loaded;
   return function Later(props) {
     const resource = useResource(async () => {
-      loaded ??= { component: await load() };
+      try {
+        loaded ??= { component: await load() };
+      } catch (error) {
+        // The browser only says that a file was not loaded. If the service is away, this says so, and it is tried again.
+        await get("/livez");
+        throw error;
+      }
       return loaded;
     }, []);
     return html`<${Loaded} resource=${resource}>${({ component: Component }) => html`<${Component} ...${props} />`}<//>`;
