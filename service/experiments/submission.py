@@ -135,7 +135,7 @@ def submit(
     for seed in seeds:
         for each in variants:
             spec = with_seed(checked.specs[each.name], request.name, each.name, seed)
-            planned = plans[each.name].with_seed(seed)
+            planned = plans[each.name].with_seed(seed, spec.name)
             place = submission.Place(experiment.id, each.name, seed)
             submission.enqueue(session, caller, spec, planned, place=place)
     shown = SubmittedExperiment(**dict(view_of(session, experiment)))

@@ -60,10 +60,11 @@ class Plan:
             return DatasetFacts.model_validate(self.evaluate_version.facts).num_images
         return self.estimate.held_out_images or None
 
-    def with_seed(self, seed: int) -> Plan:
-        """Return the plan of the same spec with another seed, on which nothing else depends."""
+    def with_seed(self, seed: int, name: str | None) -> Plan:
+        """Return the plan of the same spec with another seed and name, on which nothing else depends."""
         train = self.resolved.train.model_copy(update={"seed": seed})
-        return replace(self, resolved=self.resolved.model_copy(update={"train": train}))
+        resolved = self.resolved.model_copy(update={"train": train, "name": name})
+        return replace(self, resolved=resolved)
 
 
 def plan(

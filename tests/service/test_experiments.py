@@ -106,6 +106,7 @@ def test_submission_queues_a_job_for_each_variant_and_seed(api: Api) -> None:
     assert job["name"] == "pays, dar, seed 1"
     assert job["spec"]["train"] == {"seed": 1}
     assert job["resolved"]["train"]["seed"] == 1
+    assert job["resolved"]["name"] == job["name"]
     assert (job["spec"]["dar"], job["resolved"]["dar"]["weight"]) == ({"weight": 0.5}, 0.5)
     assert (job["dataset"]["id"], job["tags"]) == (dataset, {"team": "vision"})
     # All variants with one seed before the next seed.
