@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -160,8 +160,17 @@ def _estimate(plans: Sequence[submission.Plan], seeds: int) -> ExperimentEstimat
 
 
 def _warnings(plans: Mapping[str, submission.Plan]) -> list[str]:
-    warnings = (warning for planned in plans.values() for warning in planned.warnings)
-    return list(dict.fromkeys(warnings))
+    warnings = [warning for planned in plans.values() for warning in planned.warnings]
+    return list(dict.fromkeys(warnings + list(_equal_variants(plans))))
+
+
+def _equal_variants(plans: Mapping[str, submission.Plan]) -> Iterator[str]:
+    """Name the variants whose jobs would do the same, such as those of the values 1 and 1.0."""
+    first = dict[str, str]()
+    for name, planned in plans.items():
+        settings = planned.resolved.model_copy(update={"name": None}).model_dump_json()
+        if (other := first.setdefault(settings, name)) != name:
+            yield f"variants.{name}: has the settings of {other}, so its jobs repeat those of {other}"
 
 
 def _plans(

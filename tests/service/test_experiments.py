@@ -208,6 +208,13 @@ def test_grid_makes_a_variant_of_each_combination(api: Api) -> None:
     assert job["spec"]["dar"] == {"weight": 1}
 
 
+def test_variants_with_equal_settings_are_warned_of(api: Api) -> None:
+    api.dataset()
+    grid = {"dar.weight": [1, 2, 1.0]}
+    (warning,) = submitted(api, variants=None, grid=grid)["warnings"]
+    assert warning.startswith("variants.dar.weight=1.0: has the settings of dar.weight=1,")
+
+
 @pytest.mark.parametrize(
     ("changes", "field"),
     [
