@@ -100,6 +100,10 @@ class ExperimentRequest(BaseModel):
             raise problem("needs variants or a grid", given, "one of them", field="variants")
         if len(set(self.seeds)) < len(self.seeds):
             raise problem("has a seed twice", self.seeds, "different numbers", field="seeds")
+        for path in self.grid or {}:
+            if outer := next((each for each in self.grid or {} if path.startswith(f"{each}.")), ""):
+                message = f"is a part of {outer}, which the grid sets as well"
+                raise problem(message, path, "fields apart, or `variants`", field=f"grid.{path}")
         combinations = 1
         for values in (self.grid or {}).values():
             combinations *= len(values)

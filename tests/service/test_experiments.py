@@ -237,6 +237,10 @@ def test_variants_with_equal_settings_are_warned_of(api: Api) -> None:
         ({"variants": None, "grid": {"dar.weight": []}}, "grid.dar.weight"),
         ({"variants": None, "grid": {"dar..weight": [1]}}, "grid.dar..weight"),
         ({"variants": None, "grid": {"train.epochs": [5, 5]}}, "grid"),
+        (
+            {"variants": None, "grid": {"dar.weight": [1, 2], "dar": [None, {}]}},
+            "grid.dar.weight",
+        ),
         ({"variants": None, "grid": {"dar.weight": [1] * 10, "train.epochs": [1] * 10}}, "grid"),
         ({"seeds": list(range(101))}, "variants"),
         ({"seeds": []}, "seeds"),
