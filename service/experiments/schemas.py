@@ -75,7 +75,7 @@ class ExperimentRequest(BaseModel):
         ),
     ] = None
     seeds: Annotated[
-        list[Annotated[int, Field(ge=0, lt=2**63)]],
+        list[Annotated[int, Field(strict=True, ge=0, lt=2**63)]],
         Field(
             min_length=1,
             max_length=MOST_JOBS,

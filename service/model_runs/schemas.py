@@ -15,7 +15,8 @@ DatasetName = Annotated[
     str, Field(min_length=1, max_length=300, description="Id or name of the data set.")
 ]
 Version = Annotated[
-    int | None, Field(ge=1, le=999_999_999, description="Of the data set; null: the newest.")
+    int | None,
+    Field(strict=True, ge=1, le=999_999_999, description="Of the data set; null: the newest."),
 ]
 
 

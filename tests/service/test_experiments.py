@@ -246,6 +246,8 @@ def test_variants_with_equal_settings_are_warned_of(api: Api) -> None:
         ({"seeds": []}, "seeds"),
         ({"seeds": [1, 1]}, "seeds"),
         ({"seeds": [-1]}, "seeds.0"),
+        ({"seeds": [True]}, "seeds.0"),
+        ({"seeds": ["1"]}, "seeds.0"),
         ({"baseline": "none"}, "baseline"),
         ({"metric": "alignment"}, "metric"),
         ({"metric": "recall"}, "metric"),

@@ -201,6 +201,8 @@ def test_free_gpu_is_told(api: Api) -> None:
     [
         ("embeddings", {"dataset": "nothing"}, "dataset"),
         ("embeddings", {"dataset": "emoji", "version": 2}, "dataset"),
+        ("embeddings", {"dataset": "emoji", "version": True}, "version"),
+        ("evaluations", {"dataset": "emoji", "version": "1"}, "version"),
         ("embeddings", {"dataset": "emoji", "features": "patch"}, "features"),
         ("embeddings", {"dataset": "emoji", "features": "cls"}, "features"),
         ("embeddings", {"dataset": "emoji", "features": "mean"}, "features"),
