@@ -56,6 +56,12 @@ def _message(process: str, submission: Submission, lines: list[str]) -> str:
             how = f"was ended by {signal.Signals(_signal(code)).name}"
         except ValueError:
             how = f"ended with exit code {code}"
-    last = next((line.strip() for line in reversed(lines) if line.strip()), submission.message)
+    own = [line.strip() for line in lines if line.strip() and not _is_of_ray(line)]
+    last = own[-1] if own else "" if lines else submission.message
     last = last.replace("\0", "\ufffd")
     return f"The {process} {how}: {last}" if last else f"The {process} {how}"
+
+
+def _is_of_ray(line: str) -> bool:
+    """Whether Ray wrote a line before the process started; such a line says nothing about its end."""
+    return line.startswith("Running entrypoint for job ") or " job_manager.py:" in line
