@@ -82,6 +82,7 @@ NEVER_SUCCEED = {
     "POST /v1/checkpoints/{checkpoint_id}/embeddings",
     "POST /v1/checkpoints/{checkpoint_id}/evaluations",
     "POST /v1/experiments",
+    "POST /v1/experiments/validate",
     "POST /v1/webhooks",
     # There is no embedding, no export has files yet, and an attempt answers no questions.
     "GET /v1/checkpoints/{checkpoint_id}/neighbors",
