@@ -63,6 +63,9 @@ def test_audit_log_has_one_row_per_user_change(api: Api) -> None:
     assert len({entry["token_id"] for entry in entries}) == 1
 
 
+EXPERIMENT = {"name": "x", "spec": {"dataset": "emoji"}, "variants": {"a": {}, "b": {}}}
+
+
 def test_audit_log_has_no_row_for_requests_without_effect(api: Api) -> None:
     api.dataset()
     worker = api.start(api.submit()["id"])
@@ -72,6 +75,7 @@ def test_audit_log_has_no_row_for_requests_without_effect(api: Api) -> None:
     for method, path, body, status in (
         ("GET", "/v1/jobs", None, 200),
         ("POST", "/v1/jobs/validate", {"dataset": "emoji"}, 200),
+        ("POST", "/v1/experiments/validate", EXPERIMENT, 200),
         ("POST", "/v1/jobs", {"dataset": "nowhere"}, 422),
         ("POST", "/v1/jobs", {"dataset": 5}, 422),
         ("POST", f"/v1/jobs/{worker.job_id}/cancel", None, 409),
@@ -137,7 +141,7 @@ def test_changing_endpoints_share_the_transaction_of_their_audit_row() -> None:
             if not verbs & {f"router.{verb}" for verb in ("post", "put", "patch", "delete")}:
                 continue
             annotations = {ast.unparse(a.annotation) for a in function.args.args if a.annotation}
-            if function.name != "validate_job":  # stores nothing
+            if function.name not in ("validate_job", "validate_experiment"):  # they store nothing
                 assert "WriteSession" in annotations, f"{file}: {function.name}"
                 changing += 1
     assert changing > 8
