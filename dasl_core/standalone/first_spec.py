@@ -164,7 +164,9 @@ class FirstSpec:
             yield "Labels: none, and none are needed. A folder for each class would allow to measure accuracy."
         else:
             counts = Counter(np.asarray(index.labels).tolist())
-            yield f"Labels: {len(index.class_names):,} classes of {min(counts.values()):,} to {max(counts.values()):,} images, used only to evaluate."
+            fewest, most = min(counts.values()), max(counts.values())
+            sizes = f"{fewest:,}" if fewest == most else f"{fewest:,} to {most:,}"
+            yield f"Labels: {len(index.class_names):,} classes of {sizes} images, used only to evaluate."
         superfluous = 0  # equal images are similar, too
         for kind in ("equal", "similar"):
             groups = index.duplicates.get(kind) or {}

@@ -198,6 +198,11 @@ class Dispatcher:
         """Whether the executor answered the last request, with at least one node."""
         return self._cluster is not None and bool(self._cluster.nodes)
 
+    @property
+    def cluster(self) -> Cluster | None:
+        """The cluster as the executor last described it; None without an answer."""
+        return self._cluster
+
     def stuck(self) -> str | None:
         """Return which loop has made no progress for `DASL_STUCK_SECONDS`, as a sentence; else `None`.
 

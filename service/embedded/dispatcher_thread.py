@@ -10,6 +10,7 @@ from service.dispatcher.loop import Dispatcher
 from service.dispatcher.ray_executor import RayExecutor
 from service.dispatcher.train_policy import Restarted
 from service.embedded.local_ray import LocalRay
+from service.scheduling.nodes import Cluster
 from service.settings import Settings
 
 _JOIN_SECONDS = 2.0
@@ -47,9 +48,9 @@ class DispatcherThread(threading.Thread):
         self._save_seconds = 0.0
 
     @property
-    def sees_nodes(self) -> bool:
-        """Whether Ray has answered and reported a node."""
-        return self._dispatcher.sees_nodes
+    def cluster(self) -> Cluster | None:
+        """The cluster as Ray last described it; None before it has answered."""
+        return self._dispatcher.cluster
 
     def stuck(self) -> str | None:
         """See `Dispatcher.stuck`."""

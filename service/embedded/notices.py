@@ -4,17 +4,13 @@ from __future__ import annotations
 
 from service.db.session import Database
 from service.observability import repository
-from service.scheduling import repository as scheduling
+from service.scheduling.nodes import Cluster
 from service.states import TERMINAL, JobStatus
 
 
-def describe_cluster(database: Database) -> str | None:
-    """Return the CPU cores and GPUs that jobs can use; None before the first snapshot."""
-    with database.read() as session:
-        snapshot = scheduling.snapshot(session)
-        if snapshot is None:
-            return None
-        cores, gpus = snapshot.total_cpus, snapshot.total_gpus
+def describe_cluster(cluster: Cluster) -> str:
+    """Return the CPU cores and GPUs that jobs can use."""
+    cores, gpus = cluster.total_cpus, cluster.total_gpus
     with_gpus = f"{gpus:g} GPU{'s' if gpus != 1 else ''}" if gpus else "no GPU"
     return f"Jobs can use {cores:g} CPU core{'s' if cores != 1 else ''} and {with_gpus}."
 

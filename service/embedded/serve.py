@@ -146,11 +146,12 @@ def _serve(
     stuck: str | None = None
     try:
         while not stop.wait(_CHECK_EVERY_SECONDS):
-            if not ready and dispatcher.sees_nodes:
+            # A node is reported before its CPUs are.
+            if not ready and (cluster := dispatcher.cluster) is not None and cluster.total_cpus:
                 ready, pause, restarted = True, _FIRST_PAUSE_SECONDS, "ray"
                 seconds = time.monotonic() - started_at
                 print(f"Ready after {seconds:.0f} s. Ctrl-C stops everything.", flush=True)
-                _print(describe_cluster(database))
+                print(describe_cluster(cluster), flush=True)
             if not api.is_alive():
                 raise RuntimeError("The API ended unexpectedly; the reason is logged above")
             stuck = dispatcher.stuck()

@@ -125,7 +125,7 @@ def test_classes(tmp_path: Path) -> None:
     folder, output = save(tmp_path / "cls", 40, (32, 32), classes=4), tmp_path / "spec.yaml"
     init(folder, output, "--name", "birds")
     assert resolved(output, folder).dataset == "birds"
-    assert "# Labels: 4 classes of 10 to 10 images, used only to evaluate." in output.read_text()
+    assert "# Labels: 4 classes of 10 images, used only to evaluate." in output.read_text()
 
 
 def test_many_photos_get_as_many_epochs_as_take_an_hour(tmp_path: Path) -> None:

@@ -10,16 +10,18 @@ from typing import Any
 import pytest
 
 from service.embedded import dispatcher_thread, notices, serve
+from service.scheduling.nodes import Cluster, Node
 from service.server import thread, tuning
 from service.settings import Settings
-from tests.support.api_under_test import Api, snapshot
+from tests.support.api_under_test import Api
 
 
 class Part:
     """Stands in for the API, the dispatcher and Ray; it runs until it is stopped."""
 
-    running = sees_nodes = True
+    running = True
     reason: str | None = None
+    cluster = Cluster((Node("n", "127.0.0.1", 4, 1, 0, 0),))
 
     def __init__(self, *_arguments: object, **_options: object) -> None:
         self.stopped: list[dict[str, Any]] = []
@@ -38,6 +40,24 @@ class Part:
         return self.reason
 
 
+def run_service(
+    folder: Path,
+    migrated_sqlite: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    parts: dict[str, Part],
+    stop: threading.Event,
+) -> None:
+    monkeypatch.setattr(thread, "ApiThread", lambda *_: parts["api"])
+    monkeypatch.setattr(dispatcher_thread, "DispatcherThread", lambda *_, **__: parts["dispatcher"])
+    monkeypatch.setattr(serve, "LocalRay", lambda *_: parts["ray"])
+    monkeypatch.setattr(tuning, "freeze_garbage_collection", lambda: None)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(folder / "config"))
+    home = folder / "home"
+    home.mkdir()
+    shutil.copy(migrated_sqlite, home / "dasl.db")
+    serve.serve(Settings(home=home, port=0, shutdown_seconds=45), stop)
+
+
 @pytest.mark.parametrize(("stuck", "seconds"), [("api", 45.0), ("dispatcher", 0.0)])
 def test_trainings_may_save_unless_the_dispatcher_is_stuck(
     tmp_path: Path,
@@ -49,29 +69,43 @@ def test_trainings_may_save_unless_the_dispatcher_is_stuck(
     """The dispatcher asks them to, and a stuck API still answers workers, whose threads are their own."""
     parts = {name: Part() for name in ("api", "dispatcher", "ray")}
     parts[stuck].reason = f"The {stuck} hangs"
-    monkeypatch.setattr(thread, "ApiThread", lambda *_: parts["api"])
-    monkeypatch.setattr(dispatcher_thread, "DispatcherThread", lambda *_, **__: parts["dispatcher"])
-    monkeypatch.setattr(serve, "LocalRay", lambda *_: parts["ray"])
-    monkeypatch.setattr(tuning, "freeze_garbage_collection", lambda: None)
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
-    home = tmp_path / "home"
-    home.mkdir()
-    shutil.copy(migrated_sqlite, home / "dasl.db")
-    settings = Settings(home=home, port=0, shutdown_seconds=45)
     with pytest.raises(RuntimeError, match=f"The {stuck} hangs. The service ends; start it again"):
-        serve.serve(settings, threading.Event())
+        run_service(tmp_path, migrated_sqlite, monkeypatch, parts, threading.Event())
     assert parts["dispatcher"].stopped == [{"save_seconds": seconds}]
     assert parts["ray"].stopped
 
 
 def test_jobs_that_the_next_start_continues_are_told(api: Api) -> None:
     assert notices.describe_unfinished(api.database) is None
-    assert notices.describe_cluster(api.database) is None
     api.dataset()
     jobs = [api.submit()["id"] for _ in range(4)]
     api.start(jobs[0])
     api.client.post(f"/v1/jobs/{jobs[1]}/cancel")
     api.client.post(f"/v1/jobs/{jobs[2]}/pause")
     assert notices.describe_unfinished(api.database) == "2 jobs continue at the next start."
-    snapshot(api, cpus=4, gpus=1)
-    assert notices.describe_cluster(api.database) == "Jobs can use 4 CPU cores and 1 GPU."
+
+
+def test_cores_and_gpus_are_told_once_the_node_has_reported_them(
+    tmp_path: Path,
+    migrated_sqlite: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Ray lists a node before its CPUs."""
+    nodes = [Node("n", "127.0.0.1", cpus, 0, 0, 0) for cpus in (0, 0, 4)]
+    parts = {name: Part() for name in ("api", "dispatcher", "ray")}
+    told = iter([None, *(Cluster((node,)) for node in nodes)])
+    stop = threading.Event()
+
+    class Dispatcher(Part):
+        @property
+        def cluster(self) -> Cluster | None:  # type: ignore[override]
+            cluster = next(told)
+            if cluster is not None and cluster.total_cpus:
+                stop.set()
+            return cluster
+
+    run_service(tmp_path, migrated_sqlite, monkeypatch, parts | {"dispatcher": Dispatcher()}, stop)
+    printed = capsys.readouterr().out
+    assert printed.count("Ready after") == 1
+    assert "Jobs can use 4 CPU cores and no GPU." in printed
