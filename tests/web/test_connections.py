@@ -58,7 +58,7 @@ def test_page_whose_session_has_ended_asks_to_log_in(stranger: Watched, busy: Bu
     page.wait_for_load_state("networkidle")
     with busy.service.database.write() as session:
         session.get_one(Token, token_id).revoked_at = datetime.now(UTC)
-    # The stream is opened anew.
+    # The stream is opened again.
     show(page, False)
     show(page, True)
     expect(page.get_by_label("Token")).to_be_visible()

@@ -51,6 +51,11 @@ export function duration(seconds) {
   return `${Math.floor(hours / 24)} d${hours % 24 ? ` ${hours % 24} h` : ""}`;
 }
 
+/** The bounds of an expected time. @param {{low: number, high: number} | null} seconds */
+export function span(seconds) {
+  return seconds ? `${duration(seconds.low)} to ${duration(seconds.high)}` : "not known before a first job";
+}
+
 /** How long ago, or in how long. @param {string | null | undefined} iso */
 export function ago(iso) {
   if (!iso) return DASH;

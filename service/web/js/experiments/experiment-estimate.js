@@ -1,4 +1,4 @@
-import { bytes, count, duration } from "../core/format.js";
+import { bytes, count, span } from "../core/format.js";
 import { Facts } from "../ui/facts.js";
 import { html } from "../vendor.js";
 
@@ -32,8 +32,4 @@ export function ExperimentEstimate({ answer, isValid }) {
     </table>
     ${warnings.map((text) => html`<div class="notice amber"><p>${text}</p></div>`)}
   </section>`;
-}
-
-function span(seconds) {
-  return seconds ? `${duration(seconds.low)} to ${duration(seconds.high)}` : "not known before a first job";
 }

@@ -1,4 +1,4 @@
-import { bytes, count, duration } from "../core/format.js";
+import { bytes, count, span } from "../core/format.js";
 import { Facts } from "../ui/facts.js";
 import { html } from "../vendor.js";
 
@@ -13,7 +13,7 @@ export function Estimate({ answer, isValid }) {
         ["Training images", count(estimate.train_images)],
         ["Held-out images", count(estimate.held_out_images)],
         ["Steps", `${count(estimate.total_steps)} (${count(estimate.epochs)} epochs)`],
-        ["Time", estimate.seconds ? `${duration(estimate.seconds.low)} to ${duration(estimate.seconds.high)}` : "not known before a first job"],
+        ["Time", span(estimate.seconds)],
         ["Batch", count(resolved.train?.batch_size)],
         ["Image size", `${resolved.backbone?.image_size} px`],
         ["Parameters", count(estimate.backbone_parameters)],
