@@ -5,11 +5,9 @@ from __future__ import annotations
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Header, Query, Request, Response
-from pydantic import AfterValidator
 
-from dasl_core.spec.base import problem
-from service import ids
 from service.api.auth import Reader
+from service.api.job_ids import JobId
 from service.api.pagination import Limit, Page, page
 from service.api.problems import field_problem
 from service.api.sse import stream, wants_stream
@@ -26,12 +24,6 @@ _LARGEST = 2**63 - 1
 _SSE = {"text/event-stream": {"schema": {"type": "string"}}}
 
 
-def _job_id(value: str) -> str:
-    if not ids.is_id("job", value):
-        raise problem("is not the id of a job", value, "an `id` of GET /v1/jobs")
-    return value
-
-
 async def _feed(request: Request) -> Feed:
     feed = request.app.state.event_feed
     assert isinstance(feed, Feed)
@@ -39,7 +31,6 @@ async def _feed(request: Request) -> Feed:
 
 
 Cursor = Annotated[str | None, Query(description="`next` of the previous page.", max_length=40)]
-Job = Annotated[str, Query(max_length=40), AfterValidator(_job_id)]
 Type = Annotated[str, Query(max_length=50, pattern=r"^[^\x00]+$")]
 
 
@@ -50,7 +41,7 @@ def list_events(
     context: WithContext,
     session: ReadSession,
     feed: Annotated[Feed, Depends(_feed)],
-    job: Annotated[list[Job] | None, Query(max_length=50, description="One or more.")] = None,
+    job: Annotated[list[JobId] | None, Query(max_length=50, description="One or more.")] = None,
     type: Annotated[list[Type] | None, Query(max_length=50, description="One or more.")] = None,
     level: Annotated[list[Level] | None, Query(max_length=3, description="One or more.")] = None,
     after: Cursor = None,

@@ -14,6 +14,7 @@ from dasl_core.spec import METHODS
 from dasl_core.spec.base import problem
 from dasl_core.spec.errors import closest
 from service.api.auth import Reader, Submitter
+from service.api.job_ids import JobId
 from service.api.pagination import After, Limit, Page
 from service.api.problems import field_problem
 from service.api.transaction import ReadSession, Route, WithContext, WriteSession
@@ -103,6 +104,7 @@ def list_jobs(
     caller: Reader,
     context: WithContext,
     session: ReadSession,
+    id: Annotated[list[JobId] | None, Query(max_length=100, description="One or more.")] = None,
     status: Annotated[list[JobStatus] | None, Query(description="One or more.")] = None,
     method: Annotated[str | None, AfterValidator(_known_method)] = None,
     tag: Annotated[
@@ -134,6 +136,7 @@ def list_jobs(
         raise field_problem("tag", "is not a tag", tag, "key:value")
     filter = JobFilter(
         caller.tenant,
+        ids=id or (),
         statuses=status or (),
         method=method,
         tag=(key, value) if tag is not None else None,

@@ -125,10 +125,20 @@ def test_filters_and_search_of_jobs(api: Api, jobs: list[str]) -> None:
     assert sorted(listed(api, status=["queued", "running"], sort="name")) == jobs
     assert listed(api, status="running", sort="name") == []
     assert listed(api, tag="team:T-1", sort="created_at", method="simclr") == of_birds
+    deleted = f"job_{'0' * 26}"
+    assert listed(api, id=[jobs[4], deleted, jobs[1]]) == [jobs[4], jobs[1]]
+    assert listed(api, id=jobs[4], q="t-1") == listed(api, id=deleted) == []
     theirs = api.token("admin", tenant="other")
-    for params in ({"sort": "-best.knn_top1"}, {"q": "a"}, {"dataset": dataset}):
+    for params in ({"id": jobs[4]}, {"sort": "-best.knn_top1"}, {"q": "a"}, {"dataset": dataset}):
         answer = api.client.get("/v1/jobs", params=params, headers=theirs)
         assert answer.json()["data"] == []
+
+
+def test_ids_that_are_none_or_too_many_are_refused(api: Api, jobs: list[str]) -> None:
+    for ids, field in (([jobs[0], "job_1"], "id.1"), (jobs * 15, "id")):
+        answer = api.client.get("/v1/jobs", params={"id": ids})
+        assert answer.status_code == 422
+        assert answer.json()["errors"][0]["field"] == field
 
 
 def test_summary_has_what_a_list_shows_in_a_fixed_number_of_queries(

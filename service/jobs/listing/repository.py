@@ -34,6 +34,7 @@ class JobFilter:
     """The jobs of a tenant to list."""
 
     tenant: str
+    ids: Sequence[str] = ()
     statuses: Sequence[str] = ()
     method: str | None = None
     tag: tuple[str, str] | None = None
@@ -47,7 +48,8 @@ class JobFilter:
     @property
     def is_indexed(self) -> bool:
         """Whether an index gives the newest jobs that match."""
-        return self.dataset is None and self.created_after is None and self.text is None
+        filtered = (self.dataset, self.created_after, self.text)
+        return not self.ids and all(each is None for each in filtered)
 
 
 @dataclass(frozen=True)
@@ -156,6 +158,8 @@ def _behind(value: ColumnElement[Any], order: Order, after: Position) -> ColumnE
 
 def _matching(filter: JobFilter) -> list[ColumnElement[bool]]:
     conditions = [Job.tenant == filter.tenant, Job.deleted_at.is_(None)]
+    if filter.ids:
+        conditions.append(Job.id.in_(filter.ids))
     if filter.statuses:
         conditions.append(Job.status.in_(filter.statuses))
     if filter.method is not None:
