@@ -82,6 +82,7 @@ def test_experiment_is_written_estimated_and_submitted(opened: Watched, busy: Bu
     experiment = busy.client.experiments.get("written")
     assert experiment.id in page.url
     assert (len(experiment.jobs), experiment.seeds) == (4, [4, 5])
+    page.close()  # It would ask for the experiment that is deleted now.
     busy.client.experiments.cancel(experiment.id)
     busy.client.experiments.delete(experiment.id, jobs=True)
 

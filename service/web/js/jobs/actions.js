@@ -44,25 +44,10 @@ export const ACTIONS = {
     icon: "trash",
     danger: true,
     applies: isFinal,
-    run: deleteJob,
+    run: (job) => remove(`/v1/jobs/${job.id}`),
     done: "Deleted",
   },
 };
-
-/** Jobs that this page has deleted: late events about them must not lead to requests for them. */
-const deleted = new Set();
-
-export const isDeleted = (id) => deleted.has(id);
-
-async function deleteJob(job) {
-  deleted.add(job.id);
-  try {
-    return await remove(`/v1/jobs/${job.id}`);
-  } catch (error) {
-    deleted.delete(job.id);
-    throw error;
-  }
-}
 
 /** Run an action on each of these jobs, after a question if it cannot be undone. Return whether it was run. */
 export async function act(name, jobs) {

@@ -1,13 +1,12 @@
 import { get } from "../core/api.js";
 import { useEvents } from "../core/events.js";
 import { useCallback, useEffect, useRef, useState } from "../vendor.js";
-import { isDeleted } from "./actions.js";
 
 const PAGE = 100;
 const LIVE = ["starting", "running", "pausing", "cancelling"];
 const SECONDS = 5;
-/** Changed jobs that are asked for at the same time. */
-const AT_ONCE = 20;
+/** Changed jobs that are asked for in one request: the most that it takes. */
+const AT_ONCE = 100;
 
 /**
  * The jobs that match, page by page as they are scrolled to, and kept current: by events, and while some run by asking
@@ -30,7 +29,7 @@ export function useJobs(filters) {
       try {
         const page = await get("/v1/jobs", { ...filters, after, limit: PAGE, summary: true }, signal);
         if (own !== turn.current) return; // A later request for the beginning was sent.
-        const rows = page.data.map(brief);
+        const rows = page.data;
         setState((before) => ({
           key,
           rows: after === undefined ? rows : merged(before.rows, rows),
@@ -59,7 +58,7 @@ export function useJobs(filters) {
   }, [load]);
 
   const update = useCallback((jobs) => {
-    const known = new Map(jobs.map((job) => [job.id, brief(job)]));
+    const known = new Map(jobs.map((job) => [job.id, job]));
     setState((before) => ({ ...before, rows: before.rows.map((row) => known.get(row.id) ?? row) }));
   }, []);
 
@@ -78,18 +77,18 @@ export function useJobs(filters) {
   /** Add jobs that are new, or that may match now: they stand at the top, unless another order was chosen. */
   async function top() {
     const page = await get("/v1/jobs", { ...filters, limit: 50, summary: true }).catch(() => null);
-    if (page && !filters.sort) setState((before) => ({ ...before, rows: merged(page.data.map(brief), before.rows) }));
+    if (page && !filters.sort) setState((before) => ({ ...before, rows: merged(page.data, before.rows) }));
     else if (page) update(page.data);
   }
 
   async function refresh(all) {
-    const ids = [...all].filter((id) => !isDeleted(id));
     const known = new Set(newest.current.rows.map((row) => row.id));
-    if (ids.some((id) => !known.has(id))) await top();
-    const shown = ids.filter((id) => known.has(id));
+    const shown = [...all].filter((id) => known.has(id));
+    if (shown.length < all.size) await top();
     for (let first = 0; first < shown.length; first += AT_ONCE) {
       const some = shown.slice(first, first + AT_ONCE);
-      update((await Promise.all(some.map((id) => get(`/v1/jobs/${id}`).catch(() => null)))).filter(Boolean));
+      const page = await get("/v1/jobs", { id: some, limit: AT_ONCE, summary: true }).catch(() => null);
+      if (page) update(page.data);
     }
   }
 
@@ -123,9 +122,4 @@ function useChangedJobs(changed, opened) {
 function merged(first, then) {
   const known = new Set(first.map((row) => row.id));
   return [...first, ...then.filter((row) => !known.has(row.id))];
-}
-
-/** What the table shows of a job, of a row of the list or of the whole job: settings of thousands would fill the memory. */
-function brief({ spec, resolved, ...job }) {
-  return resolved ? { ...job, method: resolved.method?.name, backbone: resolved.backbone?.name } : job;
 }
