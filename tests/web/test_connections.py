@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime
 
 from playwright.sync_api import Page, Route, expect
@@ -93,3 +94,20 @@ def test_many_jobs_that_change_at_once_are_all_shown(opened: Watched, busy: Busy
     busy.client.experiments.cancel(experiment.id)
     expect(rows.filter(has_text="cancelled")).to_have_count(24)
     busy.client.experiments.delete(experiment.id, jobs=True)
+
+
+def test_job_that_another_person_deletes_is_no_error(opened: Watched, busy: BusyService) -> None:
+    job = busy.submit("gone-soon")
+    page = opened.open("jobs?q=gone-soon")
+    row = page.get_by_role("table", name="Jobs").get_by_role("row").filter(has_text="gone-soon")
+    expect(row).to_contain_text("queued")
+    asked = re.compile(rf"/v1/jobs.*{job}")
+
+    def delete_first(route: Route) -> None:
+        busy.client.jobs.delete(job)
+        route.continue_()
+
+    page.route(asked, delete_first, times=1)
+    with page.expect_response(asked) as answer:
+        busy.client.jobs.cancel(job)
+    assert answer.value.json()["data"] == []
