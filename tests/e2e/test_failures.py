@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -39,33 +40,36 @@ def stopped(pids: list[int]) -> Iterator[None]:
 
 
 def until_training(served: Served, job: Job, attempt: int) -> None:
-    """Wait until the ranks of an attempt have started and train; poll rarely, which leaves them the CPUs."""
+    """Wait until the ranks of an attempt train; they stand still while the service answers."""
 
     def starts() -> int:
-        events = [event for event in served.client.jobs.events(job.id) if event.type == "phase"]
-        return len([event for event in events if event.data and event.data["phase"] == "training"])
+        with stopped(served.ranks()):
+            events = [each for each in served.client.jobs.events(job.id) if each.type == "phase"]
+        return len([each for each in events if each.data and each.data["phase"] == "training"])
 
-    until(lambda: starts() == attempt or None, f"the training of attempt {attempt}", pause=0.5)
+    # Between two answers they start, for which they need the CPUs.
+    until(lambda: starts() == attempt or None, f"the training of attempt {attempt}", pause=0.25)
 
 
-def until_mid_epoch(served: Served, job: Job, attempt: int) -> None:
-    """Wait for a reported step early in an epoch that follows a checkpoint of `attempt`."""
+@contextmanager
+def mid_epoch(served: Served, job: Job, attempt: int) -> Iterator[None]:
+    """Suspend the ranks of an attempt at a reported step early in an epoch that follows a checkpoint of it."""
     jobs = served.client.jobs
 
-    def saved() -> list[int]:
-        return [c.step for c in jobs.checkpoints(job.id) if c.attempt == attempt]
-
-    def early_in_epoch() -> int | None:
+    def is_early() -> bool:
         assert not (now := job.refresh()).done, now
-        if not saved():
-            return None
-        # On a fast machine an epoch takes less than a second, and on a busy one an answer takes longer.
-        with stopped(served.ranks()):
-            step = max(jobs.metrics(job.id, max_points=10_000).step, default=0)
-            return step if 0 < step - max(saved()) <= STEPS // 2 else None
+        saved = [each.step for each in jobs.checkpoints(job.id) if each.attempt == attempt]
+        step = max(jobs.metrics(job.id, max_points=10_000).step, default=0)
+        return bool(saved) and 0 < step - max(saved) <= STEPS // 2
 
     until_training(served, job, attempt)
-    until(early_in_epoch, f"the middle of an epoch of attempt {attempt}", pause=0.02)
+    while True:
+        # On a fast machine an epoch takes less than a second, and on a busy one an answer takes longer.
+        with stopped(served.ranks()):
+            if is_early():
+                yield
+                return
+        time.sleep(0.02)
 
 
 def weights(checkpoints: Sequence[Checkpoint]) -> dict[str, str]:
@@ -79,9 +83,9 @@ def test_pause_kill_and_damaged_checkpoint_do_not_change_result(
 ) -> None:
     job = client.jobs.submit(spec(served.dataset, name="disturbed"))
 
-    until_mid_epoch(served, job, attempt=1)
-    assert served.exposed() == [], "somebody else could reach what trains"
-    job.pause()
+    with mid_epoch(served, job, attempt=1):
+        assert served.exposed() == [], "somebody else could reach what trains"
+        job.pause()
     until(lambda: job.refresh().status == "paused" or None, "the pause")
     until(lambda: not served.drivers(job.id) or None, "the driver's end")
     assert not served.ranks()
@@ -90,13 +94,13 @@ def test_pause_kill_and_damaged_checkpoint_do_not_change_result(
     assert (paused.step, paused.attempt) == (step, 1), "it is saved where it stopped"
     job.resume()
 
-    until_mid_epoch(served, job, attempt=2)
-    damaged = client.jobs.checkpoints(job.id)[-1]
-    assert (damaged.step, damaged.attempt) == (2 * STEPS, 2)
-    folder = served.artifacts / "jobs" / job.id / "attempts" / "2" / "checkpoints"
-    state = folder / f"step-{damaged.step:09d}" / "training_state.safetensors"
-    os.truncate(state, state.stat().st_size // 2)
-    os.kill(served.ranks()[0], signal.SIGKILL)
+    with mid_epoch(served, job, attempt=2):
+        damaged = client.jobs.checkpoints(job.id)[-1]
+        assert (damaged.step, damaged.attempt) == (2 * STEPS, 2)
+        folder = served.artifacts / "jobs" / job.id / "attempts" / "2" / "checkpoints"
+        state = folder / f"step-{damaged.step:09d}" / "training_state.safetensors"
+        os.truncate(state, state.stat().st_size // 2)
+        os.kill(served.ranks()[0], signal.SIGKILL)
 
     job = job.wait(timeout=PATIENCE_SECONDS, poll=0.5)
     assert (job.attempt, job.restarts) == (3, 1)
