@@ -17,6 +17,7 @@ VIEWS = {
     "compare?jobs={baseline},{with-dar}": "Newest evaluation",
     "submit": "What will run",
     "datasets": "birds",
+    "datasets?add=1": "Path or URI",
     "compare?jobs={baseline},{with-dar},{paused}&by=study": "Newest evaluation",
     "jobs/{with-dar}/pictures?at=600": "Nearest neighbors",
     "jobs/{baseline}/checkpoints": "The model at work",

@@ -98,13 +98,13 @@ def run_demo(page: Page, client: Client) -> None:
 
 
 def add_dataset(page: Page, images: Path) -> None:
-    """Register a folder of images."""
+    """Send a folder of images from the computer of the browser, and see it read."""
     page.get_by_role("link", name="Data sets").click()
     page.get_by_role("button", name="Add a data set").click()
     dialog = page.get_by_role("dialog")
-    dialog.get_by_label("Path or URI").fill(str(images))
-    dialog.get_by_label("Name").fill("shapes")
-    dialog.get_by_role("button", name="Add", exact=True).click()
+    dialog.get_by_role("button", name="On this computer").click()
+    dialog.get_by_label("Choose a folder").set_input_files(images)
+    dialog.get_by_role("button", name="Upload").click()
     expect(page.get_by_role("heading", name="shapes", level=1)).to_be_visible()
     expect(state_of(page)).to_have_text("ready", timeout=_PATIENCE)
 

@@ -36,11 +36,11 @@ const OFFLINE = { type: "offline", status: 0, detail: "The service does not answ
 /**
  * Send a request and return the answer: parsed JSON, or the text of anything else.
  * @param {string} path
- * @param {{method?: string, body?: unknown, file?: Blob, query?: object, signal?: AbortSignal, key?: string}} [options]
+ * @param {{method?: string, body?: unknown, file?: Blob, query?: object, headers?: Record<string, string>, signal?: AbortSignal, key?: string}} [options]
  *   `body` is sent as JSON, `file` as it is
  */
-export async function request(path, { method = "GET", body, file, query, signal, key } = {}) {
-  const headers = {};
+export async function request(path, { method = "GET", body, file, query, headers: own, signal, key } = {}) {
+  const headers = { ...own };
   if (body !== undefined) headers["Content-Type"] = "application/json";
   if (file) headers["Content-Type"] = "application/octet-stream";
   if (method !== "GET" && csrf) headers["X-CSRF-Token"] = csrf;

@@ -1,28 +1,49 @@
-import { post } from "../core/api.js";
+import { Problem, get, post } from "../core/api.js";
+import { bytes, count } from "../core/format.js";
 import { go } from "../core/router.js";
 import { Button } from "../ui/button.js";
 import { Dialog } from "../ui/dialog.js";
 import { FieldProblem, otherProblems } from "../ui/field-problem.js";
 import { Failure } from "../ui/state.js";
 import { html, useState } from "../vendor.js";
+import { ARCHIVES, send } from "./uploads.js";
 
 const FIELDS = ["name", "uri", "source.split", "source.labels"];
+/** Whether the service runs on the machine of the browser, where it can read the images in their place. */
+const IS_LOCAL = ["localhost", "127.0.0.1", "[::1]"].includes(location.hostname);
 
 /** The name of a folder, which its data set has by default, as with `dasl datasets add`. @param {string} uri */
 const nameOf = (uri) => uri.split("/").filter(Boolean).at(-1) ?? "";
 
-/** Registers images by their path or URI. */
+/** Registers images by their path or URI, or uploads those of this computer. */
 export function AddDialog({ onClose, onAdded }) {
+  const [isUpload, setUpload] = useState(!IS_LOCAL);
   const [fields, setFields] = useState({ name: "", uri: "", split: "", labels: "auto" });
+  const [content, setContent] = useState(/** @type {import("./content.js").Content | null} */ (null));
   const [error, setError] = useState(null);
   const set = (name) => (event) => setFields({ ...fields, [name]: event.target.value });
+  const proposed = isUpload ? (content?.name ?? "") : nameOf(fields.uri);
   const add = async () => {
     const source = { labels: fields.labels, ...(fields.split && { split: fields.split }) };
+    const about = { name: fields.name || proposed, source };
     try {
-      const added = await post("/v1/datasets", { name: fields.name || nameOf(fields.uri), uri: fields.uri, source });
+      const added = isUpload ? await begun(about, content) : await post("/v1/datasets", { ...about, uri: fields.uri });
+      if (isUpload) void send(added.id, content, added.upload.received);
       onAdded();
       go(["datasets", added.id]);
     } catch (problem) {
+      setError(problem);
+    }
+  };
+  const choose = async ({ target }) => {
+    const files = [...target.files];
+    target.value = ""; // Else the same choice would be none.
+    try {
+      const { contentOf } = await import("./content.js");
+      setContent(contentOf(files));
+      setError(null);
+    } catch (problem) {
+      setContent(null);
       setError(problem);
     }
   };
@@ -30,12 +51,16 @@ export function AddDialog({ onClose, onAdded }) {
   return html`<${Dialog}
     title="Add a data set"
     onClose=${onClose}
-    footer=${html`<${Button} label="Cancel" onClick=${onClose} /><${Button} label="Add" kind="primary" onClick=${add} />`}
+    footer=${html`<${Button} label="Cancel" onClick=${onClose} />
+      <${Button} label=${isUpload ? "Upload" : "Add"} kind="primary" disabled=${isUpload && !content} onClick=${add} />`}
   >
     <div class="form">
-      <label>Path or URI<input value=${fields.uri} onInput=${set("uri")} placeholder="/data/birds or s3://bucket/birds" spellcheck=${false} /><${FieldProblem} error=${error} field="uri" /></label>
-      <p class="hint">As the machines that train see it: a folder, a <code>.tar</code>, <code>.zip</code>, <code>.csv</code>, <code>.parquet</code> or <code>.npy</code>. Files of your own machine are sent by <code>dasl datasets add --upload</code>.</p>
-      <label>Name<input value=${fields.name} onInput=${set("name")} placeholder=${nameOf(fields.uri) || "birds"} /><${FieldProblem} error=${error} field="name" /></label>
+      <div class="segmented" role="group" aria-label="Where the images are">
+        <${Button} label="Where jobs run" pressed=${!isUpload} onClick=${() => setUpload(false)} />
+        <${Button} label="On this computer" pressed=${isUpload} onClick=${() => setUpload(true)} />
+      </div>
+      ${isUpload ? html`<${Choice} content=${content} onChoose=${choose} />` : html`<${Place} uri=${fields.uri} onInput=${set("uri")} error=${error} />`}
+      <label>Name<input value=${fields.name} onInput=${set("name")} placeholder=${proposed || "birds"} /><${FieldProblem} error=${error} field="name" /></label>
       <label>Split, if there are several<input value=${fields.split} onInput=${set("split")} placeholder="train" /><${FieldProblem} error=${error} field="source.split" /></label>
       <label>Labels
         <select value=${fields.labels} onChange=${set("labels")}><option value="auto">As the source has them: folders or a column</option><option value="none">None</option></select>
@@ -43,4 +68,37 @@ export function AddDialog({ onClose, onAdded }) {
       ${others && html`<${Failure} error=${others} />`}
     </div>
   <//>`;
+}
+
+function Place({ uri, onInput, error }) {
+  return html`<label>Path or URI<input value=${uri} onInput=${onInput} placeholder="/data/birds or s3://bucket/birds" spellcheck=${false} /><${FieldProblem} error=${error} field="uri" /></label>
+    <p class="hint">As the machines that train see it: a folder, a <code>.tar</code>, <code>.zip</code>, <code>.csv</code>, <code>.parquet</code> or <code>.npy</code>.</p>`;
+}
+
+function Choice({ content, onChoose }) {
+  return html`<div class="segmented">
+      <label class="button file"><span>Choose a folder</span><input type="file" webkitdirectory onChange=${onChoose} /></label>
+      <label class="button file"><span>Choose files</span><input type="file" multiple accept=${["image/*", ...ARCHIVES].join()} onChange=${onChoose} /></label>
+    </div>
+    <p class="hint" role="status">${content ? summary(content) : html`A folder of images, several images, or one <code>.tar</code>, <code>.zip</code>, <code>.parquet</code> or <code>.npy</code>. Subfolders are labels.`}</p>`;
+}
+
+function summary({ name, images, leftOut, size, filename }) {
+  const what = images === null ? filename : `${name && `${name}: `}${count(images)} ${images === 1 ? "image" : "images"}`;
+  const rest = leftOut ? ` ${count(leftOut)} other ${leftOut === 1 ? "file is" : "files are"} left out.` : "";
+  return `${what}, ${bytes(size)}.${rest}`;
+}
+
+/** The data set of an upload: a new one, or the unfinished one of this name if it has the same content. */
+async function begun(about, { filename, size, fingerprint }) {
+  const upload = { filename, size, fingerprint };
+  try {
+    return await post("/v1/datasets", { ...about, upload });
+  } catch (error) {
+    if (!(error instanceof Problem) || error.type !== "name-taken") throw error;
+    const { data } = await get("/v1/datasets", { name: about.name });
+    const same = data.find((each) => each.state === "uploading" && each.upload.size === size && each.upload.fingerprint === fingerprint);
+    if (!same) throw error;
+    return same;
+  }
 }

@@ -1,8 +1,9 @@
 import { get, post, remove } from "../core/api.js";
-import { count, moment } from "../core/format.js";
+import { bytes, count, moment } from "../core/format.js";
 import { useResource } from "../core/resource.js";
 import { go, link } from "../core/router.js";
 import { may } from "../core/session.js";
+import { useStore } from "../core/store.js";
 import { attempt } from "../core/toasts.js";
 import { Button } from "../ui/button.js";
 import { StatusChip } from "../ui/chip.js";
@@ -13,6 +14,7 @@ import { Meter } from "../ui/meter.js";
 import { Failure, Loading } from "../ui/state.js";
 import { html } from "../vendor.js";
 import { Report } from "./report.js";
+import { send, stop, uploads } from "./uploads.js";
 import { Versions } from "./versions.js";
 import { Views } from "./views.js";
 
@@ -28,7 +30,7 @@ export function DatasetPage({ id }) {
   return html`<div class="page">
     <${Head} dataset=${data} state=${state} reload=${reload} />
     ${problem && html`<div class="notice red" role="alert"><strong>${data.error ? "Not usable" : "The refresh failed"}</strong><p>${problem.message ?? problem}</p></div>`}
-    ${moves && html`<${Progress} state=${state} progress=${data.progress} />`}
+    ${moves && (state === "uploading" ? html`<${Upload} dataset=${data} />` : html`<${Progress} state=${state} progress=${data.progress} />`)}
     <${Facts}
       items=${[
         ["Images", data.facts && count(data.facts.num_images)],
@@ -56,8 +58,9 @@ function Head({ dataset, state, reload }) {
   };
   const drop = async () => {
     const text = dataset.upload ? "What was uploaded is removed for good." : "Its images stay where they are.";
-    const agreed = await confirm({ title: `Remove ${dataset.name}?`, text, action: "Remove", danger: true });
-    if (agreed && (await attempt(() => remove(`/v1/datasets/${dataset.id}`), "Removed."))) go(["datasets"]);
+    if (!(await confirm({ title: `Remove ${dataset.name}?`, text, action: "Remove", danger: true }))) return;
+    stop(dataset.id);
+    if (await attempt(() => remove(`/v1/datasets/${dataset.id}`), "Removed.")) go(["datasets"]);
   };
   return html`<header class="job-head">
     <p class="crumbs"><a href=${link(["datasets"])}>Data sets</a> <span class="muted">/</span> <code class="muted">${dataset.id}</code></p>
@@ -68,11 +71,26 @@ function Head({ dataset, state, reload }) {
         <a class="button" href=${link(["jobs"], { dataset: dataset.name })}><span>Its jobs</span></a>
         ${may("submit") &&
         html`${dataset.state === "ready" && html`<a class="button primary" href=${link(["submit"], { dataset: dataset.name })}><${Icon} name="plus" /><span>New job</span></a>`}
-          <${Button} icon="refresh" label="Read again" onClick=${refresh} />
+          ${state !== "uploading" && html`<${Button} icon="refresh" label="Read again" onClick=${refresh} />`}
           <${Button} icon="trash" label="Remove" kind="danger" onClick=${drop} />`}
       </div>
     </div>
   </header>`;
+}
+
+/** How much of an upload the service has, and who sends the rest. */
+function Upload({ dataset }) {
+  const own = useStore(uploads).get(dataset.id);
+  const { size } = dataset.upload;
+  const received = Math.max(dataset.upload.received, own?.received ?? 0);
+  if (received === size) return html`<div class="notice gray"><strong>All is sent, and will be checked and read.</strong></div>`;
+  return html`<div class=${`notice ${own?.error ? "red" : "gray"}`} role=${own?.error ? "alert" : undefined}>
+    <strong>${own?.error ? "The upload has stopped" : "Uploading"}</strong>
+    <span class="progress"><${Meter} value=${received / size} label="Uploaded" /><span>${bytes(received)} of ${bytes(size)}</span></span>
+    ${own?.error
+      ? html`<p>${own.error.message}</p><${Button} icon="refresh" label="Go on" onClick=${() => void send(dataset.id, own.content, received)} />`
+      : html`<p>${own ? "Keep this page open until all is sent." : "This tab does not send it. If no other one does, add the same files under the same name: the upload goes on where it ended."}</p>`}
+  </div>`;
 }
 
 function Progress({ state, progress }) {

@@ -1,0 +1,136 @@
+// What is uploaded: an archive or table as it is, or images as a tar that is never stored.
+
+import { count } from "../core/format.js";
+import { ARCHIVES } from "./uploads.js";
+
+const IMAGES = new Set(
+  `jpg jpeg jpe jfif png bmp dib webp gif tif tiff tf8 btf ppm pgm pbm pnm pfm jp2 j2k avif heic heif hif npy
+  dcm dicom dic 3fr arw cr2 cr3 crw dcr dng erf fff iiq kdc mef mos mrw nef nrw orf pef raf rw2 rwl sr2 srf srw
+  x3f`.split(/\s+/),
+);
+const RECORD = 512;
+// A number of a tar's header has eleven octal digits.
+const LARGEST = 8 ** 11 - 1;
+const encoder = new TextEncoder();
+
+/**
+ * The content of chosen files, which is read from them as it is sent.
+ * @typedef {{name: string, filename: string, size: number, read: (start: number, stop: number) => Promise<ArrayBuffer>,
+ *   fingerprint: string, images: number | null, leftOut: number}} Content
+ *   `name` of the folder or file, `fingerprint` changes when the content does, `images` is null for an archive
+ * @param {Iterable<File>} chosen of a folder, several images, or one archive
+ * @returns {Content}
+ */
+export function contentOf(chosen) {
+  const files = [...chosen];
+  const [first] = files;
+  if (files.length === 1 && !first.webkitRelativePath && isArchive(first.name)) {
+    return {
+      name: first.name.replace(/\.[^.]*$/, ""),
+      filename: first.name.replace(/[^A-Za-z0-9._+-]/g, "_").slice(-100).replace(/^[.+-]+/, ""),
+      size: first.size,
+      read: (start, stop) => first.slice(start, stop).arrayBuffer(),
+      fingerprint: `page file ${first.size} ${first.lastModified}`,
+      images: null,
+      leftOut: 0,
+    };
+  }
+  const images = files.map((file) => ({ path: pathOf(file), file })).filter(({ path }) => isImage(path));
+  if (!images.length) {
+    const found = files.length ? `${count(files.length)} ${files.length === 1 ? "file" : "files"}, none of which is an image` : "no files";
+    throw new Error(`The choice has ${found}. Choose a folder of images, several images, or one ${ARCHIVES.join(", ")} file.`);
+  }
+  // As a folder's own order differs from one browser to another, and the content must be the same to be resumed.
+  images.sort((one, other) => (one.path < other.path ? -1 : 1));
+  const list = images.map(({ path, file }) => `${path}\0${file.size}\0${file.lastModified}\0`).join("");
+  return {
+    name: first.webkitRelativePath ? first.webkitRelativePath.split("/")[0] : "",
+    filename: "images.tar",
+    ...tarOf(images),
+    fingerprint: `page folder ${images.length} ${digest(list)}`,
+    images: images.length,
+    leftOut: files.length - images.length,
+  };
+}
+
+const isArchive = (name) => ARCHIVES.some((ending) => name.toLowerCase().endsWith(ending));
+
+/** The path of a file in the chosen folder. */
+const pathOf = (file) => file.webkitRelativePath.split("/").slice(1).join("/") || file.name;
+
+/** As at the ingest of a folder, hidden files and folders are left out. */
+function isImage(path) {
+  const ending = path.split(".").at(-1).toLowerCase();
+  return IMAGES.has(ending) && !path.split("/").some((part) => part.startsWith("."));
+}
+
+/** A tar (POSIX.1-2001) of files: its size, and how any part of it is read. */
+function tarOf(images) {
+  const partsOf = ({ path, file }) => [...headerOf(path, file.size), file, padding(file.size)];
+  const starts = new Float64Array(images.length + 1);
+  images.forEach((image, at) => {
+    starts[at + 1] = partsOf(image).reduce((end, part) => end + (part.size ?? part.length), starts[at]);
+  });
+  const end = starts[images.length];
+  const read = (start, stop) => {
+    const first = lastAtMost(starts, start);
+    const last = lastAtMost(starts, stop - 1);
+    const parts = images.slice(first, last + 1).flatMap(partsOf);
+    if (stop > end) parts.push(new Uint8Array(2 * RECORD));
+    return new Blob(parts).slice(start - starts[first], stop - starts[first]).arrayBuffer();
+  };
+  return { size: end + 2 * RECORD, read };
+}
+
+/** The position of the last of these sorted numbers that is at most `value`. */
+function lastAtMost(sorted, value) {
+  let [low, high] = [0, sorted.length];
+  while (high - low > 1) {
+    const middle = (low + high) >> 1;
+    [low, high] = sorted[middle] <= value ? [middle, high] : [low, middle];
+  }
+  return low;
+}
+
+const padding = (size) => new Uint8Array((RECORD - (size % RECORD)) % RECORD);
+
+/** The header of a member; before it a header of its own for a name or size that has no room there. */
+function headerOf(path, size) {
+  const records = [];
+  if (encoder.encode(path).length > 100 || /[^\x20-\x7e]/.test(path)) records.push(paxRecord("path", path));
+  if (size > LARGEST) records.push(paxRecord("size", size));
+  if (!records.length) return [block(path, size, "0")];
+  const extended = encoder.encode(records.join(""));
+  return [block("path", extended.length, "x"), extended, padding(extended.length), block("image", Math.min(size, LARGEST), "0")];
+}
+
+/** A line that begins with its own length in bytes. */
+function paxRecord(key, value) {
+  const rest = ` ${key}=${value}\n`;
+  const length = encoder.encode(rest).length;
+  let digits = 1;
+  while (String(length + digits).length > digits) digits += 1;
+  return `${length + digits}${rest}`;
+}
+
+function block(name, size, type) {
+  const header = new Uint8Array(RECORD);
+  const put = (offset, text) => header.set(encoder.encode(text), offset);
+  const octal = (value, digits) => value.toString(8).padStart(digits, "0");
+  put(0, name);
+  put(100, "0000644\0" + "0000000\0" + "0000000\0");
+  put(124, `${octal(size, 11)}\0${octal(0, 11)}\0`);
+  put(148, " ".repeat(8));
+  put(156, type);
+  put(257, "ustar\0" + "00");
+  const sum = header.reduce((total, byte) => total + byte, 0);
+  put(148, `${octal(sum, 6)}\0 `);
+  return header;
+}
+
+/** FNV-1a of 32 bits from two starts. `crypto.subtle` has better ones, but not on a page without TLS. */
+function digest(text) {
+  const bytes = encoder.encode(text);
+  const hash = (start) => bytes.reduce((state, byte) => Math.imul(state ^ byte, 0x01000193), start) >>> 0;
+  return [0x811c9dc5, 0x5bd1e995].map((start) => hash(start).toString(16).padStart(8, "0")).join("");
+}
