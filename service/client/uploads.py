@@ -34,7 +34,9 @@ def check_resumable(dataset: DatasetRecord, content: Content) -> None:
         UploadFailed: it is of another content.
     """
     upload = dataset.upload or {}
-    if (upload.get("size"), upload.get("fingerprint")) != (content.size, content.fingerprint):
+    if any(
+        upload.get(name) != getattr(content, name) for name in ("filename", "size", "fingerprint")
+    ):
         raise UploadFailed(
             f"The unfinished upload of {dataset.name} is of other files, or they changed since it began. Remove it "
             f"(dasl datasets rm {dataset.id}) and upload again, or choose another name."

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 import random
+import shutil
 import tarfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -195,6 +196,8 @@ def test_repeated_command_resumes(client: Client, tmp_path: Path) -> None:
         client.datasets.upload(archive, "owls", on_bytes=interrupt)
     other = tmp_path / "other.tar"
     other.write_bytes(bytes(23_000))
+    shutil.copystat(archive, other)
+    assert FileContent(other).fingerprint == FileContent(archive).fingerprint
     with pytest.raises(UploadFailed, match="is of other files, or they changed"):
         client.datasets.upload(other, "owls")
     resumed = CliRunner().invoke(
