@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import re
 import tarfile
@@ -81,7 +82,7 @@ def test_folder_is_sent_as_the_command_sends_it(
 ) -> None:
     folder = tmp_path / "my birds"
     files = write(folder, SMALL)
-    write(folder, {"notes.txt": 10, ".cache/0.png": 10, "avocet/.0.png": 10})
+    write(folder, {"notes.txt": 10, "png": 10, ".cache/0.png": 10, "avocet/.0.png": 10})
     dialog = choose(opened, folder=folder)
     expect(dialog.get_by_role("status")).to_have_text(
         re.compile(r"^my birds: 5 images, .* left out\.$")
@@ -151,6 +152,7 @@ def test_upload_goes_on_when_the_same_files_are_chosen(
 
     with page.expect_request("**/content") as request:
         upload(opened, folder)
+        expect(page.get_by_text("with the split and labels that it began with")).to_be_visible()
     assert request.value.headers["content-range"].startswith(f"bytes {first}-")
     expect_whole(page, busy, "continued")
 
@@ -170,6 +172,20 @@ def test_upload_that_cannot_go_on_says_why(
     expect_whole(page, busy, "no-room")
 
 
+def test_chunk_that_is_sent_again_says_why(
+    opened: Watched, busy: BusyService, tmp_path: Path
+) -> None:
+    opened.refused = {503}
+    write(tmp_path / "store-away", SMALL)
+    detail = "The artifact store does not answer."
+    problem = {"type": "store-unavailable", "title": "Store", "status": 503, "detail": detail}
+    opened.page.route("**/content", lambda route: route.fulfill(status=503, json=problem))
+    page = upload(opened, tmp_path / "store-away")
+    expect(page.get_by_text(f"A part is sent again: {detail}")).to_be_visible()
+    page.unroute("**/content")
+    expect_whole(page, busy, "store-away")
+
+
 def test_file_that_changes_ends_the_upload(
     opened: Watched, busy: BusyService, tmp_path: Path
 ) -> None:
@@ -185,6 +201,20 @@ def test_file_that_changes_ends_the_upload(
     page = upload(opened, folder)
     stopped = page.get_by_role("alert").filter(has_text="The upload has stopped")
     expect(stopped).to_contain_text("A file has changed or is gone")
+
+
+def test_upload_goes_on_if_its_data_set_was_not_removed(
+    opened: Watched, busy: BusyService, tmp_path: Path
+) -> None:
+    write(tmp_path / "kept", SMALL)
+    opened.page.route("**/content", lambda route: None)
+    page = upload(opened, tmp_path / "kept")
+    page.unroute("**/content")
+    page.route("**/v1/datasets/*", lambda route: route.abort(), times=1)
+    page.get_by_role("button", name="Remove").click()
+    page.get_by_role("dialog").get_by_role("button", name="Remove").click()
+    expect_whole(page, busy, "kept")
+    opened.problems = [each for each in opened.problems if "ERR_FAILED" not in each]
 
 
 def test_removed_data_set_is_not_sent_any_more(
@@ -209,6 +239,23 @@ def test_archive_is_sent_as_it_is(opened: Watched, busy: BusyService, tmp_path: 
     assert stored(dataset).read_bytes() == content
 
 
+def test_upload_of_an_archive_does_not_go_on_with_another_one(
+    opened: Watched, busy: BusyService, tmp_path: Path
+) -> None:
+    opened.refused = {409, 507}
+    problem = {"type": "storage-full", "title": "Storage full", "status": 507, "detail": "No room."}
+    for name in ("a.npy", "b.npy"):
+        write(tmp_path, {name: 100})
+        os.utime(tmp_path / name, (1e9, 1e9))
+        opened.page.route("**/content", lambda route: route.fulfill(status=507, json=problem))
+        dialog = choose(opened, files=[tmp_path / name])
+        dialog.get_by_label("Name").fill("one array")
+        dialog.get_by_role("button", name="Upload").click()
+        if name == "a.npy":
+            expect(opened.page.get_by_text("The upload has stopped")).to_be_visible()
+    expect(dialog.get_by_role("alert")).to_contain_text("one array")
+
+
 def test_several_images_are_sent(opened: Watched, busy: BusyService, tmp_path: Path) -> None:
     write(tmp_path, {"2.png": 10, "1.png": 20})
     dialog = choose(opened, files=[tmp_path / "2.png", tmp_path / "1.png"])
@@ -221,8 +268,11 @@ def test_several_images_are_sent(opened: Watched, busy: BusyService, tmp_path: P
 def test_choice_without_images_is_refused(opened: Watched, tmp_path: Path) -> None:
     write(tmp_path / "texts", {"notes.txt": 1, ".0.png": 1})
     dialog = choose(opened, folder=tmp_path / "texts")
-    expect(dialog.get_by_role("alert")).to_contain_text("none of which is an image")
+    expect(dialog.get_by_role("alert")).to_contain_text("No images")
+    expect(dialog.get_by_role("alert")).to_contain_text("2 files, none of which is an image")
     expect(dialog.get_by_role("button", name="Upload")).to_be_disabled()
+    dialog.get_by_role("button", name="Where jobs run").click()
+    expect(dialog.get_by_role("alert")).to_have_count(0)
 
 
 def test_folder_of_the_service_is_read_in_its_place(
@@ -239,11 +289,10 @@ def test_folder_of_the_service_is_read_in_its_place(
 
 
 @pytest.mark.parametrize(
-    ("module", "name", "expected"),
-    [("content", "IMAGES", IMAGE_EXTENSIONS), ("uploads", "ARCHIVES", set(UPLOAD_ENDINGS))],
+    ("name", "expected"), [("IMAGES", IMAGE_EXTENSIONS), ("ARCHIVES", set(UPLOAD_ENDINGS))]
 )
-def test_page_knows_what_can_be_read(module: str, name: str, expected: set[str]) -> None:
-    source = (ROOT / f"js/datasets/{module}.js").read_text()
+def test_page_knows_what_can_be_read(name: str, expected: set[str]) -> None:
+    source = (ROOT / "js/datasets/content.js").read_text()
     listed = re.search(rf"const {name} = ([^;]+);", source)
     assert listed
     quoted = " ".join(re.findall(r'[`"]([^`"]+)[`"]', listed[1]))

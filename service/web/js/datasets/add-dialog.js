@@ -1,12 +1,13 @@
 import { Problem, get, post } from "../core/api.js";
 import { bytes, count } from "../core/format.js";
 import { go } from "../core/router.js";
+import { say } from "../core/toasts.js";
 import { Button } from "../ui/button.js";
 import { Dialog } from "../ui/dialog.js";
 import { FieldProblem, otherProblems } from "../ui/field-problem.js";
 import { Failure } from "../ui/state.js";
 import { html, useState } from "../vendor.js";
-import { ARCHIVES, send } from "./uploads.js";
+import { send } from "./uploads.js";
 
 const FIELDS = ["name", "uri", "source.split", "source.labels"];
 /** Whether the service runs on the machine of the browser, where it can read the images in their place. */
@@ -21,6 +22,10 @@ export function AddDialog({ onClose, onAdded }) {
   const [fields, setFields] = useState({ name: "", uri: "", split: "", labels: "auto" });
   const [content, setContent] = useState(/** @type {import("./content.js").Content | null} */ (null));
   const [error, setError] = useState(null);
+  const place = (isHere) => {
+    setUpload(isHere);
+    setError(null);
+  };
   const set = (name) => (event) => setFields({ ...fields, [name]: event.target.value });
   const proposed = isUpload ? (content?.name ?? "") : nameOf(fields.uri);
   const add = async () => {
@@ -56,8 +61,8 @@ export function AddDialog({ onClose, onAdded }) {
   >
     <div class="form">
       <div class="segmented" role="group" aria-label="Where the images are">
-        <${Button} label="Where jobs run" pressed=${!isUpload} onClick=${() => setUpload(false)} />
-        <${Button} label="On this computer" pressed=${isUpload} onClick=${() => setUpload(true)} />
+        <${Button} label="Where jobs run" pressed=${!isUpload} onClick=${() => place(false)} />
+        <${Button} label="On this computer" pressed=${isUpload} onClick=${() => place(true)} />
       </div>
       ${isUpload ? html`<${Choice} content=${content} onChoose=${choose} />` : html`<${Place} uri=${fields.uri} onInput=${set("uri")} error=${error} />`}
       <label>Name<input value=${fields.name} onInput=${set("name")} placeholder=${proposed || "birds"} /><${FieldProblem} error=${error} field="name" /></label>
@@ -78,7 +83,7 @@ function Place({ uri, onInput, error }) {
 function Choice({ content, onChoose }) {
   return html`<div class="segmented">
       <label class="button file"><span>Choose a folder</span><input type="file" webkitdirectory onChange=${onChoose} /></label>
-      <label class="button file"><span>Choose files</span><input type="file" multiple accept=${["image/*", ...ARCHIVES].join()} onChange=${onChoose} /></label>
+      <label class="button file"><span>Choose files</span><input type="file" multiple onChange=${onChoose} /></label>
     </div>
     <p class="hint" role="status">${content ? summary(content) : html`A folder of images, several images, or one <code>.tar</code>, <code>.zip</code>, <code>.parquet</code> or <code>.npy</code>. Subfolders are labels.`}</p>`;
 }
@@ -99,6 +104,7 @@ async function begun(about, { filename, size, fingerprint }) {
     const { data } = await get("/v1/datasets", { name: about.name });
     const same = data.find((each) => each.state === "uploading" && each.upload.size === size && each.upload.fingerprint === fingerprint);
     if (!same) throw error;
+    say("The unfinished upload goes on, with the split and labels that it began with.");
     return same;
   }
 }

@@ -1,13 +1,15 @@
 // What is uploaded: an archive or table as it is, or images as a tar that is never stored.
 
+import { Problem } from "../core/api.js";
 import { count } from "../core/format.js";
-import { ARCHIVES } from "./uploads.js";
 
 const IMAGES = new Set(
   `jpg jpeg jpe jfif png bmp dib webp gif tif tiff tf8 btf ppm pgm pbm pnm pfm jp2 j2k avif heic heif hif npy
   dcm dicom dic 3fr arw cr2 cr3 crw dcr dng erf fff iiq kdc mef mos mrw nef nrw orf pef raf rw2 rwl sr2 srf srw
   x3f`.split(/\s+/),
 );
+/** Files that hold images. */
+const ARCHIVES = [".tar", ".zip", ".parquet", ".npy"];
 const RECORD = 512;
 // A number of a tar's header has eleven octal digits.
 const LARGEST = 8 ** 11 - 1;
@@ -30,7 +32,7 @@ export function contentOf(chosen) {
       filename: first.name.replace(/[^A-Za-z0-9._+-]/g, "_").slice(-100).replace(/^[.+-]+/, ""),
       size: first.size,
       read: (start, stop) => first.slice(start, stop).arrayBuffer(),
-      fingerprint: `page file ${first.size} ${first.lastModified}`,
+      fingerprint: `page file ${first.size} ${first.lastModified} ${digest(first.name)}`,
       images: null,
       leftOut: 0,
     };
@@ -38,7 +40,8 @@ export function contentOf(chosen) {
   const images = files.map((file) => ({ path: pathOf(file), file })).filter(({ path }) => isImage(path));
   if (!images.length) {
     const found = files.length ? `${count(files.length)} ${files.length === 1 ? "file" : "files"}, none of which is an image` : "no files";
-    throw new Error(`The choice has ${found}. Choose a folder of images, several images, or one ${ARCHIVES.join(", ")} file.`);
+    const detail = `The choice has ${found}. Choose a folder of images, several images, or one ${ARCHIVES.join(", ")} file.`;
+    throw new Problem({ type: "no-images", title: "No images", status: 0, detail });
   }
   // As a folder's own order differs from one browser to another, and the content must be the same to be resumed.
   images.sort((one, other) => (one.path < other.path ? -1 : 1));
@@ -58,10 +61,10 @@ const isArchive = (name) => ARCHIVES.some((ending) => name.toLowerCase().endsWit
 /** The path of a file in the chosen folder. */
 const pathOf = (file) => file.webkitRelativePath.split("/").slice(1).join("/") || file.name;
 
-/** As at the ingest of a folder, hidden files and folders are left out. */
+/** As at the ingest of a folder, hidden files and folders are left out; and names that a tar cannot have. */
 function isImage(path) {
-  const ending = path.split(".").at(-1).toLowerCase();
-  return IMAGES.has(ending) && !path.split("/").some((part) => part.startsWith("."));
+  const ending = /\.([^./]+)$/.exec(path)?.[1].toLowerCase();
+  return IMAGES.has(ending) && !path.split("/").some((part) => part.startsWith(".")) && path.isWellFormed();
 }
 
 /** A tar (POSIX.1-2001) of files: its size, and how any part of it is read. */

@@ -59,8 +59,10 @@ function Head({ dataset, state, reload }) {
   const drop = async () => {
     const text = dataset.upload ? "What was uploaded is removed for good." : "Its images stay where they are.";
     if (!(await confirm({ title: `Remove ${dataset.name}?`, text, action: "Remove", danger: true }))) return;
+    const own = uploads.get().get(dataset.id);
     stop(dataset.id);
     if (await attempt(() => remove(`/v1/datasets/${dataset.id}`), "Removed.")) go(["datasets"]);
+    else if (own) void send(dataset.id, own.content, own.received);
   };
   return html`<header class="job-head">
     <p class="crumbs"><a href=${link(["datasets"])}>Data sets</a> <span class="muted">/</span> <code class="muted">${dataset.id}</code></p>
@@ -89,7 +91,7 @@ function Upload({ dataset }) {
     <span class="progress"><${Meter} value=${received / size} label="Uploaded" /><span>${bytes(received)} of ${bytes(size)}</span></span>
     ${own?.error
       ? html`<p>${own.error.message}</p><${Button} icon="refresh" label="Go on" onClick=${() => void send(dataset.id, own.content, received)} />`
-      : html`<p>${own ? "Keep this page open until all is sent." : "This tab does not send it. If no other one does, add the same files under the same name: the upload goes on where it ended."}</p>`}
+      : html`${own?.problem && html`<p>A part is sent again: ${own.problem.message}</p>`}<p>${own ? "Keep this page open until all is sent." : "This tab does not send it. If no other one does, add the same files under the same name: the upload goes on where it ended."}</p>`}
   </div>`;
 }
 

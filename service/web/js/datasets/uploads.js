@@ -1,8 +1,6 @@
 import { Problem, get, request } from "../core/api.js";
 import { store } from "../core/store.js";
 
-/** Files that hold images. */
-export const ARCHIVES = [".tar", ".zip", ".parquet", ".npy"];
 /** Bytes of a request, and what an interruption may cost. Object stores want at least 5 MiB. */
 const CHUNK = 8 << 20;
 const FIRST_PAUSE = 500;
@@ -12,8 +10,9 @@ const REPEATED = ["upload-offset", "upload-busy", "digest-mismatch"];
 const TRANSIENT = [0, 408, 429, 502, 503, 504];
 
 /**
- * The uploads of this tab by data set: bytes that the service has, and why one has stopped.
- * @type {ReturnType<typeof store<Map<string, {content: import("./content.js").Content, received: number, canceled: AbortController, error: Error | null}>>>}
+ * The uploads of this tab by data set: bytes that the service has, why one has stopped, and why a chunk is sent again.
+ * @type {ReturnType<typeof store<Map<string, {content: import("./content.js").Content, received: number, canceled: AbortController,
+ *   error: Error | null, problem: Error | null}>>>}
  */
 export const uploads = store(new Map());
 
@@ -25,12 +24,14 @@ addEventListener("beforeunload", (event) => {
 export async function send(id, content, received) {
   stop(id);
   const canceled = new AbortController();
-  const note = (change) => uploads.set(new Map(uploads.get()).set(id, { ...uploads.get().get(id), ...change }));
-  note({ content, received, canceled, error: null });
+  const note = (change) => {
+    if (!canceled.signal.aborted) uploads.set(new Map(uploads.get()).set(id, { ...uploads.get().get(id), ...change }));
+  };
+  note({ content, received, canceled, error: null, problem: null });
   try {
-    await sendRest(id, content, received, (now) => note({ received: now }), canceled.signal);
+    await sendRest(id, content, received, note, canceled.signal);
   } catch (error) {
-    if (!canceled.signal.aborted) note({ error });
+    note({ error });
   }
 }
 
@@ -42,22 +43,24 @@ export function stop(id) {
   uploads.set(rest);
 }
 
-async function sendRest(id, content, received, onReceived, signal) {
+async function sendRest(id, content, received, note, signal) {
   let pause = FIRST_PAUSE;
   while (received < content.size) {
     try {
       received = (await sendChunk(id, content, received, signal)).upload.received;
+      note({ received, problem: null });
       pause = FIRST_PAUSE;
     } catch (error) {
       if (!(error instanceof Problem && (TRANSIENT.includes(error.status) || REPEATED.includes(error.type)))) throw error;
+      note({ problem: error });
       await new Promise((resolve) => setTimeout(resolve, pause));
       signal.throwIfAborted();
       pause = Math.min(2 * pause, LONGEST_PAUSE);
       // The answer that was lost may have been that of a chunk which is stored.
       received = (await get(`/v1/datasets/${id}`, {}, signal).catch(() => null))?.upload.received ?? received;
+      signal.throwIfAborted();
+      note({ received });
     }
-    signal.throwIfAborted();
-    onReceived(received);
   }
 }
 
