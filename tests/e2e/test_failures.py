@@ -69,7 +69,7 @@ def mid_epoch(served: Served, job: Job, attempt: int) -> Iterator[None]:
             if is_early():
                 yield
                 return
-        time.sleep(0.02)
+        time.sleep(0.02)  # The ranks train only here.
 
 
 def weights(checkpoints: Sequence[Checkpoint]) -> dict[str, str]:

@@ -27,6 +27,12 @@ SMALL = {
     "avocet/empty.png": 0,
     "cover.png": 1500,
 }
+STORAGE_FULL = {
+    "type": "storage-full",
+    "title": "Storage full",
+    "status": 507,
+    "detail": "No room.",
+}
 # Two chunks.
 LARGE = {"a/0.png": 5_000_000, "b/0.png": 4_000_000}
 
@@ -64,7 +70,7 @@ def upload(opened: Watched, folder: Path) -> Page:
 
 def expect_whole(page: Page, busy: BusyService, name: str) -> DatasetRecord:
     """Wait until the service has all of an upload."""
-    expect(page.get_by_text("All is sent, and")).to_be_visible()
+    expect(page.get_by_text("Its images will be checked and read.")).to_be_visible()
     dataset = busy.client.datasets.get(name)
     assert dataset.upload is not None
     assert dataset.upload["received"] == dataset.upload["size"]
@@ -114,7 +120,7 @@ def test_lost_connection_is_restored(opened: Watched, busy: BusyService, tmp_pat
     opened.problems = [each for each in opened.problems if "ERR_FAILED" not in each]
 
 
-def test_upload_goes_on_when_the_same_files_are_chosen(
+def test_upload_resumes_when_the_same_files_are_chosen(
     opened: Watched, busy: BusyService, tmp_path: Path
 ) -> None:
     folder = tmp_path / "continued"
@@ -138,7 +144,7 @@ def test_upload_goes_on_when_the_same_files_are_chosen(
     expect(page.get_by_text("Keep this page open")).to_be_visible()
     page.reload()
     assert asked == ["beforeunload"]
-    expect(page.get_by_text("This tab does not send it.")).to_be_visible()
+    expect(page.get_by_text("This tab is not uploading.")).to_be_visible()
     expect(page.get_by_role("progressbar")).to_have_attribute("aria-valuenow", "93")
     page.unroute("**/content")
 
@@ -152,36 +158,35 @@ def test_upload_goes_on_when_the_same_files_are_chosen(
 
     with page.expect_request("**/content") as request:
         upload(opened, folder)
-        expect(page.get_by_text("with the split and labels that it began with")).to_be_visible()
+        expect(page.get_by_text("with its original split and labels")).to_be_visible()
     assert request.value.headers["content-range"].startswith(f"bytes {first}-")
     expect_whole(page, busy, "continued")
 
 
-def test_upload_that_cannot_go_on_says_why(
+def test_upload_stopped_by_a_full_disk_says_why(
     opened: Watched, busy: BusyService, tmp_path: Path
 ) -> None:
     opened.refused = {507}
     folder = tmp_path / "no-room"
     write(folder, SMALL)
-    problem = {"type": "storage-full", "title": "Storage full", "status": 507, "detail": "No room."}
-    opened.page.route("**/content", lambda route: route.fulfill(status=507, json=problem), times=1)
+    opened.page.route(
+        "**/content", lambda route: route.fulfill(status=507, json=STORAGE_FULL), times=1
+    )
     page = upload(opened, folder)
-    stopped = page.get_by_role("alert").filter(has_text="The upload has stopped")
+    stopped = page.get_by_role("alert").filter(has_text="The upload stopped")
     expect(stopped).to_contain_text("No room.")
-    stopped.get_by_role("button", name="Go on").click()
+    stopped.get_by_role("button", name="Resume").click()
     expect_whole(page, busy, "no-room")
 
 
-def test_chunk_that_is_sent_again_says_why(
-    opened: Watched, busy: BusyService, tmp_path: Path
-) -> None:
+def test_retried_chunk_says_why(opened: Watched, busy: BusyService, tmp_path: Path) -> None:
     opened.refused = {503}
     write(tmp_path / "store-away", SMALL)
     detail = "The artifact store does not answer."
     problem = {"type": "store-unavailable", "title": "Store", "status": 503, "detail": detail}
     opened.page.route("**/content", lambda route: route.fulfill(status=503, json=problem))
     page = upload(opened, tmp_path / "store-away")
-    expect(page.get_by_text(f"A part is sent again: {detail}")).to_be_visible()
+    expect(page.get_by_text(f"Retrying after an error: {detail}")).to_be_visible()
     page.unroute("**/content")
     expect_whole(page, busy, "store-away")
 
@@ -199,11 +204,11 @@ def test_file_that_changes_ends_the_upload(
 
     opened.page.route("**/content", change, times=1)
     page = upload(opened, folder)
-    stopped = page.get_by_role("alert").filter(has_text="The upload has stopped")
+    stopped = page.get_by_role("alert").filter(has_text="The upload stopped")
     expect(stopped).to_contain_text("A file has changed or is gone")
 
 
-def test_upload_goes_on_if_its_data_set_was_not_removed(
+def test_upload_resumes_if_its_data_set_was_not_removed(
     opened: Watched, busy: BusyService, tmp_path: Path
 ) -> None:
     write(tmp_path / "kept", SMALL)
@@ -239,20 +244,19 @@ def test_archive_is_sent_as_it_is(opened: Watched, busy: BusyService, tmp_path: 
     assert stored(dataset).read_bytes() == content
 
 
-def test_upload_of_an_archive_does_not_go_on_with_another_one(
+def test_upload_of_an_archive_does_not_resume_with_another_one(
     opened: Watched, busy: BusyService, tmp_path: Path
 ) -> None:
     opened.refused = {409, 507}
-    problem = {"type": "storage-full", "title": "Storage full", "status": 507, "detail": "No room."}
     for name in ("a.npy", "b.npy"):
         write(tmp_path, {name: 100})
         os.utime(tmp_path / name, (1e9, 1e9))
-        opened.page.route("**/content", lambda route: route.fulfill(status=507, json=problem))
+        opened.page.route("**/content", lambda route: route.fulfill(status=507, json=STORAGE_FULL))
         dialog = choose(opened, files=[tmp_path / name])
         dialog.get_by_label("Name").fill("one array")
         dialog.get_by_role("button", name="Upload").click()
         if name == "a.npy":
-            expect(opened.page.get_by_text("The upload has stopped")).to_be_visible()
+            expect(opened.page.get_by_text("The upload stopped")).to_be_visible()
     expect(dialog.get_by_role("alert")).to_contain_text("one array")
 
 

@@ -10,20 +10,20 @@ import { html, useState } from "../vendor.js";
 import { send } from "./uploads.js";
 
 const FIELDS = ["name", "uri", "source.split", "source.labels"];
-/** Whether the service runs on the machine of the browser, where it can read the images in their place. */
+/** Whether the service runs on the browser's machine, and can read its files by their paths. */
 const IS_LOCAL = ["localhost", "127.0.0.1", "[::1]"].includes(location.hostname);
 
 /** The name of a folder, which its data set has by default, as with `dasl datasets add`. @param {string} uri */
 const nameOf = (uri) => uri.split("/").filter(Boolean).at(-1) ?? "";
 
-/** Registers images by their path or URI, or uploads those of this computer. */
+/** Registers images by their path or URI, or uploads them from this computer. */
 export function AddDialog({ onClose, onAdded }) {
   const [isUpload, setUpload] = useState(!IS_LOCAL);
   const [fields, setFields] = useState({ name: "", uri: "", split: "", labels: "auto" });
   const [content, setContent] = useState(/** @type {import("./content.js").Content | null} */ (null));
   const [error, setError] = useState(null);
-  const place = (isHere) => {
-    setUpload(isHere);
+  const switchTo = (upload) => {
+    setUpload(upload);
     setError(null);
   };
   const set = (name) => (event) => setFields({ ...fields, [name]: event.target.value });
@@ -32,7 +32,7 @@ export function AddDialog({ onClose, onAdded }) {
     const source = { labels: fields.labels, ...(fields.split && { split: fields.split }) };
     const about = { name: fields.name || proposed, source };
     try {
-      const added = isUpload ? await begun(about, content) : await post("/v1/datasets", { ...about, uri: fields.uri });
+      const added = isUpload ? await createUpload(about, content) : await post("/v1/datasets", { ...about, uri: fields.uri });
       if (isUpload) void send(added.id, content, added.upload.received);
       onAdded();
       go(["datasets", added.id]);
@@ -42,7 +42,7 @@ export function AddDialog({ onClose, onAdded }) {
   };
   const choose = async ({ target }) => {
     const files = [...target.files];
-    target.value = ""; // Else the same choice would be none.
+    target.value = ""; // Else choosing the same files again fires no event.
     try {
       const { contentOf } = await import("./content.js");
       setContent(contentOf(files));
@@ -61,10 +61,10 @@ export function AddDialog({ onClose, onAdded }) {
   >
     <div class="form">
       <div class="segmented" role="group" aria-label="Where the images are">
-        <${Button} label="Where jobs run" pressed=${!isUpload} onClick=${() => place(false)} />
-        <${Button} label="On this computer" pressed=${isUpload} onClick=${() => place(true)} />
+        <${Button} label="Where jobs run" pressed=${!isUpload} onClick=${() => switchTo(false)} />
+        <${Button} label="On this computer" pressed=${isUpload} onClick=${() => switchTo(true)} />
       </div>
-      ${isUpload ? html`<${Choice} content=${content} onChoose=${choose} />` : html`<${Place} uri=${fields.uri} onInput=${set("uri")} error=${error} />`}
+      ${isUpload ? html`<${FilePicker} content=${content} onChoose=${choose} />` : html`<${LocationField} uri=${fields.uri} onInput=${set("uri")} error=${error} />`}
       <label>Name<input value=${fields.name} onInput=${set("name")} placeholder=${proposed || "birds"} /><${FieldProblem} error=${error} field="name" /></label>
       <label>Split, if there are several<input value=${fields.split} onInput=${set("split")} placeholder="train" /><${FieldProblem} error=${error} field="source.split" /></label>
       <label>Labels
@@ -75,12 +75,12 @@ export function AddDialog({ onClose, onAdded }) {
   <//>`;
 }
 
-function Place({ uri, onInput, error }) {
+function LocationField({ uri, onInput, error }) {
   return html`<label>Path or URI<input value=${uri} onInput=${onInput} placeholder="/data/birds or s3://bucket/birds" spellcheck=${false} /><${FieldProblem} error=${error} field="uri" /></label>
     <p class="hint">As the machines that train see it: a folder, a <code>.tar</code>, <code>.zip</code>, <code>.csv</code>, <code>.parquet</code> or <code>.npy</code>.</p>`;
 }
 
-function Choice({ content, onChoose }) {
+function FilePicker({ content, onChoose }) {
   return html`<div class="segmented">
       <label class="button file"><span>Choose a folder</span><input type="file" webkitdirectory onChange=${onChoose} /></label>
       <label class="button file"><span>Choose files</span><input type="file" multiple onChange=${onChoose} /></label>
@@ -94,8 +94,8 @@ function summary({ name, images, leftOut, size, filename }) {
   return `${what}, ${bytes(size)}.${rest}`;
 }
 
-/** The data set of an upload: a new one, or the unfinished one of this name if it has the same content. */
-async function begun(about, { filename, size, fingerprint }) {
+/** Create the data set of an upload, or return the unfinished one of this name if it has the same content. */
+async function createUpload(about, { filename, size, fingerprint }) {
   const upload = { filename, size, fingerprint };
   try {
     return await post("/v1/datasets", { ...about, upload });
@@ -104,7 +104,7 @@ async function begun(about, { filename, size, fingerprint }) {
     const { data } = await get("/v1/datasets", { name: about.name });
     const same = data.find((each) => each.state === "uploading" && each.upload.size === size && each.upload.fingerprint === fingerprint);
     if (!same) throw error;
-    say("The unfinished upload goes on, with the split and labels that it began with.");
+    say("Resuming the unfinished upload, with its original split and labels.");
     return same;
   }
 }

@@ -1,4 +1,4 @@
-// What is uploaded: an archive or table as it is, or images as a tar that is never stored.
+// The content of an upload: one archive or table as it is, or images as a tar that is made while it is sent.
 
 import { Problem } from "../core/api.js";
 import { count } from "../core/format.js";
@@ -16,7 +16,7 @@ const LARGEST = 8 ** 11 - 1;
 const encoder = new TextEncoder();
 
 /**
- * The content of chosen files, which is read from them as it is sent.
+ * The content of the chosen files. They are read only while it is sent.
  * @typedef {{name: string, filename: string, size: number, read: (start: number, stop: number) => Promise<ArrayBuffer>,
  *   fingerprint: string, images: number | null, leftOut: number}} Content
  *   `name` of the folder or file, `fingerprint` changes when the content does, `images` is null for an archive
@@ -32,25 +32,25 @@ export function contentOf(chosen) {
       filename: first.name.replace(/[^A-Za-z0-9._+-]/g, "_").slice(-100).replace(/^[.+-]+/, ""),
       size: first.size,
       read: (start, stop) => first.slice(start, stop).arrayBuffer(),
-      fingerprint: `page file ${first.size} ${first.lastModified} ${digest(first.name)}`,
+      fingerprint: `page file ${first.size} ${first.lastModified} ${fnv1a(first.name)}`,
       images: null,
       leftOut: 0,
     };
   }
   const images = files.map((file) => ({ path: pathOf(file), file })).filter(({ path }) => isImage(path));
   if (!images.length) {
-    const found = files.length ? `${count(files.length)} ${files.length === 1 ? "file" : "files"}, none of which is an image` : "no files";
-    const detail = `The choice has ${found}. Choose a folder of images, several images, or one ${ARCHIVES.join(", ")} file.`;
+    const chosenFiles = files.length ? `${count(files.length)} ${files.length === 1 ? "file" : "files"}, none of which is an image` : "no files";
+    const detail = `The selection has ${chosenFiles}. Choose a folder of images, several images, or one ${ARCHIVES.join(", ")} file.`;
     throw new Problem({ type: "no-images", title: "No images", status: 0, detail });
   }
-  // As a folder's own order differs from one browser to another, and the content must be the same to be resumed.
+  // Browsers list a folder in different orders, and a resumed upload must have the same content.
   images.sort((one, other) => (one.path < other.path ? -1 : 1));
   const list = images.map(({ path, file }) => `${path}\0${file.size}\0${file.lastModified}\0`).join("");
   return {
     name: first.webkitRelativePath ? first.webkitRelativePath.split("/")[0] : "",
     filename: "images.tar",
     ...tarOf(images),
-    fingerprint: `page folder ${images.length} ${digest(list)}`,
+    fingerprint: `page folder ${images.length} ${fnv1a(list)}`,
     images: images.length,
     leftOut: files.length - images.length,
   };
@@ -61,13 +61,13 @@ const isArchive = (name) => ARCHIVES.some((ending) => name.toLowerCase().endsWit
 /** The path of a file in the chosen folder. */
 const pathOf = (file) => file.webkitRelativePath.split("/").slice(1).join("/") || file.name;
 
-/** As at the ingest of a folder, hidden files and folders are left out; and names that a tar cannot have. */
+/** Whether a path is that of an image: not hidden, as at the ingest of a folder, and a name that a tar can have. */
 function isImage(path) {
   const ending = /\.([^./]+)$/.exec(path)?.[1].toLowerCase();
   return IMAGES.has(ending) && !path.split("/").some((part) => part.startsWith(".")) && path.isWellFormed();
 }
 
-/** A tar (POSIX.1-2001) of files: its size, and how any part of it is read. */
+/** Return the size of a tar (POSIX.1-2001) of the images, and a function that reads any range of it. */
 function tarOf(images) {
   const partsOf = ({ path, file }) => [...headerOf(path, file.size), file, padding(file.size)];
   const starts = new Float64Array(images.length + 1);
@@ -76,8 +76,8 @@ function tarOf(images) {
   });
   const end = starts[images.length];
   const read = (start, stop) => {
-    const first = lastAtMost(starts, start);
-    const last = lastAtMost(starts, stop - 1);
+    const first = lastIndexAtMost(starts, start);
+    const last = lastIndexAtMost(starts, stop - 1);
     const parts = images.slice(first, last + 1).flatMap(partsOf);
     if (stop > end) parts.push(new Uint8Array(2 * RECORD));
     return new Blob(parts).slice(start - starts[first], stop - starts[first]).arrayBuffer();
@@ -85,8 +85,8 @@ function tarOf(images) {
   return { size: end + 2 * RECORD, read };
 }
 
-/** The position of the last of these sorted numbers that is at most `value`. */
-function lastAtMost(sorted, value) {
+/** Return the index of the last of the sorted numbers that is at most `value`. */
+function lastIndexAtMost(sorted, value) {
   let [low, high] = [0, sorted.length];
   while (high - low > 1) {
     const middle = (low + high) >> 1;
@@ -97,17 +97,17 @@ function lastAtMost(sorted, value) {
 
 const padding = (size) => new Uint8Array((RECORD - (size % RECORD)) % RECORD);
 
-/** The header of a member; before it a header of its own for a name or size that has no room there. */
+/** Return the header of a member, preceded by a pax header if its name or size does not fit. */
 function headerOf(path, size) {
   const records = [];
   if (encoder.encode(path).length > 100 || /[^\x20-\x7e]/.test(path)) records.push(paxRecord("path", path));
   if (size > LARGEST) records.push(paxRecord("size", size));
-  if (!records.length) return [block(path, size, "0")];
+  if (!records.length) return [ustarHeader(path, size, "0")];
   const extended = encoder.encode(records.join(""));
-  return [block("path", extended.length, "x"), extended, padding(extended.length), block("image", Math.min(size, LARGEST), "0")];
+  return [ustarHeader("path", extended.length, "x"), extended, padding(extended.length), ustarHeader("image", Math.min(size, LARGEST), "0")];
 }
 
-/** A line that begins with its own length in bytes. */
+/** Return a record of a pax header, a line that begins with its own length in bytes. */
 function paxRecord(key, value) {
   const rest = ` ${key}=${value}\n`;
   const length = encoder.encode(rest).length;
@@ -116,7 +116,7 @@ function paxRecord(key, value) {
   return `${length + digits}${rest}`;
 }
 
-function block(name, size, type) {
+function ustarHeader(name, size, type) {
   const header = new Uint8Array(RECORD);
   const put = (offset, text) => header.set(encoder.encode(text), offset);
   const octal = (value, digits) => value.toString(8).padStart(digits, "0");
@@ -131,9 +131,9 @@ function block(name, size, type) {
   return header;
 }
 
-/** FNV-1a of 32 bits from two starts. `crypto.subtle` has better ones, but not on a page without TLS. */
-function digest(text) {
+/** Return a hash: 32-bit FNV-1a from two offset bases. Without TLS, browsers have no `crypto.subtle`. */
+function fnv1a(text) {
   const bytes = encoder.encode(text);
-  const hash = (start) => bytes.reduce((state, byte) => Math.imul(state ^ byte, 0x01000193), start) >>> 0;
-  return [0x811c9dc5, 0x5bd1e995].map((start) => hash(start).toString(16).padStart(8, "0")).join("");
+  const hash = (basis) => bytes.reduce((state, byte) => Math.imul(state ^ byte, 0x01000193), basis) >>> 0;
+  return [0x811c9dc5, 0x5bd1e995].map((basis) => hash(basis).toString(16).padStart(8, "0")).join("");
 }

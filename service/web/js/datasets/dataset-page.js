@@ -80,18 +80,18 @@ function Head({ dataset, state, reload }) {
   </header>`;
 }
 
-/** How much of an upload the service has, and who sends the rest. */
+/** Progress of an upload, and whether this tab sends it. */
 function Upload({ dataset }) {
   const own = useStore(uploads).get(dataset.id);
   const { size } = dataset.upload;
   const received = Math.max(dataset.upload.received, own?.received ?? 0);
-  if (received === size) return html`<div class="notice gray"><strong>All is sent, and will be checked and read.</strong></div>`;
+  if (received === size) return html`<div class="notice gray"><strong>The upload is complete. Its images will be checked and read.</strong></div>`;
   return html`<div class=${`notice ${own?.error ? "red" : "gray"}`} role=${own?.error ? "alert" : undefined}>
-    <strong>${own?.error ? "The upload has stopped" : "Uploading"}</strong>
+    <strong>${own?.error ? "The upload stopped" : "Uploading"}</strong>
     <span class="progress"><${Meter} value=${received / size} label="Uploaded" /><span>${bytes(received)} of ${bytes(size)}</span></span>
     ${own?.error
-      ? html`<p>${own.error.message}</p><${Button} icon="refresh" label="Go on" onClick=${() => void send(dataset.id, own.content, received)} />`
-      : html`${own?.problem && html`<p>A part is sent again: ${own.problem.message}</p>`}<p>${own ? "Keep this page open until all is sent." : "This tab does not send it. If no other one does, add the same files under the same name: the upload goes on where it ended."}</p>`}
+      ? html`<p>${own.error.message}</p><${Button} icon="refresh" label="Resume" onClick=${() => void send(dataset.id, own.content, received)} />`
+      : html`${own?.retrying && html`<p>Retrying after an error: ${own.retrying.message}</p>`}<p>${own ? "Keep this page open until the upload is complete." : "This tab is not uploading. To resume an interrupted upload, add the same files under the same name."}</p>`}
   </div>`;
 }
 

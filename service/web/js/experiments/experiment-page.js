@@ -22,16 +22,16 @@ import { valueOf, VariantTable } from "./variant-table.js";
 export function ExperimentPage({ id, query }) {
   const resource = useResource((signal) => get(`/v1/experiments/${encodeURIComponent(id)}`, {}, signal), [id], { every: (answer) => (answer?.done === false ? 10 : 0) });
   const { data, error, reload } = resource;
-  // Late events of its jobs must not lead to requests for a deleted experiment.
-  const isDropped = useRef(false);
-  useEvents((event) => event.type === "status" && !isDropped.current && data?.jobs.some((job) => job.id === event.job_id) && reload(), reload);
+  // Late events of its jobs must not reload a deleted experiment.
+  const isDeleted = useRef(false);
+  useEvents((event) => event.type === "status" && !isDeleted.current && data?.jobs.some((job) => job.id === event.job_id) && reload(), reload);
   useEffect(() => {
     if (data) document.title = `${data.name} · DASL`;
   }, [data?.name]);
   if (!data) return error ? html`<div class="page"><${Failure} error=${error} onRetry=${reload} /></div>` : html`<${Loading} what="the experiment" />`;
   const variants = data.variants.map((variant, index) => ({ ...variant, color: COLORS[index % COLORS.length] }));
   return html`<div class="page">
-    <${Head} experiment=${data} reload=${reload} isDropped=${isDropped} />
+    <${Head} experiment=${data} reload=${reload} isDeleted=${isDeleted} />
     <${Findings} results=${data.results} />
     <${Jobs} experiment=${data} variants=${variants} />
     <${VariantTable} experiment=${data} variants=${variants} query=${query} />
@@ -39,7 +39,7 @@ export function ExperimentPage({ id, query }) {
   </div>`;
 }
 
-function Head({ experiment, reload, isDropped }) {
+function Head({ experiment, reload, isDeleted }) {
   const [isAsked, setAsked] = useState(false);
   const { id, name, done, jobs } = experiment;
   const known = jobs.flatMap((job) => job.id ?? []).slice(0, 16).join(",");
@@ -47,9 +47,9 @@ function Head({ experiment, reload, isDropped }) {
     if (await attempt(() => post(`/v1/experiments/${id}/cancel`), "Its jobs stop after their current step.")) reload();
   };
   const drop = async (query) => {
-    isDropped.current = true;
-    isDropped.current = await attempt(() => remove(`/v1/experiments/${id}${query}`), "Deleted.");
-    if (isDropped.current) go(["experiments"]);
+    isDeleted.current = true;
+    if (await attempt(() => remove(`/v1/experiments/${id}${query}`), "Deleted.")) return go(["experiments"]);
+    isDeleted.current = false;
     setAsked(false);
   };
   return html`<header class="job-head">

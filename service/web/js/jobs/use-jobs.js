@@ -5,8 +5,8 @@ import { useCallback, useEffect, useRef, useState } from "../vendor.js";
 const PAGE = 100;
 const LIVE = ["starting", "running", "pausing", "cancelling"];
 const SECONDS = 5;
-/** Changed jobs that are asked for in one request: the most that it takes. */
-const AT_ONCE = 100;
+/** Most ids of a request. */
+const MAX_IDS = 100;
 
 /**
  * The jobs that match, page by page as they are scrolled to, and kept current: by events, and while some run by asking
@@ -85,9 +85,9 @@ export function useJobs(filters) {
     const known = new Set(newest.current.rows.map((row) => row.id));
     const shown = [...all].filter((id) => known.has(id));
     if (shown.length < all.size) await top();
-    for (let first = 0; first < shown.length; first += AT_ONCE) {
-      const some = shown.slice(first, first + AT_ONCE);
-      const page = await get("/v1/jobs", { id: some, limit: AT_ONCE, summary: true }).catch(() => null);
+    for (let first = 0; first < shown.length; first += MAX_IDS) {
+      const some = shown.slice(first, first + MAX_IDS);
+      const page = await get("/v1/jobs", { id: some, limit: MAX_IDS, summary: true }).catch(() => null);
       if (page) update(page.data);
     }
   }
