@@ -153,7 +153,7 @@ def test_upload_resumes_when_the_same_files_are_chosen(
     write(folder, {"c/0.png": 1})
     dialog = choose(opened, folder=folder)
     dialog.get_by_role("button", name="Upload").click()
-    expect(dialog.get_by_role("alert")).to_contain_text("continued")
+    expect(dialog.get_by_role("alert")).to_contain_text("unfinished upload of continued has other")
     (folder / "c/0.png").unlink()
 
     with page.expect_request("**/content") as request:
@@ -257,7 +257,7 @@ def test_upload_of_an_archive_does_not_resume_with_another_one(
         dialog.get_by_role("button", name="Upload").click()
         if name == "a.npy":
             expect(opened.page.get_by_text("The upload stopped")).to_be_visible()
-    expect(dialog.get_by_role("alert")).to_contain_text("one array")
+    expect(dialog.get_by_role("alert")).to_contain_text("unfinished upload of one array has other")
 
 
 def test_several_images_are_sent(opened: Watched, busy: BusyService, tmp_path: Path) -> None:

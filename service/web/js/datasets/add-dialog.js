@@ -102,9 +102,13 @@ async function createUpload(about, { filename, size, fingerprint }) {
   } catch (error) {
     if (!(error instanceof Problem) || error.type !== "name-taken") throw error;
     const { data } = await get("/v1/datasets", { name: about.name });
-    const same = data.find((each) => each.state === "uploading" && each.upload.size === size && each.upload.fingerprint === fingerprint);
-    if (!same) throw error;
+    const unfinished = data.find((each) => each.state === "uploading");
+    if (!unfinished) throw error;
+    if (unfinished.upload.size !== size || unfinished.upload.fingerprint !== fingerprint) {
+      const detail = `The unfinished upload of ${about.name} has other files, or they changed since it began. Choose the same files or another name, or remove that data set.`;
+      throw new Problem({ type: "upload-differs", title: "Other files", status: 409, detail });
+    }
     say("Resuming the unfinished upload, with its original split and labels.");
-    return same;
+    return unfinished;
   }
 }

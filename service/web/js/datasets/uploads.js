@@ -57,9 +57,11 @@ async function sendRest(id, content, received, update, signal) {
       signal.throwIfAborted();
       pause = Math.min(2 * pause, LONGEST_PAUSE);
       // The chunk may be stored although its answer was lost.
-      received = (await get(`/v1/datasets/${id}`, {}, signal).catch(() => null))?.upload.received ?? received;
+      const dataset = await get(`/v1/datasets/${id}`, {}, signal).catch(() => null);
       signal.throwIfAborted();
-      update({ received });
+      if (!dataset) continue;
+      received = dataset.upload.received;
+      update({ received, retrying: error.status ? error : null });
     }
   }
 }
