@@ -6,11 +6,13 @@ They sort by time of creation, so lists are paged by the primary key alone.
 from __future__ import annotations
 
 import re
-import secrets
 from datetime import UTC, datetime, timedelta
 from typing import Literal, get_args
 
 from uuid_utils import uuid7
+
+from service.submission_ids import ALPHABET as _ALPHABET
+from service.submission_ids import DIGITS as _DIGITS
 
 Prefix = Literal[
     "job",
@@ -30,16 +32,7 @@ Prefix = Literal[
     "exp",
 ]
 
-_ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
-_DIGITS = 26
 _PATTERN = re.compile(rf"({'|'.join(get_args(Prefix))})_([{_ALPHABET}]{{{_DIGITS}}})")
-_NUMBER = r"[1-9][0-9]{0,9}"
-_NUMBER_PATTERN = re.compile(_NUMBER)
-# Runs of version 0.1 have no random part.
-_SUBMISSION_PATTERN = re.compile(
-    rf"(job|ds|prev|prep|mrun|srch)_[{_ALPHABET}]{{26}}-{_NUMBER}(-[0-9a-f]{{8}})?"
-)
-_MAX_RUN_NUMBER = 2**31 - 1  # of a database's integer
 _EPOCH = datetime.fromtimestamp(0, UTC)
 
 
@@ -77,24 +70,3 @@ def created_at(value: str) -> datetime:
     for digit in value.partition("_")[2]:
         number = number << 5 | _ALPHABET.index(digit)
     return _EPOCH + timedelta(milliseconds=number >> 80)
-
-
-def new_submission_id(owner: str, number: int) -> str:
-    """Return an id at Ray for an owner's run: a job's attempt, a data set's ingest, or the run of a task.
-
-    The random part distinguishes it from a run of the same number that Ray knows and the database does
-    not, because the database was restored from a backup.
-    """
-    return f"{owner}-{number}-{secrets.token_hex(4)}"
-
-
-def is_submission_id(value: str) -> bool:
-    """Whether `value` has the form of a submission id (the run need not exist)."""
-    return _SUBMISSION_PATTERN.fullmatch(value) is not None
-
-
-def parse_run_number(value: str) -> int | None:
-    """Return the number of a run; `None` if `value` is not one."""
-    if _NUMBER_PATTERN.fullmatch(value) is None or int(value) > _MAX_RUN_NUMBER:
-        return None
-    return int(value)

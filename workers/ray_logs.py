@@ -12,7 +12,7 @@ from pathlib import Path
 
 import psutil
 
-from service.ids import is_submission_id
+from service.submission_ids import is_submission_id
 
 logger = logging.getLogger(__name__)
 

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from sqlalchemy import ColumnElement, func, select, tuple_, update
 from sqlalchemy.orm import Session
 
-from service import ids
+from service import submission_ids
 from service.db.models import Metric, Run
 from service.states import LIVE_ATTEMPT, AttemptState
 
@@ -66,7 +66,7 @@ def add(
     run = kind(
         owner=owner,
         number=number,
-        submission_id=ids.new_submission_id(owner, number),
+        submission_id=submission_ids.new_submission_id(owner, number),
         state=AttemptState.CREATED,
         token_hash=token_hash,
         created_at=datetime.now(UTC),
@@ -86,7 +86,7 @@ def add_next(session: Session, kind: type[R], owner: str, token_hash: str) -> R:
 
 def by_submission_id(session: Session, submission_id: str) -> Run | None:
     """Return the run with this submission id, which may be any text, unless its kind is unknown."""
-    if not ids.is_submission_id(submission_id):
+    if not submission_ids.is_submission_id(submission_id):
         return None
     # A newer version, which runs too during an upgrade, may have added kinds.
     known = Run.kind.in_(list(Run.__mapper__.polymorphic_map))

@@ -7,7 +7,7 @@ from typing import Any
 
 from sqlalchemy.orm import Session
 
-from service import credentials, ids
+from service import credentials, ids, submission_ids
 from service.api import auth
 from service.api.problems import Problem, validated
 from service.artifacts.storage import Storage
@@ -200,7 +200,7 @@ def check_attempt_token(session: Session, token: str, job_id: str, number: str) 
     Raises:
         Problem: 401.
     """
-    parsed = ids.parse_run_number(number)
+    parsed = submission_ids.parse_run_number(number)
     attempt = None
     if parsed is not None and ids.is_id("job", job_id):
         attempt = repository.attempt(session, job_id, parsed)
