@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import tarfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,6 +23,7 @@ class OfflineWandB:
     def __init__(self, settings: WandB, run: TrackedRun) -> None:
         self._settings, self._run = settings, run
         self._wandb_run: Run | None = None
+        self._teardown: Callable[[], None] | None = None
         self._tar = run.folder / f"wandb-{run.attempt}.tar"
 
     def start(self) -> str:
@@ -59,6 +60,7 @@ class OfflineWandB:
             )
         except wandb.Error as error:
             raise TrackerUnusable(str(error)) from error
+        self._teardown = wandb.teardown
         return self._tar.name if run.publish else f"wandb sync {self._folder}"
 
     def log(self, points: Sequence[Point]) -> None:
@@ -85,11 +87,8 @@ class OfflineWandB:
 
     def close(self) -> None:
         """End the processes of the package."""
-        if self._wandb_run is None:
-            return
-        import wandb
-
-        wandb.teardown()
+        if self._teardown is not None:
+            self._teardown()
 
     @property
     def _folder(self) -> Path:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 State = Literal["ok", "warn", "fail", "skip"]
+MISSING = "does not exist yet; `dasl serve` creates it"
 
 
 @dataclass(frozen=True)

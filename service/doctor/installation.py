@@ -12,8 +12,12 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, requires, version
+from typing import TYPE_CHECKING
 
 from service.doctor import Finding
+
+if TYPE_CHECKING:
+    from packaging.specifiers import SpecifierSet
 
 _TRAINING = ("torch", "torchvision", "timm", "ray")
 _INSTALL = 'pip install ".[training]" in a checkout of DASL if jobs run on this machine; a client does not need it'
@@ -32,7 +36,7 @@ def run_checks() -> Iterator[Finding]:
     yield Finding("dasl", "ok", version_of("dasl") or "runs from a source tree")
     requirements = _requirements()
     for name in _TRAINING:
-        yield _package(name, requirements.get(name, ""))
+        yield _package(name, requirements.get(name))
     yield _gpus()
 
 
@@ -53,17 +57,17 @@ def _python() -> Finding:
     )
 
 
-def _package(name: str, required: str) -> Finding:
+def _package(name: str, required: SpecifierSet | None) -> Finding:
     installed = version_of(name)
     if installed is None:
         return Finding(name, "warn", "not installed", _INSTALL)
-    if required and not _satisfies(installed, required):
+    if required is not None and not required.contains(installed, prereleases=True):
         message = f"{installed} is installed, but DASL needs {required}"
         return Finding(name, "fail", message, f'pip install "{name}{required}"')
     return Finding(name, "ok", installed)
 
 
-def _requirements() -> dict[str, str]:
+def _requirements() -> dict[str, SpecifierSet]:
     """Return the version ranges of DASL's own requirements, from its metadata."""
     try:
         from packaging.requirements import Requirement
@@ -72,13 +76,7 @@ def _requirements() -> dict[str, str]:
     except (ModuleNotFoundError, PackageNotFoundError):
         # Training installs bring `packaging`; only a source tree has no metadata.
         return {}
-    return {requirement.name: str(requirement.specifier) for requirement in parsed}
-
-
-def _satisfies(installed: str, required: str) -> bool:
-    from packaging.specifiers import SpecifierSet
-
-    return SpecifierSet(required).contains(installed, prereleases=True)
+    return {requirement.name: requirement.specifier for requirement in parsed}
 
 
 def _gpus() -> Finding:

@@ -10,18 +10,17 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-from service.doctor import Finding
+from service.doctor import MISSING, Finding
 
 # Of `service.artifacts.free_space`, which a client-only install cannot import.
 FULL_BYTES = 32 << 20
 _WARN_FREE_BYTES, _FAIL_FREE_BYTES = 10e9, 1e9
-_CONNECT_SECONDS = "5"
-_MISSING = "does not exist yet; `dasl serve` creates it"
 
 
 def run_checks() -> Iterator[Finding]:
     """Check home, disk, database and artifacts, as the environment's settings name them."""
     try:
+        from service.doctor.stores import check_artifacts, check_database
         from service.settings import read_settings
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] in {"dasl_core", "service"}:
@@ -39,8 +38,8 @@ def run_checks() -> Iterator[Finding]:
     yield _disk("disk", settings.home)
     if (artifacts := _elsewhere(settings.artifacts_uri, settings.home)) is not None:
         yield _disk("artifacts' disk", artifacts)
-    yield _database(settings.database_url)
-    yield _artifacts(settings.artifacts_uri)
+    yield check_database(settings.database_url)
+    yield check_artifacts(settings.artifacts_uri)
 
 
 def _home(home: Path) -> Finding:
@@ -48,7 +47,7 @@ def _home(home: Path) -> Finding:
     if not folder.is_dir() or not os.access(folder, os.W_OK | os.X_OK):
         remedy = "Allow this user to write there, or set DASL_HOME to another folder"
         return Finding("home", "fail", f"{home} is not writable", remedy)
-    return Finding("home", "ok", str(home) if folder == home else f"{home} {_MISSING}")
+    return Finding("home", "ok", str(home) if folder == home else f"{home} {MISSING}")
 
 
 def _disk(name: str, folder: Path) -> Finding:
@@ -71,54 +70,6 @@ def _elsewhere(uri: str, home: Path) -> Path | None:
     folder = Path(uri.removeprefix("file://"))
     devices = {_nearest_existing(path).stat().st_dev for path in (folder, home)}
     return folder if len(devices) > 1 else None
-
-
-def _database(configured_url: str) -> Finding:
-    from sqlalchemy import inspect, make_url
-    from sqlalchemy.exc import SQLAlchemyError
-
-    from service.db import migrate
-    from service.db.session import Database, first_line
-
-    try:
-        url = make_url(configured_url)
-        shown = url.render_as_string(hide_password=True)
-        if url.drivername.startswith("sqlite"):
-            if url.database and not Path(url.database).exists():
-                return Finding("database", "ok", f"{shown} {_MISSING}")
-        else:
-            url = url.update_query_dict({"connect_timeout": _CONNECT_SECONDS})
-        database = Database(url.render_as_string(hide_password=False))
-        try:
-            with database.read() as session:
-                if not inspect(session.connection()).has_table("alembic_version"):
-                    message = f"{shown} has no tables yet; `dasl serve` creates them"
-                    return Finding("database", "ok", message)
-                behind = migrate.behind(session.connection())
-        finally:
-            database.dispose()
-    except (SQLAlchemyError, ValueError) as error:
-        remedy = (
-            "Start the database or correct DASL_DATABASE_URL; `dasl db upgrade` creates the tables"
-        )
-        return Finding("database", "fail", first_line(error), remedy)
-    if behind:
-        return Finding("database", "fail", f"{shown} {behind}", "dasl db upgrade")
-    return Finding("database", "ok", f"{shown} has the tables of this version")
-
-
-def _artifacts(root: str) -> Finding:
-    from service.artifacts.storage import Storage
-
-    try:
-        if root.startswith("file://") and not Path(root.removeprefix("file://")).exists():
-            return Finding("artifacts", "ok", f"{root} {_MISSING}")
-        Storage(root).check_writable()
-    except ValueError as error:
-        return Finding(
-            "artifacts", "fail", str(error), "Correct DASL_ARTIFACTS_URI, or the permissions there"
-        )
-    return Finding("artifacts", "ok", f"{root} is writable")
 
 
 def _nearest_existing(path: Path) -> Path:

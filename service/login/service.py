@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ipaddress
 import secrets
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -93,8 +93,6 @@ def claims_of(database: Database, provider: Provider, result: LoginResult) -> di
     Raises:
         Problem: 401, the login is unknown, used or expired, or the provider's answer is not valid; 503.
     """
-    from service.login.id_token import verified_claims  # of the extra `oidc`
-
     # Committed before the provider is asked: a login is tried once.
     with database.write() as session:
         login = repository.take(session, credentials.hash_token(result.state), datetime.now(UTC))
@@ -103,7 +101,22 @@ def claims_of(database: Database, provider: Provider, result: LoginResult) -> di
     id_token = provider.redeem(
         result.code, redirect_uri=login.redirect_uri, code_verifier=login.code_verifier
     )
-    return verified_claims(id_token, login.nonce, provider)
+    return id_token_check()(id_token, login.nonce, provider)
+
+
+def id_token_check() -> Callable[[str, str, Provider], dict[str, Any]]:
+    """Return `verified_claims`, which needs the extra `oidc`.
+
+    Raises:
+        ValueError: the extra is not installed.
+    """
+    try:
+        from service.login.id_token import verified_claims
+    except ModuleNotFoundError as error:
+        raise ValueError(
+            'DASL_OIDC_ISSUER: needs the extra oidc; in a checkout of DASL: pip install ".[server,oidc]"'
+        ) from error
+    return verified_claims
 
 
 def log_in(session: Session, settings: Settings, claims: dict[str, Any]) -> tuple[Token, str]:

@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from importlib.metadata import PackageNotFoundError, version
-from importlib.util import find_spec
 
 from fastapi import APIRouter, FastAPI
 from fastapi.openapi.utils import get_openapi
@@ -49,6 +48,7 @@ from service.jobs.preview_endpoints import files as preview_files
 from service.jobs.preview_endpoints import router as previews
 from service.login.endpoints import router as login
 from service.login.provider import Provider
+from service.login.service import id_token_check
 from service.model_runs.endpoints import files as model_run_files
 from service.model_runs.endpoints import router as model_runs
 from service.model_runs.neighbor_endpoints import body_limit as image_limit
@@ -192,10 +192,7 @@ def _login_provider(settings: Settings) -> Provider | None:
     """
     if not settings.oidc_issuer:
         return None
-    if find_spec("jwt") is None:
-        raise ValueError(
-            'DASL_OIDC_ISSUER: needs the extra oidc; in a checkout of DASL: pip install ".[server,oidc]"'
-        )
+    id_token_check()
     return Provider(settings)
 
 

@@ -47,9 +47,8 @@ def decode(file: IO[bytes]) -> Pixels:
     dataset = _read(file, pixels=True)
     header = _header_of(dataset)
     pixels = optional_module("pydicom.pixels", "the image is DICOM", "dicom")
-    from dasl_core.data.decode import dicom_codecs  # it imports pydicom
-
-    plugin = dicom_codecs.plugin_of(dataset.file_meta.TransferSyntaxUID)
+    codecs = optional_module("dasl_core.data.decode.dicom_codecs", "the image is DICOM", "dicom")
+    plugin = codecs.plugin_of(dataset.file_meta.TransferSyntaxUID)
     frame = pixels.pixel_array(dataset, index=0, decoding_plugin=plugin)
     if dataset.PhotometricInterpretation == "PALETTE COLOR":
         frame = pixels.apply_color_lut(frame, dataset)

@@ -35,7 +35,7 @@ def is_available(uid: str) -> bool:
 
 def decode_frame(source: bytes, runner: Any) -> bytearray:
     """Decode a frame; pydicom calls it with its `DecodeRunner`."""
-    codecs = optional_module(_NAME, "the image is compressed DICOM", "dicom")
+    codecs = optional_module("imagecodecs", "the image is compressed DICOM", "dicom")
     syntax = runner.transfer_syntax
     if syntax in JPEGLSTransferSyntaxes:
         decode = codecs.jpegls_decode

@@ -37,6 +37,7 @@ _KEPT_BYTES = 256 << 20
 _LABEL_ROWS = 1 << 16
 # With pre_buffer, or without a buffer, pyarrow reads the whole column of a group, which may have all rows of the file.
 _BUFFER_BYTES = 1 << 20
+_NEEDS = "the images are in Parquet files"
 _IMAGE_COLUMNS = ("image", "img", "jpg", "png", "bytes", "image_bytes")
 
 
@@ -69,9 +70,8 @@ class ParquetSource(Source):
         image_column: str | None = None,
         label_column: str | None = None,
     ) -> None:
-        needs = "the images are in Parquet files"
-        self._parquet = optional_module("pyarrow.parquet", needs, "parquet")
-        arrow_error: type[Exception] = optional_module("pyarrow", needs, "parquet").ArrowException
+        self._parquet = optional_module("pyarrow.parquet", _NEEDS, "parquet")
+        arrow_error: type[Exception] = optional_module("pyarrow", _NEEDS, "parquet").ArrowException
         self._errors = (arrow_error, IndexError)  # of a damaged table
         self.storage, self.uri, self.files = storage, uri, files
         self.image_column, self.label_column = image_column, label_column
@@ -191,7 +191,7 @@ def _content(value: Any) -> bytes | str:
 
 
 def _holds_images(kind: Any) -> bool:
-    import pyarrow.types as types
+    types = optional_module("pyarrow.types", _NEEDS, "parquet")
 
     if types.is_struct(kind):
         names = [kind.field(position).name for position in range(kind.num_fields)]
@@ -201,7 +201,7 @@ def _holds_images(kind: Any) -> bool:
 
 def _holds_paths(field: Any) -> bool:
     """Whether a column without bytes has paths: as Hugging Face's images, or by its name."""
-    import pyarrow.types as types
+    types = optional_module("pyarrow.types", _NEEDS, "parquet")
 
     if types.is_struct(field.type):
         names = [field.type.field(position).name for position in range(field.type.num_fields)]

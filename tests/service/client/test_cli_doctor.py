@@ -16,13 +16,14 @@ from threading import Thread
 
 import httpx
 import pytest
+from packaging.specifiers import SpecifierSet
 from sqlalchemy import text
 from typer.testing import CliRunner
 
 from service.cli.app import app
 from service.client.config import Connection
 from service.db.models import ClusterSnapshot, Lease
-from service.doctor import Finding, installation, local_storage, ray, server
+from service.doctor import Finding, installation, local_storage, ray, server, stores
 from service.scheduling import repository as scheduling
 from tests.support.api_server import Service, running_service
 from tests.support.databases import Postgres
@@ -221,7 +222,7 @@ def test_refused_token_says_where_another_one_comes_from(url: str, expected: str
 def test_unreachable_database_fails_without_showing_its_password(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(local_storage, "_CONNECT_SECONDS", "2")
+    monkeypatch.setattr(stores, "_CONNECT_SECONDS", "2")
     with socket.create_server(("127.0.0.1", 0)) as silent:
         for port in (9, silent.getsockname()[1]):
             url = f"postgresql+psycopg://me:hunter2@127.0.0.1:{port}/x"
@@ -243,10 +244,10 @@ def test_gpu_check(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_package_versions_are_compared_with_requirements() -> None:
-    assert installation._package("typer", ">=9999").state == "fail"
-    assert installation._package("typer", ">=0.1").state == "ok"
-    assert installation._package("no-such-package", "").state == "warn"
-    assert installation._requirements()["torch"].startswith(">=")
+    assert installation._package("typer", SpecifierSet(">=9999")).state == "fail"
+    assert installation._package("typer", SpecifierSet(">=0.1")).state == "ok"
+    assert installation._package("no-such-package", None).state == "warn"
+    assert str(installation._requirements()["torch"]).startswith(">=")
 
 
 def test_doctor_imports_neither_torch_nor_ray() -> None:
