@@ -80,6 +80,7 @@ lint: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python -m tools.environments
 
 format: $(STAMP)
 	$(BIN)/ruff format .

@@ -1,0 +1,280 @@
+"""Check that every environment that people install has the packages that its modules import.
+
+    python -m tools.environments
+
+Part of `make lint`. An environment is the package with extras, or a lock file of an image. The modules that run
+there are its entry points and all that these import, directly or not, at import time or in a function. Each package
+that one of them imports must be among the environment's requirements or what these require.
+
+An import is optional, and not followed, in the body of a `try` that handles ImportError or ModuleNotFoundError, in
+`with core_extra(...)` or `suppress(ImportError)`, and through `optional_module(NAME, ..., EXTRA)`, which names the extra that has it. What
+depends on the installed distributions, such as which of them a distribution requires, is read in the environment of
+developers, which has all of them.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+import tomllib
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import cache
+from importlib import metadata
+from pathlib import Path
+
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from tools.structure import PACKAGES, Module, read_modules
+
+ROOT = Path(__file__).resolve().parent.parent
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+_GUARDED = {"ImportError", "ModuleNotFoundError"}
+
+_CLIENT = ("service.cli.app", "service.cli.__main__", "service.client")
+_SERVER = (
+    "service.cli.app",
+    "service.db",
+    "service.dispatcher",
+    "service.doctor",
+    "service.server",
+)
+_CORE = ("dasl_core", "service.cli.app", "service.cli.experiment_plot")
+
+
+@dataclass(frozen=True)
+class Environment:
+    """What people install, and what runs there."""
+
+    extras: tuple[str, ...]
+    entry_points: tuple[str, ...]
+    """Modules, and packages with all of their modules."""
+    lock: str | None = None
+    """File in `requirements` that is installed in place of the extras' own requirements."""
+    wheels: tuple[str, ...] = ()
+    """Distributions that people add to the lock."""
+
+    @property
+    def name(self) -> str:
+        """The lock, or the package with its extras: `dasl[core,tiff]`."""
+        return self.lock or (f"dasl[{','.join(self.extras)}]" if self.extras else "dasl")
+
+    def distributions(self) -> set[str]:
+        """Return the normalized names of everything that is installed."""
+        installed = closure(self.extras) if self.lock is None else _locked(self.lock)
+        return installed | set(self.wheels)
+
+
+ENVIRONMENTS = (
+    Environment((), _CLIENT),
+    Environment(("server",), _SERVER),
+    Environment(("server", "oidc"), (*_SERVER, "service.login")),
+    Environment(("core",), _CORE),
+    Environment(("training",), (*_CORE, "workers")),
+    Environment(
+        ("server", "training"),
+        (*_SERVER, *_CORE, "service.embedded", "workers"),
+    ),
+    Environment(("server", "oidc"), (*_SERVER, "service.login"), "server.lock"),
+    Environment(("training", "formats"), (*_CORE, "workers"), "worker.lock"),
+    Environment(
+        ("training", "formats"), (*_CORE, "workers"), "worker-cpu.lock", ("torch", "torchvision")
+    ),
+)
+
+
+@dataclass(frozen=True)
+class Import:
+    """A dotted name that a module imports, the line, and the extra that has it if it is optional."""
+
+    name: str
+    line: int
+    extra: str = ""
+
+
+class Imports:
+    """What the modules of a checkout import at run time.
+
+    Attributes:
+        optional: names that `optional_module` imports, each with its extra.
+    """
+
+    def __init__(self, modules: Iterable[Module]) -> None:
+        self._paths = {module.name: module.path for module in modules}
+        uses = {module.name: _imports_of(module.tree) for module in modules}
+        self.optional = {
+            (use.name, use.extra) for each in uses.values() for use in each if use.extra
+        }
+        self._uses = {name: {use for use in each if not use.extra} for name, each in uses.items()}
+
+    def modules_in(self, environment: Environment) -> dict[str, tuple[str, ...]]:
+        """Return the modules that run in an environment, each with a chain of imports to it."""
+        optional = {name for name, _ in self.optional}
+        waiting: list[tuple[str, ...]] = [
+            (name,)
+            for point in environment.entry_points
+            for name in sorted(self._uses)
+            if name == point or (name.startswith(f"{point}.") and name not in optional)
+        ]
+        chains: dict[str, tuple[str, ...]] = {}
+        for chain in waiting:  # grows meanwhile: breadth first, so that chains are short
+            name = chain[-1]
+            if name in chains:
+                continue
+            chains[name] = chain
+            # Importing a module imports the packages around it.
+            required = {use.name for use in self._uses[name]} | {name.rpartition(".")[0]}
+            waiting += [(*chain, own) for own in sorted(map(self._module, required)) if own]
+        return chains
+
+    def _module(self, name: str) -> str:
+        """Return the module that a dotted name stands for: itself, or the one that defines it."""
+        parent = name.rpartition(".")[0]
+        return name if name in self._uses else parent if parent in self._uses else ""
+
+    def problems(self, environments: Iterable[Environment] | None = None) -> list[str]:
+        """Return a sentence for each import that an environment lacks, and each module that runs nowhere."""
+        missing: dict[tuple[str, int, str], list[str]] = {}
+        run = set[str]()
+        behind = [(name, extra) for name, extra in self.optional if name in self._uses]
+        extras = [Environment(("core", extra), (name,)) for name, extra in behind]
+        for environment in (*(ENVIRONMENTS if environments is None else environments), *extras):
+            installed = environment.distributions()
+            for name, chain in self.modules_in(environment).items():
+                run.add(name)
+                for use in self._uses[name]:
+                    package = missing_package(use.name, installed)
+                    if package is not None:
+                        lacking = missing.setdefault((name, use.line, package), [])
+                        lacking.append(f"{environment.name} ({' -> '.join(chain)})")
+        found = [
+            f"{self._paths[name]}:{line}: imports {package}, which is missing in {'; '.join(lacking)}"
+            for (name, line, package), lacking in missing.items()
+        ]
+        found += [
+            f"optional_module({name!r}): the extra {extra} does not have it"
+            for name, extra in self.optional
+            if missing_package(name, closure(("core", extra))) is not None
+        ]
+        found += [
+            f"{self._paths[name]}: runs in no environment" for name in self._uses.keys() - run
+        ]
+        return sorted(found)
+
+
+@cache
+def _imports_of(tree: ast.Module) -> set[Import]:
+    return set(_imports(tree))
+
+
+def _imports(node: ast.AST) -> Iterator[Import]:
+    """Yield what a part of a module imports, without guarded imports."""
+    if isinstance(node, ast.Import):
+        yield from (Import(alias.name, node.lineno) for alias in node.names)
+    elif isinstance(node, ast.ImportFrom):
+        assert node.module is not None, "relative imports are not used"
+        yield from (Import(f"{node.module}.{alias.name}", node.lineno) for alias in node.names)
+    elif isinstance(node, ast.Call) and _names(node.func) == {"optional_module"}:
+        texts = [each.value for each in node.args if isinstance(each, ast.Constant)]
+        yield Import(str(texts[0]), node.lineno, str(texts[-1]))
+    for child in _unguarded(node):
+        yield from _imports(child)
+
+
+def _unguarded(node: ast.AST) -> list[ast.AST]:
+    """Return the children of a node, without those that run only with, or handle the lack of, a package."""
+    if isinstance(node, ast.If) and "TYPE_CHECKING" in _names(node.test):
+        return list(node.orelse)
+    if isinstance(node, ast.With) and any(
+        _names(each.context_expr) & {"core_extra", *_GUARDED} for each in node.items
+    ):
+        return []
+    children = list(ast.iter_child_nodes(node))
+    if isinstance(node, ast.Try) and any(_names(each.type) & _GUARDED for each in node.handlers):
+        return [child for child in children if child not in node.body]
+    return children
+
+
+def _names(node: ast.AST | None) -> set[str]:
+    return (
+        set()
+        if node is None
+        else {each.id for each in ast.walk(node) if isinstance(each, ast.Name)}
+    )
+
+
+def missing_package(name: str, installed: set[str]) -> str | None:
+    """Return the top-level package of an imported name if none of the installed distributions has it."""
+    top = name.partition(".")[0]
+    if top in sys.stdlib_module_names or top in PACKAGES:
+        return None
+    owners = {canonicalize_name(owner) for owner in _owners().get(top, ())}
+    return None if owners & installed else top
+
+
+@cache
+def _owners() -> dict[str, list[str]]:
+    return dict(metadata.packages_distributions())
+
+
+@cache
+def closure(extras: tuple[str, ...]) -> set[str]:
+    """Return the names of the package, its requirements with these extras, and all that these require."""
+    own = [(Requirement(line), "") for line in PROJECT["dependencies"]]
+    waiting = [
+        *own,
+        *((Requirement(line), "") for x in extras for line in PROJECT["optional-dependencies"][x]),
+    ]
+    seen: set[tuple[str, str]] = set()
+    for requirement, extra in waiting:  # grows meanwhile
+        if requirement.marker is not None and not requirement.marker.evaluate({"extra": extra}):
+            continue
+        name = canonicalize_name(requirement.name)
+        for wanted in ("", *requirement.extras):
+            if (name, wanted) in seen:
+                continue
+            seen.add((name, wanted))
+            if name == "dasl":
+                lines = PROJECT["optional-dependencies"].get(wanted, [])
+                waiting += [(Requirement(line), "") for line in lines]
+                continue
+            waiting += [(required, wanted) for required in _required(name)]
+    return {"dasl"} | {name for name, _ in seen}
+
+
+@cache
+def _locked(lock: str) -> set[str]:
+    """Return the names of the package and of what a lock pins for this platform."""
+    text = (ROOT / "requirements" / lock).read_text(encoding="utf-8")
+    pins = re.findall(r"^(\S+?)==[^;\\\n]+(;[^\\\n]*)?", text, flags=re.M)
+    pinned = [Requirement(f"{name}{marker}") for name, marker in pins]
+    return {"dasl"} | {
+        canonicalize_name(each.name)
+        for each in pinned
+        if each.marker is None or each.marker.evaluate()
+    }
+
+
+@cache
+def _required(name: str) -> list[Requirement]:
+    """Return what an installed distribution requires; nothing of one of another platform."""
+    try:
+        lines = metadata.distribution(name).requires or []
+    except metadata.PackageNotFoundError:
+        return []
+    return [Requirement(line) for line in lines]
+
+
+def main() -> int:
+    """Print the problems of this checkout; return 1 if there are any."""
+    found = Imports(read_modules(ROOT, *PACKAGES)).problems()
+    for problem in found:
+        print(problem)
+    print(f"Environments: {len(ENVIRONMENTS)} checked, {len(found)} imports that they lack.")
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
