@@ -14,7 +14,7 @@ import jsonschema
 import pytest
 import yaml
 
-from service.settings import Settings
+from tests.compose.test_images import API_PORT, SETTINGS, pins, ray_ports
 
 ROOT = Path(__file__).resolve().parents[2]
 CHART = ROOT / "docker/helm/dasl"
@@ -85,9 +85,7 @@ def test_schema_accepts_defaults_and_refuses_unknown_and_empty_values() -> None:
 
 
 def test_schema_accepts_every_setting() -> None:
-    fields = Settings.model_fields.items()
-    names = (str(about.validation_alias or f"DASL_{name.upper()}") for name, about in fields)
-    settings = {name: "x" for name in names if name.startswith("DASL_")}
+    settings = {name: "x" for name in SETTINGS if name.startswith("DASL_")}
     assert "DASL_S3_PUBLIC_ENDPOINT" in settings
     jsonschema.validate(VALUES | {"settings": settings}, SCHEMA)
 
@@ -211,13 +209,23 @@ def test_network_policies_keep_others_from_ray() -> None:
     assert "ingress" not in OBJECTS["NetworkPolicy", "dasl-dispatcher"]["spec"]
 
 
-def test_chart_names_settings_that_exist() -> None:
-    known = {
-        str(field.validation_alias or f"DASL_{name.upper()}")
-        for name, field in Settings.model_fields.items()
-    }
-    workers = {"DASL_CACHE_DIR", "DASL_CACHE_MAX_BYTES"}
+def test_chart_names_ports_and_options_that_exist() -> None:
+    head, http = ray_ports("--head"), {"path": "/livez", "port": "http"}
+    known = {"dasl-api": {API_PORT}, "dasl-ray-head-svc": head, "head": head}
+    assert pins("worker")["ray"] == {RAY["rayVersion"]}
+    for group in (RAY["headGroupSpec"], *RAY["workerGroupSpecs"]):
+        ray_ports(*(f"--{k}={v}".removesuffix("=true") for k, v in group["rayStartParams"].items()))
     for name, pod in pods():
-        for variable in pod["containers"][0]["env"]:
-            if variable["name"].startswith("DASL_"):
-                assert variable["name"] in known | workers, (name, variable)
+        [container] = pod["containers"]
+        ports = {each["name"]: each["containerPort"] for each in container.get("ports", ())}
+        assert set(ports.values()) <= known.get(name, set())
+        probes = [container[key] for key in container if key.endswith("Probe")]
+        assert all(each.get("httpGet", http) == http for each in probes)
+        for variable in container["env"]:
+            for host, port in re.findall(r"^http://(.+):(\d+)$", variable.get("value", "")):
+                assert int(port) in known[host], variable
+    [service] = OBJECTS["Service", "dasl-api"]["spec"]["ports"]
+    assert (service["port"], service["targetPort"]) == (API_PORT, "http")
+    for policy, allowed in (("dasl-ray", head), ("dasl-api", {"http"})):
+        rules = OBJECTS["NetworkPolicy", policy]["spec"]["ingress"]
+        assert {port["port"] for rule in rules for port in rule.get("ports", ())} <= allowed

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import inspect
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from functools import cache
+from importlib import import_module
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import yaml
 
 from service.settings import Settings
+from tests.test_docs import check_command
 
 ROOT = Path(__file__).resolve().parents[2]
 COMPOSE = yaml.safe_load((ROOT / "docker-compose.yml").read_text(encoding="utf-8"))
@@ -24,6 +29,16 @@ FILES = [
 ]
 # Fixed in the containers: home folder, port, and mount points, which are equal in all containers.
 FIXED = {"DASL_HOME", "DASL_PORT", "DASL_CHECK_PATHS"}
+FIELDS = Settings.model_fields
+SETTINGS = {str(of.validation_alias or f"DASL_{name.upper()}") for name, of in FIELDS.items()}
+API_PORT = FIELDS["port"].default
+RAY_NODE = (ROOT / "docker/ray-node.sh").read_text(encoding="utf-8")
+# What images, containers and probes run.
+COMMANDS = {
+    tuple(word for word in yaml.safe_load(found) if word != "CMD")
+    for path in (*FILES, *(ROOT / "docker").glob("*/**/*.[yt]*l"))
+    for found in re.findall(r"(?:command: |test: |CMD |POINT )(\[.+?\])", path.read_text("utf-8"))
+} | {tuple(line.split()) for line in re.findall("^python .*(?= &$)", RAY_NODE, flags=re.M)}
 
 
 def pins(lock: str) -> dict[str, set[str]]:
@@ -40,6 +55,77 @@ def environments() -> Iterator[tuple[str, str, Any]]:
     for service, about in SERVICES.items():
         for name, value in about.get("environment", {}).items():
             yield service, name, value
+
+
+def ray_ports(*arguments: str) -> set[int]:
+    """Return the ports of a node after `ray start` with these arguments, which must exist."""
+    from ray._private.ray_constants import DEFAULT_PORT
+    from ray.scripts.scripts import start
+
+    node = start.make_context("ray start", list(arguments)).params
+    of_head = (int(node["port"] or DEFAULT_PORT), node["dashboard_port"]) if node["head"] else ()
+    return {node["dashboard_agent_listen_port"], *of_head}
+
+
+def check_process(command: Sequence[str]) -> None:
+    """Check that a program exists in the images, with its options."""
+    program, *rest = command[1:] if command[0] == "python" else command
+    if program.startswith("--"):  # after those of docker/ray-node.sh
+        own = re.findall(r"--[\w-]+(?:=\w+)?", re.sub(r'"\$\w+"', "1", RAY_NODE))
+        ray_ports(*own, *command)
+    elif program == "dasl":
+        check_command(rest, "docker")
+    elif program == "-m":
+        package = hasattr(import_module(rest[0]), "__path__")
+        main = import_module(f"{rest[0]}.__main__" if package else rest[0])
+        assert 'if __name__ == "__main__":' in inspect.getsource(main)
+        # A parser exits at an unknown option; with known ones, the wrong setting ends the program.
+        with patch("sys.argv", rest), patch.dict("os.environ", DASL_PORT="wrong"):
+            assert not rest[1:] or (hasattr(main, "argparse") and main.main() == 1)
+    elif program != "pg_isready":
+        folder, _, name = program.rpartition("/")
+        copies = re.findall(rf"^COPY .*\bdocker/{name}\b.* {folder}/$", DOCKERFILE, flags=re.M)
+        assert len(copies) == (2 if name == "health.py" else 1), "the images that need it"
+        served = {f"{API_PORT}/livez", *(f"{port}/api/healthz" for port in ray_ports())}
+        known = {"file:///tmp/alive", *(f"http://127.0.0.1:{each}" for each in served)}
+        assert set(rest[:1]) <= known
+
+
+@pytest.mark.parametrize("command", sorted(COMMANDS), ids=" ".join)
+def test_programs_of_images_containers_and_probes_exist(command: tuple[str, ...]) -> None:
+    check_process(command)
+
+
+@cache
+def is_read(name: str) -> bool:
+    """Return whether the service, the workers, Ray or obstore read an environment variable."""
+    if module := {"AWS": "obstore._obstore", "RAY": "ray._raylet"}.get(name[:3]):
+        written = name.lower() if name[:3] == "AWS" else name.removeprefix("RAY_") + "\0"
+        return written.encode() in Path(str(import_module(module).__file__)).read_bytes()
+    files = [path for of in ("workers", "dasl_core") for path in (ROOT / of).rglob("*.py")]
+    code = RAY_NODE + "".join(path.read_text("utf-8") for path in files)
+    return name in SETTINGS or re.search(rf'["$]{name}"', code) is not None
+
+
+def test_variables_in_docker_and_compose_are_read() -> None:
+    compose = (ROOT / "docker-compose.yml").read_text(encoding="utf-8")
+    for path in {*FILES, *(path for path in (ROOT / "docker").rglob("*.*") if path.is_file())}:
+        of_compose = compose if path.name in ("docker-compose.yml", "make_env.py") else ""
+        for name in set(re.findall(r"\b(?:DASL|RAY|AWS)_\w+", path.read_text(encoding="utf-8"))):
+            assert is_read(name) or f"${{{name}:" in of_compose, f"{path.name}: {name}"
+
+
+def test_compose_names_files_and_addresses_that_exist() -> None:
+    files = [ROOT / "docker-compose.yml", ROOT / "docker/make_env.py"]
+    files += (ROOT / "docker/monitoring").glob("*.yml")
+    text = "".join(path.read_text(encoding="utf-8") for path in files)
+    assert all((ROOT / mount).is_file() for mount in re.findall(r"\./docker\S+?(?=:)", text))
+    for named in re.findall(r"/(?:etc|var/lib)/\w+/[\w./-]+", text):
+        assert re.search(rf"(?::|target: ){named}\b", text), f"{named} is not mounted"
+    ports = {"api": {API_PORT}, "ray-head": ray_ports(*SERVICES["ray-head"]["command"])}
+    ports |= {"s3": {8333}, "prometheus": {9090}}
+    for host, port in re.findall(rf"\b({'|'.join(SERVICES)}):(\d{{2,5}})(?![.\d])", text):
+        assert int(port) in ports[host], f"{host}:{port}"
 
 
 def test_compose_publishes_only_the_api_on_loopback() -> None:
@@ -106,8 +192,7 @@ def test_compose_gives_ray_token_only_to_services_that_need_it() -> None:
 
 def test_compose_passes_every_setting_to_api_or_dispatcher() -> None:
     passed = {name for service, name, _ in environments() if service in ("api", "dispatcher")}
-    for field, about in Settings.model_fields.items():
-        name = str(about.validation_alias or f"DASL_{field.upper()}")
+    for name in SETTINGS:
         assert (name in passed) != (name in FIXED), name
 
 
@@ -163,10 +248,8 @@ def test_compose_protects_postgres_from_memory_of_ray() -> None:
 
 def test_compose_asks_the_dispatcher_itself_for_its_health() -> None:
     about = SERVICES["dispatcher"]
-    check, command = about["healthcheck"]["test"], about["command"]
-    alive = command[command.index("--alive-file") + 1]
-    assert f"file://{alive}" in check
-    assert alive.startswith("/tmp/")
+    assert "file:///tmp/alive" in about["healthcheck"]["test"]
+    assert {"--alive-file", "/tmp/alive"} <= set(about["command"])
     assert about["tmpfs"] == ["/tmp"], "the rest of the container is read-only"
 
 
