@@ -63,6 +63,7 @@ test-oldest: $(STAMP)
 COMPOSE ?= docker compose
 compose-test: $(STAMP)
 	$(BIN)/python -m tests.compose.run --compose "$(COMPOSE)"
+	test -z "$(wildcard docker/wheels/torch-*.whl)" || $(BIN)/python -m tests.compose.run --cpu --compose "$(COMPOSE)"
 
 serve: $(STAMP)
 	$(BIN)/dasl serve

@@ -1,10 +1,11 @@
 """Start docker-compose.yml for real and check what docs/operations.md says about it.
 
-    python -m tests.compose.run [--s3] [--compose "docker compose"] [--port 18000] [--output FILE]
+    python -m tests.compose.run [--s3] [--cpu] [--compose "docker compose"] [--port 18000] [--output FILE]
 
 It needs a container engine with compose, this repository's environment (`make setup`) to load the trained
-backbone, and 15 minutes; `make compose-test` runs it. It does not touch another deployment on the same
-machine: it uses its own project, volumes, port and secrets, and removes everything but the images at the end.
+backbone, chromium to open the page, and 15 minutes. `make compose-test` runs it, and once more with `--cpu`, which
+builds the worker's image for CPUs, if the wheels for that are in docker/wheels. It does not touch another deployment
+on the same machine: it uses its own project, volumes, port and secrets, and removes all but the images at the end.
 
 It checks that
 
@@ -12,7 +13,9 @@ It checks that
 - the images build, and the service starts and becomes ready;
 - only the API is published, no container runs as root, and the API's image has no torch;
 - Ray and PostgreSQL refuse access without their secrets;
-- a job survives the death of each container in turn, and timm loads its backbone;
+- a folder is ingested, and a job on it survives the death of each container in turn, and timm loads its backbone;
+- images are uploaded, and the backbone is evaluated on them and embeds them;
+- the page opens in a browser, and shows the job;
 - with `--s3`, the artifacts are on the S3 server of the profile `s3`, which is killed as well;
 - all data is still there after `down` and `up`.
 """
@@ -31,6 +34,8 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+from playwright.sync_api import sync_playwright
+from pyarrow import parquet
 
 from benchmarks.machine import machine
 from examples.emoji import unpack_emoji
@@ -38,6 +43,7 @@ from service.client import Client, DaslError
 from service.client.models import Checkpoint, Job
 from tests.support.exports import code_of
 from tests.support.polling import until
+from tests.web.conftest import CHROMIUM, CHROMIUM_ARGUMENTS, log_in, watched
 
 ROOT = Path(__file__).resolve().parents[2]
 PROJECT = "dasl-compose-test"
@@ -123,15 +129,17 @@ def main() -> None:
         "--seconds", type=float, default=400, help="training time of the job without any kill"
     )
     parser.add_argument("--s3", action="store_true", help="keep the artifacts on S3")
+    parser.add_argument("--cpu", action="store_true", help="build the worker's image for CPUs")
     parser.add_argument("--output", type=Path, help="default: compose.json in benchmarks/results")
     arguments = parser.parse_args()
-    name = "compose-s3.json" if arguments.s3 else "compose.json"
+    options = [name for name in ("s3", "cpu") if getattr(arguments, name)]
+    name = "-".join(["compose", *options]) + ".json"
     output: Path = arguments.output or ROOT / "benchmarks/results" / name
     results: dict[str, Any] = {"machine": machine("ray", "torch")}
     with (
         tempfile.TemporaryDirectory(prefix="dasl-compose-") as folder,
         deployed(
-            shlex.split(arguments.compose), Path(folder), arguments.port, s3=arguments.s3
+            shlex.split(arguments.compose), Path(folder), arguments.port, options
         ) as deployment,
     ):
         results |= start(deployment)
@@ -147,6 +155,8 @@ def main() -> None:
             check(job.status == "succeeded", f"the job succeeded, with {job.restarts} restarts")
             results["job"] = {"attempts": job.attempt, "restarts": job.restarts}
             load(client, final(client, job), Path(folder) / "first")
+            check_model_runs(client, final(client, job), Path(folder))
+            check_page(deployment.url, token, job)
             if arguments.s3:
                 check_s3(deployment, job)
             deployment.compose("down")
@@ -157,21 +167,23 @@ def main() -> None:
 
 
 @contextmanager
-def deployed(command: list[str], folder: Path, port: int, *, s3: bool) -> Iterator[Deployment]:
+def deployed(
+    command: list[str], folder: Path, port: int, options: list[str]
+) -> Iterator[Deployment]:
     """Yield a deployment with training images that is not started yet; remove it at the end."""
     data, secrets = folder / "data", folder / ".env"
     unpack_emoji(data, CLASSES)
     # The containers run as another user, who must be able to read the images.
     for path in (folder, data, *data.rglob("*")):
         path.chmod(0o755 if path.is_dir() else 0o644)
-    services = (*SERVICES, "s3") if s3 else SERVICES
+    services = (*SERVICES, "s3") if "s3" in options else SERVICES
     deployment = Deployment(command, secrets, f"http://127.0.0.1:{port}", services)
     secrets.touch()
     refusal = deployment.compose("up", "--detach", fails=True)
     check("make_env.py" in refusal, "nothing starts without secrets, and the error says what to do")
     secrets.unlink()
     make = [sys.executable, "docker/make_env.py", "--data", str(data), "--output", str(secrets)]
-    make += ["--s3"] if s3 else []
+    make += ["--s3"] if "s3" in options else []
     subprocess.run(make, cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
     check(secrets.stat().st_mode & 0o777 == 0o600, "only the owner can read the secrets")
     check(
@@ -179,7 +191,7 @@ def deployed(command: list[str], folder: Path, port: int, *, s3: bool) -> Iterat
         "existing secrets are kept",
     )
     with secrets.open("a", encoding="utf-8") as file:
-        file.write(f"DASL_PORT={port}\n")
+        file.write(f"DASL_PORT={port}\nACCELERATOR={'cpu' if 'cpu' in options else 'cuda'}\n")
     try:
         yield deployment
     except BaseException:
@@ -251,6 +263,37 @@ def check_s3(deployment: Deployment, job: Job) -> None:
     check(int(deployment.python("api", find)) > 0, "the checkpoints are on the S3 server")
     status = deployment.status_of("http://s3:8333/dasl?list-type=2")
     check(status == 403, "S3 refuses requests without access")
+
+
+def check_model_runs(client: Client, checkpoint: Checkpoint, folder: Path) -> None:
+    """Upload images; evaluate a checkpoint on them, and embed them with it."""
+    uploaded = client.datasets.upload(folder / "data" / "emoji", "uploaded").wait()
+    assert uploaded.facts is not None
+    count = uploaded.facts["num_images"]
+    check(count > 0, f"{count} images were uploaded and ingested")
+    evaluation = client.model_runs.wait(client.checkpoints.evaluate(checkpoint.id, "uploaded").id)
+    check(evaluation.state == "succeeded", "the backbone was evaluated on them")
+    embedding = client.model_runs.wait(client.checkpoints.embed(checkpoint.id, "uploaded").id)
+    [file] = client.model_runs.download(embedding, folder / "embedding")
+    check(parquet.read_table(file).num_rows == count, "each of them was embedded")
+
+
+def check_page(url: str, token: str, job: Job) -> None:
+    """Log in to the page in a browser and check that it shows a job, without any error in its console."""
+    check("<title>DASL" in httpx.get(url).text, "the page is served")
+    if CHROMIUM is None:
+        print("skip  the page was not opened in a browser: chromium is not installed here")
+        return
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(
+            executable_path=CHROMIUM, args=list(CHROMIUM_ARGUMENTS)
+        )
+        with watched(browser.new_context(), url) as watch:
+            log_in(watch.page, url, token)
+            watch.page.get_by_role("link", name=job.name).first.wait_for()
+            watch.open(f"jobs/{job.id}/checkpoints").get_by_text("final").first.wait_for()
+        browser.close()
+    check(True, "the page opens in a browser and shows the job")
 
 
 def measure(deployment: Deployment) -> dict[str, Any]:

@@ -25,7 +25,7 @@ from tests.support.running_service import write_images
 
 CHROMIUM = shutil.which("chromium")
 # No sandbox: tests also run as root. The rest keeps the browser from asking its maker for updates.
-_ARGUMENTS = (
+CHROMIUM_ARGUMENTS = (
     "--no-sandbox",
     "--disable-gpu",
     # The map of features is drawn with WebGL2, here by the processor.
@@ -70,7 +70,9 @@ def chromium() -> Iterator[Browser]:
             "chromium is not installed: the page is tested with the Debian package chromium"
         )
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=list(_ARGUMENTS))
+        browser = playwright.chromium.launch(
+            executable_path=CHROMIUM, args=list(CHROMIUM_ARGUMENTS)
+        )
         yield browser
         browser.close()
 
