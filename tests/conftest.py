@@ -66,6 +66,16 @@ def local_ray(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalRay]:
 
 
 @pytest.fixture(scope="session")
+def built_wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel that this checkout builds."""
+    from hatchling.builders.wheel import WheelBuilder
+
+    builder = WheelBuilder(str(Path(__file__).parents[1]))
+    (wheel,) = builder.build(directory=str(tmp_path_factory.mktemp("wheel")), versions=["standard"])
+    return Path(wheel)
+
+
+@pytest.fixture(scope="session")
 def s3_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
     """A running S3 server; a test that kills it starts it again."""
     from tests.support.s3_server import s3_server
