@@ -6,8 +6,11 @@ import ast
 import json
 import re
 import shlex
+import subprocess
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
+from textwrap import dedent
 from typing import Any
 
 import pytest
@@ -41,12 +44,13 @@ def text_of(page: str | Path) -> str:
 
 def blocks(text: str, language: str) -> list[str]:
     """Return the fenced code blocks of a language."""
-    return re.findall(rf"^```{language}\n(.*?)^```", text, flags=re.S | re.M)
+    found = re.findall(rf"^( *)```{language}\n(.*?)^\1```", text, flags=re.S | re.M)
+    return [dedent(block) for _, block in found]
 
 
 def prose(text: str) -> str:
     """Return a page's text without its fenced code blocks."""
-    return re.sub(r"^```.*?^```", "", text, flags=re.S | re.M)
+    return re.sub(r"^( *)```.*?^\1```", "", text, flags=re.S | re.M)
 
 
 def table_rows(page: str) -> Iterator[list[str]]:
@@ -104,6 +108,11 @@ def test_yaml_examples_are_valid_specs() -> None:
 def test_code_blocks_parse(page: Path) -> None:
     for block in blocks(text_of(page), "python"):
         ast.parse(block)
+    shell = "\n".join(blocks(text_of(page), "bash"))
+    checked = subprocess.run(
+        ["bash", "-n"], input=shell, capture_output=True, text=True, check=False
+    )
+    assert checked.returncode == 0, checked.stderr
     for block in blocks(text_of(page), "json"):
         json.loads(block)
 
@@ -140,17 +149,23 @@ def test_operations_page_has_exactly_the_environment_variables_in_use() -> None:
 
 def commands_in(text: str) -> Iterator[list[str]]:
     """Yield the arguments of each `dasl` command in code, without comments and pipes."""
-    lines = [line for block in blocks(text, "bash") for line in block.splitlines()]
+    code = "\n".join(blocks(text, "bash"))
+    lines = code.replace("\\\n", "").splitlines()
     lines += re.findall(r"`([^`\n]+)`", prose(text))
     for line in lines:
-        command = re.match(r"\s*(?:\.venv/bin/)?dasl (.+)", line)
+        command = re.match(r"\s*(?:\w+=\S+ |sudo -\w+ \w+ )*(?:[\w./-]+/bin/)?dasl (.+)", line)
         if command:
             yield shlex.split(re.split(r"[;&|>]", command[1])[0], comments=True)
 
 
+@cache
+def _commands() -> Any:
+    return typer.main.get_command(app)
+
+
 def check_command(arguments: list[str], place: str) -> None:
     """Check that a `dasl` command and its options exist."""
-    command: Any = typer.main.get_command(app)
+    command = _commands()
     line = f"dasl {' '.join(arguments)}"
     rest = list(arguments)
     while rest and hasattr(command, "commands"):
@@ -159,6 +174,10 @@ def check_command(arguments: list[str], place: str) -> None:
         command = command.commands[name]
     assert not hasattr(command, "commands"), f"{place}: `{line}` is a group"
     known = {option for parameter in command.params for option in parameter.opts}
+    for parameter in command.params:
+        needed = parameter.required and parameter.param_type_name == "option"
+        is_given = any(word.partition("=")[0] in parameter.opts for word in rest)
+        assert is_given or not needed or len(rest) < 2, f"{place}: {line}: lacks {parameter.opts}"
     for argument in rest:
         if argument.startswith("-"):
             assert argument.partition("=")[0] in known, f"{place}: {line}"
