@@ -80,6 +80,7 @@ def test_environment_alone_runs_its_modules_and_commands(
         if smaller.lock is None and smaller.distributions() < distributions:
             modules -= imports.modules_in(smaller).keys() - {"service.cli.app"}
     optional = {name for name, _ in imports.optional if not name.startswith("dasl_core.")}
+    optional |= {"fsspec", "obstore.fsspec", "wandb"}  # each imported in a `try`
     done = subprocess.run(
         [python, "-I", "-c", PROGRAM],
         input=json.dumps([sorted(modules), sorted(optional)]),
@@ -94,3 +95,29 @@ def test_environment_alone_runs_its_modules_and_commands(
     assert len(commands) > 90 or "service.cli.app" not in modules
     assert {canonicalize_name(name) for name in names} <= distributions
     assert set(found) == {name for name in optional if not missing_package(name, distributions)}
+
+
+def test_client_alone_works_or_names_what_it_lacks(built_wheel: Path, tmp_path: Path) -> None:
+    dasl = install(ENVIRONMENTS[0], built_wheel) / "dasl"
+    (tmp_path / "spec.yaml").write_text("dataset: birds\n", encoding="utf-8")
+    for command, status, says in (
+        ("validate spec.yaml --local", 0, "is a valid spec"),
+        ("backbones resnet18", 0, "resnet18"),
+        ("submit spec.yaml", 1, "No DASL server answers at http://127.0.0.1:9"),
+        ("train spec.yaml", 1, 'pip install ".[core]"'),
+        ("export . --format onnx", 1, 'pip install ".[core]"'),
+        ("preview spec.yaml", 1, 'pip install ".[core]"'),
+        ("serve", 1, 'pip install ".[server,training]"'),
+        ("db upgrade", 1, 'pip install ".[server,training]"'),
+        ("doctor", 1, "the server extra is not installed"),
+    ):
+        done = subprocess.run(
+            [dasl, *command.split()],
+            cwd=tmp_path,
+            env=clean_environment(HOME=str(tmp_path), DASL_URL="http://127.0.0.1:9"),
+            capture_output=True,
+            text=True,
+        )
+        printed = done.stdout + done.stderr
+        assert (done.returncode, "Traceback" in printed) == (status, False), printed
+        assert says in printed, command

@@ -34,7 +34,7 @@ class OfflineWandB:
             import wandb
         except ImportError as error:
             raise TrackerUnusable(
-                f"{error}. Install wandb where ranks run, or set track.wandb: null."
+                f"{error}. Install dasl[wandb] where ranks run, or set track.wandb: null."
             ) from error
         run, settings = self._run, self._settings
         try:

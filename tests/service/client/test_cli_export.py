@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -69,20 +67,3 @@ def test_failed_export_reports_one_message(checkpoint: Path, tmp_path: Path) -> 
     assert "is not the folder of a checkpoint: model.json is missing" in done.stderr
     assert export(checkpoint, "--format", "tensorrt").exit_code == 2
     assert export(tmp_path / "nothing", "--format", "onnx").exit_code == 2
-
-
-@pytest.mark.parametrize("command", ["train spec.yaml", "export . --format onnx"])
-def test_missing_torch_names_the_extra_to_install(tmp_path: Path, command: str) -> None:
-    (tmp_path / "spec.yaml").write_text("dataset: x\n")
-    code = "import sys; sys.modules['torch'] = None; from service.cli import main; main()"
-    done = subprocess.run(
-        [sys.executable, "-c", code, *command.split()],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    assert done.returncode == 1
-    name = command.split()[0]
-    assert f"`dasl {name}` needs the core extra (torch is missing)" in done.stderr
-    assert 'pip install ".[core]"' in done.stderr

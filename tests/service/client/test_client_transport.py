@@ -242,17 +242,6 @@ def test_worker_whose_token_is_not_valid_is_superseded() -> None:
     assert not isinstance(of_a_proxy.value, StaleAttempt)
 
 
-def test_sdk_imports_no_server_or_training_packages() -> None:
-    code = """
-import sys
-import service.client.client, service.client.worker, service.cli.app, service.cli.watching
-heavy = {"torch", "numpy", "fastapi", "sqlalchemy", "ray", "starlette", "fsspec", "pydantic_settings"}
-print(sorted(heavy & set(sys.modules)))
-"""
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert (done.stdout, done.stderr) == ("[]\n", "")
-
-
 def test_command_line_imports_only_what_it_needs() -> None:
     code = """
 import sys
