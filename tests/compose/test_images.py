@@ -213,6 +213,12 @@ def test_image_locks_have_the_driver_for_s3(lock: str) -> None:
     assert "obstore" in pins(lock)
 
 
+def test_api_can_write_uploads_to_the_artifacts() -> None:
+    assert "artifacts:/artifacts" in SERVICES["api"]["volumes"]
+    template = (ROOT / "docker/helm/dasl/templates/api.yaml").read_text(encoding="utf-8")
+    assert "{name: artifacts, mountPath: /artifacts}" in template
+
+
 def test_compose_migrates_tables_before_starting_services() -> None:
     for service in ("api", "dispatcher"):
         condition = SERVICES[service]["depends_on"]["migrate"]["condition"]
