@@ -23,7 +23,7 @@ def run_checks() -> Iterator[Finding]:
         from service.doctor.stores import check_artifacts, check_database
         from service.settings import read_settings
     except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] in {"dasl_core", "service"}:
+        if error.name not in ("pydantic_settings", "sqlalchemy"):  # a server with a package missing
             raise
         yield Finding("home", "skip", "no service runs here: the server extra is not installed")
         return

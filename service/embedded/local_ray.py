@@ -22,6 +22,7 @@ _MAX_FOLDER_BYTES = 36
 _GRACE_SECONDS = 2.0
 # Standby processes use 1.6 GB; with less memory than this, jobs may need that themselves.
 _STANDBY_MIN_BYTES = 4 * 10**9
+_NO_RAY = 'Ray is not installed here; in a checkout of DASL: pip install ".[server,training]"'
 # Variables that workers inherit; the dispatcher passes everything else to each job.
 _WORKER_FOLDERS = ("DASL_CACHE_DIR", "DASL_SCRATCH_DIR")
 _WORKER_VARIABLES = (
@@ -144,9 +145,7 @@ def _empty_folder(folder: Path) -> Path:
 def _command(folder: Path, ports: list[int], cpus: int | None) -> list[str]:
     ray = Path(sysconfig.get_path("scripts")) / "ray"
     if not ray.exists():
-        raise ValueError(
-            'Ray is not installed here; in a checkout of DASL: pip install ".[server,training]"'
-        )
+        raise ValueError(_NO_RAY)
     options = {
         "node-ip-address": "127.0.0.1",
         "dashboard-host": "127.0.0.1",
@@ -191,9 +190,10 @@ def _environment(token: str, ports: list[int]) -> dict[str, str]:
         if folder := environment.get(name):
             # Ray has another working directory.
             environment[name] = os.path.abspath(folder)
-    # Here, because this package comes with Ray, whose absence has its own message.
-    import psutil
-
+    try:
+        import psutil
+    except ModuleNotFoundError as error:  # it comes with Ray
+        raise ValueError(_NO_RAY) from error
     available = psutil.virtual_memory().available
     environment.setdefault("DASL_STANDBY_RANKS", str(default_standby_ranks(available)))
     return environment | {

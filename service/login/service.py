@@ -93,6 +93,7 @@ def claims_of(database: Database, provider: Provider, result: LoginResult) -> di
     Raises:
         Problem: 401, the login is unknown, used or expired, or the provider's answer is not valid; 503.
     """
+    verified_claims = id_token_check()
     # Committed before the provider is asked: a login is tried once.
     with database.write() as session:
         login = repository.take(session, credentials.hash_token(result.state), datetime.now(UTC))
@@ -101,7 +102,7 @@ def claims_of(database: Database, provider: Provider, result: LoginResult) -> di
     id_token = provider.redeem(
         result.code, redirect_uri=login.redirect_uri, code_verifier=login.code_verifier
     )
-    return id_token_check()(id_token, login.nonce, provider)
+    return verified_claims(id_token, login.nonce, provider)
 
 
 def id_token_check() -> Callable[[str, str, Provider], dict[str, Any]]:
@@ -113,6 +114,8 @@ def id_token_check() -> Callable[[str, str, Provider], dict[str, Any]]:
     try:
         from service.login.id_token import verified_claims
     except ModuleNotFoundError as error:
+        if error.name != "jwt":
+            raise
         raise ValueError(
             'DASL_OIDC_ISSUER: needs the extra oidc; in a checkout of DASL: pip install ".[server,oidc]"'
         ) from error
