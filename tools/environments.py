@@ -7,9 +7,10 @@ there are its entry points and all that these import, directly or not, at import
 that one of them imports must be among the environment's requirements or what these require.
 
 An import is optional, and not followed, in the body of a `try` that handles ImportError or ModuleNotFoundError, in
-`with core_extra(...)` or `suppress(ImportError)`, and through `optional_module(NAME, ..., EXTRA)`, which names the extra that has it. What
-depends on the installed distributions, such as which of them a distribution requires, is read in the environment of
-developers, which has all of them.
+`with core_extra(...)` or `suppress(ImportError)`; some extra must have its package. So it is through
+`optional_module(NAME, ..., EXTRA)`, where that extra must have it. A name in another string, such as one for
+`import_module`, is not seen. Which distributions a distribution requires is read in the environment of developers,
+which has all of them.
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ _SERVER = (
     "service.db",
     "service.dispatcher",
     "service.doctor",
+    "service.embedded",
     "service.server",
 )
 _CORE = ("dasl_core", "service.cli.app", "service.cli.experiment_plot")
@@ -75,7 +77,7 @@ ENVIRONMENTS = (
     Environment(("training",), (*_CORE, "workers")),
     Environment(
         ("server", "training"),
-        (*_SERVER, *_CORE, "service.embedded", "workers"),
+        (*_SERVER, *_CORE, "workers"),
     ),
     Environment(("server", "oidc"), (*_SERVER, "service.login"), "server.lock"),
     Environment(("training", "formats"), (*_CORE, "workers"), "worker.lock"),
@@ -92,6 +94,7 @@ class Import:
     name: str
     line: int
     extra: str = ""
+    is_guarded: bool = False
 
 
 class Imports:
@@ -107,7 +110,13 @@ class Imports:
         self.optional = {
             (use.name, use.extra) for each in uses.values() for use in each if use.extra
         }
-        self._uses = {name: {use for use in each if not use.extra} for name, each in uses.items()}
+        self._guarded = {
+            (name, use) for name, each in uses.items() for use in each if use.is_guarded
+        }
+        self._uses = {
+            name: {use for use in each if not use.extra and not use.is_guarded}
+            for name, each in uses.items()
+        }
 
     def modules_in(self, environment: Environment) -> dict[str, tuple[str, ...]]:
         """Return the modules that run in an environment, each with a chain of imports to it."""
@@ -158,6 +167,12 @@ class Imports:
             for name, extra in self.optional
             if missing_package(name, closure(("core", extra))) is not None
         ]
+        every = closure(tuple(PROJECT["optional-dependencies"].keys() - {"dev"}))
+        found += [
+            f"{self._paths[name]}:{use.line}: imports {package}, which no extra has"
+            for name, use in self._guarded
+            if (package := missing_package(use.name, every)) is not None
+        ]
         found += [
             f"{self._paths[name]}: runs in no environment" for name in self._uses.keys() - run
         ]
@@ -169,32 +184,44 @@ def _imports_of(tree: ast.Module) -> set[Import]:
     return set(_imports(tree))
 
 
-def _imports(node: ast.AST) -> Iterator[Import]:
-    """Yield what a part of a module imports, without guarded imports."""
+def _imports(node: ast.AST, is_guarded: bool = False) -> Iterator[Import]:
+    """Yield what a part of a module imports at run time."""
     if isinstance(node, ast.Import):
-        yield from (Import(alias.name, node.lineno) for alias in node.names)
+        names = [alias.name for alias in node.names]
+        yield from (Import(name, node.lineno, is_guarded=is_guarded) for name in names)
     elif isinstance(node, ast.ImportFrom):
         assert node.module is not None, "relative imports are not used"
-        yield from (Import(f"{node.module}.{alias.name}", node.lineno) for alias in node.names)
+        names = [f"{node.module}.{alias.name}" for alias in node.names]
+        yield from (Import(name, node.lineno, is_guarded=is_guarded) for name in names)
     elif isinstance(node, ast.Call) and _names(node.func) == {"optional_module"}:
-        texts = [each.value for each in node.args if isinstance(each, ast.Constant)]
+        values = [*node.args, *(keyword.value for keyword in node.keywords)]
+        texts = [each.value for each in values if isinstance(each, ast.Constant)]
+        assert len(texts) > 1, f"line {node.lineno}: name and extra must be literals"
         yield Import(str(texts[0]), node.lineno, str(texts[-1]))
-    for child in _unguarded(node):
-        yield from _imports(child)
+    for child, is_optional in _children(node):
+        yield from _imports(child, is_guarded or is_optional)
 
 
-def _unguarded(node: ast.AST) -> list[ast.AST]:
-    """Return the children of a node, without those that run only with, or handle the lack of, a package."""
-    if isinstance(node, ast.If) and "TYPE_CHECKING" in _names(node.test):
-        return list(node.orelse)
+def _children(node: ast.AST) -> list[tuple[ast.AST, bool]]:
+    """Return the parts of a node, each with whether the lack of a package is handled there."""
+    if isinstance(node, ast.If) and _is_type_checking(node.test):
+        is_negated = isinstance(node.test, ast.UnaryOp)
+        return [(child, False) for child in (node.body if is_negated else node.orelse)]
+    optional: list[ast.stmt] = []
     if isinstance(node, ast.With) and any(
         _names(each.context_expr) & {"core_extra", *_GUARDED} for each in node.items
     ):
-        return []
-    children = list(ast.iter_child_nodes(node))
+        optional = node.body
     if isinstance(node, ast.Try) and any(_names(each.type) & _GUARDED for each in node.handlers):
-        return [child for child in children if child not in node.body]
-    return children
+        optional = node.body
+    return [(child, child in optional) for child in ast.iter_child_nodes(node)]
+
+
+def _is_type_checking(test: ast.expr) -> bool:
+    """Whether a condition is `TYPE_CHECKING`, or not that."""
+    bare = test.operand if isinstance(test, ast.UnaryOp) else test
+    name = bare.attr if isinstance(bare, ast.Attribute) else getattr(bare, "id", "")
+    return name == "TYPE_CHECKING"
 
 
 def _names(node: ast.AST | None) -> set[str]:
@@ -272,7 +299,7 @@ def main() -> int:
     found = Imports(read_modules(ROOT, *PACKAGES)).problems()
     for problem in found:
         print(problem)
-    print(f"Environments: {len(ENVIRONMENTS)} checked, {len(found)} imports that they lack.")
+    print(f"{len(ENVIRONMENTS)} environments checked, {len(found)} problems.")
     return 1 if found else 0
 
 

@@ -62,13 +62,15 @@ def test_import_that_an_environment_lacks_is_found_in_each_room(modules: list[Mo
             for module in modules
             if package in ("hypothesis", elsewhere[module.name.partition(".")[0]])
         }
-        # It runs only beside the workers' packages.
-        assert rooms == expected - ({"service.embedded"} if package == "torch" else set())
+        assert rooms == expected
 
 
-def test_guarded_import_is_optional(modules: list[Module]) -> None:
-    code = GUARDED.format("hypothesis") + "\nif TYPE_CHECKING:\n    import sqlalchemy\n"
+def test_guarded_import_is_optional_and_of_an_extra(modules: list[Module]) -> None:
+    code = GUARDED.format("pyarrow") + "\nif TYPE_CHECKING:\n    import hypothesis\n"
     assert Imports(planted(modules, lambda _: code)).problems() == []
+    for code in (GUARDED.format("hypothesis"), "\nif not TYPE_CHECKING:\n    import hypothesis\n"):
+        found = Imports(planted(modules, lambda _: code)).problems()  # noqa: B023
+        assert len({line.partition(":")[0] for line in found}) > 60
 
 
 def test_package_of_the_server_behind_an_import_of_the_workers_is_found(
