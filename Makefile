@@ -62,8 +62,9 @@ test-oldest: $(STAMP)
 # Needs a container engine. Another compose command: COMPOSE="podman compose".
 COMPOSE ?= docker compose
 compose-test: $(STAMP)
-	$(BIN)/python -m tests.compose.run --compose "$(COMPOSE)"
+	@# The images stay, of the form that most people use.
 	test -z "$(wildcard docker/wheels/torch-*.whl)" || $(BIN)/python -m tests.compose.run --cpu --compose "$(COMPOSE)"
+	$(BIN)/python -m tests.compose.run --compose "$(COMPOSE)"
 
 serve: $(STAMP)
 	$(BIN)/dasl serve

@@ -16,10 +16,11 @@ from tools.structure import PACKAGES, read_modules
 pytestmark = [pytest.mark.xdist_group("environments"), pytest.mark.timeout(600)]
 
 FORMATS = ("tiff", "dicom", "heif", "raw", "parquet", "huggingface", "s3", "wandb")
+MODULES = {"dicom": ("dasl_core.data.decode.dicom_codecs",)}
 INSTALLED = [
     # The images' CPU form needs wheels that no registry has; server.lock has the same packages.
     *(each for each in ENVIRONMENTS if not each.wheels and each.name != "dasl[server,oidc]"),
-    *(Environment(("core", extra), ()) for extra in FORMATS),
+    *(Environment(("core", extra), MODULES.get(extra, ())) for extra in FORMATS),
 ]
 # Imports what runs here and in no smaller environment, in one process; asks each command for its help.
 PROGRAM = """

@@ -16,6 +16,7 @@ import yaml
 
 from service.settings import Settings
 from tests.test_docs import check_command
+from tools.structure import PACKAGES
 
 ROOT = Path(__file__).resolve().parents[2]
 COMPOSE = yaml.safe_load((ROOT / "docker-compose.yml").read_text(encoding="utf-8"))
@@ -105,6 +106,14 @@ def is_read(name: str) -> bool:
     files = [path for of in ("workers", "dasl_core") for path in (ROOT / of).rglob("*.py")]
     code = RAY_NODE + "".join(path.read_text("utf-8") for path in files)
     return name in SETTINGS or re.search(rf'["$]{name}"', code) is not None
+
+
+def test_every_command_of_own_images_is_checked() -> None:
+    commands = [about.get("command") for about in SERVICES.values() if "dasl-" in about["image"]]
+    lines = re.findall(r"^ *(?:CMD|ENTRYPOINT) (.*)", DOCKERFILE, flags=re.M)
+    written = [*filter(None, commands), *map(yaml.safe_load, lines)]
+    assert {tuple(word for word in each if word != "CMD") for each in written} <= COMMANDS
+    assert set(re.findall(r"^COPY (\w+) \1$", DOCKERFILE, flags=re.M)) == set(PACKAGES)
 
 
 def test_variables_in_docker_and_compose_are_read() -> None:

@@ -379,7 +379,11 @@ def test_offline_run_of_wandb_is_an_artifact(
 @pytest.mark.parametrize(
     ("package", "track", "remedy"),
     [
-        ("wandb", NONE | {"wandb": {}}, "Install dasl[wandb] where ranks run, or set track.wandb: null."),
+        (
+            "wandb",
+            NONE | {"wandb": {}},
+            "Install dasl[wandb] where ranks run, or set track.wandb: null.",
+        ),
         (
             "tensorboardX",
             {},

@@ -36,7 +36,8 @@ def run(command: list[str | Path], folder: Path, **variables: str) -> str:
     """Run a command outside the checkout and return its output."""
     environment = clean_environment(HOME=str(folder), **variables)
     done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout + done.stderr
+    logs = [file.read_text(errors="replace")[-2000:] for file in folder.glob("*.log")]
+    assert done.returncode == 0, "\n".join([done.stdout, done.stderr, *logs])
     return done.stdout
 
 
@@ -91,7 +92,7 @@ def deployment(built_wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> I
         session = stack.enter_context(TemporaryDirectory(prefix="dasl-ray-", dir="/tmp"))
         added = _environment(RAY_TOKEN, ports).items() - os.environ.items()
         variables = dict(added) | {"DASL_CACHE_DIR": f"{folder}/cache", "DASL_STANDBY_RANKS": "0"}
-        variables["PATH"] = f"{worker}:{os.environ['PATH']}"  # as in the image
+        variables["PATH"] = f"{worker}:/usr/bin:/bin"  # as in the image
         command: list[str | Path] = [worker / "ray", *_command(Path(session), ports, 2)[1:]]
         start("ray", command, clean_environment(**variables))
         python = server / "python"

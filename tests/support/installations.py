@@ -28,20 +28,23 @@ def install(environment: Environment, wheel: Path) -> Path:
     pins = [pin for pin in pins if environment.lock or pin.partition("==")[0] in installed]
     requirements = folder.with_suffix(".txt")
     FOLDER.mkdir(parents=True, exist_ok=True)
-    requirements.write_text("".join(pins) + f"dasl @ {wheel.as_uri()}\n", encoding="utf-8")
+    requirements.write_text("".join(pins), encoding="utf-8")
     _uv("venv", "--allow-existing", "--python", sys.executable, str(folder), folder=folder)
-    arguments = ["pip", "sync", "--reinstall-package", "dasl", str(requirements)]
-    try:
-        _uv(*arguments, "--offline", folder=folder)
-    except subprocess.CalledProcessError:  # not in the cache: `make setup` used another one
-        _uv(*arguments, folder=folder)
+    _uv("pip", "sync", "--offline", str(requirements), folder=folder)
+    # Its path is new each time: not into the cache, which would grow.
+    _uv("pip", "install", "--no-cache", "--offline", "--no-deps", str(wheel), folder=folder)
     return folder / "bin"
 
 
 def _uv(*arguments: str, folder: Path) -> None:
-    subprocess.run(
-        [UV, "--quiet", *arguments], env=clean_environment(VIRTUAL_ENV=str(folder)), check=True
+    done = subprocess.run(
+        [UV, "--quiet", *arguments],
+        env=clean_environment(VIRTUAL_ENV=str(folder)),
+        capture_output=True,
+        text=True,
     )
+    hint = "`make setup` fills the cache of uv; if `.venv` is there already, remove it before."
+    assert done.returncode == 0, f"{done.stderr}\n{hint}"
 
 
 def clean_environment(**variables: str) -> dict[str, str]:
@@ -53,6 +56,6 @@ def clean_environment(**variables: str) -> dict[str, str]:
     kept = {
         name: value
         for name, value in os.environ.items()
-        if name not in left_out and not name.startswith("DASL_")
+        if name not in left_out and not name.startswith(("DASL_", "RAY_"))
     }
     return kept | variables
