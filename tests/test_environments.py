@@ -77,7 +77,7 @@ def test_environment_alone_runs_its_modules_and_commands(
     modules = set(imports.modules_in(environment)) - {
         "service.db.migrations.env"
     }  # Alembic's script
-    for smaller in ENVIRONMENTS if environment.lock is None else ():
+    for smaller in ENVIRONMENTS:
         if smaller.lock is None and smaller.distributions() < distributions:
             modules -= imports.modules_in(smaller).keys() - {"service.cli.app"}
     optional = {name for name, _ in imports.optional if not name.startswith("dasl_core.")}
