@@ -8,6 +8,9 @@ so that two states can be compared:
 A *room* is a direct child of a package: a sub-package or a module. An import between rooms is an
 *arrow*. A *circle* is a strongly connected component of more than one room. An arrow is *upward* if it
 must be removed to leave no circle (greedy heuristic of Eades, Lin and Smyth, 1993).
+
+Lines are those of files that git tracks or would add: what is generated does not count. The source
+has the page's JavaScript and style sheets, without its vendored libraries.
 """
 
 from __future__ import annotations
@@ -16,11 +19,13 @@ import argparse
 import ast
 import json
 import re
+import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 PACKAGES = ("dasl_core", "service", "workers")
+PAGE = ("*.js", "*.css")
 ROOMS = (
     "dasl_core",
     "dasl_core.train",
@@ -50,16 +55,33 @@ class Module:
         return self.text.count("\n")
 
 
+def list_files(root: Path, *patterns: str) -> list[Path]:
+    """Return the files of a checkout that git does not ignore, relative to its root, sorted."""
+    files = ["--cached", "--others", "--exclude-standard", "--deduplicate"]
+    command = ["git", "-C", str(root), "ls-files", "-z", *files, "--", *patterns]
+    listed = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    return sorted(
+        path for path in map(Path, filter(None, listed.split("\0"))) if (root / path).exists()
+    )
+
+
 def read_modules(root: Path, *folders: str) -> list[Module]:
     """Parse all Python files below folders of a checkout."""
     modules = []
     for folder in folders:
-        for path in sorted((root / folder).rglob("*.py")):
-            parts = path.relative_to(root).with_suffix("").parts
+        for path in list_files(root, f"{folder}/*.py"):
+            parts = path.with_suffix("").parts
             name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
-            text = path.read_text(encoding="utf-8")
-            modules.append(Module(name, path.relative_to(root), text, ast.parse(text)))
+            text = (root / path).read_text(encoding="utf-8")
+            modules.append(Module(name, path, text, ast.parse(text)))
     return modules
+
+
+def lines_of_page(root: Path) -> int:
+    """Return the number of lines of the page's own scripts and style sheets."""
+    files = list_files(root, *(f"service/{pattern}" for pattern in PAGE))
+    own = [path for path in files if "vendor" not in path.parts]
+    return sum((root / path).read_text(encoding="utf-8").count("\n") for path in own)
 
 
 def imports(module: Module, known: set[str]) -> Iterator[str]:
@@ -214,7 +236,9 @@ def measure(root: Path) -> dict[str, object]:
         if re.search(r"^#+ .*vicreg", path.read_text(encoding="utf-8"), re.M | re.I)
     ]
     figures["files that name the method VICReg"] = [str(path) for path in code + pages]
-    figures["lines of source"] = sum(module.lines for module in source)
+    page = lines_of_page(root)
+    figures["lines of source"] = sum(module.lines for module in source) + page
+    figures["lines of the page among them"] = page
     figures["lines of tests"] = sum(module.lines for module in tests)
     figures["lines of benchmarks"] = sum(m.lines for m in read_modules(root, "benchmarks"))
     return figures
