@@ -1,9 +1,11 @@
-# Developer commands. A stamp file marks a complete setup, so that later `make` calls skip it.
+# `make demo` and `make serve` install what runs DASL, every other target the developers' tools, too. A stamp file
+# marks a complete setup, so that later `make` calls skip it.
 PYTHON ?= $(shell command -v python3.11 || command -v python3.12 || command -v python3.13 || command -v python3)
 VENV := .venv
 BIN := $(VENV)/bin
-STAMP := $(VENV)/.synced
-# The version of uv in the lock: installed once by pip, then kept by `uv pip sync`.
+RUN_STAMP := $(VENV)/.serve
+STAMP := $(VENV)/.dev
+# The version of uv in the locks: installed once by pip, then kept by `uv pip sync`.
 UV_VERSION := $(shell sed -n 's/^uv==\([0-9.]*\).*/\1/p' requirements/dev.lock)
 PYTEST_WORKERS ?= 2
 
@@ -11,19 +13,29 @@ PYTEST_WORKERS ?= 2
 
 setup: $(STAMP)
 
-$(STAMP): requirements/dev.lock pyproject.toml
+# Install the packages of lock $(1), which take about $(2) GB. Bytecode is compiled now: with
+# PYTHONDONTWRITEBYTECODE each process would compile all its imports again (16 s instead of 6 s for PyTorch and Ray).
+define install
 	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(0 if (3, 11) <= v < (3, 14) else "DASL needs Python 3.11 to 3.13; this is %d.%d. Choose another one: make PYTHON=python3.12" % v[:2])'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	test -x $(BIN)/uv || $(BIN)/python -m pip install --quiet --disable-pip-version-check uv==$(UV_VERSION)
-	@echo "Installing PyTorch, Ray and other packages into $(VENV) (about 7 GB, some minutes) ..."
-	@# Compile bytecode now: with PYTHONDONTWRITEBYTECODE each process would compile all its imports again
-	@# (16 s instead of 6 s for PyTorch and Ray).
-	VIRTUAL_ENV=$(VENV) $(BIN)/uv pip sync --quiet --compile-bytecode requirements/dev.lock
+	@echo "Installing PyTorch, Ray and other packages into $(VENV) (about $(2) GB, some minutes) ..."
+	VIRTUAL_ENV=$(VENV) $(BIN)/uv pip sync --quiet --compile-bytecode requirements/$(1).lock
 	VIRTUAL_ENV=$(VENV) $(BIN)/uv pip install --quiet --no-deps --no-build-isolation --editable .
-	$(BIN)/python -m compileall -q dasl_core service workers examples benchmarks tests tools
-	touch $(STAMP)
+	$(BIN)/python -m compileall -q dasl_core service workers examples
+endef
 
-demo: $(STAMP)
+# Where developers' tools are, they stay.
+$(RUN_STAMP): requirements/serve.lock pyproject.toml
+	$(call install,$(if $(wildcard $(STAMP)),dev,serve),7)
+	touch $@
+
+$(STAMP): requirements/dev.lock pyproject.toml
+	$(call install,dev,8)
+	$(BIN)/python -m compileall -q benchmarks tests tools
+	touch $@
+
+demo: $(RUN_STAMP)
 	$(BIN)/python -m examples.demo
 
 # Plugins are named because pytest rewrites the assertions of all packages whose plugins it finds by itself:
@@ -66,7 +78,7 @@ compose-test: $(STAMP)
 	test -z "$(wildcard docker/wheels/torch-*.whl)" || $(BIN)/python -m tests.compose.run --cpu --compose "$(COMPOSE)"
 	$(BIN)/python -m tests.compose.run --compose "$(COMPOSE)"
 
-serve: $(STAMP)
+serve: $(RUN_STAMP)
 	$(BIN)/dasl serve
 
 bench: $(STAMP)
@@ -96,6 +108,8 @@ PART = $(LOCK) --no-annotate --constraint requirements/dev.lock
 
 lock: $(STAMP)
 	$(LOCK) --all-extras pyproject.toml -o requirements/dev.lock
+	echo uv hatchling editables | tr ' ' '\n' | \
+		$(PART) --extra server --extra training --extra formats pyproject.toml - -o requirements/serve.lock
 	$(PART) --extra server --extra oidc pyproject.toml -o requirements/server.lock
 	$(PART) --extra training --extra formats pyproject.toml -o requirements/worker.lock
 	$(PART) --extra training --extra formats pyproject.toml -o requirements/worker-cpu.lock \

@@ -75,10 +75,7 @@ ENVIRONMENTS = (
     Environment(("server", "oidc"), (*_SERVER, "service.login")),
     Environment(("core",), _CORE),
     Environment(("training",), (*_CORE, "workers")),
-    Environment(
-        ("server", "training"),
-        (*_SERVER, *_CORE, "workers"),
-    ),
+    Environment(("server", "training", "formats"), (*_SERVER, *_CORE, "workers"), "serve.lock"),
     Environment(("server", "oidc"), (*_SERVER, "service.login"), "server.lock"),
     Environment(("training", "formats"), (*_CORE, "workers"), "worker.lock"),
     Environment(
