@@ -113,8 +113,8 @@ class Method(nn.Module, ABC):
 
         Args:
             views: one batch of images (B, C, H, W) per view, the same samples in each. Local crops,
-                if the method has them, come last and are smaller. In training, the tensors of
-                `draw` follow, on the CPU.
+                if the method has them, come last and are smaller. A method whose `draw_masks` returns
+                masks takes them as a second argument.
 
         Returns:
             Tensors (V, B, ...) by name, V views of the same B samples; V may differ from name to name.
@@ -126,17 +126,17 @@ class Method(nn.Module, ABC):
             concatenated along dimension 1 before `loss` is called, unless the method `accumulates`.
         """
 
-    def draw(self, image_seeds: Sequence[int]) -> list[Tensor]:
-        """Draw what `forward` takes besides the views in training, such as masks: tensors (B, ...) on the CPU.
+    def draw_masks(self, image_seeds: Sequence[int]) -> Tensor | None:
+        """Draw the masks (B, ...) of a training step, on the CPU; None for a method without masks.
 
-        What they say, such as how many patches are masked, is then known without a wait for the device.
-        `forward` copies with `dasl_core.tensors.to_device` what the network needs.
+        How many patches are masked is then known without a wait for the device. `forward` copies with
+        `dasl_core.tensors.to_device` what the network needs.
 
         Args:
             image_seeds: one seed for each of the B images of this rank's share, so that the result does
                 not depend on the number of ranks.
         """
-        return []
+        return None
 
     @abstractmethod
     def loss(self, outputs: Outputs, step: Step) -> Tensor:

@@ -132,24 +132,25 @@ class IBOT(EMATeacherMethod):
             exported=settings.keep,
         )
 
-    def draw(self, image_seeds: Sequence[int]) -> list[Tensor]:
+    def draw_masks(self, image_seeds: Sequence[int]) -> Tensor:
         """Draw the masks (B, 2, P) of the global views."""
-        return [torch.stack([self._masks(random.Random(seed)) for seed in image_seeds])]
+        return torch.stack([self._image_masks(random.Random(seed)) for seed in image_seeds])
 
-    def _masks(self, source: random.Random) -> Tensor:
+    def _image_masks(self, source: random.Random) -> Tensor:
         masks = torch.zeros(GLOBAL_VIEWS, *self.grid, dtype=torch.bool)
         for mask in masks:
             if source.random() < self.mask_probability:
                 mask.copy_(block_mask(*self.grid, source.uniform(*self.mask_ratio), source))
         return masks.flatten(1)
 
-    def forward(self, views: Sequence[Tensor]) -> Outputs:
+    def forward(self, views: Sequence[Tensor], masks: Tensor | None = None) -> Outputs:
         """Compute the bottlenecks of student and teacher; `loss` multiplies them with the last layers.
 
         Where patches are masked is read on the CPU, so that no step waits for the device to count them.
 
         Args:
-            views: of the batch; in training followed by the masks of `draw`, on the CPU.
+            views: of the batch, the global ones first.
+            masks: (B, 2, P) of `draw_masks`, on the CPU; None: no patch is masked.
 
         Returns:
             ``embeddings``: the student's for the class tokens of the global views, (2, B, h);
@@ -159,9 +160,7 @@ class IBOT(EMATeacherMethod):
             ``patch_weights`` (2, B, M) on the CPU, their weights in the image's mean; 0 if an image has
             fewer.
         """
-        crops = [view for view in views if view.dtype != torch.bool]
-        masks = views[-1] if len(crops) < len(views) else None
-        whole = torch.cat(crops[:GLOBAL_VIEWS])
+        whole = torch.cat(list(views[:GLOBAL_VIEWS]))
         hidden = None if masks is None else masks.transpose(0, 1).flatten(0, 1)  # (2B, P)
         class_tokens, patches = vit_tokens(
             self.backbone,
@@ -171,7 +170,7 @@ class IBOT(EMATeacherMethod):
         )
         local = [
             vit_tokens(self.backbone, torch.cat(list(same)))[0]
-            for _, same in groupby(crops[GLOBAL_VIEWS:], key=lambda view: view.shape[2:])
+            for _, same in groupby(views[GLOBAL_VIEWS:], key=lambda view: view.shape[2:])
         ]
         student = self.embedding_head(torch.cat([class_tokens, *local]))
         with torch.no_grad():
@@ -200,7 +199,7 @@ class IBOT(EMATeacherMethod):
             outputs["teacher_patches"] = _embed_patches(
                 self.teacher_heads.patch_head, teacher_patches, at, most
             )
-        samples = len(crops[0])
+        samples = len(views[0])
         return {name: value.unflatten(0, (-1, samples)) for name, value in outputs.items()}
 
     @property

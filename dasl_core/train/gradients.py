@@ -27,6 +27,8 @@ from dasl_core.train.timing import Activity
 
 Terms = dict[str, Tensor]
 LossFunction = Callable[[Outputs, Step], Terms]
+Inputs = tuple[Sequence[Tensor]] | tuple[Sequence[Tensor], Tensor]
+"""Arguments of a method's `forward`: views, and masks if it has any."""
 
 
 class GradientComputer:
@@ -58,32 +60,39 @@ class GradientComputer:
         self.micro_batches, self.is_mean = micro_batches, is_mean
         self.autocast, self.scale, self.span = autocast, scale, span
 
-    def backward(self, views: Sequence[Tensor], step: Step) -> tuple[Terms, Outputs]:
+    def backward(
+        self, views: Sequence[Tensor], step: Step, masks: Tensor | None = None
+    ) -> tuple[Terms, Outputs]:
         """Add the gradients of this rank's share `views`, averaged over ranks by DDP.
+
+        Args:
+            views: (B, C, H, W) each.
+            masks: (B, ...) of the method's `draw_masks`.
 
         Returns:
             The loss terms and the outputs (V, B, ...) of the whole share, without their graph.
         """
         if self.micro_batches == 1:
-            return self._at_once(views, step)
-        return self._accumulated(views, step) if self.is_mean else self._cached(views, step)
+            return self._at_once((views,) if masks is None else (views, masks), step)
+        micro_batches = self._cut(views, masks)
+        return (self._accumulated if self.is_mean else self._cached)(micro_batches, step)
 
-    def _at_once(self, views: Sequence[Tensor], step: Step) -> tuple[Terms, Outputs]:
+    def _at_once(self, inputs: Inputs, step: Step) -> tuple[Terms, Outputs]:
         with self.span("forward"):
             with self.autocast():
-                outputs: Outputs = self.model(views)
+                outputs: Outputs = self.model(*inputs)
             terms = self.criterion(outputs, step)
         with self.span("backward"):
             torch.autograd.backward(self.scale(total(terms)))
         return detached(terms), detached(outputs)
 
-    def _accumulated(self, views: Sequence[Tensor], step: Step) -> tuple[Terms, Outputs]:
+    def _accumulated(self, micro_batches: Sequence[Inputs], step: Step) -> tuple[Terms, Outputs]:
         results: list[tuple[Terms, Outputs]] = []
-        for number, micro_batch in enumerate(self._cut(views)):
+        for number, micro_batch in enumerate(micro_batches):
             with self._reduced_if(number == self.micro_batches - 1):
                 with self.span("forward"):
                     with self.autocast():
-                        outputs: Outputs = self.model(micro_batch)
+                        outputs: Outputs = self.model(*micro_batch)
                     terms = self.criterion(outputs, step.micro_batch(number, self.micro_batches))
                 with self.span("backward"):
                     torch.autograd.backward(self.scale(total(terms) / self.micro_batches))
@@ -94,14 +103,14 @@ class GradientComputer:
         }
         return mean, _joined([outputs for _, outputs in results])
 
-    def _cached(self, views: Sequence[Tensor], step: Step) -> tuple[Terms, Outputs]:
-        device = views[0].device
-        micro_batches, states, outputs = self._cut(views), [], []
+    def _cached(self, micro_batches: Sequence[Inputs], step: Step) -> tuple[Terms, Outputs]:
+        device = micro_batches[0][0][0].device
+        states, outputs = [], []
         with self.span("forward"):
             with torch.no_grad(), untracked_statistics(self.method), self.autocast():
                 for micro_batch in micro_batches:
                     states.append(random_state(device))
-                    outputs.append(self.method(micro_batch))
+                    outputs.append(self.method(*micro_batch))
             cache = {
                 name: value.requires_grad_() if value.is_floating_point() else value
                 for name, value in _joined(outputs).items()
@@ -123,7 +132,7 @@ class GradientComputer:
             last = number == self.micro_batches - 1
             with self._reduced_if(last):
                 with self.span("forward"), self.autocast():
-                    again: Outputs = self.model(micro_batch)
+                    again: Outputs = self.model(*micro_batch)
                 tensors, slopes = [], []
                 for name, value in again.items():
                     slope = of_outputs.get(name)
@@ -141,9 +150,12 @@ class GradientComputer:
                     torch.autograd.backward(tensors, slopes)
         return detached(terms), detached(cache)
 
-    def _cut(self, views: Sequence[Tensor]) -> list[list[Tensor]]:
-        chunks = (view.chunk(self.micro_batches) for view in views)
-        return [list(micro_batch) for micro_batch in zip(*chunks, strict=True)]
+    def _cut(self, views: Sequence[Tensor], masks: Tensor | None) -> list[Inputs]:
+        chunks = [view.chunk(self.micro_batches) for view in views]
+        cut_views = [list(micro_batch) for micro_batch in zip(*chunks, strict=True)]
+        if masks is None:
+            return [(micro_batch,) for micro_batch in cut_views]
+        return list(zip(cut_views, masks.chunk(self.micro_batches), strict=True))
 
     def _reduced_if(self, last: bool) -> AbstractContextManager[None]:
         """DDP averages over ranks once, with the last micro-batch."""

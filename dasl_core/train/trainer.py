@@ -139,9 +139,9 @@ class Trainer:
         )
         lr = set_schedules(self.updater.optimizer, index, steps_per_epoch, self.settings)
         views = self.prefetcher.views(batch, index)
-        drawn = self.method.draw(self._image_seeds(len(batch.canvases), index))
+        masks = self.method.draw_masks(self._image_seeds(len(batch.canvases), index))
         self.updater.snapshot_buffers()
-        terms, outputs = self.gradients.backward([*views, *drawn], step)
+        terms, outputs = self.gradients.backward(views, step, masks)
         # Before the unscaling, which looks for overflow: frozen weights have no gradient to check.
         self.method.before_update(step)
         self.updater.unscale()

@@ -141,12 +141,12 @@ def test_loss_is_that_of_the_authors_code_on_whole_views(dinov2: bool) -> None:
     authors: dict[str, Any] = {"center_momentum": None, "koleo": 0.1, "shared": False}
     changes = authors if dinov2 else {}
     ibot, views = method(**changes), crops(local=0)
-    (masks,) = ibot.draw(range(SAMPLES))
+    masks = ibot.draw_masks(range(SAMPLES))
     assert 0 < masks.sum() < masks.numel()
     if not dinov2:
         ibot.centers.normal_()
     before = None if dinov2 else ibot.centers.clone()
-    loss = ibot.loss(ibot([*views, masks]), step())
+    loss = ibot.loss(ibot(views, masks), step())
 
     heads, teachers = ibot.heads, ibot.teacher_heads
     student, teacher, class_tokens = [], [], []
@@ -212,7 +212,7 @@ def test_masked_patches_of_an_image_are_cut_at_the_largest_share() -> None:
     masks = torch.zeros(SAMPLES, 2, 16, dtype=torch.bool)
     masks[0, 0, [2, 5, 7, 9]] = True
     masks[1, 1, 4] = True
-    weights = ibot([*crops(), masks])["patch_weights"]
+    weights = ibot(crops(), masks)["patch_weights"]
     expected = torch.zeros(2, SAMPLES, 3, dtype=torch.float64)
     expected[0, 0], expected[1, 1, 0] = 0.25, 1.0
     assert torch.equal(weights, expected)
@@ -220,7 +220,7 @@ def test_masked_patches_of_an_image_are_cut_at_the_largest_share() -> None:
 
 def test_class_loss_is_dinos_on_all_crops() -> None:
     ibot = method(mask_probability=0.0)
-    outputs = ibot([*crops(), *ibot.draw(range(SAMPLES))])
+    outputs = ibot(crops(), ibot.draw_masks(range(SAMPLES)))
     assert not outputs["patch_weights"].any()
     theirs = DINOLoss(K, teacher_temp=0.05, student_temp=0.1).double()
     student, teacher = (
@@ -234,9 +234,9 @@ def test_class_loss_is_dinos_on_all_crops() -> None:
 
 def test_local_crops_go_through_the_student_only() -> None:
     ibot, views = method(), crops()
-    drawn = ibot.draw(range(SAMPLES))
+    masks = ibot.draw_masks(range(SAMPLES))
     other_views = [*views[:2], *(torch.zeros_like(view) for view in views[2:])]
-    one, two = (ibot([*each, *drawn]) for each in (views, other_views))
+    one, two = (ibot(each, masks) for each in (views, other_views))
     assert {name for name in one if not torch.equal(one[name], two[name])} == {"student"}
 
 
@@ -262,7 +262,7 @@ def test_block_mask_reaches_its_share_with_blocks() -> None:
 
 def test_masks_do_not_depend_on_the_number_of_ranks() -> None:
     ibot = method()
-    (whole,), (share,) = ibot.draw(range(8)), ibot.draw(range(4, 8))
+    whole, share = ibot.draw_masks(range(8)), ibot.draw_masks(range(4, 8))
     assert torch.equal(whole[4:], share)
     assert not torch.equal(whole[:4], share)
 

@@ -91,9 +91,9 @@ def observe(spec: ResolvedJobSpec) -> dict[str, Any]:
         Step(index, PER_EPOCH * EPOCHS, PER_EPOCH, torch.arange(SAMPLES), LABELS)
         for index in range(PER_EPOCH * EPOCHS)
     ]
-    drawn = method.draw(range(SAMPLES))
+    masks = method.draw_masks(range(SAMPLES))
     with torch.no_grad():
-        seen["outputs"] = method([*images, *drawn])
+        seen["outputs"] = method(images) if masks is None else method(images, masks)
     history: History = []
     for step in steps:
         given = {
