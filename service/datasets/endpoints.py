@@ -11,10 +11,11 @@ from service.api.auth import Reader, Submitter
 from service.api.pagination import After, Limit, Page, page, position
 from service.api.problems import FULL
 from service.api.transaction import InTransaction, ReadSession, Route, WithContext, WriteSession
-from service.datasets import repository, service
+from service.datasets import service
 from service.datasets.schemas import DatasetRequest, DatasetView
 from service.datasets.uploads import service as uploads
 from service.db.models import Dataset
+from service.db.rows import newest, owned
 
 router = APIRouter(prefix="/v1/datasets", tags=["datasets"], route_class=Route)
 
@@ -88,7 +89,10 @@ def list_datasets(
     limit: Limit = 50,
 ) -> Page[DatasetView]:
     """List data sets, newest first."""
-    rows = repository.newest(session, caller.tenant, name=name, after=after, limit=limit)
+    query = owned(Dataset, caller.tenant)
+    rows = newest(
+        session, query if name is None else query.where(Dataset.name == name), after, limit
+    )
     return page(rows, limit, DatasetView.model_validate, lambda row: row.id)
 
 

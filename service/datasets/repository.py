@@ -25,15 +25,6 @@ _FIND = select(Dataset).where(
 _FIND_AND_LOCK = _FIND.with_for_update(read=True)
 
 
-def get(session: Session, tenant: str, dataset_id: str) -> Dataset | None:
-    """Return a tenant's data set by its id."""
-    return session.scalars(
-        select(Dataset).where(
-            Dataset.id == dataset_id, Dataset.tenant == tenant, Dataset.deleted_at.is_(None)
-        )
-    ).one_or_none()
-
-
 def by_id(session: Session, dataset_id: str) -> Dataset:
     """Return an existing data set of any tenant, deleted or not."""
     return session.get_one(Dataset, dataset_id)
@@ -69,22 +60,6 @@ def lock(session: Session, dataset_id: str) -> Dataset | None:
     """Lock a data set's row until the transaction ends, and refresh it; `None` if it is deleted."""
     row = session.get(Dataset, dataset_id, with_for_update=True, populate_existing=True)
     return row if row is not None and row.deleted_at is None else None
-
-
-def newest(
-    session: Session, tenant: str, *, name: str | None, after: str | None, limit: int
-) -> Sequence[Dataset]:
-    """Return a tenant's data sets, newest first; up to one more than `limit`."""
-    query = (
-        select(Dataset)
-        .where(Dataset.tenant == tenant, Dataset.deleted_at.is_(None))
-        .order_by(Dataset.id.desc())
-    )
-    if name is not None:
-        query = query.where(Dataset.name == name)
-    if after is not None:
-        query = query.where(Dataset.id < after)
-    return session.scalars(query.limit(limit + 1)).all()
 
 
 def unfinished_jobs(session: Session, dataset_id: str, limit: int = 5) -> Sequence[str]:

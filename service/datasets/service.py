@@ -17,6 +17,7 @@ from dasl_core.spec.source import (
     remote_scheme,
 )
 from service import ids
+from service.api import references
 from service.api.auth import Caller
 from service.api.problems import Problem, field_problem, not_found
 from service.datasets import repository
@@ -24,6 +25,7 @@ from service.datasets.ingests import repository as ingests
 from service.datasets.schemas import DatasetRequest
 from service.db.locks import lock_tenant
 from service.db.models import Dataset
+from service.db.rows import owned
 from service.settings import Settings
 from service.states import DatasetState
 
@@ -146,10 +148,7 @@ def get(session: Session, tenant: str, dataset_id: str) -> Dataset:
     Raises:
         Problem: 404.
     """
-    dataset = repository.get(session, tenant, dataset_id) if ids.is_id("ds", dataset_id) else None
-    if dataset is None:
-        raise not_found("data set", dataset_id)
-    return dataset
+    return references.get(session, owned(Dataset, tenant), "ds", dataset_id, "data set")
 
 
 def delete(session: Session, dataset: Dataset) -> None:

@@ -19,7 +19,8 @@ from service.api.transaction import (
     WriteSession,
 )
 from service.db.models import Experiment
-from service.experiments import references, repository, service, submission
+from service.db.rows import newest, owned
+from service.experiments import repository, service, submission
 from service.experiments.curves import curves_of
 from service.experiments.schemas import (
     Curves,
@@ -116,7 +117,7 @@ def list_experiments(
     limit: Limit = 50,
 ) -> Page[ExperimentSummary]:
     """List experiments, newest first."""
-    rows = repository.newest(session, caller.tenant, after, limit)
+    rows = newest(session, owned(Experiment, caller.tenant), after, limit)
     views = service.summaries(session, rows[:limit])
     return page(rows, limit, lambda row: views[row.id], lambda row: row.id)
 
@@ -128,7 +129,7 @@ def show_experiment(experiment_id: str, caller: Reader, session: ReadSession) ->
     By its id; or by a name that it alone has, the beginning of its id, or `last`, the caller's newest. All other paths
     take ids only.
     """
-    return service.view_of(session, references.find(session, caller, experiment_id))
+    return service.view_of(session, service.find(session, caller, experiment_id))
 
 
 @router.post("/{experiment_id}/cancel", status_code=202)

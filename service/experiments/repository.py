@@ -24,55 +24,6 @@ class Measured:
     metrics: dict[str, Any]
 
 
-def add(session: Session, experiment: Experiment) -> None:
-    """Store a new experiment."""
-    session.add(experiment)
-    session.flush()
-
-
-def get(
-    session: Session, tenant: str, experiment_id: str, *, lock: bool = False
-) -> Experiment | None:
-    """Return a tenant's experiment.
-
-    Args:
-        lock: until the transaction ends.
-    """
-    query = select(Experiment).where(Experiment.tenant == tenant, Experiment.id == experiment_id)
-    return session.scalars(query.with_for_update() if lock else query).one_or_none()
-
-
-def named(session: Session, tenant: str, name: str, limit: int) -> Sequence[Experiment]:
-    """Return up to `limit` experiments of a tenant with this very name, newest first."""
-    query = select(Experiment).where(Experiment.tenant == tenant, Experiment.name == name)
-    return session.scalars(query.order_by(Experiment.id.desc()).limit(limit)).all()
-
-
-def between(
-    session: Session, tenant: str, first: str, last: str, limit: int
-) -> Sequence[Experiment]:
-    """Return up to `limit` experiments of a tenant with ids in this range, ends included, newest first."""
-    query = select(Experiment).where(
-        Experiment.tenant == tenant, Experiment.id.between(first, last)
-    )
-    return session.scalars(query.order_by(Experiment.id.desc()).limit(limit)).all()
-
-
-def newest_of_account(session: Session, tenant: str, account: str) -> Sequence[Experiment]:
-    """Return the newest experiment with jobs of a user, or of a token without one; none if there is none."""
-    own = select(Job.id).where(Job.experiment_id == Experiment.id, Job.account_id == account)
-    query = select(Experiment).where(Experiment.tenant == tenant, own.exists())
-    return session.scalars(query.order_by(Experiment.id.desc()).limit(1)).all()
-
-
-def newest(session: Session, tenant: str, after: str | None, limit: int) -> Sequence[Experiment]:
-    """Return a tenant's experiments, newest first; one more than `limit`."""
-    query = select(Experiment).where(Experiment.tenant == tenant).order_by(Experiment.id.desc())
-    if after is not None:
-        query = query.where(Experiment.id < after)
-    return session.scalars(query.limit(limit + 1)).all()
-
-
 def jobs(session: Session, experiment_id: str) -> Sequence[Job]:
     """Return the jobs of an experiment in the order of their submission, without deleted ones."""
     query = select(Job).where(Job.experiment_id == experiment_id, Job.deleted_at.is_(None))

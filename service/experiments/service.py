@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from service import ids, lifecycle
-from service.api.problems import Problem, not_found
+from service import lifecycle
+from service.api import references
+from service.api.auth import Caller
+from service.api.problems import Problem
 from service.db.models import Experiment, Job
+from service.db.rows import owned
 from service.experiments import repository
 from service.experiments.results import results_of
 from service.experiments.schemas import (
@@ -33,12 +37,29 @@ def get(session: Session, tenant: str, experiment_id: str, *, lock: bool = False
     Raises:
         Problem: 404.
     """
-    found = None
-    if ids.is_id("exp", experiment_id):
-        found = repository.get(session, tenant, experiment_id, lock=lock)
-    if found is None:
-        raise not_found("experiment", experiment_id)
-    return found
+    query = owned(Experiment, tenant)
+    return references.get(session, query, "exp", experiment_id, "experiment", lock=lock)
+
+
+def find(session: Session, caller: Caller, reference: str) -> Experiment:
+    """Return the experiment that a reference fits.
+
+    Args:
+        reference: as of `service.api.references.resolve`; `last` is the newest experiment with jobs that the
+            caller's user or token has submitted.
+
+    Raises:
+        Problem: 404; 409, it fits several experiments, which the answer lists.
+    """
+    own_jobs = select(Job.id).where(
+        Job.experiment_id == Experiment.id, Job.account_id == caller.account_id
+    )
+    query = owned(Experiment, caller.tenant)
+    found = references.resolve(session, query, "exp", reference, own_jobs.exists())
+    experiments: list[Experiment] = [row[0] for row in found]
+    candidates = [(each.id, each.name, f"{each.created_at:%Y-%m-%d %H:%M}") for each in experiments]
+    references.check_fits_one("experiment", reference, candidates)
+    return experiments[0]
 
 
 def summaries(session: Session, rows: Sequence[Experiment]) -> dict[str, ExperimentSummary]:

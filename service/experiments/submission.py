@@ -14,7 +14,7 @@ from service import ids
 from service.api.auth import Caller
 from service.api.problems import Problem, spec_problem
 from service.db.models import Experiment
-from service.experiments import repository
+from service.db.rows import one, owned
 from service.experiments.schemas import (
     ExperimentEstimate,
     ExperimentRequest,
@@ -101,7 +101,9 @@ def submit(
         key,
         {"experiment": request.model_dump(mode="json", exclude_unset=True)},
         "experiment",
-        lambda experiment_id: repository.get(session, caller.tenant, experiment_id) is not None,
+        lambda experiment_id: (
+            one(session, owned(Experiment, caller.tenant), experiment_id) is not None
+        ),
     )
     queue_limit = submission.lock_queue(session, caller)
     if (replay := keyed.replay(session)) is not None:
@@ -130,7 +132,8 @@ def submit(
         token_id=caller.token_id,
         created_at=datetime.now(UTC),
     )
-    repository.add(session, experiment)
+    session.add(experiment)
+    session.flush()
     # Seed by seed, so that all variants have been trained with the first one before the next begins.
     for seed in seeds:
         for each in variants:

@@ -18,7 +18,7 @@ from service.api.job_ids import JobId
 from service.api.pagination import After, Limit, Page
 from service.api.problems import field_problem
 from service.api.transaction import ReadSession, Route, WithContext, WriteSession
-from service.jobs import clones, references, repository, service, submission
+from service.jobs import clones, repository, service, submission
 from service.jobs.checked_specs import CloneToSubmit, SpecToSubmit, SpecToValidate
 from service.jobs.dependencies import OwnJob, OwnJobToChange
 from service.jobs.listing import service as listing
@@ -163,7 +163,7 @@ def show_job(job_id: str, caller: Reader, session: ReadSession) -> JobView:
 
     All other paths take ids only: what they change must not depend on jobs that others submit meanwhile.
     """
-    return references.view(session, caller, job_id)
+    return service.find(session, caller, job_id)
 
 
 @router.patch("/{job_id}")

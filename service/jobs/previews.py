@@ -15,6 +15,7 @@ from service.api.problems import not_found, spec_problem
 from service.datasets import service as datasets
 from service.db.locks import lock_tenant
 from service.db.models import Preview
+from service.db.rows import one
 from service.jobs import idempotency, submission
 from service.jobs.path_checks import PathChecks
 from service.previews.schemas import PreviewRequest, PreviewView
@@ -69,7 +70,7 @@ def submit(
         # Without the version, which the data set names: other releases do not know it.
         {"preview": spec.dataset} | request.model_dump(mode="json", exclude={"version"}),
         "preview",
-        lambda preview_id: previews.get(session, caller.tenant, preview_id) is not None,
+        lambda preview_id: one(session, previews.owned(caller.tenant), preview_id) is not None,
     )
     if (replay := keyed.replay(session)) is not None:
         return replay, True

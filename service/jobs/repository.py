@@ -75,7 +75,8 @@ def speeds(session: Session, tenant: str, method: str, limit: int) -> list[Speed
     return [Speed(*row) for row in rows]
 
 
-def _with_dataset(tenant: str) -> Select[Job, str]:
+def with_dataset(tenant: str) -> Select[Job, str]:
+    """Select a tenant's jobs, each with the name of its data set."""
     return (
         select(Job, Dataset.name)
         .options(undefer(Job.submitted_by))
@@ -87,28 +88,8 @@ def _with_dataset(tenant: str) -> Select[Job, str]:
 def get(session: Session, tenant: str, job_id: str) -> Row[Job, str] | None:
     """Return a tenant's job and the name of its data set."""
     return session.execute(
-        _with_dataset(tenant).where(Job.id == job_id).execution_options(populate_existing=True)
+        with_dataset(tenant).where(Job.id == job_id).execution_options(populate_existing=True)
     ).one_or_none()
-
-
-def named(session: Session, tenant: str, name: str, limit: int) -> Sequence[Row[Job, str]]:
-    """Return up to `limit` jobs of a tenant with this very name, newest first."""
-    query = _with_dataset(tenant).where(Job.name == name)
-    return session.execute(query.order_by(Job.id.desc()).limit(limit)).all()
-
-
-def between(
-    session: Session, tenant: str, first: str, last: str, limit: int
-) -> Sequence[Row[Job, str]]:
-    """Return up to `limit` jobs of a tenant with ids in this range, ends included, newest first."""
-    query = _with_dataset(tenant).where(Job.id.between(first, last))
-    return session.execute(query.order_by(Job.id.desc()).limit(limit)).all()
-
-
-def newest_of_account(session: Session, tenant: str, account: str) -> Sequence[Row[Job, str]]:
-    """Return the newest job of a user, or of a token without one; none if there is none."""
-    query = _with_dataset(tenant).where(Job.account_id == account)
-    return session.execute(query.order_by(Job.id.desc()).limit(1)).all()
 
 
 def submitted_by(session: Session, job_id: str) -> str | None:
@@ -152,7 +133,7 @@ def newest(
         if len(queries) > 1
         else queries[0]
     )
-    query = _with_dataset(tenant).where(Job.id.in_(ids)).order_by(Job.id.desc())
+    query = with_dataset(tenant).where(Job.id.in_(ids)).order_by(Job.id.desc())
     return session.execute(query.limit(limit + 1)).all()
 
 

@@ -9,6 +9,8 @@ from sqlalchemy.orm import Session
 
 from dasl_core.spec.versions import UnreadableSpec
 from service import ids, lifecycle
+from service.api import references
+from service.api.auth import Caller
 from service.api.problems import Problem, field_problem, not_found, spec_problem
 from service.db.locks import lock_job
 from service.db.models import Job
@@ -37,6 +39,23 @@ def view(session: Session, tenant: str, job_id: str) -> JobView:
         Problem: 404.
     """
     return JobView.of(*_find(session, tenant, job_id))
+
+
+def find(session: Session, caller: Caller, reference: str) -> JobView:
+    """Return the API's view of the job that a reference fits.
+
+    Args:
+        reference: as of `service.api.references.resolve`; `last` is the newest job that the caller's user or token
+            has submitted.
+
+    Raises:
+        Problem: 404; 409, it fits several jobs, which the answer lists.
+    """
+    query, is_own = repository.with_dataset(caller.tenant), Job.account_id == caller.account_id
+    rows = references.resolve(session, query, "job", reference, is_own)
+    candidates = [(row[0].id, row[0].name, row[0].status) for row in rows]
+    references.check_fits_one("job", reference, candidates)
+    return JobView.of(rows[0][0], rows[0][1])
 
 
 def patch(session: Session, job: Job, changes: JobPatch, limit: ClusterLimit) -> JobView:

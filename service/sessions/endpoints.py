@@ -8,9 +8,9 @@ from service.api import audit_log, web_session
 from service.api.auth import Reader, SessionCaller, unauthenticated
 from service.api.problems import Problem
 from service.api.transaction import ReadSession, Route, WithContext, WriteSession
+from service.db.models import Token
 from service.sessions import repository, service
 from service.sessions.schemas import NewLoginCode, SessionRequest, SessionView
-from service.tokens import repository as tokens
 
 router = APIRouter(prefix="/v1/session", tags=["session"], route_class=Route)
 
@@ -38,7 +38,7 @@ def show_session(request: Request, caller: SessionCaller, session: ReadSession) 
     """Show the token of the session, and its CSRF token."""
     assert caller.session_hash is not None
     row = repository.get(session, caller.session_hash)
-    token = tokens.get(session, caller.token_tenant, caller.token_id)
+    token = session.get(Token, caller.token_id)
     if row is None or token is None:
         raise unauthenticated("The session has ended. Log in again")
     return service.view(token, row, request.cookies[web_session.COOKIE])

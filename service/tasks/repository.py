@@ -26,6 +26,7 @@ from service.db.models import (
     Task,
     Token,
 )
+from service.db.rows import newest
 from service.ids import Prefix
 from service.outbox import repository as outbox
 from service.runs import repository as runs
@@ -67,12 +68,9 @@ class Tasks(Generic[T]):
         session.add(task)
         session.flush()
 
-    def get(self, session: Session, tenant: str, task_id: str) -> T | None:
-        """Return a tenant's task."""
-        query = select(self.row).where(
-            self.row.id == task_id, self.row.tenant == tenant, *self.not_deleted()
-        )
-        return session.scalars(query).one_or_none()
+    def owned(self, tenant: str) -> Select[T]:
+        """Select a tenant's tasks."""
+        return select(self.row).where(self.row.tenant == tenant, *self.not_deleted())
 
     def get_any(self, session: Session, task_id: str) -> T | None:
         """Return a task of any tenant."""
@@ -93,9 +91,7 @@ class Tasks(Generic[T]):
         limit: int,
     ) -> Sequence[T]:
         query = select(self.row).where(*conditions, *self.not_deleted())
-        if after is not None:
-            query = query.where(self.row.id < after)
-        return session.scalars(query.order_by(self.row.id.desc()).limit(limit + 1)).all()
+        return newest(session, query, after, limit)
 
     def lock(self, session: Session, task_id: str) -> T | None:
         """Lock a task's row until the transaction ends, and refresh it; `None` if it is deleted."""

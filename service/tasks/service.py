@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 from sqlalchemy.orm import Session
 
-from service import ids
+from service.api import references
 from service.api.auth import Caller
 from service.api.problems import Problem, not_found
 from service.db.models import Task
@@ -25,10 +25,7 @@ def get(session: Session, tasks: Tasks[T], tenant: str, task_id: str) -> T:
     Raises:
         Problem: 404.
     """
-    task = tasks.get(session, tenant, task_id) if ids.is_id(tasks.prefix, task_id) else None
-    if task is None:
-        raise not_found(tasks.noun, task_id)
-    return task
+    return references.get(session, tasks.owned(tenant), tasks.prefix, task_id, tasks.noun)
 
 
 def check_pending(session: Session, tasks: Tasks[Any], caller: Caller) -> None:

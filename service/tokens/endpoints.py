@@ -9,7 +9,9 @@ from fastapi import APIRouter, Response
 from service.api.auth import Admin, Reader
 from service.api.pagination import After, Limit, Page, page, position
 from service.api.transaction import ReadSession, Route, WriteSession
-from service.tokens import repository, service
+from service.db.models import Token
+from service.db.rows import newest, owned
+from service.tokens import service
 from service.tokens.schemas import NewToken, TokenChanges, TokenRequest, TokenView
 
 router = APIRouter(prefix="/v1/tokens", tags=["tokens"], route_class=Route)
@@ -30,14 +32,14 @@ def list_tokens(
     limit: Limit = 50,
 ) -> Page[TokenView]:
     """List tokens, newest first, revoked ones included."""
-    rows = repository.newest(session, caller.tenant, after, limit)
+    rows = newest(session, owned(Token, caller.tenant), after, limit)
     return page(rows, limit, TokenView.model_validate, lambda row: row.id)
 
 
 @router.get("/current")
 def show_current_token(caller: Reader, session: ReadSession) -> TokenView:
     """Show the token of this request."""
-    return TokenView.model_validate(repository.get(session, caller.token_tenant, caller.token_id))
+    return TokenView.model_validate(session.get_one(Token, caller.token_id))
 
 
 @router.patch("/{token_id}")

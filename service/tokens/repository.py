@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from datetime import datetime
 
 from sqlalchemy import delete, exists, func, select
@@ -10,27 +9,6 @@ from sqlalchemy.orm import Session
 
 from service.db.models import Job, Token, User
 from service.states import TERMINAL, JobStatus
-
-
-def add(session: Session, token: Token) -> None:
-    """Store a new token."""
-    session.add(token)
-    session.flush()
-
-
-def get(session: Session, tenant: str, token_id: str) -> Token | None:
-    """A tenant's token."""
-    return session.scalars(
-        select(Token).where(Token.id == token_id, Token.tenant == tenant)
-    ).one_or_none()
-
-
-def newest(session: Session, tenant: str, after: str | None, limit: int) -> Sequence[Token]:
-    """A tenant's tokens, newest first, revoked ones included; one more than `limit`."""
-    query = select(Token).where(Token.tenant == tenant).order_by(Token.id.desc())
-    if after is not None:
-        query = query.where(Token.id < after)
-    return session.scalars(query.limit(limit + 1)).all()
 
 
 def lock_queue_limit(session: Session, token_id: str, user_id: str | None) -> int | None:

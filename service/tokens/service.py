@@ -8,9 +8,11 @@ from datetime import UTC, datetime
 from sqlalchemy.orm import Session
 
 from service import credentials, ids
+from service.api import references
 from service.api.auth import Caller
-from service.api.problems import Problem, field_problem, not_found
+from service.api.problems import Problem, field_problem
 from service.db.models import Token
+from service.db.rows import owned
 from service.tenants import service as tenants
 from service.tokens import repository
 from service.tokens.schemas import DefaultQuotas, Expiry, Quotas, TokenChanges, TokenRequest
@@ -82,7 +84,8 @@ def create(
         **{quota: getattr(quotas, quota) for quota in Quotas.model_fields},
         created_at=datetime.now(UTC),
     )
-    repository.add(session, token)
+    session.add(token)
+    session.flush()
     return token, text
 
 
@@ -160,9 +163,6 @@ def _check_owner(session: Session, caller: Caller, token: Token) -> None:
 
 
 def _find(session: Session, caller: Caller, token_id: str) -> Token:
-    tenant = caller.tenant
-    token = repository.get(session, tenant, token_id) if ids.is_id("tok", token_id) else None
-    if token is None:
-        other = " (another one: DASL_TENANT)" if caller.may("operator") else ""
-        raise not_found("token", token_id, f" of tenant {tenant}{other}")
-    return token
+    other = " (another one: DASL_TENANT)" if caller.may("operator") else ""
+    where = f" of tenant {caller.tenant}{other}"
+    return references.get(session, owned(Token, caller.tenant), "tok", token_id, "token", where)

@@ -9,7 +9,9 @@ from fastapi import APIRouter, Response
 from service.api.auth import Admin
 from service.api.pagination import After, Limit, Page, page, position
 from service.api.transaction import ReadSession, Route, WriteSession
-from service.users import repository, service
+from service.db.models import User
+from service.db.rows import newest, owned
+from service.users import service
 from service.users.schemas import UserChanges, UserRequest, UserView
 
 router = APIRouter(prefix="/v1/users", tags=["users"], route_class=Route)
@@ -33,7 +35,7 @@ def list_users(
     limit: Limit = 50,
 ) -> Page[UserView]:
     """List users, newest first, disabled ones included."""
-    rows = repository.newest(session, caller.tenant, after, limit)
+    rows = newest(session, owned(User, caller.tenant), after, limit)
     return page(rows, limit, UserView.model_validate, lambda row: row.id)
 
 

@@ -7,11 +7,13 @@ from datetime import UTC, datetime
 from sqlalchemy.orm import Session
 
 from service import ids
+from service.api import references
 from service.api.auth import Caller
 from service.api.problems import Problem, field_problem, not_found
 from service.credentials import Scope
 from service.db.locks import lock_tenant
 from service.db.models import User
+from service.db.rows import owned
 from service.users import repository
 from service.users.schemas import UserChanges, UserRequest
 
@@ -43,12 +45,7 @@ def get(session: Session, tenant: str, user_id: str, *, lock: bool = False) -> U
     Raises:
         Problem: 404.
     """
-    user = None
-    if ids.is_id("usr", user_id):
-        user = repository.get(session, tenant, user_id, lock=lock)
-    if user is None:
-        raise not_found("user", user_id)
-    return user
+    return references.get(session, owned(User, tenant), "usr", user_id, "user", lock=lock)
 
 
 def change(session: Session, caller: Caller, user_id: str, changes: UserChanges) -> User:

@@ -6,12 +6,15 @@ from functools import partial
 from typing import Annotated
 
 from fastapi import APIRouter, Response
+from sqlalchemy import select
 
 from service.api.auth import Admin
 from service.api.pagination import After, Limit, Page, page, position
 from service.api.transaction import ReadSession, Route, WithContext, WriteSession
+from service.db.models import Webhook, WebhookDelivery
+from service.db.rows import newest, owned
 from service.states import DeliveryState
-from service.webhooks import repository, service
+from service.webhooks import service
 from service.webhooks.schemas import (
     DeliveryView,
     NewSecret,
@@ -46,7 +49,7 @@ def list_webhooks(
     limit: Limit = 50,
 ) -> Page[WebhookView]:
     """List webhooks, newest first, without their secrets."""
-    rows = repository.newest(session, caller.tenant, after, limit)
+    rows = newest(session, owned(Webhook, caller.tenant), after, limit)
     return page(rows, limit, WebhookView.model_validate, lambda row: row.id)
 
 
@@ -104,7 +107,10 @@ def list_deliveries(
 ) -> Page[DeliveryView]:
     """List the messages of a webhook, newest first, with the last attempt of each."""
     webhook = service.get(session, caller.tenant, webhook_id)
-    rows = repository.deliveries(session, webhook.id, state=state, after=after, limit=limit)
+    query = select(WebhookDelivery).where(WebhookDelivery.webhook_id == webhook.id)
+    if state is not None:
+        query = query.where(WebhookDelivery.state == state)
+    rows = newest(session, query, after, limit)
     view = partial(service.view, settings=context.settings)
     return page(rows, limit, view, lambda row: row.id)
 

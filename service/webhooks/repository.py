@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from datetime import datetime
 
 from sqlalchemy import delete, func, select
@@ -25,32 +24,6 @@ def count(session: Session, tenant: str) -> int:
     return session.execute(query).scalar_one()
 
 
-def add(session: Session, webhook: Webhook) -> None:
-    """Store a new webhook."""
-    session.add(webhook)
-    session.flush()
-
-
-def get(session: Session, tenant: str, webhook_id: str, *, lock: bool = False) -> Webhook | None:
-    """Return a tenant's webhook.
-
-    Args:
-        lock: until the transaction ends.
-    """
-    query = select(Webhook).where(Webhook.id == webhook_id, Webhook.tenant == tenant)
-    if lock:
-        query = query.with_for_update().execution_options(populate_existing=True)
-    return session.scalars(query).one_or_none()
-
-
-def newest(session: Session, tenant: str, after: str | None, limit: int) -> Sequence[Webhook]:
-    """Return a tenant's webhooks, newest first; one more than `limit`."""
-    query = select(Webhook).where(Webhook.tenant == tenant).order_by(Webhook.id.desc())
-    if after is not None:
-        query = query.where(Webhook.id < after)
-    return session.scalars(query.limit(limit + 1)).all()
-
-
 def remove(session: Session, webhook: Webhook) -> None:
     """Remove a locked webhook with its deliveries."""
     session.execute(
@@ -60,39 +33,6 @@ def remove(session: Session, webhook: Webhook) -> None:
     )
     session.delete(webhook)
     session.flush()
-
-
-def deliveries(
-    session: Session,
-    webhook_id: str,
-    *,
-    state: DeliveryState | None,
-    after: str | None,
-    limit: int,
-) -> Sequence[WebhookDelivery]:
-    """Return the deliveries of a webhook, newest first; one more than `limit`."""
-    query = select(WebhookDelivery).where(WebhookDelivery.webhook_id == webhook_id)
-    if state is not None:
-        query = query.where(WebhookDelivery.state == state)
-    if after is not None:
-        query = query.where(WebhookDelivery.id < after)
-    return session.scalars(query.order_by(WebhookDelivery.id.desc()).limit(limit + 1)).all()
-
-
-def delivery(
-    session: Session, webhook_id: str, delivery_id: str, *, lock: bool = False
-) -> WebhookDelivery | None:
-    """Return a delivery of a webhook.
-
-    Args:
-        lock: until the transaction ends.
-    """
-    query = select(WebhookDelivery).where(
-        WebhookDelivery.id == delivery_id, WebhookDelivery.webhook_id == webhook_id
-    )
-    if lock:
-        query = query.with_for_update().execution_options(populate_existing=True)
-    return session.scalars(query).one_or_none()
 
 
 def send_again(session: Session, row: WebhookDelivery, now: datetime) -> None:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
+from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from service import credentials, ids
+from service.api import references
 from service.api.auth import Caller
 from service.api.problems import Problem, field_problem, not_found
 from service.db.models import Webhook, WebhookDelivery
+from service.db.rows import owned
 from service.outbox import messages
 from service.outbox import repository as outbox
 from service.outbox.addresses import AddressGuard, Refused
@@ -54,7 +57,8 @@ def create(
         token_id=caller.token_id,
         created_at=datetime.now(UTC),
     )
-    repository.add(session, webhook)
+    session.add(webhook)
+    session.flush()
     return webhook
 
 
@@ -64,11 +68,7 @@ def get(session: Session, tenant: str, webhook_id: str, *, lock: bool = False) -
     Raises:
         Problem: 404.
     """
-    is_id = ids.is_id("whk", webhook_id)
-    webhook = repository.get(session, tenant, webhook_id, lock=lock) if is_id else None
-    if webhook is None:
-        raise not_found("webhook", webhook_id)
-    return webhook
+    return references.get(session, owned(Webhook, tenant), "whk", webhook_id, "webhook", lock=lock)
 
 
 def change(
@@ -139,11 +139,8 @@ def delivery(
     Raises:
         Problem: 404.
     """
-    is_id = ids.is_id("msg", delivery_id)
-    row = repository.delivery(session, webhook.id, delivery_id, lock=lock) if is_id else None
-    if row is None:
-        raise not_found("delivery", delivery_id)
-    return row
+    query = select(WebhookDelivery).where(WebhookDelivery.webhook_id == webhook.id)
+    return references.get(session, query, "msg", delivery_id, "delivery", lock=lock)
 
 
 def redeliver(session: Session, tenant: str, webhook_id: str, delivery_id: str) -> WebhookDelivery:

@@ -26,7 +26,7 @@ from service.api.threads import (
 )
 from service.artifacts.attempt_log import AttemptLog
 from service.artifacts.storage import Storage
-from service.jobs import references
+from service.jobs import service as jobs
 from service.metrics import repository
 from tests.support.api_under_test import Api, refused
 from tests.support.polling import until
@@ -161,7 +161,7 @@ def test_blocked_requests_of_clients_do_not_delay_workers(
     api.dataset()
     worker = api.start(api.submit()["id"])
     worker.post("start")
-    monkeypatch.setattr(references, "view", gate.guard(references.view))
+    monkeypatch.setattr(jobs, "find", gate.guard(jobs.find))
     answers = [
         requests.submit(api.client.get, f"/v1/jobs/{worker.job_id}") for _ in range(GENERAL_THREADS)
     ]

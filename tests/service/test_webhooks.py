@@ -15,13 +15,13 @@ from sqlalchemy import event, select, text
 from service import lifecycle
 from service.datasets.ingests import repository as ingests
 from service.db.models import Webhook, WebhookDelivery
+from service.db.rows import one, owned
 from service.outbox import messages
 from service.outbox import repository as outbox
 from service.outbox.retries import Outcome
 from service.runs.endings import Ending, Retry
 from service.server.app import create_app
 from service.tasks.repository import preparations, previews
-from service.webhooks import repository
 from service.webhooks.service import MAX_WEBHOOKS
 from tests.support.api_under_test import Api, refused
 from tests.support.polling import until
@@ -326,7 +326,7 @@ def test_change_of_a_webhook_and_the_end_of_an_attempt_do_not_wait_for_each_othe
 
     with ThreadPoolExecutor() as threads:
         with admin.database.write() as session:
-            assert repository.get(session, due.tenant, webhook, lock=True) is not None
+            assert one(session, owned(Webhook, due.tenant), webhook, lock=True) is not None
             recorded = threads.submit(record)
             until(waits, "the end of the attempt to wait for the webhook")
             assert outbox.disable(session, webhook, "A person disabled it", now)

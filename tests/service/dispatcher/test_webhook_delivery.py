@@ -27,6 +27,7 @@ from sqlalchemy import delete, select
 from service import ids
 from service.credentials import new_webhook_secret
 from service.db.models import AuditEntry, Job, Webhook, WebhookDelivery
+from service.db.rows import newest, one, owned
 from service.dispatcher import webhooks as module
 from service.dispatcher.housekeeping import KEEP_DELIVERIES, Housekeeping
 from service.dispatcher.webhooks import MAX_REQUESTS_OF_TENANT
@@ -473,7 +474,7 @@ class Story(RuleBasedStateMachine):
     @rule(webhook_id=webhooks)
     def remove(self, webhook_id: str) -> None:
         with self.world.database.write() as session:
-            row = repository.get(session, "default", webhook_id, lock=True)
+            row = one(session, owned(Webhook, "default"), webhook_id, lock=True)
             if row is not None:
                 repository.remove(session, row)
         self.deleted.add(webhook_id)
@@ -488,7 +489,8 @@ class Story(RuleBasedStateMachine):
     @rule(webhook_id=webhooks)
     def send_again(self, webhook_id: str) -> None:
         with self.world.database.write() as session:
-            rows = repository.deliveries(session, webhook_id, state=None, after=None, limit=1)
+            query = select(WebhookDelivery).where(WebhookDelivery.webhook_id == webhook_id)
+            rows = newest(session, query, None, 1)
             if rows and rows[0].state != "pending":
                 self.requests[rows[0].id].clear()
                 self.accepted.discard(rows[0].id)
