@@ -82,30 +82,34 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-server.register(app)
-datasets.register(app)
-jobs.register(app)
-show.register(app)
-metrics.register(app)
-compare.register(app)
-experiments.register(app)
-files.register(app)
-storage.register(app)
-cluster.register(app)
-login.register(app)
-page.register(app)
-tenants.register(app)
-users.register(app)
-tokens.register(app)
-audit.register(app)
-usage.register(app)
-webhooks.register(app)
-doctor.register(app)
-catalog.register(app)
-init.register(app)
-cache.register(app)
-prepare.register(app)
-train.register(app)
-preview.register(app)
-export.register(app)
-models.register(app)
+# In the order of `dasl --help`.
+for module in (
+    server,
+    datasets,
+    jobs,
+    show,
+    metrics,
+    compare,
+    experiments,
+    files,
+    storage,
+    cluster,
+    login,
+    page,
+    tenants,
+    users,
+    tokens,
+    audit,
+    usage,
+    webhooks,
+    doctor,
+    catalog,
+    init,
+    cache,
+    prepare,
+    train,
+    preview,
+    export,
+    models,
+):
+    module.register(app)

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from service.cli.inputs import connect, id_or_name, utf8
+from service.cli.inputs import connect, id_or_name, optional_utf8
 from service.cli.output import AsJson, print_records
 
 
@@ -29,7 +29,7 @@ def audit(
         str | None,
         typer.Option(
             help="Show only requests since this date, or date and time, in UTC.",
-            callback=lambda value: value and utf8(value),
+            callback=optional_utf8,
         ),
     ] = None,
     limit: Annotated[int, typer.Option(min=1, help="Maximum number of entries.")] = 50,

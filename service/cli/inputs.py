@@ -177,6 +177,11 @@ def utf8(value: str) -> str:
     return value
 
 
+def given(**options: Any) -> dict[str, Any]:
+    """Return the options that were set."""
+    return {name: value for name, value in options.items() if value is not None}
+
+
 def optional_utf8(value: str | None) -> str | None:
     """Check an option that may be missing as `utf8` does."""
     return None if value is None else utf8(value)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -88,11 +88,12 @@ ExpiresInDays = Annotated[
 ]
 
 
-def whole(value: str) -> int | None:
-    """Convert the checked value of an option for a whole number; `none` is None."""
-    return None if value == "none" else int(value)
+def limits(**options: str | None) -> dict[str, Any]:
+    """Convert the checked values of the options that were set: `none`, no limit, is None."""
+    return {name: _limit(value) for name, value in options.items() if value is not None}
 
 
-def number(value: str) -> float | None:
-    """Convert the checked value of an option for a number; `none` is None."""
-    return None if value == "none" else float(value)
+def _limit(value: str) -> float | None:
+    if value == "none":
+        return None
+    return int(value) if re.fullmatch("-?[0-9]+", value) else float(value)

@@ -81,6 +81,23 @@ def print_result(value: Record | dict[str, Any], text: str, as_json: bool) -> No
         print_line(text)
 
 
+def print_record(record: Record, facts: Iterable[tuple[str, object]], as_json: bool) -> None:
+    """Print a record as `name  value` lines, or itself as JSON."""
+    if as_json:
+        print_json(plain(record))
+    else:
+        print_facts(facts)
+
+
+def print_secret(record: Record, secret: str | None, remark: str, as_json: bool) -> None:
+    """Print a secret that is shown once, with a remark on stderr, or the record with it as JSON."""
+    if as_json:
+        print_json(plain(record))
+    else:
+        print_line(secret or "")
+        note(remark)
+
+
 def print_records(
     records: Sequence[AnyRecord],
     columns: Mapping[str, Callable[[AnyRecord], object]],

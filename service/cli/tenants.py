@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -13,13 +13,11 @@ from service.cli.limits import (
     MaxPriority,
     MaxQueuedJobs,
     MaxRunningJobs,
-    number,
-    whole,
+    limits,
 )
-from service.cli.output import AsJson, plain, print_facts, print_json, print_records, print_result
+from service.cli.output import AsJson, print_record, print_records, print_result
 
 if TYPE_CHECKING:
-    from service.client.account_settings import TenantLimits
     from service.client.models import Tenant
 
 Weight = Annotated[
@@ -58,9 +56,16 @@ def create(
     as_json: AsJson = False,
 ) -> None:
     """Create a tenant. For its first token, set DASL_TENANT and run `dasl tokens create`."""
-    limits = _limits(weight, max_queued_jobs, max_running_jobs, max_gpus, max_priority, max_hours)
+    changes = _changes(
+        weight,
+        max_queued_jobs=max_queued_jobs,
+        max_running_jobs=max_running_jobs,
+        max_gpus=max_gpus,
+        max_priority=max_priority,
+        max_hours=max_hours,
+    )
     with connect() as client:
-        _print(client.tenants.create(name, **limits), as_json)
+        _print(client.tenants.create(name, **changes), as_json)
 
 
 def list_tenants(as_json: AsJson = False) -> None:
@@ -100,11 +105,18 @@ def set_limits(
     as_json: AsJson = False,
 ) -> None:
     """Change weight and limits of a tenant."""
-    limits = _limits(weight, max_queued_jobs, max_running_jobs, max_gpus, max_priority, max_hours)
-    if not limits:
+    changes = _changes(
+        weight,
+        max_queued_jobs=max_queued_jobs,
+        max_running_jobs=max_running_jobs,
+        max_gpus=max_gpus,
+        max_priority=max_priority,
+        max_hours=max_hours,
+    )
+    if not changes:
         raise typer.BadParameter("expected at least one limit, such as --max-gpus 8")
     with connect() as client:
-        _print(client.tenants.set(name, **limits), as_json)
+        _print(client.tenants.set(name, **changes), as_json)
 
 
 def disable(name: Name, as_json: AsJson = False) -> None:
@@ -128,36 +140,14 @@ def rm(name: Name, as_json: AsJson = False) -> None:
     print_result({"deleted": name}, f"Deleted tenant {name}.", as_json)
 
 
-def _limits(
-    weight: float | None,
-    queued: str | None,
-    running: str | None,
-    gpus: str | None,
-    priority: str | None,
-    hours: str | None,
-) -> TenantLimits:
-    """Convert the options that were set."""
-    limits: TenantLimits = {}
-    if weight is not None:
-        limits["weight"] = weight
-    if queued is not None:
-        limits["max_queued_jobs"] = whole(queued)
-    if running is not None:
-        limits["max_running_jobs"] = whole(running)
-    if gpus is not None:
-        limits["max_gpus"] = whole(gpus)
-    if priority is not None:
-        limits["max_priority"] = whole(priority)
-    if hours is not None:
-        limits["max_hours"] = number(hours)
-    return limits
+def _changes(weight: float | None, **options: str | None) -> dict[str, Any]:
+    changes = limits(**options)
+    return changes if weight is None else {"weight": weight, **changes}
 
 
 def _print(tenant: Tenant, as_json: bool) -> None:
-    if as_json:
-        print_json(plain(tenant))
-        return
-    print_facts(
+    print_record(
+        tenant,
         [
             ("name", tenant.name),
             ("weight", f"{tenant.weight:g}"),
@@ -168,7 +158,8 @@ def _print(tenant: Tenant, as_json: bool) -> None:
             ("hours", _limit(tenant.max_hours)),
             ("created", tenant.created_at),
             ("disabled", tenant.disabled_at),
-        ]
+        ],
+        as_json,
     )
 
 

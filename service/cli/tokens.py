@@ -13,21 +13,16 @@ from service.cli.limits import (
     MaxPendingDatasets,
     MaxQueuedJobs,
     MaxRunningJobs,
-    number,
-    whole,
+    limits,
 )
 from service.cli.output import (
     AsJson,
-    note,
-    plain,
-    print_json,
-    print_line,
     print_records,
     print_result,
+    print_secret,
 )
 
 if TYPE_CHECKING:
-    from service.client.account_settings import TokenChanges
     from service.client.models import Token
 
 
@@ -73,8 +68,12 @@ def create(
     By default it may have 1000 queued jobs and 100 data sets whose images are not all read. It expires
     when your own token does; an operator's tokens do not expire.
     """
-    changes = _changes(
-        max_queued_jobs, max_running_jobs, max_gpus, max_pending_datasets, expires_in_days
+    changes = limits(
+        max_queued_jobs=max_queued_jobs,
+        max_running_jobs=max_running_jobs,
+        max_gpus=max_gpus,
+        max_pending_datasets=max_pending_datasets,
+        expires_in_days=expires_in_days,
     )
     with connect() as client:
         if user is None:
@@ -82,13 +81,9 @@ def create(
         else:
             user_id = None if user == "none" else user
             token = client.tokens.create(name, scope, user_id=user_id, **changes)
-    if as_json:
-        print_json(plain(token))
-        return
-    print_line(token.token or "")
-    note(
-        f"{token.id}, scopes {', '.join(token.scopes)}.{_expiry(token)} Save it: it is not shown again."
-    )
+    scopes = ", ".join(token.scopes)
+    remark = f"{token.id}, scopes {scopes}.{_expiry(token)} Save it: it is not shown again."
+    print_secret(token, token.token, remark, as_json)
 
 
 def list_tokens(as_json: AsJson = False) -> None:
@@ -122,15 +117,18 @@ def set_quotas(
     as_json: AsJson = False,
 ) -> None:
     """Change the quotas and the expiry of a token."""
-    changes = _changes(
-        max_queued_jobs, max_running_jobs, max_gpus, max_pending_datasets, expires_in_days
+    changes = limits(
+        max_queued_jobs=max_queued_jobs,
+        max_running_jobs=max_running_jobs,
+        max_gpus=max_gpus,
+        max_pending_datasets=max_pending_datasets,
+        expires_in_days=expires_in_days,
     )
     if not changes:
         raise typer.BadParameter("expected at least one quota, such as --max-running-jobs 2")
     with connect() as client:
         record = client.tokens.set(token, **changes)
-    limits = _limits(record) or "none"
-    text = f"Limits of token {record.name or record.id}: {limits}."
+    text = f"Limits of token {record.name or record.id}: {_limits(record) or 'none'}."
     print_result(record, text + _expiry(record), as_json)
 
 
@@ -139,28 +137,6 @@ def revoke(token: TokenId, as_json: AsJson = False) -> None:
     with connect() as client:
         client.tokens.revoke(token)
     print_result({"revoked": token}, f"Revoked token {token}.", as_json)
-
-
-def _changes(
-    queued: str | None,
-    running: str | None,
-    gpus: str | None,
-    pending_datasets: str | None,
-    expires_in_days: str | None,
-) -> TokenChanges:
-    """Convert the options that were set."""
-    changes: TokenChanges = {}
-    if queued is not None:
-        changes["max_queued_jobs"] = whole(queued)
-    if running is not None:
-        changes["max_running_jobs"] = whole(running)
-    if gpus is not None:
-        changes["max_gpus"] = whole(gpus)
-    if pending_datasets is not None:
-        changes["max_pending_datasets"] = whole(pending_datasets)
-    if expires_in_days is not None:
-        changes["expires_in_days"] = number(expires_in_days)
-    return changes
 
 
 def _expiry(token: Token) -> str:

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from service.cli.inputs import connect, utf8
+from service.cli.inputs import connect, optional_utf8, utf8
 from service.cli.output import AsJson, note, plain, print_json, print_records
 
 
@@ -21,7 +21,7 @@ def usage(
         typer.Option(
             "--from",
             help="Date, or date and time, in UTC; by default 30 days before --to.",
-            callback=lambda value: value and utf8(value),
+            callback=optional_utf8,
         ),
     ] = None,
     until: Annotated[
@@ -29,7 +29,7 @@ def usage(
         typer.Option(
             "--to",
             help="Date, or date and time, in UTC, not included; by default now.",
-            callback=lambda value: value and utf8(value),
+            callback=optional_utf8,
         ),
     ] = None,
     by: Annotated[

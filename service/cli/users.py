@@ -6,11 +6,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from service.cli.inputs import connect, id_or_name, utf8
-from service.cli.output import AsJson, plain, print_facts, print_json, print_records, print_result
+from service.cli.inputs import connect, given, id_or_name, optional_utf8, utf8
+from service.cli.output import AsJson, print_record, print_records, print_result
 
 if TYPE_CHECKING:
-    from service.client.account_settings import UserChanges
     from service.client.models import User
 
 UserId = Annotated[
@@ -19,11 +18,7 @@ UserId = Annotated[
 _ROLE = "Highest scope of the user's tokens: read, submit, admin or operator."
 
 
-def _text(value: str | None) -> str | None:
-    return None if value is None else utf8(value)
-
-
-Email = Annotated[str | None, typer.Option(callback=_text, help="Email address.")]
+Email = Annotated[str | None, typer.Option(callback=optional_utf8, help="Email address.")]
 
 
 def register(app: typer.Typer) -> None:
@@ -77,19 +72,15 @@ def show(user: UserId, as_json: AsJson = False) -> None:
 
 def set_user(
     user: UserId,
-    name: Annotated[str | None, typer.Option(callback=_text, help="Name of the user.")] = None,
+    name: Annotated[
+        str | None, typer.Option(callback=optional_utf8, help="Name of the user.")
+    ] = None,
     email: Email = None,
     role: Annotated[str | None, typer.Option(help=_ROLE)] = None,
     as_json: AsJson = False,
 ) -> None:
     """Change a user. A lower role limits its tokens at once."""
-    changes: UserChanges = {}
-    if name is not None:
-        changes["name"] = name
-    if email is not None:
-        changes["email"] = email
-    if role is not None:
-        changes["role"] = role
+    changes = given(name=name, email=email, role=role)
     if not changes:
         raise typer.BadParameter("expected at least one change, such as --role admin")
     with connect() as client:
@@ -111,10 +102,8 @@ def enable(user: UserId, as_json: AsJson = False) -> None:
 
 
 def _print(user: User, as_json: bool) -> None:
-    if as_json:
-        print_json(plain(user))
-        return
-    print_facts(
+    print_record(
+        user,
         [
             ("id", user.id),
             ("name", user.name),
@@ -125,5 +114,6 @@ def _print(user: User, as_json: bool) -> None:
             ("created", user.created_at),
             ("last login", user.last_login_at),
             ("disabled", user.disabled_at),
-        ]
+        ],
+        as_json,
     )

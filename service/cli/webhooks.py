@@ -7,22 +7,22 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from service.cli.inputs import connect, id_or_name, utf8
+from service.cli.inputs import connect, given, id_or_name, optional_utf8, utf8
 from service.cli.output import (
     AsJson,
     fail,
-    note,
     number,
     plain,
-    print_facts,
     print_json,
     print_line,
+    print_record,
     print_records,
     print_result,
+    print_secret,
 )
 
 if TYPE_CHECKING:
-    from service.client.webhook_models import Webhook, WebhookChanges
+    from service.client.webhook_models import Webhook
 
 WebhookId = Annotated[
     str, typer.Argument(metavar="WEBHOOK_ID", callback=id_or_name, help="Id of the webhook.")
@@ -46,11 +46,7 @@ Tags = Annotated[
 ]
 
 
-def _text(value: str | None) -> str | None:
-    return None if value is None else utf8(value)
-
-
-Name = Annotated[str | None, typer.Option(callback=_text, help="Name of the webhook.")]
+Name = Annotated[str | None, typer.Option(callback=optional_utf8, help="Name of the webhook.")]
 
 
 def register(app: typer.Typer) -> None:
@@ -125,23 +121,14 @@ def show(webhook: WebhookId, as_json: AsJson = False) -> None:
 
 def set_webhook(
     webhook: WebhookId,
-    url: Annotated[str | None, typer.Option(callback=_text, help="Address, https.")] = None,
+    url: Annotated[str | None, typer.Option(callback=optional_utf8, help="Address, https.")] = None,
     name: Name = None,
     event: Events = None,
     tag: Tags = None,
     as_json: AsJson = False,
 ) -> None:
     """Change a webhook. Events and tags replace those that it has."""
-    changes: WebhookChanges = {}
-    if url is not None:
-        changes["url"] = url
-    if name is not None:
-        changes["name"] = name
-    if event:
-        changes["events"] = event
-    tags = _tags(tag)
-    if tags is not None:
-        changes["tags"] = tags
+    changes = given(url=url, name=name, events=event or None, tags=_tags(tag))
     if not changes:
         raise typer.BadParameter("expected at least one change, such as --event job.failed")
     with connect() as client:
@@ -239,11 +226,8 @@ def redeliver(webhook: WebhookId, delivery: DeliveryId, as_json: AsJson = False)
 
 
 def _print_secret(webhook: Webhook, remark: str, as_json: bool) -> None:
-    if as_json:
-        print_json(plain(webhook))
-        return
-    print_line(webhook.secret or "")
-    note(f"{remark} Save the secret: it is not shown again.")
+    remark = f"{remark} Save the secret: it is not shown again."
+    print_secret(webhook, webhook.secret, remark, as_json)
 
 
 def _tags(pairs: list[str] | None) -> dict[str, str] | None:
@@ -264,10 +248,8 @@ def _shown(webhook: Webhook) -> str | None:
 
 
 def _print(webhook: Webhook, as_json: bool) -> None:
-    if as_json:
-        print_json(plain(webhook))
-        return
-    print_facts(
+    print_record(
+        webhook,
         [
             ("id", webhook.id),
             ("name", webhook.name or None),
@@ -280,5 +262,6 @@ def _print(webhook: Webhook, as_json: bool) -> None:
             ("old secret until", webhook.previous_secret_until),
             ("disabled", webhook.disabled_at),
             ("reason", webhook.disabled_reason),
-        ]
+        ],
+        as_json,
     )
