@@ -36,11 +36,12 @@ def spoil(run: Trainer, where: str, value: float) -> None:
     """Inject a non-finite value into the images, or into one gradient, of all following steps."""
     backward = run.gradients.backward
 
-    def broken(views: Sequence[Tensor], step: Step) -> tuple[Terms, Outputs]:
+    def broken(
+        views: Sequence[Tensor], step: Step, masks: Tensor | None = None
+    ) -> tuple[Terms, Outputs]:
         if where == "images":
-            spoilt_views = [view * value if view.is_floating_point() else view for view in views]
-            return backward(spoilt_views, step)
-        result = backward(views, step)
+            return backward([view * value for view in views], step, masks)
+        result = backward(views, step, masks)
         gradients = [w.grad for w in run.method.parameters() if w.grad is not None]
         spoilt = gradients[len(gradients) // 2]
         spoilt[(0,) * spoilt.ndim] = value
