@@ -273,7 +273,7 @@ def few_labels(network: Any, folder: Path, side: int) -> float:
     from dasl_core.evaluate import knn_accuracy
     from dasl_core.spec.normalization import IMAGENET
 
-    gray = IMAGENET.of_channels(1)
+    gray = IMAGENET.with_channels(1)
     (mean,), (std,) = gray.mean, gray.std
     features, labels = {}, {}
     for part in ("fashion", "test"):

@@ -121,8 +121,8 @@ def is_share_of_images(metric: str) -> bool:
     )
 
 
-def images_of(metric: str, held_out: int) -> int:
-    """Return of how many of the held-out images a metric is a share."""
+def denominator(metric: str, held_out: int) -> int:
+    """Return the number of held-out images of which a metric is a share."""
     if metric != INSTANCE_RECALL or not held_out:
         return held_out
     return math.ceil(held_out / math.ceil(held_out / HEALTH_LIMIT))

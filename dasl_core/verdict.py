@@ -14,7 +14,7 @@ from dasl_core.headlines import (
     ACCURACIES,
     INSTANCE_RECALL,
     RECALL,
-    images_of,
+    denominator,
     name_of,
     number_of,
     text_of,
@@ -228,7 +228,7 @@ def _curve(evaluations: Sequence[Mapping[str, Any]], held_out: int, queries: int
     if start is None or not trained:
         return None
     for name in _accuracies(start["metrics"]) or [INSTANCE_RECALL, "effective_rank"]:
-        images = queries if name.startswith(RECALL) else images_of(name, held_out)
+        images = queries if name.startswith(RECALL) else denominator(name, held_out)
         values = [_finite(e["metrics"], name) for e in (start, *trained)]
         known = [value for value in values if value is not None]
         if len(known) < len(values) or images == 0:

@@ -103,7 +103,7 @@ def start_attempt(
     if job is None or job.status != JobStatus.QUEUED or job.desired != Desired.RUN:
         return None
     number = job.attempt + 1
-    resume = resume_point.of_job(session, job)
+    resume = resume_point.find(session, job)
     resume_id = resume.id if resume is not None else None
     data: Data = {"attempt": number, "resume_checkpoint_id": resume_id}
     message = f"Attempt {number} is starting"
@@ -185,7 +185,7 @@ def resume_from_another(
     if attempt.resume_checkpoint_id != checkpoint_id:
         return
     checkpoints.mark_damaged(session, checkpoint_id)
-    resume = resume_point.of_job(session, job)
+    resume = resume_point.find(session, job)
     attempt.resume_checkpoint_id = instead = resume.id if resume is not None else None
     job.progress = resume_point.progress_at(job, resume)
     job.verdict = resume_point.verdict_at(job, resume)

@@ -183,7 +183,9 @@ class Method(nn.Module, ABC):
         """Other backbones that a forward runs, such as an EMA teacher's."""
         return []
 
-    def of_views(self, network: Callable[[Tensor], Tensor], views: Sequence[Tensor]) -> Tensor:
+    def apply_to_views(
+        self, network: Callable[[Tensor], Tensor], views: Sequence[Tensor]
+    ) -> Tensor:
         """Compute a network's outputs (V, B, ...) for V views of the same size (B, C, H, W).
 
         Views that are not separate share one pass, and the statistics of batch normalization.

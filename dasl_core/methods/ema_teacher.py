@@ -91,8 +91,8 @@ class PredictorMethod(EMATeacherMethod):
     def forward(self, views: Sequence[Tensor]) -> Outputs:
         """Compute ``embeddings``, the student's predictions, and the teacher's targets; both (2, B, h)."""
         return {
-            "embeddings": self.of_views(self.embed, views),
-            self.targets: self.of_views(self.teacher, views),
+            "embeddings": self.apply_to_views(self.embed, views),
+            self.targets: self.apply_to_views(self.teacher, views),
         }
 
     @property

@@ -18,4 +18,4 @@ class TwoViewMethod(Method):
         return self.projector
 
     def forward(self, views: Sequence[Tensor]) -> Outputs:
-        return {"embeddings": self.of_views(self.embed, views)}
+        return {"embeddings": self.apply_to_views(self.embed, views)}

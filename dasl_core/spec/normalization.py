@@ -36,7 +36,7 @@ class Normalization(SpecModel):
     std: ChannelStds
     window: Window = EIGHT_BIT
 
-    def of_channels(self, channels: int) -> "Normalization":
+    def with_channels(self, channels: int) -> "Normalization":
         """Return it for images with this number of channels.
 
         Other channels than its own get the averages: timm sums the weights of RGB for one channel, and

@@ -85,7 +85,7 @@ class ResolvedAugment(Augment):
     blur: Probability | PerView
     solarize: Probability | PerView
 
-    def of_view(self, view: int) -> "ViewAugment":
+    def for_view(self, view: int) -> "ViewAugment":
         """Return the augmentations of one view, counted from 0."""
 
         def pick(values: float | tuple[float, ...]) -> float:

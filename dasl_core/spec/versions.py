@@ -88,7 +88,7 @@ def keep_normalizing_as_imagenet(spec: Content) -> Content:
     if not decides_steps(spec):
         return spec
     channels = 1 if spec["backbone"].get("in_channels") == 1 else 3
-    usual = IMAGENET.of_channels(channels).model_dump(mode="json", include={"mean", "std"})
+    usual = IMAGENET.with_channels(channels).model_dump(mode="json", include={"mean", "std"})
     return {**spec, "backbone": {**spec["backbone"], **usual}}
 
 

@@ -211,7 +211,7 @@ class Evaluator:
                 )
         if observer is not None and bank is not None:
             observer.features(held_out, bank, positions)
-        return metrics | self._of_views(encode, held_out, health=health)
+        return metrics | self._label_free_metrics(encode, held_out, health=health)
 
     def _bank(self, encode: Encoder, every: int, width: int) -> tuple[Tensor, np.ndarray]:
         """Compute this rank's part of the features of every n-th training image, and return their positions."""
@@ -229,7 +229,9 @@ class Evaluator:
         queries = x[outside.to(x.device)]
         return recall_at_k(queries, y[outside], self.settings.retrieval, gallery=gallery)
 
-    def _of_views(self, encode: Encoder, features: Tensor, *, health: bool) -> dict[str, float]:
+    def _label_free_metrics(
+        self, encode: Encoder, features: Tensor, *, health: bool
+    ) -> dict[str, float]:
         """Compute the metrics that need no labels.
 
         Do views find their own image? And with `health`: is the representation spread, or collapsing?

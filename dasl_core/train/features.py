@@ -62,7 +62,7 @@ class ImageEncoder:
     ) -> "ImageEncoder":
         """Create the encoder of the runs of a spec; arguments as for the constructor."""
         return cls(
-            spec.augment.of_view(0),
+            spec.augment.for_view(0),
             crop_pct=spec.evaluate.crop_pct,
             image_size=spec.backbone.image_size,
             normalization=spec.backbone.normalization,

@@ -38,7 +38,7 @@ def views_of(
     method: ResolvedMethodSettings, augment: ResolvedAugment, image_size: int
 ) -> list[View]:
     """The views that a method compares: global ones first, then the local crops."""
-    views = [View(image_size, augment.of_view(view)) for view in range(method.num_views)]
+    views = [View(image_size, augment.for_view(view)) for view in range(method.num_views)]
     if isinstance(method, ResolvedMultiCropConfig):
         for view in range(2, method.num_views):
             local = views[view].augment.model_copy(update={"crop_scale": method.local_scale})

@@ -10,7 +10,7 @@ from service.checkpoints import repository
 from service.db.models import Checkpoint, Job
 
 
-def of_job(session: Session, job: Job) -> Checkpoint | None:
+def find(session: Session, job: Job) -> Checkpoint | None:
     """Return the newest registered checkpoint, or else the one that the job was cloned from."""
     newest = repository.newest_of_job(session, job.id)
     if newest is None and job.start_checkpoint_id is not None:

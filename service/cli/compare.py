@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dasl_core.headlines import HEADLINES, images_of, is_share_of_images, number_of
+from dasl_core.headlines import HEADLINES, denominator, is_share_of_images, number_of
 from dasl_core.vocabulary import TRAINED
 from service.cli.inputs import connect, id_or_name
 from service.cli.output import (
@@ -201,7 +201,7 @@ def _remarks(compared: Sequence[_Compared]) -> list[str]:
         )
     shares = filter(is_share_of_images, HEADLINES)
     for name in shares if images else ():
-        evaluated = images_of(name, images or 0)
+        evaluated = denominator(name, images or 0)
         if (margin := _margin(compared, name, evaluated)) is not None:
             remarks.append(
                 f"{name}: differences below {100 * margin:.3g} points may be chance ({evaluated:,} held-out images)."

@@ -48,10 +48,10 @@ def notes_of(
     variant_of = {job.id: str(job.variant) for job in jobs}
     before = list(before_training)
     for table in tables:
-        notes += _of_references(table, before, variant_of)
-    notes += _of_settings(experiment, jobs)
-    notes += _of_views(experiment, jobs, tables)
-    notes.append(_of_images(experiment, jobs, tables))
+        notes += _reference_notes(table, before, variant_of)
+    notes += _setting_notes(experiment, jobs)
+    notes += _view_notes(experiment, jobs, tables)
+    notes.append(_image_note(experiment, jobs, tables))
     comparisons = len(experiment.variants) - 1
     if comparisons > 1:
         risk = min(1.0, comparisons * (1 - LEVEL))
@@ -71,7 +71,7 @@ def with_other_views(experiment: Experiment, jobs: Sequence[Job]) -> list[str]:
     ]
 
 
-def _of_references(
+def _reference_notes(
     table: MetricResult, before: Sequence[Measured], variant_of: Mapping[str, str]
 ) -> Iterator[str]:
     """Yield whether the variants are better than what needs no training, each compared with that of its own jobs."""
@@ -133,7 +133,7 @@ def _span(values: Sequence[float], metric: str) -> str:
     return low if low == high else f"{low} to {high}"
 
 
-def _of_settings(experiment: Experiment, jobs: Sequence[Job]) -> Iterator[str]:
+def _setting_notes(experiment: Experiment, jobs: Sequence[Job]) -> Iterator[str]:
     """Yield which settings differ from the baseline's although neither changes them: they follow from those changed."""
     changes = {variant["name"]: _paths(variant["changes"]) for variant in experiment.variants}
     variants_by_names: dict[tuple[str, ...], list[str]] = {}
@@ -186,7 +186,7 @@ def _follows(name: str, values: Sequence[object], changed: Sequence[str]) -> boo
     return None not in values or all(path.partition(".")[0] != section for path in changed)
 
 
-def _of_views(
+def _view_notes(
     experiment: Experiment, jobs: Sequence[Job], tables: Sequence[MetricResult]
 ) -> Iterator[str]:
     metrics = [table.metric for table in tables if table.metric.startswith(OF_VIEWS)]
@@ -198,7 +198,7 @@ def _of_views(
         )
 
 
-def _of_images(experiment: Experiment, jobs: Sequence[Job], tables: Sequence[MetricResult]) -> str:
+def _image_note(experiment: Experiment, jobs: Sequence[Job], tables: Sequence[MetricResult]) -> str:
     if len({variant["held_out_images"] for variant in experiment.variants}) > 1:
         return "The variants are evaluated on different numbers of images."
     same = "All jobs are evaluated on the same images, so the intervals cover the seeds only."

@@ -9,7 +9,7 @@ from dataclasses import asdict
 from dasl_core.headlines import (
     HEADLINES,
     better_direction,
-    images_of,
+    denominator,
     is_share_of_images,
     number_of,
 )
@@ -104,7 +104,7 @@ def _table(
     # Views that are made otherwise are harder or easier to find, however good the network is.
     unlike = with_other_views(experiment, jobs) if metric.startswith(OF_VIEWS) else []
     variants = [
-        _of_variant(
+        _variant_result(
             name, values, experiment.baseline, metric, resolution, judged=name not in unlike
         )
         for name in values
@@ -117,7 +117,7 @@ def _table(
     )
 
 
-def _of_variant(
+def _variant_result(
     name: str,
     values: Values,
     baseline: str,
@@ -145,7 +145,7 @@ def _resolution(experiment: Experiment, metric: str) -> float | None:
     """Return the share of one held-out image, if all variants are evaluated on as many."""
     held_out = {variant["held_out_images"] for variant in experiment.variants}
     images = held_out.pop() if len(held_out) == 1 else None
-    return 1 / images_of(metric, images) if images and is_share_of_images(metric) else None
+    return 1 / denominator(metric, images) if images and is_share_of_images(metric) else None
 
 
 def _sentence(result: VariantResult, experiment: Experiment, table: MetricResult) -> str:

@@ -18,7 +18,7 @@ from dasl_core.headlines import DIRECTED_METRICS, better_direction
 from dasl_core.spec.base import problem
 from dasl_core.spec.errors import METRIC_PATTERN, NAME_PATTERN, closest
 from service.experiments.statistics import Verdict
-from service.experiments.variants import LONGEST_NAME, Variant, of_grid
+from service.experiments.variants import LONGEST_NAME, Variant, grid_variants
 from service.jobs.estimates import JobEstimate
 
 MOST_JOBS = 200
@@ -130,7 +130,7 @@ class ExperimentRequest(BaseModel):
     def all_variants(self) -> list[Variant]:
         """Return the variants, those of a grid in the order of its values."""
         if self.variants is None:
-            return of_grid(self.grid or {})
+            return grid_variants(self.grid or {})
         return [Variant(name, changes) for name, changes in self.variants.items()]
 
 

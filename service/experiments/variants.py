@@ -25,7 +25,7 @@ class Variant:
     changes: dict[str, Any]
 
 
-def of_grid(grid: Mapping[str, Sequence[Any]]) -> list[Variant]:
+def grid_variants(grid: Mapping[str, Sequence[Any]]) -> list[Variant]:
     """Return a variant for each combination of values, named after them: `dar.weight=0.1, train.epochs=50`.
 
     Args:
@@ -91,10 +91,10 @@ def located(
         if len(variants) > 1 and all(problem in problems.get(name, ()) for name in variants)
     ]
     found = [replace(problem, field=f"spec.{problem.field}") for problem in in_all]
-    return found + list(_of_variants(problems, in_all))
+    return found + list(_variant_problems(problems, in_all))
 
 
-def _of_variants(
+def _variant_problems(
     problems: Mapping[str, Sequence[FieldProblem]], without: Sequence[FieldProblem]
 ) -> Iterator[FieldProblem]:
     for name, each in problems.items():

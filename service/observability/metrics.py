@@ -182,15 +182,15 @@ class Scrape(Collector):
         yield InfoMetricFamily("dasl_build", "Versions of this process.", value=build)
         yield _gauges("dasl_up", "1: it works, 0: it does not.", "component", self._up)
         if self._state is not None:
-            yield from _of_jobs(self._state)
-            yield from _of_attempts(self._state)
-            yield from _of_cluster(self._state)
-            yield from _of_dispatcher(self._state)
-            yield from _of_datasets(self._state)
-            yield from _of_tenants(self._state.tenants)
+            yield from _job_metrics(self._state)
+            yield from _attempt_metrics(self._state)
+            yield from _cluster_metrics(self._state)
+            yield from _dispatcher_metrics(self._state)
+            yield from _dataset_metrics(self._state)
+            yield from _tenant_metrics(self._state.tenants)
 
 
-def _of_jobs(state: State) -> Iterator[Metric]:
+def _job_metrics(state: State) -> Iterator[Metric]:
     jobs = {str(status): state.jobs.get(status, 0) for status in JobStatus}
     yield _gauges("dasl_jobs", "Jobs in each state.", "status", jobs)
     yield GaugeMetricFamily(
@@ -201,7 +201,7 @@ def _of_jobs(state: State) -> Iterator[Metric]:
     yield state.waits
 
 
-def _of_attempts(state: State) -> Iterator[Metric]:
+def _attempt_metrics(state: State) -> Iterator[Metric]:
     live = {str(name): state.attempts.get(name, 0) for name in sorted(LIVE_ATTEMPT)}
     yield _gauges("dasl_live_attempts", "Attempts that have not ended.", "state", live)
     ended = CounterMetricFamily(
@@ -236,7 +236,7 @@ def _of_attempts(state: State) -> Iterator[Metric]:
     )
 
 
-def _of_cluster(state: State) -> Iterator[Metric]:
+def _cluster_metrics(state: State) -> Iterator[Metric]:
     if state.lease_left is not None:
         left = state.lease_left.total_seconds()
         yield GaugeMetricFamily(
@@ -264,7 +264,7 @@ def _of_cluster(state: State) -> Iterator[Metric]:
         yield GaugeMetricFamily(f"dasl_cluster_{name}", help, value=value)
 
 
-def _of_dispatcher(state: State) -> Iterator[Metric]:
+def _dispatcher_metrics(state: State) -> Iterator[Metric]:
     report = DispatcherReport.of(state.cluster)
     if report is None:
         return
@@ -312,7 +312,7 @@ def _of_dispatcher(state: State) -> Iterator[Metric]:
         )
 
 
-def _of_datasets(state: State) -> Iterator[Metric]:
+def _dataset_metrics(state: State) -> Iterator[Metric]:
     datasets = {str(name): state.datasets.get(name, 0) for name in DatasetState}
     help = "Data sets in each state; pending: the ingest has not begun."
     yield _gauges("dasl_datasets", help, "state", datasets)
@@ -326,7 +326,7 @@ def _of_datasets(state: State) -> Iterator[Metric]:
     )
 
 
-def _of_tenants(use: TenantUse | None) -> Iterator[Metric]:
+def _tenant_metrics(use: TenantUse | None) -> Iterator[Metric]:
     if use is None:
         return
     for name, help, values in (

@@ -51,7 +51,7 @@ def job_type(job: Job, event: str) -> str | None:
     return kind if kind in TYPES and event in ("status", *JOB_EVENTS) else None
 
 
-def of_job(job: Job, message: str) -> dict[str, Any]:
+def job_message(job: Job, message: str) -> dict[str, Any]:
     """Return the data of a message about a job."""
     progress, error = job.progress or {}, job.error or {}
     metrics = {name: progress[name] for name in _METRICS if progress.get(name) is not None}
@@ -68,7 +68,7 @@ def of_job(job: Job, message: str) -> dict[str, Any]:
     }
 
 
-def of_dataset(dataset: Dataset, state: str, error: dict[str, Any] | None) -> dict[str, Any]:
+def dataset_message(dataset: Dataset, state: str, error: dict[str, Any] | None) -> dict[str, Any]:
     """Return the data of a message about the end of an ingest."""
     message = (error or {}).get("message") or f"Data set {state}"
     return {
@@ -81,7 +81,7 @@ def of_dataset(dataset: Dataset, state: str, error: dict[str, Any] | None) -> di
     }
 
 
-def of_task(task: Task, noun: str, state: str, error: dict[str, Any] | None) -> dict[str, Any]:
+def task_message(task: Task, noun: str, state: str, error: dict[str, Any] | None) -> dict[str, Any]:
     """Return the data of a message about the end of a task."""
     message = (error or {}).get("message") or f"{noun.capitalize()} {state}"
     # An export has no data set.
@@ -98,7 +98,7 @@ def of_task(task: Task, noun: str, state: str, error: dict[str, Any] | None) -> 
     }
 
 
-def of_webhook(webhook_id: str, name: str, message: str) -> dict[str, Any]:
+def webhook_message(webhook_id: str, name: str, message: str) -> dict[str, Any]:
     """Return the data of a message about a webhook."""
     return {"id": webhook_id, "name": name, "message": message, "url": "/#/jobs"}
 

@@ -52,7 +52,7 @@ def add_job_event(session: Session, job: Job, event: str, message: str, at: date
     if kind is not None:
         listeners = _listening(session, job.tenant, kind, job.tags)
         if listeners:
-            _add(session, job.tenant, listeners, kind, at, messages.of_job(job, message))
+            _add(session, job.tenant, listeners, kind, at, messages.job_message(job, message))
 
 
 def add_dataset_event(
@@ -62,7 +62,7 @@ def add_dataset_event(
     kind = f"dataset.{state}"
     listeners = _listening(session, dataset.tenant, kind)
     if listeners:
-        data = messages.of_dataset(dataset, state, error)
+        data = messages.dataset_message(dataset, state, error)
         _add(session, dataset.tenant, listeners, kind, at, data)
 
 
@@ -78,13 +78,13 @@ def add_task_event(
     kind = f"{noun}.{state}"
     listeners = _listening(session, task.tenant, kind)
     if listeners:
-        data = messages.of_task(task, noun, state, error)
+        data = messages.task_message(task, noun, state, error)
         _add(session, task.tenant, listeners, kind, at, data)
 
 
 def add_test(session: Session, webhook: Webhook, at: datetime) -> str:
     """Add a test message for a webhook, whatever events it wants; return the id of the delivery."""
-    data = messages.of_webhook(webhook.id, webhook.name, "This is a test of a webhook")
+    data = messages.webhook_message(webhook.id, webhook.name, "This is a test of a webhook")
     return _add(session, webhook.tenant, [webhook.id], messages.TEST, at, data)[0]
 
 
@@ -266,7 +266,7 @@ def disable(session: Session, webhook_id: str, reason: str, now: datetime) -> bo
     )
     others = _listening(session, tenant[0], messages.DISABLED)
     if others:
-        data = messages.of_webhook(webhook_id, tenant[1], reason)
+        data = messages.webhook_message(webhook_id, tenant[1], reason)
         _add(session, tenant[0], others, messages.DISABLED, now, data)
     return True
 

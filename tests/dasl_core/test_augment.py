@@ -76,7 +76,7 @@ def pixels(
 ) -> Tensor:
     """Render a view in float64 and undo its normalization: values in [0, 1]."""
     valid_hw = whole(images) if valid_hw is None else valid_hw
-    normalization = IMAGENET.of_channels(images.shape[1])
+    normalization = IMAGENET.with_channels(images.shape[1])
     rendered = render(images, valid_hw, view, size, torch.float64, normalization)
     mean, std = (
         torch.tensor(values, dtype=torch.float64).view(1, -1, 1, 1)

@@ -232,7 +232,7 @@ def test_recipe_is_that_of_the_paper(pictures: DatasetIndex) -> None:
         train={"batch_size": 8, "optimizer": {"name": "lars"}},
     )
     assert (spec.augment.blur, spec.augment.solarize) == ((1.0, 0.1), (0.0, 0.2))
-    assert [spec.augment.of_view(v).solarize for v in (0, 1)] == [0.0, 0.2]
+    assert [spec.augment.for_view(v).solarize for v in (0, 1)] == [0.0, 0.2]
     assert spec.train.optimizer.lr == pytest.approx(0.2 * 8 / 256)
     assert spec.train.optimizer.weight_decay == 1.5e-6
     assert isinstance(spec.method, ResolvedBYOL)

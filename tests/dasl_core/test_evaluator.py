@@ -31,7 +31,7 @@ def evaluator_of(
 ) -> Evaluator:
     """Create an evaluator as a run does."""
     encoder = kind(
-        spec.augment.of_view(0),
+        spec.augment.for_view(0),
         crop_pct=spec.evaluate.crop_pct,
         image_size=spec.backbone.image_size,
         normalization=spec.backbone.normalization,

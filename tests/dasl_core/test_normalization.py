@@ -160,10 +160,10 @@ def test_number_of_values_must_be_that_of_channels() -> None:
 )
 def test_gray_gets_the_averages(mean: list[float], std: list[float]) -> None:
     rgb = Normalization(mean=tuple(mean), std=tuple(std))
-    gray = rgb.of_channels(1)
+    gray = rgb.with_channels(1)
     assert gray.mean[0] == pytest.approx(sum(mean) / 3, abs=1e-6)
     assert gray.std[0] == pytest.approx(sum(std) / 3, abs=1e-6)
-    assert rgb.of_channels(3) is rgb
+    assert rgb.with_channels(3) is rgb
     assert rgb.is_close(rgb)
 
 
@@ -401,7 +401,7 @@ def test_start_with_another_normalization_is_refused(checkpoint: Path, tmp_path:
 # --- specs stored before the settings existed
 
 
-@pytest.mark.parametrize(("channels", "usual"), [(3, IMAGENET), (1, IMAGENET.of_channels(1))])
+@pytest.mark.parametrize(("channels", "usual"), [(3, IMAGENET), (1, IMAGENET.with_channels(1))])
 def test_older_resolved_spec_has_imagenet(
     pictures: DatasetIndex, vit_file: Path, channels: int, usual: Normalization
 ) -> None:

@@ -95,14 +95,14 @@ def test_channels_that_no_decoder_makes_of_the_images_are_refused(
     refused = problem(facts(bands=bands), in_channels=channels)
     assert refused.field == "backbone.in_channels"
     assert f"the images, which have {bands} band" in refused.message
-    record = WeightsRecord(IMAGENET.of_channels(channels), "small", None, in_channels=channels)
+    record = WeightsRecord(IMAGENET.with_channels(channels), "small", None, in_channels=channels)
     refused = problem(facts(bands=bands), record, pretrained="/w/folder")
     assert refused.field == "backbone.pretrained"
     assert f"has weights for {channels} channel" in refused.message
 
 
 def test_auto_channels_are_those_of_the_checkpoint() -> None:
-    record = WeightsRecord(IMAGENET.of_channels(1), "small", None, in_channels=1)
+    record = WeightsRecord(IMAGENET.with_channels(1), "small", None, in_channels=1)
     assert backbone(facts(bands=3), record, pretrained="/w/folder").in_channels == 1
 
 

@@ -24,7 +24,7 @@ pytestmark = pytest.mark.usefixtures("without_plots")
 
 
 def backbone(**changes: Any) -> ResolvedBackbone:
-    changes.update(IMAGENET.of_channels(changes.get("in_channels", 3)).model_dump() | changes)
+    changes.update(IMAGENET.with_channels(changes.get("in_channels", 3)).model_dump() | changes)
     usual = {"name": "test_resnet", "image_size": 64, "stem": "standard"}
     return ResolvedBackbone.model_validate(usual | changes)
 

@@ -145,14 +145,14 @@ def choose_normalization(
     """Choose the mean and standard deviation of images; `recorded` is that of the weights, if known."""
     given = {"mean": backbone.mean, "std": backbone.std}
     automatic = [name for name, value in given.items() if value == "auto"]
-    expected = _of_images(facts, channels, window)
+    expected = _image_statistics(facts, channels, window)
     if recorded is not None:
-        expected = recorded.of_channels(channels)
+        expected = recorded.with_channels(channels)
     elif automatic and starts_from_file(backbone):
         # A folder is a checkpoint, whose normalization the worker compares with this choice.
         published = backbone.info.normalizations
         if len(published) == 1:
-            expected = published[0].of_channels(channels)
+            expected = published[0].with_channels(channels)
         else:
             problems.append(_unknown(backbone, channels, automatic))
     values = {name: value for name, value in given.items() if value != "auto"}
@@ -179,7 +179,7 @@ def normalization_problem(chosen: Normalization, recorded: Normalization) -> Fie
     weights.
     """
     channels = len(chosen.mean)
-    expected = recorded.of_channels(channels)
+    expected = recorded.with_channels(channels)
     is_alike = chosen.window == recorded.window and channels in (1, len(recorded.mean))
     if not is_alike or chosen.is_close(expected):
         return None
@@ -210,10 +210,12 @@ def check_extra_bands(backbone: Backbone, channels: int, problems: list[FieldPro
     )
 
 
-def _of_images(facts: DatasetFacts, channels: int, window: tuple[float, float]) -> Normalization:
+def _image_statistics(
+    facts: DatasetFacts, channels: int, window: tuple[float, float]
+) -> Normalization:
     """Return ImageNet's normalization for images like ImageNet's, and else that of the data set."""
     if facts.dtype == "uint8" and window == EIGHT_BIT and channels in (1, RGB):
-        return IMAGENET.of_channels(channels)
+        return IMAGENET.with_channels(channels)
     if facts.mean is None or facts.std is None:
         return Normalization(
             mean=(UNKNOWN_MEAN,) * channels, std=(UNKNOWN_STD,) * channels, window=window
@@ -225,7 +227,7 @@ def _of_images(facts: DatasetFacts, channels: int, window: tuple[float, float]) 
         mean=tuple(round(min(1.0, max(0.0, each)), 6) for each in mean),
         std=tuple(round(min(1.0, max(SMALLEST_STD, each)), 6) for each in std),
         window=window,
-    ).of_channels(channels)
+    ).with_channels(channels)
 
 
 def _unknown(backbone: Backbone, channels: int, automatic: list[str]) -> FieldProblem:
@@ -234,11 +236,11 @@ def _unknown(backbone: Backbone, channels: int, automatic: list[str]) -> FieldPr
     if published:
         reason = f"timm publishes weights of {name} with different ones"
         expected = "; or ".join(
-            f"{each.of_channels(channels)} for {', '.join(each.weights)}" for each in published
+            f"{each.with_channels(channels)} for {', '.join(each.weights)}" for each in published
         )
     else:
         reason = f"timm publishes no weights of {name}"
-        expected = f"such as {IMAGENET.of_channels(channels)} (ImageNet's)"
+        expected = f"such as {IMAGENET.with_channels(channels)} (ImageNet's)"
     return FieldProblem(
         f"backbone.{automatic[0]}",
         "is not known for the weights of backbone.pretrained: no file beside them that can be read "

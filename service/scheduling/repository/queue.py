@@ -246,7 +246,9 @@ def _positions(
         if after is not None and after.preemptible == preemptible:
             below = after.priority
             rank = Rank(not preemptible, below)
-            positions += _of_rank(session, rank, limit - len(positions), after.job_id, without)
+            positions += _positions_of_rank(
+                session, rank, limit - len(positions), after.job_id, without
+            )
         if len(positions) >= limit:
             break
         read = limit - len(positions) + len(without)
@@ -260,11 +262,11 @@ def _positions(
         ]
         positions += sorted(places, key=lambda place: (-place.priority, place.job_id))
         if cut is not None and len(positions) < limit:
-            positions += _of_rank(session, cut, limit - len(positions), "", without)
+            positions += _positions_of_rank(session, cut, limit - len(positions), "", without)
     return positions[:limit]
 
 
-def _of_rank(
+def _positions_of_rank(
     session: Session, rank: Rank, limit: int, after: str, without: Collection[str]
 ) -> list[QueuePosition]:
     """Return the positions of jobs of one rank, oldest first."""
