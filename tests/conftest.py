@@ -18,6 +18,11 @@ if TYPE_CHECKING:
     from tests.support.s3_server import S3Server
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    help = "database of the tests that name none; by default two for those marked dialect, else one"
+    parser.addoption("--databases", choices=["sqlite", "postgresql", "both"], help=help)
+
+
 def pytest_configure(config: pytest.Config) -> None:
     # How long an example takes says how busy the machine is, and nothing of what is tested. The same examples
     # every time: a change does not fail by what it has not touched.

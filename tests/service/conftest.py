@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -22,6 +23,28 @@ from service.server.app import create_app
 from service.settings import Settings
 from tests.support.api_under_test import Api
 from tests.support.databases import Postgres, database_folder, postgres_server
+
+DATABASES = ("sqlite", "postgresql")
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Choose the databases of a test that names none itself: both, or the one that its name decides."""
+    item = metafunc.definition
+    chosen = {name for mark in item.iter_markers("parametrize") for name in names_of(mark)}
+    if "database_url" not in metafunc.fixturenames or "database_url" in chosen:
+        return
+    # Three tests of four get SQLite, which takes a third of the time; the same one in every run.
+    one = "postgresql" if zlib.crc32(item.nodeid.encode()) % 4 == 0 else "sqlite"
+    by_default = DATABASES if item.get_closest_marker("dialect") else (one,)
+    asked = metafunc.config.getoption("databases")
+    databases = {None: by_default, "both": DATABASES}.get(asked, (asked,))
+    metafunc.parametrize("database_url", databases, indirect=True)
+
+
+def names_of(parametrize: pytest.Mark) -> list[str]:
+    """Return the names of the arguments that a mark gives values."""
+    names = parametrize.args[0]
+    return [name.strip() for name in names.split(",")] if isinstance(names, str) else list(names)
 
 
 @pytest.fixture(scope="session")
@@ -49,9 +72,9 @@ def sqlite_folder() -> Iterator[Path]:
     shutil.rmtree(folder)
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
+@pytest.fixture
 def database_url(request: pytest.FixtureRequest) -> Iterator[str]:
-    """A fresh, migrated database of each kind, at the same address for all tests of this process."""
+    """A fresh, migrated database, at the same address for all tests of this process."""
     if request.param == "sqlite":
         folder: Path = request.getfixturevalue("sqlite_folder")
         # A new file instead of new content, because the last one may still be open.
@@ -88,7 +111,7 @@ def database(database_url: str, opened: dict[str, Database]) -> Iterator[Databas
 
 @pytest.fixture
 def api(database: Database, database_url: str, tmp_path: Path) -> Iterator[Api]:
-    """An API on each database, with a client whose token has the scope `submit`."""
+    """An API on a database, with a client whose token has the scope `submit`."""
     settings = Settings(
         home=tmp_path / "home",
         database_url=database_url,

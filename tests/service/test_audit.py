@@ -104,6 +104,7 @@ def test_audit_log_has_one_row_per_forbidden_request(api: Api) -> None:
     assert secret not in str(entries)
 
 
+@pytest.mark.dialect
 def test_failed_change_leaves_neither_change_nor_audit_row(
     api: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -147,6 +148,7 @@ def test_changing_endpoints_share_the_transaction_of_their_audit_row() -> None:
     assert changing > 8
 
 
+@pytest.mark.dialect
 def test_audit_endpoint_pages_and_filters(api: Api) -> None:
     first, second = api.token("submit"), api.token("submit")
     api.dataset()

@@ -28,6 +28,8 @@ from service.db.session import Database
 from tests.support.api_under_test import Api
 from tests.support.databases import Postgres
 
+pytestmark = pytest.mark.dialect
+
 sqlite_only = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 postgresql_only = pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
 

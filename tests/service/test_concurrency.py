@@ -38,6 +38,8 @@ from service.users.schemas import UserRequest
 from service.worker_api.attempts import AttemptSession
 from tests.support.api_under_test import Api, refused
 
+pytestmark = pytest.mark.dialect
+
 # More than the threads of all pools.
 REQUESTS = 100
 # Those of requests and the two observer threads for `/readyz` and `/metrics`.

@@ -340,6 +340,7 @@ def test_contact_sheet_is_downloaded_in_ranges(api: Api, tmp_path: Path) -> None
     refused(api.client.get(endpoint, headers=other), 404)
 
 
+@pytest.mark.dialect
 def test_versions_are_listed_in_pages(api: Api) -> None:
     dataset, endpoint = api.dataset(), "/v1/datasets/{}/versions"
     with api.database.write() as session:
@@ -367,6 +368,7 @@ def test_versions_are_listed_in_pages(api: Api) -> None:
         refused(api.client.get(endpoint.format(dataset), params=bad), 422, next(iter(bad)))
 
 
+@pytest.mark.dialect
 def test_upgrade_from_0022_makes_version_1_of_what_is_ready(
     api: Api, database: Database, database_url: str
 ) -> None:

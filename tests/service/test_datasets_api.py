@@ -258,6 +258,7 @@ def test_dataset_of_another_tenant_is_not_found(api: Api) -> None:
     assert api.client.get("/v1/datasets", headers=theirs).json()["data"] == []
 
 
+@pytest.mark.dialect
 def test_register_retries_when_name_becomes_free_concurrently(
     api: Api, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

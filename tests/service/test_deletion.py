@@ -176,6 +176,7 @@ def test_files_are_kept_until_the_processes_of_the_job_are_gone(api: Api, garbag
         assert garbage.jobs(session) == [worker.job_id]
 
 
+@pytest.mark.dialect
 def test_interrupted_removal_is_continued(
     api: Api, garbage: Garbage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -317,6 +318,7 @@ def test_retention_pauses_when_many_removals_failed(
     assert len(tried) == 2
 
 
+@pytest.mark.dialect
 def test_size_limit_removes_from_the_earliest_ended_jobs_only_what_it_must(
     api: Api, garbage: Garbage
 ) -> None:

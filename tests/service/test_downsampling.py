@@ -17,6 +17,8 @@ from service.jobs.metrics import Columns
 from service.jobs.schemas import MetricColumns
 from service.metrics import repository
 
+pytestmark = pytest.mark.dialect
+
 # Name, step, attempt, value.
 Point = tuple[str, int, int, float]
 

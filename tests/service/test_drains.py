@@ -13,6 +13,7 @@ def as_administrator(api: Api) -> None:
     api.client.headers.update(api.token("submit", "operator"))
 
 
+@pytest.mark.dialect
 def test_drained_node_is_shown_and_survives_a_restart_of_ray(api: Api) -> None:
     nodes = [Node(f"id-{n}", f"10.0.0.{n}", 4, 0, 0, 0, name=f"name-{n}") for n in (1, 2)]
     save_nodes(api, nodes)

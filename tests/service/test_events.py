@@ -64,6 +64,7 @@ def drained(stream: TenantStream) -> list[dict[str, Any]]:
     return [json.loads(message.data) for message in messages]
 
 
+@pytest.mark.dialect
 def test_event_that_commits_late_is_not_passed(api: Api, jobs: list[str]) -> None:
     if api.database.engine.dialect.name == "sqlite":
         pytest.skip("SQLite has one writer at a time, so transactions commit in their order")
@@ -78,6 +79,7 @@ def test_event_that_commits_late_is_not_passed(api: Api, jobs: list[str]) -> Non
     assert [entry["job_id"] for entry in listed(api)][:2] == [jobs[0], jobs[1]]
 
 
+@pytest.mark.dialect
 def test_streams_of_two_processes_get_each_event_of_concurrent_writers_once(
     api: Api, jobs: list[str]
 ) -> None:
@@ -123,6 +125,7 @@ def test_streams_of_two_processes_get_each_event_of_concurrent_writers_once(
     assert [entry["id"] for entry in listed(api, limit=200)] == ids[::-1]
 
 
+@pytest.mark.dialect
 def test_events_of_a_job_keep_their_order_if_clocks_differ(api: Api, jobs: list[str]) -> None:
     for _ in range(3):
         add(api.database, jobs[0])
@@ -138,6 +141,7 @@ def test_events_of_a_job_keep_their_order_if_clocks_differ(api: Api, jobs: list[
     assert [entry["seq"] for entry in entries] == [4, 3, 2, 1]
 
 
+@pytest.mark.dialect
 def test_position_of_a_removed_event_is_not_used_again(api: Api, jobs: list[str]) -> None:
     newest = listed(api)[0]
     with api.database.write() as session:
@@ -192,6 +196,7 @@ def test_documentation_names_every_event_above_info() -> None:
     }
 
 
+@pytest.mark.dialect
 def test_filters_of_the_event_list(api: Api, jobs: list[str]) -> None:
     for number, (name, data, _) in enumerate(CASES):
         add(api.database, jobs[number % 3], name, **data)
@@ -224,6 +229,7 @@ def test_filters_of_the_event_list(api: Api, jobs: list[str]) -> None:
                 assert [entry["id"] for entry in drained(stream)] == expected[::-1], params
 
 
+@pytest.mark.dialect
 def test_event_list_is_paged_while_events_are_added(api: Api, jobs: list[str]) -> None:
     for _ in range(6):
         add(api.database, jobs[0])
@@ -375,6 +381,7 @@ def test_event_list_of_a_full_database_lacks_new_events(
     assert len(listed(api)) == len(before) + 1
 
 
+@pytest.mark.dialect
 def test_migration_gives_positions_to_earlier_events(
     api: Api, database: Database, database_url: str, jobs: list[str]
 ) -> None:

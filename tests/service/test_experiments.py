@@ -291,6 +291,7 @@ def test_repeated_request_gets_the_first_answer(api: Api) -> None:
     refused(submit(api, "key"), 410, None, "experiment-deleted")
 
 
+@pytest.mark.dialect
 @pytest.mark.parametrize("owner", ["token", "tenant"])
 def test_quota_counts_the_whole_group(api: Api, owner: str) -> None:
     api.dataset()
@@ -615,6 +616,7 @@ def test_tenant_with_experiments_only_can_be_deleted(api: Api, garbage: Garbage)
     assert count(api) == (0, 0)
 
 
+@pytest.mark.dialect
 def test_downgrade_removes_experiments_and_keeps_jobs(api: Api, database_url: str) -> None:
     api.dataset()
     experiment = submitted(api)

@@ -15,6 +15,8 @@ from service.db.models import Evaluation, Job
 from service.jobs.listing.repository import COLUMNS
 from tests.support.api_under_test import Api, refused, snapshot
 
+pytestmark = pytest.mark.dialect
+
 
 @pytest.fixture
 def jobs(api: Api) -> list[str]:

@@ -445,6 +445,7 @@ def test_submit_refuses_dataset_that_is_not_ready(api: Api, state: str, status: 
         assert state in problem["detail"]
 
 
+@pytest.mark.dialect
 def test_idempotency_key_replays_the_first_response(api: Api) -> None:
     api.dataset()
     key = {"Idempotency-Key": "abc"}
@@ -483,6 +484,7 @@ def test_idempotency_key_replays_the_answer_of_another_version_as_it_was(api: Ap
     assert again.headers["location"] == f"/v1/jobs/{first['id']}"
 
 
+@pytest.mark.dialect
 def test_idempotency_key_creates_one_job_for_concurrent_requests(api: Api) -> None:
     api.dataset()
 
@@ -498,6 +500,7 @@ def test_idempotency_key_creates_one_job_for_concurrent_requests(api: Api) -> No
     assert len(api.client.get("/v1/jobs").json()["data"]) == 1
 
 
+@pytest.mark.dialect
 def test_job_list_pages_newest_first_and_filters(api: Api) -> None:
     api.dataset()
     jobs = [api.submit(name=f"job {n}", tags={"parity": str(n % 2)})["id"] for n in range(5)]
@@ -554,6 +557,7 @@ def test_job_list_deduplicates_status_filter(api: Api) -> None:
     assert ids_and_query_lengths(*["queued", "cancelled"] * 501) == both
 
 
+@pytest.mark.dialect
 def test_job_list_filters_by_current_tags(api: Api) -> None:
     def tagged(tag: str) -> list[str]:
         return [job["id"] for job in api.client.get(f"/v1/jobs?tag={tag}").json()["data"]]

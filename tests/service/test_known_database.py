@@ -42,6 +42,7 @@ def test_another_database_with_tables_is_a_move(tmp_path: Path) -> None:
     check_database(of(tmp_path, moved))
 
 
+@pytest.mark.dialect
 def test_empty_database_has_no_tables(database_url: str) -> None:
     assert not is_empty(database_url)
     engine = create_engine(make_url(database_url))

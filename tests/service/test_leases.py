@@ -12,6 +12,8 @@ from service.db.models import Lease
 from service.db.session import Database
 from service.settings import Settings
 
+pytestmark = pytest.mark.dialect
+
 SHORT, LONG = timedelta(seconds=10), timedelta(seconds=600)
 
 

@@ -27,6 +27,8 @@ from service.runs import repository as runs
 from service.runs.endings import Ending, Retry
 from service.states import TERMINAL, TRANSITIONS, Desired, JobStatus, StaleAttempt, StopReason
 
+pytestmark = pytest.mark.dialect
+
 _count = itertools.count()
 
 

@@ -296,6 +296,7 @@ def test_valid_but_unusual_token_is_accepted(
     assert log_in(login_api).status_code == 201
 
 
+@pytest.mark.dialect
 def test_state_and_nonce_are_used_once(login_api: Api) -> None:
     started = start(login_api)
     code = browse(started)["code"]

@@ -263,6 +263,7 @@ def test_only_own_ready_data_and_checkpoints_are_used(api: Api) -> None:
     refused(api.client.post(path, json={"dataset": "emoji"}, headers=reader), 403)
 
 
+@pytest.mark.dialect
 def test_pending_runs_of_a_token_are_limited(api: Api) -> None:
     checkpoint = trained(api)
     for number in range(MAX_PENDING):
@@ -271,6 +272,7 @@ def test_pending_runs_of_a_token_are_limited(api: Api) -> None:
     assert refused(answer, 429, None, "quota-exceeded")["quota"] == "pending_model_runs"
 
 
+@pytest.mark.dialect
 def test_failed_run_is_repeated(api: Api) -> None:
     checkpoint = trained(api)
     first = requested(api, checkpoint)
@@ -499,6 +501,7 @@ def test_problem_of_a_checkpoint_is_found_before_its_image_is_read(
     assert read == [0]
 
 
+@pytest.mark.dialect
 def test_search_ends_when_nobody_asks(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(neighbor_endpoints, "_PATIENCE_SECONDS", 0.01)
     checkpoint = trained(api)

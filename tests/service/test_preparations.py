@@ -124,6 +124,7 @@ def test_only_a_ready_data_set_is_prepared(api: Api) -> None:
     refused(request(api, api.dataset("theirs", tenant="other")), 404)
 
 
+@pytest.mark.dialect
 def test_pending_preparations_of_a_token_are_limited(api: Api) -> None:
     dataset = api.dataset()
     for number in range(MAX_PENDING):

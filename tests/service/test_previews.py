@@ -156,6 +156,7 @@ def test_repeated_request_gets_the_first_answer(api: Api) -> None:
     refused(request(api, dataset, "a-key"), 410, None, "preview-deleted")
 
 
+@pytest.mark.dialect
 def test_pending_previews_of_a_token_are_limited(api: Api) -> None:
     dataset = api.dataset()
     previews = [requested(api, dataset) for _ in range(MAX_PENDING)]

@@ -98,6 +98,7 @@ def test_readyz_refuses_outdated_tables(api: Api) -> None:
     assert version("9999") == "ok"
 
 
+@pytest.mark.dialect
 def test_probes_follow_database_outage_and_recovery(api: Api, database_url: str) -> None:
     assert checks(api)["database"] == "ok"
     with database_outage(api.database, database_url):

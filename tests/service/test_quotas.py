@@ -13,6 +13,8 @@ from service.db.models import Job
 from service.states import DatasetState
 from tests.support.api_under_test import Api, refused
 
+pytestmark = pytest.mark.dialect
+
 NONE = {"max_queued_jobs": None, "max_running_jobs": None, "max_gpus": None}
 
 

@@ -208,6 +208,7 @@ def test_checkpoint_changes_require_tenant_and_scope(api: Api) -> None:
     refused(api.client.patch(path, json={}), 422, "pinned")
 
 
+@pytest.mark.dialect
 def test_checkpoint_stays_marked_until_its_files_are_removed(
     api: Api, garbage: Garbage, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -18,6 +18,8 @@ from service.ledger import repository as ledger
 from service.scheduling import repository as scheduling
 from tests.support.api_under_test import Api
 
+pytestmark = pytest.mark.dialect
+
 
 def test_migrated_schema_equals_models(database: Database) -> None:
     with database.engine.connect() as connection:

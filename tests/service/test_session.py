@@ -17,6 +17,8 @@ from service.db.models import ClusterSnapshot, Lease
 from service.db.session import AWAY, Database, is_timeout, make_engine
 from tests.support.databases import Postgres
 
+pytestmark = pytest.mark.dialect
+
 # SQLite's numbers for the levels of `PRAGMA synchronous`.
 NORMAL, FULL = 1, 2
 

@@ -17,6 +17,8 @@ from service.db.session import Database
 from service.dispatcher.isolation import Loop, Outage
 from tests.support.api_under_test import Api, refused
 
+pytestmark = pytest.mark.dialect
+
 _FULL = "is full"
 
 

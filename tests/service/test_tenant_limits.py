@@ -38,6 +38,7 @@ def test_caps_hold_for_submission_changes_and_clones(api: Api) -> None:
     refused(api.client.post(f"{path}/clone", json=body, headers=headers), 422, "priority")
 
 
+@pytest.mark.dialect
 def test_queue_quota_of_a_tenant_counts_all_its_tokens(api: Api) -> None:
     api.dataset()
     limit(api, max_queued_jobs=1)
@@ -65,6 +66,7 @@ def test_usage_is_the_tenants_for_an_administrator_only(api: Api) -> None:
     assert api.client.get(PATH, params=DAY, headers=api.token("read")).json()["data"] == []
 
 
+@pytest.mark.dialect
 @pytest.mark.parametrize("key", ["team", 'a "b"', "$.x", "a.b", "'"])
 def test_usage_by_tag_adds_up_the_values_of_any_key(api: Api, key: str) -> None:
     use(api, 0, tags={key: "vision", "x": "y"})
@@ -80,6 +82,7 @@ def test_usage_by_tag_adds_up_the_values_of_any_key(api: Api, key: str) -> None:
     assert answer["is_complete"]
 
 
+@pytest.mark.dialect
 @pytest.mark.parametrize("group_by", ["token", "tag:n"])
 def test_usage_is_limited_to_the_groups_with_the_most(
     api: Api, monkeypatch: pytest.MonkeyPatch, group_by: str

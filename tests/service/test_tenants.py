@@ -9,6 +9,8 @@ import pytest
 from service.db.models import IdempotencyKey, Job, Tenant
 from tests.support.api_under_test import Api, refused
 
+pytestmark = pytest.mark.dialect
+
 LIMITS = {
     "weight": 2.5,
     "max_queued_jobs": 100,

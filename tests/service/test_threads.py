@@ -382,6 +382,7 @@ def test_answer_is_closed_when_the_client_leaves(reads: bool) -> None:
     assert closed.is_set()
 
 
+@pytest.mark.dialect
 def test_statement_that_takes_too_long_is_a_problem_of_its_own(
     api: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -209,6 +209,7 @@ def test_expiry_given_twice_is_refused(api: Api, admin: dict[str, str]) -> None:
     refused(answer, 422, "expires_in_days")
 
 
+@pytest.mark.dialect
 def test_last_use_is_recorded_once_a_minute(api: Api, admin: dict[str, str]) -> None:
     reader = api.token("read")
     token = api.client.get("/v1/tokens/current", headers=reader).json()["id"]

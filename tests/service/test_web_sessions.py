@@ -249,6 +249,7 @@ def test_login_code_expires_and_dies_with_its_token(page: Page) -> None:
     refused(page.browser.post("/v1/session", json={"code": codes[0]}), 401)
 
 
+@pytest.mark.dialect
 def test_login_code_is_used_once_by_requests_at_the_same_time(page: Page) -> None:
     headers = page.api.token("read")
     code = page.api.client.post("/v1/session/codes", headers=headers).json()["code"]

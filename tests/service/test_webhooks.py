@@ -166,6 +166,7 @@ def test_failed_job_says_why_without_its_log(admin: Api) -> None:
     assert "private" not in str(payload)
 
 
+@pytest.mark.dialect
 def test_messages_are_rolled_back_with_their_event(admin: Api) -> None:
     webhook = create(admin)
     admin.dataset()
@@ -251,6 +252,7 @@ def test_test_message_is_added_whatever_events_the_webhook_wants(admin: Api) -> 
     refused(admin.client.get(f"{path}/deliveries?state=lost"), 422, "state")
 
 
+@pytest.mark.dialect
 def test_deliveries_are_paged_and_filtered(admin: Api) -> None:
     webhook = create(admin)
     path = f"/v1/webhooks/{webhook['id']}"
@@ -266,6 +268,7 @@ def test_deliveries_are_paged_and_filtered(admin: Api) -> None:
     assert [(each["id"], each["response_status"]) for each in ended] == [(sent[0], 200)]
 
 
+@pytest.mark.dialect
 def test_redelivery_sends_the_same_message_for_the_whole_time_again(admin: Api) -> None:
     webhook = create(admin)
     path = f"/v1/webhooks/{webhook['id']}"

@@ -97,6 +97,7 @@ def test_spec_without_placement_is_readable_by_a_driver_of_the_version_before(ap
     assert "gpu_type" not in sent["resources"]
 
 
+@pytest.mark.dialect
 def test_repeated_event_is_recorded_once_per_attempt(api: Api) -> None:
     def notes() -> list[Any]:
         events = api.client.get(f"/v1/jobs/{first.job_id}/events").json()["data"]
@@ -192,6 +193,7 @@ def test_attempt_that_something_else_ended_uses_no_restart(api: Api, kind: str) 
     assert (shown["status"], shown["restarts"]) == ("retry_wait", 0)
 
 
+@pytest.mark.dialect
 def test_superseded_attempt_is_refused_everything(api: Api) -> None:
     old = running(api)
     error = {"type": "Lost", "message": "no heartbeat"}
@@ -328,6 +330,7 @@ def test_repeated_checkpoint_is_kept_and_repeated_artifact_replaced(api: Api) ->
     assert worker.uri not in str(one), "storage locations are not public"
 
 
+@pytest.mark.dialect
 def test_metrics_of_newest_attempt_win_per_step(api: Api) -> None:
     first = running(api)
     point = {"time": 1.0, "values": {"loss": 1.0, "lr": 0.1}}
@@ -645,6 +648,7 @@ def test_problem_of_a_whole_report_names_the_body(ingest: IngestWorker) -> None:
     assert refused(answer, 422, "body")["detail"] == "body: is not valid"
 
 
+@pytest.mark.dialect
 def test_superseded_ingest_run_is_refused(ingest: IngestWorker) -> None:
     api, dataset = ingest.api, ingest.dataset_id
     with api.database.write() as session:

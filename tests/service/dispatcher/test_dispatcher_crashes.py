@@ -15,6 +15,8 @@ from service.states import AttemptState, JobStatus
 from service.worker_api.service import check_attempt_token
 from tests.support.dispatcher_world import World
 
+pytestmark = pytest.mark.dialect
+
 
 class Crash(BaseException):
     """Death of the process; no code under test catches it."""

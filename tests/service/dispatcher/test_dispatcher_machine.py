@@ -33,6 +33,8 @@ from tests.service.dispatcher.test_dispatcher_crashes import Crash, Death
 from tests.support.api_under_test import Api
 from tests.support.dispatcher_world import World
 
+pytestmark = pytest.mark.dialect
+
 ENOUGH_ROUNDS = 60
 Moment = Literal["before", "after"] | None
 moments = st.sampled_from([None, None, None, "before", "after"])

@@ -17,6 +17,8 @@ from tests.support.database_outage import database_outage
 from tests.support.dispatcher_world import World
 from tests.support.polling import wait_for
 
+pytestmark = pytest.mark.dialect
+
 DEADLINE_SECONDS = 60.0
 
 

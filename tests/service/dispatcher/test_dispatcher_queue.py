@@ -417,6 +417,7 @@ def test_cluster_snapshot_is_stored(world: World) -> None:
     assert not seen.alive
 
 
+@pytest.mark.dialect
 def test_only_lease_holder_works(world: World) -> None:
     world.tick()
     first = world.dispatcher
@@ -432,6 +433,7 @@ def test_only_lease_holder_works(world: World) -> None:
     assert world.executor.submitted == [world.run_id(job)]
 
 
+@pytest.mark.dialect
 def test_writes_of_former_lease_holder_are_discarded(world: World) -> None:
     world.tick()
     first = world.dispatcher

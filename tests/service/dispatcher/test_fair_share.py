@@ -165,6 +165,7 @@ def test_user_with_many_tokens_has_the_share_of_one(tokens: list[int]) -> None:
     assert Counter(owner_of[job] for job in order) == dict.fromkeys(user, 10)
 
 
+@pytest.mark.dialect
 def test_two_tokens_of_a_user_share_its_use(world: World) -> None:
     user = ids.new_id("usr")
     used, fresh, other = world.add_token(user), world.add_token(user), world.add_token()
@@ -180,6 +181,7 @@ def test_two_tokens_of_a_user_share_its_use(world: World) -> None:
         assert window.FairQueue(DAY).first(session, [], world.now()) == [theirs, hers]
 
 
+@pytest.mark.dialect
 def test_ledger_has_exactly_the_confirmed_runtime(world: World) -> None:
     job = world.add_job(workers=2, cpus_per_worker=1)
     world.tick()

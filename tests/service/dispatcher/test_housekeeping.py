@@ -83,6 +83,7 @@ def test_use_that_a_long_half_life_needs_stays(world: World) -> None:
     assert use_in(world) == ["old"]
 
 
+@pytest.mark.dialect
 def test_use_is_removed_in_batches_the_oldest_first(world: World) -> None:
     now = world.now()
     for number in range(3):
@@ -103,6 +104,7 @@ def keys_in(world: World) -> list[str]:
         return list(session.scalars(select(IdempotencyKey.key).order_by(IdempotencyKey.key)))
 
 
+@pytest.mark.dialect
 def test_old_idempotency_keys_are_removed_in_batches_the_oldest_first(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -59,6 +59,7 @@ def test_number_of_statements_does_not_grow_with_the_queue(
         assert len(statements) <= STATEMENTS + 3 * refills
 
 
+@pytest.mark.dialect
 @pytest.mark.parametrize("seed", range(3))
 def test_first_jobs_are_those_of_the_whole_queue_in_order(
     world: World, monkeypatch: pytest.MonkeyPatch, seed: int

@@ -150,6 +150,7 @@ def check_extremes(all_points: Points, left: Points, newest: int, without: set[i
         begin = stop
 
 
+@pytest.mark.dialect
 @settings(
     max_examples=10,
     deadline=None,
@@ -320,6 +321,7 @@ def test_dispatcher_thins_in_the_background(world: World) -> None:
     assert count(world, job_id) < 150
 
 
+@pytest.mark.dialect
 def test_jobs_from_before_the_migration_are_found(world: World, database_url: str) -> None:
     job_id, _ = running(world), world.add_job()
     with world.database.engine.begin() as connection:

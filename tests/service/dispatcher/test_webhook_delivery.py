@@ -296,6 +296,7 @@ def test_slow_receiver_delays_neither_others_nor_the_loop(world: World, blocking
     assert set(blocking.most.values()) == {1}, "one request at a time for each webhook"
 
 
+@pytest.mark.dialect
 def test_only_the_dispatcher_in_charge_sends(world: World) -> None:
     with receiver() as hook:
         message = add_message(world, add_webhook(world, hook.url))
@@ -305,6 +306,7 @@ def test_only_the_dispatcher_in_charge_sends(world: World) -> None:
     assert (delivery(world, message).attempts, hook.requests) == (0, [])
 
 
+@pytest.mark.dialect
 def test_outcome_is_recorded_after_an_outage_of_the_database(world: World) -> None:
     with receiver() as hook:
         message = add_message(world, add_webhook(world, hook.url))
@@ -321,6 +323,7 @@ def test_outcome_is_recorded_after_an_outage_of_the_database(world: World) -> No
     assert (delivery(world, message).state, len(hook.requests)) == ("succeeded", 1)
 
 
+@pytest.mark.dialect
 def test_old_deliveries_and_those_of_deleted_webhooks_are_removed(world: World) -> None:
     with receiver() as hook:
         webhook_id = add_webhook(world, hook.url)
@@ -533,6 +536,7 @@ class Story(RuleBasedStateMachine):
             assert webhook_id in self.deleted or events <= arrived
 
 
+@pytest.mark.dialect
 def test_no_order_of_events_and_deaths_loses_a_message(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
