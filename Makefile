@@ -1,10 +1,12 @@
-# `make demo` and `make serve` install what runs DASL, every other target the developers' tools, too. A stamp file
-# marks a complete setup, so that later `make` calls skip it.
+# `make demo` and `make serve` install what runs DASL, every other target the developers' tools, too. Stamp files mark
+# a complete setup, so that later `make` calls skip it.
 PYTHON ?= $(shell command -v python3.11 || command -v python3.12 || command -v python3.13 || command -v python3)
 VENV := .venv
 BIN := $(VENV)/bin
-RUN_STAMP := $(VENV)/.serve
-STAMP := $(VENV)/.dev
+RUN := $(VENV)/.serve
+DEV := $(VENV)/.dev
+CLIENT := service/client/sync/client.py
+STAMP := $(DEV) $(CLIENT)
 # The version of uv in the locks: installed once by pip, then kept by `uv pip sync`.
 UV_VERSION := $(shell sed -n 's/^uv==\([0-9.]*\).*/\1/p' requirements/dev.lock)
 PYTEST_WORKERS ?= 2
@@ -26,16 +28,21 @@ define install
 endef
 
 # Where developers' tools are, they stay.
-$(RUN_STAMP): requirements/serve.lock pyproject.toml
-	$(call install,$(if $(wildcard $(STAMP)),dev,serve),7)
+$(RUN): requirements/serve.lock pyproject.toml hatch_build.py
+	$(call install,$(if $(wildcard $(DEV)),dev,serve),7)
 	touch $@
 
-$(STAMP): requirements/dev.lock pyproject.toml
+$(DEV): requirements/dev.lock pyproject.toml hatch_build.py
 	$(call install,dev,8)
 	$(BIN)/python -m compileall -q benchmarks tests tools
 	touch $@
 
-demo: $(RUN_STAMP)
+# The synchronous client is written again when its source has changed.
+$(CLIENT): tools/sync_client.py $(wildcard service/client/aio/*.py)
+	$(PYTHON) tools/sync_client.py
+	touch $@
+
+demo: $(RUN) $(CLIENT)
 	$(BIN)/python -m examples.demo
 
 # Plugins are named because pytest rewrites the assertions of all packages whose plugins it finds by itself:
@@ -78,7 +85,7 @@ compose-test: $(STAMP)
 	test -z "$(wildcard docker/wheels/torch-*.whl)" || $(BIN)/python -m tests.compose.run --cpu --compose "$(COMPOSE)"
 	$(BIN)/python -m tests.compose.run --compose "$(COMPOSE)"
 
-serve: $(RUN_STAMP)
+serve: $(RUN) $(CLIENT)
 	$(BIN)/dasl serve
 
 bench: $(STAMP)
@@ -100,7 +107,6 @@ format: $(STAMP)
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 	$(BIN)/python -m tools.spec_tables
-	$(BIN)/python -m tools.sync_client
 
 # One resolution: the locks of the images are subsets of the lock that the tests use.
 LOCK = $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header

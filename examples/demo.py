@@ -21,7 +21,7 @@ from typing import Any
 from dasl_core.spec import load_spec
 from examples.emoji import unpack_emoji
 from service.client import Client
-from service.client.models import Job
+from service.client.sync.models import Job
 
 HERE = Path(__file__).parent
 BUILD = Path("build/demo").absolute()

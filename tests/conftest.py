@@ -13,6 +13,8 @@ from uuid import uuid4
 import pytest
 from hypothesis import settings
 
+from tools import sync_client
+
 if TYPE_CHECKING:
     from service.embedded.local_ray import LocalRay
     from tests.support.s3_server import S3Server
@@ -24,6 +26,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    if not hasattr(config, "workerinput"):
+        sync_client.main()  # what is tested is what `service/client/aio` says now
     # How long an example takes says how busy the machine is, and nothing of what is tested. The same examples
     # every time: a change does not fail by what it has not touched.
     settings.register_profile("any machine", deadline=None, derandomize=True)

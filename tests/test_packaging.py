@@ -15,6 +15,7 @@ from hatchling.builders.wheel import WheelBuilder
 from dasl_core.spec import DatasetFacts, JobSpec, load_spec, resolve
 from service.experiments.schemas import ExperimentRequest
 from service.experiments.variants import specs_of
+from tools import sync_client
 
 ROOT = Path(__file__).parents[1]
 
@@ -27,14 +28,15 @@ def build_wheel(source: Path, folder: Path) -> dict[str, bytes]:
 
 
 def packages() -> set[str]:
-    """Return the files of the packages that git knows, or without git all that are there."""
+    """Return the files of the packages: what git holds and what is generated, or without git all that are there."""
     of = ("dasl_core", "service", "workers")
     paths = [path for package in of for path in (ROOT / package).rglob("*") if path.is_file()]
     names = {path.relative_to(ROOT).as_posix() for path in paths if path.suffix != ".pyc"}
     if not (ROOT / ".git").exists():
         return names
     listed = subprocess.check_output(["git", "ls-files", "-z", *of], cwd=ROOT, text=True)
-    return names & set(listed.split("\0"))
+    generated = {path.relative_to(ROOT).as_posix() for path in sync_client.generate()}
+    return generated | names & set(listed.split("\0"))
 
 
 def test_wheel_and_sdist_contain_the_packages_and_nothing_else(tmp_path: Path) -> None:
@@ -44,6 +46,7 @@ def test_wheel_and_sdist_contain_the_packages_and_nothing_else(tmp_path: Path) -
         found = {name.partition("/")[2] for name in file.getnames()}
         file.extractall(tmp_path)  # `filter` is newer than Python 3.11.2
     beside = {"LICENSE", "README.md", "pyproject.toml", ".gitignore", "PKG-INFO"}
+    beside |= {"hatch_build.py", "tools/sync_client.py"}
     assert found ^ (packages() | beside) == set(), "see `git status`"
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
     name = f"dasl-{project['version']}"

@@ -19,7 +19,7 @@ from PIL import Image
 from playwright.sync_api import Page, sync_playwright
 
 from service.client import Client
-from service.client.models import Job
+from service.client.sync.models import Job
 from tests.support.running_service import serving
 
 IMAGES = Path(__file__).resolve().parents[1] / "docs" / "images"

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from service.client import ApiError, ConnectionFailed, StaleAttempt
 from service.client.attempt_token import read_attempt_token
-from service.client.transport import BUSY
+from service.client.sync.transport import BUSY
 from service.client.worker import WorkerClient
 from service.protocol import UNDELIVERED_EXIT_CODE
 from workers.logs import log_to_stderr

@@ -13,7 +13,8 @@ from service.cli.inputs import id_or_name
 from service.cli.output import duration, note, plain, print_facts, print_json, print_line, size
 
 if TYPE_CHECKING:
-    from service.client.models import Dataset, Preparation
+    from service.client.models import Preparation
+    from service.client.sync.models import Dataset
 
 DatasetId = Annotated[
     str,

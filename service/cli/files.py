@@ -27,8 +27,8 @@ from service.cli.output import (
 
 if TYPE_CHECKING:
     from service.client import Client
-    from service.client.files import OnBytes
     from service.client.models import Checkpoint
+    from service.client.sync.files import OnBytes
 
 
 def register(app: typer.Typer) -> None:

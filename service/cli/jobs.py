@@ -37,7 +37,7 @@ from service.cli.show import epochs
 from service.states import JobStatus
 
 if TYPE_CHECKING:
-    from service.client.models import Job
+    from service.client.sync.models import Job
 
 
 def register(app: typer.Typer) -> None:

@@ -28,7 +28,7 @@ from service.states import TERMINAL, Desired, JobStatus
 
 if TYPE_CHECKING:
     from service.client import Client
-    from service.client.models import Job
+    from service.client.sync.models import Job
 
 # Of the newest evaluation, beside its metrics.
 _KNN_SETTINGS = {"knn_k": "k", "knn_temperature": "temperature", "knn_bank": "images in the bank"}

@@ -21,7 +21,7 @@ from service.cli.output import (
 
 if TYPE_CHECKING:
     from service.client import Client
-    from service.client.models import Job
+    from service.client.sync.models import Job
 
 
 def register(app: typer.Typer) -> None:

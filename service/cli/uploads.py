@@ -13,8 +13,8 @@ from service.cli.output import note, size
 
 if TYPE_CHECKING:
     from service.client import Client
-    from service.client.models import Dataset
-    from service.client.uploads import OnBytes
+    from service.client.sync.models import Dataset
+    from service.client.sync.uploads import OnBytes
 
 _MAX_SKIPPED_SHOWN = 10
 

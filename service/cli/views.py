@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from rich.live import Live
 
     from service.cli.watching import Snapshot, View
-    from service.client.models import Event, Job, Progress
+    from service.client.models import Event, Progress
+    from service.client.sync.models import Job
 
 _BARS = "▁▂▃▄▅▆▇█"
 _STYLES: dict[str, str] = {

@@ -13,8 +13,9 @@ from dasl_core.vocabulary import TRAINED
 from service.cli.output import note
 from service.cli.trouble import started_at, trouble
 from service.client import ApiError, Client, ConnectionFailed
-from service.client.models import Evaluation, Event, Job
-from service.client.waiting import OUTAGE_SECONDS
+from service.client.models import Evaluation, Event
+from service.client.sync.models import Job
+from service.client.sync.waiting import OUTAGE_SECONDS
 
 # After this long without news of the job, the service is asked how it is.
 _QUIET_SECONDS = 10.0

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from service.client.aio.client import AsyncClient as AsyncClient
-    from service.client.client import Client as Client
     from service.client.errors import ApiError as ApiError
     from service.client.errors import ConfigError as ConfigError
     from service.client.errors import ConnectionFailed as ConnectionFailed
@@ -25,11 +24,12 @@ if TYPE_CHECKING:
     from service.client.errors import StaleAttempt as StaleAttempt
     from service.client.errors import UploadFailed as UploadFailed
     from service.client.errors import WaitTimeout as WaitTimeout
+    from service.client.sync.client import Client as Client
     from service.client.worker import WorkerClient as WorkerClient
 
 _MODULES = {
     "AsyncClient": "service.client.aio.client",
-    "Client": "service.client.client",
+    "Client": "service.client.sync.client",
     "WorkerClient": "service.client.worker",
 }
 _ERRORS = (

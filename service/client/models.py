@@ -8,16 +8,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field, PrivateAttr
+from pydantic import BaseModel, ConfigDict, Field
 
 from service.states import TERMINAL, DatasetState, JobStatus, TaskState
-
-if TYPE_CHECKING:
-    from service.client.datasets import Datasets
-    from service.client.jobs import Jobs
-
 
 _MAX_HOURS = "max-hours"
 
@@ -137,37 +132,6 @@ class JobRecord(Record):
         """Whether the job is paused because it ran for its time limit."""
         error = self.error
         return self.status == JobStatus.PAUSED and error is not None and error.type == _MAX_HOURS
-
-
-class Job(JobRecord):
-    """Snapshot of a job. Methods such as `wait` and `refresh` return a new record."""
-
-    _jobs: Jobs | None = PrivateAttr(default=None)
-
-    def refresh(self) -> Job:
-        """Return the current state of the job."""
-        return self._bound().get(self.id)
-
-    def wait(self, timeout: float | None = None, poll: float = 1.0) -> Job:
-        """Wait until the job has succeeded; see `Jobs.wait`."""
-        return self._bound().wait(self.id, timeout=timeout, poll=poll)
-
-    def cancel(self) -> Job:
-        """Cancel the job; a running one stops after its current step."""
-        return self._bound().cancel(self.id)
-
-    def pause(self) -> Job:
-        """Pause the job; a running one saves a checkpoint after its current step."""
-        return self._bound().pause(self.id)
-
-    def resume(self) -> Job:
-        """Resume the paused job; it continues from its last checkpoint."""
-        return self._bound().resume(self.id)
-
-    def _bound(self) -> Jobs:
-        if self._jobs is None:
-            raise RuntimeError("this Job does not come from a Client")
-        return self._jobs
 
 
 @dataclass(frozen=True)
@@ -402,18 +366,6 @@ class DatasetRecord(Record):
         if error is None and self.refresh is not None:
             error = self.refresh.error
         return error.message if isinstance(error, Problem) else error or ""
-
-
-class Dataset(DatasetRecord):
-    """A data set of a client."""
-
-    _datasets: Datasets | None = PrivateAttr(default=None)
-
-    def wait(self, timeout: float | None = None, poll: float = 0.5) -> Dataset:
-        """Wait until the data set is ready; see `Datasets.wait`."""
-        if self._datasets is None:
-            raise RuntimeError("this Dataset does not come from a Client")
-        return self._datasets.wait(self.id, timeout=timeout, poll=poll)
 
 
 class PreviewFile(Record):

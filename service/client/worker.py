@@ -17,7 +17,7 @@ from dasl_core.spec.errors import field_problems
 from dasl_core.vocabulary import Desired, Outcome, Subject
 from service.client.config import resolve_connection
 from service.client.errors import UNAUTHENTICATED, ApiError, StaleAttempt
-from service.client.transport import Transport
+from service.client.sync.transport import Transport
 from service.protocol import (
     ArtifactReport,
     AttemptStart,

@@ -7,7 +7,7 @@ from functools import cached_property
 
 from service.client import ApiError, ConnectionFailed
 from service.client.config import Connection
-from service.client.transport import Transport
+from service.client.sync.transport import Transport
 
 logger = logging.getLogger(__name__)
 

@@ -26,7 +26,7 @@ from sqlalchemy import select
 
 from benchmarks.machine import machine, write_results
 from service.client import Client
-from service.client.models import Job
+from service.client.sync.models import Job
 from service.db.leases import DISPATCHER_LEASE
 from service.db.models import ClusterSnapshot, Lease, Metric
 from service.db.session import Database

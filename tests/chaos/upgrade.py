@@ -29,7 +29,7 @@ import httpx
 
 from benchmarks.machine import machine, write_results
 from service.client import Client
-from service.client.models import Job
+from service.client.sync.models import Job
 from service.db.session import Database
 from service.embedded.local_ray import LocalRay
 from tests.chaos import history

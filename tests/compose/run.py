@@ -40,7 +40,8 @@ from pyarrow import parquet
 from benchmarks.machine import machine
 from examples.emoji import unpack_emoji
 from service.client import Client, DaslError
-from service.client.models import Checkpoint, Job
+from service.client.models import Checkpoint
+from service.client.sync.models import Job
 from tests.support.exports import code_of
 from tests.support.polling import until
 from tests.web.conftest import CHROMIUM, CHROMIUM_ARGUMENTS, log_in, watched

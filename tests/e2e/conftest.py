@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from service.client import Client
-from service.client.models import Dataset, Job
+from service.client.sync.models import Dataset, Job
 from service.db.session import make_engine
 from tests.support.polling import PATIENCE_SECONDS
 from tests.support.running_service import (

@@ -14,7 +14,8 @@ import pytest
 from dasl_core.train.serialization import load_state
 from service.client import ApiError, Client, JobFailed
 from service.client.errors import DatasetFailed
-from service.client.models import Checkpoint, Job
+from service.client.models import Checkpoint
+from service.client.sync.models import Job
 from tests.support.polling import PATIENCE_SECONDS, until
 from tests.support.running_service import Served, spec
 

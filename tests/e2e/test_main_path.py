@@ -26,7 +26,8 @@ from dasl_core.standalone.inputs import DataOptions
 from dasl_core.standalone.main import train
 from dasl_core.train.serialization import load_state
 from service.client import Client
-from service.client.models import Checkpoint, Dataset, Job
+from service.client.models import Checkpoint
+from service.client.sync.models import Dataset, Job
 from tests.e2e.conftest import Images
 from tests.support.exports import code_of
 from tests.support.polling import until

@@ -17,7 +17,7 @@ from dasl_core.data.image_set import ImageSet
 from dasl_core.data.ingest import ingest_folder
 from dasl_core.embedding import load_backbone
 from service.cli.app import app
-from service.client.models import Job
+from service.client.sync.models import Job
 from tests.e2e.conftest import Images
 from tests.support.running_service import Served
 

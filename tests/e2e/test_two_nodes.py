@@ -15,7 +15,7 @@ from tempfile import TemporaryDirectory
 import pytest
 
 from service.client import Client
-from service.client.models import Job
+from service.client.sync.models import Job
 from service.db.migrate import upgrade
 from service.db.session import Database
 from service.embedded.bootstrap_token import admin_token

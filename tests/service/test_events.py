@@ -20,7 +20,7 @@ from sqlalchemy.exc import OperationalError
 
 from service import lifecycle
 from service.client.models import ServerSentEvent
-from service.client.sse import parse
+from service.client.sync.sse import parse
 from service.db import migrate
 from service.db.models import Event
 from service.db.session import Database

@@ -296,7 +296,7 @@ def test_failing_store_is_named_by_a_presigned_download(
     service: Callable[..., Service], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Not the server, which does answer, nor the signature, which is valid as a token."""
-    monkeypatch.setattr("service.client.threads.time.sleep", lambda seconds: None)
+    monkeypatch.setattr("service.client.sync.threads.time.sleep", lambda seconds: None)
     away = service(presigned_downloads=True, s3_public_endpoint="http://127.0.0.1:1")
     client, _, checkpoint, _ = saved(away, tmp_path)
     with pytest.raises(ConnectionFailed) as failed:

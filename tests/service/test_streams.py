@@ -16,7 +16,7 @@ from service import lifecycle
 from service.api import sse
 from service.artifacts.attempt_log import AttemptLog
 from service.client.models import ServerSentEvent
-from service.client.sse import parse
+from service.client.sync.sse import parse
 from service.jobs import streams
 from tests.support.api_under_test import Api, Worker, refused
 from tests.support.polling import wait_for

@@ -3,28 +3,17 @@
 from __future__ import annotations
 
 import inspect
+import shutil
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from service.client import AsyncClient, Client
-from tools.sync_client import CLIENT, generate, synchronous
-
-
-def test_synchronous_client_is_up_to_date() -> None:
-    outdated = [
-        path.name for path, text in generate().items() if path.read_text(encoding="utf-8") != text
-    ]
-    assert outdated == [], "run: python -m tools.sync_client"
-
-
-def test_only_written_modules_say_so() -> None:
-    marked = {
-        path
-        for path in CLIENT.glob("*.py")
-        if path.read_text(encoding="utf-8").startswith("# Written by tools.sync_client")
-    }
-    assert marked == set(generate())
+from tools import sync_client
+from tools.sync_client import synchronous
 
 
 @pytest.mark.parametrize(
@@ -36,7 +25,10 @@ def test_only_written_modules_say_so() -> None:
         ("await stack.enter_async_context(a)", "stack.enter_context(a)"),
         ("first = await anext(x, None)", "first = next(x, None)"),
         ("async def __aexit__(self) -> None:", "def __exit__(self) -> None:"),
-        ("from service.client.aio.jobs import AsyncJobs", "from service.client.jobs import Jobs"),
+        (
+            "from service.client.aio.jobs import AsyncJobs",
+            "from service.client.sync.jobs import Jobs",
+        ),
         ("[x async for x in y]", "[x for x in y]"),
         ("an awaitable that awaits, asynchronously", "an awaitable that awaits, asynchronously"),
     ],
@@ -67,3 +59,28 @@ def test_both_clients_have_the_same_methods() -> None:
         other = getattr(asynchronous, name) if name else asynchronous
         assert public(resource) == public(other), name
     blocking.close()
+
+
+def test_main_writes_what_changed_and_removes_what_has_no_source(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sync_client, "CLIENT", tmp_path)
+    for name in ("aio/jobs.py", "aio/threads.py", "sync/old.py", "sync/threads.py", "sync/jobs.py"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("async def wait(): ...\n", encoding="utf-8")
+    sync_client.main()
+    written = {path.name: path.read_text(encoding="utf-8") for path in tmp_path.glob("sync/*.py")}
+    assert written == {
+        "jobs.py": sync_client.HEADER.format(name="jobs.py") + "def wait(): ...\n",
+        "threads.py": "async def wait(): ...\n",
+    }
+
+
+def test_missing_modules_are_named_with_the_remedy(tmp_path: Path) -> None:
+    package = tmp_path / "sync"
+    package.mkdir()
+    source = Path(sync_client.__file__).parents[1] / "service/client/sync/__init__.py"
+    shutil.copy(source, package)
+    command = [sys.executable, "-c", "import sync.client"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert "Run `make setup` or `pip install --editable .`" in done.stderr

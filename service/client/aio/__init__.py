@@ -1,1 +1,1 @@
-"""The asynchronous client, from whose modules `tools.sync_client` writes the synchronous ones."""
+"""The asynchronous client, from whose modules `tools.sync_client` writes those of `service.client.sync`."""

@@ -40,7 +40,9 @@ class AsyncJob(JobRecord):
 
     def _bound(self) -> AsyncJobs:
         if self._jobs is None:
-            raise RuntimeError("this AsyncJob does not come from an AsyncClient")
+            raise RuntimeError(
+                f"{self.id}: this job does not come from a client. Get it with `client.jobs.get`."
+            )
         return self._jobs
 
 
@@ -52,5 +54,7 @@ class AsyncDataset(DatasetRecord):
     async def wait(self, timeout: float | None = None, poll: float = 0.5) -> AsyncDataset:
         """Wait until the data set is ready; see `AsyncDatasets.wait`."""
         if self._datasets is None:
-            raise RuntimeError("this AsyncDataset does not come from an AsyncClient")
+            raise RuntimeError(
+                f"{self.id}: this data set does not come from a client. Get it with `client.datasets.get`."
+            )
         return await self._datasets.wait(self.id, timeout=timeout, poll=poll)

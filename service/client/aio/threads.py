@@ -1,4 +1,4 @@
-"""What takes long, without blocking the event loop; `service.client.threads` has the same for the synchronous client."""
+"""What takes long, without blocking the event loop; `service.client.sync.threads` has the same for the synchronous client."""
 
 from __future__ import annotations
 

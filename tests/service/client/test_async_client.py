@@ -218,5 +218,5 @@ def test_records_without_a_client_say_so() -> None:
         AsyncDataset(id="ds_1", name="a", state="ready"),
     ]
     for record in records:
-        with pytest.raises(RuntimeError, match="does not come from an AsyncClient"):
+        with pytest.raises(RuntimeError, match="does not come from a client"):
             asyncio.run(record.wait())

@@ -13,7 +13,8 @@ from service.cli.output import clean, duration, size
 from service.cli.show import facts
 from service.cli.views import JsonView, PlainView, draw, snapshot_line, sparkline
 from service.cli.watching import Snapshot
-from service.client.models import Evaluation, Event, Job
+from service.client.models import Evaluation, Event
+from service.client.sync.models import Job
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 PROGRESS = {

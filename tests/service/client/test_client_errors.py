@@ -23,7 +23,7 @@ from service.client.errors import (
     StaleAttempt,
     StoreUnreachable,
 )
-from service.client.transport import Transport
+from service.client.sync.transport import Transport
 
 PROBLEM = {
     "type": "about:blank",

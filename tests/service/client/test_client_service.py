@@ -18,7 +18,8 @@ from dasl_core.spec import JobSpec, SimCLR
 from service import lifecycle
 from service.cli.app import app
 from service.client import ApiError, Client, DatasetFailed, StaleAttempt
-from service.client.models import Dataset, Event
+from service.client.models import Event
+from service.client.sync.models import Dataset
 from service.db.models import Job
 from tests.support.api_server import Service, running_service
 from tests.support.scripted_server import answer_json, scripted

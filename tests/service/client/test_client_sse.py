@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from service.client.models import ServerSentEvent
-from service.client.sse import parse
+from service.client.sync.sse import parse
 
 STREAM = (
     b": hello\r\n\r\n"

@@ -255,7 +255,7 @@ print(sorted({"httpx", "pydantic", "yaml", "rich.live"} & set(sys.modules)))
 def test_clients_import_specs_on_first_use() -> None:
     code = """
 import sys
-import service.client.aio.client, service.client.client
+import service.client.aio.client, service.client.sync.client
 print(sorted(name for name in sys.modules if name.startswith("dasl_core.spec")))
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)

@@ -21,8 +21,8 @@ from typer.testing import CliRunner
 from service import credentials
 from service.cli.app import app
 from service.client import ApiError, Client, ConnectionFailed, UploadFailed
-from service.client import uploads as client_uploads
 from service.client.packing import FileContent, FolderContent, open_content
+from service.client.sync import uploads as client_uploads
 from service.datasets.ingests.repository import begin_ingest
 from service.dispatcher.uploads import Uploads
 from tests.support.api_server import Service, running_service
@@ -220,7 +220,7 @@ def test_lost_connections_and_answers_do_not_stop_an_upload(
     archive = tmp_path / "wrens.tar"
     archive.write_bytes(content := random.Random(1).randbytes(40_000))
     really_put = client._transport.put
-    monkeypatch.setattr("service.client.uploads.time.sleep", lambda _: None)
+    monkeypatch.setattr("service.client.sync.uploads.time.sleep", lambda _: None)
     calls = 0
 
     def put(path: str, chunk: bytes, headers: Any) -> Any:

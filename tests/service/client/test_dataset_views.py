@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from service.cli.dataset_views import print_dataset
-from service.client.models import Dataset
+from service.client.sync.models import Dataset
 
 
 @pytest.mark.parametrize(

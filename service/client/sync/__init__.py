@@ -1,0 +1,10 @@
+"""The synchronous client: `tools.sync_client` writes its modules when the package is installed or built."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+if not Path(__file__).with_name("client.py").exists():
+    raise ImportError(
+        "service/client/sync: its modules are not written yet. Run `make setup` or `pip install --editable .`."
+    )
