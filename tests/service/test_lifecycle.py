@@ -102,6 +102,28 @@ def check_history(job: Job, events: list[Event], attempts: list[Attempt]) -> Non
         assert live == []
 
 
+@pytest.mark.parametrize(
+    ("first", "second", "then"),
+    [
+        (StopReason.PREEMPTED, StopReason.TIME_LIMIT, JobStatus.QUEUED),
+        (StopReason.TIME_LIMIT, StopReason.PREEMPTED, JobStatus.PAUSED),
+    ],
+)
+def test_first_reason_to_stop_decides_what_becomes_of_the_job(
+    database: Database, first: StopReason, second: StopReason, then: JobStatus
+) -> None:
+    job_id = make_job(database)
+    assert start(database, job_id) == 1
+    with database.write() as session:
+        lifecycle.mark_running(session, job_id, 1)
+        assert lifecycle.request_stop(session, job_id, 1, first, "First")
+        assert not lifecycle.request_stop(session, job_id, 1, second, "Second")
+        assert lifecycle.finish_attempt(session, job_id, 1, Ending("paused", None, Retry.LIMITED))
+    job, events, attempts = read_history(database, job_id)
+    check_history(job, events, attempts)
+    assert (attempts[0].stop_reason, job.status) == (first, then)
+
+
 class JobMachine(RuleBasedStateMachine):
     """Dispatcher, worker and user act on one job in any order, also late or for an old attempt."""
 

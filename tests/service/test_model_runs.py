@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import select
+from sqlalchemy import select, text
 
 from service.checkpoints import repository as checkpoints
 from service.checkpoints import retention
@@ -270,6 +270,29 @@ def test_pending_runs_of_a_token_are_limited(api: Api) -> None:
         requested(api, checkpoint, "evaluations", settings={"retrieval": [number + 1]})
     answer = post(api, checkpoint, "exports", format="onnx")
     assert refused(answer, 429, None, "quota-exceeded")["quota"] == "pending_model_runs"
+
+
+# PostgreSQL only: SQLite has one writer at a time.
+@pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
+def test_concurrent_requests_of_a_token_are_counted_one_after_another(api: Api) -> None:
+    """Else both would take the last place."""
+    checkpoint = trained(api)
+    for number in range(MAX_PENDING - 1):
+        requested(api, checkpoint, "evaluations", settings={"retrieval": [number + 1]})
+
+    def waits() -> bool | None:
+        waiting = text("SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock'")
+        with api.database.autocommit() as session:
+            return session.scalar(waiting) is not None or None
+
+    with ThreadPoolExecutor() as threads, api.database.write() as session:
+        token = session.scalars(select(ModelRun.token_id)).first()
+        assert token is not None
+        assert model_runs.count_pending(session, token) == MAX_PENDING - 1
+        last = threads.submit(post, api, checkpoint, "exports", format="onnx")
+        until(waits, "the other request to wait", 20)
+        session.commit()
+        assert last.result().status_code == 201
 
 
 @pytest.mark.dialect

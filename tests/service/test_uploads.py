@@ -20,6 +20,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sqlalchemy import select, update
 
+from service.api.problems import Problem
 from service.artifacts import free_space
 from service.datasets.uploads import endpoints
 from service.datasets.uploads import service as uploads
@@ -265,6 +266,34 @@ def test_wrong_sha256_fails_the_data_set_and_removes_the_file(stored: Api) -> No
     refused(put(stored, dataset_id, CONTENT, 0, 3000), 409, None, "wrong-state")
     again = stored.client.post(f"/v1/datasets/{dataset_id}/refresh")
     refused(again, 409, None, "dataset-not-ready")
+
+
+@pytest.mark.parametrize(
+    ("database_url", "store_root"), [("sqlite", "s3")], indirect=True, ids=["s3"]
+)
+def test_chunk_that_another_request_was_faster_with_is_removed(stored: Api) -> None:
+    dataset_id = begin(stored, 2000).json()["id"]
+    first, second = (
+        uploads.store_chunk(
+            stored.database,
+            stored.context.storage,
+            "default",
+            dataset_id,
+            uploads.Part(0, 1000, 2000),
+            None,
+            lambda session: None,
+        )
+        for _ in range(2)
+    )
+    for request in (first, second):
+        next(request)
+        request.send(bytes(1000))
+    with pytest.raises(StopIteration):
+        first.send(b"")
+    assert len(files_of(stored, dataset_id)) == 1
+    with pytest.raises(Problem, match="written to this upload meanwhile"):
+        second.send(b"")
+    assert len(files_of(stored, dataset_id)) == 1
 
 
 @each_once

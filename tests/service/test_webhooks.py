@@ -306,6 +306,24 @@ def test_disabled_webhook_gets_nothing_until_it_is_enabled(admin: Api) -> None:
     assert len(payloads(admin, webhook)) == 2
 
 
+def test_message_is_claimed_once_and_the_outcome_of_an_older_attempt_comes_too_late(
+    admin: Api,
+) -> None:
+    message = admin.client.post(f"/v1/webhooks/{create(admin)['id']}/test").json()["id"]
+    now = datetime.now(UTC)
+    later = now + timedelta(hours=1)
+    with admin.database.write() as session:
+        (due,) = outbox.due(session, now, ())
+        assert outbox.claim(session, due, now)
+        assert not outbox.claim(session, due, now), "by another dispatcher"
+        (again,) = outbox.due(session, later, ())
+        assert outbox.claim(session, again, later)
+        outbox.record(session, message, 1, Outcome(200, None), later)
+    with admin.database.read() as session:
+        delivery = session.get_one(WebhookDelivery, message)
+    assert (delivery.state, delivery.attempts) == ("pending", 2)
+
+
 # PostgreSQL only: SQLite has one writer at a time.
 @pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
 def test_change_of_a_webhook_and_the_end_of_an_attempt_do_not_wait_for_each_other(

@@ -527,6 +527,15 @@ def test_quota_of_one_token_of_a_user_keeps_nothing_from_another_token(quota: Qu
     assert outcomes(4, [running(1, 1, user)], [small, *large]) == waits
 
 
+@pytest.mark.parametrize(("limit", "waits"), [(2, "reserved-room"), (3, "starts")])
+def test_backfill_by_another_token_leaves_quota_of_reserved_job(limit: int, waits: str) -> None:
+    user = ids.new_id("usr")
+    large = queued("large", 4, 24, account_id=user, quota=Quota(max_running_jobs=limit))
+    expected = {"large": "room", "small": waits}
+    queue = [large, queued("small", 1, 1, account_id=user)]
+    assert outcomes(4, [running(2, 24, user)], queue) == expected
+
+
 def test_job_beyond_its_quota_keeps_nothing() -> None:
     own = {"account_id": "t", "quota": Quota(max_gpus=0, max_running_jobs=5)}
     never = Queued("never", 0, Demand(1, Worker(1, 1)), timedelta(hours=1), **own)  # type: ignore[arg-type]

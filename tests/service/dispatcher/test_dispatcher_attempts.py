@@ -732,10 +732,19 @@ def test_training_without_api_continues(world: World) -> None:
     assert world.status(job) == JobStatus.RUNNING
 
 
-def test_hanging_attempt_is_ended_and_retried(world: World) -> None:
+def test_hanging_attempt_is_ended_and_retried(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     job = world.add_job()
     world.tick()
     world.worker_starts(job)
+    stop, states = world.executor.stop, []
+
+    def stopped(submission_id: str) -> None:
+        states.append(world.attempt(job).state)
+        stop(submission_id)
+
+    monkeypatch.setattr(world.executor, "stop", stopped)
     for step in range(3):  # slow, but with progress
         stands_still(world, job, 1000, {"step": step})
     assert world.status(job) == JobStatus.RUNNING
@@ -744,6 +753,7 @@ def test_hanging_attempt_is_ended_and_retried(world: World) -> None:
     error = world.attempt(job).error
     assert error is not None
     assert error["type"] == "hang"
+    assert states[0] == AttemptState.FAILED, "what its processes report until they stop is refused"
     assert not world.executor.is_running(world.run_id(job))
     world.tick(10)
     assert world.executor.submitted == [world.run_id(job), world.run_id(job, 2)]
