@@ -214,6 +214,33 @@ def test_subset_of_held_out_images_has_all_classes(
     assert metrics["knn_top1"] == expected
 
 
+class Kept:
+    """Keeps what an evaluation shows."""
+
+    bank: Tensor
+    positions: np.ndarray
+    phi: Tensor
+    labels: Tensor | None
+
+    def features(self, held_out: Tensor, bank: Tensor, positions: np.ndarray) -> None:
+        self.bank, self.positions = bank, positions
+
+    def embeddings(self, phi: Tensor, labels: Tensor | None) -> None:
+        self.phi, self.labels = phi, labels
+
+
+def test_plots_of_a_subset_have_its_labels(
+    build: Build, pictures: DatasetIndex, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(evaluation, "HEALTH_LIMIT", 3)
+    evaluator, kept = build(pictures), Kept()
+    evaluator.phi_distances(build_method(resolved(pictures), num_classes=3), observer=kept)
+    assert kept.labels is not None
+    assert len(kept.phi) == 3
+    expected = np.asarray(pictures.labels)[evaluator.held_out.indices][::3]
+    assert kept.labels.tolist() == expected.tolist()
+
+
 @pytest.mark.parametrize(("bank", "images"), [(None, 18), (18, 18), (17, 9), (6, 6), (1, 1)])
 def test_bank_holds_all_training_images_or_at_most_as_many_as_set(
     build: Build, pictures: DatasetIndex, bank: int | None, images: int
@@ -307,3 +334,24 @@ def test_feature_order_does_not_depend_on_ranks(
     assert alone.shape == (27, 6)
     for rank in pool.call(4, features_on_some_ranks, str(tmp_path), view):
         np.testing.assert_allclose(rank, alone, atol=1e-6)
+
+
+def bank_on_some_ranks(root: str) -> tuple[np.ndarray, np.ndarray]:
+    index = DatasetIndex.load(Path(root) / "index")
+    canvases = Canvases(index, 16, 3, cache=Path(root) / "cache", threads=1)
+    images, kept = ImageSet(canvases, np.arange(len(index))), Kept()
+    evaluator = evaluator_of(resolved(index), images, images)
+    evaluator.frozen(network_with_a_head(), observer=kept)
+    canvases.close()
+    return kept.bank.numpy(), kept.positions
+
+
+def test_bank_of_uneven_ranks_has_every_image(
+    pool: GlooPool, pictures: DatasetIndex, tmp_path: Path
+) -> None:
+    pictures.save(tmp_path / "index")
+    ((alone, _),) = pool.call(1, bank_on_some_ranks, str(tmp_path))
+    banks, positions = zip(*pool.call(4, bank_on_some_ranks, str(tmp_path)), strict=True)
+    assert [len(bank) for bank in banks] == [7, 7, 7, 6]
+    np.testing.assert_array_equal(np.concatenate(positions), np.arange(27))
+    np.testing.assert_allclose(np.concatenate(banks), alone, atol=1e-6)

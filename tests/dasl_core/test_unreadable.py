@@ -102,6 +102,18 @@ def test_unreadable_images_are_read_again_into_cache(index: DatasetIndex, tmp_pa
     np.testing.assert_array_equal(read_all(index, cache)[0], everything)
 
 
+def test_image_that_another_process_reads_again_stays_black(
+    index: DatasetIndex, tmp_path: Path
+) -> None:
+    """Both have mapped the file, and the other one may not have written all of the canvas."""
+    hide(index, 4)
+    canvases = Canvases(index, 16, 3, cache=tmp_path / "cache", threads=1)
+    restore(index)
+    assert shown(read_all(index, tmp_path / "cache")[0]) == list(range(30))
+    assert shown(canvases.read([3, 4, 5])[0].numpy()) == [0, 2]
+    canvases.close()
+
+
 @pytest.mark.parametrize("cached", [True, False])
 def test_image_that_became_link_out_of_folder_is_black(
     index: DatasetIndex, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cached: bool
