@@ -34,7 +34,8 @@ export function figure(name, value, digits = 1) {
 export function bytes(value) {
   if (value === null || value === undefined) return DASH;
   const units = ["B", "kB", "MB", "GB", "TB", "PB"];
-  const unit = value < 1000 ? 0 : Math.min(5, Math.floor(Math.log10(value) / 3));
+  // By the rounded value: 999,999 bytes are 1.00 MB.
+  const unit = value < 1000 ? 0 : Math.min(5, Math.floor(Math.log10(Number(value.toPrecision(3))) / 3));
   const scaled = value / 1000 ** unit;
   return `${unit === 0 ? scaled : scaled.toPrecision(3)} ${units[unit]}`;
 }

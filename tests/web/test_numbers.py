@@ -1,0 +1,136 @@
+"""The numbers that the page shows, as its modules compute them: without a service."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+from playwright.sync_api import Browser, Page, Route, expect
+
+from service.web.endpoints import ROOT
+
+ORIGIN = "http://page.test"
+DASH = "–"
+
+EVALUATIONS = {
+    "/v1/jobs/a/evaluations": {"knn_top1": 0.9, "nmi": 0.9, "uniformity": -1.0, "alignment": 0.1},
+    "/v1/jobs/b/evaluations": {"knn_top1": 0.5, "nmi": 0.5, "uniformity": -2.0, "alignment": 0.2},
+}
+
+
+APART = (
+    "The jobs are evaluated on different numbers of images, so their metrics cannot be compared."
+)
+NEAR = "k-NN top-1: differences below 4.47 points may be chance (1,000 held-out images)."
+TABLES: dict[str, list[tuple[list[Any], Any]]] = {
+    "charts/smoothing smooth": [
+        ([[3, 3, 3], 0.9], [3, 3, 3]),  # from the first value on
+        ([[2, None, 4], 0.5], [2, None, 10 / 3]),
+        ([[2, None, 4], 0], [2, None, 4]),
+    ],
+    "compare/chance mayBeChance": [
+        (["knn_top1", 0.5, 0.54, 1000], True),
+        (["knn_top1", 0.5, 0.55, 1000], False),
+        (["knn_top1", 0.5, 0.9, None], True),
+        (["nmi", 0.1, 0.9, 1000], True),  # how much it varies is not known
+        (["recall_at_1", 1, 0.9995, 1000], True),  # less than an image
+        # At most 4,096 images are compared with their views.
+        (["recall_at_1", 0.5, 0.52, 8192], False),
+        (["instance_recall_at_1", 0.5, 0.52, 8192], True),
+    ],
+    "compare/chance remarks": [
+        ([[["knn_top1", [0.5, 0.9]]], [1000, 1000]], []),
+        ([[["knn_top1", [0.5, 0.52]]], [1000, 1000]], [NEAR]),
+        ([[["knn_top1", [0.5, 0.9]]], [1000, 999]], [APART]),
+    ],
+    "core/format number": [
+        ([None], DASH),
+        ([0], "0"),
+        ([12.3456], "12.35"),
+        ([1234.5], "1,235"),
+        ([-2e6], "-2.00e6"),
+        ([0.0000123], "1.23e-5"),
+    ],
+    "core/format figure": [
+        (["recall_at_10", 0.12345], "12.3 %"),
+        (["knn_top1", 0.12345, 2], "12.35 %"),
+        (["nmi", 0.12345], "0.1235"),
+        (["nmi", None], DASH),
+    ],
+    "core/format bytes": [
+        ([None], DASH),
+        ([0], "0 B"),
+        ([999], "999 B"),
+        ([1000], "1.00 kB"),
+        ([999_499], "999 kB"),
+        ([999_500], "1.00 MB"),
+        ([123_456_789_012], "123 GB"),
+    ],
+    "core/format duration": [
+        ([None], DASH),
+        ([59.4], "59 s"),
+        ([61], "1 min 1 s"),
+        ([601], "10 min"),
+        ([3599.6], "1 h"),
+        ([3660], "1 h 1 min"),
+        ([49 * 3600], "2 d 1 h"),
+    ],
+}
+"""By module and function: arguments, and what it returns."""
+
+
+def answer(route: Route) -> None:
+    """Answer with a file of the page, or as the API would."""
+    path = urlsplit(route.request.url).path
+    if path in EVALUATIONS:
+        evaluation = {"subject": "backbone", "metrics": EVALUATIONS[path]}
+        route.fulfill(json={"data": [evaluation]})
+    elif path.endswith("/versions"):
+        route.fulfill(json={"data": [{"number": 1, "facts": {"num_images": 1000}}]})
+    elif (file := ROOT / path.lstrip("/")).is_file():
+        route.fulfill(path=file)
+    else:
+        route.fulfill(body="<div id=app></div>", content_type="text/html")
+
+
+@pytest.fixture(scope="module")
+def page(chromium: Browser) -> Iterator[Page]:
+    with chromium.new_context() as context:
+        context.route("**/*", answer)
+        page = context.new_page()
+        page.goto(ORIGIN)
+        yield page
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_functions(page: Page, name: str) -> None:
+    script = """async ([module, name, calls]) => {
+        const found = await import(`/js/${module}.js`);
+        return calls.map((each) => found[name](...each));
+    }"""
+    module, _, function = name.partition(" ")
+    calls = [arguments for arguments, _ in TABLES[name]]
+    results = page.evaluate(script, [module, function, calls])
+    for (arguments, expected), result in zip(TABLES[name], results, strict=True):
+        assert result == (pytest.approx(expected) if function == "smooth" else expected), arguments
+
+
+def test_best_value_of_a_comparison_is_marked_unless_it_may_be_chance(page: Page) -> None:
+    about = {"dataset": {"id": "ds"}, "dataset_version": 1}
+    resolved = {"evaluate": {"holdout": {"fraction": 0.5}}}
+    groups = [
+        {"name": name, "color": "--c", "jobs": [{"id": name, "resolved": resolved} | about]}
+        for name in "ab"
+    ]
+    script = """async (groups) => {
+        const { html, render } = await import("/js/vendor.js");
+        const { FigureTable } = await import("/js/compare/figure-table.js");
+        render(html`<${FigureTable} groups=${groups} />`, document.querySelector("#app"));
+    }"""
+    page.evaluate(script, groups)
+    table = page.get_by_role("table")
+    expect(table.get_by_role("row").filter(has_text="held-out images")).to_contain_text("500500")
+    # Of the others nobody knows how much they vary.
+    expect(table.locator(".best")).to_have_text(["90.0 %"])
