@@ -9,8 +9,6 @@ import { evaluated, NOTHING } from "./evaluated.js";
 import { mean } from "./groups.js";
 
 const METRICS = ["linear_top1", "finetune_top1", "knn_top1", "recall_at_1", "instance_recall_at_1", "nmi", "effective_rank", "alignment", "uniformity"];
-/** Of these, a smaller or larger value is neither better nor worse. */
-const UNDIRECTED = new Set(["alignment"]);
 /** Below this number of held-out images, hundredths of a percent say nothing. */
 const MANY = 1000;
 
@@ -69,12 +67,12 @@ function means(jobs) {
   return Object.fromEntries(shared.map((name) => [name, mean(jobs.map((metrics) => metrics[name]))]));
 }
 
-/** The index of the value that is better than all others, by more than chance; undefined if there is none. */
+/** The index of the share that is larger than all others, by more than chance; undefined if there is none. */
 function bestOf(name, data, counts) {
   const values = data.map((metrics) => metrics[name]);
   const known = numbers(values);
-  if (UNDIRECTED.has(name) || new Set(known).size < 2 || new Set(counts).size > 1) return undefined;
-  const best = name === "uniformity" ? Math.min(...known) : Math.max(...known);
+  if (new Set(known).size < 2 || new Set(counts).size > 1) return undefined;
+  const best = Math.max(...known);
   const index = values.indexOf(best);
   const others = numbers(values.filter((_, other) => other !== index));
   return others.some((other) => other === best || mayBeChance(name, best, other, common(counts))) ? undefined : index;
