@@ -228,6 +228,11 @@ class Recorder:
         return [point["values"][name] for point in self.points if name in point["values"]]
 
 
+def without_onnx(*arguments: Any, **options: Any) -> str | None:
+    """Export a backbone as `export_backbone` does, but not as ONNX."""
+    return export_backbone(*arguments, **options | {"onnx": False})
+
+
 def run(
     spec: ResolvedJobSpec,
     index: DatasetIndex,
@@ -244,9 +249,6 @@ def run(
     Args:
         onnx: whether to write ONNX with the last checkpoint, which takes longer than a tiny run.
     """
-
-    def without_onnx(*arguments: Any, **options: Any) -> str | None:
-        return export_backbone(*arguments, **options | {"onnx": False})
 
     with tempfile.TemporaryDirectory() as scratch, ExitStack() as stack:
         if not onnx:
