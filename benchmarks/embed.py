@@ -34,7 +34,8 @@ from dasl_core.machine import usable_cores
 from dasl_core.methods import build_method
 from dasl_core.spec import JobSpec, resolve
 from dasl_core.train.features import ImageEncoder, eval_mode
-from service.protocol import FileEntry, Query, SearchStart
+from service.protocol import Query, SearchStart
+from service.wire.checkpoints import FileEntry
 from workers.artifacts import upload
 from workers.search import Search
 

@@ -21,8 +21,6 @@ from dasl_core.spec.fields import LONGEST_NAME
 from dasl_core.spec.locations import ReadableFolders
 from dasl_core.spec.source import SourceOptions
 from dasl_core.vocabulary import (
-    FILE_NAME,
-    LONGEST_FILE_NAME,
     Desired,
     EmbeddingFormat,
     EmbeddingType,
@@ -33,6 +31,8 @@ from dasl_core.vocabulary import (
     Outcome,
     Subject,
 )
+from service.wire.checkpoints import FileEntry, FileName, Sha256, Size
+from service.wire.model_runs import Finite, NeighborEntry
 
 NODE_DIED = "node-died"
 """Type of the error of an attempt one of whose ranks was on a node that is gone."""
@@ -49,14 +49,7 @@ CONTACT_SHEET = "contact-sheet.jpg"
 NO_ROOM = "no-room"
 """Type of the error of an attempt for whose ranks Ray had no room."""
 
-FileName = Annotated[
-    str, StringConstraints(min_length=1, max_length=LONGEST_FILE_NAME, pattern=FILE_NAME)
-]
-Size = Annotated[int, Field(ge=0, le=2**63 - 1)]
-Sha256 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
-
 Step = Annotated[int, Field(ge=0, le=2**63 - 1, strict=True)]
-Finite = Annotated[float, Field(allow_inf_nan=False, strict=True)]
 Epoch = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 SeriesName = Annotated[str, StringConstraints(min_length=1, max_length=100)]
 Values = Annotated[dict[SeriesName, Any], Field(max_length=200)]
@@ -75,16 +68,6 @@ def _not_reserved(type: str) -> str:
     if type == "status":
         raise ValueError("'status' events are the service's own")
     return type
-
-
-class FileEntry(BaseModel):
-    """A file of a checkpoint's manifest."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    name: FileName
-    size: Size
-    sha256: Sha256
 
 
 class WorkerRequest(BaseModel):
@@ -569,14 +552,6 @@ class SearchStart(WorkerAnswer):
     checkpoint: StoredFolder
     facts: dict[str, Any]
     heartbeat_seconds: float = 2.0
-
-
-class NeighborEntry(BaseModel):
-    """An image near another one; `similarity` is the cosine."""
-
-    key: str
-    label: str | None = None
-    similarity: Finite
 
 
 class QueryAnswer(WorkerRequest):

@@ -18,7 +18,7 @@ from fsspec.implementations.local import LocalFileSystem
 
 from dasl_core import manifest
 from service.object_store import StoreError, open_store, store_errors
-from service.protocol import FileEntry
+from service.wire.checkpoints import FileEntry
 
 logger = logging.getLogger(__name__)
 

@@ -20,7 +20,8 @@ from typing import Any
 from service.client.attempt_token import read_attempt_token
 from service.client.worker import WorkerClient
 from service.object_store import StoreError
-from service.protocol import EmbeddingSettings, ExportSettings, FileEntry, ModelRunStart
+from service.protocol import EmbeddingSettings, ExportSettings, ModelRunStart
+from service.wire.checkpoints import FileEntry
 from workers.artifacts import UPLOAD_PAUSES, download, remove_files, retried, upload
 from workers.datasets import open_dataset
 from workers.failures import storable

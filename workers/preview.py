@@ -15,7 +15,8 @@ import torch
 from dasl_core import previews
 from service.client.worker import WorkerClient
 from service.object_store import StoreError
-from service.protocol import FileEntry, PreviewStart
+from service.protocol import PreviewStart
+from service.wire.checkpoints import FileEntry
 from workers.artifacts import UPLOAD_PAUSES, retried, upload
 from workers.datasets import open_dataset
 from workers.failures import storable

@@ -11,7 +11,7 @@ from typing import Self
 
 from dasl_core.data.cache import cache_root
 from dasl_core.locks import IN_USE, HeldFolder, locked, unheld
-from service.protocol import FileEntry
+from service.wire.checkpoints import FileEntry
 from workers.artifacts import download
 
 logger = logging.getLogger(__name__)

@@ -27,7 +27,8 @@ from dasl_core.embedding import (
 from dasl_core.machine import usable_cores
 from dasl_core.spec import DatasetFacts
 from service.client.worker import WorkerClient
-from service.protocol import NeighborEntry, Query, QueryAnswer, SearchStart
+from service.protocol import Query, QueryAnswer, SearchStart
+from service.wire.model_runs import NeighborEntry
 from workers.artifacts import download
 from workers.failures import storable
 from workers.task_process import run_task

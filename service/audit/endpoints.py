@@ -10,7 +10,9 @@ from service.api.auth import Admin
 from service.api.pagination import After, Limit, Page, page, position
 from service.api.transaction import ReadSession, Route
 from service.audit import repository
-from service.audit.schemas import AuditView, Since, TokenId
+from service.audit.schemas import Since, TokenId
+from service.db.models import AuditEntry
+from service.wire.access import AuditView
 
 router = APIRouter(prefix="/v1/audit", tags=["audit"], route_class=Route)
 
@@ -28,4 +30,9 @@ def list_audit(
     rows = repository.newest(
         session, caller.tenant, token_id=token, since=since, after=after, limit=limit
     )
-    return page(rows, limit, lambda row: AuditView.of(row[0], row[1]), lambda row: str(row[0].id))
+    return page(rows, limit, lambda row: _view(row[0], row[1]), lambda row: str(row[0].id))
+
+
+def _view(entry: AuditEntry, token_name: str | None) -> AuditView:
+    names = AuditView.model_fields.keys() - {"token_name"}
+    return AuditView(token_name=token_name, **{name: getattr(entry, name) for name in names})

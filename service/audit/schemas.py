@@ -1,14 +1,13 @@
-"""Request parameters and response model of the audit log."""
+"""Request parameters of the audit log."""
 
 from __future__ import annotations
 
 from datetime import UTC, datetime
 from typing import Annotated
 
-from pydantic import AfterValidator, BaseModel
+from pydantic import AfterValidator
 
 from dasl_core.spec.base import problem
-from service.db.models import AuditEntry
 from service.ids import is_id
 
 
@@ -29,25 +28,3 @@ def _of_a_token(token_id: str | None) -> str | None:
 
 Since = Annotated[datetime | None, AfterValidator(_in_utc)]
 TokenId = Annotated[str | None, AfterValidator(_of_a_token)]
-
-
-class AuditView(BaseModel):
-    """A request that changed something or was refused with 403."""
-
-    id: str
-    at: datetime
-    token_id: str
-    token_name: str | None
-    """`None`: the token was removed."""
-    user_id: str | None
-    """The user of the token."""
-    method: str
-    path: str
-    status: int
-    address: str | None
-
-    @classmethod
-    def of(cls, entry: AuditEntry, token_name: str | None) -> AuditView:
-        """Build the view of a row."""
-        fields = {name: getattr(entry, name) for name in cls.model_fields if name != "token_name"}
-        return cls(token_name=token_name, **fields)

@@ -19,8 +19,9 @@ from service.api.transaction import (
     WriteSession,
 )
 from service.checkpoints import service
-from service.checkpoints.schemas import CheckpointPatch, CheckpointView
+from service.checkpoints.schemas import CheckpointPatch
 from service.db.models import Checkpoint
+from service.wire.checkpoints import CheckpointView
 
 router = APIRouter(prefix="/v1/checkpoints", tags=["checkpoints"], route_class=Route)
 files = APIRouter(prefix="/v1/checkpoints", tags=["checkpoints"], route_class=StoreRoute)

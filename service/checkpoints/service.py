@@ -11,10 +11,10 @@ from service import ids
 from service.api.problems import Problem, field_problem, not_found
 from service.api.ranged_file import StoredFile
 from service.checkpoints import repository, retention
-from service.checkpoints.schemas import DeletedCheckpoints
 from service.db.locks import lock_job
 from service.db.models import Checkpoint, Job
 from service.states import TERMINAL
+from service.wire.checkpoints import DeletedCheckpoints
 
 BEST, FINAL = "best", "final"
 

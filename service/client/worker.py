@@ -25,7 +25,6 @@ from service.protocol import (
     DamageReport,
     EvaluationReport,
     EventReport,
-    FileEntry,
     FinishReport,
     Heartbeat,
     IngestOutcome,
@@ -46,6 +45,7 @@ from service.protocol import (
     SearchStart,
     WorkerRequest,
 )
+from service.wire.checkpoints import FileEntry
 
 M = TypeVar("M", bound=WorkerRequest)
 

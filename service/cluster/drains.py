@@ -9,9 +9,10 @@ from sqlalchemy.orm import Session
 
 from service.api.auth import Caller
 from service.cluster import repository
-from service.cluster.schemas import DrainRequest, DrainView
+from service.cluster.schemas import DrainRequest
 from service.scheduling import repository as scheduling
 from service.scheduling.nodes import ALL_NODES, Node
+from service.wire.cluster import DrainView
 
 
 def shown(session: Session) -> list[DrainView]:

@@ -8,12 +8,12 @@ from datetime import datetime
 from sqlalchemy.orm import Session
 
 from service.cluster import repository
-from service.cluster.schemas import QueuedJob
 from service.db.models import ClusterSnapshot
 from service.scheduling import repository as scheduling
 from service.scheduling.admission import Running
 from service.scheduling.decision_cache import DecisionCache, Decisions
 from service.scheduling.window import ALWAYS
+from service.wire.cluster import QueuedJob
 
 _BEHIND = f"Behind {ALWAYS} other jobs: it is considered in turn, every few seconds"
 _UNAVAILABLE = "Waiting for Ray, which does not answer or has no node at the moment"

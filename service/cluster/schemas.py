@@ -1,28 +1,12 @@
-"""Response models of the cluster and its queue."""
+"""Requests about drains."""
 
 from __future__ import annotations
 
-from datetime import datetime
-from typing import Annotated, Any
+from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from dasl_core.spec.fields import NodeName
-from service.scheduling.admission import WaitsFor
-
-
-class QueuedJob(BaseModel):
-    """A queued job and the reason why it waits."""
-
-    id: str
-    name: str
-    priority: int
-    created_at: datetime
-    waits_for: WaitsFor | None = None
-    """Null: it is about to start, or the state of the cluster is unknown."""
-    reason: str = ""
-    starts_by: datetime | None = None
-    """The latest time at which its reserved resources are free."""
 
 
 class DrainRequest(BaseModel):
@@ -51,49 +35,3 @@ class UndrainRequest(BaseModel):
         NodeName | None,
         Field(description="Id, name or address; null: that of the whole cluster."),
     ] = None
-
-
-class DrainView(BaseModel):
-    """A node that gets no new workers; `node` null is the whole cluster."""
-
-    node: str | None
-    save: bool
-    reason: str
-    created_at: datetime
-
-
-class Drains(BaseModel):
-    """All drains."""
-
-    data: list[DrainView]
-
-
-class ClusterView(BaseModel):
-    """The dispatcher's last snapshot of the cluster; `at` is null before the first."""
-
-    at: datetime | None = None
-    alive: bool = False
-    nodes: list[dict[str, Any]] = []
-    total_cpus: float = 0
-    total_gpus: float = 0
-    allocated_cpus: float = 0
-    """Allocated to jobs: from the start of an attempt until its driver is gone, and while a job waits for
-    a retry."""
-    allocated_gpus: float = 0
-    used_cpus: float = 0
-    """In use by Ray, also for programs other than DASL; lags some seconds behind the allocation."""
-    used_gpus: float = 0
-    free_cpus: float = 0
-    """Neither allocated nor used; an upper bound."""
-    free_gpus: float = 0
-    api_started_at: datetime | None = None
-    """When the API process that answers was started."""
-    dispatcher_started_at: datetime | None = None
-    ray_version: str | None = None
-    ray_tested: bool | None = None
-    """Whether DASL is tested with this version of Ray."""
-    queued: int = 0
-    """Number of queued jobs; `queue` has the first 200."""
-    queue: list[QueuedJob] = []
-    drains: list[DrainView] = []
-    """Only for tokens with the scope `admin`; everyone sees `drained` of nodes."""

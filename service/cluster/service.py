@@ -10,7 +10,6 @@ from sqlalchemy.orm import Session
 from service.artifacts import free_space
 from service.cluster import drains, repository
 from service.cluster.queue import waiting
-from service.cluster.schemas import ClusterView
 from service.db import leases, migrate
 from service.db.leases import DISPATCHER_LEASE
 from service.db.models import ClusterSnapshot
@@ -19,6 +18,7 @@ from service.scheduling.decision_cache import DecisionCache
 from service.scheduling.dispatcher_report import DispatcherReport
 from service.scheduling.nodes import Cluster, with_drains
 from service.settings import Settings
+from service.wire.cluster import ClusterView
 
 
 def view(

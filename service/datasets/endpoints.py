@@ -12,10 +12,11 @@ from service.api.pagination import After, Limit, Page, page, position
 from service.api.problems import FULL
 from service.api.transaction import InTransaction, ReadSession, Route, WithContext, WriteSession
 from service.datasets import service
-from service.datasets.schemas import DatasetRequest, DatasetView
+from service.datasets.schemas import DatasetRequest
 from service.datasets.uploads import service as uploads
 from service.db.models import Dataset
 from service.db.rows import newest, owned
+from service.wire.datasets import DatasetView
 
 router = APIRouter(prefix="/v1/datasets", tags=["datasets"], route_class=Route)
 

@@ -1,10 +1,9 @@
-"""Request and response models of data sets."""
+"""Requests about data sets."""
 
 from __future__ import annotations
 
 import re
-from datetime import datetime
-from typing import Annotated, Any
+from typing import Annotated
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, StringConstraints, model_validator
 
@@ -13,7 +12,7 @@ from dasl_core.spec.errors import NAME_PATTERN
 from dasl_core.spec.locations import local_path
 from dasl_core.spec.problems import FieldProblem, SpecError
 from dasl_core.spec.source import SourceOptions, remote_scheme
-from service.datasets.uploads.schemas import UploadRequest, UploadView
+from service.datasets.uploads.schemas import UploadRequest
 from service.ids import is_id
 
 _FOLDER = "an absolute path, a file:// URI, or a URI of an object store such as s3://bucket/folder"
@@ -76,36 +75,3 @@ class DatasetRequest(BaseModel):
                 message = "has no effect with upload; remove one of them"
             raise SpecError([FieldProblem("uri", message)])
         return self
-
-
-class RefreshView(BaseModel):
-    """A refresh that is pending, ingesting or failed; the newest version stays in use meanwhile."""
-
-    state: str
-    error: dict[str, Any] | None
-    requested_at: datetime | None
-
-
-class DatasetView(BaseModel):
-    """A data set: uploading, pending, ingesting, ready or failed; `report` says what was skipped and why.
-
-    While it is ingested, `progress` has the `phase`, `images_read` of its `images_total`, and its `seconds_left` as
-    estimated.
-    """
-
-    model_config = ConfigDict(from_attributes=True)
-
-    id: str
-    name: str
-    uri: str
-    source: dict[str, Any] | None
-    state: str
-    version: int
-    """The newest version, of which `facts` and `report` are."""
-    refresh: RefreshView | None
-    facts: dict[str, Any] | None
-    report: dict[str, Any] | None
-    error: dict[str, Any] | None
-    progress: dict[str, Any] | None
-    upload: UploadView | None
-    created_at: datetime

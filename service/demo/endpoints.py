@@ -11,9 +11,9 @@ from service.api.auth import Submitter
 from service.api.json_body import StrictRoute
 from service.api.problems import FULL
 from service.api.transaction import WithContext
-from service.datasets.schemas import DatasetView
 from service.demo import service
 from service.demo.schemas import DemoView
+from service.wire.datasets import DatasetView
 
 router = APIRouter(prefix="/v1/demo", tags=["datasets"], route_class=StrictRoute)
 

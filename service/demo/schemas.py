@@ -6,7 +6,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from service.datasets.schemas import DatasetView
+from service.wire.datasets import DatasetView
 
 
 class DemoView(BaseModel):

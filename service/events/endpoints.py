@@ -14,9 +14,9 @@ from service.api.sse import stream, wants_stream
 from service.api.transaction import ReadSession, Route, WithContext
 from service.events import repository
 from service.events.feed import Feed, TenantStream, place_for_list
-from service.events.levels import Level
 from service.events.repository import EventFilter
-from service.events.schemas import EventEntry
+from service.events.views import event_entry
+from service.wire.events import EventEntry, Level
 
 router = APIRouter(prefix="/v1/events", tags=["events"], route_class=Route)
 
@@ -67,7 +67,7 @@ def list_events(
     before = None if after is None else _number("after", after)
     rows = repository.newest(session, filter, before, limit)
     return page(
-        rows, limit, lambda row: EventEntry.of(row[0], row[1]), lambda row: str(row[0].position)
+        rows, limit, lambda row: event_entry(row[0], row[1]), lambda row: str(row[0].position)
     )
 
 

@@ -13,7 +13,7 @@ from service.api.sse import PollResult
 from service.db.session import AWAY, Database, first_line
 from service.events import repository
 from service.events.repository import EventFilter
-from service.events.schemas import EventEntry
+from service.events.views import event_entry
 
 logger = logging.getLogger(__name__)
 _EVENTS_AT_ONCE = 500
@@ -85,7 +85,7 @@ class TenantStream:
             return PollResult([])
         with self.feed.database.read() as session:
             rows = repository.since(session, self.filter, self.after, newest, _EVENTS_AT_ONCE)
-            entries = [EventEntry.of(event, name) for event, name in rows[:_EVENTS_AT_ONCE]]
+            entries = [event_entry(event, name) for event, name in rows[:_EVENTS_AT_ONCE]]
         more = len(rows) > _EVENTS_AT_ONCE
         self.after = entries[-1].id if more else newest
         messages = [

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
 from service.states import JobStatus
+from service.wire.events import Level
 
-Level = Literal["info", "warning", "error"]
 LEVELS: tuple[Level, ...] = get_args(Level)
 
 ERRORS = frozenset({"collapse"})

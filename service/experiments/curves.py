@@ -12,9 +12,9 @@ from sqlalchemy.orm import Session
 from dasl_core.headlines import number_of
 from service.db.models import Experiment, Job
 from service.experiments import repository
-from service.experiments.schemas import Curves, VariantCurve
 from service.experiments.statistics import summarize
 from service.metrics import repository as metrics
+from service.wire.experiments import Curves, VariantCurve
 
 Points = Iterable[tuple[int, float]]
 

@@ -22,19 +22,18 @@ from service.db.models import Experiment
 from service.db.rows import newest, owned
 from service.experiments import repository, service, submission
 from service.experiments.curves import curves_of
-from service.experiments.schemas import (
-    Curves,
-    ExperimentRequest,
-    ExperimentSummary,
-    ExperimentView,
-    Results,
-    SubmittedExperiment,
-    ValidatedExperiment,
-)
+from service.experiments.schemas import ExperimentRequest, ValidatedExperiment
 from service.experiments.submission import CheckedVariants
 from service.experiments.tables import as_csv, as_markdown
 from service.jobs.checked_specs import check_spec
 from service.jobs.endpoints import IdempotencyKey
+from service.wire.experiments import (
+    Curves,
+    ExperimentSummary,
+    ExperimentView,
+    Results,
+    SubmittedExperiment,
+)
 
 router = APIRouter(prefix="/v1/experiments", tags=["experiments"], route_class=Route)
 heavy = APIRouter(prefix="/v1/experiments", tags=["experiments"], route_class=HeavyRoute)

@@ -11,9 +11,9 @@ from dasl_core.headlines import is_share_of_images, number_of
 from dasl_core.spec.differences import differing
 from service.db.models import Experiment, Job
 from service.experiments.repository import Measured
-from service.experiments.schemas import MetricResult
 from service.experiments.statistics import LEVEL
 from service.states import TERMINAL, JobStatus
+from service.wire.experiments import MetricResult
 
 OF_VIEWS = "instance_recall_at_"
 """Prefix of metrics that compare augmented views with images."""

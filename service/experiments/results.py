@@ -16,13 +16,6 @@ from dasl_core.headlines import (
 from service.db.models import Experiment, Job
 from service.experiments.notes import OF_VIEWS, notes_of, with_other_views
 from service.experiments.repository import Measured
-from service.experiments.schemas import (
-    DifferenceView,
-    MetricResult,
-    Results,
-    SummaryView,
-    VariantResult,
-)
 from service.experiments.statistics import (
     FEWEST_PAIRS,
     LEVEL,
@@ -30,6 +23,13 @@ from service.experiments.statistics import (
     judge,
     paired_difference,
     summarize,
+)
+from service.wire.experiments import (
+    DifferenceView,
+    MetricResult,
+    Results,
+    SummaryView,
+    VariantResult,
 )
 
 Values = dict[str, dict[int, float]]

@@ -1,8 +1,7 @@
-"""Request and response models of experiments."""
+"""Requests about experiments."""
 
 from __future__ import annotations
 
-from datetime import datetime
 from typing import Annotated, Any, Self
 
 from pydantic import (
@@ -17,9 +16,10 @@ from pydantic import (
 from dasl_core.headlines import DIRECTED_METRICS, better_direction
 from dasl_core.spec.base import problem
 from dasl_core.spec.errors import METRIC_PATTERN, NAME_PATTERN, closest
-from service.experiments.statistics import Verdict
 from service.experiments.variants import LONGEST_NAME, Variant, grid_variants
 from service.jobs.estimates import JobEstimate
+from service.wire.base import Answer
+from service.wire.experiments import ExperimentEstimate
 
 MOST_JOBS = 200
 """Number of jobs that one experiment may have."""
@@ -134,121 +134,7 @@ class ExperimentRequest(BaseModel):
         return [Variant(name, changes) for name, changes in self.variants.items()]
 
 
-class VariantView(BaseModel):
-    """A variant of an experiment."""
-
-    name: str
-    changes: dict[str, Any]
-    held_out_images: int | None
-    """Number of images that it is evaluated on; an expected one if whole classes are held out, null without any."""
-
-
-class MemberJob(BaseModel):
-    """A job of an experiment."""
-
-    variant: str
-    seed: int
-    id: str | None
-    """Null: the job was deleted."""
-    status: str
-    """As of a job, or `deleted`."""
-
-
-class SummaryView(BaseModel):
-    """Mean and spread over seeds. `std` is the sample's; null of one value."""
-
-    n: int
-    mean: float
-    std: float | None
-    min: float
-    max: float
-
-
-class DifferenceView(SummaryView):
-    """Differences of jobs with the same seed, variant minus baseline, with 95 % intervals of their mean."""
-
-    t_interval: tuple[float, float] | None
-    bootstrap_interval: tuple[float, float] | None
-
-
-class VariantResult(BaseModel):
-    """A metric of a variant."""
-
-    variant: str
-    values: dict[int, float]
-    """By seed, of the jobs that have succeeded and measured it."""
-    summary: SummaryView | None
-    difference: DifferenceView | None
-    """From the baseline; null of the baseline itself, and without a seed that both have."""
-    verdict: Verdict | None
-    """Null of the baseline, of a metric without a better direction, and of R@K of views that are made otherwise."""
-
-
-class MetricResult(BaseModel):
-    """A metric of all variants."""
-
-    metric: str
-    larger_is_better: bool | None
-    resolution: float | None
-    """The share of one held-out image, in steps of which the metric moves; null if it does not, or it is not known."""
-    variants: list[VariantResult]
-
-
-class Results(BaseModel):
-    """What an experiment shows so far."""
-
-    experiment: str
-    baseline: str
-    metric: str | None
-    """The metric that decides; null as long as nothing was measured."""
-    sentences: list[str]
-    """What the figures of that metric, or of those that were asked for, allow to say of each variant."""
-    notes: list[str]
-    """What the figures do not cover."""
-    metrics: list[MetricResult]
-
-
-class ExperimentSummary(BaseModel):
-    """An experiment in a list."""
-
-    id: str
-    name: str
-    created_at: datetime
-    baseline: str
-    metric: str | None
-    seeds: list[int]
-    variants: list[VariantView]
-    statuses: dict[str, int]
-    """Number of its jobs by status."""
-    done: bool
-    """Whether all of its jobs have ended."""
-
-
-class ExperimentView(ExperimentSummary):
-    """An experiment with its base spec, its jobs, and the results of the metric that decides."""
-
-    spec: dict[str, Any]
-    jobs: list[MemberJob]
-    results: Results
-
-
-class TotalSeconds(BaseModel):
-    """Expected time of several jobs, one after another."""
-
-    low: float
-    high: float
-
-
-class ExperimentEstimate(BaseModel):
-    """Estimated cost of all jobs of an experiment together."""
-
-    jobs: int
-    seconds: TotalSeconds | None
-    """null: nothing is known of the time of a variant."""
-    checkpoints_bytes: int
-
-
-class VariantPlan(BaseModel):
+class VariantPlan(Answer):
     """The spec of a variant, resolved with the first seed, and the estimated cost of each of its jobs."""
 
     name: str
@@ -256,37 +142,10 @@ class VariantPlan(BaseModel):
     estimate: JobEstimate
 
 
-class ValidatedExperiment(BaseModel):
+class ValidatedExperiment(Answer):
     """The resolved specs of all variants, and their estimated cost."""
 
     variants: list[VariantPlan]
     estimate: ExperimentEstimate
     warnings: list[str]
     """As in the answer to the submission of a job."""
-
-
-class SubmittedExperiment(ExperimentView):
-    """An experiment that was just submitted."""
-
-    estimate: ExperimentEstimate | None = None
-    warnings: list[str] = []
-    """As in the answer to the submission of a job."""
-
-
-class VariantCurve(BaseModel):
-    """A metric over the steps: mean and spread over the seeds that have a value there."""
-
-    variant: str
-    step: list[int]
-    n: list[int]
-    mean: list[float]
-    std: list[float | None]
-    min: list[float]
-    max: list[float]
-
-
-class Curves(BaseModel):
-    """A metric of all variants over common steps."""
-
-    metric: str
-    variants: list[VariantCurve]

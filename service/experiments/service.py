@@ -15,15 +15,15 @@ from service.db.models import Experiment, Job
 from service.db.rows import owned
 from service.experiments import repository
 from service.experiments.results import results_of
-from service.experiments.schemas import (
+from service.states import TERMINAL, JobStatus
+from service.storage import deletion
+from service.wire.experiments import (
     ExperimentSummary,
     ExperimentView,
     MemberJob,
     Results,
     VariantView,
 )
-from service.states import TERMINAL, JobStatus
-from service.storage import deletion
 
 _DELETED = "deleted"
 

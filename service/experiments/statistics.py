@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from functools import cache, lru_cache
 from itertools import combinations_with_replacement
 from statistics import fmean, stdev
-from typing import Literal
+
+from service.wire.experiments import Verdict
 
 LEVEL = 0.95
 FEWEST_PAIRS = 3
@@ -25,7 +26,6 @@ MOST_ENUMERATED = 7
 """Up to so many pairs, all resamples are enumerated: nothing is random then."""
 _TAIL = (1 - LEVEL) / 2
 
-Verdict = Literal["better", "worse", "no_difference", "too_few_seeds"]
 Interval = tuple[float, float]
 
 

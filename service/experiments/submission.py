@@ -15,20 +15,14 @@ from service.api.auth import Caller
 from service.api.problems import Problem, spec_problem
 from service.db.models import Experiment
 from service.db.rows import one, owned
-from service.experiments.schemas import (
-    ExperimentEstimate,
-    ExperimentRequest,
-    SubmittedExperiment,
-    TotalSeconds,
-    ValidatedExperiment,
-    VariantPlan,
-)
+from service.experiments.schemas import ExperimentRequest, ValidatedExperiment, VariantPlan
 from service.experiments.service import view_of
 from service.experiments.variants import located, specs_of, with_seed
 from service.jobs import idempotency, submission, tenant_limits
 from service.jobs.path_checks import PathChecks
 from service.settings import ClusterLimit
 from service.tokens.service import check_queue
+from service.wire.experiments import ExperimentEstimate, SubmittedExperiment, TotalSeconds
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 from io import StringIO
 
-from service.experiments.schemas import DifferenceView, MetricResult, Results, VariantResult
+from service.wire.experiments import DifferenceView, MetricResult, Results, VariantResult
 
 _SUMMARY = ("n", "mean", "std", "min", "max")
 _COLUMNS = (

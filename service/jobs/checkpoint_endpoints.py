@@ -11,8 +11,8 @@ from service.api import ranged_file
 from service.api.pagination import Page
 from service.api.transaction import ReadSession, Route, StoreRoute, WithContext, WriteSession
 from service.checkpoints import repository, service
-from service.checkpoints.schemas import ArtifactView, CheckpointView, DeletedCheckpoints
 from service.jobs.dependencies import OwnJob, OwnJobToChange
+from service.wire.checkpoints import ArtifactView, CheckpointView, DeletedCheckpoints
 
 router = APIRouter(prefix="/v1/jobs", tags=["checkpoints"], route_class=Route)
 files = APIRouter(prefix="/v1/jobs", tags=["checkpoints"], route_class=StoreRoute)

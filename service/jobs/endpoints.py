@@ -23,17 +23,11 @@ from service.jobs.checked_specs import CloneToSubmit, SpecToSubmit, SpecToValida
 from service.jobs.dependencies import OwnJob, OwnJobToChange
 from service.jobs.listing import service as listing
 from service.jobs.listing.repository import JobFilter
-from service.jobs.schemas import (
-    AttemptView,
-    EvaluationView,
-    JobPatch,
-    JobSummary,
-    JobView,
-    SubmittedJob,
-    ValidatedJob,
-)
+from service.jobs.schemas import JobPatch, SubmittedJob, ValidatedJob
+from service.jobs.views import job_view
 from service.states import JobStatus
 from service.storage import deletion
+from service.wire.jobs import AttemptView, EvaluationView, JobSummary, JobView
 
 router = APIRouter(prefix="/v1/jobs", tags=["jobs"], route_class=Route)
 
@@ -153,7 +147,7 @@ def list_jobs(
     if summary:
         small = listing.summaries(session, caller.tenant, shown, context.decisions)
         return Page(data=small, has_more=has_more, next=following)
-    views = [JobView.of(row.job, row.dataset_name) for row in shown]
+    views = [job_view(row.job, row.dataset_name) for row in shown]
     return Page(data=views, has_more=has_more, next=following)
 
 

@@ -13,12 +13,13 @@ from service.api.problems import field_problem, not_found
 from service.api.sse import stream, wants_stream
 from service.api.transaction import HeavyRoute, ReadSession, Route, StoreRoute, WithContext
 from service.artifacts.attempt_log import AttemptLog
+from service.events.views import event_view
 from service.jobs import repository
 from service.jobs.dependencies import OwnJob
 from service.jobs.metrics import Columns
-from service.jobs.schemas import EventPage, EventView, MetricColumns
 from service.jobs.streams import EventStream, LogStream
 from service.metrics import repository as metrics
+from service.wire.jobs import EventPage, MetricColumns
 
 router = APIRouter(prefix="/v1/jobs", tags=["jobs"], route_class=Route)
 heavy = APIRouter(prefix="/v1/jobs", tags=["jobs"], route_class=HeavyRoute)
@@ -48,7 +49,7 @@ def list_job_events(
             after = _number(last_event_id, last_event_id, _LARGEST)
         return stream(context, caller, EventStream(context, job.id, after).poll)
     rows = repository.events(session, job.id, after, limit)
-    data = [EventView.of(row) for row in rows[:limit]]
+    data = [event_view(row) for row in rows[:limit]]
     return EventPage(data=data, has_more=len(rows) > limit, next=data[-1].seq if data else after)
 
 

@@ -19,8 +19,8 @@ from service.api.transaction import HeavyRoute, ReadSession, WithContext
 from service.db.models import Evaluation
 from service.jobs import repository
 from service.jobs.metrics import Columns
-from service.jobs.schemas import JobsMetrics
 from service.metrics import repository as metrics
+from service.wire.jobs import JobsMetrics
 
 router = APIRouter(prefix="/v1/metrics", tags=["jobs"], route_class=HeavyRoute)
 

@@ -23,9 +23,10 @@ from service.jobs import preparations
 from service.jobs.checked_specs import check_spec
 from service.jobs.path_checks import PathChecks
 from service.jobs.previews import spec_of
-from service.preparations.schemas import PreparationRequest, PreparationView
+from service.preparations.schemas import PreparationRequest
 from service.tasks import service as tasks
 from service.tasks.repository import preparations as kind
+from service.wire.preparations import PreparationView
 
 router = APIRouter(prefix="/v1", tags=["preparations"], route_class=Route)
 

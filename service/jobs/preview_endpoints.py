@@ -28,10 +28,11 @@ from service.jobs import previews
 from service.jobs.checked_specs import check_spec
 from service.jobs.endpoints import IdempotencyKey
 from service.jobs.path_checks import PathChecks
-from service.previews.schemas import PreviewRequest, PreviewSummary, PreviewView
-from service.previews.service import file
+from service.previews.schemas import PreviewRequest
+from service.previews.service import file, preview_view
 from service.tasks import service as tasks
 from service.tasks.repository import previews as kind
+from service.wire.previews import PreviewSummary, PreviewView
 
 router = APIRouter(prefix="/v1", tags=["previews"], route_class=Route)
 files = APIRouter(prefix="/v1/previews", tags=["previews"], route_class=StoreRoute)
@@ -111,7 +112,7 @@ def list_previews(
 @router.get("/previews/{preview_id}")
 def show_preview(preview: OwnPreview) -> PreviewView:
     """Show a preview, with its files once it has succeeded."""
-    return PreviewView.of(preview)
+    return preview_view(preview)
 
 
 @router.delete("/previews/{preview_id}", status_code=204, response_class=Response)

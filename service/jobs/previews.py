@@ -18,7 +18,8 @@ from service.db.models import Preview
 from service.db.rows import one
 from service.jobs import idempotency, submission
 from service.jobs.path_checks import PathChecks
-from service.previews.schemas import PreviewRequest, PreviewView
+from service.previews.schemas import PreviewRequest
+from service.previews.service import preview_view
 from service.settings import ClusterLimit
 from service.states import TaskState
 from service.tasks.repository import previews
@@ -100,4 +101,4 @@ def submit(
         created_at=datetime.now(UTC),
     )
     previews.add(session, preview)
-    return keyed.store(session, PreviewView.of(preview).model_dump(mode="json"), preview.created_at)
+    return keyed.store(session, preview_view(preview).model_dump(mode="json"), preview.created_at)

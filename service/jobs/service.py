@@ -15,12 +15,14 @@ from service.api.problems import Problem, field_problem, not_found, spec_problem
 from service.db.locks import lock_job
 from service.db.models import Job
 from service.jobs import repository, tenant_limits
-from service.jobs.schemas import JobPatch, JobView
+from service.jobs.schemas import JobPatch
+from service.jobs.views import job_view
 from service.runs import repository as runs
 from service.scheduling import capacity
 from service.scheduling import repository as scheduling
 from service.settings import ClusterLimit
 from service.states import TERMINAL, Desired, JobStatus
+from service.wire.jobs import JobView
 
 
 def get(session: Session, tenant: str, job_id: str) -> Job:
@@ -38,7 +40,7 @@ def view(session: Session, tenant: str, job_id: str) -> JobView:
     Raises:
         Problem: 404.
     """
-    return JobView.of(*_find(session, tenant, job_id))
+    return job_view(*_find(session, tenant, job_id))
 
 
 def find(session: Session, caller: Caller, reference: str) -> JobView:
@@ -55,7 +57,7 @@ def find(session: Session, caller: Caller, reference: str) -> JobView:
     rows = references.resolve(session, query, "job", reference, is_own)
     candidates = [(row[0].id, row[0].name, row[0].status) for row in rows]
     references.check_fits_one("job", reference, candidates)
-    return JobView.of(rows[0][0], rows[0][1])
+    return job_view(rows[0][0], rows[0][1])
 
 
 def patch(session: Session, job: Job, changes: JobPatch, limit: ClusterLimit) -> JobView:

@@ -10,8 +10,8 @@ from fastapi.sse import format_sse_event
 from service.api.sse import PollResult
 from service.api.transaction import Context
 from service.artifacts.attempt_log import AttemptLog, left_out
+from service.events.views import event_view
 from service.jobs import repository
-from service.jobs.schemas import EventView
 from service.states import TERMINAL
 
 _EVENTS_AT_ONCE = 500
@@ -37,7 +37,7 @@ class EventStream:
                 return PollResult([], ended=True)
             status, last = state
             rows = repository.events(session, self.job_id, self.after, _EVENTS_AT_ONCE)
-            views = [EventView.of(row) for row in rows[:_EVENTS_AT_ONCE]]
+            views = [event_view(row) for row in rows[:_EVENTS_AT_ONCE]]
         messages = [
             format_sse_event(id=str(view.seq), event=view.type, data_str=view.model_dump_json())
             for view in views

@@ -30,6 +30,7 @@ from service.jobs import clones, costs, idempotency, repository, tenant_limits
 from service.jobs.estimates import JobEstimate
 from service.jobs.path_checks import PathChecks
 from service.jobs.schemas import SubmittedJob
+from service.jobs.views import job_view
 from service.scheduling import capacity
 from service.scheduling import repository as scheduling
 from service.settings import ClusterLimit
@@ -195,11 +196,10 @@ def submit(
     job = enqueue(session, caller, spec, planned, checkpoint=checkpoint)
     for kind, (message, data) in (events or {}).items():
         lifecycle.append_event(session, job.id, kind, message, data)
-    shown = SubmittedJob.of(job, planned.dataset.name)
-    shown.estimate, shown.warnings = planned.estimate, planned.warnings
-    shown.submitted_by = repository.submitted_by(session, job.id)
-    answer = shown.model_dump(mode="json")
-    return keyed.store(session, answer, job.created_at)
+    shown = dict(job_view(job, planned.dataset.name))
+    shown["submitted_by"] = repository.submitted_by(session, job.id)
+    answer = SubmittedJob(**shown, estimate=planned.estimate, warnings=planned.warnings)
+    return keyed.store(session, answer.model_dump(mode="json"), job.created_at)
 
 
 def lock_queue(session: Session, caller: Caller) -> int | None:

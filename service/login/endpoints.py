@@ -13,8 +13,8 @@ from service.api.problems import Problem
 from service.api.transaction import Route, WithContext
 from service.login import service
 from service.login.provider import Provider
-from service.login.schemas import LoginRequest, LoginResult, StartedLogin
-from service.tokens.schemas import NewToken, TokenView
+from service.login.schemas import LoginRequest, LoginResult
+from service.wire.access import NewToken, StartedLogin, TokenView
 
 router = APIRouter(prefix="/v1/login", tags=["login"], route_class=Route)
 

@@ -1,9 +1,8 @@
-"""Request and response models of logins."""
+"""Requests about logins."""
 
 from __future__ import annotations
 
 import re
-from datetime import datetime
 from typing import Annotated
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
@@ -31,15 +30,6 @@ class LoginRequest(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     redirect_uri: Annotated[str, Field(max_length=200), AfterValidator(_on_loopback)]
-
-
-class StartedLogin(BaseModel):
-    """A started login: the page to open, and what the client must present to finish it."""
-
-    authorization_url: str
-    state: str
-    secret: str
-    expires_at: datetime
 
 
 class LoginResult(BaseModel):

@@ -20,11 +20,12 @@ from service.db.models import Login, Token, User
 from service.db.session import Database
 from service.login import repository
 from service.login.provider import Provider, login_failed
-from service.login.schemas import LoginRequest, LoginResult, StartedLogin
+from service.login.schemas import LoginRequest, LoginResult
 from service.settings import Settings
 from service.tenants import repository as tenants
 from service.tokens import service as tokens
 from service.users import repository as users
+from service.wire.access import StartedLogin
 
 _PENDING = timedelta(minutes=10)
 _MAX_PENDING = 10_000

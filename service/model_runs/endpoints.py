@@ -22,15 +22,11 @@ from service.api.transaction import (
 from service.checkpoints.endpoints import OwnCheckpoint, OwnCheckpointToChange
 from service.db.models import Checkpoint, ModelRun
 from service.model_runs import service
-from service.model_runs.schemas import (
-    EmbeddingRequest,
-    EvaluationRequest,
-    ExportRequest,
-    ModelRunView,
-)
+from service.model_runs.schemas import EmbeddingRequest, EvaluationRequest, ExportRequest
 from service.protocol import ModelRunKind
 from service.tasks import service as tasks
 from service.tasks.repository import model_runs
+from service.wire.model_runs import ModelRunView
 
 router = APIRouter(prefix="/v1", tags=["model runs"], route_class=Route)
 files = APIRouter(prefix="/v1/model-runs", tags=["model runs"], route_class=StoreRoute)

@@ -18,7 +18,7 @@ from service.api.transaction import Context, WithContext
 from service.checkpoints.endpoints import OfJob
 from service.datasets.uploads.body import Body
 from service.model_runs.neighbors import Question
-from service.model_runs.schemas import NeighborsView
+from service.wire.model_runs import NeighborsView
 
 router = APIRouter(prefix="/v1/checkpoints", tags=["model runs"], route_class=StrictRoute)
 

@@ -18,11 +18,11 @@ from service.checkpoints import service as checkpoints
 from service.datasets import repository as datasets
 from service.db.models import ModelRun, Search, SearchQuery
 from service.db.session import Database
-from service.model_runs.schemas import NeighborsView
 from service.protocol import QueryAnswer
 from service.states import TaskState
 from service.tasks.questions import repository as questions
 from service.tasks.repository import model_runs, searches
+from service.wire.model_runs import NeighborsView
 
 # Each waits some 50 ms for the others before it.
 _MOST_OPEN = 16

@@ -1,8 +1,7 @@
-"""Request and response models of preparations."""
+"""Requests about preparations."""
 
 from __future__ import annotations
 
-from datetime import datetime
 from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -20,26 +19,3 @@ class PreparationRequest(BaseModel):
             "`backbone.in_channels`, `train.image_cache`. `dataset` is that of the path."
         ),
     ] = {}
-
-
-class PreparationView(BaseModel):
-    """A preparation: queued, running, succeeded or failed.
-
-    While it runs, `progress` has `images_read` of `images_total`, and `seconds_left` as estimated. `result` says how many
-    images are `cached`, of `images`.
-    """
-
-    model_config = ConfigDict(from_attributes=True)
-
-    id: str
-    dataset_id: str
-    dataset_version: int
-    image_size: int
-    channels: int
-    image_cache: str
-    state: str
-    progress: dict[str, Any] | None
-    result: dict[str, Any] | None
-    error: dict[str, Any] | None
-    created_at: datetime
-    finished_at: datetime | None

@@ -37,7 +37,6 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from functools import cache
-from typing import Literal
 
 from service.scheduling import packing
 from service.scheduling.automatic import NOTHING, Automatic, choose, is_awaited, nodes_of_limit
@@ -47,6 +46,7 @@ from service.scheduling.packing import Demand, Room
 from service.scheduling.quota import NO_QUOTA, Owner, Quota, QuotaReservation, owners
 from service.scheduling.shortages import too_few_machines, too_little_room
 from service.settings import ClusterLimit
+from service.wire.cluster import WaitsFor
 
 
 @dataclass(frozen=True)
@@ -105,8 +105,6 @@ class Queued:
         of_kind = {"user": self.quota, "token": self.quota, "tenant": self.tenant_quota}
         return [(owner, of_kind[owner.kind]) for owner in owners(self.account_id, self.tenant)]
 
-
-WaitsFor = Literal["machines", "quota", "room", "reserved-room", "store", "api"]
 
 _NO_STORE = "Waiting for the artifact store, which cannot be written at the moment"
 _NO_API = "Waiting for the API, which does not answer the dispatcher at the moment"

@@ -10,7 +10,8 @@ from service.api.problems import Problem
 from service.api.transaction import ReadSession, Route, WithContext, WriteSession
 from service.db.models import Token
 from service.sessions import repository, service
-from service.sessions.schemas import NewLoginCode, SessionRequest, SessionView
+from service.sessions.schemas import SessionRequest
+from service.wire.access import NewLoginCode, SessionView
 
 router = APIRouter(prefix="/v1/session", tags=["session"], route_class=Route)
 

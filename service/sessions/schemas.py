@@ -1,13 +1,10 @@
-"""Request and response models of sessions."""
+"""Requests about sessions."""
 
 from __future__ import annotations
 
-from datetime import datetime
 from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
-
-from service.tokens.schemas import TokenView
 
 Secret = Annotated[str, Field(min_length=1, max_length=500)]
 
@@ -19,17 +16,3 @@ class SessionRequest(BaseModel):
 
     token: Secret | None = None
     code: Secret | None = None
-
-
-class SessionView(TokenView):
-    """The token of a session, and what the page must send in `X-CSRF-Token` to change something."""
-
-    csrf: str
-    session_expires_at: datetime
-
-
-class NewLoginCode(BaseModel):
-    """A login code; no other answer contains it."""
-
-    code: str
-    expires_at: datetime

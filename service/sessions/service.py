@@ -18,8 +18,8 @@ from service.api.web_session import csrf_token
 from service.db.models import LoginCode, Token, WebSession
 from service.db.session import Database
 from service.sessions import repository
-from service.sessions.schemas import SessionRequest, SessionView
-from service.tokens.schemas import TokenView
+from service.sessions.schemas import SessionRequest
+from service.wire.access import SessionView, TokenView
 
 _CODE_LIFE = timedelta(minutes=10)
 # Of one token. A script that logs in again and again ends its own oldest sessions.

@@ -10,7 +10,7 @@ from fastapi import APIRouter
 from service.api.auth import Admin
 from service.api.transaction import ReadSession, Route, WithContext
 from service.storage import repository
-from service.storage.schemas import StorageView, Store, TenantBytes
+from service.wire.storage import StorageView, Store, TenantBytes
 
 router = APIRouter(prefix="/v1", tags=["storage"], route_class=Route)
 

@@ -44,15 +44,8 @@ from service.db.models import (
     Run,
 )
 from service.states import TERMINAL, JobStatus, TaskState
-from service.storage.schemas import (
-    LargeJob,
-    MetricRows,
-    StorageView,
-    Store,
-    StoredFiles,
-    StoredLogs,
-)
 from service.tasks.repository import model_runs, previews
+from service.wire.storage import LargeJob, MetricRows, StorageView, Store, StoredFiles, StoredLogs
 
 _JOBS = Base.metadata.tables[Job.__tablename__]
 # Tables that refer to a job, those that others refer to last.

@@ -11,7 +11,8 @@ from service.api.pagination import Limit, Page, page
 from service.api.problems import not_found
 from service.api.transaction import ReadSession, Route, WriteSession
 from service.tenants import repository, service
-from service.tenants.schemas import TenantChanges, TenantRequest, TenantView
+from service.tenants.schemas import TenantChanges, TenantRequest
+from service.wire.access import TenantView
 
 router = APIRouter(prefix="/v1/tenants", tags=["tenants"], route_class=Route)
 

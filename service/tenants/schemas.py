@@ -1,9 +1,8 @@
-"""Request and response models of tenants."""
+"""Requests about tenants."""
 
 from __future__ import annotations
 
 import re
-from datetime import datetime
 from typing import Annotated
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints
@@ -47,19 +46,3 @@ class TenantChanges(Limits):
     """Changes of a tenant: what the request names."""
 
     disabled: bool = False
-
-
-class TenantView(BaseModel):
-    """A tenant with its share of the cluster and its limits."""
-
-    model_config = ConfigDict(from_attributes=True)
-
-    name: str
-    weight: float
-    max_queued_jobs: int | None
-    max_running_jobs: int | None
-    max_gpus: int | None
-    max_priority: int | None
-    max_hours: float | None
-    created_at: datetime
-    disabled_at: datetime | None

@@ -12,7 +12,8 @@ from service.api.transaction import ReadSession, Route, WriteSession
 from service.db.models import Token
 from service.db.rows import newest, owned
 from service.tokens import service
-from service.tokens.schemas import NewToken, TokenChanges, TokenRequest, TokenView
+from service.tokens.schemas import TokenChanges, TokenRequest
+from service.wire.access import NewToken, TokenView
 
 router = APIRouter(prefix="/v1/tokens", tags=["tokens"], route_class=Route)
 

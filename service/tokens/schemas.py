@@ -1,4 +1,4 @@
-"""Request and response models of tokens."""
+"""Requests about tokens."""
 
 from __future__ import annotations
 
@@ -80,29 +80,3 @@ class TokenRequest(Expiry, DefaultQuotas):
 
 class TokenChanges(Expiry, Quotas):
     """Changes of a token: what the request names."""
-
-
-class TokenView(BaseModel):
-    """A token without its text, which is not stored."""
-
-    model_config = ConfigDict(from_attributes=True)
-
-    id: str
-    tenant: str
-    name: str
-    user_id: str | None
-    scopes: list[str]
-    max_queued_jobs: int | None
-    max_running_jobs: int | None
-    max_gpus: int | None
-    max_pending_datasets: int | None
-    created_at: datetime
-    expires_at: datetime | None
-    revoked_at: datetime | None
-    last_used_at: datetime | None
-
-
-class NewToken(TokenView):
-    """A new token; no other answer contains its text."""
-
-    token: str

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Query
+from sqlalchemy import Row
 
 from service.api.auth import Reader
 from service.api.problems import field_problem
 from service.api.transaction import ReadSession, Route
 from service.ledger import repository
-from service.usage.schemas import Moment, UsageGroup, UsageView
+from service.usage.schemas import Moment
+from service.wire.usage import UsageGroup, UsageView
 
 router = APIRouter(prefix="/v1/usage", tags=["usage"], route_class=Route)
 
@@ -51,6 +53,17 @@ def show_usage(
         start=start,
         end=end,
         group_by=group_by,
-        data=[UsageGroup.of(row) for row in rows[:_MAX_GROUPS]],
+        data=[_group(row) for row in rows[:_MAX_GROUPS]],
         is_complete=len(rows) <= _MAX_GROUPS,
+    )
+
+
+def _group(row: Row[*tuple[Any, ...]]) -> UsageGroup:
+    value, name, jobs, gpu_seconds, cpu_seconds = row
+    return UsageGroup(
+        value=value,
+        name=name,
+        jobs=jobs,
+        gpu_hours=gpu_seconds / 3600,
+        cpu_hours=cpu_seconds / 3600,
     )

@@ -12,7 +12,8 @@ from service.api.transaction import ReadSession, Route, WriteSession
 from service.db.models import User
 from service.db.rows import newest, owned
 from service.users import service
-from service.users.schemas import UserChanges, UserRequest, UserView
+from service.users.schemas import UserChanges, UserRequest
+from service.wire.access import UserView
 
 router = APIRouter(prefix="/v1/users", tags=["users"], route_class=Route)
 

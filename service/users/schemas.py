@@ -1,8 +1,7 @@
-"""Request and response models of users."""
+"""Requests about users."""
 
 from __future__ import annotations
 
-from datetime import datetime
 from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, StringConstraints
@@ -33,19 +32,3 @@ class UserChanges(BaseModel):
     email: Email | None = None
     role: Scope = "submit"
     disabled: bool = False
-
-
-class UserView(BaseModel):
-    """A person of a tenant; `issuer` and `subject` are the identity at the login provider."""
-
-    model_config = ConfigDict(from_attributes=True)
-
-    id: str
-    name: str
-    email: str | None
-    role: str
-    issuer: str | None
-    subject: str | None
-    created_at: datetime
-    last_login_at: datetime | None
-    disabled_at: datetime | None

@@ -15,14 +15,8 @@ from service.db.models import Webhook, WebhookDelivery
 from service.db.rows import newest, owned
 from service.states import DeliveryState
 from service.webhooks import service
-from service.webhooks.schemas import (
-    DeliveryView,
-    NewSecret,
-    Rotation,
-    WebhookChanges,
-    WebhookRequest,
-    WebhookView,
-)
+from service.webhooks.schemas import Rotation, WebhookChanges, WebhookRequest
+from service.wire.webhooks import DeliveryView, NewSecret, WebhookView
 
 router = APIRouter(prefix="/v1/webhooks", tags=["webhooks"], route_class=Route)
 
@@ -38,7 +32,7 @@ def create_webhook(
     """Create a webhook; its secret is in this answer only."""
     webhook = service.create(session, caller, request, context.settings)
     response.headers["Location"] = f"/v1/webhooks/{webhook.id}"
-    return NewSecret.of(webhook)
+    return NewSecret.model_validate(webhook)
 
 
 @router.get("")
@@ -83,7 +77,7 @@ def rotate_secret(
     webhook_id: str, rotation: Rotation, caller: Admin, session: WriteSession
 ) -> NewSecret:
     """Replace the secret; for `keep_hours`, messages are also signed with the previous one."""
-    return NewSecret.of(service.rotate(session, caller.tenant, webhook_id, rotation))
+    return NewSecret.model_validate(service.rotate(session, caller.tenant, webhook_id, rotation))
 
 
 @router.post("/{webhook_id}/test", status_code=202)

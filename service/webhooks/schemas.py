@@ -1,9 +1,8 @@
-"""Request and response models of webhooks."""
+"""Requests about webhooks."""
 
 from __future__ import annotations
 
-from datetime import datetime
-from typing import Annotated, Any, Self
+from typing import Annotated, Self
 
 from pydantic import (
     AfterValidator,
@@ -17,7 +16,6 @@ from pydantic import (
 from dasl_core.spec.base import problem
 from dasl_core.spec.errors import LINE_PATTERN, closest
 from dasl_core.spec.fields import Tag
-from service.db.models import Webhook, WebhookDelivery
 from service.outbox.addresses import LONGEST_URL
 from service.outbox.messages import ALL, DEFAULT_TYPES, TYPES, Format
 
@@ -78,72 +76,3 @@ class Rotation(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     keep_hours: Annotated[float, Field(ge=0, le=168)] = 24.0
-
-
-class WebhookView(BaseModel):
-    """A webhook without its secret."""
-
-    model_config = ConfigDict(from_attributes=True)
-
-    id: str
-    name: str
-    url: str
-    events: list[str]
-    tags: dict[str, str]
-    format: str
-    token_id: str | None
-    """The token that created it."""
-    created_at: datetime
-    last_success_at: datetime | None
-    previous_secret_until: datetime | None
-    """Until when messages are also signed with the previous secret."""
-    disabled_at: datetime | None
-    disabled_reason: str | None
-
-
-class NewSecret(WebhookView):
-    """A webhook with a new secret; no other answer contains it."""
-
-    secret: str
-
-    @classmethod
-    def of(cls, webhook: Webhook) -> Self:
-        """Build the view of a row."""
-        return cls.model_validate(webhook)
-
-
-class DeliveryView(BaseModel):
-    """A message for a webhook, and how its last attempt ended."""
-
-    model_config = ConfigDict(from_attributes=True)
-
-    id: str
-    """Sent as `webhook-id`, the same in each attempt."""
-    type: str
-    state: str
-    attempts: int
-    """Since it was added, or last requested again."""
-    created_at: datetime
-    attempted_at: datetime | None
-    next_at: datetime | None
-    """When it is sent next; null once it is over."""
-    finished_at: datetime | None
-    response_status: int | None
-    """Status code of the last answer."""
-    seconds: float | None
-    """How long the last attempt took."""
-    error: str | None
-    """Why the last attempt failed."""
-    payload: dict[str, Any]
-
-    @classmethod
-    def of(cls, delivery: WebhookDelivery, payload: dict[str, Any]) -> Self:
-        """Build the view of a row.
-
-        Args:
-            payload: with a link that names the server.
-        """
-        names = cls.model_fields.keys() - {"payload", "next_at"}
-        fields = {name: getattr(delivery, name) for name in names}
-        next_at = delivery.next_at if delivery.finished_at is None else None
-        return cls(payload=payload, next_at=next_at, **fields)

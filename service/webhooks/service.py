@@ -19,7 +19,8 @@ from service.outbox.addresses import AddressGuard, Refused
 from service.settings import Settings
 from service.states import DeliveryState
 from service.webhooks import repository
-from service.webhooks.schemas import DeliveryView, Rotation, WebhookChanges, WebhookRequest
+from service.webhooks.schemas import Rotation, WebhookChanges, WebhookRequest
+from service.wire.webhooks import DeliveryView
 
 MAX_WEBHOOKS = 20
 """Of a tenant. Each status of a job is matched with all of them."""
@@ -160,7 +161,12 @@ def redeliver(session: Session, tenant: str, webhook_id: str, delivery_id: str) 
 
 def view(row: WebhookDelivery, settings: Settings) -> DeliveryView:
     """Return the API's view of a delivery."""
-    return DeliveryView.of(row, messages.with_link(row.message, settings.public_url))
+    names = DeliveryView.model_fields.keys() - {"payload", "next_at"}
+    return DeliveryView(
+        payload=messages.with_link(row.message, settings.public_url),
+        next_at=row.next_at if row.finished_at is None else None,
+        **{name: getattr(row, name) for name in names},
+    )
 
 
 def _enabled(session: Session, tenant: str, webhook_id: str) -> Webhook:

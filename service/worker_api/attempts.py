@@ -25,7 +25,6 @@ from service.protocol import (
     DamageReport,
     EvaluationReport,
     EventReport,
-    FileEntry,
     FinishReport,
     MetricBatch,
     Resume,
@@ -36,6 +35,7 @@ from service.scheduling import repository as scheduling
 from service.scheduling.automatic import with_numbers
 from service.settings import Settings
 from service.states import StaleAttempt
+from service.wire.checkpoints import FileEntry
 from service.worker_api import datasets, repository
 from service.worker_api.paths import check_below
 

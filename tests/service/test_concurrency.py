@@ -30,11 +30,12 @@ from service.jobs import service, submission
 from service.jobs.path_checks import PathChecks
 from service.jobs.schemas import JobPatch
 from service.ledger import repository as ledger
-from service.protocol import CheckpointReport, FileEntry
+from service.protocol import CheckpointReport
 from service.scheduling.packing import Demand
 from service.tenants import service as tenants
 from service.users import service as users
 from service.users.schemas import UserRequest
+from service.wire.checkpoints import FileEntry
 from service.worker_api.attempts import AttemptSession
 from tests.support.api_under_test import Api, refused
 

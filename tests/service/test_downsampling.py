@@ -14,8 +14,8 @@ from service import ids, lifecycle
 from service.db.models import Dataset, Job, Metric
 from service.db.session import Database
 from service.jobs.metrics import Columns
-from service.jobs.schemas import MetricColumns
 from service.metrics import repository
+from service.wire.jobs import MetricColumns
 
 pytestmark = pytest.mark.dialect
 

@@ -16,13 +16,13 @@ from service.experiments.statistics import (
     FEWEST_PAIRS,
     LEVEL,
     MOST_ENUMERATED,
-    Verdict,
     bootstrap_interval,
     judge,
     paired_difference,
     summarize,
     t_quantile,
 )
+from service.wire.experiments import Verdict
 
 VALUES = st.floats(-1, 1)
 PAIRS = st.lists(st.tuples(VALUES, VALUES), min_size=2, max_size=12)

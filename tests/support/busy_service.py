@@ -15,8 +15,8 @@ from service import ids
 from service.client import Client, WorkerClient
 from service.db.models import ClusterSnapshot, Job, Metric
 from service.db.session import Database
-from service.protocol import FileEntry
 from service.tasks.repository import model_runs
+from service.wire.checkpoints import FileEntry
 from tests.support.api_server import Service, write_files
 from tests.support.pictures import pictures
 from tests.support.training_reports import EPOCHS, FINAL_STEP, STEPS, picture, train

@@ -6,7 +6,7 @@ import time
 from typing import Any
 
 from service.client import WorkerClient
-from service.protocol import FileEntry
+from service.wire.checkpoints import FileEntry
 from tests.support.api_server import write_files
 
 SPEC: dict[str, Any] = {

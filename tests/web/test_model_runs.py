@@ -9,8 +9,9 @@ from PIL import Image
 from playwright.sync_api import Locator, Page, Route, expect
 
 from service.client import WorkerClient
-from service.protocol import NeighborEntry, QueryAnswer
+from service.protocol import QueryAnswer
 from service.tasks.repository import model_runs, searches
+from service.wire.model_runs import NeighborEntry
 from tests.support.busy_service import BusyService
 from tests.support.polling import until
 from tests.web.conftest import Watched

@@ -16,7 +16,7 @@ import pytest
 from dasl_core.manifest import MANIFEST, damage_of
 from service.artifacts.storage import Storage
 from service.object_store import StoreError, open_store
-from service.protocol import FileEntry
+from service.wire.checkpoints import FileEntry
 from tests.support.s3_server import S3Server
 from workers import artifacts
 

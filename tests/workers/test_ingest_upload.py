@@ -14,7 +14,8 @@ from dasl_core.data.decode import Header
 from dasl_core.data.headers import KnownHeaders, identify
 from dasl_core.data.ingest import ingest
 from dasl_core.data.sources import Entry
-from service.protocol import CONTACT_SHEET, FileEntry
+from service.protocol import CONTACT_SHEET
+from service.wire.checkpoints import FileEntry
 from tests.support.s3_server import S3Server
 from workers import artifacts, ingest_files
 

@@ -16,14 +16,8 @@ from dasl_core.data.index import DatasetIndex
 from dasl_core.embedding import files, read_parts
 from service.client.worker import WorkerClient
 from service.object_store import StoreError
-from service.protocol import (
-    FileEntry,
-    ModelRunStart,
-    Query,
-    SearchStart,
-    StoredFolder,
-    WorkerDataset,
-)
+from service.protocol import ModelRunStart, Query, SearchStart, StoredFolder, WorkerDataset
+from service.wire.checkpoints import FileEntry
 from tests.support.checkpoint_folder import write_checkpoint
 from tests.support.training_world import image_folder, ingest
 from workers import model_run

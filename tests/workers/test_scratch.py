@@ -15,7 +15,7 @@ import pytest
 
 from dasl_core.locks import IN_USE, HeldFolder
 from dasl_core.train.serialization import STATE_FILES
-from service.protocol import FileEntry
+from service.wire.checkpoints import FileEntry
 from workers import artifacts
 from workers.scratch import SubmissionFolder, scratch_root
 

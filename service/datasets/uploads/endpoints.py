@@ -17,11 +17,11 @@ from service.api.json_body import StrictRoute
 from service.api.problems import FULL
 from service.api.threads import InThread
 from service.api.transaction import WithContext
-from service.datasets.schemas import DatasetView
 from service.datasets.uploads import service
 from service.datasets.uploads.body import Body
 from service.datasets.uploads.service import MAX_CHUNK_BYTES, OFFSET_HEADER
 from service.db.models import Dataset
+from service.wire.datasets import DatasetView
 
 router = APIRouter(prefix="/v1/datasets", tags=["datasets"], route_class=StrictRoute)
 

@@ -1,4 +1,4 @@
-"""Request and response models of uploads."""
+"""Requests about uploads."""
 
 from __future__ import annotations
 
@@ -41,13 +41,3 @@ class UploadRequest(BaseModel):
     fingerprint: (
         Annotated[str, StringConstraints(min_length=1, max_length=200, pattern=LINE_PATTERN)] | None
     ) = None
-
-
-class UploadView(BaseModel):
-    """A file of images, of whose `size` bytes the first `received` are stored."""
-
-    filename: str
-    size: int
-    received: int
-    sha256: str | None
-    fingerprint: str | None

@@ -23,10 +23,12 @@ from service.api.transaction import (
     WriteSession,
 )
 from service.datasets.endpoints import OwnDataset, OwnDatasetToChange
-from service.datasets.schemas import DatasetView
 from service.datasets.versions import repository, service
-from service.datasets.versions.schemas import MAX_NUMBER, VersionView
+from service.db.models import DatasetVersion
 from service.protocol import CONTACT_SHEET
+from service.wire.datasets import DatasetView, VersionView
+
+_MAX_NUMBER = 2**31 - 1  # of the type of the column
 
 router = APIRouter(prefix="/v1/datasets/{dataset_id}", tags=["datasets"], route_class=Route)
 files = APIRouter(prefix="/v1/datasets/{dataset_id}", tags=["datasets"], route_class=StoreRoute)
@@ -45,13 +47,23 @@ def list_versions(
     dataset: OwnDataset,
     session: ReadSession,
     after: Annotated[
-        int | None, Query(ge=1, le=MAX_NUMBER, description="`next` of the previous page.")
+        int | None, Query(ge=1, le=_MAX_NUMBER, description="`next` of the previous page.")
     ] = None,
     limit: Limit = 50,
 ) -> Page[VersionView]:
     """List the versions of a data set, newest first."""
     rows = repository.newest(session, dataset, before=after, limit=limit)
-    return page(rows, limit, VersionView.of, lambda row: str(row.number))
+    return page(rows, limit, _view, lambda row: str(row.number))
+
+
+def _view(row: DatasetVersion) -> VersionView:
+    return VersionView(
+        number=row.number,
+        created_at=row.created_at,
+        facts=row.facts,
+        changes=(row.report or {}).get("changes"),
+        removed=row.removed_at is not None,
+    )
 
 
 @files.head("/contact-sheet", include_in_schema=False)

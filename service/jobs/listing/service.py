@@ -29,10 +29,11 @@ from service.jobs.listing.repository import (
     Order,
     Position,
 )
-from service.jobs.schemas import JobSummary
+from service.jobs.views import job_summary
 from service.scheduling import repository as scheduling
 from service.scheduling.decision_cache import DecisionCache
 from service.states import JobStatus
+from service.wire.jobs import JobSummary
 
 NEWEST = Order("created_at", descending=True)
 
@@ -157,8 +158,6 @@ def summaries(
         waiting = queue.waiting(session, tenant, snapshot, taken, now, decisions)
         waits = {job.id: job for job in waiting}
     return [
-        JobSummary.of(
-            each.job, each.dataset_name, best.get(each.job.id, {}), waits.get(each.job.id)
-        )
+        job_summary(each.job, each.dataset_name, best.get(each.job.id, {}), waits.get(each.job.id))
         for each in listed
     ]

@@ -1,34 +1,34 @@
-"""Response models of the storage report."""
+"""The storage report."""
 
 from __future__ import annotations
 
 from datetime import datetime
 
-from pydantic import BaseModel
+from service.wire.base import Answer
 
 
-class StoredFiles(BaseModel):
+class StoredFiles(Answer):
     """Number and bytes of stored files."""
 
     count: int
     bytes: int
 
 
-class StoredLogs(BaseModel):
+class StoredLogs(Answer):
     """Attempts whose logs are stored. Their sizes are not recorded; `max_bytes` limits each."""
 
     count: int
     max_bytes: int
 
 
-class MetricRows(BaseModel):
+class MetricRows(Answer):
     """Number of metric values; `more` if there are more than were counted."""
 
     count: int
     more: bool
 
 
-class LargeJob(BaseModel):
+class LargeJob(Answer):
     """A job that takes much space."""
 
     id: str
@@ -38,7 +38,7 @@ class LargeJob(BaseModel):
     bytes: int
 
 
-class TenantBytes(BaseModel):
+class TenantBytes(Answer):
     """What the checkpoints, artifacts, previews and model runs of a tenant take, and its uploads."""
 
     tenant: str
@@ -46,7 +46,7 @@ class TenantBytes(BaseModel):
     uploads: int = 0
 
 
-class Store(BaseModel):
+class Store(Answer):
     """The artifact store; total and free bytes are of its disk, null if it is remote.
 
     `bytes` are those of `tenants`, without uploads: all of them for an operator, else the caller's own.
@@ -59,7 +59,7 @@ class Store(BaseModel):
     free_bytes: int | None
 
 
-class StorageView(BaseModel):
+class StorageView(Answer):
     """What the jobs, previews, model runs and uploads of a tenant take, without what is about to be removed."""
 
     checkpoints: StoredFiles

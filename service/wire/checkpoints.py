@@ -1,0 +1,66 @@
+"""Checkpoints and artifacts, and the manifest of their files."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated, Any
+
+from pydantic import ConfigDict, Field, StringConstraints
+
+from dasl_core.vocabulary import FILE_NAME, LONGEST_FILE_NAME
+from service.wire.base import Answer
+
+FileName = Annotated[
+    str, StringConstraints(min_length=1, max_length=LONGEST_FILE_NAME, pattern=FILE_NAME)
+]
+Size = Annotated[int, Field(ge=0, le=2**63 - 1)]
+Sha256 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
+
+
+class FileEntry(Answer):
+    """A file of a checkpoint's manifest."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    name: FileName
+    size: Size
+    sha256: Sha256
+
+
+class CheckpointView(Answer):
+    """A registered checkpoint; `final` marks the one that was saved at the end of training."""
+
+    id: str
+    job_id: str
+    attempt: int
+    step: int
+    epoch: float
+    state: str
+    final: bool
+    pinned: bool
+    files: list[FileEntry]
+    metrics: dict[str, Any]
+    created_at: datetime
+
+    @property
+    def size(self) -> int:
+        """Total size of all files in bytes."""
+        return sum(file.size for file in self.files)
+
+
+class DeletedCheckpoints(Answer):
+    """How many checkpoints of a job were deleted, and the bytes that their files took."""
+
+    deleted: int
+    bytes: int
+
+
+class ArtifactView(Answer):
+    """A file that a job wrote, such as a plot or a table."""
+
+    name: str
+    attempt: int
+    size: int
+    sha256: str
+    content_type: str
+    created_at: datetime

@@ -1,0 +1,69 @@
+"""Data sets, their uploads and versions."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+from service.wire.base import Answer, Document
+
+
+class UploadView(Answer):
+    """A file of images, of whose `size` bytes the first `received` are stored."""
+
+    filename: str
+    size: int
+    received: int
+    sha256: str | None
+    fingerprint: str | None
+
+
+class RefreshView(Answer):
+    """A refresh that is pending, ingesting or failed; the newest version stays in use meanwhile."""
+
+    state: str
+    error: Document | None
+    requested_at: datetime | None
+
+
+class DatasetView(Answer):
+    """A data set: uploading, pending, ingesting, ready or failed; `report` says what was skipped and why.
+
+    While it is ingested, `progress` has the `phase`, `images_read` of its `images_total`, and its `seconds_left` as
+    estimated.
+    """
+
+    id: str
+    name: str
+    uri: str
+    source: dict[str, Any] | None
+    state: str
+    version: int
+    """The newest version, of which `facts` and `report` are."""
+    refresh: RefreshView | None
+    facts: dict[str, Any] | None
+    report: Document | None
+    error: Document | None
+    progress: Document | None
+    upload: UploadView | None
+    created_at: datetime
+
+
+class Changes(Answer):
+    """Numbers of images that differ from the version before."""
+
+    added: int
+    removed: int
+    changed: int
+    unchanged: int
+
+
+class VersionView(Answer):
+    """A version of a data set; jobs cannot choose one that is `removed`."""
+
+    number: int
+    created_at: datetime
+    facts: dict[str, Any]
+    changes: Changes | None
+    """Null for the first version, and if the version before was not at hand."""
+    removed: bool

@@ -1,0 +1,151 @@
+"""Experiments and their results."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any, Literal
+
+from service.wire.base import Answer
+
+Verdict = Literal["better", "worse", "no_difference", "too_few_seeds"]
+
+
+class VariantView(Answer):
+    """A variant of an experiment."""
+
+    name: str
+    changes: dict[str, Any]
+    held_out_images: int | None
+    """Number of images that it is evaluated on; an expected one if whole classes are held out, null without any."""
+
+
+class MemberJob(Answer):
+    """A job of an experiment."""
+
+    variant: str
+    seed: int
+    id: str | None
+    """Null: the job was deleted."""
+    status: str
+    """As of a job, or `deleted`."""
+
+
+class SummaryView(Answer):
+    """Mean and spread over seeds. `std` is the sample's; null of one value."""
+
+    n: int
+    mean: float
+    std: float | None
+    min: float
+    max: float
+
+
+class DifferenceView(SummaryView):
+    """Differences of jobs with the same seed, variant minus baseline, with 95 % intervals of their mean."""
+
+    t_interval: tuple[float, float] | None
+    bootstrap_interval: tuple[float, float] | None
+
+
+class VariantResult(Answer):
+    """A metric of a variant."""
+
+    variant: str
+    values: dict[int, float]
+    """By seed, of the jobs that have succeeded and measured it."""
+    summary: SummaryView | None
+    difference: DifferenceView | None
+    """From the baseline; null of the baseline itself, and without a seed that both have."""
+    verdict: Verdict | None
+    """Null of the baseline, of a metric without a better direction, and of R@K of views that are made otherwise."""
+
+
+class MetricResult(Answer):
+    """A metric of all variants."""
+
+    metric: str
+    larger_is_better: bool | None
+    resolution: float | None
+    """The share of one held-out image, in steps of which the metric moves; null if it does not, or it is not known."""
+    variants: list[VariantResult]
+
+
+class Results(Answer):
+    """What an experiment shows so far."""
+
+    experiment: str
+    baseline: str
+    metric: str | None
+    """The metric that decides; null as long as nothing was measured."""
+    sentences: list[str]
+    """What the figures of that metric, or of those that were asked for, allow to say of each variant."""
+    notes: list[str]
+    """What the figures do not cover."""
+    metrics: list[MetricResult]
+
+
+class ExperimentSummary(Answer):
+    """An experiment in a list."""
+
+    id: str
+    name: str
+    created_at: datetime
+    baseline: str
+    metric: str | None
+    seeds: list[int]
+    variants: list[VariantView]
+    statuses: dict[str, int]
+    """Number of its jobs by status."""
+    done: bool
+    """Whether all of its jobs have ended."""
+
+
+class ExperimentView(ExperimentSummary):
+    """An experiment with its base spec, its jobs, and the results of the metric that decides."""
+
+    spec: dict[str, Any]
+    jobs: list[MemberJob]
+    results: Results
+
+
+class TotalSeconds(Answer):
+    """Expected time of several jobs, one after another."""
+
+    low: float
+    high: float
+
+
+class ExperimentEstimate(Answer):
+    """Estimated cost of all jobs of an experiment together."""
+
+    jobs: int
+    seconds: TotalSeconds | None
+    """null: nothing is known of the time of a variant."""
+    checkpoints_bytes: int
+
+
+class SubmittedExperiment(ExperimentView):
+    """An experiment that was just submitted."""
+
+    estimate: ExperimentEstimate | None = None
+    warnings: list[str] = []
+    """As in the answer to the submission of a job."""
+
+
+class VariantCurve(Answer):
+    """A metric over the steps: mean and spread over the seeds that have a value there."""
+
+    variant: str
+    step: list[int]
+    n: list[int]
+    mean: list[float]
+    std: list[float | None]
+    min: list[float]
+    max: list[float]
+
+
+class Curves(Answer):
+    """A metric of all variants over common steps."""
+
+    metric: str
+    variants: list[VariantCurve]

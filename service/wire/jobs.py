@@ -1,0 +1,172 @@
+"""Jobs, their attempts, evaluations and metrics."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator
+
+from service.wire.base import Answer, Document
+from service.wire.events import EventView
+
+
+def as_object(value: object) -> dict[str, Any]:
+    """Return a stored object, empty if it is none."""
+    return value if isinstance(value, dict) else {}
+
+
+# A row that was changed by hand must not make a list of jobs fail.
+StoredSpec = Annotated[dict[str, Any], BeforeValidator(as_object)]
+
+
+class DatasetReference(Answer):
+    """The data set of a job."""
+
+    id: str
+    name: str
+
+
+class ExperimentPlace(Answer):
+    """The experiment of a job, and its place there."""
+
+    id: str
+    variant: str
+    seed: int
+
+
+class JobView(Answer):
+    """A job: `status` is the observed state, `desired` the requested one."""
+
+    id: str
+    name: str
+    status: str
+    desired: str
+    spec: StoredSpec
+    resolved: StoredSpec
+    dataset: DatasetReference
+    dataset_version: int
+    """The version of the data set that it runs on in all attempts."""
+    evaluate_dataset_version: int | None
+    """Likewise of `evaluate.dataset`; null if there is none."""
+    priority: int
+    max_hours: float | None
+    """The time limit, if it was changed after the submission: it replaces `resources.max_hours`."""
+    workers: int | None
+    """The number of ranks, if it was changed after the submission: it replaces `resources.workers`."""
+    tags: dict[str, str]
+    created_at: datetime
+    started_at: datetime | None
+    finished_at: datetime | None
+    attempt: int
+    restarts: int
+    progress: Document | None
+    error: Document | None
+    verdict: Document | None
+    """After the last evaluation: `verdict` in one word, `message` in a sentence, `metrics` that decided it."""
+    logs_removed_at: datetime | None
+    metrics_removed_at: datetime | None
+    artifacts_removed_at: datetime | None
+    """When retention removed its logs, its metrics, or its artifacts and older checkpoints."""
+    start_checkpoint_id: str | None
+    token_id: str | None
+    """The token that submitted the job, whose quotas it uses."""
+    submitted_by: str | None
+    """The name of that token's user, else of the token; null: it was removed."""
+    experiment: ExperimentPlace | None
+    """Null: it was submitted alone."""
+
+
+class JobSummary(Answer):
+    """A job in a list with `summary=true`: without specs, logs and lists."""
+
+    id: str
+    name: str
+    status: str
+    desired: str
+    method: str
+    backbone: str | None
+    dataset: DatasetReference
+    dataset_version: int
+    priority: int
+    tags: dict[str, str]
+    created_at: datetime
+    started_at: datetime | None
+    finished_at: datetime | None
+    attempt: int
+    restarts: int
+    progress: Document | None
+    error: Document | None
+    """Its `type` and `message`."""
+    verdict: Document | None
+    """Its `verdict` and `message`."""
+    best: dict[str, float]
+    """The greatest `knn_top1` and `recall_at_1` of the evaluations of the trained network."""
+    waits_for: str | None
+    """Of a queued job, as in `GET /v1/cluster`."""
+    reason: str
+    """Why a queued job waits."""
+    start_checkpoint_id: str | None
+    experiment: ExperimentPlace | None
+    token_id: str | None
+    submitted_by: str | None
+
+
+class AttemptView(Answer):
+    """An attempt: one run of a job."""
+
+    number: int
+    state: str
+    created_at: datetime
+    finished_at: datetime | None
+    heartbeat_at: datetime | None
+    resume_checkpoint_id: str | None
+    workers: int | None
+    """Number of its ranks; null: unknown, of an earlier version."""
+    stop_reason: str | None
+    """Why the service itself requested that the attempt saves a checkpoint and stops."""
+    error: Document | None
+
+
+class EvaluationView(Answer):
+    """Metrics of one subject at one step.
+
+    The subjects are `raw` pixels, the `untrained` backbone or the `start` weights, the trained `backbone`, and the `embedding` of a
+    supervised method.
+    """
+
+    id: str
+    attempt: int
+    step: int
+    epoch: float
+    subject: str
+    metrics: dict[str, Any]
+    created_at: datetime
+
+
+class EventPage(Answer):
+    """Events in order; `next` is the `after` of the next request."""
+
+    data: list[EventView]
+    has_more: bool
+    next: int
+
+
+class MetricColumns(Answer):
+    """Metrics over common steps; null where a series has no value at a step."""
+
+    step: list[int]
+    time: list[float]
+    values: dict[str, list[float | None]]
+
+
+class JobMetricColumns(MetricColumns):
+    """Metrics of one of several jobs."""
+
+    job_id: str
+
+
+class JobsMetrics(Answer):
+    """Metrics of several jobs, in the order of the request."""
+
+    data: list[JobMetricColumns]

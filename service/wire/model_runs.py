@@ -1,0 +1,55 @@
+"""Runs of finished models, and what a search finds."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from service.wire.base import Answer, Document
+from service.wire.checkpoints import FileEntry
+
+Finite = Annotated[float, Field(allow_inf_nan=False, strict=True)]
+
+
+class ModelRunView(Answer):
+    """A run of a finished model: queued, running, succeeded or failed.
+
+    While it runs, `progress` has `images_read` of `images_total` in its `phase`, and `seconds_left` as estimated. An
+    evaluation that succeeded has `metrics` in its `result`, by subject; an embedding the number of `images`, the `shape` of
+    the features of each, and `images_per_second`.
+    """
+
+    id: str
+    kind: str
+    checkpoint_id: str
+    dataset_id: str | None
+    dataset_version: int | None
+    settings: dict[str, Any]
+    state: str
+    progress: Document | None
+    result: dict[str, Any] | None
+    files: list[FileEntry]
+    size: int | None
+    """Bytes of its files, once it has succeeded."""
+    error: Document | None
+    created_at: datetime
+    finished_at: datetime | None
+
+
+class NeighborEntry(Answer):
+    """An image near another one; `similarity` is the cosine."""
+
+    key: str
+    label: str | None = None
+    similarity: Finite
+
+
+class NeighborsView(Answer):
+    """The images of an embedding that are nearest to an image by the cosine of their features, the nearest first."""
+
+    embedding_id: str
+    dataset_id: str
+    dataset_version: int
+    neighbors: list[NeighborEntry]

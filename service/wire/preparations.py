@@ -1,0 +1,29 @@
+"""Preparations of data sets."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+from service.wire.base import Answer, Document
+
+
+class PreparationView(Answer):
+    """A preparation: queued, running, succeeded or failed.
+
+    While it runs, `progress` has `images_read` of `images_total`, and `seconds_left` as estimated. `result` says how many
+    images are `cached`, of `images`.
+    """
+
+    id: str
+    dataset_id: str
+    dataset_version: int
+    image_size: int
+    channels: int
+    image_cache: str
+    state: str
+    progress: Document | None
+    result: dict[str, Any] | None
+    error: Document | None
+    created_at: datetime
+    finished_at: datetime | None

@@ -1,0 +1,41 @@
+"""Previews of views."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+from service.wire.base import Answer, Document
+
+
+class PreviewFile(Answer):
+    """A file of a preview."""
+
+    name: str
+    size: int
+    sha256: str
+    content_type: str
+
+
+class PreviewSummary(Answer):
+    """A preview: queued, running, succeeded or failed."""
+
+    id: str
+    dataset_id: str
+    dataset_version: int | None
+    """Null only if a release without versions of previews accepted it, until it is drawn."""
+    state: str
+    images: int
+    size: int | None
+    """Bytes of its files, once it has succeeded."""
+    error: Document | None
+    created_at: datetime
+    finished_at: datetime | None
+
+
+class PreviewView(PreviewSummary):
+    """A preview with its spec, as submitted and resolved, and its files."""
+
+    spec: dict[str, Any]
+    resolved: dict[str, Any]
+    files: list[PreviewFile]
