@@ -110,21 +110,20 @@ def _fetch(client: Client, reference: str) -> _Compared:
 def _settings(job: Job) -> dict[str, object]:
     """Return the resolved settings of a job, with its data set and version by name: a spec may have the name or the id."""
     settings: dict[str, object] = dict(job.resolved or {})
-    if job.dataset is not None:
-        settings["dataset"] = f"{job.dataset.name}@{job.dataset_version}"
+    settings["dataset"] = f"{job.dataset.name}@{job.dataset_version}"
     return settings
 
 
 def _held_out_images(client: Client, job: Job) -> int | None:
     """Return how many images a job is evaluated on, as its data set has them; None if that is not known."""
     evaluate = (job.resolved or {}).get("evaluate") or {}
-    dataset = job.dataset.id if job.dataset else None
-    version, share = job.dataset_version, (evaluate.get("holdout") or {}).get("fraction")
+    dataset, share = job.dataset.id, (evaluate.get("holdout") or {}).get("fraction")
+    version: int | None = job.dataset_version
     if evaluate.get("dataset") is not None:
         # By name or id, perhaps with a version.
         dataset, share = evaluate["dataset"].partition("@")[0], 1.0
         version = job.evaluate_dataset_version
-    if dataset is None or share is None or evaluate.get("gallery") is not None:
+    if share is None or evaluate.get("gallery") is not None:
         return None
     from service.client.errors import ApiError
 

@@ -59,9 +59,8 @@ def progress_of(record: Dataset | Preparation) -> str | None:
 
 
 def _uploaded(dataset: Dataset) -> str | None:
-    if (upload := dataset.upload) is None:
-        return None
-    return f"{size(upload.get('received'))} of {size(upload.get('size'))}"
+    upload = dataset.upload
+    return None if upload is None else f"{size(upload.received)} of {size(upload.size)}"
 
 
 def _pixels(dataset: Dataset) -> str | None:

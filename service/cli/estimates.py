@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from service.cli.output import duration, plain, size
 
 if TYPE_CHECKING:
-    from service.client.experiment_models import ExperimentEstimate
+    from service.wire.experiments import ExperimentEstimate
 
 _SOURCES = {
     "earlier_job": "by the speed of {job_id}",

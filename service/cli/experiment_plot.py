@@ -11,7 +11,7 @@ import numpy as np
 from matplotlib import rc_context
 from matplotlib.figure import Figure
 
-from service.client.experiment_models import Curve, Experiment, MetricResult
+from service.wire.experiments import ExperimentView, MetricResult, VariantCurve
 
 # A line of fewer points has markers: that of a single one is not visible.
 _MOST_MARKERS = 30
@@ -20,7 +20,10 @@ _FIRST_PAIR, _LAST_PAIR = 0.1, 0.4
 
 
 def draw(
-    experiment: Experiment, curves: Sequence[Curve], table: MetricResult | None, file: Path
+    experiment: ExperimentView,
+    curves: Sequence[VariantCurve],
+    table: MetricResult | None,
+    file: Path,
 ) -> None:
     """Draw the curves of a metric, and beside them its paired differences at the end, if there are any."""
     seeds = len(experiment.seeds)
@@ -31,7 +34,7 @@ def draw(
         figure.savefig(file, dpi=150)
 
 
-def figure_of(title: str, curves: Sequence[Curve], table: MetricResult | None) -> Figure:
+def figure_of(title: str, curves: Sequence[VariantCurve], table: MetricResult | None) -> Figure:
     """Return a figure with the curves, and beside them the paired differences, if there are any."""
     differences = [
         each for each in (table.variants if table else ()) if each.difference is not None
@@ -46,7 +49,7 @@ def figure_of(title: str, curves: Sequence[Curve], table: MetricResult | None) -
     return figure
 
 
-def _draw_curves(axes: Any, curves: Sequence[Curve], metric: str) -> None:
+def _draw_curves(axes: Any, curves: Sequence[VariantCurve], metric: str) -> None:
     steps = sorted({step for curve in curves for step in curve.step})
     # Variants with a single evaluation would hide one another at its step, so each gets its own place.
     by_step = max((len(curve.step) for curve in curves), default=0) != 1

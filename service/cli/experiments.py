@@ -34,7 +34,13 @@ from service.cli.output import (
 
 if TYPE_CHECKING:
     from service.client import Client
-    from service.client.experiment_models import Experiment, MetricResult, Results, VariantResult
+    from service.wire.experiments import (
+        ExperimentSummary,
+        ExperimentView,
+        MetricResult,
+        Results,
+        VariantResult,
+    )
 
 ExperimentId = Annotated[
     str,
@@ -163,7 +169,7 @@ def _read(path: Path, overrides: list[str], seeds: list[int] | None) -> dict[str
 def _watch(experiment_id: str, as_json: bool) -> None:
     states: dict[str, int] = {}
 
-    def report(experiment: Experiment) -> None:
+    def report(experiment: ExperimentView) -> None:
         nonlocal states
         if experiment.statuses != states:
             states = experiment.statuses
@@ -334,13 +340,13 @@ def rm(
     print_result({"deleted": record.id}, f"Deleted {what}.", as_json)
 
 
-def _counts(experiment: Experiment) -> str:
+def _counts(experiment: ExperimentSummary) -> str:
     """Return the number of jobs by status: `2 running, 10 queued`."""
     counts = sorted(experiment.statuses.items())
     return ", ".join(f"{count} {status}" for status, count in counts) or "none"
 
 
-def _print_results(experiment: Experiment) -> None:
+def _print_results(experiment: ExperimentView) -> None:
     results = experiment.results
     for table in results.metrics:
         print_line()

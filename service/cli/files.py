@@ -27,8 +27,8 @@ from service.cli.output import (
 
 if TYPE_CHECKING:
     from service.client import Client
-    from service.client.models import Checkpoint
     from service.client.sync.files import OnBytes
+    from service.wire.checkpoints import CheckpointView
 
 
 def register(app: typer.Typer) -> None:
@@ -104,7 +104,7 @@ def pin(
     print_result(record, f"Checkpoint {record.id} is {state}.", as_json)
 
 
-def _marks(checkpoint: Checkpoint) -> str:
+def _marks(checkpoint: CheckpointView) -> str:
     marks = {"final": checkpoint.final, "pinned": checkpoint.pinned}
     return ", ".join(mark for mark, applies in marks.items() if applies)
 

@@ -14,7 +14,7 @@ from service.cli.inputs import connect
 from service.cli.output import AsJson, fail, note, plain, print_result
 
 if TYPE_CHECKING:
-    from service.client.models import StartedLogin, Token
+    from service.wire.access import StartedLogin, TokenView
 
 
 def register(app: typer.Typer) -> None:
@@ -60,7 +60,7 @@ def login(
                 webbrowser.open(started.authorization_url)
                 code = callback.wait(started)
         token = client.login.finish(started, code)
-        write_config(config_path(), client.url, token.token or "", author="dasl login")
+        write_config(config_path(), client.url, token.token, author="dasl login")
     _print(token, as_json)
 
 
@@ -73,7 +73,7 @@ def _pasted(started: StartedLogin) -> str:
     return query["code"][0]
 
 
-def _print(token: Token, as_json: bool) -> None:
+def _print(token: TokenView, as_json: bool) -> None:
     if os.environ.get("DASL_TOKEN"):
         note("DASL_TOKEN is set and takes precedence over the stored token; unset it.")
     record = plain(token) | {"token": None}

@@ -9,7 +9,7 @@ from typing import Self
 from urllib.parse import parse_qs, urlsplit
 
 from service.cli.output import fail
-from service.client.models import StartedLogin
+from service.wire.access import StartedLogin
 
 _PATIENCE_SECONDS = 600.0
 

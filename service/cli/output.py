@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 import typer
 
 if TYPE_CHECKING:
-    from service.client.models import Record
+    from pydantic import BaseModel
 
-    AnyRecord = TypeVar("AnyRecord", bound=Record)
+    AnyRecord = TypeVar("AnyRecord", bound=BaseModel)
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 AsCsv = Annotated[bool, typer.Option("--csv", help="Print CSV instead of a table.")]
@@ -68,12 +68,12 @@ def print_json_line(value: Any) -> None:
     print(json.dumps(value), flush=True)
 
 
-def plain(record: Record) -> dict[str, Any]:
-    """Convert a record to JSON types, as the API sent it."""
-    return record.model_dump(mode="json")
+def plain(record: BaseModel) -> dict[str, Any]:
+    """Convert a record to JSON types, as the API sent it: with fields that only a newer server knows."""
+    return record.model_dump(mode="json") | (record.model_extra or {})
 
 
-def print_result(value: Record | dict[str, Any], text: str, as_json: bool) -> None:
+def print_result(value: BaseModel | dict[str, Any], text: str, as_json: bool) -> None:
     """Print the result of a command: a sentence, or the record itself as JSON."""
     if as_json:
         print_json(value if isinstance(value, dict) else plain(value))
@@ -81,7 +81,7 @@ def print_result(value: Record | dict[str, Any], text: str, as_json: bool) -> No
         print_line(text)
 
 
-def print_record(record: Record, facts: Iterable[tuple[str, object]], as_json: bool) -> None:
+def print_record(record: BaseModel, facts: Iterable[tuple[str, object]], as_json: bool) -> None:
     """Print a record as `name  value` lines, or itself as JSON."""
     if as_json:
         print_json(plain(record))
@@ -89,12 +89,12 @@ def print_record(record: Record, facts: Iterable[tuple[str, object]], as_json: b
         print_facts(facts)
 
 
-def print_secret(record: Record, secret: str | None, remark: str, as_json: bool) -> None:
+def print_secret(record: BaseModel, secret: str, remark: str, as_json: bool) -> None:
     """Print a secret that is shown once, with a remark on stderr, or the record with it as JSON."""
     if as_json:
         print_json(plain(record))
     else:
-        print_line(secret or "")
+        print_line(secret)
         note(remark)
 
 

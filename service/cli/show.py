@@ -155,11 +155,8 @@ def facts(job: Job, origin: str | None = None) -> list[tuple[str, object]]:
     ]
 
 
-def _dataset(job: Job) -> str | None:
-    if job.dataset is None:
-        return None
-    version = f", version {job.dataset_version}" if job.dataset_version is not None else ""
-    return f"{job.dataset.name} ({job.dataset.id}){version}"
+def _dataset(job: Job) -> str:
+    return f"{job.dataset.name} ({job.dataset.id}), version {job.dataset_version}"
 
 
 def _experiment(job: Job) -> str | None:

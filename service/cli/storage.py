@@ -152,7 +152,7 @@ def storage(as_json: AsJson = False) -> None:
         print_json(plain(report))
         return
     store, metrics = report.store, report.metrics
-    more = "more than " if metrics.get("more") else ""
+    more = "more than " if metrics.more else ""
     limit = None if store.max_bytes is None else size(store.max_bytes)
     free = None
     if store.free_bytes is not None:
@@ -161,8 +161,8 @@ def storage(as_json: AsJson = False) -> None:
         [
             ("checkpoints", f"{size(report.checkpoints.bytes)} in {report.checkpoints.count}"),
             ("plots and others", f"{size(report.artifacts.bytes)} in {report.artifacts.count}"),
-            ("logs", f"of {report.logs.get('count', 0)} attempts"),
-            ("metrics", f"{more}{metrics.get('count', 0):,} values"),
+            ("logs", f"of {report.logs.count} attempts"),
+            ("metrics", f"{more}{metrics.count:,} values"),
             ("data sets", report.datasets),
             ("previews", f"{size(report.previews.bytes)} in {report.previews.count}"),
             (

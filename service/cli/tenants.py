@@ -18,7 +18,7 @@ from service.cli.limits import (
 from service.cli.output import AsJson, print_record, print_records, print_result
 
 if TYPE_CHECKING:
-    from service.client.models import Tenant
+    from service.wire.access import TenantView
 
 Weight = Annotated[
     float | None,
@@ -145,7 +145,7 @@ def _changes(weight: float | None, **options: str | None) -> dict[str, Any]:
     return changes if weight is None else {"weight": weight, **changes}
 
 
-def _print(tenant: Tenant, as_json: bool) -> None:
+def _print(tenant: TenantView, as_json: bool) -> None:
     print_record(
         tenant,
         [

@@ -23,7 +23,7 @@ from service.cli.output import (
 )
 
 if TYPE_CHECKING:
-    from service.client.models import Token
+    from service.wire.access import TokenView
 
 
 Scopes = Annotated[
@@ -139,14 +139,14 @@ def revoke(token: TokenId, as_json: AsJson = False) -> None:
     print_result({"revoked": token}, f"Revoked token {token}.", as_json)
 
 
-def _expiry(token: Token) -> str:
+def _expiry(token: TokenView) -> str:
     """Say when a token expires; empty if it does not."""
     if token.expires_at is None:
         return ""
     return f" It expires on {token.expires_at.astimezone():%Y-%m-%d at %H:%M}."
 
 
-def _limits(token: Token) -> str | None:
+def _limits(token: TokenView) -> str | None:
     """Describe the quotas of a token; None if it has none."""
     limits = [
         f"{limit} {unit}"

@@ -10,7 +10,7 @@ from service.cli.inputs import connect, given, id_or_name, optional_utf8, utf8
 from service.cli.output import AsJson, print_record, print_records, print_result
 
 if TYPE_CHECKING:
-    from service.client.models import User
+    from service.wire.access import UserView
 
 UserId = Annotated[
     str, typer.Argument(metavar="USER_ID", callback=id_or_name, help="Id of the user.")
@@ -101,7 +101,7 @@ def enable(user: UserId, as_json: AsJson = False) -> None:
     print_result(record, f"User {record.name} is enabled.", as_json)
 
 
-def _print(user: User, as_json: bool) -> None:
+def _print(user: UserView, as_json: bool) -> None:
     print_record(
         user,
         [

@@ -19,8 +19,9 @@ if TYPE_CHECKING:
     from rich.live import Live
 
     from service.cli.watching import Snapshot, View
-    from service.client.models import Event, Progress
+    from service.client.models import Progress
     from service.client.sync.models import Job
+    from service.wire.events import EventView
 
 _BARS = "▁▂▃▄▅▆▇█"
 _STYLES: dict[str, str] = {
@@ -133,7 +134,7 @@ class LiveView:
     def __init__(self, console: Console) -> None:
         from rich.live import Live
 
-        self._events: list[Event] = []
+        self._events: list[EventView] = []
         self._snapshot: Snapshot | None = None
         self._note = ""
         self._live: Live = Live(console=console, refresh_per_second=4)
@@ -164,7 +165,7 @@ class LiveView:
             self._live.update(draw(self._snapshot, self._events, self._note), refresh=True)
 
 
-def draw(snapshot: Snapshot, events: Sequence[Event], remark: str = "") -> RenderableType:
+def draw(snapshot: Snapshot, events: Sequence[EventView], remark: str = "") -> RenderableType:
     """Build the panel of a job."""
     from rich.console import Group
     from rich.panel import Panel
@@ -275,7 +276,7 @@ def sparkline(values: Sequence[float], width: int = 40) -> str:
     return "".join(_BARS[round((mean - low) * scale)] for mean in means)
 
 
-def _event_line(event: Event) -> str:
+def _event_line(event: EventView) -> str:
     return event.message or event.type
 
 

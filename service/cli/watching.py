@@ -13,9 +13,10 @@ from dasl_core.vocabulary import TRAINED
 from service.cli.output import note
 from service.cli.trouble import started_at, trouble
 from service.client import ApiError, Client, ConnectionFailed
-from service.client.models import Evaluation, Event
 from service.client.sync.models import Job
 from service.client.sync.waiting import OUTAGE_SECONDS
+from service.wire.events import EventView
+from service.wire.jobs import EvaluationView
 
 # After this long without news of the job, the service is asked how it is.
 _QUIET_SECONDS = 10.0
@@ -29,9 +30,9 @@ class Snapshot:
     """State of a job at one moment, with the events since the previous snapshot."""
 
     job: Job
-    events: Sequence[Event] = ()
+    events: Sequence[EventView] = ()
     losses: Sequence[float] = ()
-    evaluation: Evaluation | None = None
+    evaluation: EvaluationView | None = None
 
     @property
     def accuracies(self) -> dict[Accuracy, float | None]:
@@ -68,7 +69,7 @@ class Watcher:
     _last_seq: int = 0
     _step: int | None = None
     _losses: Sequence[float] = field(default_factory=list)
-    _evaluation: Evaluation | None = None
+    _evaluation: EvaluationView | None = None
 
     def poll(self) -> Snapshot:
         """Fetch a snapshot. After an error, the next call returns everything that was missed.
@@ -92,7 +93,7 @@ class Watcher:
         metrics = self.client.jobs.metrics(self.job_id, name="loss", max_points=HISTORY_POINTS)
         return [value for value in metrics.values.get("loss", []) if value is not None]
 
-    def _newest_evaluation(self) -> Evaluation | None:
+    def _newest_evaluation(self) -> EvaluationView | None:
         evaluations = self.client.jobs.evaluations(self.job_id)
         ranks = {subject: rank for rank, subject in enumerate(TRAINED)}
         trained = [(e.step, ranks[e.subject], e) for e in evaluations if e.subject in ranks]

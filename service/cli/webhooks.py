@@ -22,7 +22,7 @@ from service.cli.output import (
 )
 
 if TYPE_CHECKING:
-    from service.client.webhook_models import Webhook
+    from service.wire.webhooks import NewSecret, WebhookView
 
 WebhookId = Annotated[
     str, typer.Argument(metavar="WEBHOOK_ID", callback=id_or_name, help="Id of the webhook.")
@@ -225,7 +225,7 @@ def redeliver(webhook: WebhookId, delivery: DeliveryId, as_json: AsJson = False)
     print_result(record, f"{record.id} ({record.type}) is sent again.", as_json)
 
 
-def _print_secret(webhook: Webhook, remark: str, as_json: bool) -> None:
+def _print_secret(webhook: NewSecret, remark: str, as_json: bool) -> None:
     remark = f"{remark} Save the secret: it is not shown again."
     print_secret(webhook, webhook.secret, remark, as_json)
 
@@ -243,11 +243,11 @@ def _tags(pairs: list[str] | None) -> dict[str, str] | None:
     return tags
 
 
-def _shown(webhook: Webhook) -> str | None:
+def _shown(webhook: WebhookView) -> str | None:
     return ", ".join(f"{key}:{value}" for key, value in webhook.tags.items()) or None
 
 
-def _print(webhook: Webhook, as_json: bool) -> None:
+def _print(webhook: WebhookView, as_json: bool) -> None:
     print_record(
         webhook,
         [

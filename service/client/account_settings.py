@@ -1,7 +1,8 @@
-"""Settings of tenants, users and tokens, as keyword arguments."""
+"""Settings of tenants, users, tokens and webhooks, as keyword arguments."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import TypedDict
 
 
@@ -45,4 +46,15 @@ class UserChanges(TypedDict, total=False):
     name: str
     email: str | None
     role: str
+    disabled: bool
+
+
+class WebhookChanges(TypedDict, total=False):
+    """Changes of a webhook."""
+
+    url: str
+    name: str
+    events: Sequence[str]
+    tags: Mapping[str, str]
+    format: str
     disabled: bool

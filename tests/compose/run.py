@@ -40,8 +40,8 @@ from pyarrow import parquet
 from benchmarks.machine import machine
 from examples.emoji import unpack_emoji
 from service.client import Client, DaslError
-from service.client.models import Checkpoint
 from service.client.sync.models import Job
+from service.wire.checkpoints import CheckpointView
 from tests.support.exports import code_of
 from tests.support.polling import until
 from tests.web.conftest import CHROMIUM, CHROMIUM_ARGUMENTS, log_in, watched
@@ -266,7 +266,7 @@ def check_s3(deployment: Deployment, job: Job) -> None:
     check(status == 403, "S3 refuses requests without access")
 
 
-def check_model_runs(client: Client, checkpoint: Checkpoint, folder: Path) -> None:
+def check_model_runs(client: Client, checkpoint: CheckpointView, folder: Path) -> None:
     """Upload images; evaluate a checkpoint on them, and embed them with it."""
     uploaded = client.datasets.upload(folder / "data" / "emoji", "uploaded").wait()
     assert uploaded.facts is not None
@@ -378,12 +378,12 @@ def ended(client: Client, job: Job) -> Job | None:
     return now if now.done else None
 
 
-def final(client: Client, job: Job) -> Checkpoint:
+def final(client: Client, job: Job) -> CheckpointView:
     """Return the final checkpoint of a job that has ended."""
     return next(saved for saved in client.jobs.checkpoints(job.id) if saved.final)
 
 
-def load(client: Client, checkpoint: Checkpoint, folder: Path) -> None:
+def load(client: Client, checkpoint: CheckpointView, folder: Path) -> None:
     """Download a backbone and load all of its weights in timm, with the code of its model card."""
     client.checkpoints.download(checkpoint.id, folder)
     (folder / "load.py").write_text(code_of(folder))

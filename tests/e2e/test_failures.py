@@ -14,8 +14,8 @@ import pytest
 from dasl_core.train.serialization import load_state
 from service.client import ApiError, Client, JobFailed
 from service.client.errors import DatasetFailed
-from service.client.models import Checkpoint
 from service.client.sync.models import Job
+from service.wire.checkpoints import CheckpointView
 from tests.support.polling import PATIENCE_SECONDS, until
 from tests.support.running_service import Served, spec
 
@@ -73,7 +73,7 @@ def mid_epoch(served: Served, job: Job, attempt: int) -> Iterator[None]:
         time.sleep(0.02)  # The ranks train only here.
 
 
-def weights(checkpoints: Sequence[Checkpoint]) -> dict[str, str]:
+def weights(checkpoints: Sequence[CheckpointView]) -> dict[str, str]:
     """Return hashes of the final weights: the exported ones and those for resuming the training."""
     [final] = [checkpoint for checkpoint in checkpoints if checkpoint.final]
     return {file.name: file.sha256 for file in final.files if file.name.endswith(".safetensors")}

@@ -26,8 +26,8 @@ from dasl_core.standalone.inputs import DataOptions
 from dasl_core.standalone.main import train
 from dasl_core.train.serialization import load_state
 from service.client import Client
-from service.client.models import Checkpoint
 from service.client.sync.models import Dataset, Job
+from service.wire.checkpoints import CheckpointView
 from tests.e2e.conftest import Images
 from tests.support.exports import code_of
 from tests.support.polling import until
@@ -53,13 +53,15 @@ with torch.no_grad():
 
 
 @pytest.fixture(scope="module")
-def final(client: Client, main_job: Job) -> Checkpoint:
+def final(client: Client, main_job: Job) -> CheckpointView:
     [checkpoint] = [c for c in client.jobs.checkpoints(main_job.id) if c.final]
     return checkpoint
 
 
 @pytest.fixture(scope="module")
-def downloaded(client: Client, final: Checkpoint, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def downloaded(
+    client: Client, final: CheckpointView, tmp_path_factory: pytest.TempPathFactory
+) -> Path:
     folder = tmp_path_factory.mktemp("download")
     client.checkpoints.download(final.id, folder)
     return folder
@@ -165,7 +167,7 @@ def test_training_without_a_service_gives_the_same_metrics(
 
 
 def test_checkpoint_downloads_whole_and_by_range(
-    served: Served, final: Checkpoint, downloaded: Path, main_job: Job, client: Client
+    served: Served, final: CheckpointView, downloaded: Path, main_job: Job, client: Client
 ) -> None:
     names = {file.name for file in final.files}
     assert {"backbone.safetensors", "model.json", "metrics.json", "README.md"} <= names

@@ -73,7 +73,7 @@ def expect_whole(page: Page, busy: BusyService, name: str) -> DatasetRecord:
     expect(page.get_by_text("Its images will be checked and read.")).to_be_visible()
     dataset = busy.client.datasets.get(name)
     assert dataset.upload is not None
-    assert dataset.upload["received"] == dataset.upload["size"]
+    assert dataset.upload.received == dataset.upload.size
     return dataset
 
 

@@ -12,7 +12,8 @@ from service.client.account_settings import (
     UserChanges,
 )
 from service.client.aio.transport import AsyncTransport, path_to
-from service.client.models import AuditEntry, StartedLogin, Tenant, Token, User
+from service.client.models import read
+from service.wire.access import AuditView, NewToken, StartedLogin, TenantView, TokenView, UserView
 
 
 class AsyncTenants:
@@ -21,31 +22,29 @@ class AsyncTenants:
     def __init__(self, transport: AsyncTransport) -> None:
         self._transport = transport
 
-    async def create(self, name: str, **limits: Unpack[TenantLimits]) -> Tenant:
+    async def create(self, name: str, **limits: Unpack[TenantLimits]) -> TenantView:
         """Create a tenant."""
         body = {"name": name, **limits}
-        return Tenant.model_validate(
-            await self._transport.json("POST", path_to("tenants"), body=body)
-        )
+        return read(TenantView, await self._transport.json("POST", path_to("tenants"), body=body))
 
-    async def get(self, name: str) -> Tenant:
+    async def get(self, name: str) -> TenantView:
         """Return a tenant."""
-        return Tenant.model_validate(await self._transport.json("GET", path_to("tenants", name)))
+        return read(TenantView, await self._transport.json("GET", path_to("tenants", name)))
 
-    async def list(self, *, page_size: int = 100) -> AsyncIterator[Tenant]:
+    async def list(self, *, page_size: int = 100) -> AsyncIterator[TenantView]:
         """Iterate over the tenants by name."""
         async for item in self._transport.pages(path_to("tenants"), {"limit": page_size}):
-            yield Tenant.model_validate(item)
+            yield read(TenantView, item)
 
-    async def set(self, name: str, **limits: Unpack[TenantLimits]) -> Tenant:
+    async def set(self, name: str, **limits: Unpack[TenantLimits]) -> TenantView:
         """Change weight and limits of a tenant. Those that are not passed stay as they are."""
         return await self._change(name, dict(limits))
 
-    async def disable(self, name: str) -> Tenant:
+    async def disable(self, name: str) -> TenantView:
         """Refuse the tokens of a tenant from now on. Its jobs continue."""
         return await self._change(name, {"disabled": True})
 
-    async def enable(self, name: str) -> Tenant:
+    async def enable(self, name: str) -> TenantView:
         """Accept the tokens of a disabled tenant again."""
         return await self._change(name, {"disabled": False})
 
@@ -57,9 +56,9 @@ class AsyncTenants:
         """
         await self._transport.json("DELETE", path_to("tenants", name))
 
-    async def _change(self, name: str, changes: dict[str, object]) -> Tenant:
+    async def _change(self, name: str, changes: dict[str, object]) -> TenantView:
         path = path_to("tenants", name)
-        return Tenant.model_validate(await self._transport.json("PATCH", path, body=changes))
+        return read(TenantView, await self._transport.json("PATCH", path, body=changes))
 
 
 class AsyncUsers:
@@ -68,24 +67,26 @@ class AsyncUsers:
     def __init__(self, transport: AsyncTransport) -> None:
         self._transport = transport
 
-    async def create(self, name: str, *, email: str | None = None, role: str = "submit") -> User:
+    async def create(
+        self, name: str, *, email: str | None = None, role: str = "submit"
+    ) -> UserView:
         """Create a user."""
         body = {"name": name, "email": email, "role": role}
-        return User.model_validate(await self._transport.json("POST", path_to("users"), body=body))
+        return read(UserView, await self._transport.json("POST", path_to("users"), body=body))
 
-    async def get(self, user_id: str) -> User:
+    async def get(self, user_id: str) -> UserView:
         """Return a user."""
-        return User.model_validate(await self._transport.json("GET", path_to("users", user_id)))
+        return read(UserView, await self._transport.json("GET", path_to("users", user_id)))
 
-    async def list(self, *, page_size: int = 100) -> AsyncIterator[User]:
+    async def list(self, *, page_size: int = 100) -> AsyncIterator[UserView]:
         """Iterate over the users of the tenant, newest first."""
         async for item in self._transport.pages(path_to("users"), {"limit": page_size}):
-            yield User.model_validate(item)
+            yield read(UserView, item)
 
-    async def set(self, user_id: str, **changes: Unpack[UserChanges]) -> User:
+    async def set(self, user_id: str, **changes: Unpack[UserChanges]) -> UserView:
         """Change a user. A disabled user's tokens are refused at once."""
         path = path_to("users", user_id)
-        return User.model_validate(await self._transport.json("PATCH", path, body=changes))
+        return read(UserView, await self._transport.json("PATCH", path, body=changes))
 
 
 class AsyncTokens:
@@ -99,30 +100,28 @@ class AsyncTokens:
         name: str,
         scopes: Sequence[str] = ("read", "submit"),
         **settings: Unpack[TokenSettings],
-    ) -> Token:
+    ) -> NewToken:
         """Create a token. Its secret is returned once, in `.token`.
 
         Unless `user_id` is passed (None: of no user), it belongs to the user of this client's token. Unless
         `expires_at` or `expires_in_days` is passed, it expires with this client's token; an operator's do not.
         """
         body = {"name": name, "scopes": list(scopes), **settings}
-        return Token.model_validate(
-            await self._transport.json("POST", path_to("tokens"), body=body)
-        )
+        return read(NewToken, await self._transport.json("POST", path_to("tokens"), body=body))
 
-    async def current(self) -> Token:
+    async def current(self) -> TokenView:
         """Return the token that this client uses, without its secret."""
-        return Token.model_validate(await self._transport.json("GET", path_to("tokens", "current")))
+        return read(TokenView, await self._transport.json("GET", path_to("tokens", "current")))
 
-    async def list(self, *, page_size: int = 100) -> AsyncIterator[Token]:
+    async def list(self, *, page_size: int = 100) -> AsyncIterator[TokenView]:
         """Iterate over all tokens, without their secrets."""
         async for item in self._transport.pages(path_to("tokens"), {"limit": page_size}):
-            yield Token.model_validate(item)
+            yield read(TokenView, item)
 
-    async def set(self, token_id: str, **changes: Unpack[TokenChanges]) -> Token:
+    async def set(self, token_id: str, **changes: Unpack[TokenChanges]) -> TokenView:
         """Change quotas and expiry of a token. What is not passed stays as it is."""
         path = path_to("tokens", token_id)
-        return Token.model_validate(await self._transport.json("PATCH", path, body=changes))
+        return read(TokenView, await self._transport.json("PATCH", path, body=changes))
 
     async def revoke(self, token_id: str) -> None:
         """Revoke a token, effective immediately."""
@@ -144,13 +143,13 @@ class AsyncLogin:
         answer = await self._transport.json(
             "POST", path_to("login"), body={"redirect_uri": redirect_uri}
         )
-        return StartedLogin.model_validate(answer)
+        return read(StartedLogin, answer)
 
-    async def finish(self, login: StartedLogin, code: str) -> Token:
+    async def finish(self, login: StartedLogin, code: str) -> NewToken:
         """Finish a login with the code that the browser brought. The token's secret is in `.token`."""
         body = {"state": login.state, "secret": login.secret, "code": code}
         answer = await self._transport.json("POST", path_to("login", "finish"), body=body)
-        return Token.model_validate(answer)
+        return read(NewToken, answer)
 
 
 class AsyncAudit:
@@ -161,7 +160,7 @@ class AsyncAudit:
 
     async def list(
         self, *, token: str | None = None, since: str | None = None, page_size: int = 100
-    ) -> AsyncIterator[AuditEntry]:
+    ) -> AsyncIterator[AuditView]:
         """Iterate over requests that changed something or were refused (403), newest first.
 
         Args:
@@ -170,4 +169,4 @@ class AsyncAudit:
         """
         params = {"token": token, "since": since, "limit": page_size}
         async for item in self._transport.pages(path_to("audit"), params):
-            yield AuditEntry.model_validate(item)
+            yield read(AuditView, item)

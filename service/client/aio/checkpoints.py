@@ -12,7 +12,9 @@ from service.client.aio.files import OnBytes, fetch_all
 from service.client.aio.threads import in_thread
 from service.client.aio.transport import AsyncTransport, path_to
 from service.client.errors import DownloadFailed
-from service.client.models import Checkpoint, ModelRun, Neighbors
+from service.client.models import ModelRun, read
+from service.wire.checkpoints import CheckpointView
+from service.wire.model_runs import NeighborsView
 
 
 class AsyncCheckpoints:
@@ -21,16 +23,14 @@ class AsyncCheckpoints:
     def __init__(self, transport: AsyncTransport) -> None:
         self._transport = transport
 
-    async def get(self, checkpoint_id: str, *, job: str | None = None) -> Checkpoint:
+    async def get(self, checkpoint_id: str, *, job: str | None = None) -> CheckpointView:
         """Return a checkpoint with its manifest.
 
         Args:
             checkpoint_id: with `job` also "best" or "final", of that job.
         """
         path = path_to("checkpoints", checkpoint_id)
-        return Checkpoint.model_validate(
-            await self._transport.json("GET", path, params={"job": job})
-        )
+        return read(CheckpointView, await self._transport.json("GET", path, params={"job": job}))
 
     async def evaluate(
         self,
@@ -82,7 +82,7 @@ class AsyncCheckpoints:
         """Iterate over what a checkpoint was asked for, newest first."""
         path = path_to("checkpoints", checkpoint_id, kind)
         async for item in self._transport.pages(path, {"limit": 100}):
-            yield ModelRun.model_validate(item)
+            yield read(ModelRun, item)
 
     async def neighbors(
         self,
@@ -92,7 +92,7 @@ class AsyncCheckpoints:
         dataset: str | None = None,
         k: int = 10,
         patience: float = 120.0,
-    ) -> Neighbors:
+    ) -> NeighborsView:
         """Find the images of an embedding nearest to an image.
 
         Args:
@@ -122,20 +122,20 @@ class AsyncCheckpoints:
                 repeatable=True,
                 patience=patience,
             )
-        return Neighbors.model_validate(answer)
+        return read(NeighborsView, answer)
 
     async def _request(self, checkpoint_id: str, kind: str, body: Mapping[str, Any]) -> ModelRun:
         """Request a run; one that does the same and has not failed is the answer."""
         path = path_to("checkpoints", checkpoint_id, kind)
-        return ModelRun.model_validate(
-            await self._transport.json("POST", path, body=dict(body), repeatable=True)
+        return read(
+            ModelRun, await self._transport.json("POST", path, body=dict(body), repeatable=True)
         )
 
-    async def pin(self, checkpoint_id: str, pinned: bool = True) -> Checkpoint:
+    async def pin(self, checkpoint_id: str, pinned: bool = True) -> CheckpointView:
         """Pin a checkpoint, or unpin it. A pinned one is kept even if the job's settings would delete it."""
         path = path_to("checkpoints", checkpoint_id)
-        return Checkpoint.model_validate(
-            await self._transport.json("PATCH", path, body={"pinned": pinned})
+        return read(
+            CheckpointView, await self._transport.json("PATCH", path, body={"pinned": pinned})
         )
 
     async def delete(self, checkpoint_id: str) -> None:

@@ -20,8 +20,13 @@ from service.client.aio.transport import AsyncTransport, Params, path_to
 from service.client.aio.webhooks import AsyncWebhooks
 from service.client.config import resolve_connection
 from service.client.errors import ApiError
-from service.client.models import Cluster, Drain, Metrics, Storage, TenantEvent, Usage
+from service.client.models import Cluster, read
 from service.client.page import page_address
+from service.wire.cluster import DrainView
+from service.wire.events import EventEntry
+from service.wire.jobs import MetricColumns
+from service.wire.storage import StorageView
+from service.wire.usage import UsageView
 
 
 class AsyncClient:
@@ -77,7 +82,7 @@ class AsyncClient:
 
     async def cluster(self) -> Cluster:
         """Return the cluster's nodes, CPUs and GPUs, used and free, and the queue."""
-        return Cluster.model_validate(await self._transport.json("GET", path_to("cluster")))
+        return read(Cluster, await self._transport.json("GET", path_to("cluster")))
 
     async def readiness(self) -> dict[str, str]:
         """Return the checks of the service, each `ok` or a reason; empty if the server has none."""
@@ -95,7 +100,7 @@ class AsyncClient:
         type: str | Sequence[str] | None = None,
         level: str | Sequence[str] | None = None,
         page_size: int = 100,
-    ) -> AsyncIterator[TenantEvent]:
+    ) -> AsyncIterator[EventEntry]:
         """Iterate over the events of all jobs, newest first.
 
         Args:
@@ -113,7 +118,7 @@ class AsyncClient:
         from_step: int | None = None,
         to_step: int | None = None,
         max_points: int | None = None,
-    ) -> dict[str, Metrics]:
+    ) -> dict[str, MetricColumns]:
         """Return metrics of several jobs by their ids, downsampled on the server to `max_points` (1,000) each.
 
         At most 200 series: jobs times names.
@@ -126,7 +131,7 @@ class AsyncClient:
             "max_points": max_points,
         }
         answer = await self._transport.json("GET", path_to("metrics"), params=params)
-        return {each["job_id"]: Metrics.model_validate(each) for each in answer["data"]}
+        return {each["job_id"]: read(MetricColumns, each) for each in answer["data"]}
 
     def stream_events(
         self,
@@ -135,7 +140,7 @@ class AsyncClient:
         type: str | Sequence[str] | None = None,
         level: str | Sequence[str] | None = None,
         after: int | None = None,
-    ) -> AsyncGenerator[TenantEvent, None]:
+    ) -> AsyncGenerator[EventEntry, None]:
         """Iterate over the events of all jobs as they happen, without end.
 
         Each event is yielded once and in order, also after lost connections and server restarts.
@@ -150,13 +155,13 @@ class AsyncClient:
         answer = await self._transport.json("POST", path_to("session", "codes"))
         return page_address(self.url, answer["code"])
 
-    async def storage(self) -> Storage:
+    async def storage(self) -> StorageView:
         """Return what the jobs of the tenant take. Needs a token with scope `admin`."""
-        return Storage.model_validate(await self._transport.json("GET", path_to("storage")))
+        return read(StorageView, await self._transport.json("GET", path_to("storage")))
 
     async def drain(
         self, node: str | None = None, *, save: bool = True, reason: str = ""
-    ) -> list[Drain]:
+    ) -> list[DrainView]:
         """Give a node, or the whole cluster, no new workers; return all drains.
 
         Args:
@@ -165,17 +170,17 @@ class AsyncClient:
         """
         body = {"node": node, "save": save, "reason": reason}
         answer = await self._transport.json("POST", path_to("cluster", "drain"), body=body)
-        return [Drain.model_validate(each) for each in answer["data"]]
+        return [read(DrainView, each) for each in answer["data"]]
 
-    async def undrain(self, node: str | None = None) -> list[Drain]:
+    async def undrain(self, node: str | None = None) -> list[DrainView]:
         """End the drain of a node, or that of the whole cluster; return the drains that are left."""
         body = {"node": node}
         answer = await self._transport.json("POST", path_to("cluster", "undrain"), body=body)
-        return [Drain.model_validate(each) for each in answer["data"]]
+        return [read(DrainView, each) for each in answer["data"]]
 
     async def usage(
         self, *, since: str | None = None, until: str | None = None, group_by: str = "token"
-    ) -> Usage:
+    ) -> UsageView:
         """Return GPU- and CPU-hours: of the tenant with an admin token, else of this token's user.
 
         Args:
@@ -184,9 +189,7 @@ class AsyncClient:
             group_by: "user", "token" or "tag:KEY".
         """
         params = {"from": since, "to": until, "group_by": group_by}
-        return Usage.model_validate(
-            await self._transport.json("GET", path_to("usage"), params=params)
-        )
+        return read(UsageView, await self._transport.json("GET", path_to("usage"), params=params))
 
     async def close(self) -> None:
         """Close the connections. Leaving `async with AsyncClient() as client:` does the same."""

@@ -14,8 +14,9 @@ from service.client.aio.threads import in_thread
 from service.client.aio.transport import AsyncTransport, path_to
 from service.client.aio.waiting import OUTAGE_SECONDS, wait_until
 from service.client.errors import DatasetFailed
-from service.client.models import DatasetVersion
+from service.client.models import read
 from service.states import DatasetState
+from service.wire.datasets import VersionView
 
 if TYPE_CHECKING:
     from service.client.aio.uploads import OnBytes
@@ -107,7 +108,7 @@ class AsyncDatasets:
             if source:
                 body["source"] = dict(source)
             dataset = self._bind(await self._transport.json("POST", path_to("datasets"), body=body))
-        received = int((dataset.upload or {}).get("received", 0))
+        received = 0 if dataset.upload is None else dataset.upload.received
         await send(self._transport, dataset.id, content, received, on_bytes=on_bytes)
         return await self._get(dataset.id, patience=OUTAGE_SECONDS)
 
@@ -207,11 +208,11 @@ class AsyncDatasets:
 
     async def versions(
         self, dataset_id: str, *, page_size: int = 100
-    ) -> AsyncIterator[DatasetVersion]:
+    ) -> AsyncIterator[VersionView]:
         """Iterate over the versions of a data set, newest first."""
         path = path_to("datasets", dataset_id, "versions")
         async for item in self._transport.pages(path, {"limit": page_size}):
-            yield DatasetVersion.model_validate(item)
+            yield read(VersionView, item)
 
     async def contact_sheet(self, dataset_id: str) -> bytes:
         """Return thumbnails of some images of the newest version, as a JPEG.
@@ -231,6 +232,6 @@ class AsyncDatasets:
         )
 
     def _bind(self, answer: Any) -> AsyncDataset:
-        dataset = AsyncDataset.model_validate(answer)
+        dataset = read(AsyncDataset, answer)
         dataset._datasets = self
         return dataset

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 
@@ -10,23 +11,24 @@ from service.client.aio.threads import sleep
 from service.client.aio.transport import AsyncTransport, Params, path_to
 from service.client.aio.waiting import OUTAGE_SECONDS
 from service.client.errors import ConnectionFailed
-from service.client.models import TenantEvent
+from service.client.models import read
+from service.wire.events import EventEntry
 
 Names = str | Sequence[str] | None
 
 
 async def newest(
     transport: AsyncTransport, job: Names, type: Names, level: Names, page_size: int
-) -> AsyncIterator[TenantEvent]:
+) -> AsyncIterator[EventEntry]:
     """Iterate over the events, newest first."""
     params = {"job": job, "type": type, "level": level, "limit": page_size}
     async for item in transport.pages(path_to("events"), params):
-        yield TenantEvent.model_validate(item)
+        yield read(EventEntry, item)
 
 
 async def live(
     transport: AsyncTransport, job: Names, type: Names, level: Names, after: int | None
-) -> AsyncGenerator[TenantEvent, None]:
+) -> AsyncGenerator[EventEntry, None]:
     """Iterate over events as they happen, over lost connections."""
     params: Params = {"job": job, "type": type, "level": level}
     if after is None:  # so that none is lost before the first one arrives
@@ -42,7 +44,7 @@ async def live(
                 async for message in parse(response.aiter_bytes()):
                     last_answer, pause = time.monotonic(), 0.2
                     after = int(message.id)
-                    yield TenantEvent.model_validate_json(message.data)
+                    yield read(EventEntry, json.loads(message.data))
         except ConnectionFailed:
             if time.monotonic() - last_answer > OUTAGE_SECONDS:
                 raise

@@ -11,13 +11,15 @@ from service.client.aio.threads import in_thread
 from service.client.aio.transport import AsyncTransport, path_to
 from service.client.aio.waiting import OUTAGE_SECONDS, wait_until
 from service.client.errors import InvalidSpec
-from service.client.experiment_models import (
-    Curve,
-    Experiment,
-    ExperimentValidation,
-    Results,
-)
+from service.client.models import ExperimentValidation, read
 from service.client.specs import spec_body
+from service.wire.experiments import (
+    ExperimentSummary,
+    ExperimentView,
+    Results,
+    SubmittedExperiment,
+    VariantCurve,
+)
 
 
 class AsyncExperiments:
@@ -28,7 +30,7 @@ class AsyncExperiments:
 
     async def submit(
         self, experiment: Mapping[str, Any] | str | Path, *, idempotency_key: str | None = None
-    ) -> Experiment:
+    ) -> SubmittedExperiment:
         """Submit an experiment: all of its jobs are queued, or none.
 
         Args:
@@ -41,7 +43,7 @@ class AsyncExperiments:
         """
         headers = {"Idempotency-Key": idempotency_key or str(uuid.uuid4())}
         answer = await self._send(path_to("experiments"), experiment, headers)
-        return Experiment.model_validate(answer)
+        return read(SubmittedExperiment, answer)
 
     async def validate(self, experiment: Mapping[str, Any] | str | Path) -> ExperimentValidation:
         """Resolve the specs of all variants and estimate the cost of their jobs, without submitting them.
@@ -50,7 +52,7 @@ class AsyncExperiments:
             ApiError, InvalidSpec: as `submit` does.
         """
         path = path_to("experiments", "validate")
-        return ExperimentValidation.model_validate(await self._send(path, experiment, {}))
+        return read(ExperimentValidation, await self._send(path, experiment, {}))
 
     async def _send(
         self, path: str, experiment: Mapping[str, Any] | str | Path, headers: Mapping[str, str]
@@ -61,19 +63,19 @@ class AsyncExperiments:
         except (TypeError, ValueError) as error:
             raise InvalidSpec(str(error)) from error
 
-    async def get(self, experiment_id: str, *, patience: float | None = None) -> Experiment:
+    async def get(self, experiment_id: str, *, patience: float | None = None) -> ExperimentView:
         """Return an experiment with its jobs, and the results of the metric that decides.
 
         Args:
             experiment_id: or a name that it alone has, the beginning of its id, or "last".
         """
         path = path_to("experiments", experiment_id)
-        return Experiment.model_validate(await self._transport.json("GET", path, patience=patience))
+        return read(ExperimentView, await self._transport.json("GET", path, patience=patience))
 
-    async def list(self, *, page_size: int = 100) -> AsyncIterator[Experiment]:
+    async def list(self, *, page_size: int = 100) -> AsyncIterator[ExperimentSummary]:
         """Iterate over experiments, newest first."""
         async for item in self._transport.pages(path_to("experiments"), {"limit": page_size}):
-            yield Experiment.model_validate(item)
+            yield read(ExperimentSummary, item)
 
     async def wait(
         self,
@@ -81,8 +83,8 @@ class AsyncExperiments:
         *,
         timeout: float | None = None,
         poll: float = 2.0,
-        on_poll: Callable[[Experiment], None] = lambda _: None,
-    ) -> Experiment:
+        on_poll: Callable[[ExperimentView], None] = lambda _: None,
+    ) -> ExperimentView:
         """Wait until all jobs have ended, however they did.
 
         Args:
@@ -92,7 +94,7 @@ class AsyncExperiments:
             WaitTimeout: they have not ended after `timeout` seconds.
         """
 
-        def done(experiment: Experiment) -> bool:
+        def done(experiment: ExperimentView) -> bool:
             on_poll(experiment)
             return experiment.done
 
@@ -104,10 +106,10 @@ class AsyncExperiments:
             name=f"Experiment {experiment_id}",
         )
 
-    async def cancel(self, experiment_id: str) -> Experiment:
+    async def cancel(self, experiment_id: str) -> ExperimentView:
         """Cancel all jobs that have not ended."""
         path = path_to("experiments", experiment_id, "cancel")
-        return Experiment.model_validate(await self._transport.json("POST", path, repeatable=True))
+        return read(ExperimentView, await self._transport.json("POST", path, repeatable=True))
 
     async def delete(self, experiment_id: str, *, jobs: bool = False) -> None:
         """Delete an experiment.
@@ -122,7 +124,7 @@ class AsyncExperiments:
         """Return the results of one metric, by default of all with a better direction."""
         path = path_to("experiments", experiment_id, "results")
         answer = await self._transport.json("GET", path, params={"metric": metric})
-        return Results.model_validate(answer)
+        return read(Results, answer)
 
     async def table(
         self, experiment_id: str, format: Literal["csv", "markdown"], metric: str | None = None
@@ -133,9 +135,9 @@ class AsyncExperiments:
 
     async def curves(
         self, experiment_id: str, metric: str, *, max_points: int | None = None
-    ) -> Sequence[Curve]:
+    ) -> Sequence[VariantCurve]:
         """Return a metric by step, as mean and spread over the seeds of each variant."""
         path = path_to("experiments", experiment_id, "curves")
         params = {"metric": metric, "max_points": max_points}
         answer = await self._transport.json("GET", path, params=params)
-        return [Curve.model_validate(each) for each in answer["variants"]]
+        return [read(VariantCurve, each) for each in answer["variants"]]

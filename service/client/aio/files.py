@@ -14,7 +14,8 @@ from dasl_core.vocabulary import FILE_NAME, LONGEST_FILE_NAME
 from service.client.aio.threads import in_thread, sleep
 from service.client.aio.transport import BUSY, AsyncTransport, path_to
 from service.client.errors import ApiError, ConnectionFailed, DownloadFailed
-from service.client.models import CheckpointFile, PreviewFile
+from service.wire.checkpoints import FileEntry
+from service.wire.previews import PreviewFile
 
 OnBytes = Callable[[str, int, int | None], None]
 """Progress callback: file name, bytes received so far, and total size if known."""
@@ -37,7 +38,7 @@ async def fetch_all(
     transport: AsyncTransport,
     kind: str,
     owner: str,
-    files: Sequence[CheckpointFile | PreviewFile],
+    files: Sequence[FileEntry | PreviewFile],
     directory: Path,
     on_bytes: OnBytes | None,
 ) -> list[Path]:

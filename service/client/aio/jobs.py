@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import time
 import uuid
@@ -17,19 +18,12 @@ from service.client.aio.threads import in_thread, sleep
 from service.client.aio.transport import AsyncTransport, Params, path_to
 from service.client.aio.waiting import OUTAGE_SECONDS, wait_until
 from service.client.errors import ConnectionFailed, InvalidSpec, JobFailed
-from service.client.models import (
-    Artifact,
-    Attempt,
-    Checkpoint,
-    DeletedCheckpoints,
-    Evaluation,
-    Event,
-    Metrics,
-    ServerSentEvent,
-    Validation,
-)
+from service.client.models import Attempt, ServerSentEvent, Validation, read
 from service.client.specs import Spec, spec_body
 from service.states import JobStatus
+from service.wire.checkpoints import ArtifactView, CheckpointView, DeletedCheckpoints
+from service.wire.events import EventView
+from service.wire.jobs import EvaluationView, MetricColumns
 
 
 class AsyncJobs:
@@ -55,9 +49,7 @@ class AsyncJobs:
 
     async def validate(self, spec: Spec) -> Validation:
         """Resolve every "auto" of a spec and estimate steps and memory, without submitting it."""
-        return Validation.model_validate(
-            await self._send_spec(path_to("jobs", "validate"), spec, {})
-        )
+        return read(Validation, await self._send_spec(path_to("jobs", "validate"), spec, {}))
 
     async def get(self, job_id: str) -> AsyncJob:
         """Return the current state of a job."""
@@ -197,13 +189,15 @@ class AsyncJobs:
 
     async def events(
         self, job_id: str, *, after: int = 0, page_size: int = 100
-    ) -> AsyncIterator[Event]:
+    ) -> AsyncIterator[EventView]:
         """Iterate over the job's events after number `after`, oldest first."""
         params = {"after": after or None, "limit": page_size}
         async for item in self._transport.pages(path_to("jobs", job_id, "events"), params):
-            yield Event.model_validate(item)
+            yield read(EventView, item)
 
-    async def stream_events(self, job_id: str, *, after: int = 0) -> AsyncGenerator[Event, None]:
+    async def stream_events(
+        self, job_id: str, *, after: int = 0
+    ) -> AsyncGenerator[EventView, None]:
         """Iterate over events after number `after`, then over new ones, until the job has ended.
 
         Each event is yielded once and in order, also after lost connections and server restarts.
@@ -211,7 +205,7 @@ class AsyncJobs:
         path, last_id = path_to("jobs", job_id, "events"), str(after) if after else ""
         async with aclosing(self._follow(job_id, path, last_id)) as messages:
             async for message in messages:
-                event = Event.model_validate_json(message.data)
+                event = read(EventView, json.loads(message.data))
                 yield event
                 if event.ends_job:
                     return
@@ -224,7 +218,7 @@ class AsyncJobs:
         from_step: int | None = None,
         to_step: int | None = None,
         max_points: int | None = None,
-    ) -> Metrics:
+    ) -> MetricColumns:
         """Return training metrics as columns, downsampled on the server to `max_points` (10,000).
 
         Args:
@@ -238,7 +232,7 @@ class AsyncJobs:
             "max_points": max_points,
         }
         path = path_to("jobs", job_id, "metrics")
-        return Metrics.model_validate(await self._transport.json("GET", path, params=params))
+        return read(MetricColumns, await self._transport.json("GET", path, params=params))
 
     async def logs(
         self, job_id: str, *, tail: int | None = None, attempt: int | None = None
@@ -257,10 +251,10 @@ class AsyncJobs:
                 for line in message.data.split("\n"):
                     yield line
 
-    async def checkpoints(self, job_id: str) -> Sequence[Checkpoint]:
+    async def checkpoints(self, job_id: str) -> Sequence[CheckpointView]:
         """Return the job's checkpoints, oldest first."""
         checkpoints = [
-            Checkpoint.model_validate(item) async for item in self._all(job_id, "checkpoints")
+            read(CheckpointView, item) async for item in self._all(job_id, "checkpoints")
         ]
         return sorted(checkpoints, key=lambda checkpoint: (checkpoint.step, checkpoint.id))
 
@@ -271,28 +265,28 @@ class AsyncJobs:
             ApiError: 409 if it has not ended.
         """
         answer = await self._transport.json("DELETE", path_to("jobs", job_id, "checkpoints"))
-        return DeletedCheckpoints.model_validate(answer)
+        return read(DeletedCheckpoints, answer)
 
-    async def evaluations(self, job_id: str) -> Sequence[Evaluation]:
+    async def evaluations(self, job_id: str) -> Sequence[EvaluationView]:
         """Return the evaluations on held-out images, in order of their steps."""
         evaluations = [
-            Evaluation.model_validate(item) async for item in self._all(job_id, "evaluations")
+            read(EvaluationView, item) async for item in self._all(job_id, "evaluations")
         ]
         return sorted(evaluations, key=lambda evaluation: evaluation.step)
 
-    async def artifacts(self, job_id: str) -> Sequence[Artifact]:
+    async def artifacts(self, job_id: str) -> Sequence[ArtifactView]:
         """Return the job's other files, such as plots."""
-        return [Artifact.model_validate(item) async for item in self._all(job_id, "artifacts")]
+        return [read(ArtifactView, item) async for item in self._all(job_id, "artifacts")]
 
     async def attempts(self, job_id: str) -> Sequence[Attempt]:
         """Return the job's attempts, oldest first."""
-        attempts = [Attempt.model_validate(item) async for item in self._all(job_id, "attempts")]
+        attempts = [read(Attempt, item) async for item in self._all(job_id, "attempts")]
         return sorted(attempts, key=lambda attempt: attempt.number)
 
     async def download_artifact(
         self,
         job_id: str,
-        artifact: Artifact,
+        artifact: ArtifactView,
         directory: str | os.PathLike[str],
         *,
         on_bytes: OnBytes | None = None,
@@ -360,6 +354,6 @@ class AsyncJobs:
         )
 
     def _bind(self, answer: Any) -> AsyncJob:
-        job = AsyncJob.model_validate(answer)
+        job = read(AsyncJob, answer)
         job._jobs = self
         return job

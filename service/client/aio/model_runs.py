@@ -10,7 +10,7 @@ from service.client.aio.files import OnBytes, fetch_all
 from service.client.aio.transport import AsyncTransport, path_to
 from service.client.aio.waiting import OUTAGE_SECONDS, wait_until
 from service.client.errors import ModelRunFailed
-from service.client.models import ModelRun
+from service.client.models import ModelRun, read
 from service.states import TaskState
 
 
@@ -23,7 +23,7 @@ class AsyncModelRuns:
     async def get(self, run_id: str, *, patience: float | None = None) -> ModelRun:
         """Return an evaluation, an embedding or an export."""
         path = path_to("model-runs", run_id)
-        return ModelRun.model_validate(await self._transport.json("GET", path, patience=patience))
+        return read(ModelRun, await self._transport.json("GET", path, patience=patience))
 
     async def delete(self, run_id: str) -> None:
         """Delete a run with its files; one that is not over is stopped."""

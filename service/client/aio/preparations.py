@@ -8,7 +8,7 @@ from typing import Any
 from service.client.aio.transport import AsyncTransport, path_to
 from service.client.aio.waiting import OUTAGE_SECONDS, wait_until
 from service.client.errors import PreparationFailed
-from service.client.models import Preparation
+from service.client.models import Preparation, read
 from service.states import TaskState
 
 
@@ -33,14 +33,12 @@ class AsyncPreparations:
         path = path_to("datasets", dataset_id, "preparations")
         body = {"spec": dict(spec or {})}
         answer = await self._transport.json("POST", path, body=body, repeatable=True)
-        return Preparation.model_validate(answer)
+        return read(Preparation, answer)
 
     async def get(self, preparation_id: str, *, patience: float | None = None) -> Preparation:
         """Return a preparation."""
         path = path_to("preparations", preparation_id)
-        return Preparation.model_validate(
-            await self._transport.json("GET", path, patience=patience)
-        )
+        return read(Preparation, await self._transport.json("GET", path, patience=patience))
 
     async def delete(self, preparation_id: str) -> None:
         """Delete a preparation; one that runs is stopped. What is decoded stays in the cache."""
@@ -83,4 +81,4 @@ class AsyncPreparations:
         """Iterate over the preparations of a data set, newest first."""
         path = path_to("datasets", dataset_id, "preparations")
         async for item in self._transport.pages(path, {"limit": page_size}):
-            yield Preparation.model_validate(item)
+            yield read(Preparation, item)

@@ -12,7 +12,7 @@ from service.client.aio.files import OnBytes, fetch_all
 from service.client.aio.transport import AsyncTransport, path_to
 from service.client.aio.waiting import OUTAGE_SECONDS, wait_until
 from service.client.errors import PreviewFailed
-from service.client.models import Preview
+from service.client.models import Preview, read
 from service.states import TaskState
 
 
@@ -51,12 +51,12 @@ class AsyncPreviews:
             headers={"Idempotency-Key": uuid.uuid4().hex},
             repeatable=True,
         )
-        return Preview.model_validate(answer)
+        return read(Preview, answer)
 
     async def get(self, preview_id: str, *, patience: float | None = None) -> Preview:
         """Return a preview with its files."""
         path = path_to("previews", preview_id)
-        return Preview.model_validate(await self._transport.json("GET", path, patience=patience))
+        return read(Preview, await self._transport.json("GET", path, patience=patience))
 
     async def delete(self, preview_id: str) -> None:
         """Delete a preview; one that is being drawn is stopped."""
@@ -101,4 +101,4 @@ class AsyncPreviews:
         """Iterate over the previews of a data set, newest first."""
         path = path_to("datasets", dataset_id, "previews")
         async for item in self._transport.pages(path, {"limit": page_size}):
-            yield Preview.model_validate(item)
+            yield read(Preview, item)

@@ -32,10 +32,8 @@ def check_resumable(dataset: DatasetRecord, content: Content) -> None:
     Raises:
         UploadFailed: it is of another content.
     """
-    upload = dataset.upload or {}
-    if any(
-        upload.get(name) != getattr(content, name) for name in ("filename", "size", "fingerprint")
-    ):
+    names = ("filename", "size", "fingerprint")
+    if any(getattr(dataset.upload, name, None) != getattr(content, name) for name in names):
         raise UploadFailed(
             f"The unfinished upload of {dataset.name} is of other files, or they changed since it began. Remove it "
             f"(dasl datasets rm {dataset.id}) and upload again, or choose another name."

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Unpack
 
+from service.client.account_settings import WebhookChanges
 from service.client.aio.transport import AsyncTransport, path_to
 from service.client.aio.waiting import OUTAGE_SECONDS, wait_until
-from service.client.webhook_models import Delivery, Webhook, WebhookChanges
+from service.client.models import read
+from service.wire.webhooks import DeliveryView, NewSecret, WebhookView
 
 
 class AsyncWebhooks:
@@ -24,7 +26,7 @@ class AsyncWebhooks:
         events: Sequence[str] | None = None,
         tags: Mapping[str, str] | None = None,
         format: str = "standard",
-    ) -> Webhook:
+    ) -> NewSecret:
         """Create a webhook. Its secret is returned once, in `.secret`.
 
         Args:
@@ -40,47 +42,43 @@ class AsyncWebhooks:
             body["events"] = list(events)
         if tags is not None:
             body["tags"] = dict(tags)
-        return Webhook.model_validate(
-            await self._transport.json("POST", path_to("webhooks"), body=body)
-        )
+        return read(NewSecret, await self._transport.json("POST", path_to("webhooks"), body=body))
 
-    async def get(self, webhook_id: str) -> Webhook:
+    async def get(self, webhook_id: str) -> WebhookView:
         """Return a webhook, without its secret."""
-        return Webhook.model_validate(
-            await self._transport.json("GET", path_to("webhooks", webhook_id))
-        )
+        return read(WebhookView, await self._transport.json("GET", path_to("webhooks", webhook_id)))
 
-    async def list(self, *, page_size: int = 100) -> AsyncIterator[Webhook]:
+    async def list(self, *, page_size: int = 100) -> AsyncIterator[WebhookView]:
         """Iterate over the webhooks of the tenant, newest first, without their secrets."""
         async for item in self._transport.pages(path_to("webhooks"), {"limit": page_size}):
-            yield Webhook.model_validate(item)
+            yield read(WebhookView, item)
 
-    async def set(self, webhook_id: str, **changes: Unpack[WebhookChanges]) -> Webhook:
+    async def set(self, webhook_id: str, **changes: Unpack[WebhookChanges]) -> WebhookView:
         """Change a webhook. What is not passed stays as it is."""
         path = path_to("webhooks", webhook_id)
-        return Webhook.model_validate(await self._transport.json("PATCH", path, body=changes))
+        return read(WebhookView, await self._transport.json("PATCH", path, body=changes))
 
     async def delete(self, webhook_id: str) -> None:
         """Delete a webhook with its deliveries."""
         await self._transport.json("DELETE", path_to("webhooks", webhook_id))
 
-    async def rotate(self, webhook_id: str, *, keep_hours: float = 24.0) -> Webhook:
+    async def rotate(self, webhook_id: str, *, keep_hours: float = 24.0) -> NewSecret:
         """Replace the secret, which is returned once, in `.secret`.
 
         Args:
             keep_hours: for how long messages are also signed with the previous one.
         """
         path, body = path_to("webhooks", webhook_id, "rotate"), {"keep_hours": keep_hours}
-        return Webhook.model_validate(await self._transport.json("POST", path, body=body))
+        return read(NewSecret, await self._transport.json("POST", path, body=body))
 
-    async def test(self, webhook_id: str) -> Delivery:
+    async def test(self, webhook_id: str) -> DeliveryView:
         """Send a test message; see `wait` for its result."""
         path = path_to("webhooks", webhook_id, "test")
-        return Delivery.model_validate(await self._transport.json("POST", path))
+        return read(DeliveryView, await self._transport.json("POST", path))
 
     async def deliveries(
         self, webhook_id: str, *, state: str | None = None, page_size: int = 100
-    ) -> AsyncIterator[Delivery]:
+    ) -> AsyncIterator[DeliveryView]:
         """Iterate over the messages of a webhook, newest first.
 
         Args:
@@ -88,18 +86,18 @@ class AsyncWebhooks:
         """
         path, params = path_to("webhooks", webhook_id, "deliveries"), {"state": state}
         async for item in self._transport.pages(path, {**params, "limit": page_size}):
-            yield Delivery.model_validate(item)
+            yield read(DeliveryView, item)
 
     async def delivery(
         self, webhook_id: str, delivery_id: str, *, patience: float | None = None
-    ) -> Delivery:
+    ) -> DeliveryView:
         """Return a message and its last attempt."""
         path = path_to("webhooks", webhook_id, "deliveries", delivery_id)
-        return Delivery.model_validate(await self._transport.json("GET", path, patience=patience))
+        return read(DeliveryView, await self._transport.json("GET", path, patience=patience))
 
     async def wait(
         self, webhook_id: str, delivery_id: str, *, timeout: float | None = 60.0, poll: float = 0.5
-    ) -> Delivery:
+    ) -> DeliveryView:
         """Wait until the first attempt to deliver a message has ended.
 
         Raises:
@@ -113,7 +111,7 @@ class AsyncWebhooks:
             name=f"The first attempt of {delivery_id}",
         )
 
-    async def redeliver(self, webhook_id: str, delivery_id: str) -> Delivery:
+    async def redeliver(self, webhook_id: str, delivery_id: str) -> DeliveryView:
         """Send a message again, with the same id."""
         path = path_to("webhooks", webhook_id, "deliveries", delivery_id, "redeliver")
-        return Delivery.model_validate(await self._transport.json("POST", path))
+        return read(DeliveryView, await self._transport.json("POST", path))

@@ -14,6 +14,7 @@ import pytest
 
 from service.client import ApiError, AsyncClient, ConnectionFailed, JobFailed, WaitTimeout
 from service.client.aio import files
+from tests.support.answers import answer_of
 from tests.support.api_server import Service, running_service
 from tests.support.short_training import FILES, SPEC, train
 
@@ -214,8 +215,8 @@ def test_records_without_a_client_say_so() -> None:
     from service.client.aio.models import AsyncDataset, AsyncJob
 
     records: list[Any] = [
-        AsyncJob(id="job_1", status="queued"),
-        AsyncDataset(id="ds_1", name="a", state="ready"),
+        AsyncJob.model_validate(answer_of(AsyncJob)),
+        AsyncDataset.model_validate(answer_of(AsyncDataset)),
     ]
     for record in records:
         with pytest.raises(RuntimeError, match="does not come from a client"):

@@ -9,6 +9,8 @@ import pytest
 from typer.testing import CliRunner
 
 from service.cli.app import app
+from service.wire.usage import UsageView
+from tests.support.answers import answer_of
 from tests.support.scripted_server import Answer, Request, answer_json, scripted
 
 REASON = "Waiting for 4 CPUs: 3 of 4 CPUs are in use"
@@ -24,7 +26,6 @@ JOB = {"id": "job_1", "name": "a", "priority": 5, "created_at": "2026-01-01T00:0
             REASON,
         ),
         ({"queued": 1, "queue": [{**JOB, "waits_for": None, "reason": ""}]}, "1 job", "-"),
-        ({"queue": [JOB]}, "1 job", "-"),  # an older server
     ],
 )
 def test_cluster_shows_the_queue_with_reasons(
@@ -50,7 +51,7 @@ def test_usage_shows_hours_by_tag_and_says_if_groups_are_left_out(
 
     def answer(request: Request) -> Answer:
         paths.append(request.path)
-        return answer_json({"group_by": "tag:team", "data": rows, "is_complete": False})
+        return answer_json(answer_of(UsageView, group_by="tag:team", data=rows))
 
     with scripted(answer) as server:
         monkeypatch.setenv("DASL_URL", server.url)

@@ -15,7 +15,7 @@ from typer.testing import CliRunner, Result
 from dasl_core.spec import load_spec
 from service.cli.app import app
 from service.client import Client, InvalidSpec, WaitTimeout
-from service.client.experiment_models import Experiment
+from service.wire.experiments import ExperimentSummary, ExperimentView
 from tests.support.api_server import Service, running_service
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "is-dar-worth-it.yaml"
@@ -45,9 +45,9 @@ def run(*arguments: object, code: int = 0) -> Result:
     return result
 
 
-def submit(*arguments: object) -> Experiment:
+def submit(*arguments: object) -> ExperimentView:
     document = run("experiments", "submit", EXAMPLE, *arguments, "--json").stdout
-    return Experiment.model_validate_json(document)
+    return ExperimentView.model_validate_json(document)
 
 
 def train(service: Service, job_id: str, value: float) -> None:
@@ -61,7 +61,7 @@ def train(service: Service, job_id: str, value: float) -> None:
     worker.finish("succeeded")
 
 
-def train_all(service: Service, experiment: Experiment) -> None:
+def train_all(service: Service, experiment: ExperimentView) -> None:
     """Run all jobs; DAR is 5 points better with each seed, and SEC varies around the baseline."""
     gains = {"baseline": [0, 0, 0], "dar": [5, 6, 5], "sec": [1, -2, 1], "dar+sec": [-9, -8, -9]}
     for job in experiment.jobs:
@@ -130,7 +130,7 @@ def test_watch_prints_the_sentences_once_all_jobs_have_ended(
         )
     )
     watching.start()
-    new: list[Experiment] = []
+    new: list[ExperimentSummary] = []
     while watching.is_alive() and not new:
         new = [each for each in client.experiments.list() if each.id not in known]
     train_all(service, client.experiments.get(new[0].id))

@@ -24,8 +24,9 @@ from service.cli.app import app
 from service.cli.loopback import Callback
 from service.client import Client
 from service.client.config import write_config
-from service.client.models import StartedLogin
 from service.login.provider import Provider
+from service.wire.access import StartedLogin
+from tests.support.answers import answer_of
 from tests.support.api_server import Service, running_service
 from tests.support.oidc_provider import CLIENT_ID, oidc_provider
 
@@ -158,7 +159,7 @@ def test_login_without_a_provider_names_the_setting(service: Service, config: Pa
 
 
 def test_callback_accepts_the_code_of_its_own_login_only() -> None:
-    login = StartedLogin(authorization_url="", state="mine", secret="")
+    login = StartedLogin.model_validate(answer_of(StartedLogin, state="mine"))
     with Callback(0) as callback:
         answers: list[int] = []
 

@@ -13,8 +13,10 @@ from service.cli.output import clean, duration, size
 from service.cli.show import facts
 from service.cli.views import JsonView, PlainView, draw, snapshot_line, sparkline
 from service.cli.watching import Snapshot
-from service.client.models import Evaluation, Event
 from service.client.sync.models import Job
+from service.wire.events import EventView
+from service.wire.jobs import EvaluationView
+from tests.support.answers import answer_of
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 PROGRESS = {
@@ -30,18 +32,21 @@ PROGRESS = {
 
 def _snapshot(status: str = "running", name: str = "n", **progress: object) -> Snapshot:
     job = Job.model_validate(
-        {
-            "id": "job_1",
-            "name": name,
-            "status": status,
-            "progress": {**PROGRESS, **progress},
-            "started_at": START,
-            "finished_at": START + timedelta(seconds=67) if status != "running" else None,
-        }
+        answer_of(
+            Job,
+            id="job_1",
+            name=name,
+            status=status,
+            progress={**PROGRESS, **progress},
+            started_at=START,
+            finished_at=START + timedelta(seconds=67) if status != "running" else None,
+        )
     )
-    evaluation = Evaluation(metrics={"knn_top1": 0.412, "recall_at_1": 0.31})
-    event = Event(seq=1, at=START, type="status", message="Attempt 1 is running")
-    return Snapshot(job, [event], [5.0, 4.5, 4.2], evaluation)
+    metrics = {"knn_top1": 0.412, "recall_at_1": 0.31}
+    evaluation = EvaluationView.model_validate(answer_of(EvaluationView, metrics=metrics))
+    message = "Attempt 1 is running"
+    event = answer_of(EventView, seq=1, at=START, type="status", message=message)
+    return Snapshot(job, [EventView.model_validate(event)], [5.0, 4.5, 4.2], evaluation)
 
 
 def test_snapshot_line() -> None:
@@ -140,7 +145,7 @@ def test_panel_shows_everything_and_neutralizes_control_sequences(status: str) -
 
 
 def test_panel_before_the_first_step() -> None:
-    snapshot = Snapshot(Job(id="job_1", status="queued"))
+    snapshot = Snapshot(Job.model_validate(answer_of(Job, id="job_1", status="queued")))
     console = Console(file=io.StringIO(), width=100)
     console.print(draw(snapshot, []))
     assert "queued" in console.file.getvalue()  # type: ignore[attr-defined]
@@ -182,24 +187,24 @@ def test_clean_removes_control_characters() -> None:
     ],
 )
 def test_status_shows_a_pending_request(status: str, desired: str, shown: str) -> None:
-    job = Job.model_validate({"id": "job_1", "status": status, "desired": desired})
+    job = Job.model_validate(answer_of(Job, status=status, desired=desired))
     assert dict(facts(job))["status"] == shown
 
 
 def test_facts_contain_the_verdict() -> None:
     verdict = {"verdict": "healthy", "message": "healthy: knn_top1 0.6", "metrics": {}}
-    job = {"id": "job_1", "status": "succeeded", "verdict": verdict}
+    job = answer_of(Job, status="succeeded", verdict=verdict)
     assert dict(facts(Job.model_validate(job)))["verdict"] == "healthy: knn_top1 0.6"
     assert dict(facts(Job.model_validate(job | {"verdict": None})))["verdict"] is None
 
 
 def test_facts_omit_unknown_progress() -> None:
     """No progress before the first step, and the time left only while the job is active."""
-    job = {"id": "job_1", "status": "cancelled", "progress": {"at_work": 3}}
+    job = answer_of(Job, status="cancelled", progress={"at_work": 3})
     known = dict(facts(Job.model_validate(job)))
     assert [known[name] for name in ("step", "loss", "time left")] == [None] * 3
     progress = {"step": 3, "total_steps": 9, "loss": 1.0, "eta_seconds": 60}
     for status, time_left in (("running", "1 min 00 s"), ("queued", None), ("paused", None)):
-        given = {"id": "job_1", "status": status, "progress": progress}
+        given = answer_of(Job, status=status, progress=progress)
         known = dict(facts(Job.model_validate(given)))
         assert (known["step"], known["time left"]) == ("3/9", time_left)

@@ -10,12 +10,16 @@ import subprocess
 import sys
 from collections.abc import Callable
 from contextlib import suppress
+from typing import Any
 
 import pytest
 
 from service.cli import watching
 from service.cli.watching import watch_job
 from service.client import ApiError, Client, ConnectionFailed, JobFailed, WaitTimeout
+from service.wire.events import EventView
+from service.wire.jobs import EvaluationView, JobView
+from tests.support.answers import answer_of
 from tests.support.scripted_server import Answer, Request, ScriptedServer, answer_json, scripted
 
 JOB = "job_1"
@@ -38,7 +42,7 @@ class Life:
             case "events":
                 after = int(query.partition("after=")[2].partition("&")[0] or 0)
                 events = [
-                    {"seq": seq, "type": "note", "message": f"step {seq} is done"}
+                    answer_of(EventView, seq=seq, type="note", message=f"step {seq} is done")
                     for seq in range(after + 1, self.step + 1)
                 ]
                 return answer_json({"data": events, "has_more": False, "next": None})
@@ -46,12 +50,12 @@ class Life:
                 return answer_json({"step": [1], "time": [0.1], "values": {"loss": [4.5]}})
             case "evaluations":
                 metrics = {"knn_top1": 0.5, "recall_at_1": 0.25}
-                found = [
+                found: list[dict[str, Any]] = [
                     {"subject": "raw", "step": 9, "metrics": {"knn_top1": 0.1}},
                     {"subject": "embedding", "step": 1, "metrics": metrics},
                     {"subject": "backbone", "step": 1, "metrics": {"knn_top1": 0.2}},
                 ]
-                return answer_json({"data": found})
+                return answer_json({"data": [answer_of(EvaluationView, **each) for each in found]})
             case "logs":
                 return Answer(b"first\nRuntimeError: boom\n")
         return answer_json({"title": "Not found"}, 404)
@@ -63,13 +67,14 @@ class Life:
             if self.end in ("failed", "paused")
             else None
         )
-        return {
-            "id": JOB,
-            "name": "n",
-            "status": self.end if ended else "running",
-            "progress": {"step": self.step, "total_steps": self.steps, "loss": 4.5},
-            "error": error if ended else None,
-        }
+        return answer_of(
+            JobView,
+            id=JOB,
+            name="n",
+            status=self.end if ended else "running",
+            progress={"step": self.step, "total_steps": self.steps, "loss": 4.5},
+            error=error if ended else None,
+        )
 
 
 class Notes:

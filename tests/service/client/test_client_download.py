@@ -10,7 +10,12 @@ import pytest
 from typer.testing import CliRunner
 
 from service.cli.app import app
-from service.client import Client, DownloadFailed
+from service.client import Client, DaslError, DownloadFailed
+from service.client.models import Preview
+from service.wire.checkpoints import CheckpointView
+from service.wire.jobs import JobView
+from service.wire.previews import PreviewFile
+from tests.support.answers import answer_of
 from tests.support.scripted_server import Answer, Request, answer_json, answer_range, scripted
 
 CONTENT = bytes(range(256)) * 40
@@ -21,7 +26,8 @@ NAME = "backbone.safetensors"
 def _server(
     send: Callable[[Request], Answer], *, name: str = NAME, sha: str = SHA, size: int = len(CONTENT)
 ) -> Callable[[Request], Answer]:
-    manifest = {"id": "ckpt_1", "files": [{"name": name, "size": size, "sha256": sha}]}
+    file = {"name": name, "size": size, "sha256": sha}
+    manifest = answer_of(CheckpointView, id="ckpt_1", files=[file])
 
     def handler(request: Request) -> Answer:
         return send(request) if "/files/" in request.path else answer_json(manifest)
@@ -52,21 +58,21 @@ def test_command_downloads_the_best_checkpoint_of_a_job(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     metrics: list[dict[str, float]] = [{"nmi": 0.2}, {"nmi": 0.4}, {"knn_top1": 0.9}]
-    saved = [{"id": f"ckpt_{i}", "step": i, "metrics": each} for i, each in enumerate(metrics)]
+    saved = [
+        answer_of(CheckpointView, id=f"ckpt_{i}", step=i, metrics=each)
+        for i, each in enumerate(metrics)
+    ]
     # Saved again after the final evaluation of the step.
     saved.insert(2, saved[1] | {"id": "ckpt_1_final", "final": True})
 
     def handler(best_by: str) -> Callable[[Request], Answer]:
-        job = {
-            "id": "job_1",
-            "status": "running",
-            "resolved": {"checkpoints": {"best_by": best_by}},
-        }
+        resolved = {"checkpoints": {"best_by": best_by}}
+        job = answer_of(JobView, id="job_1", status="running", resolved=resolved)
 
         def answer(request: Request) -> Answer:
             if request.path.endswith("/checkpoints"):
                 return answer_json({"data": saved})
-            return answer_json(job if "/jobs/" in request.path else {"id": "ckpt", "files": []})
+            return answer_json(job if "/jobs/" in request.path else saved[0])
 
         return answer
 
@@ -82,7 +88,7 @@ def test_command_downloads_the_best_checkpoint_of_a_job(
 
 
 def test_download_of_a_deleted_checkpoint_is_refused(tmp_path: Path) -> None:
-    deleted = {"id": "ckpt_1", "state": "deleted", "files": []}
+    deleted = answer_of(CheckpointView, id="ckpt_1", state="deleted")
     with (
         scripted(lambda _: answer_json(deleted)) as server,
         pytest.raises(DownloadFailed, match="The checkpoint ckpt_1 was deleted"),
@@ -170,11 +176,14 @@ def test_unverified_content_is_not_renamed(tmp_path: Path, content: bytes) -> No
 )
 def test_unsafe_file_name_is_refused(tmp_path: Path, evil: str) -> None:
     folder = tmp_path / "in" / "here"
-    with (
-        scripted(_server(lambda _: Answer(CONTENT), name=evil)) as server,
-        pytest.raises(DownloadFailed, match="not a plain file name"),
-    ):
-        Client(server.url).checkpoints.download("ckpt_1", folder)
+    with scripted(_server(lambda _: Answer(CONTENT), name=evil)) as server:
+        client = Client(server.url)
+        with pytest.raises(DaslError, match=r"files\.0\.name: the server's answer cannot be read"):
+            client.checkpoints.download("ckpt_1", folder)
+        file = answer_of(PreviewFile, name=evil)
+        preview = Preview.model_validate(answer_of(Preview, files=[file]))
+        with pytest.raises(DownloadFailed, match="not a plain file name"):
+            client.previews.download(preview, folder)
     assert _fetches(server.requests) == []
     assert not folder.exists()
 

@@ -18,9 +18,11 @@ from dasl_core.spec import JobSpec, SimCLR
 from service import lifecycle
 from service.cli.app import app
 from service.client import ApiError, Client, DatasetFailed, StaleAttempt
-from service.client.models import Event
 from service.client.sync.models import Dataset
 from service.db.models import Job
+from service.wire.events import EventView
+from service.wire.jobs import JobView
+from tests.support.answers import answer_of
 from tests.support.api_server import Service, running_service
 from tests.support.scripted_server import answer_json, scripted
 from tests.support.short_training import FILES, SPEC, train
@@ -128,12 +130,7 @@ def test_datasets_add_refuses_a_missing_folder(client: Client) -> None:
 
 
 def test_submit_prints_warnings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    job = {
-        "id": "job_1",
-        "name": "a",
-        "status": "queued",
-        "warnings": ["resources: too large now."],
-    }
+    job = answer_of(JobView, id="job_1", warnings=["resources: too large now."])
     (tmp_path / "spec.yaml").write_text("dataset: emoji\n")
     with scripted(lambda _: answer_json(job)) as server:
         monkeypatch.setenv("DASL_URL", server.url)
@@ -404,7 +401,7 @@ def test_follow_events_and_logs_of_a_running_job(
     worker = service.start_attempt(job.id)
     worker.start()
     service.log(job.id, "first\n")
-    events: list[Event] = []
+    events: list[EventView] = []
     lines: list[str] = []
     followers = [
         Thread(target=lambda: events.extend(client.jobs.stream_events(job.id))),
@@ -535,7 +532,6 @@ def test_token_commands(service: Service, client: Client, monkeypatch: pytest.Mo
 
 def test_audit_command(service: Service, client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     created = client.tokens.create("a reader", ["read"])
-    assert created.token is not None
     monkeypatch.setenv("DASL_TOKEN", created.token)
     assert "admin" in _run("audit", code=1).stderr
     monkeypatch.setenv("DASL_TOKEN", service.token)

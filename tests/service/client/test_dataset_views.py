@@ -6,6 +6,7 @@ import pytest
 
 from service.cli.dataset_views import print_dataset
 from service.client.sync.models import Dataset
+from tests.support.answers import answer_of
 
 
 @pytest.mark.parametrize(
@@ -23,13 +24,11 @@ from service.client.sync.models import Dataset
 def test_pixels_are_shown_as_the_images_have_them(
     capsys: pytest.CaptureFixture[str], kinds: dict[str, int] | None, expected: str
 ) -> None:
-    content = {
-        "id": "ds_1",
-        "name": "birds",
-        "state": "ready",
-        "facts": {"num_images": 5, "median_size": 8, "bands": 3, "dtype": "uint16"},
-        "report": {"num_images": 5} | ({"pixels": {"kinds": kinds}} if kinds else {}),
-    }
+    content = answer_of(
+        Dataset,
+        facts={"num_images": 5, "median_size": 8, "bands": 3, "dtype": "uint16"},
+        report={"num_images": 5} | ({"pixels": {"kinds": kinds}} if kinds else {}),
+    )
     print_dataset(Dataset.model_validate(content), as_json=False)
     line = next(line for line in capsys.readouterr().out.splitlines() if "uint16" in line)
     assert line.split(maxsplit=1) == ["pixels", expected]
@@ -37,7 +36,7 @@ def test_pixels_are_shown_as_the_images_have_them(
 
 def test_options_of_the_source_are_shown(capsys: pytest.CaptureFixture[str]) -> None:
     def shown(source: dict[str, object] | None) -> list[str]:
-        content = {"id": "ds_1", "name": "birds", "state": "pending", "source": source}
+        content = answer_of(Dataset, id="ds_1", name="birds", state="pending", source=source)
         print_dataset(Dataset.model_validate(content), as_json=False)
         return [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
 
@@ -71,7 +70,7 @@ def test_options_of_the_source_are_shown(capsys: pytest.CaptureFixture[str]) -> 
 def test_endings_of_ignored_files_are_shown(
     capsys: pytest.CaptureFixture[str], report: dict[str, object], expected: list[str]
 ) -> None:
-    content = {"id": "ds_1", "name": "birds", "state": "ready", "report": report}
+    content = answer_of(Dataset, report=report)
     print_dataset(Dataset.model_validate(content), as_json=False)
     lines = capsys.readouterr().out.splitlines()
     assert [line for line in lines if line.startswith("Ignored")] == expected

@@ -9,23 +9,32 @@ import pytest
 from matplotlib.figure import Figure
 
 from service.cli.experiment_plot import draw, figure_of
-from service.client.experiment_models import (
-    Curve,
-    Difference,
-    Experiment,
+from service.wire.experiments import (
+    DifferenceView,
+    ExperimentView,
     MetricResult,
+    VariantCurve,
     VariantResult,
 )
+from tests.support.answers import answer_of
 
 NAMES = ("baseline", "dar", "dar.weight=0.1, train.epochs=50, backbone.name=resnet18")
 
 
-def curves(*steps: int) -> list[Curve]:
+def curves(*steps: int) -> list[VariantCurve]:
     """Return curves of three seeds, evaluated after these steps."""
     values = [0.2 + 0.01 * step for step in steps]
     least, most = [value - 0.02 for value in values], [value + 0.02 for value in values]
     return [
-        Curve(variant=name, step=list(steps), n=[3] * len(steps), mean=values, min=least, max=most)
+        VariantCurve(
+            variant=name,
+            step=list(steps),
+            n=[3] * len(steps),
+            mean=values,
+            std=[0.02] * len(steps),
+            min=least,
+            max=most,
+        )
         for name in NAMES
     ]
 
@@ -33,23 +42,28 @@ def curves(*steps: int) -> list[Curve]:
 def table(*differences: float) -> MetricResult:
     """Return values in which each variant differs from the baseline by these, one for each seed."""
     mean = sum(differences) / len(differences)
-    of_all = Difference(
+    of_all = DifferenceView(
         n=len(differences),
         mean=mean,
+        std=None,
+        bootstrap_interval=None,
         min=min(differences),
         max=max(differences),
         t_interval=(mean - 0.05, mean + 0.05),
     )
-    baseline = VariantResult(variant=NAMES[0], values=dict.fromkeys(range(len(differences)), 0.5))
-    others = [
-        VariantResult(
-            variant=name,
-            values={seed: 0.5 + value for seed, value in enumerate(differences)},
-            difference=of_all,
+    variants = [
+        answer_of(
+            VariantResult, variant=NAMES[0], values=dict.fromkeys(range(len(differences)), 0.5)
         )
+    ]
+    values = {seed: 0.5 + value for seed, value in enumerate(differences)}
+    variants += [
+        answer_of(VariantResult, variant=name, values=values, difference=of_all)
         for name in NAMES[1:]
     ]
-    return MetricResult(metric="knn_top1", variants=[baseline, *others])
+    return MetricResult.model_validate(
+        answer_of(MetricResult, metric="knn_top1", variants=variants)
+    )
 
 
 def drawn(figure: Figure) -> Figure:
@@ -100,6 +114,8 @@ def test_title_has_the_name_and_the_number_of_seeds(
     tmp_path: Path, seeds: list[int], words: str
 ) -> None:
     file = tmp_path / "plot.svg"
-    experiment = Experiment(id="exp", name="a$b$", seeds=seeds)
+    experiment = ExperimentView.model_validate(
+        answer_of(ExperimentView, id="exp", name="a$b$", seeds=seeds)
+    )
     draw(experiment, curves(5, 10), table(0.01, 0.02, 0.03), file)
     assert f"<!-- {words} -->" in file.read_text()
