@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from datetime import UTC, datetime
@@ -38,6 +37,8 @@ from service.users.schemas import UserRequest
 from service.wire.checkpoints import FileEntry
 from service.worker_api.attempts import AttemptSession
 from tests.support.api_under_test import Api, refused
+from tests.support.databases import waits_for_lock
+from tests.support.polling import until
 
 pytestmark = pytest.mark.dialect
 
@@ -194,14 +195,6 @@ def test_concurrent_heartbeats_add_up_to_the_confirmed_runtime(api: Api) -> None
 
 def _wait_for_lock(api: Api, request: Future[Any]) -> None:
     """Wait until the request waits for a lock. No-op on SQLite, whose only lock is held."""
-
     if api.database.engine.dialect.name == "sqlite":
         return
-    waiting = text("SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'")
-    deadline = time.monotonic() + 60
-    while not request.done():
-        with api.database.autocommit() as session:
-            if session.execute(waiting).scalar_one():
-                return
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    until(lambda: request.done() or waits_for_lock(api.database), "a lock", 60, pause=0.01)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import select, text
+from sqlalchemy import select
 
 from service.checkpoints import repository as checkpoints
 from service.checkpoints import retention
@@ -37,6 +37,7 @@ from service.worker_api import models as worker_models
 from service.worker_api.models import IDLE
 from tests.service.test_deletion import finalize
 from tests.support.api_under_test import Api, Worker, refused, snapshot
+from tests.support.databases import waits_for_lock
 from tests.support.polling import until
 
 VIT = {"backbone": {"name": "vit_small_patch16_224", "image_size": 224}}
@@ -280,17 +281,12 @@ def test_concurrent_requests_of_a_token_are_counted_one_after_another(api: Api) 
     for number in range(MAX_PENDING - 1):
         requested(api, checkpoint, "evaluations", settings={"retrieval": [number + 1]})
 
-    def waits() -> bool | None:
-        waiting = text("SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock'")
-        with api.database.autocommit() as session:
-            return session.scalar(waiting) is not None or None
-
     with ThreadPoolExecutor() as threads, api.database.write() as session:
         token = session.scalars(select(ModelRun.token_id)).first()
         assert token is not None
         assert model_runs.count_pending(session, token) == MAX_PENDING - 1
         last = threads.submit(post, api, checkpoint, "exports", format="onnx")
-        until(waits, "the other request to wait", 20)
+        until(lambda: waits_for_lock(api.database), "the other request to wait", 20)
         session.commit()
         assert last.result().status_code == 201
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from fastapi.testclient import TestClient
-from sqlalchemy import event, select, text
+from sqlalchemy import event, select
 
 from service import lifecycle
 from service.datasets.ingests import repository as ingests
@@ -24,6 +24,7 @@ from service.server.app import create_app
 from service.tasks.repository import preparations, previews
 from service.webhooks.service import MAX_WEBHOOKS
 from tests.support.api_under_test import Api, refused
+from tests.support.databases import waits_for_lock
 from tests.support.polling import until
 
 URL = "https://hooks.example.org/dasl"
@@ -340,16 +341,14 @@ def test_change_of_a_webhook_and_the_end_of_an_attempt_do_not_wait_for_each_othe
         with admin.database.write() as session:
             outbox.record(session, message, 1, Outcome(200, None), now)
 
-    def waits() -> bool | None:
-        waiting = text("SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock'")
-        with admin.database.autocommit() as session:
-            return session.scalar(waiting) is not None or None
-
     with ThreadPoolExecutor() as threads:
         with admin.database.write() as session:
             assert one(session, owned(Webhook, due.tenant), webhook, lock=True) is not None
             recorded = threads.submit(record)
-            until(waits, "the end of the attempt to wait for the webhook")
+            until(
+                lambda: waits_for_lock(admin.database),
+                "the end of the attempt to wait for the webhook",
+            )
             assert outbox.disable(session, webhook, "A person disabled it", now)
         recorded.result()
 

