@@ -23,6 +23,7 @@ from rich.table import Table
 from sqlalchemy import delete, func, select, text, update
 
 from benchmarks.machine import machine, write_results
+from dasl_core.spec import versions
 from service import ids
 from service.artifacts.storage import Storage
 from service.db import migrate
@@ -158,6 +159,8 @@ def add_job(database: Database) -> str:
                 desired="run",
                 spec={},
                 resolved={},
+                spec_version=versions.current(),
+                account_id=ids.new_id("tok"),
                 tags={},
                 dataset_id=dataset.id,
                 created_at=now,

@@ -129,8 +129,7 @@ def start_attempt(
         **chosen,
     }
     if "cpus_per_worker" in chosen:
-        first = job.first_cpus_per_worker or job.cpus_per_worker
-        columns["first_cpus_per_worker"] = first or chosen["cpus_per_worker"]
+        columns["first_cpus_per_worker"] = job.first_cpus_per_worker or chosen["cpus_per_worker"]
     if number == 1 and "gpus_per_worker" in chosen:
         columns["resolved"] = _with_precision(job, chosen["gpus_per_worker"])
     if not _move(session, job, JobStatus.STARTING, message, data, attempt=number, **columns):

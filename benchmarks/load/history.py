@@ -13,10 +13,11 @@ import psycopg
 from psycopg import sql
 from sqlalchemy import insert, text
 from sqlalchemy.orm import Session
+from sqlalchemy.sql.schema import ScalarElementColumnDefault
 
-from dasl_core.spec import DatasetFacts, JobSpec, resolve
+from dasl_core.spec import DatasetFacts, JobSpec, resolve, versions
 from service import ids
-from service.db.models import Base, Dataset, Event, Job, JobTag, Metric, Run
+from service.db.models import Base, Dataset, DatasetVersion, Event, Job, JobTag, Metric, Run
 from service.db.session import Database
 from service.tokens import service as tokens
 from service.tokens.schemas import Quotas
@@ -71,9 +72,18 @@ def write_history(
                 name=DATASET,
                 uri=str(images),
                 state="ready",
-                attempt=1,
                 facts=FACTS,
                 index_uri=f"{images}/index.json.gz",
+                created_at=now,
+            )
+        )
+        session.flush()
+        session.add(
+            DatasetVersion(
+                dataset_id=dataset_id,
+                number=1,
+                index_uri=f"{images}/index.json.gz",
+                facts=FACTS,
                 created_at=now,
             )
         )
@@ -97,6 +107,7 @@ def write_history(
                     "desired": "run",
                     "spec": document,
                     "resolved": resolved[number % len(METHODS)],
+                    "spec_version": versions.current(),
                     "priority": chance.choice((0, 0, 0, 10, 20)),
                     "tags": document["tags"],
                     "dataset_id": dataset_id,
@@ -138,7 +149,13 @@ def _resolved(number: int) -> dict[str, Any]:
 
 
 def _add(session: Session, table: type[Base], rows: Iterable[dict[str, Any]]) -> None:
-    values = list(rows)
+    # COPY knows no defaults of columns.
+    defaults = {
+        column.key: column.default.arg
+        for column in Base.metadata.tables[table.__tablename__].columns
+        if isinstance(column.default, ScalarElementColumnDefault)
+    }
+    values = [defaults | row for row in rows]
     if not values:
         return
     if session.get_bind().dialect.name == "sqlite":
@@ -167,7 +184,7 @@ def _attempts(jobs: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
                 "kind": "train",
                 "owner": job["id"],
                 "number": 1,
-                "submission_id": f"{job['id']}-1",
+                "submission_id": f"{job['id']}-1-00000000",
                 "state": job["status"],
                 "token_hash": f"{job['id']:0>64}",
                 "heartbeat_at": job["finished_at"],

@@ -162,7 +162,7 @@ def examine_again(session: Session, job_id: str) -> None:
     """Let the retention of an ended job's artifacts and checkpoints begin again."""
     for passed_over, again in (
         (Job.artifacts_removed_at.is_not(None), {"artifacts_removed_at": None}),
-        (Job.checkpoints_thinned.is_(True), {"checkpoints_thinned": False}),
+        (Job.checkpoints_thinned, {"checkpoints_thinned": False}),
     ):
         session.execute(
             update(Job)

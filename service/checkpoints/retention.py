@@ -99,7 +99,7 @@ def drop_checkpoints(session: Session, job: Job, needed: int | None = None) -> D
             return Dropped(count, freed, False)
         if checkpoint.id not in used:
             checkpoint.state = repository.DELETING
-            count, freed = count + 1, freed + (checkpoint.size or 0)
+            count, freed = count + 1, freed + checkpoint.size
     session.flush()
     return Dropped(count, freed, not used)
 

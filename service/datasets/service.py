@@ -92,7 +92,6 @@ def register(
         source=request.source.model_dump(mode="json", exclude_defaults=True) or None,
         state=DatasetState.PENDING,
         token_id=caller.token_id,
-        attempt=0,
         created_at=datetime.now(UTC),
     )
     prepare(dataset)

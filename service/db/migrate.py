@@ -24,7 +24,7 @@ def upgrade(url: str) -> None:
     SQLite's file is first copied beside it: `backup_before_upgrade`.
 
     Raises:
-        ValueError: the database is unreachable or invalid, a newer version made its tables, or it cannot
+        ValueError: the database is unreachable or invalid, another version made its tables, or it cannot
             be copied.
     """
     engine = make_engine(url)
@@ -34,7 +34,7 @@ def upgrade(url: str) -> None:
             revision = _current_revision(connection) if has_tables else None
             if revision is not None:
                 check_known(revision, "The database (DASL_DATABASE_URL)")
-                if revision != _revisions()[0] and connection.dialect.name == "sqlite":
+                if revision != head() and connection.dialect.name == "sqlite":
                     backup_before_upgrade(engine.url, revision)
             if connection.dialect.name == "postgresql":
                 # A migration that is already running may take long.
@@ -75,14 +75,14 @@ def check_known(revision: str | None, database: str) -> None:
         database: how the error names it.
 
     Raises:
-        ValueError: a newer version made them, or they are not DASL's.
+        ValueError: another version made them, or they are not DASL's.
     """
     if revision is None:
         raise ValueError(f"{database} has no tables of DASL")
     if revision not in _revisions():
         raise ValueError(
-            f"{database} has the tables of version {revision}, which a newer DASL made; this one knows "
-            f"{_revisions()[0]} at most. Install that version, or restore a backup from before its upgrade: "
+            f"{database} has the tables of version {revision}, which this DASL does not know; it knows "
+            f"{head()} at most. Install the DASL that made them, or restore a backup from before its upgrade: "
             "dasl db restore FILE"
         )
 
@@ -102,6 +102,11 @@ def behind(connection: Connection) -> str | None:
     if revision == known[0] or (revision is not None and revision not in known):
         return None
     return f"has the tables of version {revision}, and this needs {known[0]}"
+
+
+def head() -> str:
+    """Return the revision of this version's tables."""
+    return _revisions()[0]
 
 
 @cache

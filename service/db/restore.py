@@ -38,7 +38,7 @@ def restore(url: str, file: Path) -> Path | None:
     A PostgreSQL database must be empty, so that nothing is replaced.
 
     Raises:
-        ValueError: the backup is damaged or of a newer version, or the database is in use, not empty or
+        ValueError: the backup is damaged or of an unknown version, or the database is in use, not empty or
             unreachable. Nothing is changed then.
     """
     if not file.is_file():

@@ -1,4 +1,4 @@
-"""Upkeep of the database: what is missing in rows, and rows that nothing needs any more."""
+"""Upkeep of the database: rows that nothing needs any more, and the order of events."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from service.dispatcher.context import DispatcherContext, passed
 from service.events import repository as events
 from service.ledger import repository as ledger
 from service.outbox import repository as outbox
-from service.scheduling import repository as scheduling
 from service.scheduling.window import FORGOTTEN
 from service.storage import repository as storage
 from service.tasks.questions import repository as questions
@@ -28,7 +27,7 @@ _ROWS_AT_ONCE = 5000
 
 
 class Housekeeping:
-    """Completes and removes rows in batches."""
+    """Removes rows in batches."""
 
     def __init__(self, context: DispatcherContext) -> None:
         self._context = context
@@ -44,9 +43,7 @@ class Housekeeping:
             # So that a list of events after days need not wait for it.
             events.place(session)
         with self._context.write() as session:
-            counts = [scheduling.add_accounts(session, _ROWS_AT_ONCE)]
-        with self._context.write() as session:
-            counts.append(ledger.remove_before(session, now - keep_use, _ROWS_AT_ONCE))
+            counts = [ledger.remove_before(session, now - keep_use, _ROWS_AT_ONCE)]
         with self._context.write() as session:
             before = now - KEEP_LOGIN_TOKENS
             counts.append(tokens.remove_expired_logins(session, before, _ROWS_AT_ONCE))

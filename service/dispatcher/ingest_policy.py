@@ -35,14 +35,6 @@ class IngestPolicy(RerunPolicy):
         concurrent = 1 if ingests.any_was_lost(session) else _MAX_CONCURRENT
         return ingests.awaiting_ingest(session, concurrent, self.pausing())
 
-    def restart_orphans(self) -> None:
-        """Restart ingests that a version 0.1 dispatcher started during the upgrade of the tables."""
-        with self._context.database.read() as session:
-            orphans = ingests.without_ingest_run(session)
-        for dataset_id in orphans:
-            with self._context.write() as session:
-                ingests.ingest_again(session, dataset_id)
-
     def live(self, session: Session) -> Sequence[WatchedRun]:
         return ingests.ingesting(session)
 

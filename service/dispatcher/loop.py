@@ -334,7 +334,6 @@ class Dispatcher:
         for watcher, runs in live:
             for run in runs:
                 self._run_step(watcher.watch, run, watcher.watching)
-        self._ingest.restart_orphans()
 
     def _run_step(self, step: Callable[[Any], None], item: object, action: str) -> None:
         """Run a step for one item; its failure must not block the others."""
@@ -386,8 +385,7 @@ class Dispatcher:
     def _save_snapshot(self, cluster: Cluster | None) -> None:
         """Save the cluster's state for the API; `None` if the executor does not answer."""
         now = self._context.clock()
-        parts = [scheduling.split_node(node) for node in (cluster.nodes if cluster else ())]
-        nodes = [plain for plain, _ in parts]
+        nodes = [scheduling.stored_node(node) for node in (cluster.nodes if cluster else ())]
         with self._context.write() as session:
             scheduling.save_snapshot(
                 session,
@@ -395,7 +393,6 @@ class Dispatcher:
                     at=now,
                     alive=bool(nodes),
                     nodes=nodes,
-                    node_details={plain["id"]: details for plain, details in parts},
                     nodes_away=scheduling.stored_away(self._away.away if self._away else ()),
                     total_cpus=cluster.total_cpus if cluster else 0,
                     total_gpus=cluster.total_gpus if cluster else 0,

@@ -62,7 +62,7 @@ class Retention:
             (settings.keep_metrics_days, repository.with_old_metrics, self.remove_metrics),
             (settings.keep_logs_days, repository.with_old_logs, self.remove_logs),
         ]
-        done = self._add_sizes()
+        done = True
         for days, select, remove in rules:
             if days is not None:
                 done &= self._apply(select, now - timedelta(days=days), remove)
@@ -208,10 +208,6 @@ class Retention:
                 left -= self.remove_artifacts(job_id, left)
 
         return self._apply(repository.with_old_artifacts, now, remove) or left <= 0
-
-    def _add_sizes(self) -> bool:
-        with self._context.write() as session:
-            return repository.add_sizes(session, _ROWS_AT_ONCE) < _ROWS_AT_ONCE
 
 
 def _log(job_id: str, count: int, noun: str, size: int) -> None:

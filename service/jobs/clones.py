@@ -71,7 +71,7 @@ def spec_of_clone(
     dataset, evaluated = job.dataset_id, job.evaluate_dataset_id
     if continues:
         dataset = f"{dataset}@{job.dataset_version}"
-        evaluated = evaluated and f"{evaluated}@{job.evaluate_dataset_version or 1}"
+        evaluated = evaluated and f"{evaluated}@{job.evaluate_dataset_version}"
     datasets_by_id: dict[str, Any] = {"dataset": dataset}
     if evaluated is not None:
         datasets_by_id["evaluate"] = {"dataset": evaluated}

@@ -15,8 +15,6 @@ from sqlalchemy.orm import Session
 
 from service.db.models import Base, Job, Token, Usage, User
 
-# The version before stores no account.
-_account = func.coalesce(Usage.account_id, Usage.token_id)
 _TABLE = Base.metadata.tables[Usage.__tablename__]
 
 
@@ -67,9 +65,9 @@ def by_account(session: Session, since: datetime) -> Sequence[Row[*tuple[Any, ..
     """Return (tenant, account id, hour, gpu_seconds, cpu_seconds) of each account and hour."""
     sums = func.sum(Usage.gpu_seconds), func.sum(Usage.cpu_seconds)
     return session.execute(
-        select(Usage.tenant, _account, Usage.hour, *sums)
+        select(Usage.tenant, Usage.account_id, Usage.hour, *sums)
         .where(Usage.hour >= since)
-        .group_by(Usage.hour, Usage.tenant, _account)
+        .group_by(Usage.hour, Usage.tenant, Usage.account_id)
     ).all()
 
 
@@ -103,7 +101,7 @@ def by_user(
 ) -> Sequence[Row[*tuple[Any, ...]]]:
     """Return the same for each user; `None` for the use of tokens without a user."""
     query = select(User.id, User.name, *_SUMS)
-    query = query.join(User, User.id == _account, isouter=True)
+    query = query.join(User, User.id == Usage.account_id, isouter=True)
     query = query.group_by(User.id, User.name)
     query = query.order_by(*_MOST_FIRST, User.id).limit(limit)
     return session.execute(query.where(*_between(tenant, account_id, start, end))).all()
@@ -154,4 +152,4 @@ def _between(
     tenant: str, account_id: str | None, start: datetime, end: datetime
 ) -> list[ColumnElement[bool]]:
     found = [Usage.tenant == tenant, Usage.hour >= start, Usage.hour < end]
-    return found if account_id is None else [*found, _account == account_id]
+    return found if account_id is None else [*found, Usage.account_id == account_id]

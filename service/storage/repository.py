@@ -27,7 +27,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.orm import Session, aliased
 
-from service.checkpoints.repository import DAMAGED, DELETED, DELETING, HAS_FILES, REGISTERED
+from service.checkpoints.repository import DAMAGED, DELETED, DELETING, REGISTERED
 from service.db.models import (
     OLD_CHECKPOINTS,
     Artifact,
@@ -249,32 +249,6 @@ def remove_answers(session: Session, before: datetime, limit: int) -> int:
         .execution_options(synchronize_session=False)
     )
     return len(removed.all())
-
-
-def add_sizes(session: Session, limit: int) -> int:
-    """Store the sizes of checkpoints and previews that versions without sizes registered.
-
-    Returns:
-        Their number of the kind with more, `limit` at most.
-    """
-    kinds: list[tuple[type[Any], ColumnElement[bool]]] = [
-        (Checkpoint, HAS_FILES),
-        (Preview, Preview.state == TaskState.SUCCEEDED),
-    ]
-    counts = []
-    for kind, has_files in kinds:
-        rows = session.scalars(
-            select(kind)
-            .where(has_files, kind.size.is_(None))
-            .limit(limit)
-            # Others lock the checkpoints of a job in another order.
-            .with_for_update(skip_locked=True)
-        ).all()
-        for row in rows:
-            row.size = sum(int(entry["size"]) for entry in row.files)
-        counts.append(len(rows))
-    session.flush()
-    return max(counts)
 
 
 def stored_by_tenant(session: Session, *, only: str | None) -> dict[str, int]:

@@ -22,8 +22,7 @@ class PreviewSummary(Answer):
 
     id: str
     dataset_id: str
-    dataset_version: int | None
-    """Null only if a release without versions of previews accepted it, until it is drawn."""
+    dataset_version: int
     state: str
     images: int
     size: int | None

@@ -70,7 +70,8 @@ class AttemptSession:
         lifecycle.mark_running(self.session, job.id, attempt.number)
         evaluate_dataset = None
         if job.evaluate_dataset_id is not None:
-            number = job.evaluate_dataset_version or 1
+            number = job.evaluate_dataset_version
+            assert number is not None, "it is of a version"
             evaluate_dataset = datasets.of_version(self.session, job.evaluate_dataset_id, number)
         resume = None
         if attempt.resume_checkpoint_id is not None:

@@ -11,7 +11,6 @@ from dasl_core.spec import versions as spec_versions
 from dasl_core.vocabulary import Desired
 from service.api.problems import validated
 from service.artifacts.storage import Storage
-from service.datasets import repository as datasets
 from service.db.models import Preparation, Preview, Task
 from service.protocol import (
     IngestProgress,
@@ -113,8 +112,6 @@ class PreviewSession(TaskSession[Preview]):
         """
         preview = self.task
         spec_versions.load(preview.resolved, preview.spec_version)
-        if preview.dataset_version is None:
-            preview.dataset_version = datasets.by_id(self.session, preview.dataset_id).version
         return PreviewStart(
             **self._start(preview.dataset_version, settings),
             spec=spec_versions.for_older(

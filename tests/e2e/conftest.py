@@ -1,4 +1,4 @@
-"""Fixtures: one `dasl serve` for all tests of this folder, on a home folder of version 0.1."""
+"""Fixtures: one `dasl serve` for all tests of this folder."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import pytest
 
 from service.client import Client
 from service.client.sync.models import Dataset, Job
-from service.db.session import make_engine
 from tests.support.polling import PATIENCE_SECONDS
 from tests.support.running_service import (
     Served,
@@ -20,7 +19,6 @@ from tests.support.running_service import (
     write_images,
     write_odd_images,
 )
-from tests.support.service_v0_1 import OldService, relocate, unpack
 
 NUM_IMAGES = 180
 
@@ -41,30 +39,16 @@ def images(tmp_path_factory: pytest.TempPathFactory) -> Images:
     return Images(root, NUM_IMAGES + write_odd_images(root), write_broken_images(root))
 
 
-@pytest.fixture(scope="session")
-def old_service(tmp_path_factory: pytest.TempPathFactory) -> OldService:
-    """The home folder of version 0.1 that `served` upgrades: a Ray start less than with two homes."""
-    old = unpack(tmp_path_factory.mktemp("moved"))
-    engine = make_engine(f"sqlite:///{old.home / 'dasl.db'}")
-    relocate(engine, old)
-    engine.dispose()
-    return old
-
-
 # The service ends with the tests of this folder: an idle Ray and its service cost a tenth of a CPU core.
 @pytest.fixture(scope="package")
-def served(
-    tmp_path_factory: pytest.TempPathFactory, images: Images, old_service: OldService
-) -> Iterator[Served]:
-    folder, home = tmp_path_factory.mktemp("served"), old_service.home
+def served(tmp_path_factory: pytest.TempPathFactory, images: Images) -> Iterator[Served]:
+    folder = tmp_path_factory.mktemp("served")
+    home = folder / "home"
     # By default Ray runs at low priority, so the other tests would slow it down.
     with (
         serving(folder, home, RAY_worker_niceness="0") as (pid, url, token),
         Client(url, token, patience=60) as client,
     ):
-        # The running attempts were lost with their Ray, and would be retried first.
-        for name in ("running", "starting", "queued", "clone"):
-            client.jobs.cancel(old_service.record["jobs"][name])
         client.datasets.add(images.root, "images").wait(timeout=PATIENCE_SECONDS)
         yield Served(pid, url, token, client, "images", home / "artifacts")
 

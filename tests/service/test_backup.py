@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from alembic import command
 from sqlalchemy import NullPool, create_engine, make_url, select
 from typer.testing import CliRunner, Result
 
@@ -27,6 +26,7 @@ from service.db.restore import restore
 from service.db.session import Database
 from tests.support.api_under_test import Api
 from tests.support.databases import Postgres
+from tests.support.migrations import NEXT, next_version
 
 pytestmark = pytest.mark.dialect
 
@@ -162,7 +162,9 @@ def test_newer_postgresql_backup_is_refused(
     with database.write() as session:
         session.connection().exec_driver_sql("UPDATE alembic_version SET version_num = '9999'")
     backup(database_url, tmp_path / "dump")
-    with pytest.raises(ValueError, match="dump has the tables of version 9999, which a newer"):
+    with pytest.raises(
+        ValueError, match="dump has the tables of version 9999, which this DASL does not know"
+    ):
         restore(database_url, tmp_path / "dump")
     (tmp_path / "cut").write_bytes((tmp_path / "dump").read_bytes()[:100])
     with pytest.raises(ValueError, match="pg_restore failed"):
@@ -232,7 +234,9 @@ def test_unusable_backups_are_refused_and_change_nothing(url: str, tmp_path: Pat
     with closing(sqlite3.connect(file)) as connection:
         connection.execute("CREATE TABLE alembic_version AS SELECT '9999' AS version_num")
         connection.commit()
-    with pytest.raises(ValueError, match="backup has the tables of version 9999, which a newer"):
+    with pytest.raises(
+        ValueError, match="backup has the tables of version 9999, which this DASL does not know"
+    ):
         restore(url, file)
     assert [(each.name, each.read_bytes()) for each in path.parent.iterdir()] == [
         ("dasl.db", before)
@@ -280,20 +284,17 @@ def test_upgrades_keep_backups_of_others(tmp_path: Path) -> None:
     assert copies == {"dasl.db.backup-0008", "dasl.db.backup-0009"}
 
 
-def test_upgrade_of_sqlite_keeps_two_copies_to_go_back_to(url: str) -> None:
-    path, database = path_of(url), Database(url)
-    head = revision_of(path)
-    for revision in ("0003", "0005", "0006"):
-        with database.engine.begin() as connection:
-            command.downgrade(migrate.configuration(connection), revision)
-        database.dispose()
+def test_upgrade_of_sqlite_keeps_a_copy_to_go_back_to(url: str, tmp_path: Path) -> None:
+    path, before = path_of(url), content(url)
+    with next_version(tmp_path):
         migrate.upgrade(url)
-        assert revision_of(path) == head
-    copies = sorted(path.parent.glob("dasl.db.backup-*"))
-    assert [copy.name for copy in copies] == ["dasl.db.backup-0005", "dasl.db.backup-0006"]
-    restore(url, copies[1])
-    assert revision_of(path) == "0006"
+        assert revision_of(path) == NEXT
+    with pytest.raises(ValueError, match=f"version {NEXT}, which this DASL does not know"):
+        migrate.upgrade(url)
+    (copy,) = path.parent.glob("dasl.db.backup-*")
+    assert copy.name == f"dasl.db.backup-{migrate.head()}"
+    aside = restore(url, copy)
+    assert content(url) == before
+    assert aside is not None
+    assert revision_of(aside) == NEXT
     migrate.upgrade(url)
-    assert revision_of(path) == head
-    (file,) = path.parent.glob("dasl.db.replaced-*")
-    assert revision_of(file) == head

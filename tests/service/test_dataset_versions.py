@@ -6,16 +6,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import pytest
-from alembic import command
-
 from service.datasets import repository as datasets
 from service.datasets.ingests import repository as ingests
 from service.datasets.versions import repository as versions
-from service.db import migrate
-from service.db.models import Checkpoint, Dataset, DatasetVersion, Job, Preview
+from service.db.models import Checkpoint, Dataset, DatasetVersion, Job
 from service.db.session import Database
-from service.states import JobStatus
 from service.tasks.repository import preparations
 from tests.support.api_under_test import FACTS, Api, refused
 from tests.support.runs import submission_id
@@ -290,22 +285,19 @@ def test_preview_is_of_one_version_which_is_kept_until_it_is_drawn(
         with database.read() as session:
             return [row.number for row in versions.unneeded(session, 10, ())]
 
-    before, older = requested().json(), requested().json()
+    before = requested().json()
     first = refresh(api, dataset)
     named, newest = requested(version=1).json(), requested().json()
     shown = [each["dataset_version"] for each in (before, named, newest)]
     assert shown == [1, 1, 2]
     refused(requested(version=3), 422, "dataset")
     refused(requested(version=0), 422, "version")
-    with database.write() as session:  # as an API of the version before adds it
-        session.get_one(Preview, older["id"]).dataset_version = None
     assert unneeded() == []
     assert started(before["id"]) == started(named["id"]) == (1, first)
     assert unneeded() == [1]
-    assert started(older["id"]) == started(newest["id"])
-    assert started(requested().json()["id"])[0] == 2
+    assert [started(each)[0] for each in (newest["id"], requested().json()["id"])] == [2, 2]
     listed = api.client.get(f"/v1/datasets/{dataset}/previews").json()["data"]
-    assert [each["dataset_version"] for each in listed] == [2, 2, 1, 2, 1]
+    assert [each["dataset_version"] for each in listed] == [2, 2, 1, 1]
 
 
 def test_evaluation_data_set_keeps_its_version(api: Api, database: Database) -> None:
@@ -349,7 +341,7 @@ def test_versions_are_listed_in_pages(api: Api) -> None:
             DatasetVersion(
                 dataset_id=dataset, number=number, facts=row.facts, created_at=row.created_at
             )
-            for number in range(1, 206)
+            for number in range(2, 206)
         )
     found: list[int] = []
     after: dict[str, str] = {}
@@ -366,37 +358,3 @@ def test_versions_are_listed_in_pages(api: Api) -> None:
     assert (last["data"], last["has_more"]) == ([], False)
     for bad in ({"after": "x"}, {"after": "0"}, {"after": str(2**31)}, {"limit": "0"}):
         refused(api.client.get(endpoint.format(dataset), params=bad), 422, next(iter(bad)))
-
-
-@pytest.mark.dialect
-def test_upgrade_from_0022_makes_version_1_of_what_is_ready(
-    api: Api, database: Database, database_url: str
-) -> None:
-    ready, failed = api.dataset(), api.dataset(name="broken", state="failed")
-    job = api.submit()["id"]
-    with database.engine.begin() as connection:
-        command.downgrade(migrate.configuration(connection), "0022")
-    migrate.upgrade(database_url)
-    with database.read() as session:
-        row = session.get_one(DatasetVersion, (ready, 1))
-        dataset = session.get_one(Dataset, ready)
-        assert (row.index_uri, row.facts) == (dataset.index_uri, dataset.facts)
-        assert session.get(DatasetVersion, (failed, 1)) is None
-        assert session.get_one(Job, job).dataset_version == 1
-    assert [each["number"] for each in listed(api, ready)] == [1]
-    assert dataset_of(api, job)["index_uri"] == row.index_uri
-
-
-@pytest.mark.parametrize("stored", [True, False])
-def test_version_of_an_older_api_is_stored_with_the_refresh(api: Api, stored: bool) -> None:
-    """It ends an ingest without storing a version."""
-    dataset = api.dataset()
-    if stored:
-        with api.database.write() as session:
-            versions.add_current(session, session.get_one(Dataset, dataset))
-    assert [each["number"] for each in listed(api, dataset)] == [1]
-    job = api.submit()["id"]
-    refresh(api, dataset)
-    assert [each["number"] for each in listed(api, dataset)] == [2, 1]
-    assert dataset_of(api, job)["facts"]["num_images"] == FACTS["num_images"]
-    assert api.client.get(f"/v1/jobs/{job}").json()["status"] != JobStatus.FAILED

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from dasl_core.spec import versions
 from service import ids, lifecycle
 from service.db.models import Dataset, Job, Metric
 from service.db.session import Database
@@ -47,6 +48,8 @@ def stored(database: Database, dataset_id: str, points: list[Point]) -> str:
         method="simclr",
         spec={},
         resolved={},
+        spec_version=versions.current(),
+        account_id=ids.new_id("tok"),
         priority=0,
         tags={},
         dataset_id=dataset_id,

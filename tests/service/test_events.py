@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from alembic import command
 from sqlalchemy import event as hooks
 from sqlalchemy import select, update
 from sqlalchemy.exc import OperationalError
@@ -21,7 +20,6 @@ from sqlalchemy.exc import OperationalError
 from service import lifecycle
 from service.client.models import ServerSentEvent
 from service.client.sync.sse import parse
-from service.db import migrate
 from service.db.models import Event
 from service.db.session import Database
 from service.events import feed as feeds
@@ -379,22 +377,3 @@ def test_event_list_of_a_full_database_lacks_new_events(
         patched.setattr(repository, "place", full)
         assert listed(api) == before
     assert len(listed(api)) == len(before) + 1
-
-
-@pytest.mark.dialect
-def test_migration_gives_positions_to_earlier_events(
-    api: Api, database: Database, database_url: str, jobs: list[str]
-) -> None:
-    for number, (type, data, _) in enumerate(CASES):
-        add(api.database, jobs[number % 3], type, **data)
-    expected = listed(api, limit=200)
-    with database.engine.begin() as connection:
-        command.downgrade(migrate.configuration(connection), "0029")
-    migrate.upgrade(database_url)
-    with database.read() as session:
-        assert not repository.has_unplaced(session)
-        assert repository.last_position(session) == len(expected)
-    assert listed(api, limit=200) == expected
-    for level in levels.LEVELS:
-        found = listed(api, level=level, limit=200)
-        assert found == [entry for entry in expected if entry["level"] == level]

@@ -8,9 +8,7 @@ from typing import Any
 
 import pytest
 import yaml
-from alembic import command
 
-from service.db import migrate
 from service.db.models import Experiment, Job
 from service.dispatcher.garbage import Garbage
 from tests.support.api_under_test import Api, refused, snapshot
@@ -614,15 +612,3 @@ def test_tenant_with_experiments_only_can_be_deleted(api: Api, garbage: Garbage)
     assert count(api) == (1, 0)
     assert api.client.delete("/v1/tenants/lab", headers=operator).status_code == 204
     assert count(api) == (0, 0)
-
-
-@pytest.mark.dialect
-def test_downgrade_removes_experiments_and_keeps_jobs(api: Api, database_url: str) -> None:
-    api.dataset()
-    experiment = submitted(api)
-    with api.database.engine.begin() as connection:
-        command.downgrade(migrate.configuration(connection), "0029")
-    migrate.upgrade(database_url)
-    assert count(api) == (0, 6)
-    job = api.client.get(f"/v1/jobs/{experiment['jobs'][0]['id']}").json()
-    assert (job["status"], job["experiment"]) == ("queued", None)

@@ -19,7 +19,7 @@ from hypothesis.stateful import (
 )
 from sqlalchemy import select
 
-from dasl_core.spec import Resources
+from dasl_core.spec import Resources, versions
 from service import ids, lifecycle, states
 from service.db.models import Attempt, Checkpoint, Dataset, Event, Job, Metric
 from service.db.session import Database
@@ -44,7 +44,6 @@ def make_job(database: Database, max_restarts: int = 1) -> str:
                 name=dataset_id,
                 uri="/data",
                 state="ready",
-                attempt=0,
                 created_at=now,
             )
         )
@@ -59,6 +58,8 @@ def make_job(database: Database, max_restarts: int = 1) -> str:
                 spec={},
                 resolved={"resources": resources.model_dump()},
                 tags={},
+                spec_version=versions.current(),
+                account_id="tok_1",
                 dataset_id=dataset_id,
                 created_at=now,
             ),
@@ -322,6 +323,7 @@ def test_retries_back_off_and_resume_from_newest_checkpoint(
                         epoch=1,
                         uri=f"file:///{number}/{step}",
                         files=[],
+                        size=0,
                         metrics={},
                         state="registered",
                         final=False,

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import insert, select
+from sqlalchemy import select
 
 from dasl_core.spec import ResolvedJobSpec, versions
 from dasl_core.spec.resolve.train import precision_with
@@ -232,16 +232,6 @@ def test_newer_spec_keeps_all_its_checkpoints(api: Api) -> None:
     save(worker, 2)
     with api.database.read() as session:
         assert set(session.scalars(select(Checkpoint.state))) == {"registered"}
-
-
-def test_job_added_by_version_0_1_has_version_1(api: Api, older: str) -> None:
-    with api.database.write() as session:
-        row = dict(session.execute(select(Job.__table__)).mappings().one())
-        row["id"] = f"{older[:-4]}zzzz"
-        del row["spec_version"]
-        session.execute(insert(Job), row)
-    with api.database.read() as session:
-        assert session.get_one(Job, row["id"]).resolved_spec.train.epochs == 4
 
 
 def store_version_3(job: Job) -> None:

@@ -52,6 +52,7 @@ def use(api: Api, number: int, *, tags: dict[str, str] | None = None, **columns:
         hour = datetime(2026, 1, 1, 5, tzinfo=UTC)
         defaults = {"tenant": "default", "gpu_seconds": 7200.0, "cpu_seconds": 3600.0}
         row = {"job_id": f"job_{number}", "hour": hour, **defaults, **columns}
+        row.setdefault("account_id", row.get("token_id", "tok_of_nobody"))
         session.add(Usage(tags=tags or {}, **row))
 
 

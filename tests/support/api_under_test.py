@@ -12,10 +12,11 @@ from fastapi.testclient import TestClient
 from service import credentials, ids, lifecycle
 from service.api.transaction import Context
 from service.datasets.ingests import repository as ingests
-from service.db.models import ClusterSnapshot, Dataset
+from service.db.models import ClusterSnapshot, Dataset, DatasetVersion
 from service.db.session import Database
 from service.scheduling import packing
 from service.scheduling import repository as scheduling
+from service.scheduling.dispatcher_report import DispatcherReport
 from service.scheduling.nodes import Node
 from service.settings import Settings
 from service.tasks.repository import Tasks, previews
@@ -55,23 +56,32 @@ class Api:
         ready = state == "ready"
         folder = self.settings.home.parent / "images" / name
         folder.mkdir(parents=True, exist_ok=True)
+        row = Dataset(
+            id=dataset_id,
+            tenant=tenant,
+            name=name,
+            uri=str(folder),
+            state=state,
+            facts={**FACTS, **facts} if ready else None,
+            index_uri=f"{self.context.storage.dataset_uri(dataset_id)}/index.json.gz"
+            if ready
+            else None,
+            error={"type": "empty", "message": "no images"} if state == "failed" else None,
+            created_at=datetime.now(UTC),
+        )
         with self.database.write() as session:
-            session.add(
-                Dataset(
-                    id=dataset_id,
-                    tenant=tenant,
-                    name=name,
-                    uri=str(folder),
-                    state=state,
-                    attempt=0,
-                    facts={**FACTS, **facts} if ready else None,
-                    index_uri=f"{self.context.storage.dataset_uri(dataset_id)}/index.json.gz"
-                    if ready
-                    else None,
-                    error={"type": "empty", "message": "no images"} if state == "failed" else None,
-                    created_at=datetime.now(UTC),
+            session.add(row)
+            session.flush()
+            if ready:
+                session.add(
+                    DatasetVersion(
+                        dataset_id=dataset_id,
+                        number=1,
+                        index_uri=row.index_uri,
+                        facts=row.facts,
+                        created_at=row.created_at,
+                    )
                 )
-            )
         return dataset_id
 
     def submit(self, **spec: Any) -> dict[str, Any]:
@@ -161,13 +171,13 @@ def snapshot(
 
 def save_nodes(api: Api, nodes: Sequence[Node]) -> None:
     """Save a cluster snapshot of these nodes, with one CPU in use."""
-    parts = [scheduling.split_node(node) for node in nodes]
     with api.database.write() as session:
         saved = ClusterSnapshot(
             at=datetime.now(UTC),
             alive=True,
-            nodes=[plain for plain, _ in parts],
-            node_details={plain["id"]: details for plain, details in parts},
+            nodes=[scheduling.stored_node(node) for node in nodes],
+            nodes_away=[],
+            dispatcher=DispatcherReport(started_at=datetime.now(UTC)).model_dump(mode="json"),
             total_cpus=sum(node.total_cpus for node in nodes),
             total_gpus=sum(node.total_gpus for node in nodes),
             used_cpus=1,

@@ -15,6 +15,7 @@ from service import ids
 from service.client import Client, WorkerClient
 from service.db.models import ClusterSnapshot, Job, Metric
 from service.db.session import Database
+from service.scheduling.dispatcher_report import DispatcherReport
 from service.tasks.repository import model_runs
 from service.wire.checkpoints import FileEntry
 from tests.support.api_server import Service, write_files
@@ -178,6 +179,7 @@ def snapshot(database: Database) -> None:
     """Save a cluster of one node with all of its 8 CPUs, of which jobs have few."""
     node = {
         "id": "n1",
+        "name": "trainer-1",
         "address": "10.0.0.1",
         "total_cpus": 8.0,
         "total_gpus": 1.0,
@@ -191,7 +193,8 @@ def snapshot(database: Database) -> None:
                 at=datetime.now(UTC),
                 alive=True,
                 nodes=[node],
-                node_details={"n1": {"name": "trainer-1", "gpu_type": "H100"}},
+                nodes_away=[],
+                dispatcher=DispatcherReport(started_at=datetime.now(UTC)).model_dump(mode="json"),
                 total_cpus=8,
                 total_gpus=1,
                 used_cpus=5,

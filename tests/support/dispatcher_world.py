@@ -9,6 +9,7 @@ from typing import Any
 
 from sqlalchemy import func, select
 
+from dasl_core.spec import versions
 from service import ids, lifecycle, states
 from service.db.models import (
     Attempt,
@@ -41,6 +42,8 @@ ENTRYPOINTS = Entrypoints(
     demand="echo {bundles}",
 )
 
+WITHOUT_TOKEN = "tok_of_nobody"
+"""The account of jobs that are added without a token."""
 _UNFINALIZED = select(func.count()).where(Attempt.finished_at.is_not(None), ~Attempt.settled)
 
 
@@ -129,7 +132,8 @@ class World:
             dataset_id=self.dataset_id(),
             created_at=self.now(),
             token_id=token_id,
-            account_id=user_id or token_id,
+            account_id=user_id or token_id or WITHOUT_TOKEN,
+            spec_version=versions.current(),
         )
         with self.database.write() as session:
             lifecycle.enqueue(session, job)
@@ -163,7 +167,6 @@ class World:
             name=ids.new_id("ds"),
             uri="file:///nowhere",
             state=state,
-            attempt=0,
             created_at=self.now(),
         )
         with self.database.write() as session:
@@ -175,6 +178,7 @@ class World:
             id=ids.new_id("prev"),
             tenant=tenant,
             dataset_id=dataset_id,
+            dataset_version=1,
             state="queued",
             spec={},
             resolved={},
@@ -220,6 +224,7 @@ class World:
             epoch=1.0,
             uri=uri or f"file:///nowhere/{job_id}/{number}/{step}",
             files=[],
+            size=0,
             metrics={},
             state="registered",
             final=False,

@@ -109,13 +109,6 @@ _LOST = (
     )
     .limit(1)
 )
-_WITHOUT_RUN = select(Dataset.id).where(
-    Dataset.state == DatasetState.INGESTING,
-    Dataset.deleted_at.is_(None),
-    ~select(IngestRun)
-    .where(IngestRun.owner == Dataset.id, IngestRun.state.in_(LIVE_ATTEMPT))
-    .exists(),
-)
 
 
 def awaiting_ingest(
@@ -154,21 +147,6 @@ def _last_ingests(session: Session, tenants: Collection[str]) -> dict[str, datet
 def ingesting(session: Session) -> list[WatchedRun]:
     """Return the ingest runs that have not reported their end."""
     return [WatchedRun.of(row) for row in session.scalars(_LIVE_RUNS)]
-
-
-def without_ingest_run(session: Session) -> Sequence[str]:
-    """Return data sets whose ingest a version 0.1 dispatcher started during the upgrade of the tables."""
-    return session.scalars(_WITHOUT_RUN).all()
-
-
-def ingest_again(session: Session, dataset_id: str) -> None:
-    """Move ingesting -> pending, for a data set of `without_ingest_run`."""
-    session.execute(
-        update(Dataset)
-        .where(Dataset.id == dataset_id, Dataset.state == DatasetState.INGESTING)
-        .values(state=DatasetState.PENDING)
-        .execution_options(synchronize_session=False)
-    )
 
 
 def begin_ingest(session: Session, dataset_id: str, token_hash: str) -> IngestRun | None:

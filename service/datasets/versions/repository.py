@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from datetime import UTC, datetime, timedelta
 
-from sqlalchemy import Select, and_, func, or_, select, update
+from sqlalchemy import Select, and_, or_, select, update
 from sqlalchemy.orm import Session
 
 from service.db.models import (
@@ -26,14 +26,8 @@ _AVAILABLE = "registered"
 
 
 def of(session: Session, dataset: Dataset, number: int) -> DatasetVersion | None:
-    """Return a version of a data set; `None` if it has none with this number.
-
-    The first one is stored only now if an API of the version before ended its ingest.
-    """
-    row = session.get(DatasetVersion, (dataset.id, number))
-    if row is None and number == dataset.version and dataset.facts is not None:
-        row = _of_dataset(dataset)
-    return row
+    """Return a version of a data set; `None` if it has none with this number."""
+    return session.get(DatasetVersion, (dataset.id, number))
 
 
 def of_job(session: Session, dataset_id: str, number: int) -> DatasetVersion | None:
@@ -56,29 +50,7 @@ def newest(
     )
     if before is not None:
         return session.scalars(query.where(DatasetVersion.number < before).limit(limit + 1)).all()
-    rows = session.scalars(query.limit(limit + 1)).all()
-    return rows or ([] if dataset.facts is None else [_of_dataset(dataset)])
-
-
-def add_current(session: Session, dataset: Dataset) -> None:
-    """Store the newest version of a locked data set, unless it is stored."""
-    if (
-        dataset.facts is not None
-        and session.get(DatasetVersion, (dataset.id, dataset.version)) is None
-    ):
-        session.add(_of_dataset(dataset))
-        session.flush()
-
-
-def _of_dataset(dataset: Dataset) -> DatasetVersion:
-    return DatasetVersion(
-        dataset_id=dataset.id,
-        number=dataset.version,
-        index_uri=dataset.index_uri,
-        facts=dataset.facts,
-        report=dataset.report,
-        created_at=dataset.refresh_requested_at or dataset.created_at,
-    )
+    return session.scalars(query.limit(limit + 1)).all()
 
 
 def add(session: Session, version: DatasetVersion) -> None:
@@ -122,7 +94,7 @@ def _unneeded() -> Select[DatasetVersion]:
     )
     evaluates = and_(
         Job.evaluate_dataset_id == DatasetVersion.dataset_id,
-        func.coalesce(Job.evaluate_dataset_version, 1) == DatasetVersion.number,
+        Job.evaluate_dataset_version == DatasetVersion.number,
     )
     has_checkpoint = (
         select(Checkpoint.id)

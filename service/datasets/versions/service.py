@@ -50,7 +50,6 @@ def refresh(session: Session, caller: Caller, dataset: Dataset) -> Dataset:
         used = ingests.count_pending(session, caller.token_id, caller.user_id)
         if used >= limit:
             raise quota_exceeded(caller, limit, used)
-    repository.add_current(session, dataset)
     ingests.request_ingest(session, dataset, caller.token_id)
     return dataset
 

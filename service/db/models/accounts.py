@@ -11,8 +11,6 @@ from sqlalchemy import (
     String,
     Text,
     UniqueConstraint,
-    false,
-    text,
 )
 from sqlalchemy.orm import Mapped, mapped_column
 
@@ -41,7 +39,7 @@ class Token(Base):
     expires_at: Mapped[datetime | None]
     revoked_at: Mapped[datetime | None]
     # Created by a login: removed long after its expiry.
-    from_login: Mapped[bool] = mapped_column(default=False, server_default=false())
+    from_login: Mapped[bool] = mapped_column(default=False)
     # To the minute: see `service.api.last_use`.
     last_used_at: Mapped[datetime | None]
 
@@ -116,7 +114,7 @@ class Tenant(Base):
 
     name: Mapped[str] = mapped_column(String(100), primary_key=True)
     # Share of the cluster, relative to those of the other tenants.
-    weight: Mapped[float] = mapped_column(Double, default=1.0, server_default=text("1"))
+    weight: Mapped[float] = mapped_column(Double, default=1.0)
     # Quotas of all its jobs together, and limits on each of them; None: no limit.
     max_queued_jobs: Mapped[int | None]
     max_running_jobs: Mapped[int | None]
@@ -138,8 +136,8 @@ class Usage(Base):
     hour: Mapped[datetime] = mapped_column(primary_key=True)
     tenant: Mapped[str] = mapped_column(String(100))
     token_id: Mapped[str | None] = mapped_column(String(40))
-    # As of the job; null: `token_id`. So it is in rows of tokens without user that are older than this column.
-    account_id: Mapped[str | None] = mapped_column(String(40))
+    # As of the job.
+    account_id: Mapped[str] = mapped_column(String(40))
     tags: Mapped[dict[str, str]]
     gpu_seconds: Mapped[float] = mapped_column(Double)
     cpu_seconds: Mapped[float] = mapped_column(Double)

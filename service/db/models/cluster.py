@@ -22,16 +22,14 @@ class ClusterSnapshot(Base):
     at: Mapped[datetime]
     alive: Mapped[bool]
     nodes: Mapped[list[Object]]
-    # Further properties of nodes, by id. Not in `nodes`: the version before reads these with all their keys.
-    node_details: Mapped[Object | None]
-    # Nodes that left the cluster a short time ago (`service.scheduling.nodes_away`); NULL from an older dispatcher.
-    nodes_away: Mapped[list[Object] | None]
+    # Nodes that left the cluster a short time ago (`service.scheduling.nodes_away`).
+    nodes_away: Mapped[list[Object]]
     total_cpus: Mapped[float]
     total_gpus: Mapped[float]
     used_cpus: Mapped[float]
     used_gpus: Mapped[float]
-    # A `service.scheduling.dispatcher_report.DispatcherReport`; NULL from an older dispatcher.
-    dispatcher: Mapped[Object | None]
+    # A `service.scheduling.dispatcher_report.DispatcherReport`.
+    dispatcher: Mapped[Object]
 
 
 class Drain(Base):

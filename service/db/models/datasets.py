@@ -46,7 +46,7 @@ class Dataset(Base):
     facts: Mapped[Object | None]
     report: Mapped[Object | None]
     index_uri: Mapped[str | None] = mapped_column(Text)
-    version: Mapped[int] = mapped_column(default=1, server_default=text("1"))
+    version: Mapped[int] = mapped_column(default=1)
     error: Mapped[Object | None]
     # Of the ingest of the next version: pending, ingesting or failed; null: none was requested, or the last one ended.
     refresh_state: Mapped[str | None] = mapped_column(String(20))
@@ -55,7 +55,7 @@ class Dataset(Base):
     # The token that asked for the newest ingest and whose quota it uses; null: the one that registered the data set.
     refresh_token_id: Mapped[str | None] = mapped_column(String(40))
     # The runs of the newest ingest have greater numbers: failures of earlier ones do not count.
-    ingest_after: Mapped[int] = mapped_column(default=0, server_default=text("0"))
+    ingest_after: Mapped[int] = mapped_column(default=0)
     # Of the running ingest (`service.protocol.IngestProgress`).
     progress: Mapped[Object | None]
     # Of an upload, else null: {filename, sha256, fingerprint}, its bytes and how many are stored, and when the last
@@ -66,11 +66,6 @@ class Dataset(Base):
     upload_received_at: Mapped[datetime | None]
     # The token that registered the data set and whose quota its first ingest uses.
     token_id: Mapped[str | None] = mapped_column(String(40))
-    # Only for processes of version 0.1, which use them during an upgrade. Reading one is an error.
-    attempt: Mapped[int] = mapped_column(default=0, deferred=True, deferred_raiseload=True)
-    token_hash: Mapped[str | None] = mapped_column(
-        String(64), unique=True, deferred=True, deferred_raiseload=True
-    )
     created_at: Mapped[datetime]
     # The row stays, because finished jobs still refer to it.
     deleted_at: Mapped[datetime | None]

@@ -10,7 +10,6 @@ from sqlalchemy import (
     ForeignKey,
     Index,
     String,
-    false,
     func,
     select,
     text,
@@ -63,8 +62,6 @@ class Job(Base):
         ),
         # The order of admission: classes, and the jobs of each account in them.
         Index(None, "status", "preemptible", "priority", "tenant", "account_id", "id"),
-        # For the dispatcher of the version before; a later migration may drop it.
-        Index(None, "status", "preemptible", "priority", "tenant", "token_id", "id"),
     )
 
     id: Mapped[str] = mapped_column(String(40), primary_key=True)
@@ -76,24 +73,22 @@ class Job(Base):
     # As they were stored: the API shows them, and code reads `submitted_spec` and `resolved_spec`.
     spec: Mapped[Object]
     resolved: Mapped[Object]
-    # The default is for version 0.1, which adds jobs without it.
-    spec_version: Mapped[int] = mapped_column(server_default=text("1"))
+    spec_version: Mapped[int]
     priority: Mapped[int] = mapped_column(default=0)
     # A copy of `preemptible` of the spec: the queue is ordered by it.
-    preemptible: Mapped[bool] = mapped_column(default=False, server_default=false())
+    preemptible: Mapped[bool] = mapped_column(default=False)
     tags: Mapped[dict[str, str]]
     dataset_id: Mapped[str] = mapped_column(ForeignKey("datasets.id"), index=True)
     evaluate_dataset_id: Mapped[str | None] = mapped_column(ForeignKey("datasets.id"), index=True)
-    # The default, and null for 1, are for versions that add jobs without them.
-    dataset_version: Mapped[int] = mapped_column(default=1, server_default=text("1"))
+    dataset_version: Mapped[int] = mapped_column(default=1)
     evaluate_dataset_version: Mapped[int | None]
     created_at: Mapped[datetime]
     started_at: Mapped[datetime | None]
     finished_at: Mapped[datetime | None]
     attempt: Mapped[int] = mapped_column(default=0)
     restarts: Mapped[int] = mapped_column(default=0)
-    # In a row and without progress; the default is for version 0.1, which adds jobs without it.
-    infrastructure_failures: Mapped[int] = mapped_column(default=0, server_default=text("0"))
+    # In a row and without progress.
+    infrastructure_failures: Mapped[int] = mapped_column(default=0)
     next_event: Mapped[int] = mapped_column(default=1)
     not_before: Mapped[datetime | None]
     error: Mapped[Object | None]
@@ -105,19 +100,17 @@ class Job(Base):
     # Replaces `resources.max_hours` of the spec, which is never rewritten.
     max_hours: Mapped[float | None] = mapped_column(Double)
     # How far the metrics are thinned (`service.metrics.repository.Thinning`), and whether completely.
-    # Jobs of earlier versions, which know none of it, are thinned as well.
-    thinned_attempt: Mapped[int] = mapped_column(default=0, server_default=text("0"))
-    thinned_step: Mapped[int] = mapped_column(BigInteger, default=0, server_default=text("0"))
-    thinned: Mapped[bool] = mapped_column(default=False, server_default=false())
+    thinned_attempt: Mapped[int] = mapped_column(default=0)
+    thinned_step: Mapped[int] = mapped_column(BigInteger, default=0)
+    thinned: Mapped[bool] = mapped_column(default=False)
     # Hidden from every endpoint; the dispatcher removes its files and rows, this one last.
     deleted_at: Mapped[datetime | None]
     # When retention removed what is older than the settings keep; its checkpoints have their own state.
     logs_removed_at: Mapped[datetime | None]
     metrics_removed_at: Mapped[datetime | None]
     artifacts_removed_at: Mapped[datetime | None]
-    # Whether retention by age has passed over its checkpoints: what may go is gone. Null: it keeps all of them, as it
-    # had ended before there was such a retention.
-    checkpoints_thinned: Mapped[bool | None] = mapped_column(default=False, server_default=false())
+    # Whether retention by age has passed over its checkpoints: what may go is gone.
+    checkpoints_thinned: Mapped[bool] = mapped_column(default=False)
     # Replaces `resources.workers` in the same way.
     workers: Mapped[int | None]
     # What each worker of its newest attempt has in place of "auto" of the spec; null: not chosen yet, or not "auto".
@@ -125,9 +118,8 @@ class Job(Base):
     gpus_per_worker: Mapped[int | None]
     # CPUs that its first attempt had in place of "auto", and later ones have if nodes have room for them.
     first_cpus_per_worker: Mapped[int | None]
-    # Who is charged: the user of the token, else the token. The dispatcher adds what versions without this column
-    # left out.
-    account_id: Mapped[str | None] = mapped_column(String(40))
+    # Who is charged: the user of the token, else the token.
+    account_id: Mapped[str] = mapped_column(String(40))
     # The name of the user, else of the token; read only where a query asks for it.
     submitted_by: Mapped[str | None] = column_property(
         func.coalesce(

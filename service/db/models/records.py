@@ -12,7 +12,6 @@ from sqlalchemy import (
     String,
     Text,
     UniqueConstraint,
-    false,
     text,
 )
 from sqlalchemy.orm import Mapped, mapped_column
@@ -116,9 +115,9 @@ class Checkpoint(Base):
     metrics: Mapped[Object]
     state: Mapped[str] = mapped_column(String(20))
     final: Mapped[bool]
-    pinned: Mapped[bool] = mapped_column(default=False, server_default=false())
-    # Bytes of all files. The dispatcher adds what versions without this column left out.
-    size: Mapped[int | None] = mapped_column(BigInteger)
+    pinned: Mapped[bool] = mapped_column(default=False)
+    # Bytes of all files.
+    size: Mapped[int] = mapped_column(BigInteger)
     created_at: Mapped[datetime]
 
 

@@ -7,8 +7,6 @@ from datetime import datetime
 from sqlalchemy import (
     Index,
     String,
-    false,
-    text,
 )
 from sqlalchemy.orm import Mapped, mapped_column, synonym
 
@@ -27,8 +25,7 @@ class Run(Base):
 
     owner: Mapped[str] = mapped_column(String(40), primary_key=True)
     number: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
-    # The default is for version 0.1, which adds attempts through the view `attempts` without a kind.
-    kind: Mapped[str] = mapped_column(String(20), server_default="train")
+    kind: Mapped[str] = mapped_column(String(20))
     submission_id: Mapped[str] = mapped_column(String(60), unique=True)
     state: Mapped[str] = mapped_column(String(20))
     token_hash: Mapped[str] = mapped_column(String(64), unique=True)
@@ -40,7 +37,7 @@ class Run(Base):
     created_at: Mapped[datetime]
     finished_at: Mapped[datetime | None]
     # Confirmed runtime: each gap between heartbeats counts for at most `service.runs.liveness.MAX_SILENCE`.
-    ran_seconds: Mapped[float] = mapped_column(default=0.0, server_default=text("0"))
+    ran_seconds: Mapped[float] = mapped_column(default=0.0)
     error: Mapped[Object | None]
     # The error's type, to count by: the error itself may hold a long log.
     error_type: Mapped[str | None] = mapped_column(String(200))
@@ -51,7 +48,7 @@ class Run(Base):
     # Number of ranks of an attempt; null: as many as the spec says.
     workers: Mapped[int | None]
     # Whether the run has ended, its processes are gone, and its log is complete.
-    settled: Mapped[bool] = mapped_column(default=False, server_default=false(), index=True)
+    settled: Mapped[bool] = mapped_column(default=False, index=True)
 
 
 class Attempt(Run):

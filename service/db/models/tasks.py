@@ -47,15 +47,13 @@ class Preview(Task):
 
     __tablename__ = "previews"
 
-    # Null: a version without this column added it, which drew from the newest one.
-    dataset_version: Mapped[int | None]
+    dataset_version: Mapped[int]
     # As of a job: the spec as it was submitted, and resolved.
     spec: Mapped[Object]
     resolved: Mapped[Object]
     spec_version: Mapped[int]
     images: Mapped[int]
-    # The folder of the files, a list of {name, size, sha256}, and their bytes, of a preview that succeeded. The dispatcher
-    # adds the bytes that versions without this column left out.
+    # The folder of the files, a list of {name, size, sha256}, and their bytes, of a preview that succeeded.
     uri: Mapped[str | None] = mapped_column(Text)
     files: Mapped[list[Object]]
     size: Mapped[int | None] = mapped_column(BigInteger)

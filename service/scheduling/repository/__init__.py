@@ -1,6 +1,6 @@
 """SQL of scheduling. Nothing here commits; the caller's transaction does."""
 
-from service.scheduling.repository.accounts import add_accounts, max_gpus
+from service.scheduling.repository.accounts import max_gpus
 from service.scheduling.repository.attempts import (
     AVOIDED,
     AttemptView,
@@ -20,8 +20,8 @@ from service.scheduling.repository.cluster import (
     nodes_of,
     save_snapshot,
     snapshot,
-    split_node,
     stored_away,
+    stored_node,
 )
 from service.scheduling.repository.failures import (
     AVOID_FOR,
@@ -61,7 +61,6 @@ __all__ = [
     "Entry",
     "QueuePart",
     "QueuePosition",
-    "add_accounts",
     "addresses",
     "attempts_on",
     "avoided_nodes",
@@ -91,8 +90,8 @@ __all__ = [
     "running",
     "save_snapshot",
     "snapshot",
-    "split_node",
     "stored_away",
+    "stored_node",
     "weights",
     "why_unreadable",
 ]

@@ -63,16 +63,15 @@ def save_snapshot(session: Session, snapshot: ClusterSnapshot) -> None:
 
 
 def nodes_of(snapshot: ClusterSnapshot) -> tuple[Node, ...]:
-    """Return the nodes of a snapshot, with their details unless a dispatcher without them wrote it."""
-    details = snapshot.node_details or {}
-    return tuple(_node({**node, **details.get(node["id"], {})}) for node in snapshot.nodes)
+    """Return the nodes of a snapshot."""
+    return tuple(_node(node) for node in snapshot.nodes)
 
 
 def nodes_away_of(snapshot: ClusterSnapshot) -> list[NodeAway]:
-    """Return the nodes that are away, with the times; none if a dispatcher that knows none of it wrote the snapshot."""
+    """Return the nodes that are away, with the times."""
     return [
         NodeAway(_node(each["node"]), datetime.fromisoformat(each["since"]))
-        for each in snapshot.nodes_away or []
+        for each in snapshot.nodes_away
     ]
 
 
@@ -84,14 +83,10 @@ def _node(values: dict[str, Any]) -> Node:
 
 def stored_away(away: Iterable[NodeAway]) -> list[dict[str, Any]]:
     """Return nodes that are away for `nodes_away` of a snapshot."""
-    parts = ((split_node(each.node), each.since.isoformat()) for each in away)
-    return [{"node": {**plain, **details}, "since": since} for (plain, details), since in parts]
+    return [{"node": stored_node(each.node), "since": each.since.isoformat()} for each in away]
 
 
-def split_node(node: Node) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the parts of a node for `nodes` and `node_details` of a snapshot."""
+def stored_node(node: Node) -> dict[str, Any]:
+    """Return a node for `nodes` of a snapshot."""
     values = {name: value for name, value in vars(node).items() if name != "drained"}
-    return {name: values.pop(name) for name in _PLAIN}, {**values, "labels": dict(node.labels)}
-
-
-_PLAIN = ("id", "address", "total_cpus", "total_gpus", "used_cpus", "used_gpus")
+    return {**values, "labels": dict(node.labels)}

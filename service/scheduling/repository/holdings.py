@@ -11,13 +11,12 @@ from pydantic import ValidationError
 from sqlalchemy import func, null, select
 from sqlalchemy.orm import Session
 
-from service.db.models import Attempt, Checkpoint, Event, Job, Token
+from service.db.models import Attempt, Checkpoint, Event, Job
 from service.protocol import PLACEMENT, PlacementData
 from service.scheduling.admission import Running
 from service.scheduling.occupancy import Placement, placement_of
 from service.scheduling.packing import Demand
 from service.scheduling.preemption import Candidate, Rank
-from service.scheduling.repository.accounts import ACCOUNT
 from service.scheduling.repository.attempts import avoided_nodes, ended_attempts
 from service.scheduling.repository.resources import MAX_CACHED, resources_of, time_used
 from service.states import LIVE_ATTEMPT, AttemptState, Desired, JobStatus
@@ -48,7 +47,7 @@ _CANDIDATES = (
 )
 _OF_JOB = (
     Job.desired,
-    ACCOUNT,
+    Job.account_id,
     Job.tenant,
     Job.max_hours,
     Job.cpus_per_worker,
@@ -66,14 +65,12 @@ _LIVE = (
         Attempt.state,
     )
     .join(Attempt, Attempt.job_id == Job.id)
-    .join(Token, Token.id == Job.token_id, isouter=True)
     .where(Attempt.state.in_(LIVE_ATTEMPT))
 )
 # With as many workers as the last attempt had.
 _BETWEEN_ATTEMPTS = (
     select(Job.id, null(), *_OF_JOB, _WORKERS, null(), Job.not_before, null())
     .join(Attempt, (Attempt.job_id == Job.id) & (Attempt.number == Job.attempt), isouter=True)
-    .join(Token, Token.id == Job.token_id, isouter=True)
     .where(Job.status == JobStatus.RETRY_WAIT)
 )
 

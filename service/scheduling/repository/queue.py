@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 from datetime import timedelta
 from typing import Any, NamedTuple
 
-from sqlalchemy import CTE, ColumnElement, bindparam, case, func, literal, select
+from sqlalchemy import CTE, ColumnElement, bindparam, func, literal, select
 from sqlalchemy.orm import Session
 
 from service.db.models import Job, Tenant, Token
@@ -14,7 +14,6 @@ from service.scheduling.admission import Queued
 from service.scheduling.fair_share import Account
 from service.scheduling.preemption import Rank
 from service.scheduling.quota import Quota
-from service.scheduling.repository.accounts import ACCOUNT
 from service.scheduling.repository.failures import nodes_to_avoid
 from service.scheduling.repository.resources import resources_of, time_used
 from service.states import Desired, JobStatus
@@ -60,11 +59,10 @@ _QUEUED = (
         Job.id,
         Job.desired,
         Job.attempt,
-        ACCOUNT.label("account_id"),
+        Job.account_id,
         Job.max_hours,
         Job.workers,
-        # A job that a version without the first number has started keeps its last one.
-        func.coalesce(Job.first_cpus_per_worker, Job.cpus_per_worker).label("first_cpus"),
+        Job.first_cpus_per_worker.label("first_cpus"),
         Job.gpus_per_worker,
         Job.tenant,
         Job.priority,
@@ -156,13 +154,14 @@ def first_of_accounts(
     and then from job to job of each.
     """
     accounts = _accounts(rank)
-    number_of_accounts = select(func.count()).select_from(accounts).scalar_subquery()
-    first = select(
+    number_of_accounts = select(func.count(accounts.c.account_id)).scalar_subquery()
+    oldest = select(
         accounts.c.tenant,
         accounts.c.account_id,
         _oldest(rank, accounts).label("id"),
         literal(1).label("number"),
-    ).cte("account_jobs", recursive=True)
+    ).where(accounts.c.account_id.is_not(None))
+    first = oldest.cte("account_jobs", recursive=True)
     jobs = first.union_all(
         select(
             first.c.tenant,
@@ -200,7 +199,7 @@ def _accounts(rank: Rank) -> CTE:
     next_account = ids.where(
         Job.tenant == account.c.tenant, Job.account_id > account.c.account_id
     ).scalar_subquery()
-    # The last one of each tenant is null, which stands for its jobs without an account.
+    # The last one of each tenant is null.
     return account.union_all(
         select(account.c.tenant, next_account).where(account.c.account_id.is_not(None))
     )
@@ -208,11 +207,8 @@ def _accounts(rank: Rank) -> CTE:
 
 def _oldest(rank: Rank, account: CTE, *among: ColumnElement[bool]) -> ColumnElement[str | None]:
     """Return the oldest job of a rank and an account, a row of a table."""
-    own = select(func.min(Job.id)).where(*_has_rank(rank), Job.tenant == account.c.tenant, *among)
-    # Two branches, because PostgreSQL uses no index for IS NOT DISTINCT FROM.
-    with_id = own.where(Job.account_id == account.c.account_id).scalar_subquery()
-    without = own.where(Job.account_id.is_(None)).scalar_subquery()
-    return case((account.c.account_id.is_(None), without), else_=with_id)
+    own = Job.tenant == account.c.tenant, Job.account_id == account.c.account_id
+    return select(func.min(Job.id)).where(*_has_rank(rank), *own, *among).scalar_subquery()
 
 
 def next_of_account(

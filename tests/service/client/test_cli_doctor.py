@@ -17,16 +17,18 @@ from threading import Thread
 import httpx
 import pytest
 from packaging.specifiers import SpecifierSet
-from sqlalchemy import text
 from typer.testing import CliRunner
 
 from service.cli.app import app
 from service.client.config import Connection
+from service.db import migrate
 from service.db.models import ClusterSnapshot, Lease
 from service.doctor import Finding, installation, local_storage, ray, server, stores
 from service.scheduling import repository as scheduling
+from service.scheduling.dispatcher_report import DispatcherReport
 from tests.support.api_server import Service, running_service
 from tests.support.databases import Postgres
+from tests.support.migrations import next_version
 from tests.support.scripted_server import answer_json, scripted
 
 NO_GPU = """print('{"cuda": null, "names": []}')"""
@@ -72,6 +74,8 @@ def dispatch(service: Service) -> None:
         seen = ClusterSnapshot(
             at=now,
             alive=True,
+            nodes_away=[],
+            dispatcher=DispatcherReport(started_at=now).model_dump(mode="json"),
             nodes=[{"id": "n", "address": "a"} | dict.fromkeys(RESOURCES, 1)],
             **dict.fromkeys(RESOURCES, 1),
         )
@@ -156,12 +160,12 @@ def test_clock_skew(ahead: int, state: str) -> None:
     assert server._clock(httpx.Response(200), now, now).state == "skip"
 
 
-def test_outdated_tables_fail(service: Service) -> None:
-    with service.database.write() as session:
-        session.execute(text("UPDATE alembic_version SET version_num = '0001'"))
-    database = report()[1]["database"]
+def test_outdated_tables_fail(service: Service, tmp_path: Path) -> None:
+    (tmp_path / "next").mkdir()
+    with next_version(tmp_path / "next"):
+        database = report()[1]["database"]
     assert (database.state, database.remedy) == ("fail", "dasl db upgrade")
-    assert "version 0001" in database.message
+    assert f"version {migrate.head()}" in database.message
 
 
 def test_unusable_local_storage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session
 from service import lifecycle, states
 from service.credentials import hash_token
 from service.states import AttemptState, JobStatus
-from service.worker_api.service import check_attempt_token
+from service.worker_api.service import check_run_token
 from tests.support.dispatcher_world import World
 
 pytestmark = pytest.mark.dialect
@@ -157,10 +157,10 @@ def test_late_submission_is_not_the_current_attempt(
     world.tick(60)
     world.tick()
     world.executor.submit(*stalled[0])
-    late, counts = (world.executor.envs[world.run_id(job, number)] for number in (1, 2))
     with world.database.read() as session:
-        check_attempt_token(session, late["DASL_WORKER_TOKEN"], job, "1")
-        check_attempt_token(session, counts["DASL_WORKER_TOKEN"], job, "2")
+        for run_id in (world.run_id(job, number) for number in (1, 2)):
+            token = world.executor.envs[run_id]["DASL_WORKER_TOKEN"]
+            check_run_token(session, token, run_id)
     with world.database.write() as session, pytest.raises(states.StaleAttempt):
         lifecycle.lock_live_attempt(session, job, 1)
     world.worker_starts(job, 2)

@@ -308,40 +308,6 @@ def test_quota_of_a_token_counts_all_jobs_of_its_user(world: World) -> None:
     )
 
 
-def test_job_without_account_counts_against_the_quota_of_its_user(world: World) -> None:
-    """The version before stores no account."""
-    world.executor.nodes = [Node("n", "127.0.0.1", 8, 0, 0, 0)]
-    user = ids.new_id("usr")
-    tokens = [world.add_token(user, max_running_jobs=1) for _ in range(2)]
-    first, second = (world.add_job(token_id=token, user_id=user) for token in tokens)
-    alone = world.add_token()
-    without = (first, world.add_job(token_id=alone), world.add_job())
-
-    def forget() -> None:
-        with world.database.write() as session:
-            for job in without:
-                session.get_one(Job, job).account_id = None
-
-    forget()
-    with world.database.read() as session:
-        loaded = [job.account_id for job in scheduling.load_queued(session, without)]
-        assert loaded == [user, alone, None]
-    world.tick()
-    assert world.status(first) == JobStatus.STARTING
-    assert world.status(second) == JobStatus.QUEUED
-    with world.database.read() as session:
-        accounts = [session.get_one(Job, job).account_id for job in without]
-        assert accounts == [user, alone, None], "the dispatcher stores them"
-    forget()
-    with world.database.read() as session:
-        held = {job.job_id: job.account_id for job in scheduling.running(session, world.now())}
-        assert [held[job] for job in without] == [user, alone, None]
-    with world.database.write() as session:
-        assert scheduling.add_accounts(session, 1) == 1
-        assert scheduling.add_accounts(session, 1000) == 1
-        assert scheduling.add_accounts(session, 1000) == 0
-
-
 def test_gpu_quota_limits_jobs_of_a_token(world: World) -> None:
     world.executor.nodes = [Node("n", "127.0.0.1", 8, 4, 0, 0)]
     token = world.add_token(max_gpus=3)

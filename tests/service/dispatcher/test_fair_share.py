@@ -173,8 +173,9 @@ def test_two_tokens_of_a_user_share_its_use(world: World) -> None:
         hour = world.now().replace(minute=0, second=0, microsecond=0)
         usage = {"tenant": "default", "hour": hour, "tags": {}, "cpu_seconds": 0.0}
         session.add(Usage(job_id="1", token_id=used, account_id=user, gpu_seconds=7200.0, **usage))
-        # By the version before.
-        session.add(Usage(job_id="2", token_id=other, gpu_seconds=3600.0, **usage))
+        session.add(
+            Usage(job_id="2", token_id=other, account_id=other, gpu_seconds=3600.0, **usage)
+        )
     hers = world.add_job(token_id=fresh, user_id=user)
     theirs = world.add_job(token_id=other)
     with world.database.read() as session:

@@ -36,7 +36,7 @@ def change_token(world: World, token: str, **columns: Any) -> None:
 def add_use(world: World, job: str, hour: datetime) -> None:
     with world.database.write() as session:
         usage = {"tenant": "default", "tags": {}, "gpu_seconds": 1.0, "cpu_seconds": 1.0}
-        session.add(Usage(job_id=job, hour=hour, **usage))
+        session.add(Usage(job_id=job, hour=hour, account_id="tok", **usage))
 
 
 def use_in(world: World) -> list[str]:

@@ -8,14 +8,12 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
-from alembic import command
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from sqlalchemy import func, select, update
 from sqlalchemy.orm import Session
 
 from service.artifacts.storage import Storage
-from service.db import migrate
 from service.db.models import Job, Metric
 from service.dispatcher import metric_thinner
 from service.dispatcher.context import DispatcherContext, Entrypoints, utc_now
@@ -319,13 +317,3 @@ def test_dispatcher_thins_in_the_background(world: World) -> None:
     for _ in range(20):
         world.tick()
     assert count(world, job_id) < 150
-
-
-@pytest.mark.dialect
-def test_jobs_from_before_the_migration_are_found(world: World, database_url: str) -> None:
-    job_id, _ = running(world), world.add_job()
-    with world.database.engine.begin() as connection:
-        command.downgrade(migrate.configuration(connection), "0010")
-    migrate.upgrade(database_url)
-    with world.database.read() as session:
-        assert [job.job_id for job in repository.unthinned(session, "", 10)] == [job_id]
