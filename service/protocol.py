@@ -275,14 +275,13 @@ class WorkerDataset(WorkerAnswer):
     """A data set to read: images below `uri`, their index at `index_uri`.
 
     Attributes:
-        version: None: an older service, which does not tell it.
         upload_folder: where its uploaded file is, and from where alone it is read; None: it was not uploaded.
     """
 
     id: str
     name: str
     uri: str
-    version: int | None = None
+    version: int
     index_uri: str
     facts: dict[str, Any]
     upload_folder: str | None = None
@@ -409,7 +408,7 @@ class PreviewStart(TaskStart):
 
     spec: dict[str, Any]
     images: int
-    dataset_version: int | None = None
+    dataset_version: int
     artifacts_uri: str
 
     def job_spec(self) -> ResolvedJobSpec:

@@ -13,13 +13,9 @@ ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
 DIGITS = 26
 """Number of digits of an id."""
 
-_NUMBER = r"[1-9][0-9]{0,9}"
-_NUMBER_PATTERN = re.compile(_NUMBER)
-# Runs of version 0.1 have no random part.
 _SUBMISSION_PATTERN = re.compile(
-    rf"(job|ds|prev|prep|mrun|srch)_[{ALPHABET}]{{{DIGITS}}}-{_NUMBER}(-[0-9a-f]{{8}})?"
+    rf"(job|ds|prev|prep|mrun|srch)_[{ALPHABET}]{{{DIGITS}}}-[1-9][0-9]{{0,9}}-[0-9a-f]{{8}}"
 )
-_MAX_RUN_NUMBER = 2**31 - 1  # of a database's integer
 
 
 def new_submission_id(owner: str, number: int) -> str:
@@ -34,10 +30,3 @@ def new_submission_id(owner: str, number: int) -> str:
 def is_submission_id(value: str) -> bool:
     """Whether `value` has the form of a submission id (the run need not exist)."""
     return _SUBMISSION_PATTERN.fullmatch(value) is not None
-
-
-def parse_run_number(value: str) -> int | None:
-    """Return the number of a run; `None` if `value` is not one."""
-    if _NUMBER_PATTERN.fullmatch(value) is None or int(value) > _MAX_RUN_NUMBER:
-        return None
-    return int(value)

@@ -41,20 +41,13 @@ logger = logging.getLogger("workers.driver")
 def main() -> int:
     """Run the attempt named on the command line and return the exit code."""
     parser = argparse.ArgumentParser(description="Driver of one training attempt.")
-    parser.add_argument("--run", help="id of the run; a 0.1 dispatcher passes none")
+    parser.add_argument("--run", required=True, help="id of the run")
     parser.add_argument("--job", required=True)
     parser.add_argument("--attempt", required=True, type=int)
     arguments = parser.parse_args()
     url, token = os.environ["DASL_API_URL"], read_attempt_token()
     log_to_stderr(token, job=arguments.job, attempt=arguments.attempt)
-    client = WorkerClient(
-        url,
-        token,
-        arguments.job,
-        arguments.attempt,
-        run=arguments.run,
-        patience=PATIENCE_SECONDS,
-    )
+    client = WorkerClient(url, token, arguments.run, patience=PATIENCE_SECONDS)
     try:
         config: dict[str, object] = {
             "run": arguments.run,

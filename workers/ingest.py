@@ -7,7 +7,6 @@ code is 0 if the ingest was reported or superseded, `UNDELIVERED_EXIT_CODE` if t
 
 import argparse
 import logging
-import math
 import sys
 import uuid
 from typing import Any
@@ -24,15 +23,12 @@ logger = logging.getLogger("workers.ingest")
 
 
 def _run(client: WorkerClient, options: argparse.Namespace) -> None:
-    dataset = options.dataset
-    start = client.dataset_start(dataset)
-    # The API of version 0.1 has no heartbeats of ingests, whose runs have no id there.
-    interval = start.heartbeat_seconds if options.run else math.inf
+    start = client.dataset_start()
     # A superseded run may still write, so each process writes to files of its own.
     unfinished = UnfinishedHeaders(f"{start.artifacts_uri}/unfinished")
     previous = load_previous(start.previous_index_uri, unfinished)
     try:
-        with ProgressReports(client, interval) as report:
+        with ProgressReports(client, start.heartbeat_seconds) as report:
             result = ingest(
                 start.uri,
                 options=start.source,
@@ -42,7 +38,7 @@ def _run(client: WorkerClient, options: argparse.Namespace) -> None:
                 on_headers=unfinished.save,
             )
     except ValueError as error:  # the folder is missing or has no usable images
-        client.dataset_finish(dataset, state="failed", error=storable(str(error)))
+        client.dataset_finish(state="failed", error=storable(str(error)))
         return
     for warning in result.index.warnings():
         logger.warning("%s", warning)
@@ -53,7 +49,6 @@ def _run(client: WorkerClient, options: argparse.Namespace) -> None:
     else:
         index_uri = save_results(result, f"{start.artifacts_uri}/{uuid.uuid4().hex}")
     client.dataset_finish(
-        dataset,
         state="ready",
         facts=result.index.facts().model_dump(),
         report=_report(result, previous),

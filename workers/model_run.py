@@ -212,7 +212,7 @@ class _OnGpu:
     def work(self, url: str, token: str, run: str, start: dict[str, Any]) -> None:
         """Do the work of a run there."""
         log_to_stderr(token, run=run)
-        client = WorkerClient(url, token, run=run, patience=PATIENCE_SECONDS)
+        client = WorkerClient(url, token, run, patience=PATIENCE_SECONDS)
         try:
             carry_out(client, ModelRunStart.model_validate(start), use_gpu=True)
         finally:

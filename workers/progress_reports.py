@@ -23,7 +23,6 @@ class ProgressReports:
     def __init__(self, client: WorkerClient, interval: float) -> None:
         self._client, self._interval = client, interval
         self._progress: dict[str, Any] = {"images_read": 0, "images_total": 0}
-        self._tells_phase = True
         self._stale: StaleAttempt | None = None
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._send_all, name="heartbeats", daemon=True)
@@ -53,12 +52,9 @@ class ProgressReports:
         self._thread.join()
 
     def _send_all(self) -> None:
-        while not self._ended.wait(min(self._interval, threading.TIMEOUT_MAX)):
-            progress = self._progress
-            if not self._tells_phase:
-                progress = {name: value for name, value in progress.items() if name != "phase"}
+        while not self._ended.wait(self._interval):
             try:
-                self._client.heartbeat(progress, patience=0)
+                self._client.heartbeat(self._progress, patience=0)
             except StaleAttempt as error:
                 self._stale = error
                 return
@@ -66,8 +62,3 @@ class ProgressReports:
                 logger.info("a heartbeat was not delivered: %s", error)
             except ApiError as error:
                 logger.warning("a heartbeat was refused: %s", error)
-                if error.status != 422:
-                    continue
-                if "phase" not in progress:  # the API of version 0.1 accepts no progress
-                    return
-                self._tells_phase = False  # an older API knows no phase, or not this one

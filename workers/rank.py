@@ -49,10 +49,8 @@ def train_rank(config: dict[str, Any]) -> None:
     from workers.reporter import ApiReporter
     from workers.scratch import SubmissionFolder, scratch_root
 
-    # A standby process has no variables of the attempt, and a driver of version 0.1 passes no format.
-    os.environ["DASL_LOG_FORMAT"] = config.get("log_format") or os.environ.get(
-        "DASL_LOG_FORMAT", "text"
-    )
+    # A standby process has no variables of the attempt.
+    os.environ["DASL_LOG_FORMAT"] = config["log_format"]
     log_to_stderr(config["token"], job=config["job"], attempt=config["attempt"], rank=rank())
     device, node = ray.train.torch.get_device(), ray.util.get_node_ip_address()
     logger.info("rank %d of %d is on %s, %s", rank(), world_size(), node, device)
@@ -65,13 +63,7 @@ def train_rank(config: dict[str, Any]) -> None:
     with ExitStack() as stack:
         client = reporter = None
         if rank() == 0:
-            client = WorkerClient(
-                config["url"],
-                config["token"],
-                config["job"],
-                config["attempt"],
-                run=config["run"],
-            )
+            client = WorkerClient(config["url"], config["token"], config["run"])
             stack.callback(client.close)
             reporter = stack.enter_context(
                 ApiReporter(

@@ -24,19 +24,19 @@ def run_task(subject: str, task: Task) -> int:
 
     Args:
         subject: such as `dataset` or `preview`: the name of the option, and a field of each line of the log.
-        task: gets the client of the run, and the options: `run` (`None` from a 0.1 dispatcher) and the subject.
+        task: gets the client of the run, and the options: `run` and the subject.
 
     Returns:
         0 if the end was reported or the run was superseded, `UNDELIVERED_EXIT_CODE` if the API did not answer.
     """
     parser = argparse.ArgumentParser(description=f"Run of one {subject}.")
-    parser.add_argument("--run", help="id of the run; a 0.1 dispatcher passes none")
+    parser.add_argument("--run", required=True, help="id of the run")
     parser.add_argument(f"--{subject}", required=True)
     options = parser.parse_args()
     url, token = os.environ["DASL_API_URL"], read_attempt_token()
     name = subject.replace("-", "_")
     log_to_stderr(token, **{name: getattr(options, name)})
-    client = WorkerClient(url, token, run=options.run, patience=PATIENCE_SECONDS)
+    client = WorkerClient(url, token, options.run, patience=PATIENCE_SECONDS)
     try:
         task(client, options)
     except StaleAttempt as error:

@@ -73,7 +73,7 @@ def write_history(
                 uri=str(images),
                 state="ready",
                 facts=FACTS,
-                index_uri=f"{images}/index.json.gz",
+                index_uri=f"{images}/index.safetensors",
                 created_at=now,
             )
         )
@@ -82,7 +82,7 @@ def write_history(
             DatasetVersion(
                 dataset_id=dataset_id,
                 number=1,
-                index_uri=f"{images}/index.json.gz",
+                index_uri=f"{images}/index.safetensors",
                 facts=FACTS,
                 created_at=now,
             )

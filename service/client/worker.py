@@ -53,28 +53,14 @@ M = TypeVar("M", bound=WorkerRequest)
 class WorkerClient:
     """Reports of one run. Thread-safe.
 
-    An ingest run uses only `dataset_start` and `dataset_finish`.
-
     Args:
-        run: the id of the run. Without it, the client uses the paths of version 0.1, with `job` and
-            `attempt`: the dispatcher that started the run, and perhaps the API, are of that version.
+        run: its id.
     """
 
-    def __init__(
-        self,
-        url: str,
-        token: str,
-        job: str | None = None,
-        attempt: int | None = None,
-        *,
-        run: str | None = None,
-        patience: float = 60.0,
-    ) -> None:
+    def __init__(self, url: str, token: str, run: str, *, patience: float = 60.0) -> None:
         connection = resolve_connection(url, token)
         self._transport = Transport(connection, patience=patience, awaits_server=True)
-        self._job = job
-        self._attempt = attempt
-        self._run = run
+        self._path = f"/worker/v1/runs/{run}"
         self._reported_not_finite: set[str] = set()
 
     def start(self, *, patience: float | None = None) -> AttemptStart:
@@ -210,14 +196,12 @@ class WorkerClient:
         )
         self._post("finish", report, patience)
 
-    def dataset_start(self, dataset: str, *, patience: float | None = None) -> IngestStart:
+    def dataset_start(self, *, patience: float | None = None) -> IngestStart:
         """Report that the ingest run has started, and fetch where the images are."""
-        answer = self._post("start", None, patience, dataset=dataset)
-        return IngestStart.model_validate(answer)
+        return IngestStart.model_validate(self._post("start", None, patience))
 
     def dataset_finish(
         self,
-        dataset: str,
         *,
         state: IngestOutcome,
         facts: Mapping[str, Any] | None = None,
@@ -235,7 +219,7 @@ class WorkerClient:
             index_uri=index_uri,
             error=error,
         )
-        self._post("finish", result, patience, dataset=dataset)
+        self._post("finish", result, patience)
 
     def preview_start(self) -> PreviewStart:
         """Report that the preview run has started, and fetch what it draws."""
@@ -303,16 +287,9 @@ class WorkerClient:
         """Close the connections."""
         self._transport.close()
 
-    def _post(
-        self,
-        action: str,
-        report: WorkerRequest | None,
-        patience: float | None,
-        *,
-        dataset: str | None = None,
-    ) -> Any:
+    def _post(self, action: str, report: WorkerRequest | None, patience: float | None) -> Any:
         body = {} if report is None else report.model_dump()
-        path = f"{self._path(dataset)}/{action}"
+        path = f"{self._path}/{action}"
         # All requests are idempotent: the worker API accepts a report again whose answer was lost.
         try:
             return self._transport.json("POST", path, body=body, repeatable=True, patience=patience)
@@ -321,15 +298,6 @@ class WorkerClient:
             if (error.status, error.type) == (401, UNAUTHENTICATED):
                 raise StaleAttempt(error.status, error.problem) from error
             raise
-
-    def _path(self, dataset: str | None) -> str:
-        if self._run is not None:
-            return f"/worker/v1/runs/{self._run}"
-        if dataset is not None:
-            return f"/worker/v1/datasets/{dataset}"
-        assert self._job is not None, "WorkerClient has no job"
-        assert self._attempt is not None, "WorkerClient has no attempt"
-        return f"/worker/v1/jobs/{self._job}/attempts/{self._attempt}"
 
 
 def _report(model: type[M], **fields: object) -> M:

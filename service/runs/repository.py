@@ -46,7 +46,7 @@ class WatchedRun(RunView):
     def of(cls, run: Run) -> WatchedRun:
         """Return the view of a row."""
         standstill = timedelta()
-        # Previews, and ingests of version 0.1, report no progress.
+        # Previews report no progress.
         if run.progress_reported_at is not None and run.progressed_at is not None:
             standstill = run.progress_reported_at - run.progressed_at
         return cls(**vars(RunView.of(run)), standstill=standstill)

@@ -72,9 +72,6 @@ from service.worker_api.endpoints import routers as workers
 
 def _operation_id(route: APIRoute) -> str:
     """Return the name of a route's function, which code generators make a function of their client."""
-    # The same functions as at the paths of today, for workers of older versions.
-    if route.path.startswith("/worker/v1/jobs/"):
-        return f"attempt_{route.name}"
     return f"worker_{route.name}" if route.path.startswith("/worker/") else route.name
 
 

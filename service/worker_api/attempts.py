@@ -65,7 +65,6 @@ class AttemptSession:
             UnreadableSpec: the driver could not read the spec.
         """
         job, attempt = self.job, self.attempt
-        # The spec is sent as it is stored, only upgraded: an older driver refuses fields that it does not know.
         spec_versions.load(job.resolved, job.spec_version)
         lifecycle.mark_running(self.session, job.id, attempt.number)
         evaluate_dataset = None
@@ -84,14 +83,12 @@ class AttemptSession:
                 branch=checkpoint.job_id != job.id,
             )
         return AttemptStart(
-            spec=spec_versions.for_older(
-                with_numbers(
-                    _with_workers(
-                        spec_versions.upgrade(job.resolved, job.spec_version), attempt.workers
-                    ),
-                    job.cpus_per_worker,
-                    job.gpus_per_worker,
-                )
+            spec=with_numbers(
+                _with_workers(
+                    spec_versions.upgrade(job.resolved, job.spec_version), attempt.workers
+                ),
+                job.cpus_per_worker,
+                job.gpus_per_worker,
             ),
             dataset=datasets.of_version(self.session, job.dataset_id, job.dataset_version),
             evaluate_dataset=evaluate_dataset,

@@ -1,17 +1,16 @@
 """`/worker/v1`: API for runs, each with its own token.
 
-A request from a finished or superseded run gets 409 `stale-attempt`. The paths below `/jobs` and
-`/datasets` are those of version 0.1, whose workers may still run during an upgrade.
+A request from a finished or superseded run gets 409 `stale-attempt`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import partial
 from typing import Annotated, Any
 
 import anyio
 from fastapi import APIRouter, Body, Depends, Request, Response
+from fastapi.routing import APIRoute
 
 from service.api.auth import WorkerToken
 from service.api.json_body import StrictRoute
@@ -65,37 +64,23 @@ from service.worker_api.service import RunKey, RunRequest
 _LONG_POLL_SECONDS, _LOOK_SECONDS = 5.0, 0.03
 
 
-# These declare the path parameters in the OpenAPI document. `_authenticate` reads the raw values, because a
-# request without a valid token must get 401 instead of a validation error.
+# Declares the path parameter in the OpenAPI document. `_authenticate` reads the raw value, because a request
+# without a valid token must get 401 instead of a validation error.
 async def _run_path(run_id: str) -> None: ...
 
 
-async def _attempt_path(job_id: str, number: int) -> None: ...
-
-
-async def _ingest_path(dataset_id: str) -> None: ...
-
-
-def _router(prefix: str, path: Any, *, deprecated: bool = False) -> APIRouter:
+def _router(route_class: type[APIRoute]) -> APIRouter:
     return APIRouter(
-        prefix=f"/worker/v1{prefix}",
+        prefix="/worker/v1/runs/{run_id}",
         tags=["workers"],
-        route_class=WorkerRoute,
-        dependencies=[Depends(path)],
-        deprecated=deprecated or None,
+        route_class=route_class,
+        dependencies=[Depends(_run_path)],
     )
 
 
-runs = _router("/runs/{run_id}", _run_path)
-attempts = _router("/jobs/{job_id}/attempts/{number}", _attempt_path, deprecated=True)
-ingests = _router("/datasets/{dataset_id}", _ingest_path, deprecated=True)
-polls = APIRouter(
-    prefix="/worker/v1/runs/{run_id}",
-    tags=["workers"],
-    route_class=StrictRoute,
-    dependencies=[Depends(_run_path)],
-)
-routers = (runs, attempts, ingests, polls)
+runs = _router(WorkerRoute)
+polls = _router(StrictRoute)
+routers = (runs, polls)
 
 
 _OWNERS: dict[type[Run], str] = {
@@ -109,7 +94,7 @@ _OWNERS: dict[type[Run], str] = {
 
 
 async def _authenticate(request: Request, token: WorkerToken, context: WithContext) -> RunKey:
-    check = partial(_check_token, request.path_params, token, context)
+    check = partial(_check_token, context, token, request.path_params["run_id"])
     run = await context.worker_threads.run(check)
     if run.kind is Attempt:
         request.scope[LOGGED_IDS] = {"job_id": run.owner, "number": str(run.number)}
@@ -118,13 +103,9 @@ async def _authenticate(request: Request, token: WorkerToken, context: WithConte
     return run
 
 
-def _check_token(path: Mapping[str, str], token: str, context: Context) -> RunKey:
+def _check_token(context: Context, token: str, run_id: str) -> RunKey:
     with context.database.autocommit() as session:
-        if "run_id" in path:
-            return service.check_run_token(session, token, path["run_id"])
-        if "job_id" in path:
-            return service.check_attempt_token(session, token, path["job_id"], path["number"])
-        return service.check_ingest_token(session, token, path["dataset_id"])
+        return service.check_run_token(session, token, run_id)
 
 
 AuthenticatedRun = Annotated[RunKey, Depends(_authenticate)]
@@ -156,20 +137,7 @@ def start_run(
     return request.open().start(context.storage, context.settings)
 
 
-@attempts.post("/start")
-def start(request: WriteRequest, context: WithContext) -> AttemptStart:
-    """Mark the attempt as running and return all that it needs. Idempotent."""
-    return request.attempt().start(context.storage, context.settings)
-
-
-@ingests.post("/start")
-def start_ingest(request: WriteRequest, context: WithContext) -> IngestStart:
-    """Mark an ingest run as running and return all that it needs. Idempotent."""
-    return request.ingest().start(context.storage, context.settings)
-
-
 @runs.post("/damaged-checkpoint")
-@attempts.post("/damaged-checkpoint")
 def damaged_checkpoint(
     report: DamageReport, request: WriteRequest, context: WithContext
 ) -> AttemptStart:
@@ -178,35 +146,30 @@ def damaged_checkpoint(
 
 
 @runs.post("/heartbeat")
-@attempts.post("/heartbeat")
 def heartbeat(report: Heartbeat, request: RelaxedWriteRequest) -> HeartbeatAnswer:
     """Record a heartbeat and return the desired state of the run."""
     return HeartbeatAnswer.model_validate({"desired": request.open().heartbeat(report.progress)})
 
 
 @runs.post("/metrics", status_code=204, response_class=Response)
-@attempts.post("/metrics", status_code=204, response_class=Response)
 def metrics(report: MetricBatch, request: RelaxedWriteRequest) -> None:
     """Store metric points of the job."""
     request.attempt().metrics(report)
 
 
 @runs.post("/evaluations", status_code=204, response_class=Response)
-@attempts.post("/evaluations", status_code=204, response_class=Response)
 def evaluations(report: EvaluationReport, request: WriteRequest) -> None:
     """Store the metrics of an evaluation."""
     request.attempt().evaluation(report)
 
 
 @runs.post("/events", status_code=204, response_class=Response)
-@attempts.post("/events", status_code=204, response_class=Response)
 def events(report: EventReport, request: WriteRequest) -> None:
     """Add an event to the job's history."""
     request.attempt().event(report)
 
 
 @runs.post("/checkpoints", status_code=201)
-@attempts.post("/checkpoints", status_code=201)
 def checkpoints(
     report: CheckpointReport, request: WriteRequest, context: WithContext
 ) -> CheckpointAnswer:
@@ -215,7 +178,6 @@ def checkpoints(
 
 
 @runs.post("/artifacts", status_code=204, response_class=Response)
-@attempts.post("/artifacts", status_code=204, response_class=Response)
 def artifacts(report: ArtifactReport, request: WriteRequest, context: WithContext) -> None:
     """Register a file that is written, such as a plot."""
     request.attempt().artifact(report, context.storage)
@@ -267,15 +229,3 @@ async def next_queries(
             return Queries(queries=[])
         await anyio.sleep(_LOOK_SECONDS)
     return found
-
-
-@attempts.post("/finish", status_code=204, response_class=Response)
-def finish(report: FinishReport, request: WriteRequest) -> None:
-    """Record how the attempt ended."""
-    request.finish_attempt(report)
-
-
-@ingests.post("/finish", status_code=204, response_class=Response)
-def finish_ingest(report: IngestReport, request: WriteRequest, context: WithContext) -> None:
-    """Record how an ingest run ended."""
-    request.finish_ingest(report, context.storage)

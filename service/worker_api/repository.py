@@ -86,11 +86,6 @@ def add_evaluation(session: Session, evaluation: Evaluation) -> None:
     session.add(evaluation)
 
 
-def attempt(session: Session, job_id: str, number: int) -> Attempt | None:
-    """Return an attempt of a job, or `None`."""
-    return session.get(Attempt, (job_id, number))
-
-
 def current_attempt(session: Session, job_id: str, number: int) -> Attempt:
     """Return an existing attempt, refreshed from the database."""
     return session.get_one(Attempt, (job_id, number), populate_existing=True)

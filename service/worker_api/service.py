@@ -7,7 +7,7 @@ from typing import Any
 
 from sqlalchemy.orm import Session
 
-from service import credentials, ids, submission_ids
+from service import credentials
 from service.api import auth
 from service.api.problems import Problem, validated
 from service.artifacts.storage import Storage
@@ -29,7 +29,7 @@ from service.protocol import (
     SearchReport,
 )
 from service.runs import repository as runs
-from service.worker_api import attempts, repository
+from service.worker_api import attempts
 from service.worker_api.attempts import AttemptSession
 from service.worker_api.ingests import IngestSession
 from service.worker_api.models import ModelRunSession, SearchSession
@@ -102,7 +102,6 @@ class RunRequest:
         Raises:
             StaleAttempt: the run was superseded, or its data set was deleted.
         """
-        assert self.run.kind is IngestRun, "only paths of ingest runs lead here"
         return IngestSession(self.session, self.run.owner, self.run.number, self.token)
 
     def preview(self) -> PreviewSession:
@@ -145,7 +144,7 @@ class RunRequest:
             StaleAttempt: the run had ended in another way, or was superseded.
         """
         if self.run.kind is IngestRun:
-            self.finish_ingest(validated(body, IngestReport), storage)
+            self.ingest().finish(validated(body, IngestReport), storage)
         elif self.run.kind is PreviewRun:
             self.preview().finish(validated(body, PreviewReport), storage)
         elif self.run.kind is PreparationRun:
@@ -155,15 +154,8 @@ class RunRequest:
         elif self.run.kind is SearchRun:
             self.search().finish(validated(body, SearchReport), storage)
         else:
-            self.finish_attempt(validated(body, FinishReport))
-
-    def finish_attempt(self, report: FinishReport) -> None:
-        """Record how an attempt ended; see `finish`."""
-        attempts.finish(self.session, self.run.owner, self.run.number, report)
-
-    def finish_ingest(self, report: IngestReport, storage: Storage) -> None:
-        """Record how an ingest run ended; see `finish`."""
-        self.ingest().finish(report, storage)
+            report = validated(body, FinishReport)
+            attempts.finish(self.session, self.run.owner, self.run.number, report)
 
 
 def check_kind(run: RunKey, kind: type[Run]) -> None:
@@ -189,35 +181,3 @@ def check_run_token(session: Session, token: str, run_id: str) -> RunKey:
     if run is None or not credentials.token_matches(token, run.token_hash):
         raise auth.unauthenticated("The token does not belong to this run")
     return RunKey(type(run), run.owner, run.number)
-
-
-def check_attempt_token(session: Session, token: str, job_id: str, number: str) -> RunKey:
-    """Check that the token is that of the attempt.
-
-    Args:
-        number: the raw text from the path, which may not be a number.
-
-    Raises:
-        Problem: 401.
-    """
-    parsed = submission_ids.parse_run_number(number)
-    attempt = None
-    if parsed is not None and ids.is_id("job", job_id):
-        attempt = repository.attempt(session, job_id, parsed)
-    if attempt is None or not credentials.token_matches(token, attempt.token_hash):
-        raise auth.unauthenticated("The token does not belong to this attempt")
-    return RunKey(Attempt, job_id, attempt.number)
-
-
-def check_ingest_token(session: Session, token: str, dataset_id: str) -> RunKey:
-    """Check that the token is that of the data set's newest ingest run.
-
-    Raises:
-        Problem: 401.
-    """
-    run = runs.newest(session, IngestRun, dataset_id) if ids.is_id("ds", dataset_id) else None
-    if run is None or not credentials.token_matches(token, run.token_hash):
-        raise auth.unauthenticated(
-            "The token does not belong to the newest ingest run of the data set"
-        )
-    return RunKey(IngestRun, dataset_id, run.number)

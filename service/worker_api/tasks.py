@@ -114,9 +114,7 @@ class PreviewSession(TaskSession[Preview]):
         spec_versions.load(preview.resolved, preview.spec_version)
         return PreviewStart(
             **self._start(preview.dataset_version, settings),
-            spec=spec_versions.for_older(
-                spec_versions.upgrade(preview.resolved, preview.spec_version)
-            ),
+            spec=spec_versions.upgrade(preview.resolved, preview.spec_version),
             images=preview.images,
             dataset_version=preview.dataset_version,
             artifacts_uri=storage.preview_uri(preview.id),

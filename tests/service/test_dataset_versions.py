@@ -6,6 +6,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from service.datasets import repository as datasets
 from service.datasets.ingests import repository as ingests
 from service.datasets.versions import repository as versions

@@ -41,25 +41,33 @@ BODIES: dict[str, Any] = {
     "POST /v1/login": {"redirect_uri": "http://127.0.0.1:1/callback"},
     "POST /v1/login/finish": {"state": "x", "secret": "x", "code": "x"},
     "POST /v1/session": {"token": "dasl_x"},
-    "POST {attempt}/metrics": {"points": []},
-    "POST {attempt}/evaluations": {"step": 1, "epoch": 1, "subject": "raw", "metrics": {}},
-    "POST {attempt}/events": {"type": "note"},
-    "POST {attempt}/damaged-checkpoint": {"checkpoint_id": "x", "damage": "x"},
-    "POST {attempt}/checkpoints": {
+    "POST /worker/v1/runs/{run_id}/metrics": {"points": []},
+    "POST /worker/v1/runs/{run_id}/evaluations": {
+        "step": 1,
+        "epoch": 1,
+        "subject": "raw",
+        "metrics": {},
+    },
+    "POST /worker/v1/runs/{run_id}/events": {"type": "note"},
+    "POST /worker/v1/runs/{run_id}/damaged-checkpoint": {"checkpoint_id": "x", "damage": "x"},
+    "POST /worker/v1/runs/{run_id}/checkpoints": {
         "step": 1,
         "epoch": 1,
         "uri": "file:///x",
         "files": [{"name": "a", "size": 1, "sha256": SHA}],
     },
-    "POST {attempt}/artifacts": {"name": "a", "uri": "file:///x", "size": 1, "sha256": SHA},
-    "POST {attempt}/finish": {"outcome": "succeeded"},
-    "POST /worker/v1/datasets/{dataset_id}/finish": {"state": "failed", "error": "x"},
+    "POST /worker/v1/runs/{run_id}/artifacts": {
+        "name": "a",
+        "uri": "file:///x",
+        "size": 1,
+        "sha256": SHA,
+    },
+    "POST /worker/v1/runs/{run_id}/finish": {"outcome": "succeeded"},
 }
 # Valid parameters of each operation that needs some.
 PARAMETERS = {"GET /v1/metrics": {"job": "job_id", "name": "loss"}}
 # Valid headers of each operation that needs some, for the body `{}`.
 HEADERS = {"PUT /v1/datasets/{dataset_id}/content": {"Content-Range": "bytes 0-1/2"}}
-_ATTEMPTS = ("/worker/v1/runs/{run_id}", "/worker/v1/jobs/{job_id}/attempts/{number}")
 
 
 def operations() -> list[str]:
@@ -95,16 +103,15 @@ class World:
 
     def send(self, operation: str, headers: dict[str, str] | None, **ids: str) -> Any:
         method, _, path = operation.partition(" ")
-        key = operation
-        for path_of_attempt in _ATTEMPTS:
-            key = key.replace(path_of_attempt, "{attempt}")
-        body = BODIES.get(key, {})
-        headers = {**(headers or {}), **HEADERS.get(key, {})}
+        body = BODIES.get(operation, {})
+        headers = {**(headers or {}), **HEADERS.get(operation, {})}
         for name, value in (self.ids | ids).items():
             path = path.replace(f"{{{name}}}", value)
         assert "{" not in path, f"{path}: add the parameter to `ids`"
         known = self.ids | ids
-        params = {key: known.get(value, value) for key, value in PARAMETERS.get(key, {}).items()}
+        params = {
+            key: known.get(value, value) for key, value in PARAMETERS.get(operation, {}).items()
+        }
         return self.api.client.request(
             method,
             path,

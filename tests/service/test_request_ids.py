@@ -74,15 +74,11 @@ def test_request_log_names_route_job_and_attempt(
     with caplog.at_level(logging.DEBUG, logger.name):
         api.client.get(f"/v1/jobs/{job}?secret=1", headers={"X-Request-ID": "r1"})
         worker.post("start")
-        api.client.post(
-            f"/worker/v1/jobs/{job}/attempts/1/start",
-            headers={"Authorization": f"Bearer {worker.token}"},
-        )
         api.client.get("/livez")
     logger.removeHandler(listener)
     levels = [record.levelname for record in caplog.records if record.name == logger.name]
-    assert levels == ["INFO", "DEBUG", "DEBUG", "DEBUG"]
-    first, *of_worker, _ = lines
+    assert levels == ["INFO", "DEBUG", "DEBUG"]
+    first, of_worker, _ = lines
     for part in (
         '"request": "r1"',
         f'"job": "{job}"',
@@ -91,7 +87,6 @@ def test_request_log_names_route_job_and_attempt(
         '"method": "GET"',
     ):
         assert part in first
-    for line in of_worker:
-        assert f'"job": "{job}"' in line
-        assert '"attempt": "1"' in line
+    assert f'"job": "{job}"' in of_worker
+    assert '"attempt": "1"' in of_worker
     assert "secret" not in "".join(lines), "query strings must not be logged"

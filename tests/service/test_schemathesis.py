@@ -60,13 +60,7 @@ NEVER_SUCCEED = {
     "GET /v1/session",
     "DELETE /v1/session",
     "POST /v1/jobs/{job_id}/resume",
-    # `_report` sends valid ones; random bodies depend on the modules that the process has imported.
-    "POST /worker/v1/jobs/{job_id}/attempts/{number}/metrics",
-    "POST /worker/v1/jobs/{job_id}/attempts/{number}/artifacts",
-    "POST /worker/v1/jobs/{job_id}/attempts/{number}/checkpoints",
-    # Deprecated: ten random bodies are few for an ingest's report; all of `/worker/v1/runs` are sent.
-    "POST /worker/v1/datasets/{dataset_id}/finish",
-    # Nor are they enough for the reports of all kinds of runs; those of attempts are sent.
+    # Ten random bodies are few for the reports of all kinds of runs; those of attempts are sent.
     "POST /worker/v1/runs/{run_id}/finish",
     # A preview that is not drawn has no files.
     "GET /v1/previews/{preview_id}/files/{name}",
@@ -90,9 +84,8 @@ NEVER_SUCCEED = {
     "GET /v1/model-runs/{model_run_id}/files/{name}",
     "POST /worker/v1/runs/{run_id}/queries",
 }
-# `POST /v1/jobs` validates a job first, and the deprecated paths of workers share the code of
-# `/worker/v1/runs`.
-SAME_BODY = r"^/v1/jobs/validate$|^/worker/v1/(jobs|datasets)/"
+# `POST /v1/jobs` validates a job first.
+SAME_BODY = r"^/v1/jobs/validate$"
 CHECKS = [
     not_a_server_error,
     status_code_conformance,
@@ -119,13 +112,10 @@ class World:
 
     def _make(self, operation: str, number: int) -> tuple[dict[str, str], dict[str, str]]:
         api, headers = self.api, self.api.token("operator")
-        state = "pending" if "/worker/v1/datasets" in operation else "ready"
-        dataset = api.dataset(f"images {number}", state=state)
+        dataset = api.dataset(f"images {number}")
         worker = api.start(api.submit()["id"])
         checkpoint = _report(worker)
-        if "/worker/v1/datasets" in operation:
-            _, headers = api.ingest(dataset)
-        elif "/worker/" in operation:
+        if "/worker/" in operation:
             headers = {"Authorization": f"Bearer {worker.token}"}
         token = api.client.post("/v1/tokens", json={"name": "x"}).json()["id"]
         user = api.client.post("/v1/users", json={"name": "x"}).json()["id"]

@@ -65,20 +65,14 @@ def test_submission_ids_of_the_same_run_differ_and_are_recognized() -> None:
         first, second = (submission_ids.new_submission_id(owner, number) for _ in range(2))
         assert first != second
         assert len(first) <= 60, "the length of the column"
-        of_version_0_1 = f"{owner}-{number}"
-        assert all(map(submission_ids.is_submission_id, (first, second, of_version_0_1)))
+        assert all(map(submission_ids.is_submission_id, (first, second)))
     for bad in (
         submission_ids.new_submission_id(ids.new_id("tok"), 1),
-        f"{ids.new_id('job')}-0",
+        f"{ids.new_id('job')}-0-00000000",
+        f"{ids.new_id('job')}-1",
         first + "\n",
     ):
         assert not submission_ids.is_submission_id(bad)
-
-
-def test_parse_run_number_accepts_positive_database_integers() -> None:
-    assert [submission_ids.parse_run_number(text) for text in ("1", "2147483647")] == [1, 2**31 - 1]
-    for text in ("0", "01", "+1", "2147483648", "9" * 5000, "", "x", "1\n", "１"):
-        assert submission_ids.parse_run_number(text) is None
 
 
 def test_check_writable_reports_unusable_root(tmp_path: Path) -> None:

@@ -35,6 +35,7 @@ from service.settings import Settings
 from tests.service.test_server_process import api_process
 from tests.support.api_under_test import FACTS, Api, refused
 from tests.support.polling import until
+from tests.support.runs import submission_id
 from tests.support.uploads import begin, dispatcher_of_uploads, put
 
 CONTENT = random.Random(0).randbytes(3000)
@@ -530,8 +531,8 @@ def test_workers_read_only_the_upload_of_the_data_set(stored: Api) -> None:
     dataset_id, other = (begin(stored, 1, name=name).json()["id"] for name in ("a", "b"))
     put(stored, dataset_id, b"x", 0, 1)
     dispatcher_of_uploads(stored).round()
-    _, headers = stored.ingest(dataset_id)
-    run = f"/worker/v1/datasets/{dataset_id}"
+    number, headers = stored.ingest(dataset_id)
+    run = f"/worker/v1/runs/{submission_id(stored.database, dataset_id, number)}"
     start = stored.client.post(f"{run}/start", headers=headers).json()
     readable = ReadableFolders(
         start["dataset_roots"],

@@ -83,20 +83,6 @@ def test_start_returns_everything_and_is_idempotent(api: Api) -> None:
     assert [event["data"]["to"] for event in events] == ["queued", "starting", "running"]
 
 
-def test_spec_without_placement_is_readable_by_a_driver_of_the_version_before(api: Api) -> None:
-    """It refuses unknown fields, and the job would fail for good."""
-    added = {"min_workers", "memory_gb_per_worker", "gpu_type", "node_labels"} | {
-        *("same_node", "exclude_nodes", "preemptible")
-    }
-    api.dataset()
-    sent = api.start(api.submit()["id"]).post("start").json()["spec"]
-    assert added.isdisjoint(sent.keys() | sent["resources"].keys())
-    placed = api.submit(resources={"workers": 2, "same_node": True}, preemptible=True)
-    sent = api.start(placed["id"]).post("start").json()["spec"]
-    assert (sent["resources"]["same_node"], sent["preemptible"]) == (True, True)
-    assert "gpu_type" not in sent["resources"]
-
-
 @pytest.mark.dialect
 def test_repeated_event_is_recorded_once_per_attempt(api: Api) -> None:
     def notes() -> list[Any]:
@@ -207,8 +193,6 @@ def test_superseded_attempt_is_refused_everything(api: Api) -> None:
         refused(old.post(action, **body), 409, None, "stale-attempt")
     impostor = Worker(api, new.job_id, new.number, old.token)
     refused(impostor.post("heartbeat"), 401, None, "unauthenticated")
-    refused(OldWorker(api, new.job_id, 3, new.token).post("heartbeat"), 401)
-    refused(OldWorker(api, new.job_id, 10**30, new.token).post("heartbeat"), 401)
     assert job(api, new)["status"] == "starting"
     assert new.post("start").status_code == 200
 
@@ -269,7 +253,7 @@ def test_worker_api_refuses_non_finite_values(api: Api) -> None:
             "events": '{"type": "note", "data": {"x": [%s]}}',
         }.items():
             answer = api.client.post(
-                f"/worker/v1/jobs/{worker.job_id}/attempts/1/{action.strip()}",
+                f"/worker/v1/{worker.path}/{action.strip()}",
                 content=body % number,
                 headers={
                     "Authorization": f"Bearer {worker.token}",
@@ -481,10 +465,8 @@ def test_worker_api_checks_token_before_body(api: Api, number: str) -> None:
     job = api.submit()["id"]
     actions = ("start", "damaged-checkpoint", "heartbeat", *REPORTS, "finish")
     paths = [
-        *(f"jobs/{job}/attempts/{number}/{name}" for name in actions),
         *(f"runs/{job}-{number}-00000000/{name}" for name in actions),
-        "datasets/ds_00000000000000000000000000/finish",
-        f"datasets/{number}/finish",
+        "runs/ds_00000000000000000000000000-1-00000000/finish",
     ]
     headers = {"Authorization": "Bearer dasl_" + "x" * 40}
     for path in paths:
@@ -498,32 +480,7 @@ def test_worker_api_refuses_run_of_unknown_kind(api: Api) -> None:
     worker = running(api)
     with api.database.write() as session:
         session.execute(update(Run).where(Run.owner == worker.job_id).values(kind="of-tomorrow"))
-    for same in (worker, OldWorker(api, worker.job_id, worker.number, worker.token)):
-        refused(same.post("heartbeat"), 401, None, "unauthenticated")
-
-
-@dataclass
-class OldWorker(Worker):
-    """A worker of version 0.1."""
-
-    @property
-    def path(self) -> str:
-        return f"jobs/{self.job_id}/attempts/{self.number}"
-
-
-def test_paths_of_version_0_1_answer_as_those_of_runs(api: Api) -> None:
-    new = running(api)
-    old = OldWorker(api, new.job_id, new.number, new.token)
-    assert old.post("start").json() == new.post("start").json()
-    damage = {"checkpoint_id": "ckpt_x", "damage": "is missing"}
-    answers = {"heartbeat": {}, "damaged-checkpoint": damage, **reports(new)}
-    for action, body in answers.items():
-        first, second = new.post(action, **body), old.post(action, **body)
-        assert (first.status_code, first.text) == (second.status_code, second.text), action
-        assert first.is_success, action
-    for worker in (old, new):
-        assert worker.post("finish", outcome="succeeded").status_code == 204
-        refused(worker.post("heartbeat"), 409, None, "stale-attempt")
+    refused(worker.post("heartbeat"), 401, None, "unauthenticated")
 
 
 @dataclass
@@ -546,15 +503,6 @@ class IngestWorker:
         return self.api.client.post(path, json=body, headers=self.headers)
 
 
-@dataclass
-class OldIngestWorker(IngestWorker):
-    """The worker of an ingest run of version 0.1."""
-
-    @property
-    def path(self) -> str:
-        return f"datasets/{self.dataset_id}"
-
-
 @pytest.fixture
 def ingest(api: Api) -> IngestWorker:
     dataset = api.dataset("fresh", state="pending")
@@ -575,7 +523,7 @@ def test_ingest_run_starts_beats_and_finishes(ingest: IngestWorker) -> None:
     assert after is not None
     assert after > before
     facts = {"num_images": 4, "num_classes": None, "median_size": 16}
-    index = f"{start.json()['artifacts_uri']}/run/index.json.gz"
+    index = f"{start.json()['artifacts_uri']}/run/index.safetensors"
     for _ in range(2):
         finish = ingest.post("finish", state="ready", facts=facts, index_uri=index)
         assert finish.status_code == 204
@@ -618,15 +566,6 @@ def test_progress_of_an_ingest_is_shown_until_it_ends(ingest: IngestWorker) -> N
     assert shown() is None
 
 
-def test_ingest_paths_of_version_0_1_answer_as_those_of_runs(ingest: IngestWorker) -> None:
-    old = OldIngestWorker(ingest.api, ingest.dataset_id, ingest.number, ingest.headers)
-    assert old.post("start").json() == ingest.post("start").json()
-    for worker in (old, ingest):
-        refused(worker.post("finish", state="ready"), 422, "body")
-        assert worker.post("finish", state="failed", error="broken").status_code == 204
-        refused(worker.post("start"), 409, None, "stale-attempt")
-
-
 def test_ingest_run_is_refused_what_only_attempts_send(api: Api, ingest: IngestWorker) -> None:
     worker = running(api)
     damage = {"checkpoint_id": "ckpt_x", "damage": "is missing"}
@@ -658,6 +597,5 @@ def test_superseded_ingest_run_is_refused(ingest: IngestWorker) -> None:
     for action in ("start", "heartbeat"):
         refused(ingest.post(action), 409, None, "stale-attempt")
     refused(ingest.post("finish", state="failed", error="x"), 409, None, "stale-attempt")
-    for kind in (IngestWorker, OldIngestWorker):
-        refused(kind(api, dataset, number, ingest.headers).post("start"), 401)
+    refused(IngestWorker(api, dataset, number, ingest.headers).post("start"), 401)
     assert IngestWorker(api, dataset, number, headers).post("start").status_code == 200

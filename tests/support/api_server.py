@@ -78,15 +78,16 @@ class Service:
         """Make the dataset ready, or failed for the given reason, as `workers.ingest` does."""
         text, hashed = credentials.new_token()
         with self.database.write() as session:
-            assert ingests.begin_ingest(session, dataset.id, hashed) is not None
-        worker = WorkerClient(self.url, text)
-        start = worker.dataset_start(dataset.id)
+            run = ingests.begin_ingest(session, dataset.id, hashed)
+            assert run is not None
+        worker = WorkerClient(self.url, text, run.submission_id)
+        start = worker.dataset_start()
         assert start.uri == dataset.uri
         if error is not None:
-            worker.dataset_finish(dataset.id, state="failed", report=REPORT, error=error)
+            worker.dataset_finish(state="failed", report=REPORT, error=error)
             return
-        uri = f"{start.artifacts_uri}/index.json.gz"
-        worker.dataset_finish(dataset.id, state="ready", facts=FACTS, report=REPORT, index_uri=uri)
+        uri = f"{start.artifacts_uri}/index.safetensors"
+        worker.dataset_finish(state="ready", facts=FACTS, report=REPORT, index_uri=uri)
 
     def start_attempt(self, job_id: str) -> WorkerClient:
         """Start the job's next attempt, as the dispatcher does, and return its worker client."""
@@ -94,7 +95,7 @@ class Service:
         with self.database.write() as session:
             attempt = lifecycle.start_attempt(session, job_id, hashed)
             assert attempt is not None
-            return WorkerClient(self.url, text, job_id, attempt.number)
+            return WorkerClient(self.url, text, attempt.submission_id)
 
     def start_task(self, kind: Tasks[Any], task_id: str) -> WorkerClient:
         """Start the run of a task, such as an embedding, and return its worker client."""

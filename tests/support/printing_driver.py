@@ -53,7 +53,9 @@ if __name__ == "__main__":
     spec = resolve(JobSpec.model_validate({"dataset": "none", "resources": resources}), FACTS)
     start = AttemptStart(
         spec=spec.model_dump(mode="json"),
-        dataset=WorkerDataset(id="ds", name="none", uri="", index_uri="", facts=FACTS.model_dump()),
+        dataset=WorkerDataset(
+            id="ds", name="none", uri="", version=1, index_uri="", facts=FACTS.model_dump()
+        ),
         evaluate_dataset=None,
         resume=None,
         dataset_roots=[],

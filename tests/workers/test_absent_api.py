@@ -107,7 +107,7 @@ def test_end_that_a_failing_api_does_not_take_is_no_failure_of_the_training(
 ) -> None:
     home.refusals["finish"] = (status, answer)
     monkeypatch.setattr("workers.settings.PATIENCE_SECONDS", 0.0)
-    client = WorkerClient(home.url, "token", "job_1", 1, run="r")
+    client = WorkerClient(home.url, "token", "r")
     try:
         with pytest.raises(error):
             report_end(client, "succeeded")

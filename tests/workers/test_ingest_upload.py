@@ -22,7 +22,7 @@ from workers import artifacts, ingest_files
 
 @pytest.fixture
 def index(tmp_path: Path) -> Path:
-    file = tmp_path / "index.json.gz"
+    file = tmp_path / "index.safetensors"
     file.write_bytes(b"an index")
     return file
 

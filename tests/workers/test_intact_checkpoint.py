@@ -31,7 +31,7 @@ def home() -> Iterator[Home]:
 
 @pytest.fixture
 def client(home: Home) -> Iterator[WorkerClient]:
-    client = WorkerClient(home.url, "token", "job_1", 2, patience=10)
+    client = WorkerClient(home.url, "token", "job_1-2-00000000", patience=10)
     yield client
     client.close()
 
@@ -65,6 +65,7 @@ class Store:
             "id": "ds_1",
             "name": "birds",
             "uri": "/birds",
+            "version": 1,
             "index_uri": f"file://{self.folder}/index",
             "facts": FACTS.model_dump(),
         }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import re
 from collections.abc import Callable
 
@@ -20,14 +21,15 @@ class Configured(Exception):
 
 def a_rank() -> None:
     # A rank gets the token from the driver, not from its environment.
-    train_rank({"job": "job_x", "attempt": 1, "token": "hush-hush"})
+    style = os.environ["DASL_LOG_FORMAT"]
+    train_rank({"job": "job_x", "attempt": 1, "token": "hush-hush", "log_format": style})
 
 
 @pytest.mark.parametrize(
     ("begin", "command"),
     [
-        (driver.main, ["driver", "--job", "job_x", "--attempt", "1"]),
-        (ingest.main, ["ingest", "--dataset", "ds_x"]),
+        (driver.main, ["driver", "--run", "r", "--job", "job_x", "--attempt", "1"]),
+        (ingest.main, ["ingest", "--run", "r", "--dataset", "ds_x"]),
         (a_rank, None),
     ],
     ids=["driver", "ingest", "rank"],

@@ -63,6 +63,7 @@ class World:
             id="ds_1",
             name="pictures",
             uri=str(self.root),
+            version=1,
             index_uri=(folder / "index.safetensors").as_uri(),
             facts={},
         )

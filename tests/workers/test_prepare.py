@@ -29,6 +29,7 @@ def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> PreparationStart:
         id="ds_1",
         name="pictures",
         uri=str(pictures),
+        version=1,
         index_uri=(tmp_path / "index.safetensors").as_uri(),
         facts={},
     )

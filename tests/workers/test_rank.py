@@ -14,12 +14,13 @@ from workers.rank import _check_weights
 
 def registered(folder: Path, index_of: Path, scratch: Path) -> WorkerDataset:
     index = ingest_folder(index_of)
-    index.save(scratch / "index.json.gz")
+    index.save(scratch / "index.safetensors")
     return WorkerDataset(
         id="ds_1",
         name="birds",
         uri=str(folder),
-        index_uri=f"file://{scratch}/index.json.gz",
+        version=1,
+        index_uri=f"file://{scratch}/index.safetensors",
         facts=index.facts().model_dump(),
     )
 
@@ -52,7 +53,7 @@ def test_index_of_another_folder_is_refused(images: Path, tmp_path: Path) -> Non
 
 def test_damaged_index_is_named_by_its_data_set(images: Path, tmp_path: Path) -> None:
     dataset = registered(images, images, tmp_path)
-    (tmp_path / "index.json.gz").write_bytes(b"\x1f\x8bno")
+    (tmp_path / "index.safetensors").write_bytes(b"\x1f\x8bno")
     scratch = tmp_path / "scratch"
     scratch.mkdir()
     with pytest.raises(ValueError, match="the stored index of birds cannot be read: ") as raised:

@@ -119,7 +119,7 @@ def home() -> Iterator[Home]:
 @pytest.fixture
 def reporter(home: Home, tmp_path: Path) -> Iterator[ApiReporter]:
     """A reporter whose context is not entered yet."""
-    client = WorkerClient(home.url, "token", "job_1", 1)
+    client = WorkerClient(home.url, "token", "job_1-1-00000000")
     reporter = ApiReporter(client, "job_1", 1, f"file://{tmp_path}/store", HEARTBEAT)
     yield reporter
     client.close()

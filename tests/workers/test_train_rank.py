@@ -20,7 +20,8 @@ from service.client import Client
 from service.client.sync.models import Dataset, Job
 from service.client.worker import WorkerClient
 from service.datasets.ingests.repository import begin_ingest
-from service.protocol import AttemptStart, FileEntry
+from service.protocol import AttemptStart
+from service.wire.checkpoints import FileEntry
 from tests.support.api_server import Service
 from tests.support.polling import wait_for
 from tests.support.training_world import image_folder, tiny_spec, without_onnx

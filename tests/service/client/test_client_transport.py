@@ -170,7 +170,7 @@ def test_stream_events_resumes_a_lost_stream_in_order() -> None:
 
 def test_worker_client_removes_non_finite_values() -> None:
     with scripted(lambda _: answer_json({"desired": "cancel"})) as server:
-        worker = WorkerClient(server.url, "epoch", "job_1", 2)
+        worker = WorkerClient(server.url, "epoch", "job_1-2-00000000")
         points = [
             {"step": 1, "time": 0.5, "values": {"loss": float("nan"), "lr": 0.1}},
             {"step": 2, "time": 0.6, "values": {"loss": float("inf")}},
@@ -190,33 +190,18 @@ def test_worker_client_removes_non_finite_values() -> None:
         ("metrics", {"points": [{"step": 1, "time": 0.5, "values": {"lr": 0.1}}]}),
         ("heartbeat", {"progress": {"step": 2}}),
     ]
-    assert server.requests[0].path == "/worker/v1/jobs/job_1/attempts/2/events"
-
-
-def test_worker_client_uses_old_paths_without_a_run() -> None:
-    index = {"uri": "/images", "artifacts_uri": "file:///a", "dataset_roots": []}
-    with scripted(lambda _: answer_json({"desired": "run", **index})) as server:
-        WorkerClient(server.url, "token", run="job_1-2").heartbeat()
-        WorkerClient(server.url, "token", "job_1", 2).heartbeat()
-        WorkerClient(server.url, "token", run="ds_1-1").dataset_start("ds_1")
-        WorkerClient(server.url, "token").dataset_start("ds_1")
-    assert [request.path for request in server.requests] == [
-        "/worker/v1/runs/job_1-2/heartbeat",
-        "/worker/v1/jobs/job_1/attempts/2/heartbeat",
-        "/worker/v1/runs/ds_1-1/start",
-        "/worker/v1/datasets/ds_1/start",
-    ]
+    assert server.requests[0].path == "/worker/v1/runs/job_1-2-00000000/events"
 
 
 def test_worker_client_refuses_invalid_report_as_the_api_does() -> None:
     with scripted(lambda _: answer_json({}, 204)) as server:
-        worker = WorkerClient(server.url, "token", run="job_1-2")
+        worker = WorkerClient(server.url, "token", run="job_1-2-00000000")
         with pytest.raises(ApiError) as refused:
             worker.event("note", "x" * 20_001)
         assert (refused.value.status, refused.value.type) == (422, "validation")
         assert [error.field for error in refused.value.errors] == ["message"]
         with pytest.raises(ApiError, match="body: is not valid") as refused:
-            worker.dataset_finish("ds_1", state="ready")
+            worker.dataset_finish(state="ready")
         assert [error.field for error in refused.value.errors] == ["body"]
     assert server.requests == []
 
@@ -225,7 +210,7 @@ def test_worker_client_raises_stale_attempt_and_retries_outages() -> None:
     stale = {"type": "https://example.org/problems/stale-attempt", "title": "Stale"}
     answers = [answer_json({}, 503), answer_json(stale, 409)]
     with scripted(lambda _: answers.pop(0)) as server:
-        worker = WorkerClient(server.url, "epoch", "job_1", 2)
+        worker = WorkerClient(server.url, "epoch", "job_1-2-00000000")
         with pytest.raises(StaleAttempt):
             worker.heartbeat(patience=10)
     with pytest.raises(ConnectionFailed):

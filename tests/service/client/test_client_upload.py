@@ -142,10 +142,11 @@ def test_uploaded_folder_becomes_ready_with_its_classes(
     finisher.round()
     token, hashed = credentials.new_token()
     with service.database.write() as session:
-        assert begin_ingest(session, dataset.id, hashed) is not None
+        run = begin_ingest(session, dataset.id, hashed)
+        assert run is not None
     monkeypatch.setenv("DASL_API_URL", service.url)
     monkeypatch.setenv("DASL_WORKER_TOKEN", token)
-    monkeypatch.setattr("sys.argv", ["ingest", "--dataset", dataset.id])
+    monkeypatch.setattr("sys.argv", ["ingest", "--run", run.submission_id, "--dataset", dataset.id])
     assert ingest.main() == 0
     ready = client.datasets.get("birds")
     assert (ready.state, ready.error_message) == ("ready", "")

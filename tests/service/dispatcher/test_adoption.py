@@ -31,7 +31,7 @@ class Rank0:
     def __init__(self, world: World, tmp_path: Path) -> None:
         self.root = Path(world.settings.artifacts_uri.removeprefix("file://"))
         self.scratch = tmp_path / "scratch"
-        self.client = WorkerClient("http://127.0.0.1:9", "token", run="no request is made")
+        self.client = WorkerClient("http://127.0.0.1:9", "token", "no request is made")
 
     def folder(self, job: str, number: int = 1) -> Path:
         return self.root / "jobs" / job / "attempts" / str(number) / "checkpoints"

@@ -57,7 +57,7 @@ def train(config: dict[str, Any]) -> None:
     """Run as a rank."""
     start = AttemptStart.model_validate(config["start"])
     spec = start.job_spec()
-    client = WorkerClient(config["url"], config["token"], run=config["run"])
+    client = WorkerClient(config["url"], config["token"], config["run"])
     total = spec.train.epochs * STEPS_AN_EPOCH
     every = int(spec.train.checkpoint_every_epochs) * STEPS_AN_EPOCH
     with (
