@@ -180,7 +180,7 @@ def served(folder: Path) -> Iterator[Service]:
     """Yield a `dasl serve` with its own home and a small registered data set."""
     images = folder / "images"
     write_images(images, 40)
-    index = folder / "index.json.gz"
+    index = folder / "index.safetensors"
     ingest_folder(images).save(index)
     with (
         # The tests' service has no standby processes.

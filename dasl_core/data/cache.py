@@ -22,7 +22,7 @@ NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 # A cache takes at most this share of the free space of its disk.
 SHARE_OF_FREE_DISK = 0.5
 # Names of the files in a cache folder; nothing else is ever removed.
-FILES = ("canvases-*", "index.json.gz", "index.safetensors")
+FILES = ("canvases-*", "index.safetensors")
 _ROOM = ".room"
 
 

@@ -283,7 +283,6 @@ def digest_of(drawer: Drawer, *settings: object) -> str:
     """Return a digest of everything that determines the canvases of an index, and of settings of their file."""
     index = drawer.index
     content = hashlib.blake2b(digest_size=16)
-    # Without a choice, the digest is that of earlier versions, whose caches have the same content.
     settings = (*settings, index.location, *index.source.choice)
     content.update(repr((*settings, drawer.shape, drawer.dtype.str)).encode())
     paths = index.paths if isinstance(index.paths, Strings) else Strings.of(index.paths)

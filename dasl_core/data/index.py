@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
-import json
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -26,9 +24,7 @@ from dasl_core.spec.locations import EVERY_FOLDER, ReadableFolders
 
 # Images of at most four bands are no stacks: gray, color, with an alpha channel or near infrared.
 _FEW_BANDS = 4
-# Format 1 was gzipped JSON, and only of folders.
 _FORMAT = 2
-_GZIP = b"\x1f\x8b"
 # Columns of `DatasetIndex.places`.
 FILE, OFFSET, LENGTH, STAMP = range(4)
 
@@ -54,11 +50,11 @@ class DatasetIndex:
     """(N, 4) int64: file, offset, length and stamp of each image, as of `Entry`."""
     skipped: list[Skipped]
     checksums: np.ndarray | None = None
-    """(N,) int32, by which changed images are noticed; None of earlier ingests."""
+    """(N,) int32, by which changed images are noticed; None: only by their sizes."""
     num_ignored: int = 0
     """Files without the extension of an image; hidden files are not counted."""
     ignored_endings: dict[str, int] = field(default_factory=dict)
-    """How many of them have each ending; empty of earlier ingests, and where none are ignored."""
+    """How many of them have each ending."""
     pixels: PixelFacts = field(default_factory=PixelFacts)
     """What the values of the pixels are, and their statistics."""
     label_warnings: list[str] = field(default_factory=list)
@@ -199,16 +195,14 @@ class DatasetIndex:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> DatasetIndex:
-        """Read a file that `save` wrote, of this version or an older one; its arrays are mapped into memory.
+        """Read a file that `save` wrote; its arrays are mapped into memory.
 
         Raises:
             ValueError: the file is not an index, is damaged, or names an image outside its root.
             OSError: the file does not exist, or cannot be read.
         """
         try:
-            with open(path, "rb") as file:
-                is_json = file.read(2) == _GZIP
-            index = _from_json(Path(path)) if is_json else _from_arrays(Path(path))
+            index = _from_arrays(Path(path))
             index._check()
         except OSError:
             raise
@@ -268,37 +262,10 @@ def _from_arrays(path: Path) -> DatasetIndex:
         sizes=arrays["sizes"],
         places=arrays["places"],
         skipped=[Skipped(*entry) for entry in about["skipped"]],
-        checksums=arrays.get("checksums"),  # earlier ingests had none
+        checksums=arrays.get("checksums"),
         num_ignored=about["num_ignored"],
-        ignored_endings=about.get("ignored_endings", {}),  # earlier ingests had none
+        ignored_endings=about["ignored_endings"],
         pixels=PixelFacts.from_json(about["pixels"]),
         duplicates=about["duplicates"],
-        label_warnings=about.get("label_warnings", []),  # earlier ingests had none
-    )
-
-
-def _from_json(path: Path) -> DatasetIndex:
-    """Read the index of a folder that version 0.1 wrote, whose images are trained on as 8-bit ones."""
-    content = json.loads(gzip.decompress(path.read_bytes()))
-    if not isinstance(content, dict):
-        raise ValueError(f"it must contain a mapping, not {type(content).__name__}")
-    if content["format"] != 1:
-        raise ValueError(f"its format is {content['format']!r}, expected 1 or {_FORMAT}")
-    root, labels = content["root"], content["labels"]
-    # Compared by type: a bool equals a number, but is not one.
-    if labels is not None and {*map(type, labels)} - {int}:
-        raise ValueError("its labels must be numbers")
-    places = np.zeros((len(content["paths"]), 4), np.int64)
-    places[:, LENGTH] = -1
-    return DatasetIndex(
-        source=SourceRecord.from_json(
-            {"kind": "folder", "uri": root, "root": root, "files": [], "options": {}}
-        ),
-        paths=Strings.of(content["paths"]),
-        labels=None if labels is None else np.array(labels, np.int32),
-        class_names=content["class_names"],
-        sizes=np.array(content["sizes"], np.int32).reshape(-1, 2),
-        places=places,
-        skipped=[Skipped(*entry) for entry in content["skipped"]],
-        num_ignored=content["num_ignored"],
+        label_warnings=about["label_warnings"],
     )

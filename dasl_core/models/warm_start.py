@@ -122,7 +122,7 @@ def check_normalization(backbone: ResolvedBackbone, start: Path) -> None:
         problem := normalization_problem(backbone.normalization, recorded)
     ):
         raise ValueError(
-            f"{problem}. The job was resolved where the files were not read, or by an older version: with "
+            f"{problem}. The job was resolved where the files were not read: with "
             "auto, a new job takes what they record (dasl clone JOB --checkpoint none)"
         )
 

@@ -132,11 +132,10 @@ def _small_panels(run: RunFacts) -> list[Panel]:
 
 
 def _by_epoch(run: RunFacts, name: str) -> tuple[list[int], list[float]]:
-    """Return the epochs and means of a step metric; a run of an older version lacks those of its first epochs."""
-    first = len(run.losses) - len(run.epochs) + 1
+    """Return the epochs and means of a step metric."""
     values = [means.get(name, math.nan) for means in run.epochs]
     values = [value if abs(value) < LARGEST_LOSS else math.nan for value in values]
-    return list(range(first, first + len(values))), values
+    return list(range(1, len(values) + 1)), values
 
 
 def _loss(axes: Axes, run: RunFacts, base: str | None) -> list[Label]:

@@ -27,7 +27,7 @@ class RunFacts:
         classes: number of classes; None without labels.
         evaluations: oldest first.
         losses: mean loss of each epoch, NaN where none was finite.
-        epochs: means of step metrics of the last epochs, by name.
+        epochs: means of step metrics of each epoch, by name.
         verdict: its message; None without one.
         automatic: settings that have the value that "auto" chooses.
     """

@@ -365,7 +365,7 @@ class TrainingState:
         self._check_shapes(state)
         vars(self.progress).update(vars(progress))
         self.method.load_state_dict(state["method"])
-        self.plotter.load_state_dict(state.get("plots", []))  # older checkpoints have none
+        self.plotter.load_state_dict(state["plots"])
         if "sec" not in changed:
             self.criterion.load_state_dict(state["criterion"])
         settings = [dict(group) for group in self.optimizer.param_groups]

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 import os
 import threading
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,6 +14,8 @@ import tifffile
 from PIL import Image, ImageFile
 
 from dasl_core.data import DatasetIndex, ingest_folder, sample
+from dasl_core.data.array_file import read_arrays, write_arrays
+from dasl_core.data.strings import Strings
 from dasl_core.spec import JobSpec, resolve
 from dasl_core.spec.locations import ReadableFolders
 from dasl_core.spec.resolve.facts import QUANTILES
@@ -471,36 +473,6 @@ def test_equal_and_similar_images_are_reported(tmp_path: Path) -> None:
     assert (report["similar"]["checked"], report["similar"]["superfluous"]) == (4, 2)
 
 
-def stored(root: str, change: dict[str, object]) -> bytes:
-    """Return an index of version 0.1, of two images."""
-    content: dict[str, object] = {
-        "format": 1,
-        "root": root,
-        "paths": ["cat/a.png", "dog/b.png"],
-        "labels": [0, 1],
-        "class_names": ["cat", "dog"],
-        "sizes": [[20, 10], [20, 10]],
-        "skipped": [["cat/c.png", "the file is empty"]],
-        "num_ignored": 1,
-        "deep_images": None,
-    }
-    return gzip.compress(json.dumps(content | change).encode())
-
-
-def test_index_of_version_0_1_is_read(tmp_path: Path) -> None:
-    for name in ("cat/a.png", "dog/b.png"):
-        picture(tmp_path / "images" / name)
-    file = tmp_path / "index.json.gz"
-    file.write_bytes(stored(str(tmp_path / "images"), {}))
-    index, now = DatasetIndex.load(file), ingest_folder(tmp_path / "images")
-    assert (index.paths, index.root, index.source) == (now.paths, now.root, now.source)
-    assert (index.sizes == now.sizes).all()
-    assert index.labels is not None
-    assert index.labels.tolist() == [0, 1]
-    assert (index.decode(1, 3) == now.decode(1, 3)).all()
-    assert (index.num_ignored, index.skipped[0].path) == (1, "cat/c.png")
-
-
 def test_report_limits_number_of_classes(tmp_path: Path) -> None:
     for number in range(4):
         picture(tmp_path / f"class-{number}" / "a.png")
@@ -509,54 +481,56 @@ def test_report_limits_number_of_classes(tmp_path: Path) -> None:
     assert len(index.class_names) == 4
 
 
+def paths(*names: str) -> dict[str, Any]:
+    stored = Strings.of(names)
+    return {"paths": stored.data, "ends": stored.ends}
+
+
 @pytest.mark.parametrize(
     ("change", "expected"),
     [
-        ({"paths": [1, 2]}, "is not a data set index"),
+        (paths("../../etc/passwd.png", "b"), "names an image outside its folder"),
+        (paths("/etc/passwd.png", "b"), "names an image outside its folder"),
+        (paths("a.png"), "its lists differ in length"),
+        ({"ends": np.array([9, 3])}, "its paths are damaged"),
+        ({"checksums": np.zeros(3, np.int32)}, "its lists differ in length"),
+        ({"labels": np.array([0, 2], np.int32)}, "its labels must be numbers from 0 to 1"),
+        ({"labels": np.array([0, -1], np.int32)}, "its labels must be numbers from 0 to 1"),
+        ({"sizes": np.array([[1, 2], [3, 0]], np.int32)}, "its sizes must be at least 1"),
         ({"class_names": [1, 2]}, "its class_names must be strings"),
-        ({"paths": ["../../etc/passwd.png", "b"]}, "names an image outside its folder"),
-        ({"paths": ["/etc/passwd.png", "b"]}, "names an image outside its folder"),
-        ({"paths": ["a.png"]}, "its lists differ in length"),
-        ({"format": 99}, "its format is 99, expected 1"),
+        ({"format": 99}, "its format is 99, expected 2"),
         ({"skipped": [[1, "reason"]]}, "its skipped must be strings"),
         ({"skipped": [["path"]]}, "is not a data set index"),
-        ({"labels": [0, 2]}, "its labels must be numbers from 0 to 1"),
-        ({"labels": [0, -1]}, "its labels must be numbers from 0 to 1"),
-        ({"labels": [0, True]}, "its labels must be numbers"),
-        ({"labels": [0, "1"]}, "its labels must be numbers"),
-        ({"labels": [0, []]}, "its labels must be numbers"),
-        ({"labels": {0: 0, 1: 1}}, "its labels must be numbers"),
-        ({"labels": 5}, "is not a data set index"),
-        ({"sizes": [[1, 2], [3, 0]]}, "its sizes must be at least 1"),
-        ({"sizes": [[1, 2], [3, 2**40]]}, "is not a data set index"),
-        ({"sizes": {"a": 1}}, "is not a data set index"),
         ({"num_ignored": -1}, "its num_ignored must be"),
         ({"num_ignored": "1"}, "its num_ignored must be"),
-        ({"root": 5}, "the names of its source must be strings"),
+        ({"label_warnings": [1]}, "its label_warnings must be strings"),
     ],
 )
 def test_index_with_wrong_types_is_refused(
-    tmp_path: Path, change: dict[str, object], expected: str
+    tmp_path: Path, change: dict[str, Any], expected: str
 ) -> None:
-    file = tmp_path / "index.json.gz"
-    file.write_bytes(stored("/images", change))
-    with pytest.raises(ValueError, match=r"index\.json\.gz is not a data set index") as raised:
+    for name in ("cat/a.png", "dog/b.png"):
+        picture(tmp_path / "images" / name)
+    file = tmp_path / "index.safetensors"
+    ingest_folder(tmp_path / "images").save(file)
+    arrays, about = ({**part} for part in read_arrays(file))
+    for name, value in change.items():
+        (arrays if isinstance(value, np.ndarray) else about)[name] = value
+    write_arrays(file, arrays, about)
+    with pytest.raises(ValueError, match=r"is not a data set index") as raised:
         DatasetIndex.load(file)
     assert expected in str(raised.value)
 
 
 @pytest.mark.parametrize("content", [b"[]", b"null", b"[" * 100_000, b"\xff", b"{}"])
 def test_damaged_index_is_refused(tmp_path: Path, content: bytes) -> None:
-    file = tmp_path / "index.json.gz"
-    whole = gzip.compress(content)
-    corrupt = bytearray(gzip.compress(os.urandom(1000)))
-    corrupt[10:500] = b"\xff" * 490  # what deflate cannot be
+    file = tmp_path / "index.safetensors"
     picture(tmp_path / "images" / "a.png")
     ingest_folder(tmp_path / "images").save(file)
     index = file.read_bytes()
     flipped = index[:-1] + bytes([index[-1] ^ 1])
     cut = index[: len(index) // 2]
-    for data in (whole, whole[:-9], bytes(corrupt), content, b"", index[:-1], flipped, cut):
+    for data in (content, b"", index[:-1], flipped, cut):
         file.write_bytes(data)
         with pytest.raises(ValueError, match="is not a data set index"):
             DatasetIndex.load(file)

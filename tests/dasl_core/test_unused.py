@@ -51,7 +51,7 @@ def test_old_set_goes_and_recent_held_and_other_files_stay(tmp_path: Path) -> No
     folder = CacheFolder(tmp_path / "data")
     old = write_set(folder, OLD, 3)
     recent = write_set(folder, NEW, 0)
-    others = [folder.path / "canvases-of-mine.txt", folder.path / "index.json.gz"]
+    others = [folder.path / "canvases-of-mine.txt", folder.path / "index.safetensors"]
     for file in others:
         file.write_bytes(b"x")
         age(file, 9)

@@ -111,7 +111,7 @@ def test_ingest_report_lists_skipped_images(api: Api) -> None:
     refused(api.client.post(f"{endpoint}/finish", json=done, headers=headers), 422)
     outside = {**done, "index_uri": "file:///etc/passwd"}
     refused(api.client.post(f"{endpoint}/finish", json=outside, headers=headers), 422, "index_uri")
-    done["index_uri"] = f"{started['artifacts_uri']}/index.json.gz"
+    done["index_uri"] = f"{started['artifacts_uri']}/index.safetensors"
     for _ in range(2):
         assert api.client.post(f"{endpoint}/finish", json=done, headers=headers).status_code == 204
     shown = api.client.get(f"/v1/datasets/{dataset}").json()

@@ -63,7 +63,7 @@ class Api:
             uri=str(folder),
             state=state,
             facts={**FACTS, **facts} if ready else None,
-            index_uri=f"{self.context.storage.dataset_uri(dataset_id)}/index.json.gz"
+            index_uri=f"{self.context.storage.dataset_uri(dataset_id)}/index.safetensors"
             if ready
             else None,
             error={"type": "empty", "message": "no images"} if state == "failed" else None,
