@@ -228,7 +228,7 @@ async def _on_database(request: Request, error: Exception) -> JSONResponse:
         detail = "The database took longer than DASL_STATEMENT_SECONDS to read this. Request less, or retry later"
         return Problem(503, "read-timeout", detail, headers={"Retry-After": "10"}).response()
     if is_full(error):
-        # Not 507: workers and clients of earlier versions repeat a request only after a 503.
+        # Not 507: workers and clients repeat a request only after a 503.
         detail = f"Nothing can be stored: {free_space.full(free_space.DATABASE)}"
         return Problem(503, "storage-full", detail, headers={"Retry-After": "5"}).response()
     problem = Problem(

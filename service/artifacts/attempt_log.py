@@ -103,10 +103,7 @@ class AttemptLog:
         return self._owners() == [f"{self._owner}{submission_id}"]
 
     def begin(self, submission_id: str) -> None:
-        """Remove the log of another submission, if there is one, before that of this submission is written.
-
-        A log that does not say whose it is, as those of earlier versions, is kept.
-        """
+        """Remove the log of another submission, if there is one, before that of this submission is written."""
         if owners := self._owners():
             # The owners last, so that an interrupted removal is repeated.
             self._remove_parts()

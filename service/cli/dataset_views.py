@@ -139,10 +139,8 @@ def print_dataset(
         print_line(f"Warning: {warning}.")
     if report.num_ignored:
         files = "1 file" if report.num_ignored == 1 else f"{report.num_ignored:,} files"
-        # An ingest of an earlier version has counted no endings.
         endings = describe_endings(report.ignored_endings)
-        which = f": {endings}" if endings else ""
-        print_line(f"Ignored {files} without the ending of an image{which}.")
+        print_line(f"Ignored {files} without the ending of an image: {endings}.")
     if not report.num_skipped:
         return
     print_line(f"Skipped {report.num_skipped} {'file' if report.num_skipped == 1 else 'files'}:")

@@ -149,9 +149,8 @@ def admin_token(
         token = new_admin_token(database, name, tenant, scope=scope)
     except (ValueError, SQLAlchemyError) as error:
         raise fail(f"{first_line(error)}. Create the tables with: dasl db upgrade") from error
-    scopes = ["admin", "operator"] if operator else ["admin"]
     if as_json:
-        print_json({"name": name, "tenant": tenant, "scopes": scopes, "token": token})
+        print_json({"name": name, "tenant": tenant, "scopes": [scope], "token": token})
     else:
         print_line(token)
         note("Save it: it is not shown again. Manage tokens with: dasl tokens")

@@ -110,8 +110,6 @@ def _token(http: httpx.Client, connection: Connection) -> Finding:
 def _readiness(http: httpx.Client) -> Iterator[Finding]:
     checks: dict[str, str] = _json(http.get("/readyz")).get("checks", {})
     for name, remedy_of in _REMEDIES.items():
-        if name == "storage" and name not in checks:
-            continue  # An older server does not report it.
         message = checks.get(name, "the server does not report it")
         state: State = "ok" if message == "ok" else "fail"
         remedy = "" if message == "ok" else remedy_of
@@ -126,8 +124,7 @@ def _cluster(http: httpx.Client) -> Finding:
     if not cluster.get("alive"):
         return Finding("cluster", "fail", "no Ray node is alive", _REMEDIES["ray"])
     allocated = [
-        # An older server does not report allocations.
-        f"{cluster.get(f'allocated_{kind}', cluster[f'used_{kind}']):g} of {cluster[f'total_{kind}']:g} "
+        f"{cluster[f'allocated_{kind}']:g} of {cluster[f'total_{kind}']:g} "
         f"{kind[:3].upper()}s allocated to jobs"
         for kind in ("cpus", "gpus")
     ]

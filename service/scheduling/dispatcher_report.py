@@ -46,7 +46,5 @@ class DispatcherReport(BaseModel):
 
     @classmethod
     def of(cls, snapshot: ClusterSnapshot | None) -> DispatcherReport | None:
-        """Return the report in a snapshot; `None` if there is none, or an older dispatcher wrote it."""
-        if snapshot is None or snapshot.dispatcher is None:
-            return None
-        return cls.model_validate(snapshot.dispatcher)
+        """Return the report in a snapshot; `None` if there is none."""
+        return None if snapshot is None else cls.model_validate(snapshot.dispatcher)

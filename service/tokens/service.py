@@ -69,9 +69,6 @@ def create(
     tenants.ensure(session, tenant)
     text, hashed = credentials.new_token()
     quotas = quotas or DefaultQuotas()
-    if "operator" in scopes:
-        # Version 0.1 fails on a scope that it does not know, unless one before it is enough.
-        scopes = ["admin", *scopes]
     token = Token(
         id=ids.new_id("tok"),
         tenant=tenant,

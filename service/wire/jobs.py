@@ -122,7 +122,7 @@ class AttemptView(Answer):
     heartbeat_at: datetime | None
     resume_checkpoint_id: str | None
     workers: int | None
-    """Number of its ranks; null: unknown, of an earlier version."""
+    """Number of its ranks; null: as many as the spec says."""
     stop_reason: str | None
     """Why the service itself requested that the attempt saves a checkpoint and stops."""
     error: Document | None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import hashlib
 import os
 import random
 import signal
@@ -22,10 +21,9 @@ from hypothesis import strategies as st
 
 from dasl_core.data import canvas_file
 from dasl_core.data.cache import CacheFolder
-from dasl_core.data.canvas_file import CanvasFile, digest_of
+from dasl_core.data.canvas_file import CanvasFile
 from dasl_core.data.drawing import Drawer
 from dasl_core.data.index import DatasetIndex
-from dasl_core.data.strings import Strings
 from tests.support.gloo_pool import GlooPool
 
 DEADLINE = 60
@@ -87,18 +85,6 @@ def drawn(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
     monkeypatch.setattr(Drawer, "draw", counted)
     return drawn
-
-
-def test_digest_of_a_folder_stays(pictures: DatasetIndex) -> None:
-    """Caches that earlier versions have built of folders are used on."""
-    drawer = Drawer(pictures, 16, 3)
-    state = hashlib.blake2b(
-        repr((4, pictures.location, drawer.shape, "|u1")).encode(), digest_size=16
-    )
-    assert isinstance(pictures.paths, Strings)
-    for array in (pictures.paths.data, pictures.paths.ends, pictures.sizes, pictures.places):
-        state.update(array.tobytes())
-    assert digest_of(drawer, 4) == state.hexdigest()
 
 
 # --- continuing
@@ -169,7 +155,7 @@ def test_partial_file_of_unknown_content_is_not_continued(
         partial.write_bytes(b"\0" * partial.stat().st_size)
     elif spoilt == "checksums":
         os.truncate(checksums, 4 * (IMAGES - 1))
-    else:  # as an older version leaves it
+    else:
         checksums.unlink()
     drawn.clear()
     assert built(pictures, tmp_path) == undisturbed

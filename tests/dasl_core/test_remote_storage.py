@@ -52,7 +52,7 @@ def test_image_of_an_object_store_is_read_with_one_request(
         assert file.read(1000) == images["200000.jpg"][:1000]
     assert requests == [f"GET {_FIRST_READ}"]
     requests.clear()
-    # Indexes of earlier versions do not have the length.
+    # Not every source knows the length.
     with open_image(source, entries["45000.jpg"]._replace(length=-1)) as file:
         assert file.read() == images["45000.jpg"]
     assert requests == ["HEAD", "GET 45000"]

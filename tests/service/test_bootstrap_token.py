@@ -29,8 +29,7 @@ def test_bootstrap_token_is_reused_after_restart(database: Database, tmp_path: P
     with database.read() as session:
         credential = repository.credential_by_hash(session, hash_token(token))
     assert credential is not None
-    # A dispatcher or API of version 0.1 takes it for an admin token.
-    assert credential.token.scopes == ["admin", "operator"]
+    assert credential.token.scopes == ["operator"]
     assert credential.scope == "operator"
 
 

@@ -123,7 +123,7 @@ def test_second_login_updates_the_same_user(login_api: Api, provider: OidcProvid
         ("cn=admins,dc=lab", ["admin"]),
         (["others", "researchers", "cn=admins,dc=lab"], ["admin"]),
         (["researchers"], ["submit"]),
-        (["operations"], ["admin", "operator"]),
+        (["operations"], ["operator"]),
         (["others"], None),
         ([1, None, {}], None),
         (None, None),

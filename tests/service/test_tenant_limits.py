@@ -108,7 +108,7 @@ def test_usage_is_told_by_user_and_limited_to_the_callers(api: Api) -> None:
     )
     use(api, 0, token_id=first["id"], account_id=ada)
     use(api, 1, token_id=second["id"], account_id=ada)
-    use(api, 2, token_id="tok_0", gpu_seconds=3600.0)  # by the version before
+    use(api, 2, token_id="tok_0", gpu_seconds=3600.0)
     params = {"group_by": "user"} | DAY
     rows = api.client.get(PATH, params=params, headers=admin).json()["data"]
     assert [(row["value"], row["name"], row["jobs"], row["gpu_hours"]) for row in rows] == [

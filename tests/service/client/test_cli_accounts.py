@@ -26,7 +26,7 @@ def operator(service: Service, monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.setenv("DASL_URL", service.url)
     monkeypatch.setenv("DASL_DATABASE_URL", service.settings.database_url)
     created = _json("db", "admin-token", "ops", "--tenant", "operations", "--operator")
-    assert created["scopes"] == ["admin", "operator"]
+    assert created["scopes"] == ["operator"]
     monkeypatch.setenv("DASL_TOKEN", created["token"])
     return str(created["token"])
 

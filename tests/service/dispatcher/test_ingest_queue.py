@@ -159,7 +159,6 @@ def test_ingest_without_progress_is_ended_and_tried_again(world: World, seconds:
 
 
 def test_ingest_that_reports_no_progress_is_left_alone(world: World) -> None:
-    """Workers of version 0.1 report none."""
     dataset = world.add_dataset()
     world.tick()
     with world.database.write() as session:

@@ -179,7 +179,6 @@ def test_log_of_a_repeated_attempt_replaces_that_of_a_replaced_database(
 
 
 def test_log_of_an_adopted_attempt_is_continued(tmp_path: Path, store_root: str) -> None:
-    """Also that of an earlier version, which did not store whose log it is."""
     copying = Copying(tmp_path / "artifacts", store_root)
     copying.write("one\n")
     copying.log.append(0, b"one\n", LIMIT)
