@@ -75,7 +75,7 @@ def export_backbone(
         "onnx": about_onnx,
         "versions": {"dasl": _dasl_version(), "timm": timm.__version__, "torch": torch.__version__},
         "spec": spec.model_dump(mode="json"),
-        **versions.beside(),
+        **versions.version_entry(),
     }
     _write_json(folder / MODEL, model)
     _write_json(folder / METRICS, metrics)
@@ -101,7 +101,7 @@ def read_checkpoint(
             raise ValueError(damage)
         model = json.loads((folder / MODEL).read_text(encoding="utf-8"))
         metrics = json.loads((folder / METRICS).read_text(encoding="utf-8"))
-        spec = versions.load(model["spec"], versions.of(model))
+        spec = versions.load(model["spec"], versions.read_version(model))
         weights = load_file(folder / WEIGHTS)
         if not isinstance(metrics, dict):
             raise ValueError(f"{METRICS} must contain a mapping")

@@ -135,8 +135,8 @@ class ResolvedOptimizer(Optimizer):
     lr: Rate
     base_lr: Rate
     lr_end: RateShare
-    step_decay: StepDecay | None = None
-    head_lr: RateFactor = 1.0
+    step_decay: StepDecay | None
+    head_lr: RateFactor
     layer_decay: LayerDecay
     weight_decay: Decay
     weight_decay_end: Decay
@@ -153,9 +153,9 @@ class ResolvedTrain(Train):
     optimizer: ResolvedOptimizer
     clip: Clip | None
     warmup_epochs: WarmupEpochs
-    head_only_epochs: WholeEpochs = 0
+    head_only_epochs: WholeEpochs
     checkpoint_every_epochs: PositiveInt
-    image_cache: Literal["exact", "jpeg"] = "exact"
+    image_cache: Literal["exact", "jpeg"]
 
 
 class ResolvedEvaluate(Evaluate):

@@ -36,7 +36,7 @@ from dasl_core.vocabulary import TRAINED
 logger = logging.getLogger(__name__)
 
 # Raised when an older training state can no longer be read.
-FORMAT = 4
+FORMAT = 1
 
 RETRY_SECONDS = 60.0
 """After a failed save, the next one comes this much later, after each further failure twice as much."""
@@ -324,7 +324,7 @@ class TrainingState:
         return {
             "format": FORMAT,
             "spec": self.fingerprint(),
-            **versions.beside(),
+            **versions.version_entry(),
             "progress": self.progress.saved(),
             "method": dict(self.method.state_dict()),
             "criterion": self.criterion.state_dict(),
@@ -348,7 +348,7 @@ class TrainingState:
         state = load_state(folder)
         if state.get("format") != FORMAT:
             raise ValueError(f"{folder} holds the training state of another version")
-        state["spec"] = versions.load_step_settings(state["spec"], versions.of(state))
+        state["spec"] = versions.load_step_settings(state["spec"], versions.read_version(state))
         expected = self.fingerprint()
         changed = {part for part in expected if state["spec"][part] != expected[part]}
         ranks = state["ranks"]

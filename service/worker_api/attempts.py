@@ -8,7 +8,6 @@ from typing import Any
 from sqlalchemy.orm import Session
 
 from dasl_core.headlines import headline
-from dasl_core.spec import versions as spec_versions
 from service import ids, lifecycle, registration
 from service.api.problems import field_problem
 from service.artifacts.storage import Storage
@@ -65,7 +64,7 @@ class AttemptSession:
             UnreadableSpec: the driver could not read the spec.
         """
         job, attempt = self.job, self.attempt
-        spec_versions.load(job.resolved, job.spec_version)
+        spec = job.resolved_spec.model_dump(mode="json")
         lifecycle.mark_running(self.session, job.id, attempt.number)
         evaluate_dataset = None
         if job.evaluate_dataset_id is not None:
@@ -84,11 +83,7 @@ class AttemptSession:
             )
         return AttemptStart(
             spec=with_numbers(
-                _with_workers(
-                    spec_versions.upgrade(job.resolved, job.spec_version), attempt.workers
-                ),
-                job.cpus_per_worker,
-                job.gpus_per_worker,
+                _with_workers(spec, attempt.workers), job.cpus_per_worker, job.gpus_per_worker
             ),
             dataset=datasets.of_version(self.session, job.dataset_id, job.dataset_version),
             evaluate_dataset=evaluate_dataset,

@@ -7,7 +7,7 @@ from typing import Any, Generic, TypeVar
 
 from sqlalchemy.orm import Session
 
-from dasl_core.spec import versions as spec_versions
+from dasl_core.spec import versions
 from dasl_core.vocabulary import Desired
 from service.api.problems import validated
 from service.artifacts.storage import Storage
@@ -111,10 +111,10 @@ class PreviewSession(TaskSession[Preview]):
             UnreadableSpec: the worker could not read the spec.
         """
         preview = self.task
-        spec_versions.load(preview.resolved, preview.spec_version)
+        spec = versions.load(preview.resolved, preview.spec_version)
         return PreviewStart(
             **self._start(preview.dataset_version, settings),
-            spec=spec_versions.upgrade(preview.resolved, preview.spec_version),
+            spec=spec.model_dump(mode="json"),
             images=preview.images,
             dataset_version=preview.dataset_version,
             artifacts_uri=storage.preview_uri(preview.id),

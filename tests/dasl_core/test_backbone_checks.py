@@ -15,7 +15,6 @@ from dasl_core.spec import (
     JobSpec,
     SpecError,
     resolve,
-    versions,
 )
 
 FACTS = DatasetFacts(num_images=300, num_classes=3, median_size=40)
@@ -83,13 +82,6 @@ def test_images_that_a_network_cannot_compute_are_refused(
     assert problems(backbone={"name": name, "image_size": smallest}) == []
     automatic = JobSpec.model_validate({"dataset": "x", "backbone": {"name": name}})
     assert resolve(automatic, FACTS).backbone.image_size >= smallest
-
-
-def test_stored_job_with_smaller_images_is_read() -> None:
-    spec = JobSpec.model_validate({"dataset": "x", "backbone": {"name": "convnext_atto"}})
-    stored = resolve(spec, FACTS).model_dump(mode="json")
-    stored["backbone"]["image_size"] = 16
-    assert versions.load(stored, versions.current()).backbone.image_size == 16
 
 
 def test_local_crops_are_large_enough_for_the_network() -> None:

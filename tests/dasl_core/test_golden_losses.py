@@ -21,7 +21,6 @@ import torch
 
 from dasl_core.data.index import DatasetIndex
 from dasl_core.spec.methods import METHODS
-from dasl_core.train import build
 from tests.support.training_world import (
     KIN,
     TINY_BACKBONES,
@@ -32,11 +31,8 @@ from tests.support.training_world import (
     run,
     supported,
 )
-from tests.support.views_v0_1 import OldViewMaker
 
 GOLDEN = Path(__file__).parents[1] / "fixtures" / "golden_losses.json"
-# Some of those recorded before views were drawn by counters and rendered in whole pixels.
-OF_OLD_VIEWS = GOLDEN.with_name("golden_losses_old_views.json")
 STEPS = 12
 COMPARED_ELSEWHERE = 5  # steps before rounding that differs has grown: after 20, MoCo v3 is 7% off
 METRICS = ("loss", "gradient_norm", "dar", "sec")
@@ -99,30 +95,12 @@ def curves(
 def test_losses_equal_recorded_ones(
     method: str, variant: str, regularizers: dict[str, Any], pictures: DatasetIndex, tmp_path: Path
 ) -> None:
-    check(GOLDEN, method, variant, curves(method, regularizers, pictures, tmp_path))
+    check(method, variant, curves(method, regularizers, pictures, tmp_path))
 
 
-@pytest.mark.usefixtures("without_plots")
-@pytest.mark.parametrize(
-    ("method", "variant", "regularizers"),
-    [case for case in CASES if case[:2] in (("dino", "plain"), ("simclr", "dar_and_sec"))],
-)
-def test_only_views_have_changed_losses(
-    method: str,
-    variant: str,
-    regularizers: dict[str, Any],
-    pictures: DatasetIndex,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """With the old views, orders, batches, weights and losses are those of the old code."""
-    monkeypatch.setattr(build, "ViewMaker", OldViewMaker)
-    check(OF_OLD_VIEWS, method, variant, curves(method, regularizers, pictures, tmp_path))
-
-
-def check(file: Path, method: str, variant: str, now: dict[str, list[float]]) -> None:
+def check(method: str, variant: str, now: dict[str, list[float]]) -> None:
     """Compare losses with recorded ones: bit for bit where they were recorded, else the first ones."""
-    golden = json.loads(file.read_text())
+    golden = json.loads(GOLDEN.read_text())
     recorded = golden["curves"][method][variant]
     assert now.keys() == recorded.keys()
     if golden["environment"] == environment():

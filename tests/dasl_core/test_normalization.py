@@ -35,12 +35,10 @@ from dasl_core.spec import (
     field_problems,
     recorded_normalization,
     resolve,
-    versions,
 )
 from dasl_core.spec.normalization import IMAGENET
 from dasl_core.train.build import RunFiles, build_trainer
 from dasl_core.train.reporter import NullReporter
-from dasl_core.train.serialization import STRUCTURE
 from tests.support.training_world import Recorder, assert_same, resolved, run
 
 pytestmark = pytest.mark.usefixtures("without_plots")
@@ -396,42 +394,3 @@ def test_start_with_another_normalization_is_refused(checkpoint: Path, tmp_path:
             "a new job takes what they record (dasl clone JOB --checkpoint none)"
         )
         build_backbone(wrong.model_copy(update=dict(HALF)))
-
-
-# --- specs stored before the settings existed
-
-
-@pytest.mark.parametrize(("channels", "usual"), [(3, IMAGENET), (1, IMAGENET.with_channels(1))])
-def test_older_resolved_spec_has_imagenet(
-    pictures: DatasetIndex, vit_file: Path, channels: int, usual: Normalization
-) -> None:
-    """All jobs had these constants then, those from weights that expect others, too."""
-    stored = vit_job(pictures, vit_file, in_channels=channels).model_dump(mode="json")
-    del stored["backbone"]["mean"], stored["backbone"]["std"]
-    for version in (1, 4):
-        assert versions.load(stored, version).backbone.normalization == usual
-    assert "mean" not in stored["backbone"]
-    submitted = {"dataset": "pictures", "backbone": {"name": "test_vit"}}
-    assert versions.upgrade(submitted, 4) == submitted, "a clone gets the defaults of today"
-
-
-def test_older_run_from_weights_resumes_with_imagenet(
-    pictures: DatasetIndex, cache: Path, tmp_path: Path, vit_file: Path
-) -> None:
-    """Bit for bit, though its weights expect other constants and are gone."""
-    spec = vit_job(pictures, vit_file, **dict(IMAGENET))
-    whole = Recorder(tmp_path / "whole")
-    assert run(spec, pictures, cache, whole) == "succeeded"
-    first = Recorder(tmp_path / "first", lambda started: "cancel" if started >= 1 else "run")
-    assert run(spec, pictures, cache, first) == "cancelled"
-    file = first.last_checkpoint / STRUCTURE
-    state = json.loads(file.read_text())
-    del state["spec"]["backbone"]["mean"], state["spec"]["backbone"]["std"]
-    file.write_text(json.dumps({**state, "spec_version": 4}))
-    stored = spec.model_dump(mode="json")
-    del stored["backbone"]["mean"], stored["backbone"]["std"]
-    older = versions.load(stored, 4)
-    assert older == spec
-    second = Recorder(tmp_path / "second")
-    assert run(older, pictures, cache, second, first.last_checkpoint) == "succeeded"
-    assert first.curve() + second.curve() == whole.curve()

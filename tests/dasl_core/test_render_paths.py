@@ -18,7 +18,6 @@ from dasl_core.data.views.resampling import FILTERS, crop_all, crop_each
 from dasl_core.data.views.threads import for_each
 from dasl_core.spec import Normalization, ViewAugment
 from dasl_core.spec.fields import EIGHT_BIT, Interpolation
-from tests.support import views_v0_1
 
 WINDOWS = {
     torch.uint8: EIGHT_BIT,
@@ -222,47 +221,6 @@ def test_error_in_a_thread_is_raised(threads: None) -> None:
             torch.float32,
             normalization_of(3),
         )
-
-
-@pytest.mark.parametrize("size", [32, 64, 100])
-@pytest.mark.parametrize("channels", [1, 3])
-def test_central_view_is_that_of_version_0_1_bit_for_bit(size: int, channels: int) -> None:
-    images, normalization = canvases(torch.uint8, channels), normalization_of(channels)
-    valid_hw, _ = drawn("bilinear")
-    for share in (1.0, 0.875):
-        old = views_v0_1.central_view(valid_hw, share)
-        args = (size, torch.float32, normalization)
-        expected = views_v0_1.render(images, valid_hw, old, *args)
-        assert torch.equal(render(images, valid_hw, central_view(valid_hw, share), *args), expected)
-
-
-@pytest.mark.parametrize("channels", [3, 5])
-def test_colors_change_as_in_version_0_1(channels: int) -> None:
-    """One matrix and one offset for each image, where the old code applied them one by one."""
-    images, normalization = canvases(torch.uint8, channels), normalization_of(channels)
-    valid_hw, view = drawn("bilinear", channels)
-    old = views_v0_1.ViewParameters(
-        central_view(valid_hw).box, view.color, view.contrast, None,
-        None if view.solarized is None else view.solarized.float(),
-    ).to(torch.device("cpu"), torch.float64)  # fmt: skip
-    # Without color, each band is an image of its own.
-    alone = (images,) if channels == 3 else images.split(1, dim=1)
-    for size in (32, 100):
-        expected = torch.cat(
-            [
-                views_v0_1.render(
-                    part, valid_hw, old, size, torch.float64, normalization_of(part.shape[1])
-                )
-                for part in alone
-            ],
-            dim=1,
-        )
-        plain = replace(
-            view, box=central_view(valid_hw).box, sigma=None, transposed=None, dropped=None,
-            whole_pixels=False,
-        )  # fmt: skip
-        ours = render(images, valid_hw, plain, size, torch.float64, normalization)
-        torch.testing.assert_close(ours, expected, rtol=0, atol=1e-5)
 
 
 def test_contrast_needs_no_second_look_at_the_pixels() -> None:

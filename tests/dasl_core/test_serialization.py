@@ -74,6 +74,8 @@ def test_optimizer_resumes_exactly(tmp_path: Path, name: str) -> None:
                 "lr": 0.1,
                 "base_lr": 0.1,
                 "lr_end": 0.0,
+                "step_decay": None,
+                "head_lr": 1.0,
                 "layer_decay": 1.0,
                 "weight_decay": 0.01,
                 "weight_decay_end": 0.01,

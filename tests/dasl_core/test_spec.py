@@ -31,7 +31,6 @@ from dasl_core.spec import (
     field_problems,
     load_spec,
     resolve,
-    versions,
 )
 from dasl_core.spec.backbone import Backbone
 from dasl_core.spec.backbones import TESTED
@@ -995,11 +994,6 @@ def test_sec_is_refused_with_loss_that_does_not_compare_directions(method: str) 
     else:
         with pytest.raises(SpecError, match=f"^sec: .* that of {method} does not .*expected null"):
             resolve(spec, FACTS)
-        # A job of an earlier version is resumed with what it was submitted with.
-        sec = resolve(JobSpec(dataset="x", sec=SEC()), FACTS).sec
-        before = resolve(JobSpec(dataset="x", method=config), FACTS)
-        stored = before.model_dump(mode="json") | {"sec": sec and sec.model_dump(mode="json")}
-        assert versions.load(stored, versions.current()).sec == sec
 
 
 def test_rival_of_classes_needs_classes() -> None:

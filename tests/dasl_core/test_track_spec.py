@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from dasl_core.spec import JobSpec, MLflow, Track, field_problems, versions
+from dasl_core.spec import JobSpec, MLflow, field_problems
 from dasl_core.spec.track import host_problem
 from tests.support.training_world import tiny_spec
 
@@ -89,11 +89,3 @@ def test_hosts_of_the_setting(host: str) -> None:
 )
 def test_what_is_no_host_is_refused(host: str) -> None:
     assert host_problem(host) is not None
-
-
-def test_older_specs_have_the_defaults_and_older_workers_get_none() -> None:
-    assert JobSpec.model_validate(tiny_spec()).track == Track()
-    stored: dict[str, Any] = {"augment": {}, "backbone": {}, "resources": {}, "train": {}}
-    default, chosen = Track().model_dump(mode="json"), Track(tensorboard=False).model_dump()
-    assert "track" not in versions.for_older({**stored, "track": default})
-    assert versions.for_older({**stored, "track": chosen})["track"] == chosen
