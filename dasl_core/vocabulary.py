@@ -43,7 +43,7 @@ with those of `backbone.pretrained`; the backbone after training; and the L2-nor
 method after training."""
 
 BEFORE_TRAINING: tuple[Subject, ...] = ("untrained", "start")
-"""Subjects that are the backbone before training. Runs of DASL 0.1 call both `untrained`."""
+"""Subjects that are the backbone before training."""
 
 TRAINED: tuple[Subject, ...] = ("backbone", "embedding")
 """Subjects that training changes, in the order in which they are recorded; `evaluate.on` names the last."""

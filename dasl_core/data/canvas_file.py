@@ -29,8 +29,8 @@ from dasl_core.machine import decoding_budget, usable_cores
 
 logger = logging.getLogger(__name__)
 
-# Raised when older caches must not be read: format 4 had TIFFs of 9 to 15 bits that were inverted as 16.
-_FORMAT = 5
+# Raised when older caches must not be read.
+_FORMAT = 1
 _REPORT_SECONDS = 0.5
 _WAIT_SECONDS = 0.2
 _CHECKSUM = np.dtype("<u4")
@@ -283,8 +283,8 @@ def digest_of(drawer: Drawer, *settings: object) -> str:
     """Return a digest of everything that determines the canvases of an index, and of settings of their file."""
     index = drawer.index
     content = hashlib.blake2b(digest_size=16)
-    settings = (*settings, index.location, *index.source.choice)
-    content.update(repr((*settings, drawer.shape, drawer.dtype.str)).encode())
+    settings = (*settings, index.location, index.source.choice, drawer.shape, drawer.dtype.str)
+    content.update(repr(settings).encode())
     paths = index.paths if isinstance(index.paths, Strings) else Strings.of(index.paths)
     for array in (paths.data, paths.ends, index.sizes, index.places):
         content.update(np.ascontiguousarray(array).data)

@@ -13,9 +13,8 @@ from dasl_core.data.array_file import read_arrays, write_arrays
 from dasl_core.data.decode import Header, PixelType
 from dasl_core.data.sources import Entry
 
-# Raised when headers must be read again, because another header would be read from the same bytes. Format 2 had no
-# checksums.
-_FORMAT = 3
+# Raised when headers must be read again, because another header would be read from the same bytes.
+_FORMAT = 1
 
 
 def identify(entries: Sequence[Entry], files: Sequence[str]) -> np.ndarray:

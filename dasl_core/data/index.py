@@ -24,7 +24,8 @@ from dasl_core.spec.locations import EVERY_FOLDER, ReadableFolders
 
 # Images of at most four bands are no stacks: gray, color, with an alpha channel or near infrared.
 _FEW_BANDS = 4
-_FORMAT = 2
+# Raised when older indexes can no longer be read.
+_FORMAT = 1
 # Columns of `DatasetIndex.places`.
 FILE, OFFSET, LENGTH, STAMP = range(4)
 
@@ -49,8 +50,8 @@ class DatasetIndex:
     places: np.ndarray
     """(N, 4) int64: file, offset, length and stamp of each image, as of `Entry`."""
     skipped: list[Skipped]
-    checksums: np.ndarray | None = None
-    """(N,) int32, by which changed images are noticed; None: only by their sizes."""
+    checksums: np.ndarray
+    """(N,) int32, by which changed images are noticed."""
     num_ignored: int = 0
     """Files without the extension of an image; hidden files are not counted."""
     ignored_endings: dict[str, int] = field(default_factory=dict)
@@ -111,7 +112,7 @@ class DatasetIndex:
         Raises:
             ValueError: it cannot be read; the message is the reason.
         """
-        checksum = None if self.checksums is None else int(self.checksums[index])
+        checksum = int(self.checksums[index])
         with open_unchanged(self.opened_source, self.entry(index), checksum) as file:
             pixels = decode(file, self.paths[index], channels, self.pixels.dtype, at_least)
         width, height = map(int, self.sizes[index])
@@ -175,11 +176,10 @@ class DatasetIndex:
             "ends": paths.ends,
             "sizes": self.sizes,
             "places": self.places,
+            "checksums": self.checksums,
         }
         if self.labels is not None:
             arrays["labels"] = self.labels
-        if self.checksums is not None:
-            arrays["checksums"] = self.checksums
         about = {
             "format": _FORMAT,
             "source": self.source.to_json(),
@@ -202,7 +202,7 @@ class DatasetIndex:
             OSError: the file does not exist, or cannot be read.
         """
         try:
-            index = _from_arrays(Path(path))
+            index = cls._read(Path(path))
             index._check()
         except OSError:
             raise
@@ -210,6 +210,27 @@ class DatasetIndex:
             detail = f"it has no {error}" if isinstance(error, KeyError) else error
             raise ValueError(f"{path} is not a data set index: {detail}") from error
         return index
+
+    @classmethod
+    def _read(cls, path: Path) -> DatasetIndex:
+        arrays, about = read_arrays(path)
+        if about["format"] != _FORMAT:
+            raise ValueError(f"its format is {about['format']!r}, expected {_FORMAT}")
+        return cls(
+            source=SourceRecord.from_json(about["source"]),
+            paths=Strings(arrays["paths"], arrays["ends"]),
+            labels=arrays.get("labels"),
+            class_names=about["class_names"],
+            sizes=arrays["sizes"],
+            places=arrays["places"],
+            skipped=[Skipped(*entry) for entry in about["skipped"]],
+            checksums=arrays["checksums"],
+            num_ignored=about["num_ignored"],
+            ignored_endings=about["ignored_endings"],
+            pixels=PixelFacts.from_json(about["pixels"]),
+            duplicates=about["duplicates"],
+            label_warnings=about["label_warnings"],
+        )
 
     def _check(self) -> None:
         if not all(isinstance(name, str) for name in self.class_names):
@@ -225,9 +246,8 @@ class DatasetIndex:
                 ends[0] < 0 or (np.diff(ends) < 0).any() or ends[-1] > len(self.paths.data)
             ):
                 raise ValueError("its paths are damaged")
-        if self.sizes.shape != (count, 2) or self.places.shape != (count, 4):
-            raise ValueError("its lists differ in length")
-        if self.checksums is not None and self.checksums.shape != (count,):
+        shapes = (self.sizes.shape, self.places.shape, self.checksums.shape)
+        if shapes != ((count, 2), (count, 4), (count,)):
             raise ValueError("its lists differ in length")
         if self.labels is not None:
             classes = len(self.class_names)
@@ -248,24 +268,3 @@ class DatasetIndex:
             outside = next((name for name in self.paths if not is_inside(name)), None)
             if outside is not None:
                 raise ValueError(f"it names an image outside its folder: {outside}")
-
-
-def _from_arrays(path: Path) -> DatasetIndex:
-    arrays, about = read_arrays(path)
-    if about["format"] != _FORMAT:
-        raise ValueError(f"its format is {about['format']!r}, expected {_FORMAT}")
-    return DatasetIndex(
-        source=SourceRecord.from_json(about["source"]),
-        paths=Strings(arrays["paths"], arrays["ends"]),
-        labels=arrays.get("labels"),
-        class_names=about["class_names"],
-        sizes=arrays["sizes"],
-        places=arrays["places"],
-        skipped=[Skipped(*entry) for entry in about["skipped"]],
-        checksums=arrays.get("checksums"),
-        num_ignored=about["num_ignored"],
-        ignored_endings=about["ignored_endings"],
-        pixels=PixelFacts.from_json(about["pixels"]),
-        duplicates=about["duplicates"],
-        label_warnings=about["label_warnings"],
-    )

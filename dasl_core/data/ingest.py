@@ -34,7 +34,7 @@ from dasl_core.vocabulary import IngestPhase
 # Threads that wait for an object store take no processor time.
 _REMOTE_THREADS = 32
 # Raised when an ingest of the same files gives another index, so that a refresh makes a new version.
-FORMAT = 3
+FORMAT = 1
 
 OnProgress = Callable[[int, int, IngestPhase], None]
 """Called with how many images are read in a phase, and of how many: 0 of those found so far; those whose header is known

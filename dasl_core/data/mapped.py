@@ -73,6 +73,7 @@ class MappedIndex(DatasetIndex):
             sizes=np.array(sizes, dtype=np.int32),
             places=np.zeros((len(sizes), 4), np.int64),
             skipped=[],
+            checksums=np.zeros(len(sizes), np.int32),
             dataset=dataset,
         )
 

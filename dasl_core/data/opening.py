@@ -31,11 +31,11 @@ def open_image(source: Source, entry: Entry, *, header: bool = False) -> Iterato
 
 
 @contextmanager
-def open_unchanged(source: Source, entry: Entry, checksum: int | None) -> Iterator[BinaryIO]:
+def open_unchanged(source: Source, entry: Entry, checksum: int) -> Iterator[BinaryIO]:
     """Context manager that opens an image, unless it has changed since ingest.
 
     Args:
-        checksum: that `checksum_of` returned at ingest; None if it is not known.
+        checksum: that `checksum_of` returned at ingest.
 
     Raises:
         ValueError: it cannot be opened, or has changed; the message is the reason.
@@ -44,12 +44,12 @@ def open_unchanged(source: Source, entry: Entry, checksum: int | None) -> Iterat
         try:
             file = stack.enter_context(open_image(source, entry))
         except ValueError as error:
-            if checksum is None or not source.files or is_transient(str(error)):
+            if not source.files or is_transient(str(error)):
                 raise
             if _has_changed_inside(source, entry, checksum):
                 raise ValueError(CHANGED) from error
             raise
-        if checksum is not None and checksum_of(file, inflates=source.inflates) != checksum:
+        if checksum_of(file, inflates=source.inflates) != checksum:
             raise ValueError(CHANGED)
         yield file
 

@@ -8,7 +8,7 @@ from dasl_core.data.drawing import Drawer
 
 SHARD_BYTES = 256 << 20
 # Raised with that of `canvas_file`, for the same reasons.
-_FORMAT = 3
+_FORMAT = 1
 
 
 class ShardLayout:

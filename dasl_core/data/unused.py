@@ -84,7 +84,7 @@ def remove_unused(root: Path, keep: float) -> None:
         store = shared_store(name)
         assert store is not None, "it was listed"
         at = _marked_at(store)
-        if at is None:  # written by a version without marks
+        if at is None:  # the mark is damaged
             mark_used(store)
         elif at < before:
             store.remove_all()
@@ -117,7 +117,6 @@ def _remove_sets(folder: Path, before: float) -> None:
             sets[found[1]].append(file)
     for name, files in sets.items():
         mark = mark_of(folder, name)
-        # Versions without marks have left some without.
         at = max(map(_changed_at, [mark] if mark in files else files))
         if at >= before:
             continue

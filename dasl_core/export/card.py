@@ -279,11 +279,7 @@ def _results(spec: ResolvedJobSpec, metrics: dict[str, Any]) -> str:
     if not last:
         return "No evaluation was recorded."
     names = dict.fromkeys(name for evaluation in last.values() for name in evaluation["metrics"])
-    titles = {
-        "raw": "raw pixels",
-        # Runs of DASL 0.1 call a start from weights untrained, too.
-        "untrained": "untrained" if spec.backbone.pretrained is None else "start",
-    }
+    titles = {"raw": "raw pixels"}
     for subject in (subject for subject in TRAINED if subject in last):
         epoch = f"epoch {last[subject]['epoch']:g}"
         titles[subject] = f"{subject}, {epoch}" if "embedding" in last else epoch

@@ -18,6 +18,7 @@ import pytest
 from PIL import Image
 
 from dasl_core.data.canvases import Canvases
+from dasl_core.data.checksums import checksum_of
 from dasl_core.data.decode.reasons import CHANGED, is_transient
 from dasl_core.data.index import DatasetIndex
 from dasl_core.data.ingest import ingest_folder
@@ -137,8 +138,11 @@ def test_change_of_plain_pixels_in_place_is_found(tmp_path: Path, place: str) ->
 
 
 def test_image_of_another_size_is_never_squashed(tmp_path: Path) -> None:
-    index = replace(ingested(as_folder, tmp_path), checksums=None)  # of an earlier ingest
-    (tmp_path / "images" / "03.png").write_bytes(picture(200, (20, 50)))
+    index, content = ingested(as_folder, tmp_path), picture(200, (20, 50))
+    (tmp_path / "images" / "03.png").write_bytes(content)
+    # As if the image before had had its checksum.
+    checksum = checksum_of(io.BytesIO(content), inflates=False)
+    index = replace(index, checksums=np.full(len(index), checksum, np.int32))
     with pytest.raises(ValueError, match=f"^{CHANGED}$"):
         index.decode(_CHANGED, 3)
 

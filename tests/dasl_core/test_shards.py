@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import io
 import os
 import random
 import shutil
@@ -10,7 +11,6 @@ import signal
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,6 +24,7 @@ from PIL import Image
 
 from dasl_core.data import shard_file, shard_layout
 from dasl_core.data.cache import MAX_BYTES_VARIABLE
+from dasl_core.data.checksums import checksum_of
 from dasl_core.data.coding import Form, Jpeg, Lossless, coding_of
 from dasl_core.data.drawing import Drawer
 from dasl_core.data.index import DatasetIndex
@@ -313,11 +314,10 @@ def test_waiting_process_sees_progress_and_builds_nothing(
 
 def test_broken_images_are_found_as_with_raw_canvases(tmp_path: Path) -> None:
     index = ingest(image_folder(tmp_path / "pictures", per_class=10))
-    index = replace(
-        index, checksums=None
-    )  # of an earlier ingest, so damage is not told from a change
     whole = drawn_all(index)
     index.path(5).write_bytes(b"no image")
+    # Damage is not told from a change.
+    index.checksums[5] = checksum_of(io.BytesIO(b"no image"), inflates=False)
     missing = index.path(7).rename(tmp_path / "elsewhere")
     with opened(index, tmp_path / "cache") as canvases:
         assert canvases.unreadable == {

@@ -36,6 +36,7 @@ def index_of(labels: list[int] | None, count: int | None = None) -> DatasetIndex
         sizes=np.full((count, 2), 8, dtype=np.int32),
         places=np.zeros((count, 4), np.int64),
         skipped=[],
+        checksums=np.zeros(count, np.int32),
     )
 
 
@@ -82,6 +83,7 @@ def test_split_depends_on_names_not_order() -> None:
         sizes=whole.sizes,
         places=whole.places,
         skipped=[],
+        checksums=whole.checksums,
     )
     assert {turned.paths[i] for i in split(turned, Holdout(fraction=0.3)).held_out} == names
     # Fixed values: another hash would hold out other images than an earlier version did.

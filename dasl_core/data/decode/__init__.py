@@ -86,8 +86,7 @@ def decode(
     and CMYK becomes RGB.
 
     Types: uint8 becomes uint16 times 257, uint8 and uint16 become float32 from 0 to 1, int16 becomes
-    float32 as it is, and uint16 becomes uint8 divided by 257. (Data sets of uint8 or uint16 images beside others, which
-    have no common scale, are of earlier ingests.)
+    float32 as it is, and uint16 becomes uint8 divided by 257.
 
     Args:
         file: a binary file that can seek; it stays open.

@@ -58,7 +58,10 @@ def test_options_of_the_source_are_shown(capsys: pytest.CaptureFixture[str]) -> 
     ("report", "expected"),
     [
         ({"num_ignored": 0}, []),
-        ({"num_ignored": 1}, ["Ignored 1 file without the ending of an image."]),
+        (
+            {"num_ignored": 1, "ignored_endings": {".mp4": 1}},
+            ["Ignored 1 file without the ending of an image: 1 .mp4."],
+        ),
         (
             {"num_ignored": 1203, "ignored_endings": {"": 1, ".heics": 1200, ".mp4": 2}},
             [
