@@ -1,9 +1,9 @@
-"""What do DAR, SEC and their rivals bring? ``python -m benchmarks.ablation``.
+"""What do DAR, SEC and other regularizers bring? ``python -m benchmarks.ablation``.
 
 Two tables, on the emoji of `examples/`, half of the classes held out, with the settings of
 `benchmarks.learning`:
 
-* SimCLR alone, with DAR (distances and elementwise), with SEC, and with each rival that shapes the same
+* SimCLR alone, with DAR (distances and elementwise), with SEC, and with each other regularizer that shapes the same
   distribution of embeddings, all at matched strength: zero-shot R@1 of the backbone. It asks what DAR's
   reviewers asked: does DAR do more than any other term of its size?
 * N-pair and Proxy-Anchor alone, with DAR, with SEC and with the L2 penalty on norms, at the default
@@ -56,10 +56,10 @@ TERMS: dict[str, dict[str, Any]] = {
     "dar": {"dar": {"difference": "distance"}},
     "dar elementwise": {"dar": {"difference": "abs"}},
     "sec": {"sec": {"ramp": False}},
-    "uniformity": {"rivals": {"uniformity": {}}},
-    "koleo": {"rivals": {"koleo": {}}},
-    "sigreg": {"rivals": {"sigreg": {}}},
-    "negative margin": {"rivals": {"negative_margin": {}}},
+    "uniformity": {"regularizers": {"uniformity": {}}},
+    "koleo": {"regularizers": {"koleo": {}}},
+    "sigreg": {"regularizers": {"sigreg": {}}},
+    "negative margin": {"regularizers": {"negative_margin": {}}},
 }
 SUPERVISED: dict[str, dict[str, Any]] = {
     "none": {},
@@ -96,7 +96,7 @@ def weighted(term: str, weight: float) -> dict[str, Any]:
     """Return the parts of a spec that add a term with a weight."""
     parts: dict[str, Any] = {}
     for section, settings in TERMS[term].items():
-        if section == "rivals":
+        if section == "regularizers":
             parts[section] = {name: each | {"weight": weight} for name, each in settings.items()}
         else:
             parts[section] = settings | {"weight": weight}
@@ -163,11 +163,9 @@ def calibrate(folder: Path) -> int:
         criteria[term] = Criterion(
             "simclr",
             method,
-            regularized.dar,
-            regularized.sec,
+            regularized.active_regularizers(),
             spec.train.seed,
             torch.device("cpu"),
-            rivals=regularized.rivals,
         )
     ratios: dict[str, list[float]] = {term: [] for term in TERMS}
 

@@ -312,7 +312,7 @@ SECTIONS = (
     "augment",
     "dar",
     "sec",
-    "rivals",
+    "regularizers",
     "train",
     "evaluate",
     "checkpoints",

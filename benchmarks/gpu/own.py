@@ -225,16 +225,11 @@ def regularizer_alone(trainer: Trainer, views: list[Tensor]) -> Callable[[], Non
     with torch.no_grad(), trainer.gradients.autocast():
         outputs = trainer.method(views)
     embeddings = full_precision(outputs["embeddings"]).clone().requires_grad_()
-    alignment, constraint = trainer.criterion.alignment, trainer.criterion.constraint
+    [regularizer] = trainer.criterion.regularizers.values()
     indices = torch.arange(trainer.length.batch_size)
 
     def run() -> None:
-        if alignment is not None:
-            loss = alignment(embeddings, indices, 0, progress=0.5)
-        else:
-            assert constraint is not None, "the spec has DAR or SEC"
-            loss = constraint(embeddings.flatten(0, 1))
-        torch.autograd.backward(loss)
+        torch.autograd.backward(regularizer(embeddings, indices, 0))
         embeddings.grad = None
 
     return run

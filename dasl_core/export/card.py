@@ -257,9 +257,7 @@ tags:
 
 
 def _regularizer_names(spec: ResolvedJobSpec) -> list[str]:
-    parts = (("DAR", spec.dar), ("SEC", spec.sec))
-    names = [name for name, part in parts if part is not None and part.weight]
-    return [*names, *spec.rivals.active()]
+    return [each.title for each in spec.active_regularizers().values()]
 
 
 def _regularizers(spec: ResolvedJobSpec) -> str:
@@ -316,12 +314,8 @@ def _data(spec: ResolvedJobSpec, data: dict[str, Any] | None) -> str:
 
 def _training(spec: ResolvedJobSpec, metrics: dict[str, Any], versions: str) -> dict[str, str]:
     train, optimizer, workers = spec.train, spec.train.optimizer, spec.resources.workers
-    rows = {"method": _settings(spec.method)}
-    rows |= {
-        name: "none" if part is None else _settings(part)
-        for name, part in (("DAR", spec.dar), ("SEC", spec.sec))
-    }
-    rows |= {name: _settings(rival) for name, rival in spec.rivals.active().items()}
+    rows = {"method": _settings(spec.method), "DAR": "none", "SEC": "none"}
+    rows |= {each.title: _settings(each) for each in spec.given_regularizers().values()}
     return rows | {
         "step": f"{metrics['step']:,}, epoch {metrics['epoch']:g} of {train.epochs}",
         "global batch": f"{train.batch_size} on {workers} worker{'s' if workers > 1 else ''}",

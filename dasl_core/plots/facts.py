@@ -52,9 +52,8 @@ class RunFacts:
         """The method and its regularizers, as papers write them: `SimCLR + DAR`."""
         about = METHODS[self.spec.method.name].__doc__ or self.spec.method.name
         parts = [re.split(r"\s*[(:]", about, maxsplit=1)[0]]
-        parts += ["DAR"] * bool(self.spec.dar is not None and self.spec.dar.active)
-        parts += ["SEC"] * bool(self.spec.sec is not None and self.spec.sec.weight)
-        return " + ".join([*parts, *self.spec.rivals.active()])
+        parts += [each.title for each in self.spec.active_regularizers().values()]
+        return " + ".join(parts)
 
     @property
     def subtitle(self) -> str:

@@ -165,7 +165,7 @@ def _data(spec: ResolvedJobSpec, canvases: Canvases) -> TrainingData:
         sets,
         spec.train,
         spec.evaluate,
-        needs_classes=field_that_needs_classes(spec.method.supervised, spec.dar),
+        needs_classes=field_that_needs_classes(spec),
         control=None,
     )
 

@@ -1,5 +1,11 @@
-"""Regularizers for any base loss: difference alignment (DAR), spherical embedding (SEC), and their rivals."""
+"""Regularizers for any base loss: difference alignment (DAR), spherical embedding (SEC), and others.
 
+Each is in the module of its name, as a function or a module for any training loop, and as the term of a job.
+"""
+
+from importlib import import_module
+
+from dasl_core.regularizers.base import REGISTRY, Regularizer
 from dasl_core.regularizers.dar import (
     chain_length,
     difference_alignment,
@@ -16,9 +22,18 @@ from dasl_core.regularizers.sigreg import sigreg_loss
 from dasl_core.regularizers.uniformity import uniformity_loss
 from dasl_core.regularizers.visreg import visreg_loss
 from dasl_core.regularizers.weighted_dar import DifferenceAlignment
+from dasl_core.spec.regularizers import REGULARIZERS
+
+for _name in REGULARIZERS:
+    import_module(f"{__name__}.{_name}")
+assert REGISTRY.keys() == REGULARIZERS.keys(), (
+    "a module registers the regularizer that it is named after"
+)
 
 __all__ = [
+    "REGISTRY",
     "DifferenceAlignment",
+    "Regularizer",
     "SphericalEmbeddingConstraint",
     "angular_update",
     "chain_length",

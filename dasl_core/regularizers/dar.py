@@ -14,7 +14,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from dasl_core.regularizers.base import Regularizer, register
 from dasl_core.regularizers.norms import CtvNorm, Reduction, ctv_norm
+from dasl_core.seeds import stream
+from dasl_core.spec import ResolvedDAR
 from dasl_core.tensors import check_choice, check_matrix, full_precision, to_device
 
 Difference = Literal["abs", "signed", "distance"]
@@ -239,3 +242,32 @@ def _check_labels(labels: object, num_samples: int | None) -> None:
         raise ValueError(f"labels must have the shape {expected}; given {tuple(labels.shape)}")
     if labels.is_floating_point() or labels.is_complex() or labels.dtype == torch.bool:
         raise ValueError(f"labels must be integers; given {labels.dtype}")
+
+
+@register("dar")
+class DAR(Regularizer):
+    """`difference_alignment` in a job."""
+
+    settings: ResolvedDAR
+
+    def __init__(self, settings: ResolvedDAR, seed: int) -> None:
+        super().__init__(settings, seed)
+        # Pairs of the last batch: the columns of its matrix.
+        self.columns: int | None = None
+
+    def forward(self, embeddings: Tensor, labels: Tensor, step: int) -> Tensor:
+        settings, labels = self.settings, labels.repeat(len(embeddings))
+        self.columns = (pair_count if settings.estimator == "full" else chain_length)(labels)
+        return difference_alignment(
+            embeddings.flatten(0, 1),
+            labels,
+            norm=settings.norm,
+            difference=settings.difference,
+            estimator=settings.estimator,
+            reduction=settings.reduction,
+            normalize=settings.normalize,
+            generator=stream(self.seed, "dar", step),
+        )
+
+    def metrics(self) -> dict[str, Tensor]:
+        return {} if self.columns is None else {"dar_columns": torch.tensor(float(self.columns))}

@@ -6,6 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from dasl_core.regularizers.base import PairRegularizer, register
 from dasl_core.regularizers.pairs import directions_and_pairs, mean_where
 
 # Added to each coordinate of a difference and to its length, as in DINOv2's code.
@@ -35,3 +36,11 @@ def koleo_loss(embeddings: Tensor, labels: Tensor) -> Tensor:
         nearest = (fixed @ fixed.T).masked_fill(~pairs, -torch.inf).argmax(dim=1)
         distances = F.pairwise_distance(directions, directions[nearest], eps=EPSILON)
     return mean_where(-(distances + EPSILON).log(), pairs.any(dim=1))
+
+
+@register("koleo")
+class KoLeo(PairRegularizer):
+    """`koleo_loss` in a job."""
+
+    def of_pairs(self, embeddings: Tensor, labels: Tensor) -> Tensor:
+        return koleo_loss(embeddings, labels)

@@ -8,7 +8,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from dasl_core.regularizers.base import PairRegularizer, register
 from dasl_core.regularizers.pairs import directions_and_pairs, mean_where
+from dasl_core.spec.regularizers import negative_margin as config
 from dasl_core.tensors import check_number
 
 SMALLEST_SQUARE = 1e-12
@@ -38,3 +40,13 @@ def negative_margin_loss(embeddings: Tensor, labels: Tensor, margin: float = 1.4
         squared = 2 - 2 * directions @ directions.T
         distances = squared.clamp(min=SMALLEST_SQUARE).sqrt()
     return mean_where(torch.relu(margin - distances), pairs)
+
+
+@register("negative_margin")
+class NegativeMargin(PairRegularizer):
+    """`negative_margin_loss` in a job."""
+
+    settings: config.NegativeMargin
+
+    def of_pairs(self, embeddings: Tensor, labels: Tensor) -> Tensor:
+        return negative_margin_loss(embeddings, labels, self.settings.margin)

@@ -12,6 +12,8 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor, nn
 
+from dasl_core.regularizers.base import Regularizer, register
+from dasl_core.spec import ResolvedSEC
 from dasl_core.tensors import check_choice, check_matrix, full_precision
 
 Target = Literal["mean", "zero"]
@@ -77,3 +79,16 @@ class SphericalEmbeddingConstraint(nn.Module):
 
     def extra_repr(self) -> str:
         return f"target={self.target!r}, momentum={self.momentum}"
+
+
+@register("sec")
+class SEC(Regularizer):
+    """`SphericalEmbeddingConstraint` in a job."""
+
+    def __init__(self, settings: ResolvedSEC, seed: int) -> None:
+        super().__init__(settings, seed)
+        self.constraint = SphericalEmbeddingConstraint(settings.target, settings.momentum)
+
+    def forward(self, embeddings: Tensor, labels: Tensor, step: int) -> Tensor:
+        term: Tensor = self.constraint(embeddings.flatten(0, 1))
+        return term

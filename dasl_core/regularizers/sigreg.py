@@ -5,7 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from dasl_core.regularizers.base import SlicedRegularizer, register
 from dasl_core.regularizers.slices import check_views, random_directions
+from dasl_core.spec.regularizers import sigreg as config
 
 # The authors' grid of the Epps-Pulley integral, which is even in the frequency.
 LARGEST_FREQUENCY, KNOTS = 3.0, 17
@@ -41,3 +43,13 @@ def sigreg_loss(
         real, imaginary = angles.cos().mean(dim=-3), angles.sin().mean(dim=-3)
         error = ((real - gaussian).square() + imaginary.square()) * gaussian
         return 2 * z.shape[-2] * torch.trapezoid(error, frequencies, dim=-1).mean()
+
+
+@register("sigreg")
+class SIGReg(SlicedRegularizer):
+    """`sigreg_loss` in a job."""
+
+    settings: config.SIGReg
+
+    def of_slices(self, embeddings: Tensor, generator: torch.Generator) -> Tensor:
+        return sigreg_loss(embeddings, slices=self.settings.slices, generator=generator)

@@ -6,7 +6,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from dasl_core.regularizers.base import PairRegularizer, register
 from dasl_core.regularizers.pairs import directions_and_pairs
+from dasl_core.spec.regularizers import uniformity as config
 from dasl_core.tensors import check_number
 
 
@@ -34,3 +36,13 @@ def uniformity_loss(embeddings: Tensor, labels: Tensor, t: float = 2.0) -> Tenso
     any_pair = pairs.any()
     total = exponents.masked_fill(~pairs & any_pair, -torch.inf).flatten().logsumexp(dim=0)
     return torch.where(any_pair, total - pairs.sum().clamp(min=1).to(total.dtype).log(), 0)
+
+
+@register("uniformity")
+class Uniformity(PairRegularizer):
+    """`uniformity_loss` in a job."""
+
+    settings: config.Uniformity
+
+    def of_pairs(self, embeddings: Tensor, labels: Tensor) -> Tensor:
+        return uniformity_loss(embeddings, labels, self.settings.t)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from dasl_core.regularizers.base import SlicedRegularizer, register
 from dasl_core.regularizers.slices import check_views, random_directions
+from dasl_core.spec.regularizers import visreg as config
 
 # Added to the standard deviation before the division by it.
 EPSILON = 1e-4
@@ -43,3 +45,13 @@ def visreg_loss(
         quantiles = torch.special.ndtri(ranks / (samples + 1)).to(z.dtype).unsqueeze(-1)
         shape: Tensor = (projections.sort(dim=-2).values - quantiles).square().mean()
         return mean.square().mean() + (1 - std).square().mean() + shape
+
+
+@register("visreg")
+class VISReg(SlicedRegularizer):
+    """`visreg_loss` in a job."""
+
+    settings: config.VISReg
+
+    def of_slices(self, embeddings: Tensor, generator: torch.Generator) -> Tensor:
+        return visreg_loss(embeddings, slices=self.settings.slices, generator=generator)

@@ -9,13 +9,7 @@ from torch.distributed import ProcessGroup
 
 from dasl_core.default_weights import default_dar_weight
 from dasl_core.distributed import gather, gather_views, group_size
-from dasl_core.regularizers.dar import (
-    Difference,
-    Estimator,
-    chain_length,
-    difference_alignment,
-    pair_count,
-)
+from dasl_core.regularizers.dar import Difference, Estimator, difference_alignment
 from dasl_core.regularizers.norms import CtvNorm, Reduction
 from dasl_core.regularizers.schedule import Schedule, weight_at
 from dasl_core.seeds import stream
@@ -121,16 +115,6 @@ class DifferenceAlignment(nn.Module):
             generator=stream(self.seed, "dar", step),
         )
         return weight_at(self.weight, self.schedule, progress) * alignment
-
-    def num_pairs(self, labels: Tensor, views: int) -> int:
-        """Number of pairs of embeddings whose differences are compared.
-
-        Args:
-            labels: (B,) integers, of all samples.
-            views: of each sample.
-        """
-        count = pair_count if self.estimator == "full" else chain_length
-        return count(labels.repeat(views))
 
     def extra_repr(self) -> str:
         names = ("weight", "schedule", "norm", "difference", "estimator", "reduction", "normalize")

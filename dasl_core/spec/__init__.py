@@ -14,7 +14,16 @@ from dasl_core.spec.methods import METHODS, MethodConfig, MethodSettings
 from dasl_core.spec.methods.simclr import SimCLR
 from dasl_core.spec.normalization import Normalization, recorded_normalization
 from dasl_core.spec.problems import FieldProblem, SpecError
-from dasl_core.spec.regularizers import DAR, SEC, Clusters
+from dasl_core.spec.regularizers import (
+    DAR,
+    REGULARIZERS,
+    SEC,
+    Clusters,
+    RegularizerConfig,
+    ResolvedClusters,
+    ResolvedDAR,
+    ResolvedSEC,
+)
 from dasl_core.spec.resolve import (
     DatasetFacts,
     Estimate,
@@ -27,13 +36,10 @@ from dasl_core.spec.resolve import (
 from dasl_core.spec.resolved import (
     ResolvedAugment,
     ResolvedBackbone,
-    ResolvedClusters,
-    ResolvedDAR,
     ResolvedEvaluate,
     ResolvedJobSpec,
     ResolvedOptimizer,
     ResolvedResources,
-    ResolvedSEC,
     ResolvedTrain,
     ViewAugment,
 )
@@ -47,6 +53,7 @@ __all__ = [
     "DAR",
     "METHODS",
     "OWN_BACKBONE",
+    "REGULARIZERS",
     "SEC",
     "Augment",
     "Backbone",
@@ -69,6 +76,7 @@ __all__ = [
     "MethodSettings",
     "Normalization",
     "Optimizer",
+    "RegularizerConfig",
     "ResolvedAugment",
     "ResolvedBackbone",
     "ResolvedClusters",

@@ -22,8 +22,7 @@ from dasl_core.spec.fields import (
 from dasl_core.spec.methods import METHODS, MethodSettings
 from dasl_core.spec.methods.simclr import SimCLR
 from dasl_core.spec.recipes import RecipeName
-from dasl_core.spec.regularizers import DAR, SEC
-from dasl_core.spec.rivals import Rivals
+from dasl_core.spec.regularizers import DAR, SEC, RegularizerConfig, Regularizers
 from dasl_core.spec.track import Track
 from dasl_core.spec.train import Train
 
@@ -203,7 +202,7 @@ class JobSpec(SpecModel):
         None,
         description="Spherical embedding constraint. null: off; {}: on, with the defaults below.",
     )
-    rivals: Rivals = Field(default_factory=Rivals)
+    regularizers: Regularizers = Field(default_factory=Regularizers)
     train: Train = Field(default_factory=Train)
     evaluate: Evaluate = Field(default_factory=Evaluate)
     checkpoints: Checkpoints = Field(default_factory=Checkpoints)
@@ -231,6 +230,16 @@ class JobSpec(SpecModel):
             "1 to 63 characters."
         ),
     )
+
+    def given_regularizers(self) -> dict[str, RegularizerConfig]:
+        """Return the regularizers that are not null, by name: DAR, SEC, then the others."""
+        given = {"dar": self.dar, "sec": self.sec, **dict(self.regularizers)}
+        return {name: each for name, each in given.items() if each is not None}
+
+    def active_regularizers(self) -> dict[str, RegularizerConfig]:
+        """Return the regularizers that add something to the loss, by name."""
+        given = self.given_regularizers()
+        return {name: each for name, each in given.items() if each.active}
 
     @field_validator("method", mode="before")
     @classmethod

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
+from typing import Any
 
 
 @dataclass(frozen=True)
@@ -27,6 +28,12 @@ class FieldProblem:
 
     def as_dict(self) -> dict[str, str]:
         return asdict(self)
+
+
+def without_effect(field: str, given: Any, cause: str, instead: str) -> FieldProblem:
+    """Describe a setting that has no effect with another one: the user who wrote it expects one."""
+    message = f"has no effect with {cause}; remove it or set {instead}"
+    return FieldProblem(field, message, "" if given is None else str(given))
 
 
 class SpecError(ValueError):

@@ -9,8 +9,6 @@ are they `ResolvedResources`.
 
 from typing import Any, Literal
 
-from pydantic import Field
-
 from dasl_core.spec.augment import Augment
 from dasl_core.spec.backbone import Backbone
 from dasl_core.spec.backbones import Stem
@@ -21,7 +19,6 @@ from dasl_core.spec.fields import (
     ChannelMeans,
     Channels,
     ChannelStds,
-    ClusterCount,
     CpuCount,
     CropShare,
     Decay,
@@ -42,7 +39,6 @@ from dasl_core.spec.fields import (
     RateShare,
     Saturation,
     WarmupEpochs,
-    Weight,
     WholeEpochs,
     Window,
 )
@@ -50,8 +46,7 @@ from dasl_core.spec.job import JobSpec, Resources
 from dasl_core.spec.methods import ResolvedMethodSettings
 from dasl_core.spec.normalization import Normalization
 from dasl_core.spec.recipes import RecipeName
-from dasl_core.spec.regularizers import DAR, SEC, Clusters
-from dasl_core.spec.rivals import Rivals
+from dasl_core.spec.regularizers import Regularizers, ResolvedDAR, ResolvedSEC
 from dasl_core.spec.train import Clip, Optimizer, StepDecay, Train
 
 
@@ -100,32 +95,6 @@ class ViewAugment(ResolvedAugment):
 
     blur: Probability
     solarize: Probability
-
-
-class ResolvedClusters(Clusters):
-    """Pseudo-label clusters with their source and number."""
-
-    source: Literal["kmeans", "prototypes"]
-    k: ClusterCount
-
-
-class ResolvedDAR(DAR):
-    """DAR with its weight and clusters."""
-
-    weight: Weight
-    clusters: ResolvedClusters
-
-    @property
-    def active(self) -> bool:
-        """Whether DAR adds anything to the loss."""
-        return self.weight > 0
-
-
-class ResolvedSEC(SEC):
-    """SEC with its weight, and with or without its ramp."""
-
-    weight: Weight
-    ramp: bool
 
 
 class ResolvedOptimizer(Optimizer):
@@ -184,7 +153,7 @@ class StepSettings(SpecModel):
     augment: ResolvedAugment
     dar: ResolvedDAR | None
     sec: ResolvedSEC | None
-    rivals: Rivals = Field(default_factory=Rivals)
+    regularizers: Regularizers
     train: ResolvedTrain
 
     def deciding(self) -> dict[str, Any]:

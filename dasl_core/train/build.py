@@ -152,7 +152,7 @@ def build_trainer(
         evaluate_cache=files.evaluate_cache,
         threads=threads,
     )
-    needs_classes = field_that_needs_classes(spec.method.supervised, spec.dar)
+    needs_classes = field_that_needs_classes(spec)
     data = TrainingData.of(
         sets, spec.train, spec.evaluate, needs_classes=needs_classes, control=control
     )
@@ -184,12 +184,10 @@ def build_trainer(
     criterion = Criterion(
         spec.method.name,
         method,
-        spec.dar,
-        spec.sec,
+        spec.active_regularizers(),
         seed,
         device,
         pseudo_labels,
-        spec.rivals,
     )
     updater = Updater(
         optimizer,

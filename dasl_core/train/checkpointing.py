@@ -366,8 +366,7 @@ class TrainingState:
         vars(self.progress).update(vars(progress))
         self.method.load_state_dict(state["method"])
         self.plotter.load_state_dict(state["plots"])
-        if "sec" not in changed:
-            self.criterion.load_state_dict(state["criterion"])
+        self.criterion.load_state_dict(state["criterion"], changed)
         settings = [dict(group) for group in self.optimizer.param_groups]
         sizes = [len(group["params"]) for group in state["optimizer"]["param_groups"]]
         before = state["spec"]["train"]["optimizer"]["name"]

@@ -22,7 +22,7 @@ from dasl_core.data.split import split
 from dasl_core.data.strings import Strings
 from dasl_core.data.unreadable import damaged_event, too_many, unreadable_error, unreadable_event
 from dasl_core.distributed import gather_objects
-from dasl_core.spec import ResolvedBackbone, ResolvedDAR, ResolvedEvaluate, ResolvedTrain
+from dasl_core.spec import ResolvedBackbone, ResolvedEvaluate, ResolvedJobSpec, ResolvedTrain
 from dasl_core.train.input_bound import Reading
 from dasl_core.train.reporter import Reporter
 
@@ -251,13 +251,13 @@ def damaged_images(canvases: Canvases, control: dist.ProcessGroup | None) -> dic
     return damaged
 
 
-def field_that_needs_classes(supervised: bool, dar: ResolvedDAR | None) -> str | None:
+def field_that_needs_classes(spec: ResolvedJobSpec) -> str | None:
     """Return the field of the spec that makes a run learn from classes; None if none does."""
-    if supervised:
+    if spec.method.supervised:
         return "method.name"
-    if dar is not None and dar.labels == "class" and dar.active:
-        return "dar.labels"
-    return None
+    regularizers = spec.active_regularizers().values()
+    fields = (f"{each.path()}.labels" for each in regularizers if each.pair_labels == "class")
+    return next(fields, None)
 
 
 def check_classes(field: str | None, classes: int | None) -> None:

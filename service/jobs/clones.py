@@ -32,7 +32,17 @@ from service.jobs import repository, service
 from service.jobs.path_checks import PathChecks
 
 # What a step and an evaluation are; a clone's name, data set, tags, resources and checkpoints are its own.
-_MEANING = ("recipe", "method", "backbone", "augment", "dar", "sec", "rivals", "train", "evaluate")
+_MEANING = (
+    "recipe",
+    "method",
+    "backbone",
+    "augment",
+    "dar",
+    "sec",
+    "regularizers",
+    "train",
+    "evaluate",
+)
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from copy import deepcopy
 from pathlib import Path
 from typing import Any, get_args
 
@@ -23,7 +24,7 @@ from dasl_core.regularizers import (
     visreg_loss,
 )
 from dasl_core.seeds import stream
-from dasl_core.spec import DAR, SEC, DatasetFacts, JobSpec, ResolvedClusters, resolve
+from dasl_core.spec import DAR, REGULARIZERS, SEC, DatasetFacts, JobSpec, ResolvedClusters, resolve
 from dasl_core.train.build import RunFiles, build_trainer
 from dasl_core.train.criterion import Criterion
 from dasl_core.train.pseudo_labels import PseudoLabels
@@ -58,12 +59,10 @@ def criterion(pseudo_labels: PseudoLabels | None = None, **changes: Any) -> Crit
     return Criterion(
         spec.method.name,
         method,
-        spec.dar,
-        spec.sec,
+        spec.active_regularizers(),
         spec.train.seed,
         CPU,
         pseudo_labels,
-        spec.rivals,
     )
 
 
@@ -255,7 +254,7 @@ def test_sec_mean_is_saved_and_restored() -> None:
     sec = {"weight": WEIGHT, "momentum": 0.25, "ramp": False}
     whole, resumed = criterion(sec=sec), criterion(sec=sec)
     whole(outputs(0), at(4))
-    resumed.load_state_dict({name: value.clone() for name, value in whole.state_dict().items()})
+    resumed.load_state_dict(deepcopy(whole.state_dict()))
     kept = [buffer.clone() for buffer in whole.buffers()]
     after = [each(outputs(1, 3.0), at(5))["loss_sec"] for each in (whole, resumed)]
     assert torch.equal(*after)
@@ -347,7 +346,7 @@ def test_weight_schedules_span_whole_run(
     assert reporter.curve("loss_sec") == pytest.approx(expected, rel=1e-9)
 
 
-# --- rivals
+# --- other regularizers
 
 
 def directions(index: int) -> torch.Generator:
@@ -355,7 +354,7 @@ def directions(index: int) -> torch.Generator:
 
 
 IDS, CLASS_IDS = SAMPLES.repeat(2), CLASSES.repeat(2)
-RIVALS: list[tuple[str, dict[str, Any], Callable[[Tensor], Tensor]]] = [
+OTHER_REGULARIZERS: list[tuple[str, dict[str, Any], Callable[[Tensor], Tensor]]] = [
     ("uniformity", {}, lambda x: uniformity_loss(x.flatten(0, 1), IDS)),
     ("uniformity", {"t": 3.0}, lambda x: uniformity_loss(x.flatten(0, 1), IDS, 3.0)),
     ("koleo", {"labels": "class"}, lambda x: koleo_loss(x.flatten(0, 1), CLASS_IDS)),
@@ -369,11 +368,11 @@ RIVALS: list[tuple[str, dict[str, Any], Callable[[Tensor], Tensor]]] = [
 ]
 
 
-@pytest.mark.parametrize(("name", "settings", "term"), RIVALS)
-def test_rival_is_added_with_its_weight_and_settings(
+@pytest.mark.parametrize(("name", "settings", "term"), OTHER_REGULARIZERS)
+def test_regularizer_is_added_with_its_weight_and_settings(
     name: str, settings: dict[str, Any], term: Callable[[Tensor], Tensor]
 ) -> None:
-    this = criterion(rivals={name: {"weight": WEIGHT} | settings})
+    this = criterion(regularizers={name: {"weight": WEIGHT} | settings})
     output = outputs()
     terms = this(output, at(4))
     assert terms.keys() == {"loss_simclr", f"loss_{name}"}
@@ -381,7 +380,8 @@ def test_rival_is_added_with_its_weight_and_settings(
     assert not this.is_mean
 
 
-def test_rivals_are_added_to_dar_and_sec() -> None:
-    this = criterion(dar={}, sec={}, rivals={"koleo": {"weight": 1}, "uniformity": {"weight": 0}})
-    names = {"loss_simclr", "loss_dar", "loss_sec", "loss_koleo"}
-    assert this(outputs(), at(4)).keys() == names
+def test_all_regularizers_are_added_to_dar_and_sec() -> None:
+    others = {name: {"weight": 1} for name in REGULARIZERS.keys() - {"dar", "sec", "uniformity"}}
+    this = criterion(dar={}, sec={}, regularizers=others | {"uniformity": {"weight": 0}})
+    names = ["simclr", "dar", "sec", *sorted(others)]
+    assert list(this(outputs(), at(4))) == [f"loss_{name}" for name in names]

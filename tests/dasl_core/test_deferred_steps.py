@@ -17,7 +17,7 @@ from dasl_core.data.index import DatasetIndex
 from dasl_core.data.loader import Batch
 from dasl_core.data.views import rendering
 from dasl_core.models.ema import Teacher
-from dasl_core.spec import METHODS, Clip
+from dasl_core.spec import METHODS, REGULARIZERS, Clip
 from dasl_core.tensors import to_device
 from dasl_core.train.build import RunFiles, build_trainer
 from dasl_core.train.outcomes import Outcomes
@@ -118,9 +118,9 @@ def test_views_and_errors_belong_to_their_steps(ahead: bool) -> None:
 # The waits of losses of pytorch_metric_learning, which chooses pairs on the host.
 WAITS = {"multi_similarity": 5, "npair": 4, "proxy_anchor": 5}
 # What is beside the method in its step.
-RIVALS = ("uniformity", "koleo", "negative_margin", "sigreg", "visreg")
+OTHER_REGULARIZERS = [name for name, config in REGULARIZERS.items() if not config.top_level]
 BESIDE: dict[str, dict[str, Any]] = {
-    "byol": {"rivals": {name: {"weight": 0.1} for name in RIVALS}},
+    "byol": {"regularizers": {name: {"weight": 0.1} for name in OTHER_REGULARIZERS}},
     "simclr": {"dar": {}, "sec": {}},
     "swav": {"method": {"queue_length": 64, "queue_start_epoch": 0}},
     "ibot": {"train": {"clip": {"norm": 1.0, "each": True}}},

@@ -78,9 +78,9 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "dar-unnormalised": {"dar": {"weight": 0.1, "normalize": False}},
     "sec-zero": {"sec": {"weight": 0.01, "target": "zero", "ramp": False}},
     "dar-and-sec": {"dar": {"weight": 0.1}, "sec": {"weight": 0.5, "ramp": False}},
-    "rival-of-pairs": {"rivals": {"uniformity": {"weight": 0.3, "labels": "class"}}},
+    "pairs": {"regularizers": {"uniformity": {"weight": 0.3, "labels": "class"}}},
     "dinov2": {"settings": {"centering": "sinkhorn", "koleo": 0.1, "shared_head": False}},
-    "rival-of-slices": {"rivals": {"visreg": {"weight": 0.3, "slices": 9}}},
+    "slices": {"regularizers": {"visreg": {"weight": 0.3, "slices": 9}}},
 }
 CASES = [
     *(
@@ -219,8 +219,7 @@ def half_gradient(loss: str, embeddings: np.ndarray) -> np.ndarray:
     criterion = Criterion(
         spec.method.name,
         build_method(spec, 3),
-        spec.dar,
-        spec.sec,
+        spec.active_regularizers(),
         spec.train.seed,
         torch.device("cpu"),
     )

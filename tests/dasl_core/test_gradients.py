@@ -96,7 +96,7 @@ def gradients(
     if dist.is_initialized():
         model = DistributedDataParallel(method, gradient_as_bucket_view=True)
     criterion = Criterion(
-        "contrastive", method, spec.dar, spec.sec, spec.train.seed, torch.device("cpu")
+        "contrastive", method, spec.active_regularizers(), spec.train.seed, torch.device("cpu")
     )
     assert criterion.is_mean == is_mean
     computer = GradientComputer(
@@ -196,7 +196,7 @@ class Recorded(nn.Module):
 def computer(method: Contrastive, parts: int) -> GradientComputer:
     spec = resolve(JobSpec.model_validate(tiny_spec()), FACTS)
     criterion = Criterion(
-        "contrastive", method, spec.dar, spec.sec, spec.train.seed, torch.device("cpu")
+        "contrastive", method, spec.active_regularizers(), spec.train.seed, torch.device("cpu")
     )
 
     def no_autocast() -> AbstractContextManager[None]:

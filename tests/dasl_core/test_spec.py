@@ -35,7 +35,7 @@ from dasl_core.spec import (
 from dasl_core.spec.backbone import Backbone
 from dasl_core.spec.backbones import TESTED
 from dasl_core.spec.regularizers import SEC
-from dasl_core.spec.resolve import choose_k
+from dasl_core.spec.regularizers.dar import choose_k
 from dasl_core.spec.resolve.facts import training_classes, training_images
 from dasl_core.spec.versions import current, load
 from tests.support.training_world import TINY_BACKBONES
@@ -996,25 +996,25 @@ def test_sec_is_refused_with_loss_that_does_not_compare_directions(method: str) 
             resolve(spec, FACTS)
 
 
-def test_rival_of_classes_needs_classes() -> None:
-    rivals = {"koleo": {"weight": 0.1, "labels": "class"}}
-    spec = JobSpec.model_validate({"dataset": "x", "rivals": rivals})
-    assert resolve(spec, FACTS).rivals == spec.rivals
+def test_regularizer_of_classes_needs_classes() -> None:
+    regularizers = {"koleo": {"weight": 0.1, "labels": "class"}}
+    spec = JobSpec.model_validate({"dataset": "x", "regularizers": regularizers})
+    assert resolve(spec, FACTS).regularizers == spec.regularizers
     unlabeled = FACTS.model_copy(update={"num_classes": None})
-    with pytest.raises(SpecError, match=r"rivals\.koleo\.labels: needs at least two classes"):
+    with pytest.raises(SpecError, match=r"regularizers\.koleo\.labels: needs at least two classes"):
         resolve(spec, unlabeled)
 
 
-def test_rival_needs_a_weight() -> None:
-    (problem,) = problems_of({"dataset": "x", "rivals": {"koleo": {}}})
-    assert problem.field == "rivals.koleo.weight"
+def test_regularizer_needs_a_weight() -> None:
+    (problem,) = problems_of({"dataset": "x", "regularizers": {"koleo": {}}})
+    assert problem.field == "regularizers.koleo.weight"
 
 
 def test_slices_are_bounded_by_memory() -> None:
     spec: dict[str, Any] = {"dataset": "x", "train": {"batch_size": 4096}}
-    spec["rivals"] = {"sigreg": {"weight": 1, "slices": 4096}, "visreg": {"weight": 1}}
+    spec["regularizers"] = {"sigreg": {"weight": 1, "slices": 4096}, "visreg": {"weight": 1}}
     with pytest.raises(
-        SpecError, match=r"rivals\.sigreg\.slices: .*8,192.*at most 1,927"
+        SpecError, match=r"regularizers\.sigreg\.slices: .*8,192.*at most 1,927"
     ) as caught:
         resolve(JobSpec.model_validate(spec), FACTS.model_copy(update={"num_images": 10**6}))
     assert len(caught.value.problems) == 1

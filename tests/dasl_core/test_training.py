@@ -17,7 +17,7 @@ from PIL import Image
 from dasl_core.data.index import DatasetIndex
 from dasl_core.data.split import split
 from dasl_core.methods import REGISTRY
-from dasl_core.spec import Holdout
+from dasl_core.spec import REGULARIZERS, Holdout
 from dasl_core.train.build import RunFiles, build_trainer
 from dasl_core.train.collapse import CollapsedError
 from dasl_core.train.divergence import DivergedError
@@ -52,7 +52,8 @@ def test_zero_regularizer_weight_is_bit_identical_to_none(
     plain, zero = Recorder(tmp_path / "plain"), Recorder(tmp_path / "zero")
     spec = {"method": {"name": method}, "train": {"epochs": 2}}
     without = {"dar": {"weight": 0, "labels": "cluster"}, "sec": {"weight": 0}}
-    without |= {"rivals": {"koleo": {"weight": 0}, "sigreg": {"weight": 0}}}
+    others = [name for name, config in REGULARIZERS.items() if not config.top_level]
+    without |= {"regularizers": {name: {"weight": 0} for name in others}}
     run(resolved(pictures, **spec), pictures, cache, plain)
     run(resolved(pictures, **spec, **supported(method, **without)), pictures, cache, zero)
     states = [load_state(reporter.last_checkpoint) for reporter in (plain, zero)]

@@ -9,6 +9,7 @@ from dasl_core.spec.errors import problems_of_part
 from dasl_core.spec.job import JobSpec
 from dasl_core.spec.methods import ResolveContext
 from dasl_core.spec.problems import FieldProblem, SpecError
+from dasl_core.spec.regularizers import RegularizerContext
 from dasl_core.spec.resolve.augment import check_augment, resolve_augment
 from dasl_core.spec.resolve.backbone import (
     check_frozen_batch_norm,
@@ -31,14 +32,6 @@ from dasl_core.spec.resolve.pixels import (
     choose_window,
 )
 from dasl_core.spec.resolve.recipe import choose_recipe, fill_in, name_recipe
-from dasl_core.spec.resolve.regularizers import (
-    check_dar,
-    check_rivals,
-    check_sec,
-    choose_k,
-    resolve_dar,
-    resolve_sec,
-)
 from dasl_core.spec.resolve.schedule import check_schedule
 from dasl_core.spec.resolve.train import check_learning_rate, precision_with, resolve_train
 from dasl_core.spec.resolved import ResolvedBackbone, ResolvedJobSpec
@@ -47,13 +40,14 @@ from dasl_core.spec.weights_record import NO_RECORD, WeightsRecord
 __all__ = [
     "DatasetFacts",
     "Estimate",
-    "choose_k",
     "estimate",
     "evaluation_problem",
     "precision_with",
     "resolve",
     "seconds_on_cores",
 ]
+
+GLOBAL_VIEWS = 2  # whose embeddings regularizers see; local crops only train the student
 
 
 def resolve(
@@ -114,6 +108,7 @@ def _resolve(
     check_extra_bands(spec.backbone, channels, problems)
     image_cache = choose_image_cache(spec.train, image_size, channels, facts, problems)
     batch, per_class = choose_batch(spec, facts, problems)
+    epochs = epochs_of(spec)
     context = ResolveContext(
         backbone=spec.backbone.name,
         features=features,
@@ -121,7 +116,7 @@ def _resolve(
         patch_size=chosen.patch_size,
         train_images=training_images(spec, facts),
         batch_size=batch,
-        epochs=epochs_of(spec),
+        epochs=epochs,
         crop_multiple=chosen.crop_multiple,
         smallest_size=chosen.smallest_size,
         starts_from_weights=spec.backbone.pretrained is not None,
@@ -135,9 +130,11 @@ def _resolve(
     check_evaluate(spec, facts, problems)
     check_named_metrics(spec, facts, problems)
     check_labels(spec, facts, problems)
-    check_dar(spec, batch, problems)
-    check_sec(spec, problems)
-    check_rivals(spec, batch, problems)
+    regularized = RegularizerContext(
+        spec.method, batch * min(spec.method.num_views, GLOBAL_VIEWS), context.train_images, epochs
+    )
+    for regularizer in spec.given_regularizers().values():
+        problems += regularizer.check(regularized)
     check_ignored(spec, batch, problems)
     check_backbone(spec, has_weights, problems)
     problems += spec.method.check(context)
@@ -159,6 +156,6 @@ def _resolve(
         evaluate=resolve_evaluate(spec, image_size),
         augment=augment,
         method=spec.method.resolve(context),
-        dar=resolve_dar(spec, context.train_images),
-        sec=resolve_sec(spec),
+        dar=spec.dar and spec.dar.resolve(regularized),
+        sec=spec.sec and spec.sec.resolve(regularized),
     )

@@ -1,53 +1,24 @@
 """Checks that span several parts of a spec."""
 
+from typing import get_args
+
 from dasl_core.spec.backbone import Backbone
 from dasl_core.spec.backbones import CLASS_TOKENS, TESTED
 from dasl_core.spec.evaluate import Holdout
 from dasl_core.spec.job import JobSpec
-from dasl_core.spec.problems import FieldProblem
-from dasl_core.spec.regularizers import Clusters
-from dasl_core.spec.resolve.epochs import epochs_of
-from dasl_core.spec.resolve.facts import DatasetFacts, training_classes, training_images
-from dasl_core.spec.resolve.regularizers import UNUSED_CLUSTERS, resolve_clusters
+from dasl_core.spec.problems import FieldProblem, without_effect
+from dasl_core.spec.resolve.facts import DatasetFacts, training_classes
 from dasl_core.spec.resolve.train import optimizer_name
-from dasl_core.spec.rivals import PairRival
 from dasl_core.spec.train import Optimizer
 
 
 def check_ignored(spec: JobSpec, batch: int, problems: list[FieldProblem]) -> None:
     """Refuse settings without effect: the user who wrote them expects one."""
-    dar, sec, train, epochs = spec.dar, spec.sec, spec.train, epochs_of(spec)
-    if dar is not None:
-        for name, field in Clusters.model_fields.items():
-            given = getattr(dar.clusters, name)
-            unused = (field.default, getattr(UNUSED_CLUSTERS, name))
-            if dar.labels != "cluster" and given not in unused:
-                problems.append(
-                    _ignored(
-                        f"dar.clusters.{name}",
-                        given,
-                        f"dar.labels: {dar.labels}",
-                        "dar.labels: cluster",
-                    )
-                )
-        by_kmeans = resolve_clusters(dar.clusters, spec.method, images=2).source == "kmeans"
-        if dar.labels == "cluster" and by_kmeans and dar.clusters.every_epochs >= epochs:
-            problems.append(
-                FieldProblem(
-                    "dar.clusters.every_epochs",
-                    "must be less than train.epochs: the images would never be clustered",
-                    str(dar.clusters.every_epochs),
-                    f"at most {epochs - 1}" if epochs > 1 else "",
-                )
-            )
-    if sec is not None and sec.target == "zero" and sec.momentum != 1:
-        problems.append(
-            _ignored("sec.momentum", sec.momentum, "sec.target: zero", "sec.target: mean")
-        )
+    train = spec.train
     momentum, name = train.optimizer.momentum, optimizer_name(spec, batch)
     if name in ("adamw", "adam") and momentum != Optimizer().momentum:
         problems.append(
-            _ignored(
+            without_effect(
                 "train.optimizer.momentum",
                 momentum,
                 f"train.optimizer.name: {name}",
@@ -74,11 +45,11 @@ def check_ignored(spec: JobSpec, batch: int, problems: list[FieldProblem]) -> No
         )
     if spec.evaluate.dataset is not None and spec.evaluate.holdout not in (None, Holdout()):
         problems.append(
-            _ignored("evaluate.holdout", None, "evaluate.dataset", "evaluate.dataset: null")
+            without_effect("evaluate.holdout", None, "evaluate.dataset", "evaluate.dataset: null")
         )
     if spec.evaluate.gallery is not None and not spec.evaluate.retrieval:
         problems.append(
-            _ignored(
+            without_effect(
                 "evaluate.gallery",
                 spec.evaluate.gallery,
                 "evaluate.retrieval: []",
@@ -146,23 +117,18 @@ def _check_blocks(backbone: Backbone, problems: list[FieldProblem]) -> None:
     )
 
 
-def _ignored(field: str, given: object, cause: str, instead: str) -> FieldProblem:
-    message = f"has no effect with {cause}; remove it or set {instead}"
-    return FieldProblem(field, message, "" if given is None else str(given))
-
-
 def check_labels(spec: JobSpec, facts: DatasetFacts, problems: list[FieldProblem]) -> None:
-    """Check that the data set has the classes, and images for the clusters, that the spec needs."""
+    """Check that the data set has the classes that the spec needs."""
     classes, had = training_classes(spec, facts), facts.num_classes or 0
     left = "" if classes == had else f", {classes} of them for training"
     needing = []
     if spec.method.supervised:
         needing.append(("method.name", repr(spec.method.name), "a self-supervised method"))
-    if spec.dar is not None and spec.dar.labels == "class":
-        needing.append(("dar.labels", "'class'", "'instance' or 'cluster'"))
-    for name, rival in spec.rivals.active().items():
-        if isinstance(rival, PairRival) and rival.labels == "class":
-            needing.append((f"rivals.{name}.labels", "'class'", "'instance'"))
+    for each in spec.given_regularizers().values():
+        if each.pair_labels == "class":
+            others = get_args(type(each).model_fields["labels"].annotation)
+            instead = " or ".join(repr(other) for other in others if other != "class")
+            needing.append((f"{each.path()}.labels", "'class'", instead))
     if spec.train.samples_per_class not in ("auto", None):
         needing.append(("train.samples_per_class", str(spec.train.samples_per_class), "null"))
     for field, given, instead in needing:
@@ -175,15 +141,3 @@ def check_labels(spec: JobSpec, facts: DatasetFacts, problems: list[FieldProblem
                     f"{instead}, or a data set with a folder for each of two or more classes",
                 )
             )
-    if spec.dar is None or spec.dar.labels != "cluster":
-        return
-    clusters, images = spec.dar.clusters, training_images(spec, facts)
-    if clusters.k != "auto" and clusters.k > images:
-        problems.append(
-            FieldProblem(
-                "dar.clusters.k",
-                f"is more than the {images} images that the data set leaves for training",
-                str(clusters.k),
-                f"at most {images}",
-            )
-        )

@@ -16,7 +16,7 @@ const ESSENTIAL = [
   ["resources", "workers"],
   ["resources", "gpus_per_worker"],
 ];
-const TITLES = { dar: "DAR: difference alignment", sec: "SEC: spherical embedding", rivals: "Rival regularizers" };
+const TITLES = { dar: "DAR: difference alignment", sec: "SEC: spherical embedding", regularizers: "Other regularizers" };
 
 /** A form made from the JSON Schema of a job. */
 export function SpecForm({ schema, spec, known, isClone, error, onChange }) {

@@ -1,4 +1,4 @@
-"""Rivals of DAR: each against its formula or lightly's code, and on any number of ranks."""
+"""Regularizers besides DAR and SEC: each against its formula or lightly's code, and on any number of ranks."""
 
 from __future__ import annotations
 

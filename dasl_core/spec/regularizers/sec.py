@@ -1,0 +1,89 @@
+"""Settings of the spherical embedding constraint (SEC)."""
+
+from typing import Literal
+
+from pydantic import Field
+
+from dasl_core.default_weights import SEC_WEIGHTS
+from dasl_core.spec.base import Auto
+from dasl_core.spec.fields import Weight
+from dasl_core.spec.problems import FieldProblem, without_effect
+from dasl_core.spec.regularizers.config import RegularizerConfig, RegularizerContext, register
+
+
+@register
+class SEC(RegularizerConfig):
+    """Spherical embedding constraint (Zhang et al., NeurIPS 2020) on the raw embedding norms."""
+
+    name = "sec"
+    top_level = True
+
+    weight: Weight | Auto = Field(
+        "auto",
+        description=(
+            "The factor eta. The authors multiply their contrastive loss by temperature/0.07, and "
+            "`simclr` here does not: divide their eta by this factor (7.14 at temperature 0.5). "
+            '"auto": 0.5 for `target: mean`; 0.0001 for `target: zero`, the value of the SEC authors\' '
+            "README for L2 regularization."
+        ),
+    )
+    target: Literal["mean", "zero"] = Field(
+        "mean",
+        description=(
+            "The value that all norms are pulled to: their mean, or 0, which is plain L2 "
+            "regularization."
+        ),
+    )
+    momentum: float = Field(
+        1.0,
+        gt=0,
+        le=1,
+        description="rho of the moving average of the mean norm; 1 uses the mean of the batch.",
+    )
+    ramp: bool | Auto = Field(
+        "auto",
+        description=(
+            'Increase the weight linearly from 0 over the whole training. "auto": true for '
+            "self-supervised methods, as the authors do, false for supervised ones."
+        ),
+    )
+
+    @property
+    def weight_schedule(self) -> Literal["constant", "linear"]:
+        return "linear" if self.ramp is True else "constant"
+
+    def check(self, context: RegularizerContext) -> list[FieldProblem]:
+        problems = []
+        if not context.method.compares_directions:
+            problems.append(
+                FieldProblem(
+                    "sec",
+                    "equalizes the norms of embeddings for a loss that compares their directions; that "
+                    f"of {context.method.name} does not",
+                    "",
+                    "null, or a method that compares directions, such as 'simclr'",
+                )
+            )
+        if self.target == "zero" and self.momentum != 1:
+            problems.append(
+                without_effect(
+                    "sec.momentum", self.momentum, "sec.target: zero", "sec.target: mean"
+                )
+            )
+        return problems
+
+    def resolve(self, context: RegularizerContext) -> "ResolvedSEC":
+        """Choose the weight, and whether it has a ramp."""
+        weight, ramp = self.weight, self.ramp
+        if weight == "auto":
+            weight = SEC_WEIGHTS[self.target]
+        if ramp == "auto":
+            ramp = not context.method.supervised
+        return self.narrow(ResolvedSEC, weight=weight, ramp=ramp)
+
+
+class ResolvedSEC(SEC):
+    """SEC with its weight, and with or without its ramp."""
+
+    weight: Weight
+    ramp: bool

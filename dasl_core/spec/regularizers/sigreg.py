@@ -1,0 +1,18 @@
+"""Settings of SIGReg."""
+
+from pydantic import Field
+
+from dasl_core.spec.regularizers.config import SlicedConfig, Slices, register
+
+
+@register
+class SIGReg(SlicedConfig):
+    """SIGReg: pulls embeddings towards a Gaussian, by characteristic functions.
+
+    LeJEPA, 2025.
+    """
+
+    name = "sigreg"
+    numbers_per_projection = 17  # frequencies at which each projection is evaluated
+
+    slices: Slices = Field(256, description="Number of random directions.")
