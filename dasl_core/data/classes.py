@@ -10,8 +10,6 @@ import numpy as np
 from dasl_core.data.sources import Entry, Listing, Skipped, SourceRecord
 from dasl_core.data.sources.splits import choose_one, folders_of_splits
 
-# Kinds of sources whose keys name no folders of classes.
-_WITHOUT_FOLDERS = ("list", "parquet", "huggingface", "npy")
 # The images that a warning names.
 _NAMED = 5
 
@@ -23,8 +21,8 @@ def choose_split(record: SourceRecord, listing: Listing) -> tuple[list[Entry], l
         ValueError: the source has splits and none is chosen, or it does not have the one that is.
     """
     wanted, entries, skipped = record.options.split, listing.entries, listing.skipped
-    if record.kind == "huggingface":
-        return list(entries), list(skipped)  # the library has chosen
+    if record.source_class.chooses_split:
+        return list(entries), list(skipped)
     named = sorted({entry.split for entry in entries if entry.split is not None})
     if wanted is None:
         if len(named) > 1:
@@ -97,7 +95,7 @@ def warnings_of_labels(record: SourceRecord, entries: Sequence[Entry]) -> list[s
 
 def _warning_of_folders(record: SourceRecord, entries: Sequence[Entry]) -> list[str]:
     """Return a sentence if a few images beside two or more folders keep these from being classes."""
-    if record.kind in _WITHOUT_FOLDERS:
+    if not record.source_class.has_folders:
         return []
     folders = [key.partition("/")[0] for key in _keys_in_split(record, entries) if "/" in key]
     beside = [
@@ -138,7 +136,7 @@ def _class_of_each(record: SourceRecord, entries: Sequence[Entry]) -> list[str] 
         given = [entry.label for entry in entries if entry.label]
         return given if len(given) == len(entries) else None
     keys = _keys_in_split(record, entries)
-    if record.kind in _WITHOUT_FOLDERS or any("/" not in key for key in keys):
+    if not record.source_class.has_folders or any("/" not in key for key in keys):
         return None
     return [key.partition("/")[0] for key in keys]
 
@@ -151,7 +149,7 @@ def _keys_in_split(record: SourceRecord, entries: Sequence[Entry]) -> list[str]:
 
 def _names(record: SourceRecord, entries: Sequence[Entry]) -> list[str]:
     """Return the keys without the names of archives, of which there may be several."""
-    if record.kind not in ("tar", "zip") or len(record.files) < 2:
+    if not record.source_class.has_folders or len(record.files) < 2:
         return [entry.key for entry in entries]
     prefixes = [f"{posixpath.splitext(file)[0]}/" for file in record.files]
     return [entry.key.removeprefix(prefixes[entry.file]) for entry in entries]

@@ -75,7 +75,10 @@ class Drawer:
 
         Only where each image is a file. `on_looked` is called after each image; what it raises ends the search.
         """
-        if self.index.source.kind not in ("folder", "list") or "://" in self.index.source.root:
+        if (
+            not self.index.source.source_class.each_image_is_a_file
+            or "://" in self.index.source.root
+        ):
             return {}
         absent = {}
         with closing(map_waiting(usable_cores(), self._absence, range(len(self.index)))) as reasons:

@@ -153,8 +153,8 @@ class DatasetIndex:
 
     def _warnings_of_stacks(self) -> list[str]:
         """Warn of arrays that look like stacks (N, H, W): their last axis is no shorter than half of another."""
-        bands = self.pixels.bands
-        if self.source.kind == "npy" or bands <= _FEW_BANDS:
+        bands, kind = self.pixels.bands, self.source.source_class
+        if not (kind.has_folders or kind.each_image_is_a_file) or bands <= _FEW_BANDS:
             return []
         arrays = [
             path
@@ -259,8 +259,8 @@ class DatasetIndex:
             raise ValueError("its sizes must be at least 1")
         if type(self.num_ignored) is not int or self.num_ignored < 0:
             raise ValueError("its num_ignored must be a number of at least 0")
-        # Sources check this whenever a file is opened; a list may name files elsewhere.
-        if self.source.kind == "list":
+        # Sources check this whenever a file is opened.
+        if not self.source.source_class.keys_are_inside:
             return
         assert isinstance(self.paths, Strings), "it was read from a file"
         text = self.paths.data.tobytes()

@@ -15,8 +15,15 @@ from dasl_core.spec.base import SpecModel
 # Stores that fsspec opens. Neither http nor ftp: a server would fetch any address for its users.
 REMOTE_SCHEMES = ("s3", "gs", "az", "abfs", "hf")
 
-# Files that hold many images, or list them.
-SOURCE_ENDINGS = (".tar", ".zip", ".parquet", ".csv", ".tsv", ".txt", ".lst", ".npy")
+# Kinds of files that hold many images, or list them: names in `dasl_core.data.sources.SOURCES`.
+SOURCE_KINDS = {
+    ".tar": "tar",
+    ".zip": "zip",
+    ".parquet": "parquet",
+    **dict.fromkeys((".csv", ".tsv", ".txt", ".lst"), "list"),
+    ".npy": "npy",
+}
+SOURCE_ENDINGS = tuple(SOURCE_KINDS)
 
 COMPRESSED_ENDINGS = (".gz", ".tgz", ".bz2", ".tbz2", ".xz", ".txz", ".zst", ".7z", ".rar")
 COMPRESSED = (
@@ -27,6 +34,7 @@ COMPRESSED = (
 # As all stores name buckets; "container@account" is Azure's form.
 _BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]*")
 
+Links = Literal["inside", "follow"]
 Column = Annotated[str, Field(min_length=1, max_length=200)]
 
 
@@ -50,7 +58,7 @@ class SourceOptions(SpecModel):
     classes: Annotated[tuple[str, ...], Field(min_length=1, max_length=100_000)] | None = Field(
         None, description="Names of the classes whose images are used. null: all."
     )
-    links: Literal["inside", "follow"] = Field(
+    links: Links = Field(
         "inside",
         description=(
             'Links of a folder. "inside": links to files inside the folder are read, others are skipped. '

@@ -9,6 +9,7 @@ import struct
 import tarfile
 import zipfile
 import zlib
+from collections.abc import Sequence
 from typing import BinaryIO, NamedTuple
 
 from dasl_core.data.sources.base import (
@@ -18,12 +19,15 @@ from dasl_core.data.sources.base import (
     OnListed,
     Skipped,
     Source,
+    SourceRecord,
     is_image_name,
+    register,
 )
 from dasl_core.data.sources.inflated import Inflated
 from dasl_core.data.sources.splits import split_of_file
-from dasl_core.data.sources.storage import Storage, is_inside, open_part, printable
+from dasl_core.data.sources.storage import is_inside, open_part, printable
 from dasl_core.data.sources.tar_members import compression_of, read_members
+from dasl_core.spec.locations import ReadableFolders
 
 # Largest image file in an archive, in bytes; one of 89 million pixels, uncompressed and with 16 bits, has half.
 MAX_BYTES = 1 << 30
@@ -43,18 +47,17 @@ _DESCRIPTOR = struct.Struct("<3L")
 
 
 class _ArchiveSource(Source):
-    """The images of archives.
+    """The images of archives."""
 
-    Args:
-        split: the only one of which skipped entries are listed, besides those of none.
-    """
+    in_several_files = has_folders = True
 
-    def __init__(
-        self, storage: Storage, uri: str, files: list[str], split: str | None = None
-    ) -> None:
-        self.storage, self.uri, self.files, self.split = storage, uri, files, split
+    def __init__(self, record: SourceRecord, allowed: ReadableFolders) -> None:
+        self.storage, self.files = record.storage(allowed), record.files
+        # The only one of which skipped entries are listed, besides those of none.
+        self.split = record.options.split
 
 
+@register("tar")
 class TarSource(_ArchiveSource):
     """The images of tar archives, such as the shards of WebDataset.
 
@@ -112,6 +115,7 @@ class TarSource(_ArchiveSource):
         return open_part(self.storage, self.files[entry.file], entry.offset, entry.length)
 
 
+@register("zip")
 class ZipSource(_ArchiveSource):
     """The images of zip archives, stored or deflated."""
 
@@ -193,7 +197,7 @@ class _Member(NamedTuple):
 class _Archives:
     """The listing of several archives, whose keys begin with the name of the archive if there are several."""
 
-    def __init__(self, files: list[str], split: str | None) -> None:
+    def __init__(self, files: Sequence[str], split: str | None) -> None:
         self._several = len(files) > 1
         self._files, self._chosen = files, split
         self.entries: list[Entry] = []

@@ -10,18 +10,28 @@ import numpy as np
 
 from dasl_core.data.decode.header import MAX_VALUES
 from dasl_core.data.decode.npy import read_array_header
-from dasl_core.data.sources.base import Entry, Listing, OnListed, Source, check_count, one_line
-from dasl_core.data.sources.storage import Storage
+from dasl_core.data.sources.base import (
+    Entry,
+    Listing,
+    OnListed,
+    Source,
+    SourceRecord,
+    check_count,
+    one_line,
+    register,
+)
+from dasl_core.spec.locations import ReadableFolders
 
 # Bytes in which the header of a `.npy` file ends.
 _HEADER = 1 << 14
 
 
+@register("npy")
 class ArraySource(Source):
     """The images of an array (N, H, W) or (N, H, W, C) in a `.npy` file. They have no labels."""
 
-    def __init__(self, storage: Storage, uri: str, name: str) -> None:
-        self.storage, self.uri, self.files = storage, uri, [name]
+    def __init__(self, record: SourceRecord, allowed: ReadableFolders) -> None:
+        self.storage, self.files = record.storage(allowed), record.files
         self._shape: tuple[int, ...] | None = None
         self._dtype = np.dtype(np.uint8)
         self._start = 0

@@ -1,19 +1,25 @@
-"""What a source of images is: it lists entries, and opens one of them."""
+"""What a source of images is: it lists entries, and opens one of them; and the registry of its kinds."""
 
 from __future__ import annotations
 
 import hashlib
 import os
+import posixpath
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import BinaryIO, NamedTuple, Protocol
+from dataclasses import asdict, dataclass, field
+from typing import Any, BinaryIO, ClassVar, NamedTuple, TypeVar
 
 from dasl_core.data.decode import EXTENSIONS
-from dasl_core.data.sources.storage import printable
+from dasl_core.data.sources.storage import Storage, check_location, open_storage, printable
+from dasl_core.spec.locations import EVERY_FOLDER, ReadableFolders
+from dasl_core.spec.source import Links, SourceOptions
 
 # An entry takes about 300 bytes of memory while it is listed. ImageNet-21k has 14 million images.
 MAX_ENTRIES = 20_000_000
+
+DEFAULT_OPTIONS = SourceOptions()
 
 _MOST_ENDINGS = 50
 _LONGEST_ENDING = 20
@@ -89,16 +95,110 @@ class Listing:
         return state.hexdigest()
 
 
-class Source(Protocol):
-    """Images in some place, listed once and then opened in any order, by several threads."""
+@dataclass(frozen=True)
+class SourceRecord:
+    """What must be known to open a source again; an index stores it.
 
+    Attributes:
+        kind: name of the source's class in `SOURCES`.
+        uri: the folder, file, pattern or data set, with links resolved.
+        root: the folder to which `files` and keys are relative.
+    """
+
+    kind: str
     uri: str
-    """The folder, file or prefix, with links resolved."""
-    files: list[str]
-    """Files that contain images, relative to `uri`; empty where each image is a file."""
-    inflates: bool = False
+    root: str
+    files: tuple[str, ...] = ()
+    options: SourceOptions = DEFAULT_OPTIONS
+
+    @property
+    def source_class(self) -> type[Source]:
+        """The class of the source."""
+        return SOURCES[self.kind]
+
+    @property
+    def choice(self) -> tuple[str | None, ...]:
+        """The kind and options, where they decide which image an entry is; empty where its key and place suffice.
+
+        Others only leave entries out, or say where labels are.
+        """
+        names = self.source_class.deciding_options
+        return (self.kind, *(getattr(self.options, name) for name in names)) if names else ()
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as JSON-ready values."""
+        return asdict(self) | {"options": self.options.model_dump(mode="json")}
+
+    @classmethod
+    def from_json(cls, content: dict[str, Any]) -> SourceRecord:
+        """Restore what `to_json` returned.
+
+        Raises:
+            ValueError: it is something else.
+        """
+        options = SourceOptions.model_validate(content["options"])
+        record = cls(
+            content["kind"], content["uri"], content["root"], tuple(content["files"]), options
+        )
+        if {type(each) for each in (record.uri, record.root, *record.files)} != {str}:
+            raise ValueError("the names of its source must be strings")
+        if record.kind not in SOURCES:
+            raise ValueError(f"its source is of an unknown kind, {record.kind!r}")
+        return record
+
+    def open(self, allowed: ReadableFolders = EVERY_FOLDER) -> Source:
+        """Open the source.
+
+        Raises:
+            ValueError: it may not be read, or needs a package that is not installed.
+        """
+        return self.source_class(self, allowed)
+
+    def storage(self, allowed: ReadableFolders, links: Links = "inside") -> Storage:
+        """Open the storage of `root`.
+
+        Raises:
+            ValueError: one of `files` may not be read.
+        """
+        for file in self.files:
+            check_location(posixpath.join(self.root, file), allowed)
+        return open_storage(self.root, links, allowed)
+
+
+class Source(ABC):
+    """Images in some place, listed once and then opened in any order, by several threads.
+
+    Raises:
+        ValueError: it may not be read, or needs a package that is not installed.
+    """
+
+    in_several_files: ClassVar[bool] = False
+    """Whether several files of this kind can be one source: those of a folder, or of a pattern."""
+    has_folders: ClassVar[bool] = False
+    """Whether keys are paths, whose first folders may be splits or classes."""
+    each_image_is_a_file: ClassVar[bool] = False
+    """Whether keys are paths of files, and not of members of `files`."""
+    keys_are_inside: ClassVar[bool] = True
+    """Whether no key leads out of `SourceRecord.root`."""
+    chooses_split: ClassVar[bool] = False
+    """Whether only entries of the chosen split are listed."""
+    deciding_options: ClassVar[tuple[str, ...]] = ()
+    """Options without which the key and the place of an entry do not tell which image it is."""
+    inflates: ClassVar[bool] = False
     """Whether reading the end of an image takes inflating all of it."""
 
+    files: Sequence[str] = ()
+    """Files that contain images, relative to `SourceRecord.root`; empty where each image is a file."""
+
+    @abstractmethod
+    def __init__(self, record: SourceRecord, allowed: ReadableFolders) -> None: ...
+
+    @classmethod
+    def is_at(cls, location: str) -> bool:
+        """Whether a folder or a URI is of this kind, which no ending of its name tells."""
+        return False
+
+    @abstractmethod
     def list_entries(self, on_listed: OnListed) -> Listing:
         """List the entries.
 
@@ -106,8 +206,8 @@ class Source(Protocol):
             ValueError: there is nothing of this kind; the message is a sentence.
             OSError: the place cannot be read.
         """
-        ...
 
+    @abstractmethod
     def open(self, entry: Entry) -> BinaryIO:
         """Open an image for reading; seekable. Only `key`, `file`, `offset` and `length` matter.
 
@@ -115,11 +215,26 @@ class Source(Protocol):
             ValueError: it may not be read, or is damaged; the message is the reason.
             OSError: it cannot be read.
         """
-        ...
 
     def open_header(self, entry: Entry) -> BinaryIO:
         """Open an image of which only the header is read: no more of it should be read or unpacked. Else as `open`."""
         return self.open(entry)
+
+
+SOURCES: dict[str, type[Source]] = {}
+"""The class of every kind of source."""
+
+Registered = TypeVar("Registered", bound=type[Source])
+
+
+def register(kind: str) -> Callable[[Registered], Registered]:
+    """Register the class of a kind of source."""
+
+    def add(source: Registered) -> Registered:
+        SOURCES[kind] = source
+        return source
+
+    return add
 
 
 def check_count(name: str, count: int) -> None:

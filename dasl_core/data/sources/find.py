@@ -5,40 +5,22 @@ from __future__ import annotations
 import os
 import posixpath
 import re
-from dataclasses import asdict, dataclass
 from fnmatch import fnmatch
 from itertools import product
 from pathlib import Path
-from typing import Any, Literal, get_args
 
-from dasl_core.data.sources.archive import TarSource, ZipSource
-from dasl_core.data.sources.arrays import ArraySource
-from dasl_core.data.sources.base import Source, is_image_name
-from dasl_core.data.sources.folder import FolderSource, ListSource
-from dasl_core.data.sources.huggingface import SAVED_FILES, HuggingFaceSource
-from dasl_core.data.sources.parquet import ParquetSource
+from dasl_core.data.sources.base import DEFAULT_OPTIONS, SOURCES, SourceRecord, is_image_name
 from dasl_core.data.sources.storage import check_location, check_tree, open_storage
 from dasl_core.spec.locations import EVERY_FOLDER, ReadableFolders, local_path
 from dasl_core.spec.source import (
     COMPRESSED,
     COMPRESSED_ENDINGS,
-    SOURCE_ENDINGS,
+    SOURCE_KINDS,
     SourceOptions,
     is_pattern,
     remote_scheme,
 )
 
-Kind = Literal["folder", "list", "tar", "zip", "parquet", "npy", "huggingface"]
-_LISTS: dict[str, Kind] = dict.fromkeys(SOURCE_ENDINGS, "list")
-_KINDS: dict[str, Kind] = _LISTS | {
-    ".tar": "tar",
-    ".zip": "zip",
-    ".parquet": "parquet",
-    ".npy": "npy",
-}
-# Several files of these kinds make one source.
-_SEVERAL = ("tar", "zip", "parquet")
-_DEFAULTS = SourceOptions()
 _GLOB = re.compile(r"[*?\[]")
 # Missing files that a message names.
 _SHOWN = 5
@@ -46,86 +28,17 @@ _SHOWN = 5
 _LOOKED_AT = 10_000
 
 
-@dataclass(frozen=True)
-class SourceRecord:
-    """What must be known to open a source again; an index stores it.
+def _kind_of_file(name: str) -> str | None:
+    return SOURCE_KINDS.get(posixpath.splitext(name)[1].lower())
 
-    Attributes:
-        uri: the folder, file, pattern or data set, with links resolved.
-        root: the folder to which `files` and keys are relative.
-    """
 
-    kind: Kind
-    uri: str
-    root: str
-    files: tuple[str, ...] = ()
-    options: SourceOptions = _DEFAULTS
-
-    @property
-    def choice(self) -> tuple[str | None, ...]:
-        """The kind and options, where they decide which image an entry is; empty where its key and place suffice.
-
-        Others only leave entries out, or say where labels are.
-        """
-        if self.kind == "parquet":
-            return self.kind, self.options.image_column
-        if self.kind == "huggingface":
-            return self.kind, self.options.image_column, self.options.split
-        return ()
-
-    def to_json(self) -> dict[str, Any]:
-        """Return it as JSON-ready values."""
-        return asdict(self) | {"options": self.options.model_dump(mode="json")}
-
-    @classmethod
-    def from_json(cls, content: dict[str, Any]) -> SourceRecord:
-        """Restore what `to_json` returned.
-
-        Raises:
-            ValueError: it is something else.
-        """
-        options = SourceOptions.model_validate(content["options"])
-        record = cls(
-            content["kind"], content["uri"], content["root"], tuple(content["files"]), options
-        )
-        if {type(each) for each in (record.uri, record.root, *record.files)} != {str}:
-            raise ValueError("the names of its source must be strings")
-        if record.kind not in get_args(Kind):
-            raise ValueError(f"its source is of an unknown kind, {record.kind!r}")
-        return record
-
-    def open(self, allowed: ReadableFolders = EVERY_FOLDER) -> Source:
-        """Open the source.
-
-        Raises:
-            ValueError: it may not be read, or needs a package that is not installed.
-        """
-        options, files = self.options, list(self.files)
-        columns = options.image_column, options.label_column
-        if self.kind == "huggingface":
-            check_location(self.uri, allowed)
-            check_tree(self.uri, allowed)
-            return HuggingFaceSource(self.uri, options.split, *columns, allowed)
-        if self.kind == "folder":
-            check_tree(self.root, allowed)
-            return FolderSource(open_storage(self.root, options.links, allowed))
-        for file in files:
-            check_location(posixpath.join(self.root, file), allowed)
-        if self.kind == "list":
-            # The paths in a list may lead anywhere where the workers may read.
-            return ListSource(open_storage(self.root, "follow", allowed), files[0], options.split)
-        storage = open_storage(self.root, "inside", allowed)
-        if self.kind == "npy":
-            return ArraySource(storage, self.uri, files[0])
-        if self.kind == "parquet":
-            return ParquetSource(storage, self.uri, files, *columns)
-        archive = TarSource if self.kind == "tar" else ZipSource
-        return archive(storage, self.uri, files, options.split)
+def _kind_at(location: str) -> str | None:
+    return next((kind for kind, source in SOURCES.items() if source.is_at(location)), None)
 
 
 def find_source(
     location: str,
-    options: SourceOptions = _DEFAULTS,
+    options: SourceOptions = DEFAULT_OPTIONS,
     allowed: ReadableFolders = EVERY_FOLDER,
 ) -> SourceRecord:
     """Find out what a location is: a folder, a list, archives, tables, an array or a Hugging Face data set.
@@ -145,8 +58,8 @@ def find_source(
         raise ValueError("the location contains a null character; expected a path or a URI")
     if (scheme := remote_scheme(location)) is None:
         location = str(local_path(location)) if "://" in location else os.path.abspath(location)
-    elif scheme == "hf" and ".parquet" not in location:
-        return SourceRecord("huggingface", location, location, (), options)
+    elif kind := _kind_at(location):
+        return SourceRecord(kind, location, location, (), options)
     check_location(location, allowed)
     folder, name = posixpath.split(location.rstrip("/"))
     if scheme is None:
@@ -157,9 +70,8 @@ def find_source(
             return _of_pattern(folder, name, location, options, allowed)
         if scheme is None:
             return _of_path(location, options, allowed)
-        kind = _KINDS.get(posixpath.splitext(name)[1].lower())
         _refuse_compressed(location)
-        if kind is not None:
+        if kind := _kind_of_file(name):
             open_storage(folder, "inside", allowed).info(name)
             return SourceRecord(kind, location, folder, (name,), options)
         return _of_folder(location, options, allowed)
@@ -174,19 +86,16 @@ def find_source(
 def _of_path(location: str, options: SourceOptions, allowed: ReadableFolders) -> SourceRecord:
     real = Path(os.path.realpath(location))
     if real.is_dir():
-        if (
-            all((real / name).is_file() for name in SAVED_FILES)
-            or (real / "dataset_dict.json").is_file()
-        ):
-            return SourceRecord("huggingface", str(real), str(real), (), options)
+        if kind := _kind_at(str(real)):
+            return SourceRecord(kind, str(real), str(real), (), options)
         return _of_folder(str(real), options, allowed)
     if not real.exists():
         raise FileNotFoundError(location)
     _refuse_compressed(location)
-    kind = _KINDS.get(real.suffix.lower()) or _KINDS.get(os.path.splitext(location)[1].lower())
+    kind = _kind_of_file(real.name) or _kind_of_file(location)
     if kind is None:
         raise ValueError(
-            f"{location} is a file; expected a folder of images, or a file that ends in {', '.join(_KINDS)}"
+            f"{location} is a file; expected a folder of images, or a file that ends in {', '.join(SOURCE_KINDS)}"
         )
     return SourceRecord(kind, str(real), str(real.parent), (real.name,), options)
 
@@ -195,10 +104,10 @@ def _of_folder(location: str, options: SourceOptions, allowed: ReadableFolders) 
     """Describe a folder: of images, unless it has none but archives or tables."""
     check_tree(location, allowed)
     storage = open_storage(location, options.links, allowed)
-    found: dict[Kind, list[str]] = {}
+    found: dict[str, list[str]] = {}
     for number, file in enumerate(storage.files()):
-        kind = _KINDS.get(posixpath.splitext(file.path)[1].lower())
-        if file.reason is None and kind in _SEVERAL:
+        kind = _kind_of_file(file.path)
+        if file.reason is None and kind and SOURCES[kind].in_several_files:
             found.setdefault(kind, []).append(file.path)
         if is_image_name(file.path) or (number >= _LOOKED_AT and not found):
             found = {}
@@ -233,9 +142,9 @@ def _of_pattern(
             f"{location} names {len(named)} files, of which {len(absent)} do not exist or may not be read: {some}; "
             "correct the range, or take the files that are there with *"
         )
-    kinds = {_KINDS.get(posixpath.splitext(file)[1].lower()) for file in files}
+    kinds = {_kind_of_file(file) for file in files}
     kind = kinds.pop() if len(kinds) == 1 else None
-    if kind is None or kind not in _SEVERAL:
+    if kind is None or not SOURCES[kind].in_several_files:
         raise ValueError(
             f"{location} matches {len(files)} files; expected tar, zip or Parquet files, of one kind"
         )

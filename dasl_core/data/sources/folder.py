@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from typing import BinaryIO
 
 from dasl_core.data.sources.base import (
@@ -12,17 +11,23 @@ from dasl_core.data.sources.base import (
     OnListed,
     Skipped,
     Source,
+    SourceRecord,
     is_image_name,
+    register,
 )
-from dasl_core.data.sources.storage import Storage, printable
+from dasl_core.data.sources.storage import check_tree, printable
+from dasl_core.spec.locations import ReadableFolders
 
 
+@register("folder")
 class FolderSource(Source):
     """The images below a folder, here or in an object store."""
 
-    def __init__(self, storage: Storage) -> None:
-        self.storage, self.uri = storage, storage.uri
-        self.files: list[str] = []
+    has_folders = each_image_is_a_file = True
+
+    def __init__(self, record: SourceRecord, allowed: ReadableFolders) -> None:
+        check_tree(record.root, allowed)
+        self.storage = record.storage(allowed, record.options.links)
 
     def list_entries(self, on_listed: OnListed) -> Listing:
         entries: list[Entry] = []
@@ -44,6 +49,7 @@ class FolderSource(Source):
         return self.storage.open(entry.key, entry.length)
 
 
+@register("list")
 class ListSource(Source):
     """The images that a text file lists: one path a line, or a table with columns for path, label and split.
 
@@ -52,15 +58,14 @@ class ListSource(Source):
     commas, by semicolons if the line of names has no comma, or by tabs in a `.tsv` file.
     """
 
-    def __init__(self, storage: Storage, name: str, split: str | None = None) -> None:
-        """Note what to read.
+    each_image_is_a_file = True
+    keys_are_inside = False
 
-        Args:
-            split: the only one of which skipped rows are listed, besides those of none.
-        """
-        self.storage, self.name, self.split = storage, name, split
-        self.uri = os.path.join(storage.uri, name)
-        self.files: list[str] = []
+    def __init__(self, record: SourceRecord, allowed: ReadableFolders) -> None:
+        # The paths in a list may lead anywhere where the workers may read.
+        self.storage, self.name = record.storage(allowed, "follow"), record.files[0]
+        # The only one of which skipped rows are listed, besides those of none.
+        self.split = record.options.split
 
     def list_entries(self, on_listed: OnListed) -> Listing:
         from dasl_core.data.sources.table import NO_PATH, read_rows

@@ -5,14 +5,23 @@ from __future__ import annotations
 import io
 import os
 import re
+from pathlib import Path
 from typing import Any, BinaryIO
 from urllib.parse import parse_qs, urlsplit
 
 from dasl_core.data.decode.reasons import optional_module
-from dasl_core.data.sources.base import Entry, Listing, OnListed, Source, class_name
+from dasl_core.data.sources.base import (
+    Entry,
+    Listing,
+    OnListed,
+    Source,
+    SourceRecord,
+    class_name,
+    register,
+)
 from dasl_core.data.sources.splits import choose_one
-from dasl_core.data.sources.storage import check_location
-from dasl_core.spec.locations import EVERY_FOLDER, ReadableFolders
+from dasl_core.data.sources.storage import check_location, check_tree
+from dasl_core.spec.locations import ReadableFolders
 from dasl_core.spec.source import remote_scheme
 
 # A data set that `Dataset.save_to_disk` wrote has these files.
@@ -21,33 +30,36 @@ SAVED_FILES = ("dataset_info.json", "state.json")
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 
 
+@register("huggingface")
 class HuggingFaceSource(Source):
     """The images of one split of a data set that the library `datasets` loads.
 
-    Args:
-        uri: ``hf://owner/name``, with ``?config=NAME&revision=NAME`` if needed; or the folder of a saved data set.
-        split: None takes the only one.
-        allowed: folders in which the files may lie that a saved data set names.
-
-    Raises:
-        ValueError: `datasets` is not installed.
+    Its URI is ``hf://owner/name``, with ``?config=NAME&revision=NAME`` if needed; or the folder of a saved data set,
+    which may name files elsewhere.
     """
 
-    def __init__(
-        self,
-        uri: str,
-        split: str | None = None,
-        image_column: str | None = None,
-        label_column: str | None = None,
-        allowed: ReadableFolders = EVERY_FOLDER,
-    ) -> None:
+    chooses_split = True
+    deciding_options = ("image_column", "split")
+
+    def __init__(self, record: SourceRecord, allowed: ReadableFolders) -> None:
+        check_location(record.uri, allowed)
+        check_tree(record.uri, allowed)
         needs = "the images are a Hugging Face data set"
         self._library = optional_module("datasets", needs, "huggingface")
-        self.uri, self.split = uri, split
-        self.image_column, self.label_column = image_column, label_column
-        self.allowed = allowed
-        self.files: list[str] = []
+        self.uri, self.allowed, options = record.uri, allowed, record.options
+        self.split = options.split
+        self.image_column, self.label_column = options.image_column, options.label_column
         self._loaded: Any = None
+
+    @classmethod
+    def is_at(cls, location: str) -> bool:
+        if remote_scheme(location) is not None:
+            return location.lower().startswith("hf://") and ".parquet" not in location
+        folder = Path(location)
+        return (
+            all((folder / name).is_file() for name in SAVED_FILES)
+            or (folder / "dataset_dict.json").is_file()
+        )
 
     def list_entries(self, on_listed: OnListed) -> Listing:
         table, _ = self._table()

@@ -19,14 +19,16 @@ from dasl_core.data.sources.base import (
     OnListed,
     Skipped,
     Source,
+    SourceRecord,
     check_count,
     class_name,
     one_line,
+    register,
 )
 from dasl_core.data.sources.forward_rows import ForwardRows, Row
 from dasl_core.data.sources.splits import split_of_file
-from dasl_core.data.sources.storage import Storage
 from dasl_core.data.sources.table import PATH_COLUMNS
+from dasl_core.spec.locations import ReadableFolders
 
 # Tables that are kept open.
 _FILES = 16
@@ -48,33 +50,23 @@ class _Table(NamedTuple):
     ends: np.ndarray
 
 
+@register("parquet")
 class ParquetSource(Source):
     """The images of Parquet files: a column of bytes, or of `{bytes, path}` as Hugging Face's images are.
 
     An image is found by its file and row. A row is reached only through those before it in its group, so reading is
     fast in order and slow at random (`ForwardRows`). Memory is bounded by `_KEPT_BYTES` and the pages of the file.
-
-    Args:
-        image_column: None finds it by its name or type.
-        label_column: None takes "label", if there is one.
-
-    Raises:
-        ValueError: pyarrow is not installed.
     """
 
-    def __init__(
-        self,
-        storage: Storage,
-        uri: str,
-        files: list[str],
-        image_column: str | None = None,
-        label_column: str | None = None,
-    ) -> None:
+    in_several_files = True
+    deciding_options = ("image_column",)
+
+    def __init__(self, record: SourceRecord, allowed: ReadableFolders) -> None:
+        self.storage, self.files, options = record.storage(allowed), record.files, record.options
+        self.image_column, self.label_column = options.image_column, options.label_column
         self._parquet = optional_module("pyarrow.parquet", _NEEDS, "parquet")
         arrow_error: type[Exception] = optional_module("pyarrow", _NEEDS, "parquet").ArrowException
         self._errors = (arrow_error, IndexError)  # of a damaged table
-        self.storage, self.uri, self.files = storage, uri, files
-        self.image_column, self.label_column = image_column, label_column
         self._lock = threading.Lock()
         self._opened = lru_cache(_FILES)(self._open_table)
         self._images = ForwardRows(self._read_group, _KEPT_BYTES)
