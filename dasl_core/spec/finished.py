@@ -1,7 +1,7 @@
 """Settings of runs on a finished model, checked against the spec that it was trained with."""
 
 from dasl_core.spec.evaluate import Evaluate, FineTune, KMeans, LinearProbe
-from dasl_core.spec.problems import FieldProblem, SpecError
+from dasl_core.spec.problems import FieldProblem, Problems, SpecError
 from dasl_core.spec.resolve.evaluate import check_holdout
 from dasl_core.spec.resolve.evaluated import evaluation_problem
 from dasl_core.spec.resolve.facts import DatasetFacts
@@ -28,33 +28,31 @@ def resolve_evaluation(
     Raises:
         SpecError: a setting has no effect, or the data set does not allow it.
     """
-    usual, problems = Evaluate(), []
+    usual, problems = Evaluate(), Problems()
     for name in _OF_TRAINING:
         if getattr(settings, name) != getattr(usual, name):
             message = "has no effect on a finished backbone; remove it"
-            problems.append(FieldProblem(f"settings.{name}", message))
+            problems.add(f"settings.{name}", message)
     for name in _NEED_CLASSES:
         if getattr(settings, name) and facts.num_classes is None:
             message = "needs classes, and the data set has none"
             expected = "a data set with a folder for each of two or more classes"
-            problems.append(FieldProblem(f"settings.{name}", message, expected=expected))
+            problems.add(f"settings.{name}", message, expected=expected)
     if settings.holdout is None:
         for name in _NEED_TRAINING_IMAGES:
             if getattr(settings, name):
                 message = "needs images to learn from, and settings.holdout is null"
-                problems.append(FieldProblem(f"settings.{name}", message))
+                problems.add(f"settings.{name}", message)
     else:
         check_holdout(settings.holdout, facts, problems, section="settings")
         rounds_to = round(settings.holdout.fraction * facts.num_images)
         if settings.holdout.by == "image" and not rounds_to and not problems:
             message = f"rounds to none of the {facts.num_images} images"
-            problems.append(
-                FieldProblem(
-                    "settings.holdout.fraction",
-                    message,
-                    f"{settings.holdout.fraction:g}",
-                    "a larger one, or settings.holdout: null, which evaluates on all images",
-                )
+            problems.add(
+                "settings.holdout.fraction",
+                message,
+                f"{settings.holdout.fraction:g}",
+                "a larger one, or settings.holdout: null, which evaluates on all images",
             )
     if problems:
         raise SpecError(problems)

@@ -30,6 +30,14 @@ class FieldProblem:
         return asdict(self)
 
 
+class Problems(list[FieldProblem]):
+    """Problems of a spec, in the order in which they were found."""
+
+    def add(self, field: str, message: str, given: str = "", expected: str = "") -> None:
+        """Add a problem; see `FieldProblem`."""
+        self.append(FieldProblem(field, message, given, expected))
+
+
 def without_effect(field: str, given: Any, cause: str, instead: str) -> FieldProblem:
     """Describe a setting that has no effect with another one: the user who wrote it expects one."""
     message = f"has no effect with {cause}; remove it or set {instead}"

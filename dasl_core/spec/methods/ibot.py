@@ -21,7 +21,7 @@ from dasl_core.spec.methods.config import (
     register_resolved,
 )
 from dasl_core.spec.methods.dino import SelfDistillationConfig
-from dasl_core.spec.problems import FieldProblem
+from dasl_core.spec.problems import FieldProblem, Problems
 from dasl_core.spec.recipes import AtMostAllEpochs, Authors
 
 LARGEST_OUT_DIM = 8192
@@ -135,39 +135,33 @@ class IBOT(SelfDistillationConfig):
 
     def check(self, context: ResolveContext) -> list[FieldProblem]:
         """Return what keeps patches from being hidden, and settings without effect."""
-        problems = super().check(context)
+        problems = Problems(super().check(context))
         patch = context.patch_size or context.token_patch_size
         if patch is None or context.token_patch_size is None:
             problems.append(_without_tokens(context))
         elif self.mask_ratio[1] * (context.image_size // patch) ** 2 < 1:
-            problems.append(
-                FieldProblem(
-                    "method.mask_ratio",
-                    f"masks none of the {(context.image_size // patch) ** 2} patches of an image",
-                    str(list(self.mask_ratio)),
-                    "larger ratios, or a larger backbone.image_size",
-                )
+            problems.add(
+                "method.mask_ratio",
+                f"masks none of the {(context.image_size // patch) ** 2} patches of an image",
+                str(list(self.mask_ratio)),
+                "larger ratios, or a larger backbone.image_size",
             )
         if self.centering == "sinkhorn":
             if self.center_momentum != type(self).model_fields["center_momentum"].default:
-                problems.append(
-                    FieldProblem(
-                        "method.center_momentum",
-                        "has no effect with method.centering: sinkhorn; remove it or set "
-                        "method.centering: ema",
-                        str(self.center_momentum),
-                    )
+                problems.add(
+                    "method.center_momentum",
+                    "has no effect with method.centering: sinkhorn; remove it or set "
+                    "method.centering: ema",
+                    str(self.center_momentum),
                 )
             for field in ("teacher_temperature", "teacher_temperature_start"):
                 value = getattr(self, field)
                 if value != "auto" and value < SINKHORN_TEMPERATURE:
-                    problems.append(
-                        FieldProblem(
-                            f"method.{field}",
-                            "is too low for method.centering: sinkhorn in float32",
-                            str(value),
-                            f"at least {SINKHORN_TEMPERATURE}",
-                        )
+                    problems.add(
+                        f"method.{field}",
+                        "is too low for method.centering: sinkhorn in float32",
+                        str(value),
+                        f"at least {SINKHORN_TEMPERATURE}",
                     )
         return problems
 

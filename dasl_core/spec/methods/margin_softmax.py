@@ -13,7 +13,7 @@ from dasl_core.spec.methods.config import (
     register,
     register_resolved,
 )
-from dasl_core.spec.problems import FieldProblem
+from dasl_core.spec.problems import FieldProblem, Problems
 
 Margin = Annotated[float, Field(ge=0, le=16)]
 Scale = Annotated[float, Field(gt=0, le=1000)]
@@ -67,26 +67,22 @@ class MarginSoftmax(MetricLearningConfig):
 
     def check(self, context: ResolveContext) -> list[FieldProblem]:
         """Return the problems of a margin or a scale that the loss does not have."""
-        problems = []
+        problems = Problems()
         margin, largest = self.margin, LARGEST_MARGINS[self.loss]
         is_multiple = self.loss == "sphereface"
         if margin != "auto" and (
             margin > largest or (is_multiple and (margin < 1 or margin != int(margin)))
         ):
             expected = "a whole number from 1 to 16" if is_multiple else f"at most {largest:g}"
-            problems.append(
-                FieldProblem(
-                    "method.margin", f"is no margin of loss: {self.loss}", f"{margin:g}", expected
-                )
+            problems.add(
+                "method.margin", f"is no margin of loss: {self.loss}", f"{margin:g}", expected
             )
         if self.scale is None and not is_multiple:
-            problems.append(
-                FieldProblem(
-                    "method.scale",
-                    f"must be a number with loss: {self.loss}, which normalizes the embeddings",
-                    "null",
-                    "such as 64, or method.loss: sphereface",
-                )
+            problems.add(
+                "method.scale",
+                f"must be a number with loss: {self.loss}, which normalizes the embeddings",
+                "null",
+                "such as 64, or method.loss: sphereface",
             )
         return problems
 

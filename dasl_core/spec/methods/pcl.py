@@ -18,7 +18,7 @@ from dasl_core.spec.methods.config import (
     register,
     register_resolved,
 )
-from dasl_core.spec.problems import FieldProblem
+from dasl_core.spec.problems import FieldProblem, Problems
 from dasl_core.spec.recipes import Authors
 
 Keys = Annotated[int, Field(ge=1, le=100_000_000)]
@@ -101,25 +101,21 @@ class PCL(ProjectionHeadConfig, EMATeacherConfig):
 
     def check(self, context: ResolveContext) -> list[FieldProblem]:
         """Return a problem if there are more clusters than keys, or no epoch with clusters."""
-        bank, problems = min(self._bank_size(context), _images_of_an_epoch(context)), []
+        bank, problems = min(self._bank_size(context), _images_of_an_epoch(context)), Problems()
         if self.clusters != "auto" and max(self.clusters) > bank:
-            problems.append(
-                FieldProblem(
-                    "method.clusters",
-                    f"are more than the {bank} images whose keys are clustered",
-                    str(list(self.clusters)),
-                    f"at most {bank} each",
-                )
+            problems.add(
+                "method.clusters",
+                f"are more than the {bank} images whose keys are clustered",
+                str(list(self.clusters)),
+                f"at most {bank} each",
             )
         warmup = self.warmup_epochs
         if warmup != "auto" and warmup >= context.epochs > 1:
-            problems.append(
-                FieldProblem(
-                    "method.warmup_epochs",
-                    f"leaves no epoch with clusters: train.epochs is {context.epochs}",
-                    str(warmup),
-                    f"at most {context.epochs - 1}",
-                )
+            problems.add(
+                "method.warmup_epochs",
+                f"leaves no epoch with clusters: train.epochs is {context.epochs}",
+                str(warmup),
+                f"at most {context.epochs - 1}",
             )
         return problems
 

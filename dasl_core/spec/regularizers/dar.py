@@ -10,7 +10,7 @@ from dasl_core.default_weights import default_dar_weight
 from dasl_core.spec.base import Auto, SpecModel, problem
 from dasl_core.spec.fields import ClusterCount, PositiveInt, Weight
 from dasl_core.spec.methods import MethodConfig
-from dasl_core.spec.problems import FieldProblem, without_effect
+from dasl_core.spec.problems import FieldProblem, Problems, without_effect
 from dasl_core.spec.regularizers.config import (
     PairLabels,
     RegularizerConfig,
@@ -179,16 +179,14 @@ class DAR(RegularizerConfig):
         return self.schedule
 
     def check(self, context: RegularizerContext) -> list[FieldProblem]:
-        problems = [*self._check_clusters(context)]
+        problems = Problems(self._check_clusters(context))
         most = FULL_L2_LIMIT if self.norm == "l2" and self.difference != "distance" else FULL_LIMIT
         if self.estimator == "full" and context.embeddings > most:
-            problems.append(
-                FieldProblem(
-                    "dar.estimator",
-                    f"compares all pairs of the {context.embeddings:,} embeddings of a batch",
-                    "'full'",
-                    f"'chain' or 'unbiased', or at most {most:,} embeddings",
-                )
+            problems.add(
+                "dar.estimator",
+                f"compares all pairs of the {context.embeddings:,} embeddings of a batch",
+                "'full'",
+                f"'chain' or 'unbiased', or at most {most:,} embeddings",
             )
         return problems
 

@@ -7,7 +7,7 @@ from pydantic import Field
 from dasl_core.default_weights import SEC_WEIGHTS
 from dasl_core.spec.base import Auto
 from dasl_core.spec.fields import Weight
-from dasl_core.spec.problems import FieldProblem, without_effect
+from dasl_core.spec.problems import FieldProblem, Problems, without_effect
 from dasl_core.spec.regularizers.config import RegularizerConfig, RegularizerContext, register
 
 
@@ -53,16 +53,14 @@ class SEC(RegularizerConfig):
         return "linear" if self.ramp is True else "constant"
 
     def check(self, context: RegularizerContext) -> list[FieldProblem]:
-        problems = []
+        problems = Problems()
         if not context.method.compares_directions:
-            problems.append(
-                FieldProblem(
-                    "sec",
-                    "equalizes the norms of embeddings for a loss that compares their directions; that "
-                    f"of {context.method.name} does not",
-                    "",
-                    "null, or a method that compares directions, such as 'simclr'",
-                )
+            problems.add(
+                "sec",
+                "equalizes the norms of embeddings for a loss that compares their directions; that "
+                f"of {context.method.name} does not",
+                "",
+                "null, or a method that compares directions, such as 'simclr'",
             )
         if self.target == "zero" and self.momentum != 1:
             problems.append(

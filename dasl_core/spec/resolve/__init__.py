@@ -8,7 +8,7 @@ from pydantic import ValidationError
 from dasl_core.spec.errors import problems_of_part
 from dasl_core.spec.job import JobSpec
 from dasl_core.spec.methods import ResolveContext
-from dasl_core.spec.problems import FieldProblem, SpecError
+from dasl_core.spec.problems import Problems, SpecError
 from dasl_core.spec.regularizers import RegularizerContext
 from dasl_core.spec.resolve.augment import check_augment, resolve_augment
 from dasl_core.spec.resolve.backbone import (
@@ -89,7 +89,7 @@ def _resolve(
     from_checkpoint: bool,
     expects_gpus: bool,
 ) -> ResolvedJobSpec:
-    problems: list[FieldProblem] = []
+    problems = Problems()
     spec = with_epochs(spec, facts)
     has_weights = from_checkpoint or spec.backbone.may_have_weights
     chosen = choose_backbone(spec.backbone, facts, record, problems)

@@ -2,7 +2,7 @@
 
 from dasl_core.spec.augment import Augment
 from dasl_core.spec.methods import MethodConfig
-from dasl_core.spec.problems import FieldProblem
+from dasl_core.spec.problems import Problems
 from dasl_core.spec.recipes import SMALL
 from dasl_core.spec.resolve.backbone import SMALL_STEM_UP_TO
 from dasl_core.spec.resolved import ResolvedAugment
@@ -13,27 +13,23 @@ BLUR_FROM = SMALL_STEM_UP_TO + 1
 
 
 def check_augment(
-    given: Augment, resolved: ResolvedAugment, channels: int, problems: list[FieldProblem]
+    given: Augment, resolved: ResolvedAugment, channels: int, problems: Problems
 ) -> None:
     """Refuse settings that change no view: of the jitter of saturation without jitter, of dropping the only band."""
     if given.channel_drop > 0 and channels == 1:
-        problems.append(
-            FieldProblem(
-                "augment.channel_drop",
-                "has no effect with backbone.in_channels: 1; remove it or set backbone.in_channels above 1",
-                f"{given.channel_drop:g}",
-            )
+        problems.add(
+            "augment.channel_drop",
+            "has no effect with backbone.in_channels: 1; remove it or set backbone.in_channels above 1",
+            f"{given.channel_drop:g}",
         )
     usual = SMALL["augment.saturation"]
     if given.saturation in ("auto", usual) or resolved.jitter * resolved.jitter_probability > 0:
         return
     cause = "jitter" if resolved.jitter == 0 else "jitter_probability"
-    problems.append(
-        FieldProblem(
-            "augment.saturation",
-            f"has no effect with augment.{cause}: 0; remove it or set augment.{cause} above 0",
-            f"{given.saturation:g}",
-        )
+    problems.add(
+        "augment.saturation",
+        f"has no effect with augment.{cause}: 0; remove it or set augment.{cause} above 0",
+        f"{given.saturation:g}",
     )
 
 

@@ -5,7 +5,7 @@ from typing import NamedTuple
 from dasl_core.spec.backbone import Backbone
 from dasl_core.spec.backbones import OWN_BACKBONE, SMALL_STEM_PATCHES, SMALL_STEMS, Stem
 from dasl_core.spec.locations import WEIGHTS_ENDINGS
-from dasl_core.spec.problems import FieldProblem
+from dasl_core.spec.problems import Problems
 from dasl_core.spec.resolve.facts import DatasetFacts
 from dasl_core.spec.weights_record import WeightsRecord
 
@@ -31,7 +31,7 @@ class ChosenBackbone(NamedTuple):
 
 
 def choose_backbone(
-    backbone: Backbone, facts: DatasetFacts, record: WeightsRecord, problems: list[FieldProblem]
+    backbone: Backbone, facts: DatasetFacts, record: WeightsRecord, problems: Problems
 ) -> ChosenBackbone:
     """Choose the image size, the stem, and with them the patch size of a ViT."""
     info = backbone.info
@@ -40,24 +40,20 @@ def choose_backbone(
     stem = backbone.stem
     has_small = info.family in SMALL_STEMS
     if backbone.drop_path not in ("auto", 0) and not info.drop_path:
-        problems.append(
-            FieldProblem(
-                "backbone.drop_path",
-                f"must be 0 for {backbone.name}, which timm builds without stochastic depth",
-                str(backbone.drop_path),
-                "0",
-            )
+        problems.add(
+            "backbone.drop_path",
+            f"must be 0 for {backbone.name}, which timm builds without stochastic depth",
+            str(backbone.drop_path),
+            "0",
         )
     if stem == "auto":
         stem = _automatic_stem(backbone, size, record)
     elif stem == "small" and not has_small:
-        problems.append(
-            FieldProblem(
-                "backbone.stem",
-                f"must be standard for {backbone.name}: only ResNets and ViTs have a stem for small images",
-                stem,
-                "standard, with a larger backbone.image_size for small images",
-            )
+        problems.add(
+            "backbone.stem",
+            f"must be standard for {backbone.name}: only ResNets and ViTs have a stem for small images",
+            stem,
+            "standard, with a larger backbone.image_size for small images",
         )
     multiple, smallest = info.size_multiple, info.smallest_size
     if stem == "small":
@@ -70,32 +66,26 @@ def choose_backbone(
     if given == "auto":
         size = fitting
     elif size != fitting and info.sizes == "fixed":
-        problems.append(
-            FieldProblem(
-                "backbone.image_size",
-                f"must be {fitting} for {backbone.name}, which takes no other size",
-                str(size),
-                str(fitting),
-            )
+        problems.add(
+            "backbone.image_size",
+            f"must be {fitting} for {backbone.name}, which takes no other size",
+            str(size),
+            str(fitting),
         )
     elif size % multiple:
-        problems.append(
-            FieldProblem(
-                "backbone.image_size",
-                f"must be divisible by {multiple} for {backbone.name} with its {stem} stem",
-                str(size),
-                f"such as {fitting}",
-            )
+        problems.add(
+            "backbone.image_size",
+            f"must be divisible by {multiple} for {backbone.name} with its {stem} stem",
+            str(size),
+            f"such as {fitting}",
         )
     elif size < smallest:
-        problems.append(
-            FieldProblem(
-                "backbone.image_size",
-                f"must be at least {smallest} for {backbone.name} with its {stem} stem, which cannot compute "
-                "features of smaller images",
-                str(size),
-                f"{smallest} or larger",
-            )
+        problems.add(
+            "backbone.image_size",
+            f"must be at least {smallest} for {backbone.name} with its {stem} stem, which cannot compute "
+            "features of smaller images",
+            str(size),
+            f"{smallest} or larger",
         )
     patch = info.patch_size
     if stem == "small" and patch is not None:
@@ -105,47 +95,37 @@ def choose_backbone(
     return ChosenBackbone(size, smallest, stem, patch, multiple if several else None)
 
 
-def check_frozen_batch_norm(
-    backbone: Backbone, has_weights: bool, problems: list[FieldProblem]
-) -> None:
+def check_frozen_batch_norm(backbone: Backbone, has_weights: bool, problems: Problems) -> None:
     """Check that there are statistics to keep; those of random weights are of no images."""
     given = backbone.freeze_batch_norm
     if given not in ("auto", "none") and backbone.info.batch_norm and not has_weights:
-        problems.append(
-            FieldProblem(
-                "backbone.freeze_batch_norm",
-                "would keep the statistics of random weights, since backbone.pretrained is null",
-                repr(given),
-                "'none', or backbone.pretrained with weights to start from",
-            )
+        problems.add(
+            "backbone.freeze_batch_norm",
+            "would keep the statistics of random weights, since backbone.pretrained is null",
+            repr(given),
+            "'none', or backbone.pretrained with weights to start from",
         )
 
 
-def choose_features(
-    backbone: Backbone, own_features: int | None, problems: list[FieldProblem]
-) -> int:
+def choose_features(backbone: Backbone, own_features: int | None, problems: Problems) -> int:
     """Return the width of the features; `own_features` is as in `resolve`."""
     if own_features is None:
         if not backbone.is_own:
             return backbone.info.features
-        problems.append(
-            FieldProblem(
-                "backbone.name",
-                "is a network that Python code passes to pretrain, with its width to resolve(own_features=...); "
-                "jobs and commands cannot train it",
-                repr(OWN_BACKBONE),
-                "the name of a timm model",
-            )
+        problems.add(
+            "backbone.name",
+            "is a network that Python code passes to pretrain, with its width to resolve(own_features=...); "
+            "jobs and commands cannot train it",
+            repr(OWN_BACKBONE),
+            "the name of a timm model",
         )
         return 1
     if not backbone.is_own:
-        problems.append(
-            FieldProblem(
-                "backbone.name",
-                "is a model of timm, whose width is known, and own_features is given",
-                repr(backbone.name),
-                f"{OWN_BACKBONE!r}, or no own_features",
-            )
+        problems.add(
+            "backbone.name",
+            "is a model of timm, whose width is known, and own_features is given",
+            repr(backbone.name),
+            f"{OWN_BACKBONE!r}, or no own_features",
         )
     return own_features
 
@@ -182,7 +162,7 @@ def _check_record(
     stem: Stem,
     backbone: Backbone,
     record: WeightsRecord,
-    problems: list[FieldProblem],
+    problems: Problems,
 ) -> None:
     """Check that a checkpoint to start from has the stem and the image size; files are adapted."""
     if backbone.pretrained is None or starts_from_file(backbone):
@@ -191,11 +171,9 @@ def _check_record(
     chosen = {"image_size": image_size, "stem": stem}
     for name, value in expected.items():
         if value not in (None, chosen[name]):
-            problems.append(
-                FieldProblem(
-                    f"backbone.{name}",
-                    f"must be {value}, that of the checkpoint of backbone.pretrained",
-                    str(chosen[name]),
-                    f"{value}, or auto",
-                )
+            problems.add(
+                f"backbone.{name}",
+                f"must be {value}, that of the checkpoint of backbone.pretrained",
+                str(chosen[name]),
+                f"{value}, or auto",
             )

@@ -3,16 +3,14 @@
 import math
 
 from dasl_core.spec.job import JobSpec
-from dasl_core.spec.problems import FieldProblem
+from dasl_core.spec.problems import FieldProblem, Problems
 from dasl_core.spec.resolve.facts import DatasetFacts, training_classes, training_images
 
 # Matrix units of GPUs work on multiples of 8, and people expect such a batch.
 _ROUND = 8
 
 
-def choose_batch(
-    spec: JobSpec, facts: DatasetFacts, problems: list[FieldProblem]
-) -> tuple[int, int | None]:
+def choose_batch(spec: JobSpec, facts: DatasetFacts, problems: Problems) -> tuple[int, int | None]:
     """Choose the global batch, and how many images of each class it holds."""
     train, workers = spec.train, spec.resources.workers
     images = training_images(spec, facts)
@@ -20,13 +18,11 @@ def choose_batch(
     if per_class == "auto":
         per_class = spec.method.samples_per_class
     if per_class is not None and per_class > images:
-        problems.append(
-            FieldProblem(
-                "train.samples_per_class",
-                f"is more than the {images} images that the data set leaves for training",
-                str(per_class),
-                f"at most {images}",
-            )
+        problems.add(
+            "train.samples_per_class",
+            f"is more than the {images} images that the data set leaves for training",
+            str(per_class),
+            f"at most {images}",
         )
         per_class = None
     if isinstance(batch, str):
@@ -37,23 +33,19 @@ def choose_batch(
         if batch > images:
             problems.append(_too_few_images(spec, facts, batch))
     elif batch > images:
-        problems.append(
-            FieldProblem(
-                "train.batch_size",
-                f"is larger than the {images} images that the data set leaves for training",
-                str(batch),
-                f"at most {images}",
-            )
+        problems.add(
+            "train.batch_size",
+            f"is larger than the {images} images that the data set leaves for training",
+            str(batch),
+            f"at most {images}",
         )
     if batch // train.micro_batches < 2 and spec.method.has_single_view_pass:
-        problems.append(
-            FieldProblem(
-                "train.micro_batches",
-                f"leaves one image of the batch of {batch} for each pass through the network, and a "
-                "batch norm needs two",
-                str(train.micro_batches),
-                f"at most {max(1, batch // 2)}",
-            )
+        problems.add(
+            "train.micro_batches",
+            f"leaves one image of the batch of {batch} for each pass through the network, and a "
+            "batch norm needs two",
+            str(train.micro_batches),
+            f"at most {max(1, batch // 2)}",
         )
     if per_class is not None:
         _check_classes_of_batch(spec, facts, batch, per_class, problems)
@@ -94,35 +86,29 @@ def _too_few_images(spec: JobSpec, facts: DatasetFacts, needed: int) -> FieldPro
 
 
 def _check_classes_of_batch(
-    spec: JobSpec, facts: DatasetFacts, batch: int, per_class: int, problems: list[FieldProblem]
+    spec: JobSpec, facts: DatasetFacts, batch: int, per_class: int, problems: Problems
 ) -> None:
     """Check that a batch has the images of several classes that its method compares."""
     if batch % per_class:
-        problems.append(
-            FieldProblem(
-                "train.batch_size",
-                f"must be divisible by train.samples_per_class, which is {per_class}",
-                str(batch),
-                f"such as {max(1, batch // per_class) * per_class}",
-            )
+        problems.add(
+            "train.batch_size",
+            f"must be divisible by train.samples_per_class, which is {per_class}",
+            str(batch),
+            f"such as {max(1, batch // per_class) * per_class}",
         )
     elif spec.method.needs_pairs and batch == per_class:
-        problems.append(
-            FieldProblem(
-                "train.batch_size",
-                f"holds a single class, since train.samples_per_class is {per_class}, and "
-                f"{spec.method.name} learns from images of different classes",
-                str(batch),
-                f"at least {2 * per_class}",
-            )
+        problems.add(
+            "train.batch_size",
+            f"holds a single class, since train.samples_per_class is {per_class}, and "
+            f"{spec.method.name} learns from images of different classes",
+            str(batch),
+            f"at least {2 * per_class}",
         )
     elif spec.method.needs_pairs and per_class == 1 and batch <= training_classes(spec, facts):
-        problems.append(
-            FieldProblem(
-                "train.samples_per_class",
-                f"leaves each image of a batch alone in its class, and {spec.method.name} learns "
-                "from images of the same class",
-                "1",
-                "at least 2",
-            )
+        problems.add(
+            "train.samples_per_class",
+            f"leaves each image of a batch alone in its class, and {spec.method.name} learns "
+            "from images of the same class",
+            "1",
+            "at least 2",
         )

@@ -6,13 +6,13 @@ from dasl_core.spec.backbone import Backbone
 from dasl_core.spec.backbones import CLASS_TOKENS, TESTED
 from dasl_core.spec.evaluate import Holdout
 from dasl_core.spec.job import JobSpec
-from dasl_core.spec.problems import FieldProblem, without_effect
+from dasl_core.spec.problems import Problems, without_effect
 from dasl_core.spec.resolve.facts import DatasetFacts, training_classes
 from dasl_core.spec.resolve.train import optimizer_name
 from dasl_core.spec.train import Optimizer
 
 
-def check_ignored(spec: JobSpec, batch: int, problems: list[FieldProblem]) -> None:
+def check_ignored(spec: JobSpec, batch: int, problems: Problems) -> None:
     """Refuse settings without effect: the user who wrote them expects one."""
     train = spec.train
     momentum, name = train.optimizer.momentum, optimizer_name(spec, batch)
@@ -26,22 +26,18 @@ def check_ignored(spec: JobSpec, batch: int, problems: list[FieldProblem]) -> No
             )
         )
     if train.cut_init is not None and spec.backbone.pretrained is not None:
-        problems.append(
-            FieldProblem(
-                "train.cut_init",
-                "divides random initial weights, and backbone.pretrained has others",
-                f"{train.cut_init:g}",
-                "null, or backbone.pretrained: null",
-            )
+        problems.add(
+            "train.cut_init",
+            "divides random initial weights, and backbone.pretrained has others",
+            f"{train.cut_init:g}",
+            "null, or backbone.pretrained: null",
         )
     if train.checkpoint_activations and not spec.backbone.info.tested:
-        problems.append(
-            FieldProblem(
-                "train.checkpoint_activations",
-                f"must be false for {spec.backbone.name}: the blocks of its family are not known",
-                "true",
-                f"false, or a backbone of one of the families {', '.join(TESTED)}",
-            )
+        problems.add(
+            "train.checkpoint_activations",
+            f"must be false for {spec.backbone.name}: the blocks of its family are not known",
+            "true",
+            f"false, or a backbone of one of the families {', '.join(TESTED)}",
         )
     if spec.evaluate.dataset is not None and spec.evaluate.holdout not in (None, Holdout()):
         problems.append(
@@ -58,51 +54,43 @@ def check_ignored(spec: JobSpec, batch: int, problems: list[FieldProblem]) -> No
         )
 
 
-def check_backbone(spec: JobSpec, has_weights: bool, problems: list[FieldProblem]) -> None:
+def check_backbone(spec: JobSpec, has_weights: bool, problems: Problems) -> None:
     """Check that the backbone has what its settings name: a class token, batch normalization, blocks."""
     backbone = spec.backbone
     pooled = {"average_max": ("resnet",), "token": CLASS_TOKENS}.get(backbone.pooling)
     if pooled is not None and backbone.info.family not in pooled:
-        problems.append(
-            FieldProblem(
-                "backbone.pooling",
-                f"is not known for {backbone.name}: timm pools it in other ways",
-                repr(backbone.pooling),
-                "'timm', or a " + ("ResNet" if "resnet" in pooled else "Vision Transformer"),
-            )
+        problems.add(
+            "backbone.pooling",
+            f"is not known for {backbone.name}: timm pools it in other ways",
+            repr(backbone.pooling),
+            "'timm', or a " + ("ResNet" if "resnet" in pooled else "Vision Transformer"),
         )
     elif backbone.pooling == "token" and not backbone.info.class_token:
-        problems.append(
-            FieldProblem(
-                "backbone.pooling",
-                f"is the class token, which {backbone.name} does not have",
-                repr(backbone.pooling),
-                "'timm', or a Vision Transformer with a class token, such as 'vit_small_patch16_224'",
-            )
+        problems.add(
+            "backbone.pooling",
+            f"is the class token, which {backbone.name} does not have",
+            repr(backbone.pooling),
+            "'timm', or a Vision Transformer with a class token, such as 'vit_small_patch16_224'",
         )
     if backbone.freeze_batch_norm != "none" and not backbone.info.batch_norm:
-        problems.append(
-            FieldProblem(
-                "backbone.freeze_batch_norm",
-                f"has no effect on {backbone.name}, which has no batch normalization",
-                repr(backbone.freeze_batch_norm),
-                "'none', or a ResNet",
-            )
+        problems.add(
+            "backbone.freeze_batch_norm",
+            f"has no effect on {backbone.name}, which has no batch normalization",
+            repr(backbone.freeze_batch_norm),
+            "'none', or a ResNet",
         )
     if backbone.freeze_blocks and not has_weights:
-        problems.append(
-            FieldProblem(
-                "backbone.freeze_blocks",
-                "would keep random weights, since backbone.pretrained is null",
-                str(backbone.freeze_blocks),
-                "0, or backbone.pretrained with weights to start from",
-            )
+        problems.add(
+            "backbone.freeze_blocks",
+            "would keep random weights, since backbone.pretrained is null",
+            str(backbone.freeze_blocks),
+            "0, or backbone.pretrained with weights to start from",
         )
     elif backbone.freeze_blocks and not backbone.is_own:
         _check_blocks(backbone, problems)
 
 
-def _check_blocks(backbone: Backbone, problems: list[FieldProblem]) -> None:
+def _check_blocks(backbone: Backbone, problems: Problems) -> None:
     """Check that some block of the backbone would learn."""
     blocks = backbone.info.blocks
     if blocks is None:
@@ -112,12 +100,10 @@ def _check_blocks(backbone: Backbone, problems: list[FieldProblem]) -> None:
     else:
         return
     most = f"at most {blocks - 1}" if blocks else "0"
-    problems.append(
-        FieldProblem("backbone.freeze_blocks", message, str(backbone.freeze_blocks), most)
-    )
+    problems.add("backbone.freeze_blocks", message, str(backbone.freeze_blocks), most)
 
 
-def check_labels(spec: JobSpec, facts: DatasetFacts, problems: list[FieldProblem]) -> None:
+def check_labels(spec: JobSpec, facts: DatasetFacts, problems: Problems) -> None:
     """Check that the data set has the classes that the spec needs."""
     classes, had = training_classes(spec, facts), facts.num_classes or 0
     left = "" if classes == had else f", {classes} of them for training"
@@ -133,11 +119,9 @@ def check_labels(spec: JobSpec, facts: DatasetFacts, problems: list[FieldProblem
         needing.append(("train.samples_per_class", str(spec.train.samples_per_class), "null"))
     for field, given, instead in needing:
         if classes < 2:
-            problems.append(
-                FieldProblem(
-                    field,
-                    f"needs at least two classes; the data set has {had or 'none'}{left}",
-                    given,
-                    f"{instead}, or a data set with a folder for each of two or more classes",
-                )
+            problems.add(
+                field,
+                f"needs at least two classes; the data set has {had or 'none'}{left}",
+                given,
+                f"{instead}, or a data set with a folder for each of two or more classes",
             )

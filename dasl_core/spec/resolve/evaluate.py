@@ -6,7 +6,7 @@ from dasl_core.headlines import INSTANCE_RECALL, RECALL, larger_is_better
 from dasl_core.spec.errors import closest
 from dasl_core.spec.evaluate import Evaluate, FineTune, Holdout, KMeans, LinearProbe
 from dasl_core.spec.job import JobSpec
-from dasl_core.spec.problems import FieldProblem
+from dasl_core.spec.problems import Problems
 from dasl_core.spec.resolve.epochs import automatic_interval
 from dasl_core.spec.resolve.facts import DatasetFacts
 from dasl_core.spec.resolved import ResolvedEvaluate
@@ -15,34 +15,30 @@ from dasl_core.spec.resolved import ResolvedEvaluate
 IMAGENET_CROP, IMAGENET_LIKE = 0.875, 128
 
 
-def check_evaluate(spec: JobSpec, facts: DatasetFacts, problems: list[FieldProblem]) -> None:
+def check_evaluate(spec: JobSpec, facts: DatasetFacts, problems: Problems) -> None:
     if spec.evaluate.dataset is None:
         if spec.evaluate.holdout is None:
             _check_nothing_held_out(spec.evaluate, problems)
         else:
             check_holdout(spec.evaluate.holdout, facts, problems)
             if spec.evaluate.gallery is not None and facts.num_classes is None:
-                problems.append(
-                    FieldProblem(
-                        "evaluate.gallery",
-                        "needs classes, and the data set has none",
-                        spec.evaluate.gallery,
-                        "null, or a data set with a folder for each of two or more classes",
-                    )
+                problems.add(
+                    "evaluate.gallery",
+                    "needs classes, and the data set has none",
+                    spec.evaluate.gallery,
+                    "null, or a data set with a folder for each of two or more classes",
                 )
     finetune, workers = spec.evaluate.finetune, spec.resources.workers
     if isinstance(finetune, FineTune) and finetune.batch_size < workers:
-        problems.append(
-            FieldProblem(
-                "evaluate.finetune.batch_size",
-                f"leaves no image for some of the {workers} workers",
-                str(finetune.batch_size),
-                f"at least {workers}",
-            )
+        problems.add(
+            "evaluate.finetune.batch_size",
+            f"leaves no image for some of the {workers} workers",
+            str(finetune.batch_size),
+            f"at least {workers}",
         )
 
 
-def check_named_metrics(spec: JobSpec, facts: DatasetFacts, problems: list[FieldProblem]) -> None:
+def check_named_metrics(spec: JobSpec, facts: DatasetFacts, problems: Problems) -> None:
     """Check that the evaluations measure the metrics by which checkpoints are compared and training stops."""
     named = {"checkpoints.best_by": spec.checkpoints.best_by}
     if spec.train.stop is not None:
@@ -56,7 +52,7 @@ def check_named_metrics(spec: JobSpec, facts: DatasetFacts, problems: list[Field
                 if larger_is_better(metric) is not None
                 else "is no metric that each evaluation measures and that has a better direction"
             ) + closest(metric, measured)
-            problems.append(FieldProblem(field, message, repr(metric), expected))
+            problems.add(field, message, repr(metric), expected)
 
 
 def measured_metrics(spec: JobSpec, facts: DatasetFacts) -> list[str]:
@@ -86,7 +82,7 @@ def measured_metrics(spec: JobSpec, facts: DatasetFacts) -> list[str]:
 
 
 def check_holdout(
-    holdout: Holdout, facts: DatasetFacts, problems: list[FieldProblem], section: str = "evaluate"
+    holdout: Holdout, facts: DatasetFacts, problems: Problems, section: str = "evaluate"
 ) -> None:
     """Check that the fraction leaves images or classes on both sides.
 
@@ -96,24 +92,20 @@ def check_holdout(
     if holdout.by == "class":
         classes = facts.num_classes or 0
         if classes < 2 or not 0 < round(classes * holdout.fraction) < classes:
-            problems.append(
-                FieldProblem(
-                    f"{section}.holdout.by",
-                    f"cannot hold out {holdout.fraction:g} of the classes: the data set has "
-                    f"{classes or 'none'}",
-                    "'class'",
-                    "'image', or a data set with a folder for each of two or more classes",
-                )
+            problems.add(
+                f"{section}.holdout.by",
+                f"cannot hold out {holdout.fraction:g} of the classes: the data set has "
+                f"{classes or 'none'}",
+                "'class'",
+                "'image', or a data set with a folder for each of two or more classes",
             )
     # The default fraction may round to 0 images: the run then reports it in an event.
     elif holdout.fraction != Holdout().fraction and round(facts.num_images * holdout.fraction) == 0:
-        problems.append(
-            FieldProblem(
-                f"{section}.holdout.fraction",
-                f"holds out none of the data set's {facts.num_images} images",
-                f"{holdout.fraction:g}",
-                _holdout_advice(facts.num_images, section),
-            )
+        problems.add(
+            f"{section}.holdout.fraction",
+            f"holds out none of the data set's {facts.num_images} images",
+            f"{holdout.fraction:g}",
+            _holdout_advice(facts.num_images, section),
         )
 
 
@@ -126,18 +118,16 @@ def _holdout_advice(images: int, section: str) -> str:
     return f"{one} for one image, or {section}.holdout: null"
 
 
-def _check_nothing_held_out(evaluate: Evaluate, problems: list[FieldProblem]) -> None:
+def _check_nothing_held_out(evaluate: Evaluate, problems: Problems) -> None:
     """Refuse settings of evaluations that need held-out images."""
     usual = Evaluate()
     for name in ("knn", "linear", "finetune", "clustering", "retrieval", "gallery"):
         given = getattr(evaluate, name)
         if given and given != getattr(usual, name):
-            problems.append(
-                FieldProblem(
-                    f"evaluate.{name}",
-                    "needs held-out images, and evaluate.holdout is null; remove it, or name a data set "
-                    "in evaluate.dataset",
-                )
+            problems.add(
+                f"evaluate.{name}",
+                "needs held-out images, and evaluate.holdout is null; remove it, or name a data set "
+                "in evaluate.dataset",
             )
 
 

@@ -6,7 +6,7 @@ from typing import Literal
 from dasl_core.spec.backbone import Backbone, Percentiles
 from dasl_core.spec.fields import EIGHT_BIT, PixelType
 from dasl_core.spec.normalization import IMAGENET, Normalization
-from dasl_core.spec.problems import FieldProblem
+from dasl_core.spec.problems import FieldProblem, Problems
 from dasl_core.spec.resolve.backbone import starts_from_file
 from dasl_core.spec.resolve.facts import QUANTILES, DatasetFacts
 from dasl_core.spec.train import Train
@@ -37,7 +37,7 @@ def choose_channels(backbone: Backbone, facts: DatasetFacts, record: WeightsReco
 
 
 def check_channels(
-    backbone: Backbone, channels: int, facts: DatasetFacts, problems: list[FieldProblem]
+    backbone: Backbone, channels: int, facts: DatasetFacts, problems: Problems
 ) -> None:
     """Refuse a number of channels that no decoder makes of the images.
 
@@ -50,16 +50,14 @@ def check_channels(
     if backbone.in_channels == "auto":
         noun = "channel" if channels == 1 else "channels"
         problem = f"has weights for {channels} {noun}, and the images have {bands}"
-        problems.append(FieldProblem("backbone.pretrained", problem, backbone.pretrained or ""))
+        problems.add("backbone.pretrained", problem, backbone.pretrained or "")
     else:
         problem = f"does not fit the images, which have {bands}"
-        problems.append(
-            FieldProblem("backbone.in_channels", problem, str(channels), f"{facts.bands} or auto")
-        )
+        problems.add("backbone.in_channels", problem, str(channels), f"{facts.bands} or auto")
 
 
 def choose_window(
-    backbone: Backbone, facts: DatasetFacts, problems: list[FieldProblem]
+    backbone: Backbone, facts: DatasetFacts, problems: Problems
 ) -> tuple[float, float]:
     """Choose the raw values that become 0 and 1."""
     given = backbone.window
@@ -73,13 +71,11 @@ def choose_window(
         if low < high:
             return low, high
         message = f"is empty: both percentiles of the data set's values are {low:g}"
-    problems.append(
-        FieldProblem(
-            "backbone.window",
-            message,
-            str(list(given.percentiles)),
-            "'auto', or two numbers: the raw values that become 0 and 1",
-        )
+    problems.add(
+        "backbone.window",
+        message,
+        str(list(given.percentiles)),
+        "'auto', or two numbers: the raw values that become 0 and 1",
     )
     return RANGES[facts.dtype]
 
@@ -108,18 +104,16 @@ def choose_image_cache(
     image_size: int,
     channels: int,
     facts: DatasetFacts,
-    problems: list[FieldProblem],
+    problems: Problems,
 ) -> Literal["exact", "jpeg"]:
     """Choose whether decoded images keep every value."""
     fits_jpeg = facts.dtype == "uint8" and channels in (1, RGB)
     if train.image_cache == "jpeg" and not fits_jpeg:
-        problems.append(
-            FieldProblem(
-                "train.image_cache",
-                f"JPEG holds 8 bits and 1 or 3 bands; these are {facts.dtype} of {channels}",
-                "jpeg",
-                "'auto' or 'exact'",
-            )
+        problems.add(
+            "train.image_cache",
+            f"JPEG holds 8 bits and 1 or 3 bands; these are {facts.dtype} of {channels}",
+            "jpeg",
+            "'auto' or 'exact'",
         )
     if train.image_cache != "auto":
         return train.image_cache
@@ -140,7 +134,7 @@ def choose_normalization(
     window: tuple[float, float],
     facts: DatasetFacts,
     recorded: Normalization | None,
-    problems: list[FieldProblem],
+    problems: Problems,
 ) -> Normalization:
     """Choose the mean and standard deviation of images; `recorded` is that of the weights, if known."""
     given = {"mean": backbone.mean, "std": backbone.std}
@@ -158,13 +152,11 @@ def choose_normalization(
     values = {name: value for name, value in given.items() if value != "auto"}
     for name, value in values.items():
         if len(value) != channels:
-            problems.append(
-                FieldProblem(
-                    f"backbone.{name}",
-                    f"has {len(value)} values for {channels} channels",
-                    str(list(value)),
-                    f"'auto', or {channels} numbers: one for each of backbone.in_channels",
-                )
+            problems.add(
+                f"backbone.{name}",
+                f"has {len(value)} values for {channels} channels",
+                str(list(value)),
+                f"'auto', or {channels} numbers: one for each of backbone.in_channels",
             )
     chosen = expected.model_copy(update=values | {"window": window})
     if recorded is not None and (problem := normalization_problem(chosen, recorded)):
@@ -193,7 +185,7 @@ def normalization_problem(chosen: Normalization, recorded: Normalization) -> Fie
     )
 
 
-def check_extra_bands(backbone: Backbone, channels: int, problems: list[FieldProblem]) -> None:
+def check_extra_bands(backbone: Backbone, channels: int, problems: Problems) -> None:
     """Refuse a way to adapt weights where none are adapted."""
     if backbone.extra_bands == "repeat":
         return
@@ -203,10 +195,8 @@ def check_extra_bands(backbone: Backbone, channels: int, problems: list[FieldPro
         cause = f"with {channels} channel{'s' if channels > 1 else ''}"
     else:
         return
-    problems.append(
-        FieldProblem(
-            "backbone.extra_bands", f"has no effect {cause}; remove it", repr(backbone.extra_bands)
-        )
+    problems.add(
+        "backbone.extra_bands", f"has no effect {cause}; remove it", repr(backbone.extra_bands)
     )
 
 

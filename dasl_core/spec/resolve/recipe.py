@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 from dasl_core.spec.backbones import CLASS_TOKENS
 from dasl_core.spec.base import SpecModel
 from dasl_core.spec.job import JobSpec
-from dasl_core.spec.problems import FieldProblem
+from dasl_core.spec.problems import FieldProblem, Problems
 from dasl_core.spec.recipes import (
     CONTINUE,
     NOTHING,
@@ -26,7 +26,7 @@ OPTIMIZER = f"{OPTIMIZERS}name"
 Part = TypeVar("Part", bound=SpecModel)
 
 
-def choose_recipe(spec: JobSpec, has_weights: bool, problems: list[FieldProblem]) -> RecipeName:
+def choose_recipe(spec: JobSpec, has_weights: bool, problems: Problems) -> RecipeName:
     """Return the recipe of the spec, or choose one by the start of the backbone."""
     name = spec.recipe
     if name == "auto":
@@ -37,23 +37,19 @@ def choose_recipe(spec: JobSpec, has_weights: bool, problems: list[FieldProblem]
         name == "authors" and authors is not None and authors.from_weights
     )
     if from_weights and not has_weights:
-        problems.append(
-            FieldProblem(
-                "recipe",
-                "is for a start from weights, and backbone.pretrained is null",
-                repr(name),
-                "'small', or backbone.pretrained with weights to start from",
-            )
+        problems.add(
+            "recipe",
+            "is for a start from weights, and backbone.pretrained is null",
+            repr(name),
+            "'small', or backbone.pretrained with weights to start from",
         )
     if name == "authors" and (authors is None or family not in authors.families):
         such = "" if authors is None else f" for backbones such as {spec.backbone.name}"
-        problems.append(
-            FieldProblem(
-                "recipe",
-                f"is not known: no settings of the authors of {spec.method.name}{such} were found",
-                "'authors'",
-                "'small'",
-            )
+        problems.add(
+            "recipe",
+            f"is not known: no settings of the authors of {spec.method.name}{such} were found",
+            "'authors'",
+            "'small'",
         )
     return name
 

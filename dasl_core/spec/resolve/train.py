@@ -4,7 +4,7 @@ from typing import Literal
 
 from dasl_core.spec.fields import LARGEST_RATE
 from dasl_core.spec.job import JobSpec
-from dasl_core.spec.problems import FieldProblem
+from dasl_core.spec.problems import Problems
 from dasl_core.spec.resolve.epochs import automatic_interval, epochs_of
 from dasl_core.spec.resolved import ResolvedOptimizer, ResolvedTrain
 from dasl_core.spec.train import Clip
@@ -86,17 +86,15 @@ def _lr_factor(spec: JobSpec, batch: int) -> float:
     return batch / 256 if linear else (batch / 256) ** 0.5
 
 
-def check_learning_rate(spec: JobSpec, batch: int, problems: list[FieldProblem]) -> None:
+def check_learning_rate(spec: JobSpec, batch: int, problems: Problems) -> None:
     """Add a problem if the learning rate, scaled for the batch, is too large."""
     base, factor = _base_lr(spec, batch), _lr_factor(spec, batch)
     if spec.train.optimizer.lr == "auto" and base * factor > LARGEST_RATE:
-        problems.append(
-            FieldProblem(
-                "train.optimizer.base_lr",
-                f"gives a learning rate of {base * factor:g} for a batch of {batch}",
-                f"{base:g}",
-                f"at most {LARGEST_RATE / factor:g} with this batch",
-            )
+        problems.add(
+            "train.optimizer.base_lr",
+            f"gives a learning rate of {base * factor:g} for a batch of {batch}",
+            f"{base:g}",
+            f"at most {LARGEST_RATE / factor:g} with this batch",
         )
 
 
