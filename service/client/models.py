@@ -37,13 +37,13 @@ def read(model: type[M], answer: object) -> M:
         ) from error
 
 
-class Document(BaseModel):
-    """A stored JSON object, with all that it has: the parts of answers that the API passes on as they are."""
+class Stored(BaseModel):
+    """A JSON object that the API passes on as it is stored; all of it is kept."""
 
     model_config = ConfigDict(extra="allow")
 
 
-class Problem(Document):
+class Problem(Stored):
     """Error of a job, attempt or data set."""
 
     type: str = "error"
@@ -60,7 +60,7 @@ class Problem(Document):
         return self.type in ("ValueError", _MAX_HOURS)
 
 
-class Progress(Document):
+class Progress(Stored):
     """Progress of a job or an ingest; None means not known yet. `eta_seconds` is the estimated time left.
 
     `images_read` of `images_total` are in the image cache while that is built, before the first step. Of an ingest, they
@@ -84,7 +84,7 @@ class Progress(Document):
     seconds_left: float | None = None
 
 
-class Verdict(Document):
+class Verdict(Stored):
     """Verdict on a finished training: in one word, in a sentence, and the metrics that decided it."""
 
     verdict: str
@@ -143,7 +143,7 @@ class ModelRun(ModelRunView):
         return self.state in (TaskState.SUCCEEDED, TaskState.FAILED)
 
 
-class Validation(Document):
+class Validation(BaseModel):
     """A spec with every "auto" resolved, and estimates of the run."""
 
     resolved: dict[str, Any]
@@ -151,7 +151,7 @@ class Validation(Document):
     warnings: list[str]
 
 
-class VariantPlan(Document):
+class VariantPlan(BaseModel):
     """The spec of a variant, resolved with the first seed, and the estimated cost of each of its jobs."""
 
     name: str
@@ -159,7 +159,7 @@ class VariantPlan(Document):
     estimate: dict[str, Any]
 
 
-class ExperimentValidation(Document):
+class ExperimentValidation(BaseModel):
     """The resolved specs of all variants, and their estimated cost."""
 
     variants: list[VariantPlan]
@@ -167,12 +167,12 @@ class ExperimentValidation(Document):
     warnings: list[str]
 
 
-class SkippedFile(Document):
+class SkippedFile(Stored):
     path: str
     reason: str
 
 
-class IngestReport(Document):
+class IngestReport(Stored):
     """Result of an ingest; `skipped` lists at most the first 1000 files.
 
     `warnings` are sentences on what training loses of the usable images. `ignored_endings` counts the files that are not
@@ -258,7 +258,7 @@ class Preparation(PreparationView):
         return self.state in (TaskState.SUCCEEDED, TaskState.FAILED)
 
 
-class Node(Document):
+class Node(Stored):
     """A node of the cluster."""
 
     id: str = ""

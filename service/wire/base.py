@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 from pydantic import BaseModel, ConfigDict
 
 if TYPE_CHECKING:
-    Document = Any
+    StoredObject = Any
 else:
-    Document = dict[str, Any]
+    StoredObject = dict[str, Any]
 """A JSON object that is shown as it was stored. Records of the client give it a type of their own."""
 
 

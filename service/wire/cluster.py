@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Literal
 
-from service.wire.base import Answer, Document
+from service.wire.base import Answer, StoredObject
 
 WaitsFor = Literal["machines", "quota", "room", "reserved-room", "store", "api"]
 """What a queued job waits for."""
@@ -45,7 +45,7 @@ class ClusterView(Answer):
 
     at: datetime | None = None
     alive: bool = False
-    nodes: list[Document] = []
+    nodes: list[StoredObject] = []
     total_cpus: float = 0
     total_gpus: float = 0
     allocated_cpus: float = 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
-from service.wire.base import Answer, Document
+from service.wire.base import Answer, StoredObject
 
 
 class UploadView(Answer):
@@ -22,7 +22,7 @@ class RefreshView(Answer):
     """A refresh that is pending, ingesting or failed; the newest version stays in use meanwhile."""
 
     state: str
-    error: Document | None
+    error: StoredObject | None
     requested_at: datetime | None
 
 
@@ -42,9 +42,9 @@ class DatasetView(Answer):
     """The newest version, of which `facts` and `report` are."""
     refresh: RefreshView | None
     facts: dict[str, Any] | None
-    report: Document | None
-    error: Document | None
-    progress: Document | None
+    report: StoredObject | None
+    error: StoredObject | None
+    progress: StoredObject | None
     upload: UploadView | None
     created_at: datetime
 

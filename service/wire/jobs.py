@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator
 
-from service.wire.base import Answer, Document
+from service.wire.base import Answer, StoredObject
 from service.wire.events import EventView
 
 
@@ -60,9 +60,9 @@ class JobView(Answer):
     finished_at: datetime | None
     attempt: int
     restarts: int
-    progress: Document | None
-    error: Document | None
-    verdict: Document | None
+    progress: StoredObject | None
+    error: StoredObject | None
+    verdict: StoredObject | None
     """After the last evaluation: `verdict` in one word, `message` in a sentence, `metrics` that decided it."""
     logs_removed_at: datetime | None
     metrics_removed_at: datetime | None
@@ -95,10 +95,10 @@ class JobSummary(Answer):
     finished_at: datetime | None
     attempt: int
     restarts: int
-    progress: Document | None
-    error: Document | None
+    progress: StoredObject | None
+    error: StoredObject | None
     """Its `type` and `message`."""
-    verdict: Document | None
+    verdict: StoredObject | None
     """Its `verdict` and `message`."""
     best: dict[str, float]
     """The greatest `knn_top1` and `recall_at_1` of the evaluations of the trained network."""
@@ -125,7 +125,7 @@ class AttemptView(Answer):
     """Number of its ranks; null: as many as the spec says."""
     stop_reason: str | None
     """Why the service itself requested that the attempt saves a checkpoint and stops."""
-    error: Document | None
+    error: StoredObject | None
 
 
 class EvaluationView(Answer):

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from service.wire.base import Answer, Document
+from service.wire.base import Answer, StoredObject
 from service.wire.checkpoints import FileEntry
 
 Finite = Annotated[float, Field(allow_inf_nan=False, strict=True)]
@@ -28,12 +28,12 @@ class ModelRunView(Answer):
     dataset_version: int | None
     settings: dict[str, Any]
     state: str
-    progress: Document | None
+    progress: StoredObject | None
     result: dict[str, Any] | None
     files: list[FileEntry]
     size: int | None
     """Bytes of its files, once it has succeeded."""
-    error: Document | None
+    error: StoredObject | None
     created_at: datetime
     finished_at: datetime | None
 

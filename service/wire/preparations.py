@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
-from service.wire.base import Answer, Document
+from service.wire.base import Answer, StoredObject
 
 
 class PreparationView(Answer):
@@ -22,8 +22,8 @@ class PreparationView(Answer):
     channels: int
     image_cache: str
     state: str
-    progress: Document | None
+    progress: StoredObject | None
     result: dict[str, Any] | None
-    error: Document | None
+    error: StoredObject | None
     created_at: datetime
     finished_at: datetime | None

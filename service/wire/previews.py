@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
-from service.wire.base import Answer, Document
+from service.wire.base import Answer, StoredObject
 
 
 class PreviewFile(Answer):
@@ -27,7 +27,7 @@ class PreviewSummary(Answer):
     images: int
     size: int | None
     """Bytes of its files, once it has succeeded."""
-    error: Document | None
+    error: StoredObject | None
     created_at: datetime
     finished_at: datetime | None
 
