@@ -1,10 +1,10 @@
 """Demand of jobs for nodes, as Ray's autoscaler understands it.
 
 Version 2 of Ray's autoscaler serves a request as a whole or not at all: if one worker fits on no node that it may
-add, it adds none. So a request has what runs and, in the order of the queue, the waiting jobs that fit beside it on
-the largest cluster (`DASL_CLUSTER_LIMIT`), wherever Ray places each. The limit knows neither labels nor types of GPUs
-nor memory. Of the jobs that name these, of those that may only fit, and of all jobs if there is no limit, a request
-has one: the guess.
+add, it adds none. So a request has what runs and, in the order of the queue, the waiting jobs that are certain to fit
+beside it on the largest cluster (`DASL_CLUSTER_LIMIT`), wherever Ray places each. The limit knows neither labels nor
+types of GPUs nor memory. Of the jobs that name these, of those that only may fit, and of all jobs if there is no limit,
+a request has one: they take turns by the clock, so that a wrong label delays the others and does not stop them.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import math
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
 
 from service.scheduling.admission import Decision
 from service.scheduling.nodes import ANY_NODE, GPU_TYPE_LABEL, NodeChoice
@@ -29,48 +28,49 @@ Bundles = list[tuple[int, dict[str, float], dict[str, str]]]
 _Kinds = Counter[tuple[Worker, NodeChoice]]
 
 
-class Request(NamedTuple):
-    """What the autoscaler is shown; no bundles if it has no waiting job."""
-
-    bundles: Bundles
-    waiting: list[Demand]
-
-
 def waiting_demands(decisions: Iterable[Decision]) -> list[Demand]:
     """Return what the jobs that wait for nodes need; jobs that wait for a quota need none."""
     waiting = (each.job.demand for each in decisions if each.waits_for in ("machines", "room"))
     return [_as_shown(demand) for demand in waiting]
 
 
-def guesses(
-    running: Iterable[Demand], waiting: Iterable[Demand], limit: ClusterLimit
+def bundles(demands: Iterable[Demand]) -> Bundles:
+    """Return a request of Ray's autoscaler, which compares it with the whole cluster: it contains what runs."""
+    parts = _kinds(demands).items()
+    return sorted(
+        ((count, _resources(worker), _labels(choice)) for (worker, choice), count in parts),
+        key=repr,
+    )
+
+
+def choose(
+    running: Sequence[Demand], waiting: Sequence[Demand], limit: ClusterLimit, turn: int
 ) -> list[Demand]:
-    """Return the distinct demands that the limit does not exclude, but does not know to be possible either."""
-    kinds, rooms = _kinds(running), _rooms(limit)
-    return [
-        each
-        for each in dict.fromkeys(waiting)
-        if _may_fit(with_it := kinds + _kinds([each]), rooms)
-        and not (_is_decidable(each, limit) and _fits(with_it, rooms))
-    ]
+    """Return for which of the waiting jobs nodes are requested.
 
-
-def request(
-    running: Iterable[Demand], waiting: Iterable[Demand], limit: ClusterLimit, guess: Demand | None
-) -> Request:
-    """Return a request with what runs, one waiting job with the demand `guess`, and those that fit beside these.
-
-    Ray's autoscaler compares a request with the whole cluster, so it contains what runs.
+    In one turn these are the jobs that are certain to fit, and in each further one also a kind of the others.
     """
     kinds, rooms = _kinds(running), _rooms(limit)
-    queue = [each for each in waiting if _is_decidable(each, limit)]
+    sure = certain(running, waiting, limit)
+    unsure = [
+        [each]
+        for each in dict.fromkeys(waiting)
+        if _may_fit(with_it := kinds + _kinds([each]), rooms)
+        and not (_is_described(each, limit) and _fits(with_it, rooms))
+    ]
+    turns = [[], *unsure] if sure or not unsure else unsure
+    first = turns[turn % len(turns)]
+    return [*first, *certain([*running, *first], waiting, limit)]
+
+
+def certain(
+    running: Iterable[Demand], waiting: Iterable[Demand], limit: ClusterLimit
+) -> list[Demand]:
+    """Return the waiting jobs that are certain to fit beside what runs, in the order of the queue."""
+    kinds, rooms = _kinds(running), _rooms(limit)
+    queue = [each for each in waiting if _is_described(each, limit)]
     chosen: list[Demand] = []
-    if guess is not None and guess in waiting and _may_fit(kinds + _kinds([guess]), rooms):
-        chosen = [guess]
-        kinds += _kinds(chosen)
-        if guess in queue:
-            queue.remove(guess)
-    while fitting := set(_fitting(kinds, queue, rooms)):
+    while fitting := {each for each in set(queue) if _fits(kinds + _kinds([each]), rooms)}:
         queue = [each for each in queue if each in fitting]
         # As many from its head as fit together; a search, because a check takes long for a large cluster.
         count = bisect_left(
@@ -81,12 +81,7 @@ def request(
         chosen += queue[:count]
         kinds += _kinds(queue[:count])
         queue = queue[count:]
-    if not chosen:
-        return Request([], [])
-    parts = [
-        (count, _resources(worker), _labels(choice)) for (worker, choice), count in kinds.items()
-    ]
-    return Request(sorted(parts, key=repr), chosen)
+    return chosen
 
 
 def _kinds(demands: Iterable[Demand]) -> _Kinds:
@@ -96,19 +91,12 @@ def _kinds(demands: Iterable[Demand]) -> _Kinds:
     return kinds
 
 
-def _fitting(
-    kinds: _Kinds, demands: Iterable[Demand], rooms: Sequence[Room] | None
-) -> list[Demand]:
-    """Return the distinct demands of which one job fits beside the workers."""
-    return [each for each in dict.fromkeys(demands) if _fits(kinds + _kinds([each]), rooms)]
-
-
 def _as_shown(demand: Demand) -> Demand:
     """Return a demand without the choices that Ray's autoscaler does not know."""
     return demand._replace(choice=demand.choice._replace(excluded=frozenset(), same_node=False))
 
 
-def _is_decidable(demand: Demand, limit: ClusterLimit) -> bool:
+def _is_described(demand: Demand, limit: ClusterLimit) -> bool:
     return isinstance(limit, tuple) and demand.choice == ANY_NODE and not demand.worker.memory
 
 
