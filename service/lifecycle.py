@@ -30,6 +30,7 @@ from service.runs import liveness
 from service.runs import repository as runs
 from service.runs.endings import Ending, Retry, charge
 from service.scheduling import repository as scheduling
+from service.scheduling.automatic import Automatic
 from service.scheduling.packing import Worker
 from service.states import (
     LIVE_ATTEMPT,
@@ -93,7 +94,8 @@ def start_attempt(
     Args:
         workers: its number of ranks, if not that of the job.
         avoided: ids of nodes that get none of its ranks, because the last attempt failed there.
-        worker: what a rank gets of that which the spec leaves to the service; by default, the least.
+        worker: what a rank gets of that which the spec leaves to the service, for this attempt and all later ones; by
+            default, the least.
 
     Returns:
         The attempt; `None` if the job is no longer queued, a pause or cancellation was requested, or it is not to
@@ -113,10 +115,10 @@ def start_attempt(
             return None  # `resources.workers` was changed after the decision.
         message += f" with {workers} of {wanted} ranks"
         data["workers"] = workers
-    chosen = scheduling.numbers_for(session, job, worker)
-    if chosen:
-        message += f" ({'; '.join(f'{name}: {number}' for name, number in chosen.items())})"
-        data |= chosen
+    decided = _decided(job, worker)
+    if decided:
+        message += f" ({'; '.join(f'{name}: {number}' for name, number in decided.items())})"
+        data |= decided
     if resume is not None:
         message += f" from step {resume.step} (checkpoint {resume.id})"
     if avoided:
@@ -126,15 +128,12 @@ def start_attempt(
     columns = {
         "progress": resume_point.progress_at(job, resume),
         "verdict": resume_point.verdict_at(job, resume),
-        **chosen,
     }
-    if "cpus_per_worker" in chosen:
-        columns["first_cpus_per_worker"] = job.first_cpus_per_worker or chosen["cpus_per_worker"]
-    if number == 1 and "gpus_per_worker" in chosen:
-        columns["resolved"] = _with_precision(job, chosen["gpus_per_worker"])
+    if decided:
+        columns["resolved"] = _completed(job, decided)
     if not _move(session, job, JobStatus.STARTING, message, data, attempt=number, **columns):
         return None
-    if number == 1 and worker is not None and chosen.get("gpus_per_worker") == 0:
+    if worker is not None and decided.get("gpus_per_worker") == 0:
         append_event(session, job_id, "no_gpus", _why_no_gpus(session, job))
     return runs.add(
         session,
@@ -152,7 +151,9 @@ def _why_no_gpus(session: Session, job: Job) -> str:
     if scheduling.max_gpus(session, job.tenant, job.token_id) == 0:
         why, remedy = "max_gpus of its token or tenant is 0", "Once that is raised"
     else:
-        why = "no node that it may use has a GPU for its ranks, nor had one in the last minutes"
+        why = (
+            "no node that it may use had a GPU for its ranks when it was submitted, or has one now"
+        )
         remedy = "Once there are GPUs"
     return (
         f"All attempts of the job train on CPUs, because {why}. {remedy}, clone it with "
@@ -160,15 +161,21 @@ def _why_no_gpus(session: Session, job: Job) -> str:
     )
 
 
-def _with_precision(job: Job, gpus: int) -> Data:
-    """Return the resolved spec of a job whose precision depends on whether its ranks have GPUs.
+def _decided(job: Job, worker: Worker | None) -> dict[str, int]:
+    """Return what a first attempt has in place of "auto", by the name of the setting; nothing for later attempts."""
+    resources = job.resources
+    worker, automatic = worker or Worker.of(resources), Automatic.of(resources)
+    decided = {"cpus_per_worker": worker.cpus} if automatic.cpus else {}
+    return decided | ({"gpus_per_worker": worker.gpus} if automatic.gpus else {})
 
-    At the submission that could only be expected.
-    """
-    if (job.spec.get("train") or {}).get("precision", "auto") != "auto":
-        return job.resolved
-    train = {**job.resolved["train"], "precision": precision_with(gpus > 0)}
-    return {**job.resolved, "train": train}
+
+def _completed(job: Job, decided: dict[str, int]) -> Data:
+    """Return the resolved spec of a job with what its first attempt decides: numbers, and by the GPUs its precision."""
+    resolved = {**job.resolved, "resources": {**job.resolved["resources"], **decided}}
+    gpus = decided.get("gpus_per_worker")
+    if gpus is not None and (job.spec.get("train") or {}).get("precision", "auto") == "auto":
+        resolved["train"] = {**resolved["train"], "precision": precision_with(gpus > 0)}
+    return resolved
 
 
 def resume_from_another(
@@ -510,9 +517,7 @@ def record_heartbeat(session: Session, job: Job, attempt: Attempt, progress: Dat
 
 def _add_use(session: Session, job: Job, attempt: Attempt, seconds: float, now: datetime) -> None:
     workers = attempt.workers if attempt.workers is not None else job.workers
-    demand = scheduling.demand_of(
-        session, job.id, workers, cpus=job.cpus_per_worker, gpus=job.gpus_per_worker
-    )
+    demand = scheduling.demand_of(session, job.id, workers)
     ledger.add(session, job, now, seconds * demand.gpus, seconds * demand.cpus)
 
 

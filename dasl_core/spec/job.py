@@ -65,7 +65,8 @@ class Checkpoints(SpecModel):
 class Resources(SpecModel):
     """Ranks, their CPUs, GPUs and nodes, and time limit of a job.
 
-    "auto" stays in the stored spec: the service chooses numbers when an attempt starts.
+    "auto" is decided once: GPUs when a job is submitted, if there are any then, and else, with the CPUs, when it first
+    starts.
     """
 
     workers: int = Field(1, ge=1, le=4096, description="Number of ranks.")
@@ -83,8 +84,8 @@ class Resources(SpecModel):
         "auto",
         description=(
             "A rank uses one GPU, or CPUs only. 0 trains on CPUs even if there are GPUs. "
-            '"auto": 1 if the nodes that the job may use have GPUs when it first starts, or had some in the last '
-            "minutes, and the quotas of its token and tenant allow any, else 0; later attempts keep it. If the quotas "
+            '"auto": 1 if a node that the job may use has a GPU when it is submitted or when it first starts, and the '
+            "quotas of its token and tenant allow any, else 0; later attempts keep it. If the quotas "
             "allow some, but fewer than `workers`, the job is refused."
         ),
     )
@@ -95,8 +96,7 @@ class Resources(SpecModel):
             'images. "auto": its share of a node, chosen when the job first starts: the CPUs of the smallest '
             "node that it may use (small ones beside others of more than twice the share do not count), divided by "
             "the node's GPUs or by the ranks that must share it; at most 16 with a GPU and 64 without. Later "
-            "attempts have the same. Where the nodes have no room for it, they wait five minutes for those that are "
-            "away or may join, and then have the share of what is left."
+            "attempts have the same."
         ),
     )
     memory_gb_per_worker: float | None = Field(

@@ -95,7 +95,7 @@ class FirstSpec:
 
     def _resolved(self) -> ResolvedJobSpec:
         spec = JobSpec.model_validate(self._spec)
-        return resolve(spec, self._index.facts(), expects_gpus=self._gpus > 0)
+        return resolve(spec, self._index.facts(), has_gpus=self._gpus > 0)
 
     def _larger_holdout(self) -> float | None:
         """Return the fraction that holds out `FEWEST_IMAGES`, if the default does not, and there are enough images."""

@@ -58,7 +58,6 @@ from service.scheduling.dispatcher_report import DispatcherReport
 from service.scheduling.foreign_use import ForeignUse
 from service.scheduling.machines_lack import MachinesLack
 from service.scheduling.nodes import Cluster, Node, with_drains
-from service.scheduling.nodes_away import NodesAway
 from service.scheduling.preemption import Candidate, victims
 from service.scheduling.window import QueueWindow
 from service.settings import Settings
@@ -172,7 +171,6 @@ class Dispatcher:
         self._recorded_waits: set[tuple[str, int, str]] = set()
         self._autoscaler = AutoscalerDemand(self._context) if settings.autoscale else None
         self._foreign_use, self._lack = ForeignUse(), MachinesLack()
-        self._away: NodesAway | None = None
         self._queue = QueueWindow(settings.fair_share_half_life)
         self._shutting_down = self._saving = False
         self._asked_at, self._awake_at = time.monotonic(), float("-inf")
@@ -366,21 +364,8 @@ class Dispatcher:
             self._lack.reset()
             if self._autoscaler is not None:
                 self._autoscaler.forget()
-        self._watch_nodes(now)
         self._save_snapshot(self._cluster)
         return self._context.executor_answers
-
-    def _watch_nodes(self, now: datetime) -> None:
-        """Record which nodes are away; at first also those that an earlier dispatcher saw or missed."""
-        if self._away is None:
-            with self._context.database.read() as session:
-                last = scheduling.snapshot(session)
-                if last is None:
-                    self._away = NodesAway()
-                else:
-                    nodes, away = scheduling.nodes_of(last), scheduling.nodes_away_of(last)
-                    self._away = NodesAway(nodes, away)
-        self._away.update(self._cluster.nodes if self._cluster is not None else (), now)
 
     def _save_snapshot(self, cluster: Cluster | None) -> None:
         """Save the cluster's state for the API; `None` if the executor does not answer."""
@@ -393,7 +378,6 @@ class Dispatcher:
                     at=now,
                     alive=bool(nodes),
                     nodes=nodes,
-                    nodes_away=scheduling.stored_away(self._away.away if self._away else ()),
                     total_cpus=cluster.total_cpus if cluster else 0,
                     total_gpus=cluster.total_gpus if cluster else 0,
                     used_cpus=cluster.used_cpus if cluster else 0,
@@ -440,10 +424,8 @@ class Dispatcher:
             if not queue:
                 self._show_demand(cluster, [], [])
                 return
-            drained = scheduling.drained(session)
+            cluster = with_drains(cluster, scheduling.drained(session))
             candidates = scheduling.candidates(session, taken)
-        cluster = with_drains(cluster, drained)
-        away = Cluster(tuple(self._away.nodes if self._away is not None else ()))
         foreign = self._foreign_use.of(cluster.nodes, taken)
         decisions = decide(
             cluster,
@@ -452,8 +434,6 @@ class Dispatcher:
             now,
             foreign,
             lacking=self._lack.long(now),
-            away=with_drains(away, drained).nodes,
-            limit=self._context.settings.cluster_limit,
             is_writable=self._store.is_writable,
             api_answers=self._api.answers,
         )

@@ -100,8 +100,7 @@ def _work(resolved: dict[str, Any]) -> tuple[Any, ...]:
 def _machine(job: repository.Speed) -> Machine | None:
     resources = job.resolved["resources"]
     workers = job.workers or resources["workers"]
-    cpus = job.cpus_per_worker or resources["cpus_per_worker"]
-    gpus = resources["gpus_per_worker"] if job.gpus_per_worker is None else job.gpus_per_worker
+    cpus, gpus = resources["cpus_per_worker"], resources["gpus_per_worker"]
     if "auto" in (cpus, gpus):
         return None
     return Machine(cpus * workers, gpus * workers)

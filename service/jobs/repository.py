@@ -48,21 +48,18 @@ _STORE_ANSWER = {
 
 
 class Speed(NamedTuple):
-    """A job that ran or runs, and the resources of its workers."""
+    """A job that ran or runs."""
 
     id: str
     resolved: dict[str, Any]
     progress: dict[str, Any] | None
     workers: int | None
-    cpus_per_worker: int | None
-    gpus_per_worker: int | None
 
 
 def speeds(session: Session, tenant: str, method: str, limit: int) -> list[Speed]:
     """Return the newest jobs of a method that succeeded or run, newest first."""
-    columns = (Job.id, Job.resolved, Job.progress, Job.workers, Job.cpus_per_worker)
     rows = session.execute(
-        select(*columns, Job.gpus_per_worker)
+        select(Job.id, Job.resolved, Job.progress, Job.workers)
         .where(
             Job.tenant == tenant,
             Job.method == method,

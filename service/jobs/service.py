@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import Any
 
 from sqlalchemy.orm import Session
 
@@ -106,12 +105,9 @@ def _change_workers(session: Session, job: Job, workers: int, limit: ClusterLimi
             message = f"leaves ranks without an image of evaluate.finetune.batch_size, {finetune.batch_size}"
             expected = f"at most {finetune.batch_size}"
             raise field_problem("resources.workers", message, workers, expected)
-        changed: dict[str, Any] = {"workers": workers}
-        if job.gpus_per_worker is not None:
-            changed["gpus_per_worker"] = job.gpus_per_worker
         room = capacity.check_capacity(
             session,
-            spec.resources.model_copy(update=changed),
+            spec.resources.model_copy(update={"workers": workers}),
             limit,
             max_gpus=scheduling.max_gpus(session, job.tenant, job.token_id),
         )

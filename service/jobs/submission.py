@@ -114,7 +114,7 @@ def plan(
             facts,
             checks.record,
             from_checkpoint=from_checkpoint,
-            expects_gpus=room.expects_gpus,
+            has_gpus=room.has_gpus,
         )
     except SpecError as error:
         problems += error.problems

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from service.db.models import Job
-from service.scheduling.automatic import with_numbers
 from service.wire.cluster import QueuedJob
 from service.wire.jobs import (
     DatasetReference,
@@ -21,7 +20,6 @@ def job_view(job: Job, dataset_name: str) -> JobView:
     built = ("dataset", "experiment")
     fields = {name: getattr(job, name) for name in JobView.model_fields if name not in built}
     fields["experiment"] = _place(job)
-    fields["resolved"] = with_numbers(job.resolved, job.cpus_per_worker, job.gpus_per_worker)
     return JobView(dataset=DatasetReference(id=job.dataset_id, name=dataset_name), **fields)
 
 

@@ -18,9 +18,8 @@ wait without a reservation, because nothing says when they end.
 A job starts on the nodes that its `resources` allow, and on none that is drained. It avoids the nodes where its last
 attempt failed before its first step, if it fits on others; for some minutes it also waits for others that are in use.
 If the nodes are too few for a job that has run before, and have been for some minutes or because nodes are drained,
-it starts with less that fits on them, if it accepts any (`Queued.smaller`): with fewer CPUs if the service chose these,
-or if it is elastic, with the most workers that divide its batch. In these minutes that room is kept for it. It never
-shrinks for lack of room alone, which running jobs will leave.
+it starts with fewer workers if it is elastic: with the most that fit on them and divide its batch. In these minutes
+that room is kept for it. It never shrinks for lack of room alone, which running jobs will leave.
 
 Jobs that would not fit on the empty cluster, and jobs held back by a quota of their token or tenant, are
 skipped and get no reservation: more machines, or the end of the owner's own jobs, must come first.
@@ -39,13 +38,12 @@ from datetime import UTC, datetime, timedelta
 from functools import cache
 
 from service.scheduling import packing
-from service.scheduling.automatic import NOTHING, Automatic, choose, is_awaited, nodes_of_limit
+from service.scheduling.automatic import NOTHING, Automatic, choose, has_gpus
 from service.scheduling.nodes import Cluster, Node, NodeChoice
 from service.scheduling.occupancy import Occupancy, Placement
 from service.scheduling.packing import Demand, Room
 from service.scheduling.quota import NO_QUOTA, Owner, Quota, QuotaReservation, owners
 from service.scheduling.shortages import too_few_machines, too_little_room
-from service.settings import ClusterLimit
 from service.wire.cluster import WaitsFor
 
 
@@ -74,7 +72,7 @@ class Queued:
     attempt: int
     """Number of its last attempt; 0 if it never ran."""
     demand: Demand
-    """With the CPUs that its first attempt had; in decisions, with the numbers that `automatic` leaves to admission."""
+    """In decisions, with the numbers that `automatic` leaves to admission."""
     max_runtime: timedelta
     """The longest time that it may run."""
     account_id: str | None = None
@@ -82,7 +80,7 @@ class Queued:
     quota: Quota = NO_QUOTA
     """The quota of its token, for all jobs of the account."""
     smaller: tuple[Demand, ...] = ()
-    """What it accepts if the nodes are too few, the most first: fewer workers of an elastic job, or fewer CPUs."""
+    """What an elastic job that has run accepts if the nodes are too few: fewer workers, the most first."""
     tenant: str | None = None
     tenant_quota: Quota = NO_QUOTA
     priority: int = 0
@@ -92,7 +90,7 @@ class Queued:
     avoids_until: datetime | None = None
     """Until then it waits for others also if they are in use."""
     automatic: Automatic = NOTHING
-    """What of its workers is chosen by the nodes."""
+    """What of its workers is chosen by the nodes, before its first attempt."""
 
     @property
     def may_use_gpus(self) -> bool:
@@ -205,8 +203,6 @@ def decide(
     foreign: Mapping[str, Room] | None = None,
     *,
     lacking: Collection[str] = (),
-    away: Sequence[Node] = (),
-    limit: ClusterLimit = None,
     is_writable: bool = True,
     api_answers: bool = True,
 ) -> list[Decision]:
@@ -218,13 +214,10 @@ def decide(
         running: all jobs that hold resources; their `ends_by` must be enforced.
         foreign: what other programs use of each node, by its id; when that ends is not known.
         lacking: ids of the jobs for which the nodes have been too few for `SHRINK_AFTER`.
-        away: nodes that have left the cluster since then.
-        limit: the largest cluster.
         is_writable: whether the artifact store is; if not, no job could save anything, and none starts.
         api_answers: whether the API does; if not, no job could report its start, and none starts.
     """
-    nodes = without_foreign(cluster, foreign or {})
-    queue = _with_numbers(queue, cluster, nodes, away, nodes_of_limit(limit))
+    queue = _with_numbers(queue, cluster, without_foreign(cluster, foreign or {}))
     if not is_writable:
         return [Decision(job, "store", _NO_STORE) for job in queue]
     if not api_answers:
@@ -232,54 +225,22 @@ def decide(
     return _Round(cluster, running, now, foreign or {}, lacking).decide(queue)
 
 
-def _with_numbers(
-    queue: Iterable[Queued],
-    cluster: Cluster,
-    nodes: Sequence[Node],
-    away: Sequence[Node],
-    largest: Sequence[Node],
-) -> list[Queued]:
+def _with_numbers(queue: Iterable[Queued], cluster: Cluster, nodes: Sequence[Node]) -> list[Queued]:
     """Return the queue with numbers in place of what its jobs leave to admission."""
-
-    @cache
-    def fits(demand: Demand, *, beside_others: bool) -> bool:
-        usable = [each for each in (nodes if beside_others else cluster.nodes) if not each.drained]
-        return packing.most_places(usable, demand) >= demand.workers
 
     # Most jobs of a long queue have equal demands.
     @cache
     def chosen(demand: Demand, automatic: Automatic, may_use_gpus: bool) -> Demand:
-        return choose(
-            demand,
-            automatic,
-            nodes,
-            largest,
-            away=away,
-            with_foreign=cluster.nodes,
-            may_use_gpus=may_use_gpus,
-        )
+        # A GPU that another program uses for a while is waited for.
+        gpus = may_use_gpus and has_gpus(demand, cluster.nodes)
+        return choose(demand, automatic, nodes, gpus=gpus)
 
-    @cache
-    def on_nodes(demand: Demand, automatic: Automatic) -> Demand:
-        return choose(demand, automatic._replace(gpus=False), nodes)
-
-    awaited = cache(lambda demand: is_awaited(demand, nodes, away, largest))
-
-    def with_numbers(job: Queued) -> Queued:
-        if job.automatic == NOTHING:
-            return job
-        if job.automatic.had_cpus and fits(job.demand, beside_others=True):
-            return job
-        here = on_nodes(job.demand, job.automatic)
-        smaller = tuple(each._replace(worker=here.worker) for each in job.smaller)
-        # What other programs use is not awaited, because nothing says when they end.
-        had = job.automatic.had_cpus and not fits(job.demand, beside_others=False)
-        if had and awaited(job.demand):
-            return replace(job, smaller=(here, *smaller))
-        demand = chosen(job.demand, job.automatic, job.may_use_gpus)
-        return replace(job, demand=demand, smaller=smaller)
-
-    return [with_numbers(job) for job in queue]
+    return [
+        job
+        if job.automatic == NOTHING
+        else replace(job, demand=chosen(job.demand, job.automatic, job.may_use_gpus))
+        for job in queue
+    ]
 
 
 class _Round:
@@ -306,7 +267,6 @@ class _Round:
         # did not fit once need not be tried again.
         usable = [node for node in cluster.nodes if not node.drained]
         own = [node for node in self._nodes if not node.drained]
-        self._own = own
         self._places = cache(lambda demand: packing.most_places(usable, demand))
         self._own_places = cache(lambda demand: packing.most_places(own, demand))
         self._allowed = cache(self._nodes_of)
@@ -330,8 +290,7 @@ class _Round:
         # Meanwhile the room of that decision is kept: jobs of lower rank would fill the nodes that are left.
         keeps = decision.job.demand if decision.starts else None
         minutes = SHRINK_AFTER // timedelta(minutes=1)
-        with_less = f"{demand.workers}" if demand.workers < job.demand.workers else str(demand)
-        message += f". It starts with {with_less} once this has lasted for {minutes} minutes and there is room"
+        message += f". It starts with {demand.workers} once this has lasted for {minutes} minutes and there is room"
         return Decision(job, "machines", message, lacks_machines=True, keeps=keeps)
 
     def _decide_nodes(self, job: Queued) -> Decision:
@@ -348,18 +307,13 @@ class _Round:
         return replace(decision, message=f"{decision.message}. {why}", may_preempt=False)
 
     def _may_shrink(self, job: Queued) -> bool:
-        """Whether a job takes fewer workers or CPUs: nodes are away for long, or a person drained them."""
+        """Whether a job takes fewer workers: nodes are away for long, or a person drained them."""
         drained_too = packing.most_places(self._cluster.nodes, job.demand)
         return job.job_id in self._lacking or drained_too >= job.demand.workers
 
     def _without_avoided(self, job: Queued) -> Queued:
-        """Exclude the nodes that a job avoids if it fits on others, or may wait for them; else avoid none.
-
-        CPUs that the service chooses are fewer if only that lets it fit on the others.
-        """
+        """Exclude the nodes that a job avoids if it fits on others, or may wait for them; else avoid none."""
         demand = job.demand.without(job.avoided)
-        if job.automatic.cpus and self._own_places(demand) < demand.workers:
-            demand = choose(demand, job.automatic._replace(gpus=False), self._own)
         elsewhere = replace(job, demand=demand)
         if self._own_places(demand) < demand.workers:
             return replace(job, avoided=frozenset())

@@ -1,29 +1,27 @@
-"""The numbers for `resources.gpus_per_worker: auto` and `cpus_per_worker: auto`, from the nodes of a cluster.
+"""The numbers for `resources.gpus_per_worker: auto` and `cpus_per_worker: auto`, decided once, before the first attempt.
 
-A worker gets a GPU if a node that its job may use has one for it, and the job's quotas allow any. Nodes that have been
-away for some minutes count, and so does the largest cluster that the service is configured for. The first attempt
-decides that, and the later ones keep it: they would wait for a GPU, and not train for days without one.
+A worker gets a GPU if a node that its job may use has one for it, and the job's quotas allow any. If that is known when
+the job is submitted, it is decided then: a job that was to have GPUs waits for them while they are away. Otherwise
+the nodes decide when it starts.
 
-The CPUs of a worker are a share of the smallest node that it fits on, of those with at least half the share of the
-largest: the node's CPUs divided by its GPUs, so that all of its GPUs stay usable, or on a node without GPUs as many as
-its job's workers can have each. No fewer of the job's workers fit than would with one CPU each, so a share never keeps
-a job from starting on empty nodes. Later attempts have what the first one had, because the number of threads decides
-the last bits of a result on CPUs. If the nodes are too few for that, but would not be with those that are away or may
-join, they wait some minutes for these; then, or if no nodes are awaited, that attempt has the share of the nodes that
-are left.
+The CPUs of a worker are decided when the job starts. They are a share of the smallest node that it fits on, of those
+with at least half the share of the largest: the node's CPUs divided by its GPUs, so that all of its GPUs stay usable,
+or on a node without GPUs as many as its job's workers can have each. No fewer of the job's workers fit than would with
+one CPU each, so a share never keeps a job from starting on empty nodes.
+
+From the first attempt on, the numbers are part of the resolved spec and stay: the number of threads decides the last
+bits of a result on CPUs.
 """
 
 from __future__ import annotations
 
-import math
 from bisect import bisect_left
 from collections.abc import Sequence
-from itertools import chain
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from dasl_core.spec import Resources
-from service.scheduling.nodes import ANY_NODE, Node, NodeChoice
-from service.scheduling.packing import Demand, Room, Worker, most_places
+from service.scheduling.nodes import Node
+from service.scheduling.packing import Demand, Room, most_places
 from service.settings import ClusterLimit
 
 MOST_CPUS_WITH_GPU = 16
@@ -33,12 +31,10 @@ MOST_CPUS = 64
 
 
 class Automatic(NamedTuple):
-    """Which numbers of a job's workers are left to the service."""
+    """Which numbers of a job's workers are left to the service, and not decided yet."""
 
     cpus: bool = False
     gpus: bool = False
-    had_cpus: bool = False
-    """Whether the CPUs of its demand are those of its first attempt."""
 
     @classmethod
     def of(cls, resources: Resources) -> Automatic:
@@ -49,112 +45,48 @@ class Automatic(NamedTuple):
 NOTHING = Automatic()
 
 
-def choose(
-    demand: Demand,
-    automatic: Automatic,
-    nodes: Sequence[Node],
-    largest: Sequence[Node] = (),
-    *,
-    away: Sequence[Node] = (),
-    with_foreign: Sequence[Node] = (),
-    may_use_gpus: bool = True,
-) -> Demand:
-    """Return a demand with the numbers that are left to the service, as for a first attempt.
+def has_gpus(demand: Demand, nodes: Sequence[Node], limit: ClusterLimit = None) -> bool:
+    """Whether a node that a job may use has a GPU for one of its workers, however busy or drained it is.
 
     Args:
-        demand: with any numbers in their place.
-        nodes: that there are, without what other programs use of them.
-        largest: nodes of the largest cluster, which count if the others have no room for the job.
-        away: nodes that left the cluster a short time ago, which count if `nodes` have no room for it.
-        with_foreign: these nodes with it: a GPU that another program uses for a while is waited for.
-        may_use_gpus: whether the quotas of the job's owners allow any.
+        limit: the largest cluster, which counts for jobs without `node_labels`: the labels of its nodes are not known.
     """
-    worker, choice = demand.worker, demand.choice
-    allowed = [node for node in nodes if choice.allows(node)]
-    usable = [node for node in allowed if not node.drained]
-    known = [*allowed, *(node for node in away if choice.allows(node))]
-    if automatic.cpus:
-        worker = worker._replace(cpus=1)
-    if automatic.gpus:
-        with_gpu = worker._replace(gpus=1)
-        foreign = (node for node in with_foreign if choice.allows(node))
-        possible = [*known, *foreign, *_may_join(choice, allowed, largest)]
-        has_gpus = may_use_gpus and any(Room.of(node).places(with_gpu) for node in possible)
-        # A type of GPU is a request for one.
-        worker = worker._replace(gpus=int(has_gpus or choice.gpu_type is not None))
-    if automatic.cpus:
-        anywhere = demand._replace(
-            worker=worker, choice=ANY_NODE._replace(same_node=choice.same_node)
-        )
-        worker = worker._replace(
-            cpus=_share(anywhere, _suitable(anywhere, usable, allowed, known, largest))
-        )
-    return demand._replace(worker=worker)
-
-
-def is_awaited(
-    demand: Demand, nodes: Sequence[Node], away: Sequence[Node] = (), largest: Sequence[Node] = ()
-) -> bool:
-    """Whether all workers of a job would fit if the nodes that are away were back, or on the largest cluster."""
-    choice = demand.choice
-    usable = [node for node in (*nodes, *away) if not node.drained]
-    if most_places(usable, demand) >= demand.workers:
+    worker = demand.worker._replace(gpus=1)
+    if any(demand.choice.allows(node) and Room.of(node).places(worker) for node in nodes):
         return True
-    joining = _may_join(choice, [node for node in nodes if choice.allows(node)], largest)
-    anywhere = demand._replace(choice=ANY_NODE._replace(same_node=choice.same_node))
-    return most_places(joining, anywhere) >= demand.workers
+    if not isinstance(limit, tuple) or demand.choice.labels:
+        return False
+    return any(Room(cpus, gpus).places(worker._replace(memory=0)) for _, cpus, gpus in limit)
 
 
-def _may_join(
-    choice: NodeChoice, allowed: Sequence[Node], largest: Sequence[Node]
-) -> Sequence[Node]:
-    """Return the nodes that may join for a job: none if nodes have the labels that it asks for.
-
-    Nothing is known about the labels of nodes that are not there.
-    """
-    return () if choice.labels and allowed else largest
-
-
-def nodes_of_limit(limit: ClusterLimit) -> list[Node]:
-    """Return the nodes of the largest cluster that the service is configured for, if they are known."""
-    if not isinstance(limit, tuple):
-        return []
-    sizes = [(cpus, gpus) for count, cpus, gpus in limit for _ in range(count)]
-    return [Node("", "", cpus, gpus, 0, 0, total_memory=math.inf) for cpus, gpus in sizes]
-
-
-def with_numbers(spec: Any, cpus: int | None, gpus: int | None) -> Any:
-    """Return a stored spec with the numbers that its job's newest attempt has in place of "auto".
+def choose(demand: Demand, automatic: Automatic, nodes: Sequence[Node], *, gpus: bool) -> Demand:
+    """Return a demand with the numbers that are left to the service.
 
     Args:
-        spec: of any content.
-        cpus: of a worker; `None` if not chosen yet.
-        gpus: likewise.
+        demand: with the least in their place.
+        nodes: that there are, without what other programs use of them.
+        gpus: whether its workers get one each, if that is left to the service.
     """
-    resources = spec.get("resources") if isinstance(spec, dict) else None
-    if not isinstance(resources, dict):
-        return spec
-    chosen = {
-        name: number
-        for name, number in (("cpus_per_worker", cpus), ("gpus_per_worker", gpus))
-        if number is not None and resources.get(name) == "auto"
-    }
-    return {**spec, "resources": resources | chosen} if chosen else spec
+    worker = demand.worker
+    if automatic.gpus:
+        # A type of GPU is a request for one.
+        worker = worker._replace(gpus=int(gpus or demand.choice.gpu_type is not None))
+    demand = demand._replace(worker=worker)
+    if automatic.cpus:
+        demand = demand._replace(worker=worker._replace(cpus=_share(demand, _hosts(demand, nodes))))
+    return demand
 
 
-def _suitable(demand: Demand, *kinds: Sequence[Node]) -> list[Node]:
-    """Return the nodes by which the share is measured: of the first kind that has room for all workers.
-
-    If none has, of the kind that has room for most.
-    """
+def _hosts(demand: Demand, nodes: Sequence[Node]) -> list[Node]:
+    """Return the nodes by which the share is measured."""
+    usable = [node for node in nodes if demand.choice.allows(node) and not node.drained]
     if not demand.worker.gpus:
         # The CPUs beside GPUs are for the workers of these.
-        without = ([node for node in kind if not node.total_gpus] for kind in kinds)
-        kinds = tuple(chain.from_iterable(zip(without, kinds, strict=True)))
-    rooms = [most_places(kind, demand) for kind in kinds]
-    best = max(range(len(kinds)), key=lambda n: min(rooms[n], demand.workers))
-    needed = min(rooms[best], demand.workers) if demand.choice.same_node else 1
-    return [node for node in kinds[best] if Room.of(node).places(demand.worker) >= max(1, needed)]
+        without = [node for node in usable if not node.total_gpus]
+        usable = without if most_places(without, demand) >= demand.workers else usable
+    least = demand.workers if demand.choice.same_node else 1
+    least = max(1, min(least, most_places(usable, demand)))
+    return [node for node in usable if Room.of(node).places(demand.worker) >= least]
 
 
 def _share(demand: Demand, nodes: Sequence[Node]) -> int:
@@ -173,7 +105,7 @@ def _share(demand: Demand, nodes: Sequence[Node]) -> int:
     workers = min(demand.workers, most_places(nodes, demand))
 
     def too_many(cpus: int) -> bool:
-        worker = Worker(cpus, demand.worker.gpus, demand.worker.memory)
+        worker = demand.worker._replace(cpus=cpus)
         return most_places(nodes, demand._replace(worker=worker)) < workers
 
     return max(1, bisect_left(range(1, most + 1), True, key=too_many))

@@ -10,7 +10,7 @@ from sqlalchemy.orm import Session
 
 from dasl_core.spec import FieldProblem, Resources
 from service.scheduling import repository
-from service.scheduling.automatic import Automatic, choose, nodes_of_limit
+from service.scheduling.automatic import Automatic, choose, has_gpus
 from service.scheduling.nodes import Node, gpu_types
 from service.scheduling.packing import (
     BYTES_PER_GB,
@@ -21,20 +21,20 @@ from service.scheduling.packing import (
     most_places,
     places,
 )
-from service.scheduling.repository import nodes_away_of, nodes_of
+from service.scheduling.repository import nodes_of
 from service.settings import CURRENT_NODES, ClusterLimit
 
 
 class Capacity(NamedTuple):
     """What the size of the cluster means for a job.
 
-    `problems`: it can never start. `warnings`: it must wait for nodes that are not there now. `expects_gpus`: whether
-    its workers would have GPUs if it started now. `worker`: what each would have then; `None`: no node is known.
+    `problems`: it can never start. `warnings`: it must wait for nodes that are not there now. `has_gpus`: whether its
+    workers get GPUs, as far as is known now. `worker`: what each would have if it started now; `None`: no node is known.
     """
 
     problems: list[FieldProblem]
     warnings: list[str]
-    expects_gpus: bool
+    has_gpus: bool
     worker: Worker | None = None
 
 
@@ -47,49 +47,38 @@ def check_capacity(
         max_gpus: what the quotas of the job's owners allow; `None`: any number.
     """
     snapshot = repository.snapshot(session)
-    misfits: list[FieldProblem] = []
-    problems: list[FieldProblem] = []
-    warnings: list[str] = []
     alive = snapshot is not None and snapshot.alive
     nodes = nodes_of(snapshot) if snapshot is not None and alive else ()
-    away = [each.node for each in nodes_away_of(snapshot)] if snapshot is not None else ()
-    automatic = Automatic.of(resources)
-    demand = choose(
-        Demand.of(resources),
-        automatic,
-        nodes,
-        nodes_of_limit(limit),
-        away=away,
-        may_use_gpus=max_gpus != 0,
-    )
-    expects_gpus = demand.worker.gpus > 0
-    or_cpus = automatic.gpus and expects_gpus and resources.gpu_type is None
+    demand, automatic = Demand.of(resources), Automatic.of(resources)
+    gpus = max_gpus != 0 and has_gpus(demand, nodes, limit)
+    demand = choose(demand, automatic, nodes, gpus=gpus)
+    with_gpus = demand.gpus > 0
+    or_cpus = automatic.gpus and with_gpus and resources.gpu_type is None
+    warnings: list[str] = []
     if max_gpus is not None and demand.gpus > max_gpus:
         if or_cpus:
-            return Capacity([_beyond_quota(demand, max_gpus)], [], expects_gpus)
+            return Capacity([_beyond_quota(demand, max_gpus)], [], with_gpus)
         warnings.append(
             f"resources.workers: {_needs_gpus(demand)}, and max_gpus of its token or tenant is {max_gpus}. The job "
             "waits until that is raised."
         )
-    if alive:
-        # The CPUs by the nodes of now: those of larger ones say nothing about what these lack.
-        worker = choose(demand, automatic._replace(gpus=False), nodes).worker
-        here = _with_numbers(resources, worker)
-        misfits = _misfits_on(nodes, here, or_cpus)
-        problems = _misfits_on([*nodes, *away], here, or_cpus) if misfits else []
-        warnings += _mixed_gpus(nodes, here)
-    resources = _with_numbers(resources, demand.worker)
-    if limit == CURRENT_NODES and problems:
-        return Capacity(problems, [], expects_gpus)
+    worker = demand.worker
+    resources = resources.model_copy(
+        update={"cpus_per_worker": worker.cpus, "gpus_per_worker": worker.gpus}
+    )
+    misfits = _misfits_on(nodes, resources, or_cpus) if alive else []
+    if limit == CURRENT_NODES and misfits:
+        return Capacity(misfits, [], with_gpus)
     if isinstance(limit, tuple):
         # The memory of nodes that are not there is unknown.
         largest = [Room(cpus, gpus, math.inf) for count, cpus, gpus in limit for _ in range(count)]
         if problems := _misfits(largest, resources, or_cpus):
-            return Capacity(problems, [], expects_gpus)
+            return Capacity(problems, [], with_gpus)
+    warnings += _mixed_gpus(nodes, resources)
     end = "The job waits until Ray has more nodes."
     warnings += [f"{misfit.field}: {misfit.message}. {end}" for misfit in misfits]
     known = alive or not automatic.cpus
-    return Capacity([], warnings, expects_gpus, demand.worker if known else None)
+    return Capacity([], warnings, with_gpus, worker if known else None)
 
 
 def _beyond_quota(demand: Demand, max_gpus: int) -> FieldProblem:
@@ -101,12 +90,6 @@ def _beyond_quota(demand: Demand, max_gpus: int) -> FieldProblem:
 
 def _needs_gpus(demand: Demand) -> str:
     return f"{demand.workers} workers with a GPU each need {demand.gpus} GPUs"
-
-
-def _with_numbers(resources: Resources, worker: Worker) -> Resources:
-    return resources.model_copy(
-        update={"cpus_per_worker": worker.cpus, "gpus_per_worker": worker.gpus}
-    )
 
 
 def _mixed_gpus(nodes: Sequence[Node], resources: Resources) -> list[str]:

@@ -17,7 +17,6 @@ from service.scheduling.foreign_use import ForeignUse
 from service.scheduling.nodes import Cluster, with_drains
 from service.scheduling.repository import nodes_of
 from service.scheduling.window import FairQueue
-from service.settings import ClusterLimit
 
 _LONG = 100
 _SECONDS = 1.0
@@ -32,8 +31,8 @@ class DecisionCache:
     A long queue is decided on once a second at most, for all requests of the process together.
     """
 
-    def __init__(self, half_life: timedelta, limit: ClusterLimit) -> None:
-        self._queue, self._limit = FairQueue(half_life), limit
+    def __init__(self, half_life: timedelta) -> None:
+        self._queue = FairQueue(half_life)
         self._lock = threading.Lock()
         self._decisions: Decisions = {}
         self._until = 0.0
@@ -60,9 +59,7 @@ class DecisionCache:
         taken: Sequence[Running],
         now: datetime,
     ) -> Decisions:
-        drained = repository.drained(session)
-        cluster = with_drains(Cluster(nodes_of(snapshot)), drained)
-        away = Cluster(tuple(each.node for each in repository.nodes_away_of(snapshot)))
+        cluster = with_drains(Cluster(nodes_of(snapshot)), repository.drained(session))
         foreign = ForeignUse().of(cluster.nodes, taken)
         first = self._queue.first(session, taken, now)
         queue = repository.load_queued(session, first)
@@ -73,8 +70,6 @@ class DecisionCache:
             queue,
             now,
             foreign,
-            away=with_drains(away, drained).nodes,
-            limit=self._limit,
             is_writable=report is None or report.is_writable,
             api_answers=report is None or report.api_answers,
         )

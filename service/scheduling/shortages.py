@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from service.scheduling.nodes import Cluster, Node
-from service.scheduling.packing import BYTES_PER_GB, Demand, Room, amount
+from service.scheduling.packing import BYTES_PER_GB, Demand, Room, Worker, amount
 
 
 def too_little_room(demand: Demand, cluster: Cluster, nodes: Sequence[Node], held: Room) -> str:
@@ -35,25 +35,48 @@ def too_little_room(demand: Demand, cluster: Cluster, nodes: Sequence[Node], hel
 
 
 def too_few_machines(demand: Demand, cluster: Cluster) -> str:
-    """Return that the nodes would be too few even if they were empty."""
+    """Return that the nodes would be too few even if they were empty, and what to do."""
     usable = [node for node in cluster.nodes if not node.drained]
     if not usable:
         return "Waiting for more machines: all nodes are drained, and get no new workers"
-    message = (
-        f"Waiting for more machines: {demand.workers} workers with {demand} in all do not fit "
-        f"on {'one of ' if demand.choice.same_node else ''}{len(usable)} nodes with "
-        f"{sum(node.total_cpus for node in usable):g} CPUs and "
-        f"{sum(node.total_gpus for node in usable):g} GPUs in all"
-    )
-    if demand.worker.memory:
-        memory = sum(node.total_memory for node in usable) / BYTES_PER_GB
-        message += f" and {memory:.6g} GB of memory"
     allowed = [node for node in usable if demand.choice.allows(node)]
     if (none := demand.choice.why_none(usable)) is not None:
         message = f"Waiting for more machines: resources.{none[0]}: {none[1]}"
-    elif len(allowed) < len(usable):
-        message += f", of which the job may use {len(allowed)}"
+    elif (larger := _why_too_large(demand.worker, allowed)) is not None:
+        message = f"Waiting for more machines: {larger}"
+    else:
+        message = (
+            f"Waiting for more machines: {demand.workers} workers with {demand} in all do not fit "
+            f"on {'one of ' if demand.choice.same_node else ''}{len(usable)} nodes with "
+            f"{sum(node.total_cpus for node in usable):g} CPUs and "
+            f"{sum(node.total_gpus for node in usable):g} GPUs in all"
+        )
+        if demand.worker.memory:
+            memory = sum(node.total_memory for node in usable) / BYTES_PER_GB
+            message += f" and {memory:.6g} GB of memory"
+        if len(allowed) < len(usable):
+            message += f", of which the job may use {len(allowed)}"
     drained = len(cluster.nodes) - len(usable)
     if drained:
         message += f" ({drained} more {'is' if drained == 1 else 'are'} drained)"
     return message
+
+
+def _why_too_large(worker: Worker, nodes: Sequence[Node]) -> str | None:
+    """Return that no node has the CPUs or the GPUs of one worker, and what to do; `None` if one has.
+
+    The numbers may be those that the nodes of its first attempt decided.
+    """
+    if worker.gpus and not any(node.total_gpus >= worker.gpus for node in nodes):
+        return (
+            "each worker needs a GPU, and no node that the job may use has one. It starts once there are GPUs; to "
+            "train on CPUs, clone it with resources.gpus_per_worker: 0"
+        )
+    most = max(node.total_cpus for node in nodes if node.total_gpus >= worker.gpus)
+    if worker.cpus <= most:
+        return None
+    remedy = f"; to train on what there is, clone it with resources.cpus_per_worker: {int(most)}"
+    return (
+        f"each worker needs {worker.cpus} CPUs on one node, and the largest that the job may use has {most:g}. It "
+        f"starts once there is a larger one{remedy if most >= 1 else ''}"
+    )

@@ -137,7 +137,7 @@ def create_app(settings: Settings, database: Database | None = None) -> FastAPI:
         presigned=settings.presigned_downloads,
         public_endpoint=settings.s3_public_endpoint,
     )
-    decisions = DecisionCache(settings.fair_share_half_life, settings.cluster_limit)
+    decisions = DecisionCache(settings.fair_share_half_life)
     context = Context(settings, database, store, Failures(failures), decisions, Failures(failures))
     provider = _login_provider(settings)
 

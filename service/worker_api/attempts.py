@@ -31,7 +31,6 @@ from service.protocol import (
 )
 from service.runs.endings import Ending, Retry
 from service.scheduling import repository as scheduling
-from service.scheduling.automatic import with_numbers
 from service.settings import Settings
 from service.states import StaleAttempt
 from service.wire.checkpoints import FileEntry
@@ -82,9 +81,7 @@ class AttemptSession:
                 branch=checkpoint.job_id != job.id,
             )
         return AttemptStart(
-            spec=with_numbers(
-                _with_workers(spec, attempt.workers), job.cpus_per_worker, job.gpus_per_worker
-            ),
+            spec=_with_workers(spec, attempt.workers),
             dataset=datasets.of_version(self.session, job.dataset_id, job.dataset_version),
             evaluate_dataset=evaluate_dataset,
             resume=resume,

@@ -13,7 +13,7 @@ from service import lifecycle
 from service.db.models import Attempt, IdempotencyKey
 from service.protocol import AttemptStart
 from service.scheduling import repository as scheduling
-from service.scheduling.automatic import Automatic
+from service.scheduling.automatic import NOTHING
 from service.scheduling.nodes import GPU_TYPE_LABEL, Node
 from service.scheduling.packing import Worker
 from service.settings import ClusterLimit, NodeShape
@@ -305,6 +305,8 @@ def test_auto_takes_the_gpus_of_the_cluster(api: Api) -> None:
     assert error["expected"] == "at most 2, or resources.gpus_per_worker: 0"
     job = api.submit(train={"batch_size": 12}, resources={"workers": 2})
     assert job["resolved"]["train"]["precision"] == "bf16"
+    assert job["resolved"]["resources"]["gpus_per_worker"] == 1, "it waits for them if they leave"
+    assert job["resolved"]["resources"]["cpus_per_worker"] == "auto"
     without = api.token("submit", max_gpus=0)
     job = api.client.post("/v1/jobs", json=spec, headers=without).json()
     assert job["resolved"]["train"]["precision"] == "fp32"
@@ -341,7 +343,7 @@ def test_attempt_has_the_numbers_that_were_chosen(api: Api, gpus: int, precision
     event = api.client.get(f"/v1/jobs/{job_id}/events").json()["data"][1]
     message = f"Attempt 1 is starting (cpus_per_worker: 4; gpus_per_worker: {gpus})"
     assert (event["message"], event["data"]["cpus_per_worker"]) == (message, 4)
-    # The next attempt keeps them, the CPUs if the nodes have room for them then.
+    # The next attempt keeps them.
     with api.database.read() as session:
         (held,) = scheduling.running(session, datetime.now(UTC))
         assert held.demand.worker == Worker(4, gpus)
@@ -352,7 +354,7 @@ def test_attempt_has_the_numbers_that_were_chosen(api: Api, gpus: int, precision
         lifecycle.requeue(session, job_id)
     with api.database.read() as session:
         (queued,) = scheduling.load_queued(session, [job_id])
-    assert queued.automatic == Automatic(cpus=True, had_cpus=True)
+    assert queued.automatic == NOTHING
     assert queued.demand.worker == Worker(4, gpus)
 
 

@@ -15,8 +15,9 @@ from service import lifecycle
 from service.db.models import Checkpoint, Job
 from service.runs.endings import Ending
 from service.scheduling import repository as scheduling
+from service.scheduling.nodes import Node
 from service.scheduling.packing import Worker as Resources
-from tests.support.api_under_test import Api, Worker, refused, snapshot
+from tests.support.api_under_test import Api, Worker, refused, save_nodes, snapshot
 
 
 def rename_passes(spec: dict[str, Any]) -> dict[str, Any]:
@@ -177,49 +178,22 @@ def test_attempt_of_newer_spec_ends_and_waits_for_another_dispatcher(
     )
 
 
-def test_attempt_of_newer_spec_holds_what_its_numbers_say(
+def test_attempt_of_newer_spec_counts_as_what_ray_reports(
     api: Api, scheduling_without_cache: None
 ) -> None:
     api.dataset()
     job_id = submit(api)
     api.start(job_id).post("start")
-    snapshot(api, cpus=3)
     change(api, job_id, store_newer)
-    other = submit(api)
-    with api.database.read() as session:
-        [attempt] = scheduling.live_attempts(session)
-        assert (attempt.job_id, attempt.demand.cpus) == (job_id, 2)
-    cluster = api.client.get("/v1/cluster").json()
-    assert cluster["allocated_cpus"] == 2
-    [waiting] = cluster["queue"]
-    assert waiting["id"] == other
-    assert waiting["waits_for"] is not None, "both do not fit"
-
-
-@pytest.mark.parametrize(
-    ("resources", "demand"),
-    [
-        ({"workers": 2, "cpus_per_worker": 3, "gpus_per_worker": 2}, (6, 4)),
-        ({"workers": 2, "cpus_per_worker": 3}, (0, 0)),
-        ({"workers": 2, "cpus_per_worker": 3, "gpus_per_worker": "1"}, (0, 0)),
-        ({"workers": 2, "cpus_per_worker": 3, "gpus_per_worker": True}, (0, 0)),
-        ({"workers": -2, "cpus_per_worker": 3, "gpus_per_worker": 1}, (0, 0)),
-        ({"workers": 5000, "cpus_per_worker": 3, "gpus_per_worker": 1}, (0, 0)),
-        ([], (0, 0)),
-    ],
-)
-def test_attempt_of_newer_spec_holds_only_plausible_numbers(
-    api: Api, scheduling_without_cache: None, resources: Any, demand: tuple[int, int]
-) -> None:
-    api.dataset()
-    job_id = submit(api)
-    api.start(job_id)
     scheduling.resources._resources_by_job.clear()
-    change(api, job_id, store_newer)
-    change(api, job_id, lambda job: setattr(job, "resolved", {"resources": resources}))
-    with api.database.read() as session:
-        [attempt] = scheduling.live_attempts(session)
-    assert (attempt.demand.cpus, attempt.demand.gpus) == demand
+    other = submit(api)
+    for used, waits_for in ((0, None), (2, "room")):
+        save_nodes(api, [Node("n1", "127.0.0.1", 3, 0, used, 0)])
+        with api.database.read() as session:
+            [attempt] = scheduling.live_attempts(session)
+        assert (attempt.job_id, attempt.demand.cpus) == (job_id, 0)
+        [queued] = api.client.get("/v1/cluster").json()["queue"]
+        assert (queued["id"], queued["waits_for"]) == (other, waits_for)
 
 
 def test_newer_spec_keeps_all_its_checkpoints(api: Api) -> None:

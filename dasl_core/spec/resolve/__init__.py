@@ -57,9 +57,11 @@ def resolve(
     *,
     own_features: int | None = None,
     from_checkpoint: bool = False,
-    expects_gpus: bool = False,
+    has_gpus: bool = False,
 ) -> ResolvedJobSpec:
-    """Return the same spec with every "auto" replaced by a number or a name, but those of `resources`.
+    """Return the same spec with every "auto" replaced by a number or a name, but for the CPUs of a rank.
+
+    Unless GPUs are known to be there (`has_gpus`), `resources.gpus_per_worker: auto` stays as well.
 
     The choices that others depend on come first, then all checks, so that every problem is reported at
     once; only then are the parts put together.
@@ -70,13 +72,13 @@ def resolve(
         own_features: width of the features of a network of one's own, which `spec.backbone.name` calls
             "own". `pretrain` takes such a network; jobs and commands do not.
         from_checkpoint: the job continues from a checkpoint of another, which has weights.
-        expects_gpus: whether ranks have GPUs if `resources.gpus_per_worker` is "auto".
+        has_gpus: whether ranks have GPUs if `resources.gpus_per_worker` is "auto".
 
     Raises:
         SpecError: the spec cannot run on this data set.
     """
     try:
-        return _resolve(spec, facts, record, own_features, from_checkpoint, expects_gpus)
+        return _resolve(spec, facts, record, own_features, from_checkpoint, has_gpus)
     except ValidationError as error:  # a chosen value is outside its field's range
         raise SpecError(problems_of_part(error, ResolvedJobSpec)) from error
 
@@ -87,9 +89,12 @@ def _resolve(
     record: WeightsRecord,
     own_features: int | None,
     from_checkpoint: bool,
-    expects_gpus: bool,
+    has_gpus: bool,
 ) -> ResolvedJobSpec:
     problems = Problems()
+    if has_gpus and spec.resources.gpus_per_worker == "auto":
+        resources = spec.resources.model_copy(update={"gpus_per_worker": 1})
+        spec = spec.model_copy(update={"resources": resources})
     spec = with_epochs(spec, facts)
     has_weights = from_checkpoint or spec.backbone.may_have_weights
     chosen = choose_backbone(spec.backbone, facts, record, problems)
@@ -152,7 +157,7 @@ def _resolve(
             mean=normalization.mean,
             std=normalization.std,
         ),
-        train=resolve_train(spec, batch, per_class, image_cache, expects_gpus=expects_gpus),
+        train=resolve_train(spec, batch, per_class, image_cache),
         evaluate=resolve_evaluate(spec, image_size),
         augment=augment,
         method=spec.method.resolve(context),

@@ -22,19 +22,12 @@ def resolve_train(
     batch_size: int,
     samples_per_class: int | None,
     image_cache: Literal["exact", "jpeg"],
-    *,
-    expects_gpus: bool,
 ) -> ResolvedTrain:
-    """Resolve the training settings for the chosen batch.
-
-    Args:
-        expects_gpus: whether ranks have GPUs if `resources.gpus_per_worker` is "auto".
-    """
+    """Resolve the training settings for the chosen batch."""
     train, epochs = spec.train, epochs_of(spec)
     precision, warmup = train.precision, train.warmup_epochs
     if precision == "auto":
-        gpus = spec.resources.gpus_per_worker
-        precision = precision_with(expects_gpus if gpus == "auto" else gpus == 1)
+        precision = precision_with(spec.resources.gpus_per_worker == 1)
     if warmup == "auto":
         warmup = min(10.0, epochs / 10)
     every = train.checkpoint_every_epochs

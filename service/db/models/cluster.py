@@ -22,8 +22,6 @@ class ClusterSnapshot(Base):
     at: Mapped[datetime]
     alive: Mapped[bool]
     nodes: Mapped[list[Object]]
-    # Nodes that left the cluster a short time ago (`service.scheduling.nodes_away`).
-    nodes_away: Mapped[list[Object]]
     total_cpus: Mapped[float]
     total_gpus: Mapped[float]
     used_cpus: Mapped[float]

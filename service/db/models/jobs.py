@@ -70,7 +70,8 @@ class Job(Base):
     method: Mapped[str] = mapped_column(String(50))
     status: Mapped[str] = mapped_column(String(20))
     desired: Mapped[str] = mapped_column(String(20))
-    # As they were stored: the API shows them, and code reads `submitted_spec` and `resolved_spec`.
+    # As they were stored: the API shows them, and code reads `submitted_spec` and `resolved_spec`. The first attempt
+    # completes `resolved` with what its nodes decide (`service.lifecycle`); nothing else changes them.
     spec: Mapped[Object]
     resolved: Mapped[Object]
     spec_version: Mapped[int]
@@ -97,7 +98,7 @@ class Job(Base):
     # The token that submitted the job and whose quota it uses, and the checkpoint that a clone starts from.
     token_id: Mapped[str | None] = mapped_column(String(40))
     start_checkpoint_id: Mapped[str | None] = mapped_column(String(40), index=True)
-    # Replaces `resources.max_hours` of the spec, which is never rewritten.
+    # Replaces `resources.max_hours` of the spec, which stays.
     max_hours: Mapped[float | None] = mapped_column(Double)
     # How far the metrics are thinned (`service.metrics.repository.Thinning`), and whether completely.
     thinned_attempt: Mapped[int] = mapped_column(default=0)
@@ -113,11 +114,6 @@ class Job(Base):
     checkpoints_thinned: Mapped[bool] = mapped_column(default=False)
     # Replaces `resources.workers` in the same way.
     workers: Mapped[int | None]
-    # What each worker of its newest attempt has in place of "auto" of the spec; null: not chosen yet, or not "auto".
-    cpus_per_worker: Mapped[int | None]
-    gpus_per_worker: Mapped[int | None]
-    # CPUs that its first attempt had in place of "auto", and later ones have if nodes have room for them.
-    first_cpus_per_worker: Mapped[int | None]
     # Who is charged: the user of the token, else the token.
     account_id: Mapped[str] = mapped_column(String(40))
     # The name of the user, else of the token; read only where a query asks for it.

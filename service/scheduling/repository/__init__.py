@@ -16,11 +16,9 @@ from service.scheduling.repository.cluster import (
     drained,
     drains,
     excluded_nodes,
-    nodes_away_of,
     nodes_of,
     save_snapshot,
     snapshot,
-    stored_away,
     stored_node,
 )
 from service.scheduling.repository.failures import (
@@ -49,7 +47,6 @@ from service.scheduling.repository.queue import (
 from service.scheduling.repository.resources import (
     demand_of,
     demands,
-    numbers_for,
     why_unreadable,
 )
 
@@ -81,16 +78,13 @@ __all__ = [
     "load_queued",
     "max_gpus",
     "next_of_account",
-    "nodes_away_of",
     "nodes_of",
     "nodes_to_avoid",
-    "numbers_for",
     "queued",
     "resources_in_use",
     "running",
     "save_snapshot",
     "snapshot",
-    "stored_away",
     "stored_node",
     "weights",
     "why_unreadable",

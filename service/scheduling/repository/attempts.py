@@ -96,8 +96,6 @@ _ATTEMPTS = select(
     Job.started_at,
     Job.max_hours,
     func.coalesce(Attempt.workers, Job.workers).label("workers"),
-    Job.cpus_per_worker,
-    Job.gpus_per_worker,
     Attempt.stop_reason,
     Attempt.stop_requested_at,
 ).join(Job, Job.id == Attempt.job_id)
@@ -152,7 +150,7 @@ def _attempts(session: Session, query: Select[*tuple[Any, ...]]) -> list[Attempt
             stop_reason=row.stop_reason and StopReason(row.stop_reason),
             stop_requested_at=row.stop_requested_at,
             job_started_at=row.started_at,
-            demand=resources[row.job_id].of(row.workers, row.cpus_per_worker, row.gpus_per_worker),
+            demand=resources[row.job_id].of(row.workers),
             limit=resources[row.job_id].limit(row.max_hours),
             has_error=row.error is not None and "log_tail" not in row.error,
         )

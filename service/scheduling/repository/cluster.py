@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
-from datetime import datetime
+from collections.abc import Collection
 from typing import Any
 
 from sqlalchemy import select
@@ -12,7 +11,6 @@ from sqlalchemy.orm import Session
 from dasl_core.spec import Resources
 from service.db.models import ClusterSnapshot, Drain
 from service.scheduling.nodes import Cluster, Node, with_drains
-from service.scheduling.nodes_away import NodeAway
 
 
 def drains(session: Session) -> list[Drain]:
@@ -67,23 +65,10 @@ def nodes_of(snapshot: ClusterSnapshot) -> tuple[Node, ...]:
     return tuple(_node(node) for node in snapshot.nodes)
 
 
-def nodes_away_of(snapshot: ClusterSnapshot) -> list[NodeAway]:
-    """Return the nodes that are away, with the times."""
-    return [
-        NodeAway(_node(each["node"]), datetime.fromisoformat(each["since"]))
-        for each in snapshot.nodes_away
-    ]
-
-
 def _node(values: dict[str, Any]) -> Node:
     # A newer dispatcher may know more of a node.
     known = values.keys() & Node.__dataclass_fields__.keys()
     return Node(**{name: values[name] for name in known})
-
-
-def stored_away(away: Iterable[NodeAway]) -> list[dict[str, Any]]:
-    """Return nodes that are away for `nodes_away` of a snapshot."""
-    return [{"node": stored_node(each.node), "since": each.since.isoformat()} for each in away]
 
 
 def stored_node(node: Node) -> dict[str, Any]:

@@ -83,6 +83,5 @@ def could_run_elsewhere(session: Session, job: Job, number: int) -> bool:
         return False
     cluster = with_drains(Cluster(nodes_of(found)), drained(session))
     left = [node for node in cluster.nodes if not node.drained and node.id not in nodes]
-    # With the fewest CPUs, where the service chooses them: it would there.
-    demand = demand_of(session, job_id, job.workers, gpus=job.gpus_per_worker)
+    demand = demand_of(session, job_id, job.workers)
     return most_places(left, demand) >= demand.workers

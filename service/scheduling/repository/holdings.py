@@ -45,14 +45,7 @@ _CANDIDATES = (
         Job.desired == Desired.RUN,
     )
 )
-_OF_JOB = (
-    Job.desired,
-    Job.account_id,
-    Job.tenant,
-    Job.max_hours,
-    Job.cpus_per_worker,
-    Job.gpus_per_worker,
-)
+_OF_JOB = (Job.desired, Job.account_id, Job.tenant, Job.max_hours)
 _WORKERS = func.coalesce(Attempt.workers, Job.workers)
 _LIVE = (
     select(
@@ -115,8 +108,6 @@ def running(session: Session, now: datetime) -> list[Running]:
             account_id,
             tenant,
             max_hours,
-            cpus,
-            gpus,
             workers,
             stop_reason,
             began_at,
@@ -127,7 +118,7 @@ def running(session: Session, now: datetime) -> list[Running]:
         ends_by = began_at + held.limit(max_hours) - used.get(job_id, timedelta())
         stops = desired != Desired.RUN or stop_reason is not None
         at = now if stops else max(now, ends_by)
-        demand, placement = held.of(workers, cpus, gpus), None
+        demand, placement = held.of(workers), None
         if number is not None:
             placement = placed.get((job_id, number))
             demand = demand.without(avoided_nodes(session, job_id, number))

@@ -62,8 +62,6 @@ _QUEUED = (
         Job.account_id,
         Job.max_hours,
         Job.workers,
-        Job.first_cpus_per_worker.label("first_cpus"),
-        Job.gpus_per_worker,
         Job.tenant,
         Job.priority,
         Job.preemptible,
@@ -90,7 +88,7 @@ def load_queued(session: Session, job_ids: Sequence[str]) -> list[Queued]:
         Queued(
             row.id,
             row.attempt,
-            resources[row.id].of(row.workers, row.first_cpus, row.gpus_per_worker),
+            resources[row.id].of(row.workers),
             max_runtime=max(
                 timedelta(), resources[row.id].limit(row.max_hours) - used.get(row.id, timedelta())
             ),
@@ -103,7 +101,7 @@ def load_queued(session: Session, job_ids: Sequence[str]) -> list[Queued]:
             preemptible=row.preemptible,
             avoided=avoided[row.id].nodes if row.id in avoided else frozenset(),
             avoids_until=avoided[row.id].until if row.id in avoided else None,
-            automatic=resources[row.id].left(row.first_cpus, row.gpus_per_worker),
+            automatic=resources[row.id].automatic,
         )
         for row in rows
         if row.desired == Desired.RUN and not resources[row.id].why_unreadable

@@ -3,34 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 
 from dasl_core.spec import versions
 from service.db.models import Job
 from service.scheduling import repository as scheduling
-from service.scheduling.packing import Demand, Worker
 from service.states import JobStatus
 from tests.support.dispatcher_world import World
 from tests.support.unreadable_specs import UNREADABLE, fail_on_unexpected
-
-
-def test_numbers_of_a_spec_that_cannot_be_read_count(world: World) -> None:
-    left: dict[str, Any] = {"cpus_per_worker": "auto", "gpus_per_worker": "auto"}
-    jobs = [world.add_job(workers=2, **numbers) for numbers in ({}, left, {"cpus_per_worker": "x"})]
-    with world.database.write() as session:
-        for job_id in jobs:
-            session.get_one(Job, job_id).spec_version = 10**6
-    with world.database.read() as session:
-        demands = [scheduling.demand_of(session, each, None, cpus=4, gpus=1) for each in jobs]
-        least = scheduling.demand_of(session, jobs[1], None)
-    assert demands == [
-        Demand(2, Worker(1, 0)),
-        Demand(2, Worker(4, 1)),
-        Demand(0, Worker(1, 0)),
-    ]
-    assert least == Demand(2, Worker(1, 0))
 
 
 @pytest.mark.parametrize("spoil", UNREADABLE.values(), ids=UNREADABLE)
