@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import NamedTuple
 
-from sqlalchemy import func, select
+from sqlalchemy import bindparam, func, select
 from sqlalchemy.orm import Session
 
 from dasl_core.spec import versions
@@ -113,12 +113,15 @@ def resources_of(session: Session, job_ids: Sequence[str]) -> dict[str, _Resourc
     return cached | loaded
 
 
+# Each round of the dispatcher needs this. SQLAlchemy takes longer to build a statement than to run it.
+_STARTED = select(Job.id).where(Job.id.in_(bindparam("job_ids", expanding=True)), Job.attempt > 0)
+
+
 def _started(session: Session, job_ids: Sequence[str]) -> list[str]:
     """Return the jobs that have had an attempt, whose start decides what was left to the service."""
     started: list[str] = []
     for start in range(0, len(job_ids), _BATCH):
-        batch = Job.id.in_(job_ids[start : start + _BATCH])
-        started += session.scalars(select(Job.id).where(batch, Job.attempt > 0))
+        started += session.scalars(_STARTED, {"job_ids": job_ids[start : start + _BATCH]})
     return started
 
 
