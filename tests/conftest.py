@@ -31,6 +31,7 @@ def pytest_configure(config: pytest.Config) -> None:
     # How long an example takes says how busy the machine is, and nothing of what is tested. The same examples
     # every time: a change does not fail by what it has not touched.
     settings.register_profile("any machine", deadline=None, derandomize=True)
+    settings.register_profile("explore", deadline=None, max_examples=1000, print_blob=True)
     settings.load_profile("any machine")
     # Importing everything makes a million objects that stay. Python else walks all of them 26 times
     # meanwhile, which is a fifth of the collection's time.

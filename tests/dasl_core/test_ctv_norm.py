@@ -17,7 +17,6 @@ from tests.support.largest_tensor import LargestTensor
 
 Norm = Literal["l1", "l2", "sq_l2"]
 NORMS: tuple[Norm, ...] = ("l1", "l2", "sq_l2")
-repeatable = settings(max_examples=60, deadline=None, derandomize=True)
 
 
 def length(difference: Tensor, norm: str) -> Tensor:
@@ -63,7 +62,7 @@ def matrices(draw: st.DrawFn, dtype: torch.dtype = torch.float64) -> Tensor:
 
 
 @pytest.mark.parametrize("norm", NORMS)
-@repeatable
+@settings(max_examples=60)
 @given(columns=matrices())
 def test_value_and_gradient_equal_brute_force(norm: Norm, columns: Tensor) -> None:
     columns.requires_grad_()
@@ -75,7 +74,7 @@ def test_value_and_gradient_equal_brute_force(norm: Norm, columns: Tensor) -> No
 
 
 @pytest.mark.parametrize("norm", NORMS)
-@repeatable
+@settings(max_examples=60)
 @given(columns=matrices(torch.float32))
 def test_float32_is_as_exact_as_float32_can_be(norm: Norm, columns: Tensor) -> None:
     columns.requires_grad_()
@@ -90,14 +89,14 @@ def test_float32_is_as_exact_as_float32_can_be(norm: Norm, columns: Tensor) -> N
 
 
 @pytest.mark.parametrize("norm", NORMS)
-@repeatable
+@settings(max_examples=60)
 @given(columns=matrices())
 def test_ordered_double_sum_is_twice_the_norm(norm: Norm, columns: Tensor) -> None:
     ordered = sum((length(a - b, norm) for a in columns for b in columns), torch.zeros(()).double())
     torch.testing.assert_close(ordered, 2 * ctv_norm(columns, norm), rtol=1e-11, atol=1e-11)
 
 
-@repeatable
+@settings(max_examples=60)
 @given(columns=matrices())
 def test_l1_equals_the_sorted_form(columns: Tensor) -> None:
     count = len(columns)
@@ -106,7 +105,7 @@ def test_l1_equals_the_sorted_form(columns: Tensor) -> None:
     torch.testing.assert_close(ctv_norm(columns), expected, rtol=1e-11, atol=1e-11)
 
 
-@repeatable
+@settings(max_examples=60)
 @given(columns=matrices())
 def test_l1_gradient_counts_smaller_and_larger_entries(columns: Tensor) -> None:
     columns.requires_grad_()
@@ -125,7 +124,7 @@ def test_autograd_through_sort_is_wrong_at_ties() -> None:
     assert sorted(through_sort.flatten().tolist()) == [-2, 0, 2]
 
 
-@repeatable
+@settings(max_examples=60)
 @given(columns=matrices())
 def test_sq_l2_equals_the_printed_form(columns: Tensor) -> None:
     expected = len(columns) * columns.square().sum() - columns.sum(dim=0).square().sum()
@@ -137,7 +136,7 @@ def test_sq_l2_is_no_norm() -> None:
     assert ctv_norm(2 * columns, "sq_l2") > 2 * ctv_norm(columns, "sq_l2")
 
 
-@repeatable
+@settings(max_examples=60)
 @given(columns=matrices())
 def test_l1_and_l2_are_one_in_one_dimension(columns: Tensor) -> None:
     torch.testing.assert_close(
@@ -159,7 +158,7 @@ def test_no_tensor_grows_with_the_number_of_pairs(
 
 
 @pytest.mark.parametrize("norm", NORMS)
-@repeatable
+@settings(max_examples=60)
 @given(columns=matrices(), factor=st.floats(-4, 4), seed=st.integers(0, 1000))
 def test_seminorm(norm: Norm, columns: Tensor, factor: float, seed: int) -> None:
     generator = torch.Generator().manual_seed(seed)

@@ -32,7 +32,7 @@ def seeded(seed: int) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
 
 
-@settings(max_examples=300, deadline=None, derandomize=True)
+@settings(max_examples=300)
 @given(labels=st.lists(st.integers(0, 4), max_size=25), seed=st.integers(0, 1000))
 def test_chain_alternates_and_is_as_long_as_can_be(labels: list[int], seed: int) -> None:
     y = torch.tensor(labels, dtype=torch.int64)
@@ -178,7 +178,7 @@ def test_pairs_of_the_chain_share_a_sample_half_as_often_as_in_the_full_sum(link
     assert apart / sharing == 2 * full_ratio
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=60)
 @given(rows=st.lists(st.lists(st.integers(-2, 2), min_size=2, max_size=2), min_size=3, max_size=5))
 def test_elementwise_zero_means_that_three_points_or_more_coincide(rows: list[list[int]]) -> None:
     phi, y = torch.tensor(rows, dtype=torch.float64), torch.arange(len(rows))

@@ -227,6 +227,7 @@ class JobMachine(RuleBasedStateMachine):
         return read_history(self.database, self.job_id)[0].status
 
 
+@pytest.mark.hypothesis
 def test_history_is_consistent_after_any_order_of_actions(database: Database) -> None:
     class DatabaseJobMachine(JobMachine):
         pass
@@ -237,9 +238,6 @@ def test_history_is_consistent_after_any_order_of_actions(database: Database) ->
         settings=settings(
             max_examples=25,
             stateful_step_count=12,
-            deadline=None,
-            derandomize=True,
-            database=None,
             suppress_health_check=list(HealthCheck),
         ),
     )

@@ -324,6 +324,7 @@ def story(world: World, api: Api) -> type[Story]:
     return OfThisWorld
 
 
+@pytest.mark.hypothesis
 def test_random_events_lose_no_job(story: type[Story]) -> None:
     # The same stories take twice as long on PostgreSQL.
     postgresql = story.world.database.engine.dialect.name == "postgresql"
@@ -332,9 +333,6 @@ def test_random_events_lose_no_job(story: type[Story]) -> None:
         settings=settings(
             max_examples=8 if postgresql else 25,
             stateful_step_count=30,
-            deadline=None,
-            derandomize=True,
-            database=None,
             suppress_health_check=list(HealthCheck),
         ),
     )

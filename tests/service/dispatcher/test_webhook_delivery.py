@@ -536,6 +536,7 @@ class Story(RuleBasedStateMachine):
             assert webhook_id in self.deleted or events <= arrived
 
 
+@pytest.mark.hypothesis
 @pytest.mark.dialect
 def test_no_order_of_events_and_deaths_loses_a_message(
     world: World, monkeypatch: pytest.MonkeyPatch
