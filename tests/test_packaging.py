@@ -9,6 +9,7 @@ from email import message_from_bytes
 from pathlib import Path
 from zipfile import ZipFile
 
+import pytest
 from hatchling.builders.sdist import SdistBuilder
 from hatchling.builders.wheel import WheelBuilder
 
@@ -20,9 +21,8 @@ from tools import sync_client
 ROOT = Path(__file__).parents[1]
 
 
-def build_wheel(source: Path, folder: Path) -> dict[str, bytes]:
-    """Return the contents of the files of a new wheel."""
-    (wheel,) = WheelBuilder(str(source)).build(directory=str(folder), versions=["standard"])
+def contents(wheel: str | Path) -> dict[str, bytes]:
+    """Return the contents of the files of a wheel."""
     with ZipFile(wheel) as file:
         return {name: file.read(name) for name in file.namelist()}
 
@@ -39,7 +39,10 @@ def packages() -> set[str]:
     return generated | names & set(listed.split("\0"))
 
 
-def test_wheel_and_sdist_contain_the_packages_and_nothing_else(tmp_path: Path) -> None:
+@pytest.mark.slow
+def test_wheel_and_sdist_contain_the_packages_and_nothing_else(
+    built_wheel: Path, tmp_path: Path
+) -> None:
     (archive,) = SdistBuilder(str(ROOT)).build(directory=str(tmp_path), versions=["standard"])
     with tarfile.open(archive) as file:
         assert [member.name for member in file if not member.isfile()] == []
@@ -50,7 +53,10 @@ def test_wheel_and_sdist_contain_the_packages_and_nothing_else(tmp_path: Path) -
     assert found ^ (packages() | beside) == set(), "see `git status`"
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
     name = f"dasl-{project['version']}"
-    wheel, again = build_wheel(ROOT, tmp_path), build_wheel(tmp_path / name, tmp_path)
+    (rebuilt,) = WheelBuilder(str(tmp_path / name)).build(
+        directory=str(tmp_path), versions=["standard"]
+    )
+    wheel, again = contents(built_wheel), contents(rebuilt)
     about = ("METADATA", "RECORD", "WHEEL", "entry_points.txt", "licenses/LICENSE")
     assert wheel.keys() ^ (packages() | {f"{name}.dist-info/{each}" for each in about}) == set()
     assert {each for each in wheel.keys() | again if wheel.get(each) != again.get(each)} == set()

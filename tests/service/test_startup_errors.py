@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from service import log_records
 from service.dispatcher import __main__ as dispatcher
 from service.embedded import serve
 from service.embedded.local_ray import LocalRay
+from service.server import __main__ as api
 
 
 @pytest.fixture(autouse=True)
@@ -73,6 +75,26 @@ def test_serve_reports_bad_setting_in_one_line(
 def test_dispatcher_reports_bad_setting_in_one_line(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    monkeypatch.setattr(sys, "argv", ["dispatcher"])
     monkeypatch.setenv("DASL_LEASE_SECONDS", "abc")
     assert dispatcher.main() == 1
     assert "The dispatcher cannot start: DASL_LEASE_SECONDS: " in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [("DASL_PORT", "70000", "DASL_PORT: "), ("DASL_HOST", "192.0.2.1", "192.0.2.1")],
+)
+def test_api_reports_bad_setting_in_one_line(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    name: str,
+    value: str,
+    message: str,
+) -> None:
+    monkeypatch.setattr(api, "stay_on_one_core", lambda: None)
+    monkeypatch.setenv(name, value)
+    assert api.main() == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("The API cannot start: ")
+    assert message in line
