@@ -83,13 +83,17 @@ class World:
 
     def tick(self, seconds: float = 2) -> None:
         """Advance the clock and run each loop once; repeat the main loop if attempts were finalized."""
-        self.ahead += timedelta(seconds=seconds)
-        self.dispatcher.tick()
+        self.main_round(seconds)
         before = self.num_unfinalized()
         for loop in self.dispatcher.background.values():
             loop.run_once()
-        if self.num_unfinalized() < before:
+        if before and self.num_unfinalized() < before:
             self.dispatcher.tick()
+
+    def main_round(self, seconds: float) -> None:
+        """Advance the clock and run the main loop alone, which takes two thirds of the time."""
+        self.ahead += timedelta(seconds=seconds)
+        self.dispatcher.tick()
 
     def num_unfinalized(self) -> int:
         """Return the number of ended attempts that are not finalized."""

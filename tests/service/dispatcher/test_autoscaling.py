@@ -173,8 +173,9 @@ def shown(world: World) -> list[Any]:
 
 
 def wait(world: World, seconds: float) -> None:
+    """Let time pass for the main loop, which alone shows demands."""
     for _ in range(int(seconds // 10)):
-        world.tick(10)
+        world.main_round(10)
 
 
 def test_kinds_of_jobs_take_turns_of_five_minutes(world: World) -> None:
