@@ -11,7 +11,7 @@ STAMP := $(DEV) $(CLIENT)
 UV_VERSION := $(shell sed -n 's/^uv==\([0-9.]*\).*/\1/p' requirements/dev.lock)
 PYTEST_WORKERS ?= 2
 
-.PHONY: setup demo test test-fast test-core test-oldest compose-test serve bench docs lint format lock clean
+.PHONY: setup demo test test-rest test-all test-explore test-core test-oldest compose-test serve bench docs lint format lock clean
 
 setup: $(STAMP)
 
@@ -50,11 +50,18 @@ demo: $(RUN) $(CLIENT)
 PYTEST := PYTEST_DISABLE_PLUGIN_AUTOLOAD=1 $(BIN)/python -m pytest -p xdist -p pytest_timeout \
 	-p _hypothesis_pytestplugin -p schemathesis.pytest.plugin -n $(PYTEST_WORKERS) --dist loadgroup
 
+# What a change needs before it is sent, in a few minutes; the rest; and both.
 test: $(STAMP)
-	$(PYTEST) tests
-
-test-fast: $(STAMP)
 	$(PYTEST) tests -m "not slow"
+
+test-rest: $(STAMP)
+	$(PYTEST) tests -m slow
+
+test-all: test test-rest
+
+# The properties and state machines on new examples each time; those that failed are tried first at the next run.
+test-explore: $(STAMP)
+	$(PYTEST) tests -m "hypothesis and not slow" --hypothesis-profile explore
 
 # Test dasl_core alone, without Ray, FastAPI and SQLAlchemy, with the oldest supported torch.
 CORE_PYTHON ?= python3.12

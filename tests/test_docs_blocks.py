@@ -22,6 +22,8 @@ from tests.support.busy_service import BusyService
 from tests.support.running_service import write_images
 from tests.test_docs import PAGES, ROOT
 
+pytestmark = pytest.mark.slow
+
 # Tests that run blocks of a page as they are, and how the first lines of these begin.
 ELSEWHERE = {
     ("README.md", "tests/e2e/test_deployed.py"): ("source .venv", "import json, timm"),

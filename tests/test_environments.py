@@ -13,7 +13,7 @@ from tests.support.installations import clean_environment, install
 from tools.environments import ENVIRONMENTS, PROJECT, ROOT, Environment, Imports, missing_package
 from tools.structure import PACKAGES, read_modules
 
-pytestmark = [pytest.mark.xdist_group("environments"), pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("environments"), pytest.mark.timeout(600)]
 
 FORMATS = ("tiff", "dicom", "heif", "raw", "parquet", "huggingface", "s3", "wandb")
 MODULES = {"dicom": ("dasl_core.data.decode.dicom_codecs",)}

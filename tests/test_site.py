@@ -14,6 +14,8 @@ import pytest
 
 from tests.test_docs import PAGES
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).resolve().parent.parent
 # Elements that make a browser load something by themselves, and the attribute that names it.
 LOADED = {

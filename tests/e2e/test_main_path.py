@@ -34,7 +34,8 @@ from tests.support.polling import until
 from tests.support.running_service import CLASSES, Served
 from tests.support.tracking import scalars
 
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("ray"), pytest.mark.timeout(900)]
+# The one real path of `make test`.
+pytestmark = [pytest.mark.xdist_group("ray"), pytest.mark.timeout(900)]
 
 EPOCHS, STEPS = 3, 20
 
@@ -133,6 +134,7 @@ def test_api_answers_about_a_job_agree(client: Client, main_job: Job) -> None:
     assert "heartbeat" not in log, "a line for each would drown what people look for"
 
 
+@pytest.mark.slow
 def test_training_without_a_service_gives_the_same_metrics(
     client: Client, main_job: Job, images: Images, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -249,6 +251,7 @@ def test_plots_are_artifacts_of_the_job(client: Client, main_job: Job, tmp_path:
             assert min(picture.size) > 100
 
 
+@pytest.mark.slow
 def test_tensorboard_reads_the_event_file_of_the_job(
     client: Client, main_job: Job, tmp_path: Path
 ) -> None:

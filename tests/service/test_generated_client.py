@@ -76,6 +76,7 @@ def dataset(service: Service, tmp_path_factory: pytest.TempPathFactory) -> str:
         return added.wait().id
 
 
+@pytest.mark.slow
 def test_generated_client_submits_watches_and_downloads(
     service: Service, generated: Callable[[str], Any], connection: Any, dataset: str
 ) -> None:
@@ -123,6 +124,7 @@ def test_generated_client_submits_watches_and_downloads(
     assert {file.name for file in last.files} == set(FILES)
 
 
+@pytest.mark.slow
 def test_specs_of_defaults_are_accepted(
     generated: Callable[[str], Any], connection: Any, dataset: str
 ) -> None:
@@ -134,6 +136,7 @@ def test_specs_of_defaults_are_accepted(
     assert whole.resolved.to_dict() == short.resolved.to_dict()
 
 
+@pytest.mark.slow
 def test_refusal_is_a_problem_document(generated: Callable[[str], Any], connection: Any) -> None:
     answer = generated("api.jobs.show_job").sync("job_" + "0" * 26, client=connection)
     assert type(answer).__name__ == "ProblemDocument"

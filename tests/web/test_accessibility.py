@@ -31,7 +31,11 @@ VIEWS = {
 @pytest.mark.injects
 @pytest.mark.parametrize(
     "opened",
-    [("light", DESKTOP), ("dark", DESKTOP), ("light", PHONE)],
+    [
+        pytest.param(("light", DESKTOP), marks=pytest.mark.slow),
+        pytest.param(("dark", DESKTOP), marks=pytest.mark.slow),
+        ("light", PHONE),
+    ],
     indirect=True,
     ids=["light", "dark", "phone"],
 )

@@ -105,6 +105,7 @@ def test_folder_is_sent_as_the_command_sends_it(
         assert tar.getnames() == list(found)
 
 
+@pytest.mark.slow
 def test_lost_connection_is_restored(opened: Watched, busy: BusyService, tmp_path: Path) -> None:
     folder = tmp_path / "restored"
     files = write(folder, LARGE)
@@ -163,6 +164,7 @@ def test_upload_resumes_when_the_same_files_are_chosen(
     expect_whole(page, busy, "continued")
 
 
+@pytest.mark.slow
 def test_upload_stopped_by_a_full_disk_says_why(
     opened: Watched, busy: BusyService, tmp_path: Path
 ) -> None:
@@ -179,6 +181,7 @@ def test_upload_stopped_by_a_full_disk_says_why(
     expect_whole(page, busy, "no-room")
 
 
+@pytest.mark.slow
 def test_retried_chunk_says_why(opened: Watched, busy: BusyService, tmp_path: Path) -> None:
     opened.refused = {503}
     write(tmp_path / "store-away", SMALL)
@@ -191,6 +194,7 @@ def test_retried_chunk_says_why(opened: Watched, busy: BusyService, tmp_path: Pa
     expect_whole(page, busy, "store-away")
 
 
+@pytest.mark.slow
 def test_file_that_changes_ends_the_upload(
     opened: Watched, busy: BusyService, tmp_path: Path
 ) -> None:
@@ -208,6 +212,7 @@ def test_file_that_changes_ends_the_upload(
     expect(stopped).to_contain_text("A file has changed or is gone")
 
 
+@pytest.mark.slow
 def test_upload_resumes_if_its_data_set_was_not_removed(
     opened: Watched, busy: BusyService, tmp_path: Path
 ) -> None:
@@ -222,6 +227,7 @@ def test_upload_resumes_if_its_data_set_was_not_removed(
     opened.problems = [each for each in opened.problems if "ERR_FAILED" not in each]
 
 
+@pytest.mark.slow
 def test_removed_data_set_is_not_sent_any_more(
     opened: Watched, busy: BusyService, tmp_path: Path
 ) -> None:
@@ -234,6 +240,7 @@ def test_removed_data_set_is_not_sent_any_more(
     assert list(busy.client.datasets.list(name="removed")) == []
 
 
+@pytest.mark.slow
 def test_archive_is_sent_as_it_is(opened: Watched, busy: BusyService, tmp_path: Path) -> None:
     (content,) = write(tmp_path, {"größe 1.ZIP": 700}).values()
     dialog = choose(opened, files=[tmp_path / "größe 1.ZIP"])
@@ -244,6 +251,7 @@ def test_archive_is_sent_as_it_is(opened: Watched, busy: BusyService, tmp_path: 
     assert stored(dataset).read_bytes() == content
 
 
+@pytest.mark.slow
 def test_upload_of_an_archive_does_not_resume_with_another_one(
     opened: Watched, busy: BusyService, tmp_path: Path
 ) -> None:
@@ -260,6 +268,7 @@ def test_upload_of_an_archive_does_not_resume_with_another_one(
     expect(dialog.get_by_role("alert")).to_contain_text("unfinished upload of one array has other")
 
 
+@pytest.mark.slow
 def test_several_images_are_sent(opened: Watched, busy: BusyService, tmp_path: Path) -> None:
     write(tmp_path, {"2.png": 10, "1.png": 20})
     dialog = choose(opened, files=[tmp_path / "2.png", tmp_path / "1.png"])
@@ -269,6 +278,7 @@ def test_several_images_are_sent(opened: Watched, busy: BusyService, tmp_path: P
         assert tar.getnames() == ["1.png", "2.png"]
 
 
+@pytest.mark.slow
 def test_choice_without_images_is_refused(opened: Watched, tmp_path: Path) -> None:
     write(tmp_path / "texts", {"notes.txt": 1, ".0.png": 1})
     dialog = choose(opened, folder=tmp_path / "texts")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from datetime import UTC, datetime
 
+import pytest
 from playwright.sync_api import Page, Route, expect
 
 from service.db.models import Token
@@ -24,6 +25,7 @@ def show(page: Page, visible: bool) -> None:
     )
 
 
+@pytest.mark.slow
 def test_tabs_in_the_background_leave_their_connections(opened: Watched, busy: BusyService) -> None:
     """Browsers have six connections to an origin: a seventh tab would wait for one that is never free."""
     tabs = [opened.page.context.new_page() for _ in range(6)]
@@ -85,6 +87,7 @@ def test_lost_answer_to_a_submission_makes_no_second_job(
     opened.problems = [each for each in opened.problems if "ERR_FAILED" not in each]
 
 
+@pytest.mark.slow
 def test_many_jobs_that_change_at_once_are_all_shown(opened: Watched, busy: BusyService) -> None:
     request = {"name": "crowd", "spec": {"dataset": "birds"}, "variants": {"one": {}}}
     experiment = busy.client.experiments.submit({**request, "seeds": list(range(24))})
@@ -96,6 +99,7 @@ def test_many_jobs_that_change_at_once_are_all_shown(opened: Watched, busy: Busy
     busy.client.experiments.delete(experiment.id, jobs=True)
 
 
+@pytest.mark.slow
 def test_job_that_another_person_deletes_is_no_error(opened: Watched, busy: BusyService) -> None:
     job = busy.submit("gone-soon")
     page = opened.open("jobs?q=gone-soon")

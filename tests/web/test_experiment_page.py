@@ -87,6 +87,7 @@ def test_experiment_is_written_estimated_and_submitted(opened: Watched, busy: Bu
     busy.client.experiments.delete(experiment.id, jobs=True)
 
 
+@pytest.mark.slow
 def test_experiment_about_a_job_has_its_settings(opened: Watched, busy: BusyService) -> None:
     job = busy.client.jobs.get(busy.jobs["with-dar"])
     page = opened.open(f"jobs/{job.id}")
@@ -103,6 +104,7 @@ def test_experiment_about_a_job_has_its_settings(opened: Watched, busy: BusyServ
     expect(page.get_by_text("What will run")).to_be_visible()
 
 
+@pytest.mark.slow
 def test_results_are_saved(opened: Watched, busy: BusyService, tmp_path: Path) -> None:
     page = opened.open(f"experiments/{busy.jobs['regularizers']}")
     for title, name, begin in (
@@ -116,6 +118,7 @@ def test_results_are_saved(opened: Watched, busy: BusyService, tmp_path: Path) -
         assert begin in (tmp_path / name).read_text()
 
 
+@pytest.mark.slow
 def test_jobs_of_an_experiment_are_listed_and_compared(opened: Watched, busy: BusyService) -> None:
     page = opened.open(f"experiments/{busy.jobs['regularizers']}")
     page.get_by_role("link", name="Its jobs").click()
@@ -131,6 +134,7 @@ def test_jobs_of_an_experiment_are_listed_and_compared(opened: Watched, busy: Bu
     )
 
 
+@pytest.mark.slow
 def test_jobs_are_compared_in_one_request_and_grouped_by_a_tag(
     opened: Watched, busy: BusyService
 ) -> None:
@@ -182,6 +186,7 @@ def test_best_value_is_marked_only_beyond_chance(opened: Watched, busy: BusyServ
     expect(remarks.filter(has_text="R@1")).to_have_count(1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("opened", [("light", PHONE)], indirect=True)
 def test_two_jobs_are_compared_on_a_phone(opened: Watched, busy: BusyService) -> None:
     ids = f"{busy.jobs['baseline']},{busy.jobs['with-dar']}"
@@ -195,6 +200,7 @@ def test_two_jobs_are_compared_on_a_phone(opened: Watched, busy: BusyService) ->
         assert box["x"] + box["width"] <= PHONE[0], name
 
 
+@pytest.mark.slow
 def test_jobs_of_different_images_have_no_best(opened: Watched, busy: BusyService) -> None:
     """Half of the images are held out, not a tenth."""
     other = busy.running("half", evaluate={"holdout": {"fraction": 0.5}})
@@ -209,6 +215,7 @@ def test_jobs_of_different_images_have_no_best(opened: Watched, busy: BusyServic
     expect(figures.locator("td.best")).to_have_count(0)
 
 
+@pytest.mark.slow
 def test_compared_jobs_of_one_name_have_the_end_of_their_id(
     opened: Watched, busy: BusyService
 ) -> None:
@@ -222,6 +229,7 @@ def test_compared_jobs_of_one_name_have_the_end_of_their_id(
     expect(differing.get_by_role("columnheader")).to_have_text(["Setting", *names])
 
 
+@pytest.mark.slow
 def test_held_out_images_are_counted_as_the_training_rounds(
     opened: Watched, busy: BusyService
 ) -> None:

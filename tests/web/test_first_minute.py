@@ -50,6 +50,7 @@ def test_one_button_runs_the_demo(empty: Watched, fresh: Service) -> None:
     assert job.id in page.url
 
 
+@pytest.mark.slow
 def test_failed_demo_says_why(empty: Watched, fresh: Service) -> None:
     page = empty.page
     page.get_by_role("button", name="Run the demo").click()
@@ -62,6 +63,7 @@ def test_failed_demo_says_why(empty: Watched, fresh: Service) -> None:
     expect(page.get_by_role("button", name="Run the demo")).to_be_enabled()
 
 
+@pytest.mark.slow
 def test_empty_page_says_how_to_start(empty: Watched) -> None:
     page = empty.page
     expect(page.get_by_text("dasl submit spec.yaml --watch")).to_be_visible()
@@ -70,6 +72,7 @@ def test_empty_page_says_how_to_start(empty: Watched) -> None:
     assert [each["id"] for each in results.response["violations"]] == []
 
 
+@pytest.mark.slow
 def test_reader_gets_no_button(chromium: Browser, fresh: Service) -> None:
     with fresh.database.write() as session:
         _, token = tokens.create(session, tenant="t", name="reader", scopes=["read"])

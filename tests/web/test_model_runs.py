@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 from pathlib import Path
 
+import pytest
 from PIL import Image
 from playwright.sync_api import Locator, Page, Route, expect
 
@@ -64,6 +65,7 @@ def test_embedding_and_export_are_requested_and_deleted(opened: Watched, busy: B
     busy.client.model_runs.delete(run.id)
 
 
+@pytest.mark.slow
 def test_evaluation_without_labels_shows_what_needs_none(
     opened: Watched, busy: BusyService
 ) -> None:
@@ -82,6 +84,7 @@ def test_evaluation_without_labels_shows_what_needs_none(
     busy.client.model_runs.delete(run.id)
 
 
+@pytest.mark.slow
 def test_neighbors_need_an_embedding(opened: Watched, busy: BusyService) -> None:
     opened.refused = {409}
     page = opened.open(f"jobs/{busy.jobs['with-dar']}/checkpoints")
@@ -138,6 +141,7 @@ def search_of(busy: BusyService) -> WorkerClient:
     return worker
 
 
+@pytest.mark.slow
 def test_nothing_between_the_first_list_and_the_stream_is_missed(
     opened: Watched, busy: BusyService
 ) -> None:

@@ -6,6 +6,7 @@ import re
 from datetime import UTC, datetime
 from pathlib import Path
 
+import pytest
 from playwright.sync_api import expect
 
 from tests.support.busy_service import BusyService
@@ -40,6 +41,7 @@ def test_log_in_and_out(stranger: Watched, busy: BusyService) -> None:
     expect(page.get_by_label("Token")).to_be_visible()
 
 
+@pytest.mark.slow
 def test_login_code_opens_a_session_and_leaves_the_address(
     stranger: Watched, busy: BusyService
 ) -> None:
@@ -50,6 +52,7 @@ def test_login_code_opens_a_session_and_leaves_the_address(
     assert code not in page.url
 
 
+@pytest.mark.slow
 def test_login_link_works_in_an_open_page(stranger: Watched, busy: BusyService) -> None:
     page = stranger.page
     page.goto(stranger.origin)
@@ -84,6 +87,7 @@ def test_jobs_are_listed_and_filtered(opened: Watched) -> None:
     expect(rows.filter(has_text="baseline")).to_have_count(0)
 
 
+@pytest.mark.slow
 def test_first_key_of_a_visit_opens_no_view(opened: Watched) -> None:
     """`g` and a letter within 1.5 s open a view; a visit begins without a `g`."""
     page = opened.open("cluster")
@@ -97,6 +101,7 @@ def test_first_key_of_a_visit_opens_no_view(opened: Watched) -> None:
     assert page.url.endswith("#/cluster")
 
 
+@pytest.mark.slow
 def test_rows_are_chosen_and_opened_by_keys(opened: Watched) -> None:
     page = opened.open("jobs")
     page.get_by_role("link", name="baseline").wait_for()
@@ -127,12 +132,14 @@ def test_job_shows_verdict_curves_and_baselines(opened: Watched, busy: BusyServi
     )
 
 
+@pytest.mark.slow
 def test_address_that_trackers_get_shows_the_job(opened: Watched, busy: BusyService) -> None:
     page = opened.page
     page.goto(page_of(busy.service.url, busy.jobs["baseline"]))
     expect(page.get_by_role("heading", name="baseline", level=1)).to_be_visible()
 
 
+@pytest.mark.slow
 def test_loss_of_one_term_is_one_line(opened: Watched, busy: BusyService) -> None:
     worker = busy.service.start_attempt(busy.submit("one-term"))
     worker.start()
@@ -181,6 +188,7 @@ def test_curves_of_a_running_job_show_its_new_steps(opened: Watched, busy: BusyS
     worker.finish("failed", {"type": "Test", "message": "It ends."}, retryable=False)
 
 
+@pytest.mark.slow
 def test_curves_are_saved_as_csv(opened: Watched, busy: BusyService, tmp_path: Path) -> None:
     page = opened.open(f"jobs/{busy.jobs['baseline']}")
     with page.expect_download() as download:
@@ -192,6 +200,7 @@ def test_curves_are_saved_as_csv(opened: Watched, busy: BusyService, tmp_path: P
     assert first.startswith("10,")
 
 
+@pytest.mark.slow
 def test_collapse_is_an_alarm_with_its_cause(opened: Watched, busy: BusyService) -> None:
     page = opened.open(f"jobs/{busy.jobs['collapsed']}")
     expect(page.get_by_role("alert")).to_contain_text("Collapse: uniform output")
@@ -243,6 +252,7 @@ def test_checkpoint_is_pinned_and_loaded(opened: Watched, busy: BusyService) -> 
     expect(newest.get_by_role("button", name="Pin: keep")).to_be_visible()
 
 
+@pytest.mark.slow
 def test_pictures_are_shown(opened: Watched, busy: BusyService) -> None:
     page = opened.open(f"jobs/{busy.jobs['baseline']}/files")
     picture = page.get_by_role("img", name="curves")
@@ -275,6 +285,7 @@ def test_job_is_paused_resumed_and_cancelled(opened: Watched, busy: BusyService)
     assert busy.client.jobs.get(job).status == "cancelled"
 
 
+@pytest.mark.slow
 def test_several_jobs_are_deleted_after_a_question(opened: Watched, busy: BusyService) -> None:
     for name in ("useless-a", "useless-b"):
         busy.client.jobs.cancel(busy.submit(name))
@@ -349,6 +360,7 @@ def test_spec_is_edited_as_yaml(opened: Watched) -> None:
     expect(page.get_by_role("button", name="Submit")).to_be_enabled()
 
 
+@pytest.mark.slow
 def test_clone_sends_only_what_was_changed(opened: Watched, busy: BusyService) -> None:
     page = opened.open(f"submit?clone={busy.jobs['with-dar']}")
     page.get_by_label("epochs").first.fill("80")
@@ -371,6 +383,7 @@ def test_data_set_shows_what_was_skipped_and_why(opened: Watched, busy: BusyServ
     expect(page.get_by_text("Waits for its turn")).to_be_visible()
 
 
+@pytest.mark.slow
 def test_files_of_a_group_of_duplicates_are_told_apart(opened: Watched, busy: BusyService) -> None:
     opened.refused = {404}
     page = opened.open(f"datasets/{busy.dataset}")

@@ -50,6 +50,7 @@ def places(busy: BusyService, shown: Locator) -> list[tuple[float, float]]:
     ]
 
 
+@pytest.mark.slow
 def test_neighbors_at_the_start_stand_beside_those_of_the_chosen_evaluation(
     opened: Watched, busy: BusyService
 ) -> None:
@@ -79,7 +80,7 @@ def test_neighbors_at_the_start_stand_beside_those_of_the_chosen_evaluation(
     expect(page.get_by_role("slider", name="Evaluation")).to_have_value("3")
 
 
-@pytest.mark.parametrize("renderer", ["webgl2", "2d"])
+@pytest.mark.parametrize("renderer", ["webgl2", pytest.param("2d", marks=pytest.mark.slow)])
 def test_map_is_drawn_with_and_without_webgl(
     opened: Watched, busy: BusyService, renderer: str
 ) -> None:
@@ -109,6 +110,7 @@ def expect_colors(page: Page, shown: Locator) -> None:
     wait_for(is_colored)
 
 
+@pytest.mark.slow
 def test_image_under_the_pointer_is_named(opened: Watched, busy: BusyService) -> None:
     page, shown = opened_map(opened, busy)
     at = places(busy, shown)
@@ -127,6 +129,7 @@ def most_alone(at: list[tuple[float, float]], among: list[tuple[float, float]]) 
     )
 
 
+@pytest.mark.slow
 def test_line_around_images_chooses_them(opened: Watched, busy: BusyService) -> None:
     page, shown = opened_map(opened, busy)
     page.get_by_role("button", name="Choose", exact=True).click()
@@ -153,6 +156,7 @@ def test_line_around_images_chooses_them(opened: Watched, busy: BusyService) -> 
     expect(chosen).to_have_count(0)
 
 
+@pytest.mark.slow
 def test_map_is_moved_and_zoomed_by_keys(opened: Watched, busy: BusyService) -> None:
     page, shown = opened_map(opened, busy)
     at = places(busy, shown)
@@ -173,6 +177,7 @@ def test_map_is_moved_and_zoomed_by_keys(opened: Watched, busy: BusyService) -> 
         expect(shown.locator(".map-tip")).to_contain_text(key)
 
 
+@pytest.mark.slow
 def test_map_is_drawn_again_after_the_browser_has_lost_it(
     opened: Watched, busy: BusyService
 ) -> None:
@@ -200,6 +205,7 @@ def test_histograms_say_their_means_and_the_report_is_downloaded(
     assert (tmp_path / "report.html").read_bytes() == b"<h1>A report</h1>"
 
 
+@pytest.mark.slow
 def test_job_without_held_out_images_says_so(opened: Watched, busy: BusyService) -> None:
     page = opened.open(f"jobs/{busy.jobs['running']}/pictures")
     expect(page.get_by_role("heading", name="No pictures yet")).to_be_visible()

@@ -62,6 +62,7 @@ def test_idle_page_says_that_the_service_is_away(idle: Watched, restarted: Resta
     expect(idle.page.get_by_role("alert")).to_have_count(0)
 
 
+@pytest.mark.slow
 def test_view_that_is_not_loaded_yet_waits_for_the_service(
     idle: Watched, restarted: Restarted
 ) -> None:
@@ -74,6 +75,7 @@ def test_view_that_is_not_loaded_yet_waits_for_the_service(
     expect(idle.page.get_by_role("heading", name="Experiments", level=1)).to_be_visible()
 
 
+@pytest.mark.slow
 def test_idle_page_asks_to_log_in_when_its_session_ends(
     idle: Watched, restarted: Restarted
 ) -> None:
@@ -85,6 +87,7 @@ def test_idle_page_asks_to_log_in_when_its_session_ends(
     expect(idle.page.get_by_label("Token")).to_be_visible()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("answer", "words"),
     [
