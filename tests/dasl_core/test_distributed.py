@@ -82,9 +82,24 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "dinov2": {"settings": {"centering": "sinkhorn", "koleo": 0.1, "shared_head": False}},
     "slices": {"regularizers": {"visreg": {"weight": 0.3, "slices": 9}}},
 }
+# Regularizers see the embeddings alone: `make test` runs each with SimCLR and with methods of other kinds.
+PAIRS = {
+    ("byol", "dar"),
+    ("dino", "sec"),
+    ("swav", "dar-cluster"),
+    ("proxy_anchor", "dar-class"),
+    ("moco_v3", "sec"),
+}
 CASES = [
     *(
-        (method, terms, (2, 4) if terms == "alone" or method == "simclr" else (2,))
+        pytest.param(
+            method,
+            terms,
+            (2, 4) if terms == "alone" or method == "simclr" else (2,),
+            marks=[]
+            if terms == "alone" or method == "simclr" or (method, terms) in PAIRS
+            else pytest.mark.slow,
+        )
         for method in REGISTRY
         for terms, changes in EVERY_METHOD.items()
         if changes == supported(method, **changes) and not (changes and method in KIN)

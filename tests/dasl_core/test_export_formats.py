@@ -309,7 +309,9 @@ def test_damaged_descriptions_are_refused(
     assert not (tmp_path / "hub").exists()
 
 
-@pytest.mark.parametrize("format_", ["onnx", "torch-export", "hf"])
+@pytest.mark.parametrize(
+    "format_", ["onnx", pytest.param("torch-export", marks=pytest.mark.slow), "hf"]
+)
 def test_previous_export_stays_until_new_one_is_complete(
     onnx_checkpoints: list[Exported], pictures: DatasetIndex, tmp_path: Path, format_: str
 ) -> None:

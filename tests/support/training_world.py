@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
 import numpy as np
+import pytest
 import tifffile
 import torch
 from PIL import Image
@@ -85,12 +86,20 @@ TINY_BACKBONES = {"ibot": {"name": "test_vit", "image_size": 32, "stem": "standa
 # Methods that share most of their code with another one. What the regularizers do to a method is tested on
 # that one; on these, only in whole runs on two ranks and in resumed runs.
 KIN = {"ibot": "dino", "margin_softmax": "proxy_anchor", "pcl": "moco_v3"}
+# One method of each kind of state: `make test` runs on these what depends on a method by its state alone.
+FAMILIES = ("simclr", "byol", "dino", "swav", "proxy_anchor", "pcl")
 SMALL: dict[str, dict[str, Any]] = {
     name: {field: value for field, value in SMALL_FIELDS.items() if field in config.model_fields}
     | EASY.get(name, {})
     for name, config in METHODS.items()
 }
 """Settings that make each method tiny."""
+
+
+def families_first(methods: Iterable[str]) -> list[object]:
+    """Return the methods as parameters of a test, of which only `make test-rest` runs those beside `FAMILIES`."""
+    slow = pytest.mark.slow
+    return [pytest.param(name, marks=[] if name in FAMILIES else slow) for name in methods]
 
 
 def tiny_spec(**changes: Any) -> dict[str, Any]:
