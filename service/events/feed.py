@@ -89,7 +89,7 @@ class TenantStream:
         more = len(rows) > _EVENTS_AT_ONCE
         self.after = entries[-1].id if more else newest
         messages = [
-            format_sse_event(id=str(entry.id), event=entry.type, data_str=entry.model_dump_json())
+            format_sse_event(id=str(entry.id), data_str=entry.model_dump_json())
             for entry in entries
         ]
         return PollResult(messages, more=more)

@@ -39,8 +39,7 @@ class EventStream:
             rows = repository.events(session, self.job_id, self.after, _EVENTS_AT_ONCE)
             views = [event_view(row) for row in rows[:_EVENTS_AT_ONCE]]
         messages = [
-            format_sse_event(id=str(view.seq), event=view.type, data_str=view.model_dump_json())
-            for view in views
+            format_sse_event(id=str(view.seq), data_str=view.model_dump_json()) for view in views
         ]
         if views:
             self.after = views[-1].seq

@@ -77,8 +77,10 @@ def new_code(session: Session, token_id: str) -> tuple[LoginCode, str]:
 
 def view(token: Token, row: WebSession, cookie: str) -> SessionView:
     """Describe a session to the page that has its cookie."""
+    held = credentials.highest_scope(token.scopes)
+    scopes = [scope for scope in credentials.SCOPES if credentials.includes(held, scope)]
     return SessionView(
-        **TokenView.model_validate(token).model_dump(),
+        **{**TokenView.model_validate(token).model_dump(), "scopes": scopes},
         csrf=csrf_token(cookie),
         session_expires_at=row.expires_at,
     )

@@ -63,7 +63,7 @@ class NewToken(TokenView):
 
 
 class SessionView(TokenView):
-    """The token of a session, and what the page must send in `X-CSRF-Token` to change something."""
+    """The token of a session with all scopes that it includes, lowest first, and what `X-CSRF-Token` must be."""
 
     csrf: str
     session_expires_at: datetime
