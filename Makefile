@@ -103,16 +103,27 @@ docs: $(STAMP)
 	$(BIN)/python -m sphinx -q -W --keep-going -c tools/site -d build/doctrees . build/site
 	@echo "build/site/index.html"
 
-lint: $(STAMP)
+# TypeScript and Biome, which check the page's modules: `make lint` and `make format` alone need Node.js.
+PAGE_TOOLS := tools/page/node_modules
+BIOME := $(PAGE_TOOLS)/.bin/biome
+$(PAGE_TOOLS): tools/page/package-lock.json
+	@command -v npm > /dev/null || { echo "The page's modules are checked with Node.js 18 or newer. Install it and npm: apt-get install nodejs npm" >&2; exit 1; }
+	npm ci --prefix tools/page --no-audit --no-fund --loglevel=error
+	touch $(PAGE_TOOLS)
+
+lint: $(STAMP) $(PAGE_TOOLS)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python -m tools.environments
+	$(BIN)/python -m tools.page_types
+	$(BIOME) lint --config-path=tools/page --error-on-warnings service/web/js
 
-format: $(STAMP)
+format: $(STAMP) $(PAGE_TOOLS)
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
+	$(BIOME) lint --config-path=tools/page --write service/web/js
 	$(BIN)/python -m tools.spec_tables
 
 # One resolution: the locks of the images are subsets of the lock that the tests use.

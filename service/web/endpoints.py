@@ -41,7 +41,7 @@ HEADERS = {
 }
 # The folder of the files is named after their content, so that a browser may keep them for good.
 _IMPORT = re.compile(r"""^(?:import|export|\}) .*from "(\.[^"]+)";$""", re.MULTILINE)
-_COMMENT = re.compile(r"^ *(?:/\*\*[\s\S]*?\*/|//.*)$", re.MULTILINE)
+_COMMENT = re.compile(r"^ *//.*$|/\*\*[\s\S]*?\*/ ?", re.MULTILINE)
 _FOREVER = "public, max-age=31536000, immutable"
 
 

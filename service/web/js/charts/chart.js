@@ -10,34 +10,37 @@ export const COLORS = ["--c1", "--c2", "--c3", "--c4", "--c5", "--c6", "--c7", "
  * @typedef {{label: string, color: string, dash?: number[], raw?: boolean, edge?: "high" | "low", points?: boolean}} Line
  *   `color` is a CSS variable with six hexadecimal digits; `raw` lines are faint and not in the legend; a line with the
  *   edge `high` and the `low` one after it bound a band
- * @typedef {{min: number, max: number} | null} Range
+ * @typedef {{min: number, max: number}} Range
+ * @typedef {(number | null)[]} Values
+ * @typedef {{data: uPlot.AlignedData, lines: Line[], log: boolean, time: boolean, range: Range | null,
+ *   onRange: (range: Range | null) => void, sync: string, name: string}} Props
  */
 
 /**
  * Curves over a common x axis. Charts with the same `sync` share the cursor; a drag chooses a range of x.
- * @param {{data: (number | null)[][], lines: Line[], log: boolean, time: boolean, range: Range,
- *   onRange: (range: Range) => void, sync: string, name: string}} props
+ * @param {Props} props
  */
 export function Chart({ data, lines, log, time, range, onRange, sync, name }) {
-  const box = useRef(null);
-  const plot = useRef(null);
+  const box = useRef(/** @type {HTMLDivElement | null} */ (null));
+  const plot = useRef(/** @type {uPlot | null} */ (null));
   const choose = useRef(onRange);
   choose.current = onRange;
   const shade = useStore(theme);
   const shape = JSON.stringify([lines, log, time, shade]);
   useEffect(() => {
     const element = box.current;
-    const options = describe(element, lines, { log, time, sync, choose });
-    plot.current = new globalThis.uPlot(options, data, element);
-    show(plot.current, range);
+    if (!element) return undefined;
+    const drawn = new uPlot(describe(element, lines, { log, time, sync, choose }), data, element);
+    plot.current = drawn;
+    show(drawn, range);
     const observer = new ResizeObserver(() => {
       const width = element.clientWidth;
-      if (width && width !== plot.current.width) plot.current.setSize({ width, height: HEIGHT });
+      if (width && width !== drawn.width) drawn.setSize({ width, height: HEIGHT });
     });
     observer.observe(element);
     return () => {
       observer.disconnect();
-      plot.current.destroy();
+      drawn.destroy();
       plot.current = null;
     };
   }, [shape]);
@@ -55,6 +58,7 @@ export function Chart({ data, lines, log, time, range, onRange, sync, name }) {
 
 const HEIGHT = 190;
 
+/** @param {uPlot} plot @param {Range | null} range */
 function show(plot, range) {
   const steps = plot.data[0];
   const whole = { min: steps[0] ?? 0, max: steps[steps.length - 1] ?? 1 };
@@ -62,18 +66,28 @@ function show(plot, range) {
   plot.setScale("x", { min, max: max > min ? max : min + 1 });
 }
 
-/** What the chart shows, for those who do not see it: the newest value of each line. */
+/**
+ * What the chart shows, for those who do not see it: the newest value of each line.
+ * @param {string} name @param {uPlot.AlignedData} data @param {Line[]} lines
+ */
 function summary(name, data, lines) {
   const newest = lines
-    .map((line, index) => [line, data[index + 1]?.findLast((value) => value !== null && value !== undefined)])
-    .filter(([line, value]) => !line.raw && !line.edge && value !== undefined)
-    .map(([line, value]) => `${line.label} ${number(value)}`);
+    .map((line, index) => ({ line, value: [...(data[index + 1] ?? [])].findLast((value) => value !== null && value !== undefined) }))
+    .filter(({ line, value }) => !line.raw && !line.edge && value !== undefined)
+    .map(({ line, value }) => `${line.label} ${number(value)}`);
   return `${name}: ${newest.join(", ") || "no values"}`;
 }
 
+/** @typedef {{current: Props["onRange"]}} Choose */
+/**
+ * @param {HTMLElement} element
+ * @param {Line[]} lines
+ * @param {Pick<Props, "log" | "time" | "sync"> & {choose: Choose}} options
+ * @returns {uPlot.Options}
+ */
 function describe(element, lines, { log, time, sync, choose }) {
   const style = getComputedStyle(element);
-  const color = (variable) => style.getPropertyValue(variable).trim();
+  const color = (/** @type {string} */ variable) => style.getPropertyValue(variable).trim();
   const axis = {
     stroke: color("--muted"),
     font: `11px ${style.fontFamily}`,
@@ -89,26 +103,31 @@ function describe(element, lines, { log, time, sync, choose }) {
       sync: { key: sync, scales: ["x", null] },
       drag: { x: true, y: false, setScale: false },
       points: { size: 5 },
-      bind: { dblclick: () => () => choose.current(null) },
+      bind: {
+        dblclick: () => () => {
+          choose.current(null);
+          return null;
+        },
+      },
     },
     hooks: { setSelect: [(plot) => selected(plot, choose)] },
-    legend: { markers: { width: 0, fill: (plot, index) => color(lines[index - 1]?.color ?? "--muted") } },
+    legend: { markers: { width: 0, fill: (_, index) => color(lines[index - 1]?.color ?? "--muted") } },
     series: [
       { label: time ? "time" : "step", value: (_, value) => (time ? hours(value) : stepText(value)) },
       ...lines.map((line) => ({
         label: line.label,
-        class: line.raw || line.edge ? "raw" : null,
+        class: line.raw || line.edge ? "raw" : undefined,
         stroke: line.edge ? "transparent" : line.raw ? `${color(line.color)}48` : color(line.color),
         width: line.raw || line.edge ? 1 : 1.6,
         dash: line.dash,
         spanGaps: true,
         points: line.points ? { show: true, size: 4, fill: color(line.color) } : { show: false },
         // Without the cursor there is no value to show.
-        value: (_, value) => (value === null || value === undefined ? "" : number(value)),
+        value: (/** @type {uPlot} */ _, /** @type {number | null} */ value) => (value === null ? "" : number(value)),
       })),
     ],
     bands: lines.flatMap((line, index) =>
-      line.edge === "high" ? [{ series: [index + 1, index + 2], fill: `${color(line.color)}2c` }] : [],
+      line.edge === "high" ? [{ series: /** @type {[number, number]} */ ([index + 1, index + 2]), fill: `${color(line.color)}2c` }] : [],
     ),
     axes: [
       { ...axis, size: 26, values: (_, ticks) => ticks.map(time ? hours : short) },
@@ -117,24 +136,28 @@ function describe(element, lines, { log, time, sync, choose }) {
   };
 }
 
+/** @param {uPlot} plot @param {Choose} choose */
 function selected(plot, choose) {
   const { left, width } = plot.select;
   if (width > 4) choose.current({ min: plot.posToVal(left, "x"), max: plot.posToVal(left + width, "x") });
   plot.setSelect({ left: 0, top: 0, width: 0, height: 0 }, false);
 }
 
+/** @param {number | null} value */
 function stepText(value) {
-  return value === null || value === undefined ? "–" : Math.round(value).toLocaleString("en");
+  return value === null ? "–" : Math.round(value).toLocaleString("en");
 }
 
+/** @param {number | null} seconds */
 function hours(seconds) {
-  if (seconds === null || seconds === undefined) return "";
+  if (seconds === null) return "";
   const whole = Math.round(seconds);
-  const pad = (value) => String(value).padStart(2, "0");
+  const pad = (/** @type {number} */ value) => String(value).padStart(2, "0");
   const text = `${pad(Math.floor(whole / 60) % 60)}:${pad(whole % 60)}`;
   return whole < 3600 ? text : `${Math.floor(whole / 3600)}:${text}`;
 }
 
+/** @param {number} value */
 function short(value) {
   const size = Math.abs(value);
   if (size >= 1e9) return `${Number((value / 1e9).toPrecision(3))}G`;

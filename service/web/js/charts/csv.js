@@ -9,6 +9,7 @@ export function saveCsv(name, header, rows) {
   setTimeout(() => URL.revokeObjectURL(address), 10_000);
 }
 
+/** @param {unknown} value */
 function quoted(value) {
   if (value === null || value === undefined) return "";
   const text = String(value);

@@ -1,10 +1,11 @@
 // Which series belong together in one chart.
 
 /**
- * @typedef {{id: string, title: string, unit?: string, of: "metrics" | "evaluations", names: string[]}} Panel
+ * @typedef {{id: string, title: string, match: RegExp}} Rule
+ * @typedef {{id: string, title: string, of: "metrics" | "evaluations", names: string[]}} Panel
  */
 
-/** @type {{id: string, title: string, match: RegExp, unit?: string}[]} */
+/** @type {Rule[]} */
 const OF_METRICS = [
   { id: "loss", title: "Loss", match: /^(loss.*|patch_loss|prototype_loss)$/ },
   { id: "rank", title: "Effective rank", match: /^embedding_rank$/ },
@@ -18,11 +19,12 @@ const OF_METRICS = [
   { id: "clusters", title: "Clusters", match: /^clusters_(size_.*|empty|reseeded)$/ },
   { id: "cluster-quality", title: "Quality of clusters", match: /^clusters_/ },
   { id: "speed", title: "Images per second", match: /^images_per_second$/ },
-  { id: "times", title: "Shares of the time", match: /^time_/, unit: "share" },
-  { id: "use", title: "Use of the machine", match: /^(cpu|gpu)_utilization$/, unit: "share" },
-  { id: "memory", title: "Memory", match: /^(memory|gpu_memory)$/, unit: "bytes" },
+  { id: "times", title: "Shares of the time", match: /^time_/ },
+  { id: "use", title: "Use of the machine", match: /^(cpu|gpu)_utilization$/ },
+  { id: "memory", title: "Memory", match: /^(memory|gpu_memory)$/ },
 ];
 
+/** @type {Rule[]} */
 const OF_EVALUATIONS = [
   { id: "accuracy", title: "k-NN and linear accuracy", match: /^(knn|linear|finetune)_top\d+$/ },
   { id: "recall", title: "Recall at K", match: /^recall_at_\d+$/ },
@@ -35,7 +37,11 @@ const OF_EVALUATIONS = [
 /** Counts that say nothing as a curve. */
 const CONSTANT = new Set(["num_outputs", "dar_columns"]);
 
-/** The panels for these series, those of what the features are worth first. @returns {Panel[]} */
+/**
+ * The panels for these series, those of what the features are worth first.
+ * @param {string[]} metrics
+ * @param {string[]} evaluations
+ */
 export function panelsOf(metrics, evaluations) {
   const left = new Set(metrics.filter((name) => !CONSTANT.has(name)));
   const [loss, ...others] = OF_METRICS.flatMap((panel) => take(panel, "metrics", left));
@@ -43,17 +49,18 @@ export function panelsOf(metrics, evaluations) {
   if (loss?.names.length === 2 && loss.names[1].startsWith("loss_")) loss.names.pop();
   const measured = new Set(evaluations);
   const accuracies = OF_EVALUATIONS.flatMap((panel) => take(panel, "evaluations", measured));
-  const rest = [...left].sort().map((name) => ({ id: name, title: name.replaceAll("_", " "), of: "metrics", names: [name] }));
+  const rest = [...left].sort().flatMap((name) => take({ id: name, title: name.replaceAll("_", " "), match: /./ }, "metrics", new Set([name])));
   return [...(loss ? [loss] : []), ...accuracies, ...others, ...rest];
 }
 
-function take({ id, title, match, unit }, of, left) {
+/** @param {Rule} rule @param {Panel["of"]} of @param {Set<string>} left @returns {Panel[]} */
+function take({ id, title, match }, of, left) {
   const names = [...left].filter((name) => match.test(name)).sort(byLength);
   for (const name of names) left.delete(name);
-  return names.length ? [{ id, title, unit, of, names }] : [];
+  return names.length ? [{ id, title, of, names }] : [];
 }
 
-// `loss` before `loss_simclr`, and R@1 before R@10.
+/** `loss` before `loss_simclr`, and R@1 before R@10. @param {string} one @param {string} other */
 function byLength(one, other) {
   return one.length - other.length || (one < other ? -1 : 1);
 }

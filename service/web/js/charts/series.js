@@ -8,30 +8,29 @@ const POINTS = 1000;
 const MOST_POINTS = 3000;
 const SECONDS = 4;
 
-/** @typedef {{step: number[], time: number[], values: Record<string, (number | null)[]>}} Columns */
+/** @typedef {Api.MetricColumns} Columns */
 
 /**
  * The training metrics of a job: thinned by the server, with those of a range of steps in full once one is chosen.
  * @param {string} job
  * @param {boolean} ended whether nothing will be added
- * @param {{min: number, max: number} | null} range
- * @returns {{columns: Columns | null, error: Error | null}}
+ * @param {import("./chart.js").Range | null} range
  */
 export function useSeries(job, ended, range) {
   const [columns, setColumns] = useState(/** @type {Columns | null} */ (null));
   const [detail, setDetail] = useState(/** @type {Columns | null} */ (null));
-  const [error, setError] = useState(null);
+  const [error, setError] = useState(/** @type {Refusal | null} */ (null));
   const newest = useRef(columns);
   const isStale = useRef(false);
   newest.current = columns;
 
   const refresh = useCallback(
-    async (signal) => {
+    async (/** @type {AbortSignal} */ signal) => {
       const known = newest.current;
-      const isWhole = isStale.current || !known || known.step.length === 0 || known.step.length > MOST_POINTS;
-      const query = isWhole ? {} : { from_step: known.step[known.step.length - 1] + 1 };
-      const path = `/v1/jobs/${encodeURIComponent(job)}/metrics`;
-      const answer = await get(path, { ...query, max_points: POINTS }, signal);
+      const last = known?.step.at(-1);
+      const isWhole = isStale.current || !known || last === undefined || known.step.length > MOST_POINTS;
+      const query = isWhole ? {} : { from_step: last + 1 };
+      const answer = await get(`/v1/jobs/${encodeURIComponent(job)}/metrics`, { ...query, max_points: POINTS }, signal);
       isStale.current = false;
       if (isWhole) setColumns(answer);
       else if (answer.step.length) setColumns(joined(known, answer));
@@ -41,6 +40,7 @@ export function useSeries(job, ended, range) {
 
   useEffect(() => {
     const canceled = new AbortController();
+    /** @type {number | undefined} */
     let timer;
     const run = async () => {
       try {
@@ -77,6 +77,7 @@ export function useSeries(job, ended, range) {
 
 /** @param {Columns} known @param {Columns} more @returns {Columns} */
 function joined(known, more) {
+  /** @type {Columns["values"]} */
   const values = {};
   const names = new Set([...Object.keys(known.values), ...Object.keys(more.values)]);
   for (const name of names) {

@@ -3,6 +3,11 @@ import { Button } from "../ui/button.js";
 import { html } from "../vendor.js";
 
 /**
+ * @typedef {ReturnType<typeof viewOf>} View
+ * @typedef {import("./chart.js").Range} Range
+ */
+
+/**
  * How curves are shown, which the address keeps: smoothing, the x axis, and the range of steps.
  * @param {URLSearchParams} query
  */
@@ -16,7 +21,7 @@ export function viewOf(query) {
   };
 }
 
-/** @param {{min: number, max: number} | null} range */
+/** @param {Range | null} range */
 export function chooseRange(range) {
   setQuery({ range: range && `${Math.floor(range.min)}-${Math.ceil(range.max)}` });
 }
@@ -28,7 +33,10 @@ export function toggleLog(chosen, panel) {
   setQuery({ log: [...next].join(",") });
 }
 
-/** Controls above the curves; `onlySteps`: there is no axis of times. */
+/**
+ * Controls above the curves; `onlySteps`: there is no axis of times.
+ * @param {{view: View, onSave?: () => unknown, onlySteps?: boolean, children?: Content}} props
+ */
 export function CurveToolbar({ view, onSave, onlySteps, children }) {
   return html`<div class="toolbar">
     <label class="slider">
@@ -39,7 +47,7 @@ export function CurveToolbar({ view, onSave, onlySteps, children }) {
         max="0.99"
         step="0.01"
         value=${view.smoothing}
-        onInput=${(event) => setQuery({ smooth: Number(event.target.value) || null })}
+        onInput=${(event) => setQuery({ smooth: Number(event.currentTarget.value) || null })}
       />
       <output>${view.smoothing.toFixed(2)}</output>
     </label>

@@ -22,6 +22,7 @@ export function ClusterPage() {
   </div>`;
 }
 
+/** @param {{cluster: Api.ClusterView}} props */
 function Overview({ cluster }) {
   return html`${!cluster.alive &&
     html`<div class="notice red" role="alert"><strong>Ray does not answer</strong><p>${cluster.at ? `Last seen ${ago(cluster.at)}. ` : ""}Jobs wait until it does.</p></div>`}
@@ -34,6 +35,7 @@ function Overview({ cluster }) {
     </dl>`;
 }
 
+/** @param {{part: number, whole: number, name: string}} props */
 function Share({ part, whole, name }) {
   return html`<span class="progress"><${Meter} value=${whole ? part / whole : 0} label=${name} /><span>${number(part)} of ${number(whole)}</span></span>`;
 }

@@ -7,10 +7,10 @@ import { confirm } from "../ui/dialog.js";
 import { Meter } from "../ui/meter.js";
 import { html } from "../vendor.js";
 
-/** The nodes, what of them is in use, and their drains. */
+/** The nodes, what of them is in use, and their drains. @param {{cluster: Api.ClusterView, reload: () => void}} props */
 export function Nodes({ cluster, reload }) {
   const isOperator = may("operator");
-  const drain = async (node) => {
+  const drain = async (/** @type {Api.ClusterView["nodes"][number]} */ node) => {
     const agreed = await confirm({
       title: `Drain ${node.name || node.id}?`,
       text: "It gets no new workers. Attempts there save a checkpoint, and their jobs are queued again.",
@@ -18,7 +18,7 @@ export function Nodes({ cluster, reload }) {
     });
     if (agreed && (await attempt(() => post("/v1/cluster/drain", { node: node.id }), "Drained."))) reload();
   };
-  const undrain = async (node) => {
+  const undrain = async (/** @type {string | null} */ node) => {
     if (await attempt(() => post("/v1/cluster/undrain", { node }), "In use again.")) reload();
   };
   return html`<section class="card">
@@ -45,7 +45,7 @@ export function Nodes({ cluster, reload }) {
         </tbody>
       </table>
     </div>`}
-    ${(cluster.drains ?? []).length > 0 &&
+    ${cluster.drains.length > 0 &&
     html`<ul class="plain-list">
       ${cluster.drains.map(
         (each) => html`<li>${each.node ?? "The whole cluster"} is drained since ${ago(each.created_at)}${each.reason ? `: ${each.reason}` : ""}
@@ -55,6 +55,7 @@ export function Nodes({ cluster, reload }) {
   </section>`;
 }
 
+/** @param {{used: number, total: number, name: string}} props */
 function Use({ used, total, name }) {
   return html`<span class="progress narrow"><${Meter} value=${total ? used / total : 0} label=${`${name} in use`} /><span>${number(used)} / ${number(total)}</span></span>`;
 }

@@ -18,6 +18,7 @@ export function QueuePage() {
   </div>`;
 }
 
+/** @param {{jobs: Api.QueuedJob[], queued: number}} props */
 function Queue({ jobs, queued }) {
   return html`<div class="scroll-x card flush" tabindex="0" role="region" aria-label="Queue">
       <table class="plain-table">

@@ -18,6 +18,7 @@ function Report() {
   if (!data) return null;
   const { store } = data;
   const full = store.max_bytes ?? store.total_bytes;
+  /** @type {[string, Api.StoredFiles][]} */
   const parts = [
     ["Checkpoints", data.checkpoints],
     ["Pictures and files", data.artifacts],

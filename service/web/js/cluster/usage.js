@@ -17,7 +17,7 @@ export function Usage() {
     <header class="card-head">
       <h2>Use of the cluster</h2>
       <div class="segmented" role="group" aria-label="Period">
-        ${DAYS.map((each) => html`<button type="button" class="button" aria-pressed=${String(each === days)} onClick=${() => setDays(each)}>${each} days</button>`)}
+        ${DAYS.map((each) => html`<button type="button" class="button" aria-pressed=${each === days} onClick=${() => setDays(each)}>${each} days</button>`)}
       </div>
     </header>
     ${error && html`<${Failure} error=${error} onRetry=${reload} />`}
@@ -31,7 +31,7 @@ export function Usage() {
   </section>`;
 }
 
-/** Hours with two decimals, as bills have them. */
+/** Hours with two decimals, as bills have them. @param {number} value */
 function hours(value) {
   if (value > 0 && value < 0.01) return "< 0.01";
   return value.toLocaleString("en", { maximumFractionDigits: 2 });

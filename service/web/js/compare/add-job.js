@@ -3,10 +3,10 @@ import { ago } from "../core/format.js";
 import { Icon } from "../ui/icon.js";
 import { html, useEffect, useState } from "../vendor.js";
 
-/** A search for a job to add. */
+/** A search for a job to add. @param {{known: string[], onAdd: (id: string) => void}} props */
 export function AddJob({ known, onAdd }) {
   const [text, setText] = useState("");
-  const [found, setFound] = useState([]);
+  const [found, setFound] = useState(/** @type {AnyJob[]} */ ([]));
   useEffect(() => {
     const canceled = new AbortController();
     const timer = setTimeout(async () => {
@@ -18,12 +18,12 @@ export function AddJob({ known, onAdd }) {
       canceled.abort();
     };
   }, [text]);
-  const add = (id) => {
+  const add = (/** @type {string} */ id) => {
     setText("");
     onAdd(id);
   };
   return html`<div class="menu add-job">
-    <span class="search"><${Icon} name="search" /><input type="search" aria-label="Add a job" placeholder="Add a job" value=${text} onInput=${(event) => setText(event.target.value)} /></span>
+    <span class="search"><${Icon} name="search" /><input type="search" aria-label="Add a job" placeholder="Add a job" value=${text} onInput=${(event) => setText(event.currentTarget.value)} /></span>
     ${found.length > 0 &&
     html`<div class="menu-panel left">
       ${found.filter((job) => !known.includes(job.id)).map(

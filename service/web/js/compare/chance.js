@@ -8,7 +8,7 @@ const MOST_VIEWS = 4096;
 /**
  * Whether a difference of two values of a metric may be chance, as of so few images, or as nothing says how much
  * the metric varies.
- * @param {string} metric
+ * @param {string} metric @param {number} one @param {number} other
  * @param {number | null} images the number of held-out images, if it is the same and known
  */
 export function mayBeChance(metric, one, other, images) {
@@ -39,12 +39,15 @@ export function common(counts) {
   return new Set(counts).size === 1 ? counts[0] : null;
 }
 
-/** Of how many of the held-out images a metric is a share. */
+/** Of how many of the held-out images a metric is a share. @param {string} metric @param {number} images */
 function imagesOf(metric, images) {
   return metric === "instance_recall_at_1" ? Math.ceil(images / Math.ceil(images / MOST_VIEWS)) : images;
 }
 
-/** Twice the standard error of the difference of two shares of the same number of images, and at least one image. */
+/**
+ * Twice the standard error of the difference of two shares of the same number of images, and at least one image.
+ * @param {number} one @param {number} other @param {number} images
+ */
 function noise(one, other, images) {
   const share = (one + other) / 2;
   return Math.max(2 * Math.sqrt((2 * share * (1 - share)) / images), 1 / images);

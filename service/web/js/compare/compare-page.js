@@ -16,26 +16,28 @@ import { SettingTable } from "./setting-table.js";
 /** Jobs of one comparison; more than eight only make sense in groups. */
 const MOST = 16;
 
-/** `#/compare?jobs=A,B&by=study`: curves over one another or as means of groups, figures, and the settings that differ. */
+/**
+ * `#/compare?jobs=A,B&by=study`: curves over one another or as means of groups, figures, and the settings that differ.
+ * @param {ViewProps} props
+ */
 export function ComparePage({ query }) {
   const wished = (query.get("jobs") ?? "").split(",").filter(Boolean);
   const ids = wished.slice(0, MOST);
-  const choose = (next) => setQuery({ jobs: next.join(",") });
+  const choose = (/** @type {string[]} */ next) => setQuery({ jobs: next.join(",") });
   const { data, error, reload } = useResource(
     async (signal) => ({ ids, jobs: await Promise.all(ids.map((id) => get(`/v1/jobs/${encodeURIComponent(id)}`, {}, signal))) }),
     [ids.join(",")],
     { every: 10 },
   );
   const ways = groupings(data?.jobs ?? []);
-  const wanted = query.get("by") ?? (ids.length > COLORS.length ? ways[0] : "");
-  const by = ways.includes(wanted) ? wanted : "";
+  const by = ways.find((way) => way === (query.get("by") ?? (ids.length > COLORS.length ? ways[0] : ""))) ?? "";
   const groups = groupsOf(distinct(data?.jobs ?? []), by);
   const jobs = groups.flatMap((group) => group.jobs.map((job) => ({ ...job, color: group.color })));
   return html`<div class="page compare">
-    <div class="page-head"><h1>Compare</h1>${ids.length < MOST && html`<${AddJob} known=${ids} onAdd=${(id) => choose([...ids, id])} />`}
+    <div class="page-head"><h1>Compare</h1>${ids.length < MOST && html`<${AddJob} known=${ids} onAdd=${(/** @type {string} */ id) => choose([...ids, id])} />`}
       ${ways.length > 0 &&
       html`<label class="inline muted">Group by
-        <select value=${by} onChange=${(event) => setQuery({ by: event.target.value })}>
+        <select value=${by} onChange=${(event) => setQuery({ by: event.currentTarget.value })}>
           <option value="" selected=${!by}>nothing</option>
           ${ways.map((way) => html`<option value=${way} selected=${way === by}>${way}</option>`)}
         </select>

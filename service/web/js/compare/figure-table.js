@@ -12,21 +12,27 @@ const METRICS = ["linear_top1", "finetune_top1", "knn_top1", "recall_at_1", "ins
 /** Below this number of held-out images, hundredths of a percent say nothing. */
 const MANY = 1000;
 
-/** The newest evaluation of each job or the mean of each group; a value is marked if chance alone hardly makes it the best. */
+/** @typedef {import("./evaluated.js").Metrics} Metrics */
+/**
+ * The newest evaluation of each job or the mean of each group; a value is marked if chance alone hardly makes it the best.
+ * @param {{groups: import("./groups.js").Group[]}} props
+ */
 export function FigureTable({ groups }) {
   const jobs = groups.flatMap((group) => group.jobs);
   const key = jobs.map((job) => `${job.id}${job.progress?.knn}`).sort().join();
   const answer = useResource((signal) => evaluated(jobs, signal), [key]);
-  if (!answer.data) return null;
-  const members = groups.map((group) => group.jobs.map((job) => answer.data.get(job.id) ?? NOTHING));
-  const [data, raw, start] = ["trained", "raw", "start"].map((subject) => members.map((each) => means(each.map((job) => job[subject]))));
+  const metricsOf = answer.data;
+  if (!metricsOf) return null;
+  const members = groups.map((group) => group.jobs.map((job) => metricsOf.get(job.id) ?? NOTHING));
+  const meansOf = (/** @type {"trained" | "raw" | "start"} */ subject) => members.map((jobs) => means(jobs.map((job) => job[subject])));
+  const data = meansOf("trained");
   const counts = members.map((each) => common(each.map((job) => job.images)));
   const names = groups.map((group) => (group.jobs.length > 1 ? `${group.name} (${group.jobs.length})` : group.name));
-  const has = (table, name) => table.some((metrics) => typeof metrics[name] === "number");
+  const has = (/** @type {Metrics[]} */ table, /** @type {string} */ name) => table.some((metrics) => typeof metrics[name] === "number");
   const known = METRICS.filter((name) => has(data, name));
   if (!known.length) return null;
-  const baselines = Object.entries({ "raw pixels": raw, "before training": start });
-  const values = known.map((name) => [name, numbers(data.map((metrics) => metrics[name]))]);
+  const baselines = Object.entries({ "raw pixels": meansOf("raw"), "before training": meansOf("start") });
+  const values = known.map((name) => /** @type {[string, number[]]} */ ([name, numbers(data.map((metrics) => metrics[name]))]));
   const save = () => saveCsv("comparison", ["metric", ...names], known.map((name) => [name, ...data.map((metrics) => metrics[name])]));
   return html`<section class="card">
     <header class="card-head"><h2>Newest evaluation</h2><${Button} icon="download" label="CSV" onClick=${save} /></header>
@@ -52,22 +58,28 @@ export function FigureTable({ groups }) {
   </section>`;
 }
 
-/** A metric of each group; `best` is the index of the one that is marked. */
+/**
+ * A metric of each group; `best` is the index of the one that is marked.
+ * @param {{title: string, name: string, data: Metrics[], counts: (number | null)[], best?: number, muted?: boolean}} props
+ */
 function Row({ title, name, data, counts, best, muted }) {
   return html`<tr class=${muted ? "muted" : ""}>
     <th scope="row">${title}</th>
-    ${data.map((metrics, index) => html`<td class=${`right ${index === best ? "best" : ""}`}>${figure(name, metrics[name], counts[index] >= MANY ? 2 : 1)}</td>`)}
+    ${data.map((metrics, index) => html`<td class=${`right ${index === best ? "best" : ""}`}>${figure(name, metrics[name], (counts[index] ?? 0) >= MANY ? 2 : 1)}</td>`)}
   </tr>`;
 }
 
-/** The mean of each metric that all jobs of a group have. */
+/** The mean of each metric that all jobs of a group have. @param {Metrics[]} jobs @returns {Metrics} */
 function means(jobs) {
   if (jobs.length === 1) return jobs[0];
   const shared = METRICS.filter((name) => jobs.every((metrics) => typeof metrics[name] === "number"));
   return Object.fromEntries(shared.map((name) => [name, mean(jobs.map((metrics) => metrics[name]))]));
 }
 
-/** The index of the share that is larger than all others, by more than chance; undefined if there is none. */
+/**
+ * The index of the share that is larger than all others, by more than chance; undefined if there is none.
+ * @param {string} name @param {Metrics[]} data @param {(number | null)[]} counts
+ */
 function bestOf(name, data, counts) {
   const values = data.map((metrics) => metrics[name]);
   const known = numbers(values);
@@ -78,6 +90,7 @@ function bestOf(name, data, counts) {
   return others.some((other) => other === best || mayBeChance(name, best, other, common(counts))) ? undefined : index;
 }
 
+/** @param {(number | undefined)[]} values */
 function numbers(values) {
   return values.filter((value) => typeof value === "number");
 }

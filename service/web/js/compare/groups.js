@@ -3,31 +3,32 @@ import { COLORS } from "../charts/chart.js";
 /** Intervals in which longer series of several jobs are averaged: their thinned steps differ. */
 const INTERVALS = 250;
 
+/** @typedef {{name: string, color: string, jobs: Api.JobView[]}} Group */
 /**
  * The jobs by what they have in common: the variant of an experiment, or the value of a tag.
- * @param {object[]} jobs
+ * @param {Api.JobView[]} jobs
  * @param {string} by `variant`, the key of a tag, or nothing for each job alone
- * @returns {{name: string, color: string, jobs: object[]}[]}
+ * @returns {Group[]}
  */
 export function groupsOf(jobs, by) {
   const groups = new Map();
   for (const job of jobs) {
-    const name = by === "variant" ? job.experiment?.variant : job.tags?.[by];
+    const name = by === "variant" ? job.experiment?.variant : job.tags[by];
     const key = by ? (name ?? "none") : job.id;
     groups.set(key, { name: by ? key : job.name, jobs: [...(groups.get(key)?.jobs ?? []), job] });
   }
   return [...groups.values()].map((group, index) => ({ ...group, color: COLORS[index % COLORS.length] }));
 }
 
-/** Jobs with the end of their id in names that several have. @param {object[]} jobs */
+/** Jobs with the end of their id in names that several have. @param {Api.JobView[]} jobs */
 export function distinct(jobs) {
-  const isShared = (name) => jobs.filter((job) => job.name === name).length > 1;
+  const isShared = (/** @type {string} */ name) => jobs.filter((job) => job.name === name).length > 1;
   return jobs.map((job) => (isShared(job.name) ? { ...job, name: `${job.name} (${job.id.slice(-4)})` } : job));
 }
 
-/** What these jobs can be grouped by. @param {object[]} jobs @returns {string[]} */
+/** What these jobs can be grouped by. @param {Api.JobView[]} jobs @returns {string[]} */
 export function groupings(jobs) {
-  const keys = new Set(jobs.flatMap((job) => Object.keys(job.tags ?? {})));
+  const keys = new Set(jobs.flatMap((job) => Object.keys(job.tags)));
   return [...(jobs.some((job) => job.experiment) ? ["variant"] : []), ...[...keys].filter((key) => key !== "variant").sort()];
 }
 
@@ -43,12 +44,8 @@ export function meanOf(tables) {
   const width = new Set(steps).size > 2 * INTERVALS ? last / INTERVALS : 0;
   const places = new Map();
   for (const table of tables) {
-    const own = new Map();
-    for (const [at, value] of table) {
-      const place = width ? Math.ceil(at / width) * width : at;
-      own.set(place, [...(own.get(place) ?? []), value]);
-    }
-    for (const [place, values] of own) places.set(place, [...(places.get(place) ?? []), mean(values)]);
+    const intervals = Map.groupBy(table, ([at]) => (width ? Math.ceil(at / width) * width : at));
+    for (const [place, pairs] of intervals) places.set(place, [...(places.get(place) ?? []), mean(pairs.map(([, value]) => value))]);
   }
   return [...places].sort(([one], [other]) => one - other).map(([at, values]) => [at, mean(values), Math.min(...values), Math.max(...values)]);
 }

@@ -14,7 +14,11 @@ const EVALUATED = ["knn_top1", "recall_at_1", "instance_recall_at_1", "linear_to
 /** About one step for each two pixels of a chart. */
 const POINTS = 500;
 
-/** A chart for each metric, with a line for each job, or the mean and range of each group. */
+/** @typedef {import("./groups.js").Group} Group */
+/**
+ * A chart for each metric, with a line for each job, or the mean and range of each group.
+ * @param {{groups: Group[], live: boolean, query: URLSearchParams}} props
+ */
 export function Overlay({ groups, live, query }) {
   const view = viewOf(query);
   const range = view.time ? null : view.range;
@@ -26,6 +30,7 @@ export function Overlay({ groups, live, query }) {
     <div class="panels">${panels.map((panel) => html`<${Panel} key=${panel.id} ...${panel} view=${view} sync="compare" />`)}</div>`;
 }
 
+/** @param {Group[]} groups @param {import("../charts/chart.js").Range | null} range @param {AbortSignal} signal */
 async function load(groups, range, signal) {
   const steps = range ? { from_step: Math.floor(range.min), to_step: Math.ceil(range.max) } : {};
   const job = groups.flatMap((group) => group.jobs.map((each) => each.id));
@@ -34,7 +39,10 @@ async function load(groups, range, signal) {
   return new Map(data.map((columns) => [columns.job_id, columns]));
 }
 
-/** A panel with a line for each group over one x axis; none if no job has the metric. */
+/**
+ * A panel with a line for each group over one x axis; none if no job has the metric.
+ * @param {string} name @param {Group[]} groups @param {Map<string, Api.JobMetricColumns>} data @param {boolean} isTime
+ */
 function panel(name, groups, data, isTime) {
   const tables = groups.map((group) => meanOf(group.jobs.map((job) => pairs(data.get(job.id), name, isTime))));
   if (tables.every((table) => table.length === 0)) return [];
@@ -49,7 +57,13 @@ function panel(name, groups, data, isTime) {
   return [{ id: name, title: label(name), x, lines }];
 }
 
-function pairs({ step, time, values }, name, isTime) {
+/** @param {Api.MetricColumns | undefined} columns @param {string} name @param {boolean} isTime @returns {[number, number][]} */
+function pairs(columns, name, isTime) {
+  if (!columns) return [];
+  const { step, time, values } = columns;
   const x = isTime ? time.map((each) => each - time[0]) : step;
-  return x.map((at, index) => [at, values[name]?.[index]]).filter(([, value]) => typeof value === "number");
+  return x.flatMap((at, index) => {
+    const value = values[name]?.[index];
+    return typeof value === "number" ? [[at, value]] : [];
+  });
 }

@@ -20,13 +20,12 @@ export function onRefused(call) {
 
 /** An error answer of the API (RFC 9457), or no answer at all: then `status` is 0. */
 export class Problem extends Error {
-  /** @param {{type: string, title?: string, status: number, detail?: string, errors?: object[]}} document */
+  /** @param {Pick<Api.ProblemDocument, "type" | "status"> & Partial<Api.ProblemDocument>} document */
   constructor(document) {
     super(document.detail || document.title || document.type);
     this.document = document;
     this.status = document.status;
     this.type = document.type;
-    /** @type {{field: string, message: string, given?: string, expected?: string}[]} */
     this.errors = document.errors ?? [];
   }
 }
@@ -35,15 +34,19 @@ const OFFLINE = { type: "offline", status: 0, detail: "The service does not answ
 
 /**
  * Send a request and return the answer: parsed JSON, or the text of anything else.
- * @param {string} path
- * @param {{method?: string, body?: unknown, file?: Blob, query?: object, headers?: Record<string, string>, signal?: AbortSignal, key?: string}} [options]
- *   `body` is sent as JSON, `file` as it is
+ * @template {string} Path
+ * @template {string} [Method="GET"]
+ * @param {Path} path
+ * @param {{method?: Method, body?: Api.Body<Method, Path>, file?: Blob, query?: Api.Parameters<Method, Path>,
+ *   headers?: Record<string, string>, signal?: AbortSignal, key?: string}} [options]
+ *   `body` is sent as JSON, `file` as it is, `key` as Idempotency-Key
+ * @returns {Promise<Api.Answer<Method, Path>>}
  */
-export async function request(path, { method = "GET", body, file, query, headers: own, signal, key } = {}) {
-  const headers = { ...own };
+export async function request(path, { method, body, file, query, headers: others, signal, key } = {}) {
+  const headers = { ...others };
   if (body !== undefined) headers["Content-Type"] = "application/json";
   if (file) headers["Content-Type"] = "application/octet-stream";
-  if (method !== "GET" && csrf) headers["X-CSRF-Token"] = csrf;
+  if (method && csrf) headers["X-CSRF-Token"] = csrf;
   if (key) headers["Idempotency-Key"] = key;
   let answer;
   let content;
@@ -78,30 +81,43 @@ export async function request(path, { method = "GET", body, file, query, headers
   );
 }
 
-/** @param {string} path @param {object} [query] @param {AbortSignal} [signal] */
+/**
+ * @template {string} Path
+ * @param {Path} path @param {Api.Parameters<"GET", Path>} [query] @param {AbortSignal} [signal]
+ */
 export const get = (path, query, signal) => request(path, { query, signal });
-/** @param {string} path @param {unknown} [body] @param {string} [key] an Idempotency-Key */
+/**
+ * @template {string} Path
+ * @param {Path} path @param {Api.Body<"POST", Path>} [body] @param {string} [key] an Idempotency-Key
+ */
 export const post = (path, body, key) => request(path, { method: "POST", body, key });
 /** A new Idempotency-Key. */
 export const newKey = () => crypto.getRandomValues(new Uint32Array(4)).join("-");
-/** @param {string} path @param {unknown} body */
+/** @template {string} Path @param {Path} path @param {Api.Body<"PATCH", Path>} body */
 export const patch = (path, body) => request(path, { method: "PATCH", body });
-/** @param {string} path */
-export const remove = (path) => request(path, { method: "DELETE" });
+/** @template {string} Path @param {Path} path @param {Api.Parameters<"DELETE", Path>} [query] */
+export const remove = (path, query) => request(path, { method: "DELETE", query });
 
-/** All items of a list that has several pages, at most `most`. */
+/**
+ * All items of a list that has several pages, at most `most`.
+ * @template {string} Path
+ * @param {Path} path @param {object} query @param {AbortSignal} [signal]
+ * @returns {Promise<Api.Answer<"GET", Path> extends {data: infer Items} ? Items : never>}
+ */
 export async function all(path, query, signal, most = 1000) {
+  /** @type {any} */
   const items = [];
   let after;
   do {
-    const page = await get(path, { ...query, after, limit: 200 }, signal);
+    /** @type {any} */
+    const page = await request(`${path}${queryString({ ...query, after, limit: 200 })}`, { signal });
     items.push(...page.data);
     after = page.has_more ? page.next : undefined;
   } while (after !== undefined && items.length < most);
   return items;
 }
 
-/** A query string; lists repeat their name, and empty values are left out. */
+/** A query string; lists repeat their name, and empty values are left out. @param {object} [query] */
 export function queryString(query) {
   const pairs = new URLSearchParams();
   for (const [name, value] of Object.entries(query ?? {})) {

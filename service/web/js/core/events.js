@@ -6,6 +6,8 @@ import { visible } from "./visibility.js";
 /** Whether the stream of events is open. */
 export const live = store(false);
 
+/** @typedef {{listen: (event: Api.EventEntry) => void, opened?: () => void}} Listener */
+/** @type {Set<Listener>} */
 const listeners = new Set();
 /** The id of the newest event, after which a new stream begins. */
 let newestId = "";
@@ -31,7 +33,6 @@ export function openEvents() {
     source = null;
     setTimeout(() => wanted && openEvents(), 5000);
   };
-  for (const type of TYPES) source.addEventListener(type, deliver);
   source.onmessage = deliver;
 }
 
@@ -55,6 +56,7 @@ visible.follow((isVisible) => {
   else if (wanted) openEvents();
 });
 
+/** @param {MessageEvent<string>} message */
 function deliver(message) {
   let event;
   try {
@@ -68,21 +70,18 @@ function deliver(message) {
 }
 
 /**
- * Call a function for each event, such as `{job_id, type, message, data}`; and another one whenever the stream opens,
- * since what happened between a request and then is in neither.
+ * Call a function for each event, and another one whenever the stream opens: what happened between a request and then
+ * is in neither.
+ * @param {(event: Api.EventEntry) => unknown} listen
+ * @param {() => void} [opened]
  */
 export function useEvents(listen, opened) {
   const newest = useRef({ listen, opened });
   newest.current = { listen, opened };
   useEffect(() => {
+    /** @type {Listener} */
     const listener = { listen: (event) => newest.current.listen(event), opened: () => newest.current.opened?.() };
     listeners.add(listener);
     return () => void listeners.delete(listener);
   }, []);
 }
-
-// As in docs/api.md: a browser delivers named events only to listeners of that name.
-const TYPES = `status waiting pause-requested cancel-requested stop-requested service-restarted max-hours-changed
-  workers-changed phase placement evaluation checkpoint no_gpus settings_kept checkpoint_failed checkpoint_damaged
-  pictures_missing onnx_missing artifact tracking tracking_failed tracking_incomplete nan step_skipped collapse stopped_early verdict images_damaged
-  images_unreadable images_cached images_not_cached input_bound nothing_held_out classifier_not_measured`.split(/\s+/);

@@ -12,12 +12,12 @@ export function number(value) {
   return String(Number(value.toPrecision(4)));
 }
 
-/** A count, with separators. */
+/** A count, with separators. @param {number | null | undefined} value */
 export function count(value) {
   return value === null || value === undefined ? DASH : Number(value).toLocaleString("en");
 }
 
-/** A share as percent. */
+/** A share as percent. @param {number | null | undefined} value */
 export function percent(value, digits = 1) {
   return value === null || value === undefined ? DASH : `${(value * 100).toFixed(digits)} %`;
 }
@@ -25,12 +25,12 @@ export function percent(value, digits = 1) {
 /** Whether a metric is a share from 0 to 1, which people read in percent. @param {string} name */
 export const isShare = (name) => /(_top\d+|recall_at_\d+)$/.test(name);
 
-/** The value of a metric. @param {string} name @param {number | null | undefined} value @param {number} [digits] of percent */
+/** The value of a metric. @param {string} name @param {number | null | undefined} value */
 export function figure(name, value, digits = 1) {
   return isShare(name) ? percent(value, digits) : number(value);
 }
 
-/** Bytes, in units of 1000. */
+/** Bytes, in units of 1000. @param {number | null | undefined} value */
 export function bytes(value) {
   if (value === null || value === undefined) return DASH;
   const units = ["B", "kB", "MB", "GB", "TB", "PB"];
@@ -70,7 +70,7 @@ export function ago(iso) {
 export function moment(iso) {
   if (!iso) return DASH;
   const at = new Date(iso);
-  const pad = (value) => String(value).padStart(2, "0");
+  const pad = (/** @type {number} */ value) => String(value).padStart(2, "0");
   return `${at.getFullYear()}-${pad(at.getMonth() + 1)}-${pad(at.getDate())} ${clock(iso)}`;
 }
 
@@ -84,6 +84,7 @@ export function label(name) {
   return LABELS[name] ?? name.replace(/^recall_at_/, "R@").replaceAll("_", " ");
 }
 
+/** @type {Record<string, string>} */
 const LABELS = {
   knn_top1: "k-NN top-1",
   knn_top5: "k-NN top-5",

@@ -5,7 +5,8 @@ import { store } from "./store.js";
 /** Whether the list of shortcuts is shown. */
 export const helpShown = store(false);
 
-const VIEWS = { j: ["jobs"], e: ["experiments"], q: ["queue"], d: ["datasets"], s: ["submit"], c: ["cluster"] };
+/** @type {string[]} */
+let views = [];
 /** @type {Record<string, (event: KeyboardEvent) => void>[]} */
 const layers = [];
 let pendingView = -Infinity;
@@ -13,11 +14,11 @@ let pendingView = -Infinity;
 addEventListener("keydown", (event) => {
   if (event.ctrlKey || event.metaKey || event.altKey || isTyping(event.target)) return;
   if (document.querySelector("dialog[open]")) return;
-  const view = performance.now() - pendingView < 1500 ? VIEWS[event.key] : undefined;
+  const view = performance.now() - pendingView < 1500 && views.find((path) => path.startsWith(event.key));
   pendingView = -Infinity;
   if (view) {
     event.preventDefault();
-    go(view);
+    go([view]);
     return;
   }
   if (event.key === "g") pendingView = performance.now();
@@ -26,10 +27,17 @@ addEventListener("keydown", (event) => {
   else layers.findLast((keys) => keys[event.key])?.[event.key](event);
 });
 
+/** The views that `g` and their first letter open: of several with the same letter, the first. @param {string[]} paths */
+export function setViews(paths) {
+  views = paths;
+}
+
+/** @param {EventTarget | null} target */
 function isTyping(target) {
   return target instanceof HTMLElement && (target.isContentEditable || /^(INPUT|TEXTAREA|SELECT)$/.test(target.tagName));
 }
 
+/** @param {Event} event */
 function focusSearch(event) {
   const field = document.querySelector("input[type=search]");
   if (!(field instanceof HTMLInputElement)) return;

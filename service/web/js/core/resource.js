@@ -8,22 +8,24 @@ const SECONDS_AFTER_ERROR = 3;
  * service is not asked in vain.
  * @template T
  * @param {(signal: AbortSignal) => Promise<T>} load
- * @param {unknown[]} keys the request is sent anew when one of them changes
+ * @param {unknown[]} keys the request is sent again when one of them changes
  * @param {{every?: number | ((data: T | undefined) => number)}} [options] `every`: seconds from an answer to the next
  *   request; 0 is never
- * @returns {{data: T | undefined, error: Error | undefined, reload: () => void, set: (data: T) => void}}
+ * @returns {Resource<T> & {set: (data: T) => void}}
  */
 export function useResource(load, keys, { every = 0 } = {}) {
-  const [state, setState] = useState({ data: undefined, error: undefined });
+  const [state, setState] = useState(/** @type {Pick<Resource<T>, "data" | "error">} */ ({}));
   const newest = useRef({ load, every });
   newest.current = { load, every };
   const send = useRef(() => {});
   const shown = useRef(keys);
   useEffect(() => {
     const canceled = new AbortController();
+    /** @type {number | undefined} */
     let timer;
     let isBusy = false;
     let isWanted = false;
+    /** @type {T | undefined} */
     let data;
     // What belongs to other keys must not be shown for these.
     if (shown.current.some((key, index) => key !== keys[index])) {
@@ -62,6 +64,6 @@ export function useResource(load, keys, { every = 0 } = {}) {
     };
   }, keys);
   const reload = useCallback(() => void send.current(), []);
-  const set = useCallback((data) => setState({ data, error: undefined }), []);
+  const set = useCallback((/** @type {T} */ data) => setState({ data, error: undefined }), []);
   return { ...state, reload, set };
 }

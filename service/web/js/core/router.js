@@ -32,8 +32,7 @@ export function useRoute() {
 /** The address of a view. @param {string[]} path @param {object | URLSearchParams} [query] */
 export function link(path, query) {
   const pairs = new URLSearchParams();
-  const given = query instanceof URLSearchParams ? [...query] : Object.entries(query ?? {});
-  for (const [name, value] of given) {
+  for (const [name, value] of query instanceof URLSearchParams ? query : Object.entries(query ?? {})) {
     for (const each of Array.isArray(value) ? value : [value]) {
       if (each !== undefined && each !== null && each !== "") pairs.append(name, each);
     }

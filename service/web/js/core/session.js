@@ -7,9 +7,9 @@ import { store } from "./store.js";
 const KEY = "dasl-session";
 
 /** The session: undefined is not known yet, null is none. */
-export const session = store(/** @type {object | null | undefined} */ (undefined));
+export const session = store(/** @type {Api.SessionView | null | undefined} */ (undefined));
 
-/** Open a session with a token, or with a one-time code. @param {{token?: string, code?: string}} secret */
+/** Open a session with a token, or with a one-time code. @param {Api.SessionRequest} secret */
 export async function logIn(secret) {
   opened(await post("/v1/session", secret));
 }
@@ -35,6 +35,7 @@ export async function logOut() {
   closed();
 }
 
+/** @param {Api.SessionView} answer */
 function opened(answer) {
   setCsrf(answer.csrf);
   write(KEY, "1");
@@ -50,11 +51,7 @@ onRefused(() => {
   if (session.get()) closed();
 });
 
-const RANKS = ["read", "submit", "admin", "operator"];
-
-/** Whether the session's token has at least this scope. @param {"read"|"submit"|"admin"|"operator"} scope */
+/** Whether the session has this scope. @param {Api.SessionView["scopes"][number]} scope */
 export function may(scope) {
-  const scopes = session.get()?.scopes ?? [];
-  const highest = Math.max(-1, ...scopes.map((each) => RANKS.indexOf(each)));
-  return highest >= RANKS.indexOf(scope);
+  return session.get()?.scopes.includes(scope) ?? false;
 }

@@ -6,6 +6,7 @@ import { useEffect, useState } from "../vendor.js";
  * @param {T} value
  */
 export function store(value) {
+  /** @type {Set<(value: T) => void>} */
   const followers = new Set();
   return {
     get: () => value,
@@ -23,7 +24,11 @@ export function store(value) {
   };
 }
 
-/** The value of a store; the component is rendered again when it changes. */
+/**
+ * The value of a store; the component is rendered again when it changes.
+ * @template T
+ * @param {ReturnType<typeof store<T>>} source
+ */
 export function useStore(source) {
   const [value, setValue] = useState(source.get());
   useEffect(() => {

@@ -16,33 +16,39 @@ const IS_LOCAL = ["localhost", "127.0.0.1", "[::1]"].includes(location.hostname)
 /** The name of a folder, which its data set has by default, as with `dasl datasets add`. @param {string} uri */
 const nameOf = (uri) => uri.split("/").filter(Boolean).at(-1) ?? "";
 
-/** Registers images by their path or URI, or uploads them from this computer. */
+/** @typedef {import("./content.js").Content} Images */
+/**
+ * Registers images by their path or URI, or uploads them from this computer.
+ * @param {{onClose: () => void, onAdded: () => void}} props
+ */
 export function AddDialog({ onClose, onAdded }) {
   const [isUpload, setUpload] = useState(!IS_LOCAL);
   const [fields, setFields] = useState({ name: "", uri: "", split: "", labels: "auto" });
-  const [content, setContent] = useState(/** @type {import("./content.js").Content | null} */ (null));
-  const [error, setError] = useState(null);
-  const switchTo = (upload) => {
+  const [content, setContent] = useState(/** @type {Images | null} */ (null));
+  const [error, setError] = useState(/** @type {Refusal | null} */ (null));
+  const switchTo = (/** @type {boolean} */ upload) => {
     setUpload(upload);
     setError(null);
   };
-  const set = (name) => (event) => setFields({ ...fields, [name]: event.target.value });
+  const set = (/** @type {keyof typeof fields} */ name) => (/** @type {ChangeOf<HTMLInputElement | HTMLSelectElement>} */ event) =>
+    setFields({ ...fields, [name]: event.currentTarget.value });
   const proposed = isUpload ? (content?.name ?? "") : nameOf(fields.uri);
   const add = async () => {
-    const source = { labels: fields.labels, ...(fields.split && { split: fields.split }) };
+    const source = /** @type {Api.SourceOptions} */ ({ labels: fields.labels, ...(fields.split && { split: fields.split }) });
     const about = { name: fields.name || proposed, source };
     try {
-      const added = isUpload ? await createUpload(about, content) : await post("/v1/datasets", { ...about, uri: fields.uri });
-      if (isUpload) void send(added.id, content, added.upload.received);
+      const images = isUpload ? content : null;
+      const added = images ? await createUpload(about, images) : await post("/v1/datasets", { ...about, uri: fields.uri });
+      if (images) void send(added.id, images, added.upload?.received ?? 0);
       onAdded();
       go(["datasets", added.id]);
     } catch (problem) {
       setError(problem);
     }
   };
-  const choose = async ({ target }) => {
-    const files = [...target.files];
-    target.value = ""; // Else choosing the same files again fires no event.
+  const choose = async (/** @type {ChangeOf<HTMLInputElement>} */ { currentTarget: field }) => {
+    const files = [...(field.files ?? [])];
+    field.value = ""; // Else choosing the same files again fires no event.
     try {
       const { contentOf } = await import("./content.js");
       setContent(contentOf(files));
@@ -75,11 +81,13 @@ export function AddDialog({ onClose, onAdded }) {
   <//>`;
 }
 
+/** @param {{uri: string, onInput: (event: ChangeOf<HTMLInputElement>) => void, error: Refusal | null}} props */
 function LocationField({ uri, onInput, error }) {
   return html`<label>Path or URI<input value=${uri} onInput=${onInput} placeholder="/data/birds or s3://bucket/birds" spellcheck=${false} /><${FieldProblem} error=${error} field="uri" /></label>
     <p class="hint">As the machines that train see it: a folder, a <code>.tar</code>, <code>.zip</code>, <code>.csv</code>, <code>.parquet</code> or <code>.npy</code>.</p>`;
 }
 
+/** @param {{content: Images | null, onChoose: (event: ChangeOf<HTMLInputElement>) => void}} props */
 function FilePicker({ content, onChoose }) {
   return html`<div class="segmented">
       <label class="button file"><span>Choose a folder</span><input type="file" webkitdirectory onChange=${onChoose} /></label>
@@ -88,13 +96,18 @@ function FilePicker({ content, onChoose }) {
     <p class="hint" role="status">${content ? summary(content) : html`A folder of images, several images, or one <code>.tar</code>, <code>.zip</code>, <code>.parquet</code> or <code>.npy</code>. Subfolders are labels.`}</p>`;
 }
 
+/** @param {Images} images */
 function summary({ name, images, leftOut, size, filename }) {
   const what = images === null ? filename : `${name && `${name}: `}${count(images)} ${images === 1 ? "image" : "images"}`;
   const rest = leftOut ? ` ${count(leftOut)} other ${leftOut === 1 ? "file is" : "files are"} left out.` : "";
   return `${what}, ${bytes(size)}.${rest}`;
 }
 
-/** Create the data set of an upload, or return the unfinished one of this name if it has the same content. */
+/**
+ * Create the data set of an upload, or return the unfinished one of this name if it has the same content.
+ * @param {{name: string, source: Api.SourceOptions}} about
+ * @param {Images} content
+ */
 async function createUpload(about, { filename, size, fingerprint }) {
   const upload = { filename, size, fingerprint };
   try {
@@ -103,7 +116,7 @@ async function createUpload(about, { filename, size, fingerprint }) {
     if (!(error instanceof Problem) || error.type !== "name-taken") throw error;
     const { data } = await get("/v1/datasets", { name: about.name });
     const unfinished = data.find((each) => each.state === "uploading");
-    if (!unfinished) throw error;
+    if (!unfinished?.upload) throw error;
     if (unfinished.upload.size !== size || unfinished.upload.fingerprint !== fingerprint) {
       const detail = `The unfinished upload of ${about.name} has other files, or they changed since it began. Choose the same files or another name, or remove that data set.`;
       throw new Problem({ type: "upload-differs", title: "Other files", status: 409, detail });

@@ -56,26 +56,30 @@ export function contentOf(chosen) {
   };
 }
 
-const isArchive = (name) => ARCHIVES.some((ending) => name.toLowerCase().endsWith(ending));
+const isArchive = (/** @type {string} */ name) => ARCHIVES.some((ending) => name.toLowerCase().endsWith(ending));
 
-/** The path of a file in the chosen folder. */
+/** The path of a file in the chosen folder. @param {File} file */
 const pathOf = (file) => file.webkitRelativePath.split("/").slice(1).join("/") || file.name;
 
-/** Whether a path is that of an image: not hidden, as at the ingest of a folder, and a name that a tar can have. */
+/**
+ * Whether a path is that of an image: not hidden, as at the ingest of a folder, and a name that a tar can have.
+ * @param {string} path
+ */
 function isImage(path) {
-  const ending = /\.([^./]+)$/.exec(path)?.[1].toLowerCase();
+  const ending = /\.([^./]+)$/.exec(path)?.[1].toLowerCase() ?? "";
   return IMAGES.has(ending) && !path.split("/").some((part) => part.startsWith(".")) && path.isWellFormed();
 }
 
-/** Return the size of a tar (POSIX.1-2001) of the images, and a function that reads any range of it. */
+/** @typedef {{path: string, file: File}} Image */
+/** Return the size of a tar (POSIX.1-2001) of the images, and a function that reads any range of it. @param {Image[]} images */
 function tarOf(images) {
-  const partsOf = ({ path, file }) => [...headerOf(path, file.size), file, padding(file.size)];
+  const partsOf = (/** @type {Image} */ { path, file }) => [...headerOf(path, file.size), file, padding(file.size)];
   const starts = new Float64Array(images.length + 1);
   images.forEach((image, at) => {
-    starts[at + 1] = partsOf(image).reduce((end, part) => end + (part.size ?? part.length), starts[at]);
+    starts[at + 1] = partsOf(image).reduce((end, part) => end + (part instanceof File ? part.size : part.length), starts[at]);
   });
   const end = starts[images.length];
-  const read = (start, stop) => {
+  const read = (/** @type {number} */ start, /** @type {number} */ stop) => {
     const first = lastIndexAtMost(starts, start);
     const last = lastIndexAtMost(starts, stop - 1);
     const parts = images.slice(first, last + 1).flatMap(partsOf);
@@ -85,7 +89,7 @@ function tarOf(images) {
   return { size: end + 2 * RECORD, read };
 }
 
-/** Return the index of the last of the sorted numbers that is at most `value`. */
+/** Return the index of the last of the sorted numbers that is at most `value`. @param {Float64Array} sorted @param {number} value */
 function lastIndexAtMost(sorted, value) {
   let [low, high] = [0, sorted.length];
   while (high - low > 1) {
@@ -95,9 +99,9 @@ function lastIndexAtMost(sorted, value) {
   return low;
 }
 
-const padding = (size) => new Uint8Array((RECORD - (size % RECORD)) % RECORD);
+const padding = (/** @type {number} */ size) => new Uint8Array((RECORD - (size % RECORD)) % RECORD);
 
-/** Return the header of a member, preceded by a pax header if its name or size does not fit. */
+/** Return the header of a member, preceded by a pax header if its name or size does not fit. @param {string} path @param {number} size */
 function headerOf(path, size) {
   const records = [];
   if (encoder.encode(path).length > 100 || /[^\x20-\x7e]/.test(path)) records.push(paxRecord("path", path));
@@ -107,7 +111,7 @@ function headerOf(path, size) {
   return [ustarHeader("path", extended.length, "x"), extended, padding(extended.length), ustarHeader("image", Math.min(size, LARGEST), "0")];
 }
 
-/** Return a record of a pax header, a line that begins with its own length in bytes. */
+/** Return a record of a pax header, a line that begins with its own length in bytes. @param {string} key @param {unknown} value */
 function paxRecord(key, value) {
   const rest = ` ${key}=${value}\n`;
   const length = encoder.encode(rest).length;
@@ -116,10 +120,11 @@ function paxRecord(key, value) {
   return `${length + digits}${rest}`;
 }
 
+/** @param {string} name @param {number} size @param {string} type */
 function ustarHeader(name, size, type) {
   const header = new Uint8Array(RECORD);
-  const put = (offset, text) => header.set(encoder.encode(text), offset);
-  const octal = (value, digits) => value.toString(8).padStart(digits, "0");
+  const put = (/** @type {number} */ offset, /** @type {string} */ text) => header.set(encoder.encode(text), offset);
+  const octal = (/** @type {number} */ value, /** @type {number} */ digits) => value.toString(8).padStart(digits, "0");
   put(0, name);
   put(100, "0000644\0" + "0000000\0" + "0000000\0");
   put(124, `${octal(size, 11)}\0${octal(0, 11)}\0`);
@@ -131,9 +136,9 @@ function ustarHeader(name, size, type) {
   return header;
 }
 
-/** Return a hash: 32-bit FNV-1a from two offset bases. Without TLS, browsers have no `crypto.subtle`. */
+/** Return a hash: 32-bit FNV-1a from two offset bases. Without TLS, browsers have no `crypto.subtle`. @param {string} text */
 function fnv1a(text) {
   const bytes = encoder.encode(text);
-  const hash = (basis) => bytes.reduce((state, byte) => Math.imul(state ^ byte, 0x01000193), basis) >>> 0;
+  const hash = (/** @type {number} */ basis) => bytes.reduce((state, byte) => Math.imul(state ^ byte, 0x01000193), basis) >>> 0;
   return [0x811c9dc5, 0x5bd1e995].map((basis) => hash(basis).toString(16).padStart(8, "0")).join("");
 }

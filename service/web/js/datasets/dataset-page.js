@@ -18,19 +18,18 @@ import { send, stop, uploads } from "./uploads.js";
 import { Versions } from "./versions.js";
 import { Views } from "./views.js";
 
-/** One data set: what was found in it, what was skipped and why, its versions and views. */
+/** One data set: what was found in it, what was skipped and why, its versions and views. @param {{id: string}} props */
 export function DatasetPage({ id }) {
   const { data, error, reload } = useResource((signal) => get(`/v1/datasets/${encodeURIComponent(id)}`, {}, signal), [id], {
     every: (answer) => (isMoving(answer) ? 1.5 : 0),
   });
-  const state = data?.refresh?.state ?? data?.state;
-  const moves = isMoving(data);
   if (!data) return error ? html`<div class="page"><${Failure} error=${error} onRetry=${reload} /></div>` : html`<${Loading} what="the data set" />`;
+  const state = data.refresh?.state ?? data.state;
   const problem = data.error ?? data.refresh?.error;
   return html`<div class="page">
     <${Head} dataset=${data} state=${state} reload=${reload} />
-    ${problem && html`<div class="notice red" role="alert"><strong>${data.error ? "Not usable" : "The refresh failed"}</strong><p>${problem.message ?? problem}</p></div>`}
-    ${moves && (state === "uploading" ? html`<${Upload} dataset=${data} />` : html`<${Progress} state=${state} progress=${data.progress} />`)}
+    ${problem && html`<div class="notice red" role="alert"><strong>${data.error ? "Not usable" : "The refresh failed"}</strong><p>${problem.message}</p></div>`}
+    ${isMoving(data) && (data.upload && state === "uploading" ? html`<${Upload} id=${data.id} upload=${data.upload} />` : html`<${Progress} state=${state} progress=${data.progress} />`)}
     <${Facts}
       items=${[
         ["Images", data.facts && count(data.facts.num_images)],
@@ -42,16 +41,18 @@ export function DatasetPage({ id }) {
         ["Added", moment(data.created_at)],
       ]}
     />
-    ${data.report && html`<${Report} dataset=${data} />`}
+    ${data.report && html`<${Report} dataset=${data} report=${data.report} />`}
     ${data.state === "ready" && html`<${Views} datasetId=${data.id} /><${Versions} dataset=${data} />`}
   </div>`;
 }
 
+/** @param {Api.DatasetView | undefined} dataset */
 function isMoving(dataset) {
   const state = dataset?.refresh?.state ?? dataset?.state;
   return state !== undefined && state !== "ready" && state !== "failed";
 }
 
+/** @param {{dataset: Api.DatasetView, state: string, reload: () => void}} props */
 function Head({ dataset, state, reload }) {
   const refresh = async () => {
     if (await attempt(() => post(`/v1/datasets/${dataset.id}/refresh`), "The images are read again.")) reload();
@@ -59,10 +60,10 @@ function Head({ dataset, state, reload }) {
   const drop = async () => {
     const text = dataset.upload ? "What was uploaded is removed for good." : "Its images stay where they are.";
     if (!(await confirm({ title: `Remove ${dataset.name}?`, text, action: "Remove", danger: true }))) return;
-    const own = uploads.get().get(dataset.id);
+    const upload = uploads.get().get(dataset.id);
     stop(dataset.id);
     if (await attempt(() => remove(`/v1/datasets/${dataset.id}`), "Removed.")) go(["datasets"]);
-    else if (own) void send(dataset.id, own.content, own.received);
+    else if (upload) void send(dataset.id, upload.content, upload.received);
   };
   return html`<header class="job-head">
     <p class="crumbs"><a href=${link(["datasets"])}>Data sets</a> <span class="muted">/</span> <code class="muted">${dataset.id}</code></p>
@@ -80,21 +81,21 @@ function Head({ dataset, state, reload }) {
   </header>`;
 }
 
-/** Progress of an upload, and whether this tab sends it. */
-function Upload({ dataset }) {
-  const own = useStore(uploads).get(dataset.id);
-  const { size } = dataset.upload;
-  const received = Math.max(dataset.upload.received, own?.received ?? 0);
+/** Progress of an upload, and whether this tab sends it. @param {{id: string, upload: Api.UploadView}} props */
+function Upload({ id, upload: { size, received: stored } }) {
+  const upload = useStore(uploads).get(id);
+  const received = Math.max(stored, upload?.received ?? 0);
   if (received === size) return html`<div class="notice gray"><strong>The upload is complete. Its images will be checked and read.</strong></div>`;
-  return html`<div class=${`notice ${own?.error ? "red" : "gray"}`} role=${own?.error ? "alert" : undefined}>
-    <strong>${own?.error ? "The upload stopped" : "Uploading"}</strong>
+  return html`<div class=${`notice ${upload?.error ? "red" : "gray"}`} role=${upload?.error ? "alert" : undefined}>
+    <strong>${upload?.error ? "The upload stopped" : "Uploading"}</strong>
     <span class="progress"><${Meter} value=${received / size} label="Uploaded" /><span>${bytes(received)} of ${bytes(size)}</span></span>
-    ${own?.error
-      ? html`<p>${own.error.message}</p><${Button} icon="refresh" label="Resume" onClick=${() => void send(dataset.id, own.content, received)} />`
-      : html`${own?.retrying && html`<p>Retrying after an error: ${own.retrying.message}</p>`}<p>${own ? "Keep this page open until the upload is complete." : "This tab is not uploading. To resume an interrupted upload, add the same files under the same name."}</p>`}
+    ${upload?.error
+      ? html`<p>${upload.error.message}</p><${Button} icon="refresh" label="Resume" onClick=${() => void send(id, upload.content, received)} />`
+      : html`${upload?.retrying && html`<p>Retrying after an error: ${upload.retrying.message}</p>`}<p>${upload ? "Keep this page open until the upload is complete." : "This tab is not uploading. To resume an interrupted upload, add the same files under the same name."}</p>`}
   </div>`;
 }
 
+/** @param {{state: string, progress: Api.DatasetView["progress"]}} props */
 function Progress({ state, progress }) {
   if (!progress?.images_total) return html`<div class="notice gray"><strong>${state === "pending" ? "Waits for its turn" : "Begins"}</strong></div>`;
   const share = progress.images_read / progress.images_total;

@@ -10,13 +10,15 @@ import { html } from "../vendor.js";
 import { AddDialog } from "./add-dialog.js";
 import { DatasetPage } from "./dataset-page.js";
 
-/** `#/datasets` is the list, `#/datasets/DATASET` one of them. */
+/** `#/datasets` is the list, `#/datasets/DATASET` one of them. @param {ViewProps} props */
 export function DatasetsPage({ rest, query }) {
   return rest.length ? html`<${DatasetPage} key=${rest[0]} id=${rest[0]} />` : html`<${List} isAdding=${query.has("add")} />`;
 }
 
+/** @param {{isAdding: boolean}} props */
 function List({ isAdding }) {
-  const moves = (answer) => answer?.data.some((each) => each.refresh?.state === "ingesting" || !["ready", "failed"].includes(each.state));
+  const moves = (/** @type {Api.Page_DatasetView_ | undefined} */ answer) =>
+    answer?.data.some((each) => each.refresh?.state === "ingesting" || !["ready", "failed"].includes(each.state));
   const resource = useResource((signal) => get("/v1/datasets", { limit: 200 }, signal), [], { every: (answer) => (moves(answer) ? 2 : 20) });
   const add = () => setQuery({ add: "1" });
   return html`<div class="page">
@@ -38,6 +40,7 @@ function List({ isAdding }) {
   </div>`;
 }
 
+/** @param {{rows: Api.DatasetView[]}} props */
 function Table({ rows }) {
   return html`<div class="scroll-x card flush" tabindex="0" role="region" aria-label="Data sets">
     <table class="plain-table">

@@ -4,10 +4,13 @@ import { html } from "../vendor.js";
 const MOST = 200;
 const MOST_ENDINGS = 8;
 
-/** What the ingest has found: a contact sheet, warnings, classes, skipped files by reason, and duplicates. */
-export function Report({ dataset }) {
-  const { report } = dataset;
-  return html`${(report.warnings ?? []).map((text) => html`<div class="notice amber"><p>${text}.</p></div>`)}
+/** @typedef {NonNullable<Api.DatasetView["report"]>} Found */
+/**
+ * What the ingest has found: a contact sheet, warnings, classes, skipped files by reason, and duplicates.
+ * @param {{dataset: Api.DatasetView, report: Found}} props
+ */
+export function Report({ dataset, report }) {
+  return html`${(report.warnings ?? []).map((/** @type {string} */ text) => html`<div class="notice amber"><p>${text}.</p></div>`)}
     <div class="report">
       <section class="card">
         <h2>Contact sheet</h2>
@@ -19,13 +22,16 @@ export function Report({ dataset }) {
     </div>`;
 }
 
-const sheet = (dataset) => `/v1/datasets/${dataset.id}/contact-sheet?v=${dataset.version}`;
+const sheet = (/** @type {Api.DatasetView} */ dataset) => `/v1/datasets/${dataset.id}/contact-sheet?v=${dataset.version}`;
 
+/** @param {ChangeOf<HTMLImageElement>} event */
 function hide(event) {
-  event.target.replaceWith("There is no contact sheet of this data set.");
+  event.currentTarget.replaceWith("There is no contact sheet of this data set.");
 }
 
+/** @param {{report: Found}} props */
 function Skipped({ report }) {
+  /** @type {Map<string, string[]>} */
   const reasons = new Map();
   for (const { path, reason } of report.skipped ?? []) reasons.set(reason, [...(reasons.get(reason) ?? []), path]);
   const sorted = [...reasons].sort((one, other) => other[1].length - one[1].length);
@@ -42,7 +48,7 @@ function Skipped({ report }) {
   </section>`;
 }
 
-/** How many of the files have which ending, the most frequent first. */
+/** How many of the files have which ending, the most frequent first. @param {Record<string, number>} [numbers] */
 function endings(numbers) {
   const sorted = Object.entries(numbers ?? {}).sort(([, one], [, other]) => other - one);
   if (!sorted.length) return "";
@@ -50,6 +56,7 @@ function endings(numbers) {
   return `: ${shown.join(", ")}${sorted.length > MOST_ENDINGS ? " and others" : ""}`;
 }
 
+/** @param {{names: string[], total?: number | null}} props */
 function Classes({ names, total }) {
   if (names.length === 0) return null;
   return html`<section class="card">
@@ -58,6 +65,9 @@ function Classes({ names, total }) {
   </section>`;
 }
 
+/**
+ * @param {{duplicates?: Record<string, {groups: number, superfluous: number, checked: number, examples: string[][]}>}} props
+ */
 function Duplicates({ duplicates }) {
   const kinds = Object.entries(duplicates ?? {}).filter(([, found]) => found?.groups > 0);
   if (!kinds.length) return null;

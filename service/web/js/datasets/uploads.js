@@ -10,24 +10,30 @@ const REPEATED = ["upload-offset", "upload-busy", "digest-mismatch"];
 const TRANSIENT = [0, 408, 429, 502, 503, 504];
 
 /**
- * The uploads of this tab by data set: bytes that the service has, the error that stopped one, and the one that is retried.
- * @type {ReturnType<typeof store<Map<string, {content: import("./content.js").Content, received: number, canceled: AbortController,
- *   error: Error | null, retrying: Error | null}>>>}
+ * @typedef {import("./content.js").Content} Content
+ * @typedef {{content: Content, received: number, canceled: AbortController, error: Error | null, retrying: Error | null}} Upload
+ *   bytes that the service has, the error that stopped it, and the one after which it is retried
  */
-export const uploads = store(new Map());
+/** The uploads of this tab by data set. */
+export const uploads = store(/** @type {Map<string, Upload>} */ (new Map()));
 
 addEventListener("beforeunload", (event) => {
   if ([...uploads.get().values()].some(({ content, received, error }) => received < content.size && !error)) event.preventDefault();
 });
 
-/** Send the rest of a content, from byte `received` on. Retry transient errors until it is complete. */
+/**
+ * Send the rest of a content, from byte `received` on. Retry transient errors until it is complete.
+ * @param {string} id @param {Content} content @param {number} received
+ */
 export async function send(id, content, received) {
   stop(id);
   const canceled = new AbortController();
-  const update = (change) => {
-    if (!canceled.signal.aborted) uploads.set(new Map(uploads.get()).set(id, { ...uploads.get().get(id), ...change }));
+  let upload = /** @type {Upload} */ ({ content, received, canceled, error: null, retrying: null });
+  const update = (/** @type {Partial<Upload>} */ change) => {
+    upload = { ...upload, ...change };
+    if (!canceled.signal.aborted) uploads.set(new Map(uploads.get()).set(id, upload));
   };
-  update({ content, received, canceled, error: null, retrying: null });
+  update({});
   try {
     await sendRest(id, content, received, update, canceled.signal);
   } catch (error) {
@@ -43,11 +49,15 @@ export function stop(id) {
   uploads.set(rest);
 }
 
+/**
+ * @param {string} id @param {Content} content @param {number} received
+ * @param {(change: Partial<Upload>) => void} update @param {AbortSignal} signal
+ */
 async function sendRest(id, content, received, update, signal) {
   let pause = FIRST_PAUSE;
   while (received < content.size) {
     try {
-      received = (await sendChunk(id, content, received, signal)).upload.received;
+      received = await sendChunk(id, content, received, signal);
       update({ received, retrying: null });
       pause = FIRST_PAUSE;
     } catch (error) {
@@ -59,13 +69,14 @@ async function sendRest(id, content, received, update, signal) {
       // The chunk may be stored although its answer was lost.
       const dataset = await get(`/v1/datasets/${id}`, {}, signal).catch(() => null);
       signal.throwIfAborted();
-      if (!dataset) continue;
+      if (!dataset?.upload) continue;
       received = dataset.upload.received;
       update({ received, retrying: error.status ? error : null });
     }
   }
 }
 
+/** @param {string} id @param {Content} content @param {number} start @param {AbortSignal} signal */
 async function sendChunk(id, content, start, signal) {
   const stop = Math.min(start + CHUNK, content.size);
   let chunk;
@@ -74,11 +85,13 @@ async function sendChunk(id, content, start, signal) {
   } catch (error) {
     throw new Error(`A file has changed or is gone (${error.message}). Remove the data set, and upload again.`);
   }
+  /** @type {Record<string, string>} */
   const headers = { "Content-Range": `bytes ${start}-${stop - 1}/${content.size}` };
   // Browsers have it only with TLS or on localhost.
   if (crypto.subtle) {
     const sha = new Uint8Array(await crypto.subtle.digest("SHA-256", chunk));
     headers["Content-Digest"] = `sha-256=:${btoa(String.fromCharCode(...sha))}:`;
   }
-  return request(`/v1/datasets/${id}/content`, { method: "PUT", file: new Blob([chunk]), headers, signal });
+  const answer = await request(`/v1/datasets/${id}/content`, { method: "PUT", file: new Blob([chunk]), headers, signal });
+  return answer.upload?.received ?? stop;
 }

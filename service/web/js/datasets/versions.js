@@ -3,7 +3,7 @@ import { count, moment } from "../core/format.js";
 import { useResource } from "../core/resource.js";
 import { html } from "../vendor.js";
 
-/** The versions of a data set, and what each changed. */
+/** The versions of a data set, and what each changed. @param {{dataset: Api.DatasetView}} props */
 export function Versions({ dataset }) {
   const { data } = useResource((signal) => get(`/v1/datasets/${dataset.id}/versions`, {}, signal), [dataset.id, dataset.version]);
   if (!data) return null;

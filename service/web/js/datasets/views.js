@@ -9,11 +9,11 @@ const IMAGES = 6;
 
 /**
  * The views that a training would draw of its first images, before anything is submitted.
- * @param {{datasetId: string, spec?: object}} props `spec`: the settings; without them, the defaults
+ * @param {{datasetId: string, spec?: Api.JobSpec}} props `spec`: the settings; without them, the defaults
  */
 export function Views({ datasetId, spec }) {
-  const [preview, setPreview] = useState(null);
-  const [error, setError] = useState(null);
+  const [preview, setPreview] = useState(/** @type {Api.PreviewView | null} */ (null));
+  const [error, setError] = useState(/** @type {Refusal | null} */ (null));
   const isDone = preview && (preview.state === "succeeded" || preview.state === "failed");
   useResource(
     async (signal) => {
@@ -32,16 +32,16 @@ export function Views({ datasetId, spec }) {
     }
   };
   if (!may("submit")) return null;
-  const sheet = preview?.files?.find((file) => file.name === "sheet.png");
+  const sheet = preview?.files.find((file) => file.name === "sheet.png");
   return html`<section class="card">
     <header class="card-head">
       <h2>Views, as training draws them</h2>
-      <${Button} icon="refresh" label=${preview ? "Draw again" : "Draw"} disabled=${preview && !isDone} onClick=${draw} />
+      <${Button} icon="refresh" label=${preview ? "Draw again" : "Draw"} disabled=${preview !== null && !isDone} onClick=${draw} />
     </header>
     ${error && html`<${Failure} error=${error} />`}
     ${!preview && !error && html`<p class="muted">Each row is an image, then the crops, colors and blurs of which a step makes its pairs.</p>`}
     ${preview && !isDone && html`<p class="placeholder" role="status"><span class="spinner"></span> ${preview.state === "queued" ? "Waits for its turn" : "Drawing"} …</p>`}
     ${preview?.state === "failed" && html`<div class="notice red" role="alert"><p>${preview.error?.message}</p></div>`}
-    ${sheet && html`<div class="scroll-x" tabindex="0" role="region" aria-label="Views"><img class="views" src=${`/v1/previews/${preview.id}/files/${sheet.name}`} alt="Images, each with its views" /></div>`}
+    ${preview && sheet && html`<div class="scroll-x" tabindex="0" role="region" aria-label="Views"><img class="views" src=${`/v1/previews/${preview.id}/files/${sheet.name}`} alt="Images, each with its views" /></div>`}
   </section>`;
 }

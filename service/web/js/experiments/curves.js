@@ -9,12 +9,19 @@ import { html, useMemo } from "../vendor.js";
 const METRICS = ["knn_top1", "recall_at_1", "loss", "effective_rank", "embedding_rank"];
 const POINTS = 400;
 
-/** The mean of each variant over its seeds, and the range of these as a band. */
+/** @typedef {Api.VariantView & {color: string}} Variant */
+/**
+ * The mean of each variant over its seeds, and the range of these as a band.
+ * @param {{experiment: Api.ExperimentView, variants: Variant[], query: URLSearchParams}} props
+ */
 export function Curves({ experiment, variants, query }) {
   const view = { ...viewOf(query), time: false };
   const metrics = [...new Set([...(experiment.metric ? [experiment.metric] : []), ...METRICS])];
-  const load = (metric, signal) => get(`/v1/experiments/${experiment.id}/curves`, { metric, max_points: POINTS }, signal);
-  const { data } = useResource((signal) => Promise.all(metrics.map((metric) => load(metric, signal))), [experiment.id], { every: experiment.done ? 0 : 15 });
+  const { data } = useResource(
+    (signal) => Promise.all(metrics.map((metric) => get(`/v1/experiments/${experiment.id}/curves`, { metric, max_points: POINTS }, signal))),
+    [experiment.id],
+    { every: experiment.done ? 0 : 15 },
+  );
   const panels = useMemo(() => (data ?? []).map((curves) => panelOf(curves, variants)).filter((panel) => panel.x.length > 0), [data]);
   useKeys({ z: () => chooseRange(null) });
   if (!panels.length) return null;
@@ -22,12 +29,13 @@ export function Curves({ experiment, variants, query }) {
     <div class="panels">${panels.map((panel) => html`<${Panel} key=${panel.id} ...${panel} view=${view} sync=${experiment.id} />`)}</div>`;
 }
 
+/** @param {Api.Curves} curves @param {Variant[]} variants */
 function panelOf({ metric, variants: curves }, variants) {
   const x = [...new Set(curves.flatMap((curve) => curve.step))].sort((one, other) => one - other);
   const lines = curves.map((curve) => {
     const places = new Map(curve.step.map((step, index) => [step, index]));
-    const [values, low, high] = [curve.mean, curve.min, curve.max].map((column) => x.map((step) => column[places.get(step)] ?? null));
-    const { color } = variants.find((each) => each.name === curve.variant);
+    const [values, low, high] = [curve.mean, curve.min, curve.max].map((column) => x.map((step) => column[places.get(step) ?? -1] ?? null));
+    const color = variants.find((each) => each.name === curve.variant)?.color ?? "--muted-line";
     return { label: curve.variant, color, points: curve.step.length < 40, values, low, high };
   });
   return { id: metric, title: label(metric), x, lines };

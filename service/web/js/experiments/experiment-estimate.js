@@ -2,7 +2,10 @@ import { bytes, count, span } from "../core/format.js";
 import { Facts } from "../ui/facts.js";
 import { html } from "../vendor.js";
 
-/** What the jobs of an experiment will be, as the server resolves and estimates them. */
+/**
+ * What the jobs of an experiment will be, as the server resolves and estimates them.
+ * @param {{answer: Api.ValidatedExperiment | null, isValid: boolean}} props
+ */
 export function ExperimentEstimate({ answer, isValid }) {
   if (!answer) return null;
   const { estimate, variants, warnings } = answer;

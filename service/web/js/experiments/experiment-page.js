@@ -16,9 +16,12 @@ import { Failure, Loading } from "../ui/state.js";
 import { html, useEffect, useRef, useState } from "../vendor.js";
 import { Curves } from "./curves.js";
 import { Statuses } from "./experiments-page.js";
-import { valueOf, VariantTable } from "./variant-table.js";
+import { valueText, VariantTable } from "./variant-table.js";
 
-/** One experiment: what its figures allow to say, its jobs, the table and the curves. */
+/**
+ * One experiment: what its figures allow to say, its jobs, the table and the curves.
+ * @param {{id: string, query: URLSearchParams}} props
+ */
 export function ExperimentPage({ id, query }) {
   const resource = useResource((signal) => get(`/v1/experiments/${encodeURIComponent(id)}`, {}, signal), [id], { every: (answer) => (answer?.done === false ? 10 : 0) });
   const { data, error, reload } = resource;
@@ -39,6 +42,7 @@ export function ExperimentPage({ id, query }) {
   </div>`;
 }
 
+/** @param {{experiment: Api.ExperimentView, reload: () => void, isDeleted: {current: boolean}}} props */
 function Head({ experiment, reload, isDeleted }) {
   const [isAsked, setAsked] = useState(false);
   const { id, name, done, jobs } = experiment;
@@ -46,9 +50,9 @@ function Head({ experiment, reload, isDeleted }) {
   const cancel = async () => {
     if (await attempt(() => post(`/v1/experiments/${id}/cancel`), "Its jobs stop after their current step.")) reload();
   };
-  const drop = async (query) => {
+  const drop = async (/** @type {Api.Parameters<"DELETE", "/v1/experiments/{}">} */ query) => {
     isDeleted.current = true;
-    if (await attempt(() => remove(`/v1/experiments/${id}${query}`), "Deleted.")) return go(["experiments"]);
+    if (await attempt(() => remove(`/v1/experiments/${id}`, query), "Deleted.")) return go(["experiments"]);
     isDeleted.current = false;
     setAsked(false);
   };
@@ -80,14 +84,15 @@ function Head({ experiment, reload, isDeleted }) {
       title=${`Delete “${name}”?`}
       onClose=${() => setAsked(false)}
       footer=${html`<${Button} label="Keep all" onClick=${() => setAsked(false)} />
-        <${Button} label="Delete, keep its jobs" kind="danger" onClick=${() => drop("")} />
-        ${done && html`<${Button} label="Delete with its jobs" kind="danger" onClick=${() => drop("?jobs=true")} />`}`}
+        <${Button} label="Delete, keep its jobs" kind="danger" onClick=${() => drop({})} />
+        ${done && html`<${Button} label="Delete with its jobs" kind="danger" onClick=${() => drop({ jobs: true })} />`}`}
     >
       <p>The comparison is removed for good. ${done ? "With its jobs, so are their checkpoints, metrics, logs and files." : "Its jobs go on; once all have ended, they can be deleted with it."}</p>
     <//>`}
   </header>`;
 }
 
+/** @param {{results: Api.Results}} props */
 function Findings({ results: { sentences, notes } }) {
   if (!sentences.length && !notes.length) return null;
   return html`<section class="card findings" aria-label="Findings">
@@ -95,15 +100,18 @@ function Findings({ results: { sentences, notes } }) {
   </section>`;
 }
 
-/** Variants by seeds: state and value of each job. */
+/**
+ * Variants by seeds: state and value of each job.
+ * @param {{experiment: Api.ExperimentView, variants: import("./curves.js").Variant[]}} props
+ */
 function Jobs({ experiment, variants }) {
   const { seeds, jobs, results } = experiment;
   const decided = results.metrics.find((each) => each.metric === results.metric);
-  const cell = (variant, seed) => {
+  const cell = (/** @type {string} */ variant, /** @type {number} */ seed) => {
     const job = jobs.find((each) => each.variant === variant && each.seed === seed);
     const value = decided?.variants.find((each) => each.variant === variant)?.values[seed];
     if (!job) return html`<td class="muted">–</td>`;
-    const content = job.status === "succeeded" && value !== undefined ? valueOf(results.metric, value) : html`<${StatusChip} status=${job.status} />`;
+    const content = job.status === "succeeded" && results.metric && value !== undefined ? valueText(results.metric, value) : html`<${StatusChip} status=${job.status} />`;
     return html`<td>${job.id ? html`<a href=${link(["jobs", job.id])} title=${job.status}>${content}</a>` : content}</td>`;
   };
   return html`<section class="card">

@@ -12,7 +12,10 @@ import { html } from "../vendor.js";
 import { ExperimentPage } from "./experiment-page.js";
 import { NewExperiment } from "./new-experiment.js";
 
-/** `#/experiments` is the list, `#/experiments/EXPERIMENT` one of them, `#/experiments?new=1` a new one. */
+/**
+ * `#/experiments` is the list, `#/experiments/EXPERIMENT` one of them, `#/experiments?new=1` a new one.
+ * @param {ViewProps} props
+ */
 export function ExperimentsPage({ rest, query }) {
   if (query.get("new")) return html`<${NewExperiment} jobId=${query.get("job")} />`;
   return rest.length ? html`<${ExperimentPage} key=${rest[0]} id=${rest[0]} query=${query} />` : html`<${List} />`;
@@ -39,6 +42,7 @@ function List() {
   </div>`;
 }
 
+/** @param {{rows: Api.ExperimentSummary[]}} props */
 function Table({ rows }) {
   return html`<div class="scroll-x card flush" tabindex="0" role="region" aria-label="Experiments">
     <table class="plain-table">
@@ -59,7 +63,7 @@ function Table({ rows }) {
   </div>`;
 }
 
-/** How many jobs of an experiment have ended, and how. */
+/** How many jobs of an experiment have ended, and how. @param {{experiment: Pick<Api.ExperimentSummary, "statuses" | "name">}} props */
 export function Statuses({ experiment }) {
   const { statuses, name } = experiment;
   const all = Object.values(statuses).reduce((sum, each) => sum + each, 0);

@@ -9,7 +9,10 @@ import { Empty, Failure, Loaded } from "../ui/state.js";
 import { html, useMemo, useState } from "../vendor.js";
 import { ExperimentEstimate } from "./experiment-estimate.js";
 
-/** `#/experiments?new=1` and `#/experiments?new=1&job=JOB`: the file of a new experiment, about a job's spec. */
+/**
+ * `#/experiments?new=1` and `#/experiments?new=1&job=JOB`: the file of a new experiment, about a job's spec.
+ * @param {{jobId: string | null}} props
+ */
 export function NewExperiment({ jobId }) {
   const resource = useResource((signal) => load(jobId, signal), [jobId]);
   return html`<div class="page submit">
@@ -19,7 +22,7 @@ export function NewExperiment({ jobId }) {
   </div>`;
 }
 
-/** The spec that all variants have in common; null without a data set. */
+/** The spec that all variants have in common; null without a data set. @param {string | null} jobId @param {AbortSignal} signal */
 async function load(jobId, signal) {
   if (jobId) return common((await get(`/v1/jobs/${encodeURIComponent(jobId)}`, {}, signal)).spec);
   const { data } = await get("/v1/datasets", { limit: 200 }, signal);
@@ -27,15 +30,16 @@ async function load(jobId, signal) {
   return ready ? { dataset: ready.name, method: { name: "simclr" } } : null;
 }
 
-/** A job's spec without what the experiment sets itself. */
+/** A job's spec without what the experiment sets itself. @param {Record<string, any>} spec */
 function common({ name: _, ...spec }) {
   if (!spec.train) return spec;
   const { seed: __, ...train } = spec.train;
   return { ...spec, train };
 }
 
-/** What one asks first: does a regularizer help? */
-function asked(spec) {
+/** What one asks first: does a regularizer help? @param {Record<string, any>} spec @returns {Api.ExperimentRequest} */
+function proposed(spec) {
+  /** @type {Record<string, object>} */
   const variants = { baseline: {} };
   for (const name of ["dar", "sec"]) {
     if (spec[name]) variants[`without-${name}`] = { [name]: null };
@@ -44,13 +48,14 @@ function asked(spec) {
   return { name: "regularizers", seeds: [0, 1, 2], variants, spec };
 }
 
+/** @param {{spec: Record<string, any>}} props */
 function Form({ spec }) {
-  const [experiment, setExperiment] = useState(() => asked(spec));
-  const [refusal, setRefusal] = useState(null);
+  const [experiment, setExperiment] = useState(() => proposed(spec));
+  const [refusal, setRefusal] = useState(/** @type {Refusal | null} */ (null));
   const [unreadable, setUnreadable] = useState("");
   const { answer, error: invalid } = useValidation(experiment, "/v1/experiments/validate");
   const error = refusal ?? invalid;
-  const change = (next) => {
+  const change = (/** @type {any} */ next) => {
     setRefusal(null);
     setExperiment(next);
   };

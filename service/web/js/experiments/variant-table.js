@@ -5,15 +5,19 @@ import { setQuery } from "../core/router.js";
 import { Icon } from "../ui/icon.js";
 import { html } from "../vendor.js";
 
+/** @type {Record<string, string>} */
 const TONES = { better: "green", worse: "red" };
 
-/** A value of a metric. */
-export const valueOf = (metric, value) => figure(metric, value, 2);
+/** A value of a metric. @param {string} metric @param {number | null | undefined} value */
+export const valueText = (metric, value) => figure(metric, value, 2);
 
-/** A difference, in percentage points of a share. */
+/** A difference, in percentage points of a share. @param {string} metric @param {number} value */
 const signed = (metric, value) => `${value > 0 ? "+" : ""}${isShare(metric) ? (value * 100).toFixed(2) : number(value)}`;
 
-/** Mean, spread and paired differences from the baseline, of the metric that is chosen. */
+/**
+ * Mean, spread and paired differences from the baseline, of the metric that is chosen.
+ * @param {{experiment: Api.ExperimentView, variants: import("./curves.js").Variant[], query: URLSearchParams}} props
+ */
 export function VariantTable({ experiment, variants, query }) {
   const { id, statuses, results } = experiment;
   const { data } = useResource((signal) => get(`/v1/experiments/${id}/results`, {}, signal), [id, statuses.succeeded]);
@@ -22,13 +26,13 @@ export function VariantTable({ experiment, variants, query }) {
   if (!shown) return null;
   const { metric } = shown;
   const decides = metric === results.metric;
-  const interval = (pair) => (pair ? `${signed(metric, pair[0])} to ${signed(metric, pair[1])}` : "–");
-  const file = (format, title) => html`<a class="button" href=${`/v1/experiments/${id}/results?format=${format}`} download=${`${experiment.name}.${format === "csv" ? "csv" : "md"}`}><${Icon} name="download" /><span>${title}</span></a>`;
+  const interval = (/** @type {[number, number] | null | undefined} */ pair) => (pair ? `${signed(metric, pair[0])} to ${signed(metric, pair[1])}` : "–");
+  const file = (/** @type {string} */ format, /** @type {string} */ title) => html`<a class="button" href=${`/v1/experiments/${id}/results?format=${format}`} download=${`${experiment.name}.${format === "csv" ? "csv" : "md"}`}><${Icon} name="download" /><span>${title}</span></a>`;
   return html`<section class="card">
     <header class="card-head">
       <h2>Variants</h2>
       <span class="actions">
-        <select aria-label="Metric" value=${metric} onChange=${(event) => setQuery({ metric: event.target.value })}>
+        <select aria-label="Metric" value=${metric} onChange=${(event) => setQuery({ metric: event.currentTarget.value })}>
           ${metrics.map((each) => html`<option value=${each.metric} selected=${each.metric === metric}>${label(each.metric)}${each.metric === results.metric ? ", decides" : ""}</option>`)}
         </select>
         ${file("csv", "CSV")} ${file("markdown", "Markdown")}
@@ -36,11 +40,11 @@ export function VariantTable({ experiment, variants, query }) {
     </header>
     <div class="scroll-x" tabindex="0" role="region" aria-label="Variants">
       <table class="plain-table">
-        <thead><tr><th>Variant</th><th class="right">Seeds</th><th class="right">Mean</th><th class="right">Std</th><th class="right">Min</th><th class="right">Max</th><th class="right" title="With the same seed">Minus ${data?.baseline ?? results.baseline}${isShare(metric) ? ", points" : ""}</th><th class="right">95 %, t interval</th><th class="right" title="95 % bootstrap interval: too narrow with few seeds; the t interval decides">Range of resampled means</th><th>Verdict${decides ? "" : html` <span class="muted">(${label(results.metric)} decides)</span>`}</th></tr></thead>
+        <thead><tr><th>Variant</th><th class="right">Seeds</th><th class="right">Mean</th><th class="right">Std</th><th class="right">Min</th><th class="right">Max</th><th class="right" title="With the same seed">Minus ${data?.baseline ?? results.baseline}${isShare(metric) ? ", points" : ""}</th><th class="right">95 %, t interval</th><th class="right" title="95 % bootstrap interval: too narrow with few seeds; the t interval decides">Range of resampled means</th><th>Verdict${results.metric && !decides ? html` <span class="muted">(${label(results.metric)} decides)</span>` : ""}</th></tr></thead>
         <tbody>
           ${shown.variants.map(({ variant, summary, difference, verdict }) => {
-            const { color } = variants.find((each) => each.name === variant) ?? {};
-            const cell = (value) => html`<td class="right">${value === undefined || value === null ? "–" : valueOf(metric, value)}</td>`;
+            const color = variants.find((each) => each.name === variant)?.color;
+            const cell = (/** @type {number | null | undefined} */ value) => html`<td class="right">${valueText(metric, value)}</td>`;
             return html`<tr>
               <th scope="row"><span class="mark" style=${{ "--mark": `var(${color})` }}></span>${variant}</th>
               <td class="right">${summary?.n ?? 0}</td>

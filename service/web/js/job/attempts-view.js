@@ -6,7 +6,7 @@ import { StatusChip } from "../ui/chip.js";
 import { Empty, Loaded } from "../ui/state.js";
 import { html } from "../vendor.js";
 
-/** The attempts of a job, the newest first, and why they failed. */
+/** The attempts of a job, the newest first, and why they failed. @param {JobProps} props */
 export function AttemptsView({ job }) {
   const resource = useResource(async (signal) => (await get(`/v1/jobs/${job.id}/attempts`, {}, signal)).data, [job.id, job.attempt, job.status]);
   return html`<${Loaded} resource=${resource} what="attempts">
@@ -14,6 +14,7 @@ export function AttemptsView({ job }) {
   <//>`;
 }
 
+/** @param {{job: Api.JobView, row: Api.AttemptView}} props */
 function Attempt({ job, row }) {
   const seconds = (Date.parse(row.finished_at ?? new Date().toISOString()) - Date.parse(row.created_at)) / 1000;
   const tail = Array.isArray(row.error?.log_tail) ? row.error.log_tail.join("\n") : row.error?.log_tail;

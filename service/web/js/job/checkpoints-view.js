@@ -13,10 +13,10 @@ import { html, useState } from "../vendor.js";
 
 const ModelRuns = later(async () => (await import("../models/model-runs.js")).ModelRuns);
 
-/** The checkpoints of a job, the newest first: download, pin, delete, load. */
+/** The checkpoints of a job, the newest first: download, pin, delete, load. @param {JobProps} props */
 export function CheckpointsView({ job }) {
   const resource = useResource(async (signal) => (await get(`/v1/jobs/${job.id}/checkpoints`, {}, signal)).data, [job.id]);
-  const [opened, setOpened] = useState(null);
+  const [opened, setOpened] = useState(/** @type {Api.CheckpointView | null} */ (null));
   useEvents((event) => event.job_id === job.id && event.type === "checkpoint" && resource.reload(), resource.reload);
   return html`<${Loaded} resource=${resource} what="checkpoints">
     ${(all) => {
@@ -35,18 +35,19 @@ export function CheckpointsView({ job }) {
   <//>`;
 }
 
+/** @param {{row: Api.CheckpointView, isBest: boolean, onOpen: () => void, reload: () => void}} props */
 function Row({ row, isBest, onOpen, reload }) {
-  const aliases = [row.final && "final", isBest && "best", ...(row.aliases ?? [])].filter(Boolean);
+  const aliases = [row.final && "final", isBest && "best"].filter(Boolean);
   const pin = () => attempt(() => patch(`/v1/checkpoints/${row.id}`, { pinned: !row.pinned }), row.pinned ? "No longer kept for good." : "Kept, whatever the settings of the job.").then(reload);
   const drop = async () => {
     const agreed = await confirm({ title: "Delete the checkpoint?", text: `That of step ${row.step} is removed for good.`, action: "Delete", danger: true });
     if (agreed && (await attempt(() => remove(`/v1/checkpoints/${row.id}`), "Deleted."))) reload();
   };
   return html`<tr>
-    <td><code>${row.id}</code> ${[...new Set(aliases)].map((alias) => html`<span class="tag small">${alias}</span>`)}</td>
+    <td><code>${row.id}</code> ${aliases.map((alias) => html`<span class="tag small">${alias}</span>`)}</td>
     <td class="right">${number(row.epoch)}</td>
     <td class="right">${row.step}</td>
-    <td class="right">${row.metrics?.knn_top1 === undefined ? "–" : percent(row.metrics.knn_top1)}</td>
+    <td class="right">${percent(row.metrics.knn_top1)}</td>
     <td class="right">${bytes(row.files.reduce((sum, file) => sum + file.size, 0))}</td>
     <td title=${moment(row.created_at)}>${ago(row.created_at)}</td>
     <td class="row-actions">
@@ -58,6 +59,7 @@ function Row({ row, isBest, onOpen, reload }) {
   </tr>`;
 }
 
+/** @param {{checkpoint: Api.CheckpointView, onClose: () => void}} props */
 function Files({ checkpoint, onClose }) {
   return html`<${Dialog} title="Checkpoint files" onClose=${onClose} wide>
     <ul class="files">
@@ -82,7 +84,11 @@ model = timm.create_model(**about["timm"])
 model.load_state_dict(load_file("backbone.safetensors"))
 model.eval()`;
 
-/** The first of the checkpoints with the best metric, as `checkpoints.best_by` says, or k-NN, or R@1. */
+/**
+ * The first of the checkpoints with the best metric, as `checkpoints.best_by` says, or k-NN, or R@1.
+ * @param {Api.CheckpointView[]} rows
+ * @param {Api.JobView} job
+ */
 function bestOf(rows, job) {
   const chosen = job.resolved?.checkpoints?.best_by;
   const names = chosen ? [chosen] : ["knn_top1", "recall_at_1"];

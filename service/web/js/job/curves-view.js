@@ -16,7 +16,8 @@ import { html, useMemo } from "../vendor.js";
 
 const BASELINES = { raw: "raw pixels", untrained: "untrained", start: "start weights" };
 
-/** The curves of a job, which share zoom and cursor. */
+/** @typedef {{x: number[], lines: import("../charts/panel.js").Curve[]}} Drawn */
+/** The curves of a job, which share zoom and cursor. @param {JobProps} props */
 export function CurvesView({ job, query }) {
   const view = viewOf(query);
   const { columns, error } = useSeries(job.id, isFinal(job), view.time ? null : view.range);
@@ -36,13 +37,14 @@ export function CurvesView({ job, query }) {
     </div>`;
 }
 
-/** The evaluations of a job, repeated after each new one. */
+/** The evaluations of a job, repeated after each new one. @param {string} id */
 export function useEvaluations(id) {
   const resource = useResource(async (signal) => (await get(`/v1/jobs/${id}/evaluations`, {}, signal)).data, [id]);
   useEvents((event) => event.job_id === id && event.type === "evaluation" && resource.reload(), resource.reload);
   return resource;
 }
 
+/** @param {Api.MetricColumns} columns @param {Api.EvaluationView[]} evaluations @param {boolean} isTime */
 function drawn(columns, evaluations, isTime) {
   const trained = evaluations.filter((each) => each.subject === "backbone" || each.subject === "embedding");
   const measured = new Set(trained.flatMap((each) => Object.keys(each.metrics).filter((name) => typeof each.metrics[name] === "number")));
@@ -59,10 +61,16 @@ function drawn(columns, evaluations, isTime) {
     .filter((panel) => panel.x.length > 0);
 }
 
-/** Lines of evaluated metrics, and of what was measured before training as dashes across. */
+/**
+ * Lines of evaluated metrics, and of what was measured before training as dashes across.
+ * @param {string[]} names @param {Api.EvaluationView[]} trained @param {Api.EvaluationView[]} evaluations
+ * @param {(evaluation: Api.EvaluationView) => number} at
+ * @returns {Drawn}
+ */
 function evaluated(names, trained, evaluations, at) {
   const subjects = new Set(trained.map((each) => each.subject));
   const x = [...new Set(trained.map(at))].sort((one, other) => one - other);
+  /** @type {Drawn["lines"]} */
   const lines = names.flatMap((name, index) =>
     [...subjects].map((subject) => {
       const values = new Map(trained.filter((each) => each.subject === subject).map((each) => [at(each), each.metrics[name] ?? null]));
@@ -84,6 +92,7 @@ function evaluated(names, trained, evaluations, at) {
   return { x, lines };
 }
 
+/** @param {Api.JobView} job */
 async function save(job) {
   const columns = await get(`/v1/jobs/${job.id}/metrics`, { max_points: 10_000 });
   const names = Object.keys(columns.values);
@@ -91,6 +100,7 @@ async function save(job) {
   saveCsv(`${job.name}-${job.id}`, ["step", "time", ...names], rows);
 }
 
+/** @param {{job: Api.JobView}} props */
 function Nothing({ job }) {
   return html`<${Empty} title=${job.metrics_removed_at ? "The curves were removed" : "No curves yet"}>
     <p>${job.metrics_removed_at ? "Retention removes the metrics of old jobs." : "They appear with the first report, at the tenth step."}</p>

@@ -6,18 +6,23 @@ import { Dialog } from "../ui/dialog.js";
 import { Failure } from "../ui/state.js";
 import { html, useState } from "../vendor.js";
 
-/** Name, tags, priority and time limit of a job. */
+/**
+ * Name, tags, priority and time limit of a job.
+ * @param {{job: Api.JobView, onClose: () => void, onSaved: (job: Api.JobView) => void}} props
+ */
 export function EditDialog({ job, onClose, onSaved }) {
-  const hours = job.max_hours ?? job.resolved?.resources?.max_hours ?? "";
+  const hours = job.max_hours ?? job.resolved.resources?.max_hours ?? "";
   const [fields, setFields] = useState({
     name: job.name,
-    tags: Object.entries(job.tags ?? {}).map(([key, value]) => `${key}: ${value}`).join("\n"),
+    tags: Object.entries(job.tags).map(([key, value]) => `${key}: ${value}`).join("\n"),
     priority: String(job.priority),
     hours: String(hours),
   });
-  const [error, setError] = useState(null);
-  const set = (name) => (event) => setFields({ ...fields, [name]: event.target.value });
+  const [error, setError] = useState(/** @type {Refusal | null} */ (null));
+  const set = (/** @type {keyof typeof fields} */ name) => (/** @type {ChangeOf<HTMLInputElement | HTMLTextAreaElement>} */ event) =>
+    setFields({ ...fields, [name]: event.currentTarget.value });
   const save = async () => {
+    /** @type {Api.JobPatch} */
     const changes = { name: fields.name, tags: tagsOf(fields.tags), priority: Number(fields.priority) };
     if (!isFinal(job) && fields.hours !== String(hours)) changes.resources = { max_hours: Number(fields.hours) };
     try {
@@ -44,6 +49,7 @@ export function EditDialog({ job, onClose, onSaved }) {
   <//>`;
 }
 
+/** @param {string} text */
 function tagsOf(text) {
   const lines = text.split("\n").filter((line) => line.trim());
   return Object.fromEntries(

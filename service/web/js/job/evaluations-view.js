@@ -7,7 +7,7 @@ import { useEvaluations } from "./curves-view.js";
 
 const ORDER = ["linear_top1", "finetune_top1", "knn_top1", "recall_at_1", "instance_recall_at_1", "nmi", "effective_rank", "alignment", "uniformity"];
 
-/** A table of all evaluations, the newest first. */
+/** A table of all evaluations, the newest first. @param {JobProps} props */
 export function EvaluationsView({ job }) {
   const evaluations = useEvaluations(job.id);
   return html`<${Loaded} resource=${evaluations} what="evaluations">
@@ -15,9 +15,10 @@ export function EvaluationsView({ job }) {
   <//>`;
 }
 
+/** @param {{job: Api.JobView, rows: Api.EvaluationView[]}} props */
 function Table({ job, rows }) {
   const names = [...new Set(rows.flatMap((row) => Object.keys(row.metrics).filter((name) => typeof row.metrics[name] === "number")))];
-  const rank = (name) => (ORDER.includes(name) ? ORDER.indexOf(name) : ORDER.length);
+  const rank = (/** @type {string} */ name) => (ORDER.includes(name) ? ORDER.indexOf(name) : ORDER.length);
   names.sort((one, other) => rank(one) - rank(other) || (one < other ? -1 : 1));
   const newest = [...rows].sort((one, other) => other.step - one.step);
   const save = () =>

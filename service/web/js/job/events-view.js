@@ -1,7 +1,7 @@
 import { clock, moment } from "../core/format.js";
 import { html } from "../vendor.js";
 
-/** What happened to a job, the newest first. */
+/** What happened to a job, the newest first. @param {JobProps} props */
 export function EventsView({ events }) {
   return html`<ol class="events card" reversed>
     ${[...events].reverse().slice(0, 1000).map(

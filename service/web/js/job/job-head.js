@@ -1,8 +1,8 @@
-import { ago, duration, moment, number, percent } from "../core/format.js";
+import { ago, moment, number, percent } from "../core/format.js";
 import { go, link } from "../core/router.js";
 import { may } from "../core/session.js";
 import { act, ACTIONS, stateOf } from "../jobs/actions.js";
-import { JobProgress } from "../jobs/columns.js";
+import { JobProgress, took } from "../jobs/columns.js";
 import { Button } from "../ui/button.js";
 import { StatusChip, Tags } from "../ui/chip.js";
 import { Icon } from "../ui/icon.js";
@@ -10,12 +10,15 @@ import { html, useState } from "../vendor.js";
 import { EditDialog } from "./edit-dialog.js";
 import { Waiting } from "./waiting.js";
 
-/** Name, state, headline figures, and what can be done. */
+/**
+ * Name, state, headline metrics, and what can be done.
+ * @param {{job: Api.JobView, onChange: (job: Api.JobView) => void, reload: () => void}} props
+ */
 export function JobHead({ job, onChange, reload }) {
   const [isEdited, setEdited] = useState(false);
-  const run = async (name) => {
-    if (!(await act(name, [job]))) return;
-    if (name === "delete") go(["jobs"]);
+  const run = async (/** @type {import("../jobs/actions.js").Action} */ action) => {
+    if (!(await act(action, [job]))) return;
+    if (action.name === "delete") go(["jobs"]);
     else reload();
   };
   return html`<header class="job-head">
@@ -28,9 +31,8 @@ export function JobHead({ job, onChange, reload }) {
       <div class="actions">
         <a class="button" href=${link(["compare"], { jobs: job.id })}><${Icon} name="compare" /><span>Compare</span></a>
         ${may("submit") &&
-        html`${Object.entries(ACTIONS)
-            .filter(([, action]) => action.applies(job))
-            .map(([name, action]) => html`<${Button} key=${name} icon=${action.icon} label=${action.title} kind=${action.danger ? "danger" : ""} onClick=${() => run(name)} />`)}
+        html`${ACTIONS.filter((action) => action.applies(job))
+            .map((action) => html`<${Button} key=${action.name} icon=${action.icon} label=${action.title} kind=${action.danger ? "danger" : ""} onClick=${() => run(action)} />`)}
           <${Button} icon="copy" label="Clone" onClick=${() => go(["submit"], { clone: job.id })} />
           <a class="button" href=${link(["experiments"], { new: "1", job: job.id })} title="Train variants of this job with several seeds"><${Icon} name="experiment" /><span>Vary</span></a>
           <${Button} icon="edit" label="Edit" onClick=${() => setEdited(true)} />`}
@@ -38,11 +40,12 @@ export function JobHead({ job, onChange, reload }) {
     </div>
     ${job.status === "queued" && html`<${Waiting} job=${job} />`}
     ${job.error && html`<${JobError} error=${job.error} />`}
-    <${Figures} job=${job} />
+    <${Headlines} job=${job} />
     ${isEdited && html`<${EditDialog} job=${job} onClose=${() => setEdited(false)} onSaved=${onChange} />`}
   </header>`;
 }
 
+/** @param {{error: Record<string, any>}} props */
 function JobError({ error }) {
   const tail = Array.isArray(error.log_tail) ? error.log_tail.join("\n") : error.log_tail;
   return html`<div class="notice red" role="alert">
@@ -52,30 +55,32 @@ function JobError({ error }) {
   </div>`;
 }
 
-function Figures({ job }) {
+/** @param {{job: Api.JobView}} props */
+function Headlines({ job }) {
   const progress = job.progress ?? {};
-  const took = job.started_at && (Date.parse(job.finished_at ?? new Date().toISOString()) - Date.parse(job.started_at)) / 1000;
   const waits = progress.times?.data_wait;
-  const figures = [
+  /** @type {[string, Content][]} */
+  const headlines = [
     ["Progress", html`<${JobProgress} job=${job} />`],
     ["k-NN", known(progress.knn, percent)],
     ["R@1", known(progress.recall_at_1, percent)],
     ["Loss", known(progress.loss, number)],
     ["Images/s", known(progress.images_per_second, number)],
     ["Waiting for images", known(waits, (value) => percent(value, 0))],
-    ["Took", took && duration(took)],
+    ["Took", job.started_at && took(job)],
     ["Started", job.started_at ? html`<span title=${moment(job.started_at)}>${ago(job.started_at)}</span>` : null],
     ["Data set", html`<a href=${link(["datasets", job.dataset.id])}>${job.dataset.name}</a><span class="muted"> v${job.dataset_version}</span>`],
-    ["Method", `${job.resolved?.method?.name ?? ""} · ${job.resolved?.backbone?.name ?? ""}`],
+    ["Method", `${job.resolved.method?.name ?? ""} · ${job.resolved.backbone?.name ?? ""}`],
     ["Experiment", job.experiment && html`<a href=${link(["experiments", job.experiment.id])}>${job.experiment.variant}</a><span class="muted"> seed ${job.experiment.seed}</span>`],
     ["Submitted by", job.submitted_by],
     ["Priority", job.priority || null],
   ];
   return html`<dl class="figures">
-    ${figures.filter(([, value]) => value !== null && value !== undefined && value !== 0).map(([name, value]) => html`<div><dt>${name}</dt><dd>${value}</dd></div>`)}
+    ${headlines.filter(([, value]) => value !== null).map(([name, value]) => html`<div><dt>${name}</dt><dd>${value}</dd></div>`)}
   </dl>`;
 }
 
+/** @param {number | null | undefined} value @param {(value: number) => string} show */
 function known(value, show) {
   return value === null || value === undefined ? null : show(value);
 }

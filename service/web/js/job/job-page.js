@@ -19,38 +19,40 @@ import { Verdict } from "./verdict.js";
 
 const PicturesView = later(async () => (await import("../pictures/pictures-view.js")).PicturesView);
 
-/** The views of a job, in the order of its tabs. */
-const VIEWS = {
-  curves: ["Curves", CurvesView],
-  evaluations: ["Evaluations", EvaluationsView],
-  pictures: ["Pictures", PicturesView],
-  log: ["Log", LogView],
-  settings: ["Settings", SettingsView],
-  checkpoints: ["Checkpoints", CheckpointsView],
-  files: ["Files", ArtifactsView],
-  attempts: ["Attempts", AttemptsView],
-  events: ["Events", EventsView],
-};
+/**
+ * The views of a job, in the order of its tabs.
+ * @type {{name: string, title: string, component: import("preact").ComponentType<JobProps>}[]}
+ */
+const VIEWS = [
+  { name: "curves", title: "Curves", component: CurvesView },
+  { name: "evaluations", title: "Evaluations", component: EvaluationsView },
+  { name: "pictures", title: "Pictures", component: PicturesView },
+  { name: "log", title: "Log", component: LogView },
+  { name: "settings", title: "Settings", component: SettingsView },
+  { name: "checkpoints", title: "Checkpoints", component: CheckpointsView },
+  { name: "files", title: "Files", component: ArtifactsView },
+  { name: "attempts", title: "Attempts", component: AttemptsView },
+  { name: "events", title: "Events", component: EventsView },
+];
 
-/** One job. */
+/** One job. @param {{id: string, view: string, query: URLSearchParams}} props */
 export function JobPage({ id, view, query }) {
   const job = useJob(id);
   const events = useJobEvents(id);
   if (!job.data) {
     return job.error ? html`<div class="page"><${Failure} error=${job.error} onRetry=${job.reload} /></div>` : html`<${Loading} what="the job" />`;
   }
-  const name = VIEWS[view] ? view : "curves";
-  const Shown = VIEWS[name][1];
-  const tabs = Object.entries(VIEWS).map(([path, [title]]) => [path, title, path === "attempts" && job.data.attempt > 1 ? job.data.attempt : ""]);
+  const { attempt } = job.data;
+  const { name, component: Shown } = VIEWS.find((each) => each.name === view) ?? VIEWS[0];
   return html`<div class="page job">
     <${JobHead} job=${job.data} onChange=${job.set} reload=${job.reload} />
     <${Verdict} job=${job.data} events=${events} />
-    <${Tabs} path=${["jobs", id]} tabs=${tabs} shown=${name} />
+    <${Tabs} path=${["jobs", id]} tabs=${VIEWS.map((each) => [each.name, each.title, each.name === "attempts" && attempt > 1 ? attempt : ""])} shown=${name} />
     <${Shown} job=${job.data} events=${events} query=${query} />
   </div>`;
 }
 
-/** The job, kept current by its events, and while it runs every few seconds. */
+/** The job, kept current by its events, and while it runs every few seconds. @param {string} id */
 function useJob(id) {
   const resource = useResource((signal) => get(`/v1/jobs/${encodeURIComponent(id)}`, {}, signal), [id], { every: pace });
   const { data, reload } = resource;
@@ -61,15 +63,15 @@ function useJob(id) {
   return resource;
 }
 
-/** Seconds between two looks at a job. */
+/** Seconds between two requests of a job. @param {Api.JobView | undefined} job */
 function pace(job) {
   if (!job || isFinal(job)) return 0;
   return job.status === "queued" || job.status === "paused" ? 10 : 3;
 }
 
-/** All events of the job, the newest last; new ones are added as they happen. */
+/** All events of the job, the newest last; new ones are added as they happen. @param {string} id */
 function useJobEvents(id) {
-  const known = useRef([]);
+  const known = useRef(/** @type {Api.EventView[]} */ ([]));
   const { data, reload } = useResource(
     async (signal) => {
       let more = true;

@@ -6,21 +6,22 @@ import { Icon } from "../ui/icon.js";
 import { html, useMemo } from "../vendor.js";
 import { flat, shown } from "./settings.js";
 
-/** Every setting as it was resolved, and which of them were chosen by "auto". */
+/** @typedef {{name: string, value: unknown, origin: string}} Setting */
+/** Every setting as it was resolved, and which of them were chosen by "auto". @param {JobProps} props */
 export function SettingsView({ job, query }) {
   const text = query.get("find") ?? "";
   const sent = flat(job.spec);
   const { data: schema } = useResource(async (signal) => (await get("/v1/catalog/methods", {}, signal)).job_schema, []);
   const fields = useMemo(() => (schema ? fieldsOf(schema, job.resolved) : new Map()), [schema, job.id]);
-  const rows = [...flat(job.resolved ?? job.spec)].map(([name, value]) => ({ name, value, origin: originOf(sent, fields, name) }));
+  const rows = [...flat(job.resolved)].map(([name, value]) => ({ name, value, origin: originOf(sent, fields, name) }));
   const only = query.get("only");
   const matching = rows.filter((row) => row.name.includes(text) && (!only || row.origin === only));
-  const sections = Map.groupBy ? Map.groupBy(matching, sectionOf) : grouped(matching);
+  const sections = Map.groupBy(matching, sectionOf);
   return html`<div class="toolbar">
-      <span class="search"><${Icon} name="search" /><input type="search" aria-label="Search settings" placeholder="Search settings" value=${text} onInput=${(event) => setQuery({ find: event.target.value })} /></span>
+      <span class="search"><${Icon} name="search" /><input type="search" aria-label="Search settings" placeholder="Search settings" value=${text} onInput=${(event) => setQuery({ find: event.currentTarget.value })} /></span>
       <div class="segmented" role="group" aria-label="Which settings">
         ${[["", "All"], ["set", "Set by you"], ["auto", "Automatic"]].map(
-          ([name, title]) => html`<button type="button" class="button" aria-pressed=${String((only ?? "") === name)} onClick=${() => setQuery({ only: name })}>${title}</button>`,
+          ([name, title]) => html`<button type="button" class="button" aria-pressed=${(only ?? "") === name} onClick=${() => setQuery({ only: name })}>${title}</button>`,
         )}
       </div>
     </div>
@@ -35,17 +36,14 @@ export function SettingsView({ job, query }) {
     ${matching.length === 0 && html`<p class="placeholder muted">No setting matches.</p>`}`;
 }
 
-/** Who chose a value: the person, "auto", or the default. */
+/**
+ * Who chose a value: the person, "auto", or the default.
+ * @param {Map<string, unknown>} sent @param {Map<string, Schema>} fields @param {string} name
+ */
 function originOf(sent, fields, name) {
   const given = sent.get(name) ?? (sent.has(name) ? null : fields.get(name)?.default);
   if (given === "auto") return "auto";
   return sent.has(name) ? "set" : "default";
 }
 
-const sectionOf = (row) => (row.name.includes(".") ? row.name.split(".")[0] : "job");
-
-function grouped(rows) {
-  const sections = new Map();
-  for (const row of rows) sections.set(sectionOf(row), [...(sections.get(sectionOf(row)) ?? []), row]);
-  return sections;
-}
+const sectionOf = (/** @type {Setting} */ row) => (row.name.includes(".") ? row.name.split(".")[0] : "job");

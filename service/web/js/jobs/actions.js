@@ -2,44 +2,58 @@ import { post, remove } from "../core/api.js";
 import { complain, say } from "../core/toasts.js";
 import { confirm } from "../ui/dialog.js";
 
+/** @type {Api.JobStatus[]} */
 const FINAL = ["succeeded", "failed", "cancelled"];
+/** @type {Api.JobStatus[]} */
+const STARTED = ["starting", "running"];
 
-export const isFinal = (job) => FINAL.includes(job.status);
+/** Whether a job has ended. @param {AnyJob} job */
+export const isFinal = (job) => isOne(FINAL, job.status);
 
-/** The state to show: a request to pause or cancel counts before the job has heard of it. */
+/** Whether a job's status is one of these. @param {Api.JobStatus[]} statuses @param {string} status */
+export const isOne = (statuses, status) => statuses.some((each) => each === status);
+
+/** The state to show: a request to pause or cancel is shown before the job has received it. @param {AnyJob} job */
 export function stateOf(job) {
-  if (!["starting", "running"].includes(job.status)) return job.status;
-  return { pause: "pausing", cancel: "cancelling" }[job.desired] ?? job.status;
+  if (!isOne(STARTED, job.status) || job.desired === "run") return job.status;
+  return job.desired === "pause" ? "pausing" : "cancelling";
 }
 
 /**
- * What can be done with a job, or with several at once.
- * @type {Record<string, {title: string, icon: string, danger?: boolean, applies: (job: object) => boolean,
- *   run: (job: object) => Promise<unknown>, done: string}>}
+ * @typedef {{name: string, title: string, icon: import("../ui/icon.js").Icons, danger?: boolean,
+ *   applies: (job: AnyJob) => boolean, run: (job: AnyJob) => Promise<unknown>, done: string}} Action
  */
-export const ACTIONS = {
-  pause: {
+/**
+ * What can be done with a job, or with several at once.
+ * @type {Action[]}
+ */
+export const ACTIONS = [
+  {
+    name: "pause",
     title: "Pause",
     icon: "pause",
     applies: (job) => !isFinal(job) && job.desired === "run",
     run: (job) => post(`/v1/jobs/${job.id}/pause`),
     done: "Saves a checkpoint, then pauses",
   },
-  resume: {
+  {
+    name: "resume",
     title: "Resume",
     icon: "play",
     applies: (job) => job.status === "paused",
     run: (job) => post(`/v1/jobs/${job.id}/resume`),
     done: "Queued again",
   },
-  cancel: {
+  {
+    name: "cancel",
     title: "Cancel",
     icon: "stop",
     applies: (job) => !isFinal(job) && job.desired !== "cancel",
     run: (job) => post(`/v1/jobs/${job.id}/cancel`),
     done: "Stops after its current step",
   },
-  delete: {
+  {
+    name: "delete",
     title: "Delete",
     icon: "trash",
     danger: true,
@@ -47,15 +61,18 @@ export const ACTIONS = {
     run: (job) => remove(`/v1/jobs/${job.id}`),
     done: "Deleted",
   },
-};
+];
 
-/** Run an action on each of these jobs, after a question if it cannot be undone. Return whether it was run. */
-export async function act(name, jobs) {
-  const action = ACTIONS[name];
+/**
+ * Run an action on each of these jobs, after a question if it cannot be undone. Return whether it was run.
+ * @param {Action} action
+ * @param {AnyJob[]} jobs
+ */
+export async function act(action, jobs) {
   const what = jobs.length === 1 ? `“${jobs[0].name}”` : `${jobs.length} jobs`;
-  if (name === "delete" || name === "cancel") {
+  if (action.name === "delete" || action.name === "cancel") {
     const text =
-      name === "delete"
+      action.name === "delete"
         ? "Its checkpoints, metrics, logs and files are removed for good."
         : "It stops after its current step, and cannot be resumed. Pause it if you want to go on later.";
     const agreed = await confirm({ title: `${action.title} ${what}?`, text, action: `${action.title} ${what}`, danger: true });

@@ -10,7 +10,7 @@ export function useColumns() {
   const [ids, setIds] = useState(saved);
   return {
     shown: COLUMNS.filter((column) => column.id === "name" || ids.includes(column.id)),
-    toggle(id) {
+    toggle(/** @type {string} */ id) {
       const next = ids.includes(id) ? ids.filter((each) => each !== id) : [...ids, id];
       write(KEY, next.join(","));
       setIds(next);
@@ -22,7 +22,7 @@ function saved() {
   return read(KEY)?.split(",") ?? COLUMNS.filter((column) => !column.hidden).map((column) => column.id);
 }
 
-/** A menu of all columns. */
+/** A menu of all columns. @param {{columns: ReturnType<typeof useColumns>}} props */
 export function ColumnChoice({ columns }) {
   const shown = new Set(columns.shown.map((column) => column.id));
   return html`<${Menu} label="Columns" icon="columns">

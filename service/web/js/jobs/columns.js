@@ -3,13 +3,16 @@ import { link } from "../core/router.js";
 import { StatusChip, VerdictChip } from "../ui/chip.js";
 import { Meter } from "../ui/meter.js";
 import { html } from "../vendor.js";
-import { stateOf } from "./actions.js";
+import { isOne, stateOf } from "./actions.js";
 
 /**
+ * @typedef {{id: string, title: string, width: string, sort?: string, right?: boolean, hidden?: boolean,
+ *   cell: (job: Api.JobSummary) => Content}} Column
+ *   `sort` is the field by which the server orders
+ */
+/**
  * Columns of the table of jobs.
- * `sort` is the field by which the server orders; the first click chooses the order that `down` says.
- * @type {{id: string, title: string, width: string, sort?: string, right?: boolean, hidden?: boolean,
- *   cell: (job: object) => unknown}[]}
+ * @type {Column[]}
  */
 export const COLUMNS = [
   { id: "name", title: "Name", width: "minmax(180px, 2.2fr)", sort: "name", cell: (job) => html`<${Name} job=${job} />` },
@@ -20,7 +23,7 @@ export const COLUMNS = [
   { id: "loss", title: "Loss", width: "72px", right: true, cell: (job) => number(job.progress?.loss) },
   { id: "verdict", title: "Verdict", width: "108px", cell: (job) => html`<${VerdictChip} verdict=${job.verdict} />` },
   { id: "method", title: "Method", width: "minmax(110px, .8fr)", sort: "method", cell: (job) => html`<${Method} job=${job} />` },
-  { id: "dataset", title: "Data set", width: "minmax(90px, .8fr)", cell: (job) => job.dataset?.name },
+  { id: "dataset", title: "Data set", width: "minmax(90px, .8fr)", cell: (job) => job.dataset.name },
   { id: "created", title: "Created", width: "96px", right: true, sort: "created_at", cell: (job) => html`<span title=${moment(job.created_at)}>${ago(job.created_at)}</span>` },
   { id: "experiment", title: "Experiment", width: "minmax(110px, .8fr)", hidden: true, cell: (job) => html`<${Place} place=${job.experiment} />` },
   { id: "by", title: "By", width: "minmax(80px, .6fr)", hidden: true, cell: (job) => job.submitted_by ?? html`<span class="muted">–</span>` },
@@ -31,35 +34,41 @@ export const COLUMNS = [
   { id: "id", title: "Id", width: "220px", hidden: true, cell: (job) => html`<code>${job.id}</code>` },
 ];
 
-const share = (value) => (value === null || value === undefined ? html`<span class="muted">–</span>` : percent(value));
+const share = (/** @type {number | null | undefined} */ value) => (value === null || value === undefined ? html`<span class="muted">–</span>` : percent(value));
 
-function took(job) {
+/** How long a job has run, or ran. @param {AnyJob} job */
+export function took(job) {
   if (!job.started_at) return "–";
   return duration((Date.parse(job.finished_at ?? new Date().toISOString()) - Date.parse(job.started_at)) / 1000);
 }
 
+/** @param {{job: AnyJob}} props */
 function Name({ job }) {
-  const tags = Object.entries(job.tags ?? {});
+  const tags = Object.entries(job.tags);
   return html`<a class="name" href=${link(["jobs", job.id])}>${job.name}</a>
     ${tags.slice(0, 3).map(([key, value]) => html`<span class="tag small" title=${`${key}: ${value}`}>${value}</span>`)}
     ${tags.length > 3 && html`<span class="muted small">+${tags.length - 3}</span>`}`;
 }
 
+/** @param {{place: AnyJob["experiment"]}} props */
 function Place({ place }) {
   if (!place) return html`<span class="muted">–</span>`;
   return html`<a href=${link(["experiments", place.id])}>${place.variant}</a> <span class="muted">seed ${place.seed}</span>`;
 }
 
+/** @param {{job: Api.JobSummary}} props */
 function Method({ job }) {
   return html`<span title=${`${job.method} · ${job.backbone}`}>${job.method} <span class="muted">${job.backbone}</span></span>`;
 }
 
-/** How far a job is, and how long it will take. */
+/** @type {Api.JobStatus[]} */
+const UNFINISHED = ["running", "starting", "pausing", "cancelling", "retry_wait", "paused"];
+
+/** How far a job is, and how long it will take. @param {{job: AnyJob}} props */
 export function JobProgress({ job }) {
   const progress = job.progress ?? {};
-  const isLive = ["running", "starting", "pausing", "cancelling", "retry_wait", "paused"].includes(job.status);
   const text = progressText(progress);
-  if (!isLive) return html`<span class="muted">${job.status === "queued" ? "" : text}</span>`;
+  if (!isOne(UNFINISHED, job.status)) return html`<span class="muted">${job.status === "queued" ? "" : text}</span>`;
   const value = progress.total_steps ? progress.step / progress.total_steps : 0;
   const left = job.status === "running" && progress.eta_seconds ? duration(progress.eta_seconds) : "";
   return html`<span class="progress">
@@ -68,6 +77,7 @@ export function JobProgress({ job }) {
   </span>`;
 }
 
+/** @param {Record<string, number>} progress */
 function progressText({ epoch, epochs, step, images_read, images_total }) {
   if (!step && images_total) return `reading ${percent(images_read / images_total, 0)}`;
   if (epochs) return `${Number((epoch ?? 0).toFixed(1))} / ${epochs} ep.`;

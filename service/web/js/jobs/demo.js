@@ -11,17 +11,22 @@ const SECONDS = 1;
 
 /** Registers the images that come with DASL, submits the demo's job, and opens it. */
 export function Demo() {
-  const [dataset, setDataset] = useState(null);
-  const [error, setError] = useState(null);
+  const [dataset, setDataset] = useState(/** @type {Api.DatasetView | null} */ (null));
+  const [error, setError] = useState(/** @type {Refusal | null} */ (null));
   const isShown = useRef(true);
   const key = useRef(newKey());
-  useEffect(() => () => void (isShown.current = false), []);
+  useEffect(
+    () => () => {
+      isShown.current = false;
+    },
+    [],
+  );
   const run = async () => {
     setError(null);
     try {
-      const spec = await whenReady((each) => setDataset(each), isShown);
+      const spec = await whenReady(setDataset, isShown);
       if (!spec) return;
-      const job = await post("/v1/jobs", spec, key.current);
+      const job = await post("/v1/jobs", /** @type {Api.JobSpec} */ (spec), key.current);
       say("Submitted.");
       if (isShown.current) go(["jobs", job.id]);
     } catch (problem) {
@@ -39,7 +44,11 @@ export function Demo() {
   </section>`;
 }
 
-/** Repeat the request until the images are read; return the spec of the job, or nothing if the view was left. */
+/**
+ * Repeat the request until the images are read; return the spec of the job, or nothing if the view was left.
+ * @param {(dataset: Api.DatasetView) => void} onChange
+ * @param {{current: boolean}} isShown
+ */
 async function whenReady(onChange, isShown) {
   while (isShown.current) {
     const { dataset, spec } = await post("/v1/demo");
@@ -48,8 +57,10 @@ async function whenReady(onChange, isShown) {
     onChange(dataset);
     await new Promise((resume) => setTimeout(resume, SECONDS * 1000));
   }
+  return undefined;
 }
 
+/** @param {{dataset: Api.DatasetView}} props */
 function Reading({ dataset }) {
   const { images_read: read, images_total: total } = dataset.progress ?? {};
   if (!total) return html`<p role="status"><span class="spinner"></span> Adding the images …</p>`;

@@ -5,6 +5,7 @@ import { Button } from "../ui/button.js";
 import { Icon } from "../ui/icon.js";
 import { html, useEffect, useState } from "../vendor.js";
 
+/** @type {Record<string, Api.JobStatus[]>} */
 const STATES = {
   Running: ["starting", "running", "pausing", "cancelling", "retry_wait"],
   Queued: ["queued"],
@@ -16,9 +17,9 @@ const STATES = {
 
 /** The query of `GET /v1/jobs` that the address stands for. @param {URLSearchParams} query */
 export function filtersOf(query) {
-  const one = (name) => query.get(name) || undefined;
+  const one = (/** @type {string} */ name) => query.get(name) || undefined;
   return {
-    status: query.getAll("status"),
+    status: /** @type {Api.JobStatus[]} */ (query.getAll("status")),
     q: one("q"),
     method: one("method"),
     dataset: one("dataset"),
@@ -28,7 +29,7 @@ export function filtersOf(query) {
   };
 }
 
-/** Search, states, method, data set and tag. */
+/** Search, states, method, data set and tag. @param {{filters: ReturnType<typeof filtersOf>}} props */
 export function Filters({ filters }) {
   return html`<div class="filters" role="search">
     <${Search} text=${filters.q} />
@@ -39,19 +40,20 @@ export function Filters({ filters }) {
         return html`<button
           type="button"
           class="filter-chip"
-          aria-pressed=${String(isOn)}
+          aria-pressed=${isOn}
           onClick=${() => setQuery({ status: isOn ? others : [...others, ...states] })}
         >${title}</button>`;
       })}
     </div>
     <${Choice} name="method" title="Any method" value=${filters.method} load=${methods} />
     <${Choice} name="dataset" title="Any data set" value=${filters.dataset} load=${datasets} />
-    ${["tag", "experiment"].filter((name) => filters[name]).map(
+    ${/** @type {const} */ (["tag", "experiment"]).filter((name) => filters[name]).map(
       (name) => html`<span class="tag on">${name === "tag" ? filters.tag : "one experiment"}<${Button} icon="close" label=${`Remove the filter by ${name}`} quiet onClick=${() => setQuery({ [name]: null })} /></span>`,
     )}
   </div>`;
 }
 
+/** @param {{text?: string}} props */
 function Search({ text = "" }) {
   const [typed, setTyped] = useState(text);
   useEffect(() => setTyped(text), [text]);
@@ -66,15 +68,16 @@ function Search({ text = "" }) {
       aria-label="Search jobs"
       placeholder="Search"
       value=${typed}
-      onInput=${(event) => setTyped(event.target.value)}
+      onInput=${(event) => setTyped(event.currentTarget.value)}
     />
     <kbd class="wide-only">/</kbd>
   </span>`;
 }
 
+/** @param {{name: string, title: string, value?: string, load: (signal: AbortSignal) => Promise<string[]>}} props */
 function Choice({ name, title, value, load }) {
   const { data } = useResource(load, []);
-  return html`<select aria-label=${title} value=${value ?? ""} onChange=${(event) => setQuery({ [name]: event.target.value })}>
+  return html`<select aria-label=${title} value=${value ?? ""} onChange=${(event) => setQuery({ [name]: event.currentTarget.value })}>
     <option value="">${title}</option>
     ${[...new Set([...(data ?? []), ...(value ? [value] : [])])].map(
       (each) => html`<option value=${each} selected=${each === value}>${each}</option>`,
@@ -82,12 +85,14 @@ function Choice({ name, title, value, load }) {
   </select>`;
 }
 
+/** @param {AbortSignal} signal */
 async function datasets(signal) {
   const page = await get("/v1/datasets", { limit: 200 }, signal);
   return page.data.map((dataset) => dataset.name).sort();
 }
 
 // The schemas that come with the names are large: they are asked for once.
+/** @type {Promise<Record<string, any>> | undefined} */
 let known;
 async function methods() {
   known ??= get("/v1/catalog/methods");
@@ -95,5 +100,5 @@ async function methods() {
     known = undefined;
     throw error;
   });
-  return catalog.data.map((method) => method.name).sort();
+  return catalog.data.map((/** @type {{name: string}} */ method) => method.name).sort();
 }

@@ -5,7 +5,7 @@ import { html } from "../vendor.js";
 import { stateOf } from "./actions.js";
 import { JobProgress } from "./columns.js";
 
-/** A job in the list of a narrow screen. */
+/** A job in the list of a narrow screen. @param {import("./job-table.js").RowProps} props */
 export function JobCard({ job, top, isSelected, isCurrent, onToggle }) {
   const progress = job.progress ?? {};
   const figures = [
@@ -22,7 +22,7 @@ export function JobCard({ job, top, isSelected, isCurrent, onToggle }) {
     </span>
     <span role="cell" class="job-card-text">
       <span class="line"><a class="name" href=${link(["jobs", job.id])}>${job.name}</a><${StatusChip} status=${stateOf(job)} /></span>
-      <span class="line muted"><span>${job.method} · ${job.dataset?.name}</span><span>${ago(job.created_at)}</span></span>
+      <span class="line muted"><span>${job.method} · ${job.dataset.name}</span><span>${ago(job.created_at)}</span></span>
       <span class="line"><${JobProgress} job=${job} /><span>${figures.join(" · ")}</span><${VerdictChip} verdict=${job.verdict} /></span>
     </span>
   </div>`;

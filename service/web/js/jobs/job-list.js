@@ -9,26 +9,28 @@ import { JobTable } from "./job-table.js";
 import { NoJobs } from "./no-jobs.js";
 import { useJobs } from "./use-jobs.js";
 
-/** The jobs of the tenant: filter, sort, select. */
+/** @typedef {Api.JobSummary} Job */
+/** The jobs of the tenant: filter, sort, select. @param {{query: URLSearchParams}} props */
 export function JobList({ query }) {
   const text = query.toString();
   const filters = useMemo(() => filtersOf(query), [text]);
   const list = useJobs(filters);
   const columns = useColumns();
-  const [selected, setSelected] = useState(/** @type {Map<string, object>} */ (new Map()));
+  const [selected, setSelected] = useState(/** @type {Map<string, Job>} */ (new Map()));
   const [row, setRow] = useState(-1);
 
-  const toggle = (job) => {
+  const toggle = (/** @type {Job} */ job) => {
     const next = new Map(selected);
     if (!next.delete(job.id)) next.set(job.id, job);
     setSelected(next);
   };
-  const move = (by) => setRow((before) => Math.max(0, Math.min(list.rows.length - 1, before + by)));
+  const move = (/** @type {number} */ by) => setRow((before) => Math.max(0, Math.min(list.rows.length - 1, before + by)));
   useKeys({
     j: () => move(1),
     k: () => move(-1),
     Enter: (event) => {
-      if (row >= 0 && list.rows[row] && !event.target.closest("a, button, input, select")) go(["jobs", list.rows[row].id]);
+      const isOnControl = event.target instanceof Element && event.target.closest("a, button, input, select");
+      if (list.rows[row] && !isOnControl) go(["jobs", list.rows[row].id]);
     },
     x: () => list.rows[row] && toggle(list.rows[row]),
     c: () => selected.size > 1 && go(["compare"], { jobs: [...selected.keys()].join(",") }),

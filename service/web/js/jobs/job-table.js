@@ -8,9 +8,19 @@ const CARD_HEIGHT = 86;
 const SPARE = 8;
 const narrow = matchMedia("(max-width: 719px)");
 
-/** The rows of the jobs; only those in sight are in the document, whatever the number of jobs. */
+/**
+ * @typedef {Api.JobSummary} Job
+ * @typedef {import("./columns.js").Column} Column
+ * @typedef {{job: Job, top: number, isSelected: boolean, isCurrent: boolean, onToggle: (job: Job) => void}} RowProps
+ */
+/**
+ * The rows of the jobs; only those in sight are in the document, whatever the number of jobs.
+ * @param {{list: ReturnType<typeof import("./use-jobs.js").useJobs>, columns: Column[], sort?: string,
+ *   onSort: (sort: string | null) => void, selected: Map<string, Job>, onToggle: (job: Job) => void,
+ *   onToggleAll: () => void, row: number}} props
+ */
 export function JobTable({ list, columns, sort, onSort, selected, onToggle, onToggleAll, row }) {
-  const box = useRef(null);
+  const box = useRef(/** @type {HTMLDivElement | null} */ (null));
   const [view, setView] = useState({ top: 0, height: 800 });
   const [isNarrow, setNarrow] = useState(narrow.matches);
   const height = isNarrow ? CARD_HEIGHT : HEIGHT;
@@ -20,6 +30,7 @@ export function JobTable({ list, columns, sort, onSort, selected, onToggle, onTo
 
   useLayoutEffect(() => {
     const element = box.current;
+    if (!element) return undefined;
     const measure = () => setView({ top: element.scrollTop, height: element.clientHeight });
     const observer = new ResizeObserver(measure);
     observer.observe(element);
@@ -35,8 +46,8 @@ export function JobTable({ list, columns, sort, onSort, selected, onToggle, onTo
     if (list.hasMore && last >= rows.length - 30) list.loadMore();
   }, [last, rows.length, list.hasMore]);
   useEffect(() => {
-    if (row < 0) return;
     const element = box.current;
+    if (row < 0 || !element) return;
     const head = isNarrow ? 0 : HEIGHT;
     if (row * height < element.scrollTop) element.scrollTop = row * height;
     const bottom = (row + 1) * height + head;
@@ -45,7 +56,7 @@ export function JobTable({ list, columns, sort, onSort, selected, onToggle, onTo
 
   const template = `34px ${columns.map((column) => column.width).join(" ")}`;
   const shown = rows.slice(first, last);
-  const rowProps = (job, index) => ({
+  const rowProps = (/** @type {Job} */ job, /** @type {number} */ index) => ({
     job,
     top: index * height,
     isSelected: selected.has(job.id),
@@ -75,9 +86,11 @@ export function JobTable({ list, columns, sort, onSort, selected, onToggle, onTo
   </div>`;
 }
 
+/** @param {RowProps & {columns: Column[], template: string, number: number}} props */
 function Row({ job, columns, template, top, number, isSelected, isCurrent, onToggle }) {
-  const open = (event) => {
-    if (!event.target.closest("a, button, input") && !String(getSelection())) go(["jobs", job.id]);
+  const open = (/** @type {MouseEvent} */ { target }) => {
+    const isOnControl = target instanceof Element && target.closest("a, button, input");
+    if (!isOnControl && !String(getSelection())) go(["jobs", job.id]);
   };
   return html`<div
     class=${`tr ${isSelected ? "selected" : ""} ${isCurrent ? "current" : ""}`}
@@ -93,6 +106,7 @@ function Row({ job, columns, template, top, number, isSelected, isCurrent, onTog
   </div>`;
 }
 
+/** @param {{column: Column, sort?: string, onSort: (sort: string | null) => void}} props */
 function Heading({ column, sort, onSort }) {
   const kind = column.right ? "right" : "";
   if (!column.sort) return html`<span role="columnheader" class=${kind}>${column.title}</span>`;

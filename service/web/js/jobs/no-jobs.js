@@ -10,7 +10,7 @@ const COMMANDS = `dasl init /path/to/images --name birds
 dasl datasets add /path/to/images --name birds
 dasl submit spec.yaml --watch`;
 
-/** No job matches, or there is none yet: then how to start. */
+/** No job matches, or there is none yet: then how to start. @param {{isFiltered: boolean}} props */
 export function NoJobs({ isFiltered }) {
   if (isFiltered) {
     const clear = () => setQuery({ status: null, q: null, method: null, dataset: null, tag: null, experiment: null });

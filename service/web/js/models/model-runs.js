@@ -12,11 +12,14 @@ import { html, useState } from "../vendor.js";
 import { NeighborDialog } from "./neighbor-dialog.js";
 import { RunDialog } from "./run-dialog.js";
 
-const KINDS = ["evaluations", "embeddings", "exports"];
+const KINDS = /** @type {const} */ (["evaluations", "embeddings", "exports"]);
 const HEADLINES = ["linear_top1", "knn_top1", "recall_at_1", "instance_recall_at_1", "effective_rank"];
-const isOver = (run) => run.state === "succeeded" || run.state === "failed";
+const isOver = (/** @type {Api.ModelRunView} */ run) => run.state === "succeeded" || run.state === "failed";
 
-/** What a finished model can do, and what it has done: evaluations, embeddings and exports of a checkpoint. */
+/**
+ * What a finished model can do, and what it has done: evaluations, embeddings and exports of a checkpoint.
+ * @param {{job: Api.JobView, checkpoints: Api.CheckpointView[]}} props
+ */
 export function ModelRuns({ job, checkpoints }) {
   const [id, setId] = useState(checkpoints[0].id);
   const checkpoint = checkpoints.find((each) => each.id === id) ?? checkpoints[0];
@@ -28,7 +31,7 @@ export function ModelRuns({ job, checkpoints }) {
     <header class="card-head">
       <h2>The model at work</h2>
       <span class="actions">
-        <select aria-label="Checkpoint" value=${checkpoint.id} onChange=${(event) => setId(event.target.value)}>
+        <select aria-label="Checkpoint" value=${checkpoint.id} onChange=${(event) => setId(event.currentTarget.value)}>
           ${checkpoints.map((each) => html`<option value=${each.id} selected=${each.id === checkpoint.id}>Epoch ${number(each.epoch)}${each.final ? ", final" : ""}</option>`)}
         </select>
         ${may("submit") && html`<${Button} label="Evaluate" onClick=${() => setOpened("evaluations")} /><${Button} label="Embed" onClick=${() => setOpened("embeddings")} /><${Button} label="Export" onClick=${() => setOpened("exports")} />`}
@@ -41,14 +44,15 @@ export function ModelRuns({ job, checkpoints }) {
     html`<div class="scroll-x" tabindex="0" role="region" aria-label="Runs of the model">
       <table class="plain-table">
         <thead><tr><th>Run</th><th>Data set</th><th>State</th><th>Result</th><th>Files</th><th class="right">Requested</th><th></th></tr></thead>
-        <tbody>${rows.map((run) => html`<${Row} key=${run.id} run=${run} name=${runs.data.names.get(run.dataset_id)} reload=${runs.reload} />`)}</tbody>
+        <tbody>${rows.map((run) => html`<${Row} key=${run.id} run=${run} name=${runs.data?.names.get(run.dataset_id ?? "")} reload=${runs.reload} />`)}</tbody>
       </table>
     </div>`}
     ${opened === "neighbors" && html`<${NeighborDialog} job=${job} checkpoint=${checkpoint} onClose=${close} onEmbed=${() => setOpened("embeddings")} />`}
-    ${KINDS.includes(opened) && html`<${RunDialog} key=${opened} kind=${opened} checkpoint=${checkpoint} onClose=${close} onDone=${runs.reload} />`}
+    ${KINDS.filter((kind) => kind === opened).map((kind) => html`<${RunDialog} key=${kind} kind=${kind} checkpoint=${checkpoint} onClose=${close} onDone=${runs.reload} />`)}
   </section>`;
 }
 
+/** @param {Api.CheckpointView} checkpoint @param {AbortSignal} signal */
 async function load(checkpoint, signal) {
   const lists = await Promise.all(KINDS.map((kind) => all(`/v1/checkpoints/${checkpoint.id}/${kind}`, {}, signal)));
   const runs = lists.flat().sort((one, other) => (one.created_at < other.created_at ? 1 : -1));
@@ -56,6 +60,7 @@ async function load(checkpoint, signal) {
   return { runs, names: new Map(datasets.map((dataset) => [dataset.id, dataset.name])) };
 }
 
+/** @param {{run: Api.ModelRunView, name?: string, reload: () => void}} props */
 function Row({ run, name, reload }) {
   const { features, format, normalize, dtype } = run.settings;
   const settings = [features, format, dtype === "float16" && dtype, normalize && "normalized"].filter(Boolean).join(", ");
@@ -74,6 +79,7 @@ function Row({ run, name, reload }) {
   </tr>`;
 }
 
+/** @param {{run: Api.ModelRunView}} props */
 function Progress({ run }) {
   const { images_read = 0, images_total = 0, phase = "starting", seconds_left } = run.progress ?? {};
   return html`<span class="progress narrow">
@@ -82,6 +88,7 @@ function Progress({ run }) {
   </span>`;
 }
 
+/** @param {Api.ModelRunView} run */
 function resultOf({ kind, result }) {
   if (!result) return "";
   if (kind === "embedding") return `${count(result.images)} images, ${(result.shape ?? []).join(" x ")} numbers each${result.unreadable ? `, ${count(result.unreadable)} unreadable` : ""}`;

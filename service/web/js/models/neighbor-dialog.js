@@ -11,19 +11,27 @@ import { html, useEffect, useRef, useState } from "../vendor.js";
 const NUMBER = 12;
 const SECONDS = 2;
 
-/** The images of the newest embedding that are nearest to a file, or to one of them by its key. */
+/** @typedef {{answer: Api.NeighborsView | null, error: Refusal | null, starts: boolean}} Search */
+/** @typedef {{sheet: import("../ui/thumbnail.js").Sheet, places: Map<string, number>}} Thumbnails */
+/**
+ * The images of the newest embedding that are nearest to a file, or to one of them by its key.
+ * @param {{job: Api.JobView, checkpoint: Api.CheckpointView, onClose: () => void, onEmbed: () => void}} props
+ */
 export function NeighborDialog({ job, checkpoint, onClose, onEmbed }) {
   const [key, setKey] = useState("");
   const [file, setFile] = useState(/** @type {File | null} */ (null));
-  const [state, setState] = useState({ answer: null, error: null, starts: false });
+  const [state, setState] = useState(/** @type {Search} */ ({ answer: null, error: null, starts: false }));
   const thumbnails = useResource((signal) => thumbnailsOf(job, signal), [job.id]);
   const closed = useRef(new AbortController());
   useEffect(() => () => closed.current.abort(), []);
   const ask = async () => {
     setState({ answer: null, error: null, starts: false });
-    const path = `/v1/checkpoints/${checkpoint.id}/neighbors`;
+    const { id } = checkpoint;
     const { signal } = closed.current;
-    const send = () => (file ? request(path, { method: "POST", query: { k: NUMBER }, file, signal }) : get(path, { image: key, k: NUMBER }, signal));
+    const send = () =>
+      file
+        ? request(`/v1/checkpoints/${id}/neighbors`, { method: "POST", query: { k: NUMBER }, file, signal })
+        : get(`/v1/checkpoints/${id}/neighbors`, { image: key, k: NUMBER }, signal);
     while (!signal.aborted) {
       try {
         setState({ answer: await send(), error: null, starts: false });
@@ -40,8 +48,8 @@ export function NeighborDialog({ job, checkpoint, onClose, onEmbed }) {
   const { answer, error, starts } = state;
   return html`<${Dialog} title="Neighbors of an image" onClose=${onClose} wide>
     <div class="form">
-      <label>An image of this machine, at most 16 MB<input type="file" accept="image/*" onChange=${(event) => setFile(event.target.files[0] ?? null)} /></label>
-      <label>Or the key of an image of the embedding<input value=${key} placeholder="class-1/12.png" disabled=${file !== null} onInput=${(event) => setKey(event.target.value)} /></label>
+      <label>An image of this machine, at most 16 MB<input type="file" accept="image/*" onChange=${(event) => setFile(event.currentTarget.files?.[0] ?? null)} /></label>
+      <label>Or the key of an image of the embedding<input value=${key} placeholder="class-1/12.png" disabled=${file !== null} onInput=${(event) => setKey(event.currentTarget.value)} /></label>
       <${Button} icon="search" label="Search" kind="primary" disabled=${!file && !key} onClick=${ask} />
     </div>
     ${starts && html`<p class="muted" role="status"><span class="spinner"></span> The search starts; this takes some seconds …</p>`}
@@ -50,13 +58,14 @@ export function NeighborDialog({ job, checkpoint, onClose, onEmbed }) {
   <//>`;
 }
 
+/** @param {{neighbors: Api.NeighborEntry[], thumbnails?: Thumbnails | null}} props */
 function Found({ neighbors, thumbnails }) {
   return html`<p class="muted small">The most similar first, with their cosine similarity: 1 is the same direction.</p>
     <ol class="nearest" aria-label="Neighbors">
     ${neighbors.map(({ key, label, similarity }) => {
       const index = thumbnails?.places.get(key);
       return html`<li>
-        ${index !== undefined && html`<${Thumbnail} sheet=${thumbnails.sheet} index=${index} name=${key} />`}
+        ${thumbnails && index !== undefined && html`<${Thumbnail} sheet=${thumbnails.sheet} index=${index} name=${key} />`}
         <span><code>${key}</code>${label !== null && html` <span class="muted">${label}</span>`}</span>
         <span title="Cosine similarity">${number(similarity)}</span>
       </li>`;
@@ -64,11 +73,16 @@ function Found({ neighbors, thumbnails }) {
   </ol>`;
 }
 
-/** The thumbnails of the job's map, which has some of its images; null without one. */
+/**
+ * The thumbnails of the job's map, which has some of its images; null without one.
+ * @param {Api.JobView} job
+ * @param {AbortSignal} signal
+ * @returns {Promise<Thumbnails | null>}
+ */
 async function thumbnailsOf(job, signal) {
   const { data } = await get(`/v1/jobs/${job.id}/artifacts`, {}, signal);
   const [index, sheet] = ["thumbnails.json", "thumbnails.webp"].map((name) => data.find((each) => each.name === name));
   if (!index || !sheet) return null;
-  const { keys, columns } = await get(addressOf(job, index), {}, signal);
+  const { keys, columns } = /** @type {{keys: string[], columns: number}} */ (await get(addressOf(job, index), {}, signal));
   return { sheet: { address: addressOf(job, sheet), columns }, places: new Map(keys.map((key, place) => [key, place])) };
 }

@@ -9,7 +9,11 @@ import { html, useState } from "../vendor.js";
 
 const FEATURES = { pooled: "pooled: what training evaluates", cls: "cls: the class token of a transformer", patch: "patch: a vector for each patch" };
 
-/** @type {Record<string, {title: string, about: string, action: string, fields: object, body: (fields: object) => object}>} */
+/**
+ * @typedef {Record<string, any>} Fields
+ * @typedef {{title: string, about: string, action: string, fields: Fields, body: (fields: Fields) => any}} Kind
+ */
+/** @satisfies {Record<string, Kind>} */
 const KINDS = {
   evaluations: {
     title: "Evaluate on a data set",
@@ -34,14 +38,18 @@ const KINDS = {
   },
 };
 
-/** Asks what a finished model should do, and requests it. @param {{kind: "evaluations"|"embeddings"|"exports"}} props */
+/**
+ * Asks what a finished model should do, and requests it.
+ * @param {{kind: keyof typeof KINDS, checkpoint: Api.CheckpointView, onClose: () => void, onDone: () => void}} props
+ */
 export function RunDialog({ kind, checkpoint, onClose, onDone }) {
-  const { title, about, action, fields: initial, body } = KINDS[kind];
+  const { title, about, action, fields: initial, body } = /** @type {Kind} */ (KINDS[kind]);
   const [fields, setFields] = useState(initial);
-  const [error, setError] = useState(null);
+  const [error, setError] = useState(/** @type {Refusal | null} */ (null));
   const { data } = useResource((signal) => get("/v1/datasets", { limit: 200 }, signal), []);
   const ready = (data?.data ?? []).filter((dataset) => dataset.state === "ready").map((dataset) => dataset.name);
-  const set = (name) => (event) => setFields({ ...fields, [name]: event.target.type === "checkbox" ? event.target.checked : event.target.value });
+  const set = (/** @type {Fields} */ changes) => setFields({ ...fields, ...changes });
+  /** @type {Fields} */
   const chosen = { ...fields, ...("dataset" in fields ? { dataset: fields.dataset || ready[0] } : {}) };
   const send = async () => {
     setError(null);
@@ -55,12 +63,12 @@ export function RunDialog({ kind, checkpoint, onClose, onDone }) {
     onDone();
     onClose();
   };
-  const choice = (name, label, options) => html`<label>${label}
-    <select value=${chosen[name]} onChange=${set(name)}>${Object.entries(options).map(([value, text]) => html`<option value=${value} selected=${value === chosen[name]}>${text}</option>`)}</select>
+  const choice = (/** @type {string} */ name, /** @type {string} */ label, /** @type {Record<string, string>} */ options) => html`<label>${label}
+    <select value=${chosen[name]} onChange=${(event) => set({ [name]: event.currentTarget.value })}>${Object.entries(options).map(([value, text]) => html`<option value=${value} selected=${value === chosen[name]}>${text}</option>`)}</select>
     <${FieldProblem} error=${error} field=${name} />
   </label>`;
-  const check = (name, text) => html`<label class="inline"><input type="checkbox" checked=${fields[name]} onChange=${set(name)} />${text}</label>`;
-  const same = (...names) => Object.fromEntries(names.map((name) => [name, name]));
+  const check = (/** @type {string} */ name, /** @type {string} */ text) => html`<label class="inline"><input type="checkbox" checked=${fields[name]} onChange=${(event) => set({ [name]: event.currentTarget.checked })} />${text}</label>`;
+  const same = (/** @type {string[]} */ ...names) => Object.fromEntries(names.map((name) => [name, name]));
   const others = otherProblems(error, Object.keys(initial));
   return html`<${Dialog}
     title=${title}

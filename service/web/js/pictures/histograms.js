@@ -6,7 +6,11 @@ import { when } from "./pictures-view.js";
 
 const ROWS = 96;
 
-/** How distances and norms of the embeddings are distributed at each evaluation. */
+/**
+ * @typedef {{step: number, epoch: number, mean: number, low: number, high: number, counts: number[]}} Histogram
+ * @typedef {{distances: {between: string, evaluations: Histogram[]}, norms: {evaluations: Histogram[]}}} Data
+ */
+/** How distances and norms of the embeddings are distributed at each evaluation. @param {{data: Data, step: number}} props */
 export function Histograms({ data, step }) {
   const { distances, norms } = data;
   const between = distances.between === "classes" ? "images of different classes" : "different images";
@@ -16,17 +20,20 @@ export function Histograms({ data, step }) {
   </div>`;
 }
 
-/** A column for each evaluation, darker where more values are, and a line through the means. */
+/**
+ * A column for each evaluation, darker where more values are, and a line through the means.
+ * @param {{title: string, about: string, rows: Histogram[], step: number}} props
+ */
 function HeatMap({ title, about, rows, step }) {
-  const canvas = useRef(null);
+  const canvas = useRef(/** @type {HTMLCanvasElement | null} */ (null));
   const shade = useStore(theme);
   const low = Math.min(...rows.map((row) => row.low));
   const high = Math.max(...rows.map((row) => row.high));
   useEffect(() => {
-    if (rows.length) draw(canvas.current, rows, low, high, step);
+    if (canvas.current) draw(canvas.current, rows, low, high, step);
   }, [rows, step, shade]);
-  if (!rows.length) return null;
   const [first, last] = [rows[0], rows.at(-1)];
+  if (!first || !last) return null;
   const summary = `${title}: mean ${number(first.mean)} at the start, ${number(last.mean)} at ${when(last).toLowerCase()}`;
   return html`<section class="card">
     <h2>${title}</h2>
@@ -40,14 +47,16 @@ function HeatMap({ title, about, rows, step }) {
   </section>`;
 }
 
+/** @param {HTMLCanvasElement} canvas @param {Histogram[]} rows @param {number} low @param {number} high @param {number} step */
 function draw(canvas, rows, low, high, step) {
   const style = getComputedStyle(canvas);
   const context = canvas.getContext("2d");
+  if (!context) return;
   [canvas.width, canvas.height] = [canvas.clientWidth * devicePixelRatio, ROWS * 2 * devicePixelRatio];
   const [wide, tall] = [canvas.width / rows.length, 2 * devicePixelRatio];
   const span = high - low || 1;
   const height = ROWS * tall;
-  const at = (value) => height * (1 - (value - low) / span);
+  const at = (/** @type {number} */ value) => height * (1 - (value - low) / span);
   context.fillStyle = style.getPropertyValue("--c1");
   rows.forEach((row, column) => {
     const densities = Array.from({ length: ROWS }, (_, place) => density(row, low + (place / ROWS) * span, span / ROWS));
@@ -61,7 +70,7 @@ function draw(canvas, rows, low, high, step) {
   context.strokeStyle = style.getPropertyValue("--c2");
   context.lineWidth = 2 * devicePixelRatio;
   context.beginPath();
-  rows.forEach((row, column) => context.lineTo((column + 0.5) * wide, at(row.mean)));
+  for (const [column, row] of rows.entries()) context.lineTo((column + 0.5) * wide, at(row.mean));
   context.stroke();
   const chosen = Math.max(0, rows.findLastIndex((row) => row.step <= step));
   context.strokeStyle = style.getPropertyValue("--text");
@@ -69,7 +78,10 @@ function draw(canvas, rows, low, high, step) {
   context.strokeRect(chosen * wide + 0.5, 0.5, wide - 1, height - 1);
 }
 
-/** The count of a row between `from` and `from + width`, as if each of its bins were filled evenly. */
+/**
+ * The count of a row between `from` and `from + width`, as if each of its bins were filled evenly.
+ * @param {Histogram} row @param {number} from @param {number} width
+ */
 function density({ low, high, counts }, from, width) {
   const bin = (high - low) / counts.length;
   if (!(bin > 0)) return 0;

@@ -10,26 +10,37 @@ const MILLISECONDS = 450;
 const REACH = 12;
 const calm = matchMedia("(prefers-reduced-motion: reduce)");
 
-/** The map itself: drag or arrows move it, the wheel (with Ctrl, or while it has the focus), + and - zoom it. */
+/**
+ * @typedef {import("./points.js").Camera} Camera
+ * @typedef {[number, number]} Point
+ * @typedef {{layer: import("./points.js").Layer, camera: Camera, places: Float32Array<ArrayBuffer>, began: number, frame: number,
+ *   drag: {x: number, y: number, line: Point[] | null} | null}} State
+ */
+/**
+ * The map itself: drag or arrows move it, the wheel (with Ctrl, or while it has the focus), + and - zoom it.
+ * @param {{images: import("./map.js").Images, places: Float32Array<ArrayBuffer>, classes: import("./map.js").Class[],
+ *   chosen: import("./map.js").Selection | null, isLasso: boolean, sheet: import("../ui/thumbnail.js").Sheet,
+ *   onChoose: (indices: number[]) => void}} props
+ */
 export function MapCanvas({ images, places, classes, chosen, isLasso, sheet, onChoose }) {
-  const box = useRef(null);
-  const canvas = useRef(null);
-  const state = useRef({ layer: null, places, from: places, began: 0, camera: null, frame: 0 });
+  // Elements and layer are there before anything reads them: effects and handlers run after the first rendering.
+  const box = useRef(/** @type {HTMLDivElement} */ (/** @type {unknown} */ (null)));
+  const canvas = useRef(/** @type {HTMLCanvasElement} */ (/** @type {unknown} */ (null)));
+  const state = useRef(/** @type {State} */ ({ places, began: 0, camera: { x: 0, y: 0, scale: 0 }, frame: 0, drag: null }));
   const [near, setNear] = useState(/** @type {{index: number, x: number, y: number} | null} */ (null));
-  const [line, setLine] = useState(/** @type {[number, number][] | null} */ (null));
-  const [turn, setTurn] = useState(0);
+  const [line, setLine] = useState(/** @type {Point[] | null} */ (null));
+  const [canvasNumber, setCanvasNumber] = useState(0);
   const shade = useStore(theme);
-  const colors = useMemo(() => colorsOf(images, classes, chosen), [images, classes, chosen, shade, turn]);
+  const colors = useMemo(() => colorsOf(images, classes, chosen), [images, classes, chosen, shade, canvasNumber]);
 
   const draw = () => {
-    const own = state.current;
-    cancelAnimationFrame(own.frame);
-    own.frame = requestAnimationFrame((now) => {
-      if (!canvas.current || !own.camera) return;
-      const share = calm.matches ? 1 : Math.min(1, (now - own.began) / MILLISECONDS);
+    const { camera, layer, began } = state.current;
+    cancelAnimationFrame(state.current.frame);
+    state.current.frame = requestAnimationFrame((now) => {
+      if (!canvas.current || !camera.scale) return;
+      const share = calm.matches ? 1 : Math.min(1, (now - began) / MILLISECONDS);
       const size = Math.max(3, Math.min(9, 300 / Math.sqrt(places.length))) * devicePixelRatio;
-      const { x, y, scale } = own.camera;
-      own.layer.draw({ x, y, scale: scale * devicePixelRatio }, size, share * (2 - share));
+      layer.draw({ ...camera, scale: camera.scale * devicePixelRatio }, size, share * (2 - share));
       if (share < 1) draw();
     });
   };
@@ -37,14 +48,14 @@ export function MapCanvas({ images, places, classes, chosen, isLasso, sheet, onC
     state.current.camera = around(places, box.current);
     draw();
   };
-  const zoom = (factor, x = box.current.clientWidth / 2, y = box.current.clientHeight / 2) => {
+  const zoom = (/** @type {number} */ factor, x = box.current.clientWidth / 2, y = box.current.clientHeight / 2) => {
     const { camera } = state.current;
     const at = placeOf(camera, box.current, x, y);
     const scale = camera.scale * factor;
     state.current.camera = { scale, x: at[0] - (x - box.current.clientWidth / 2) / scale, y: at[1] + (y - box.current.clientHeight / 2) / scale };
     draw();
   };
-  const move = (x, y) => {
+  const move = (/** @type {number} */ x, /** @type {number} */ y) => {
     const { camera } = state.current;
     state.current.camera = { ...camera, x: camera.x - x / camera.scale, y: camera.y + y / camera.scale };
     draw();
@@ -56,11 +67,11 @@ export function MapCanvas({ images, places, classes, chosen, isLasso, sheet, onC
     const observer = new ResizeObserver(() => {
       const { clientWidth, clientHeight } = box.current;
       [canvas.current.width, canvas.current.height] = [clientWidth * devicePixelRatio, clientHeight * devicePixelRatio];
-      if (state.current.camera) draw();
+      if (state.current.camera.scale) draw();
       else whole();
     });
     observer.observe(box.current);
-    const wheel = (event) => {
+    const wheel = (/** @type {WheelEvent} */ event) => {
       if (!event.ctrlKey && document.activeElement !== box.current) return;
       event.preventDefault();
       zoom(Math.exp(-event.deltaY / 400), ...placeIn(box.current, event));
@@ -71,24 +82,25 @@ export function MapCanvas({ images, places, classes, chosen, isLasso, sheet, onC
       box.current?.removeEventListener("wheel", wheel);
       cancelAnimationFrame(state.current.frame);
     };
-  }, [turn]);
+  }, [canvasNumber]);
   useEffect(() => {
-    const own = state.current;
-    own.layer.places(own.places, places);
-    if (own.places !== places) [own.began, own.camera] = [performance.now(), around(places, box.current)];
-    own.places = places;
+    const before = state.current.places;
+    state.current.layer.places(before, places);
+    if (before !== places) Object.assign(state.current, { places, began: performance.now(), camera: around(places, box.current) });
     draw();
-  }, [places, turn]);
+  }, [places, canvasNumber]);
   useEffect(() => {
     state.current.layer.colors(colors);
     draw();
-  }, [colors, turn]);
+  }, [colors, canvasNumber]);
 
-  const point = (event) => {
+  const point = (/** @type {PointerEvent} */ event) => {
     const [x, y] = placeIn(box.current, event);
     const drag = state.current.drag;
-    if (drag?.line) setLine((drag.line = [...drag.line, [x, y]]));
-    else if (drag) {
+    if (drag?.line) {
+      drag.line = [...drag.line, [x, y]];
+      setLine(drag.line);
+    } else if (drag) {
       move(x - drag.x, y - drag.y);
       [drag.x, drag.y] = [x, y];
     } else {
@@ -96,8 +108,8 @@ export function MapCanvas({ images, places, classes, chosen, isLasso, sheet, onC
       setNear(index < 0 ? null : { index, x, y });
     }
   };
-  const press = (event) => {
-    if (event.button !== 0 || event.target.closest("button")) return;
+  const press = (/** @type {PointerEvent} */ event) => {
+    if (event.button !== 0 || (event.target instanceof Element && event.target.closest("button"))) return;
     box.current.setPointerCapture(event.pointerId);
     const [x, y] = placeIn(box.current, event);
     state.current.drag = { x, y, line: isLasso || event.shiftKey ? [[x, y]] : null };
@@ -105,12 +117,13 @@ export function MapCanvas({ images, places, classes, chosen, isLasso, sheet, onC
   };
   const release = () => {
     const drawn = state.current.drag?.line;
-    if (drawn?.length > 2) onChoose(inside(places, drawn.map(([x, y]) => placeOf(state.current.camera, box.current, x, y))));
+    if (drawn && drawn.length > 2) onChoose(inside(places, drawn.map(([x, y]) => placeOf(state.current.camera, box.current, x, y))));
     state.current.drag = null;
     setLine(null);
   };
+  /** @type {Record<string, () => void>} */
   const keys = { "+": () => zoom(1.4), "=": () => zoom(1.4), "-": () => zoom(1 / 1.4), 0: whole, ArrowLeft: () => move(50, 0), ArrowRight: () => move(-50, 0), ArrowUp: () => move(0, 50), ArrowDown: () => move(0, -50) };
-  const typed = (event) => {
+  const typed = (/** @type {KeyboardEvent} */ event) => {
     if (!keys[event.key] || event.target !== box.current) return;
     event.preventDefault();
     keys[event.key]();
@@ -129,7 +142,7 @@ export function MapCanvas({ images, places, classes, chosen, isLasso, sheet, onC
     onDblClick=${whole}
     onKeyDown=${typed}
   >
-    <canvas key=${turn} ref=${canvas} role="img" aria-label=${`${images.keys.length} images by their features`} onwebglcontextlost=${() => setTurn(turn + 1)}></canvas>
+    <canvas key=${canvasNumber} ref=${canvas} role="img" aria-label=${`${images.keys.length} images by their features`} onwebglcontextlost=${() => setCanvasNumber(canvasNumber + 1)}></canvas>
     ${line && html`<svg aria-hidden="true"><polygon points=${line.map((at) => at.join()).join(" ")} /></svg>`}
     ${near &&
     html`<div class="map-tip" style=${{ transform: `translate(${Math.max(4, Math.min(near.x + 14, box.current.clientWidth - 204))}px, ${Math.max(4, Math.min(near.y + 14, box.current.clientHeight - 96))}px)` }}>
@@ -141,14 +154,16 @@ export function MapCanvas({ images, places, classes, chosen, isLasso, sheet, onC
   </div>`;
 }
 
+/** @param {HTMLElement} box @param {MouseEvent} event @returns {Point} */
 function placeIn(box, event) {
   const { left, top } = box.getBoundingClientRect();
   return [event.clientX - left - box.clientLeft, event.clientY - top - box.clientTop];
 }
 
+/** @param {Camera} camera @param {HTMLElement} box @param {number} left @param {number} top @returns {Point} */
 const placeOf = ({ x, y, scale }, box, left, top) => [x + (left - box.clientWidth / 2) / scale, y - (top - box.clientHeight / 2) / scale];
 
-/** The camera that shows all places. */
+/** The camera that shows all places. @param {Float32Array<ArrayBuffer>} places @param {HTMLElement} box @returns {Camera} */
 function around(places, box) {
   let [left, right, bottom, top] = [Infinity, -Infinity, Infinity, -Infinity];
   for (let index = 0; index < places.length; index += 2) {
@@ -159,6 +174,7 @@ function around(places, box) {
   return { x: (left + right) / 2, y: (bottom + top) / 2, scale };
 }
 
+/** @param {Float32Array<ArrayBuffer>} places @param {Point} point @param {number} reach */
 function nearest(places, [x, y], reach) {
   let [best, least] = [-1, reach * reach];
   for (let index = 0; index < places.length; index += 2) {
@@ -168,7 +184,7 @@ function nearest(places, [x, y], reach) {
   return best;
 }
 
-/** The points inside a polygon, by the even-odd rule. */
+/** The points inside a polygon, by the even-odd rule. @param {Float32Array<ArrayBuffer>} places @param {Point[]} line */
 function inside(places, line) {
   const found = [];
   for (let index = 0; index < places.length; index += 2) {
@@ -183,18 +199,23 @@ function inside(places, line) {
   return found;
 }
 
-/** Held-out images in the color of their class, training images lighter; what is not chosen is faint. */
+/**
+ * Held-out images in the color of their class, training images lighter; what is not chosen is faint.
+ * @param {import("./map.js").Images} images
+ * @param {import("./map.js").Class[]} classes
+ * @param {import("./map.js").Selection | null} chosen
+ */
 function colorsOf(images, classes, chosen) {
   const style = getComputedStyle(document.documentElement);
-  const rgb = (name) => [1, 3, 5].map((at) => parseInt(style.getPropertyValue(name).trim().slice(at, at + 2), 16));
-  const own = new Map(classes.map(({ number, color }) => [number, rgb(color)]));
+  const rgb = (/** @type {string} */ name) => [1, 3, 5].map((at) => parseInt(style.getPropertyValue(name).trim().slice(at, at + 2), 16));
+  const byClass = new Map(classes.map(({ number, color }) => [number, rgb(color)]));
   const rest = rgb(classes.length ? "--c8" : "--c1");
   const picked = chosen && new Set(chosen.indices);
   const colors = new Uint8Array(4 * images.keys.length);
   images.keys.forEach((_, index) => {
     const alpha = index < images.held_out ? 235 : 110;
     const isFaint = picked ? !picked.has(index) : false;
-    colors.set([...(own.get(images.labels?.[index]) ?? rest), picked && !isFaint ? 255 : isFaint ? 26 : alpha], 4 * index);
+    colors.set([...(byClass.get(images.labels?.[index] ?? -1) ?? rest), picked && !isFaint ? 255 : isFaint ? 26 : alpha], 4 * index);
   });
   return colors;
 }

@@ -8,18 +8,28 @@ import { MapCanvas } from "./map-canvas.js";
 /** Thumbnails of a selection that are shown. */
 const MOST = 240;
 
-/** The features in two dimensions at the chosen evaluation: hover for an image, choose several by a line around them. */
+/**
+ * @typedef {{keys: string[], held_out: number, labels: (number | null)[], classes: string[] | null, columns: number}} Images
+ *   those of `thumbnails.json`, held-out ones first
+ * @typedef {{step: number, epoch: number, x: number[], y: number[], explained: number[]}} Places of `map.json`
+ * @typedef {{name: string, number: number, color: string}} Class
+ * @typedef {{name?: string, title: string, indices: number[]}} Selection
+ */
+/**
+ * The features in two dimensions at the chosen evaluation: hover for an image, choose several by a line around them.
+ * @param {{images: Images, shown: Places, sheet: import("../ui/thumbnail.js").Sheet}} props
+ */
 export function EmbeddingMap({ images, shown, sheet }) {
-  const [chosen, setChosen] = useState(/** @type {{title: string, indices: number[]} | null} */ (null));
+  const [chosen, setChosen] = useState(/** @type {Selection | null} */ (null));
   const [isLasso, setLasso] = useState(false);
   const places = useMemo(() => placesOf(shown), [shown]);
   const classes = useMemo(() => largest(images), [images]);
   const trained = images.keys.length - images.held_out;
-  const select = (indices) => {
+  const select = (/** @type {number[]} */ indices) => {
     setLasso(false);
     setChosen(indices.length ? { title: `${count(indices.length)} images inside the line`, indices } : null);
   };
-  const pick = ({ name, number }) => {
+  const pick = (/** @type {Class} */ { name, number }) => {
     const indices = images.keys.flatMap((_, index) => (images.labels[index] === number ? [index] : []));
     setChosen(chosen?.name === name ? null : { name, title: `${count(indices.length)} images of ${name}`, indices });
   };
@@ -38,9 +48,9 @@ export function EmbeddingMap({ images, shown, sheet }) {
     ${classes.length > 0 &&
     html`<div class="chips legend" role="group" aria-label="Classes">
       ${classes.map(
-        (each) => html`<button type="button" class="filter-chip" aria-pressed=${String(chosen?.name === each.name)} style=${{ "--mark": `var(${each.color})` }} onClick=${() => pick(each)}><span class="mark"></span>${each.name}</button>`,
+        (each) => html`<button type="button" class="filter-chip" aria-pressed=${chosen?.name === each.name} style=${{ "--mark": `var(${each.color})` }} onClick=${() => pick(each)}><span class="mark"></span>${each.name}</button>`,
       )}
-      ${images.classes.length > classes.length && html`<span class="muted small">and ${count(images.classes.length - classes.length)} more classes in gray</span>`}
+      ${images.classes && images.classes.length > classes.length && html`<span class="muted small">and ${count(images.classes.length - classes.length)} more classes in gray</span>`}
     </div>`}
     ${chosen &&
     html`<div class="chosen" role="region" aria-label="Chosen images">
@@ -51,20 +61,21 @@ export function EmbeddingMap({ images, shown, sheet }) {
   </section>`;
 }
 
-/** Key and class of an image. */
+/** Key and class of an image. @param {Images} images @param {number} index */
 export function captionOf(images, index) {
-  const name = images.classes?.[images.labels[index]];
+  const name = images.classes?.[images.labels?.[index] ?? -1];
   const key = images.keys[index];
   return name === undefined || key.startsWith(`${name}/`) ? key : `${key}, ${name}`;
 }
 
+/** @param {Places} places */
 function placesOf({ x, y }) {
   const places = new Float32Array(2 * x.length);
   for (let index = 0; index < x.length; index++) [places[2 * index], places[2 * index + 1]] = [x[index], y[index]];
   return places;
 }
 
-/** The largest classes, which have a color each. */
+/** The largest classes, which have a color each. @param {Images} images @returns {Class[]} */
 function largest({ classes, labels }) {
   if (!classes) return [];
   const sizes = classes.map(() => 0);

@@ -4,7 +4,17 @@ import { Thumbnail } from "../ui/thumbnail.js";
 import { html } from "../vendor.js";
 import { when } from "./pictures-view.js";
 
-/** The nearest images of held-out ones, those at the start beside those of the chosen evaluation. */
+/**
+ * @typedef {{key: string, label: string | null, held_out: boolean}} Image
+ * @typedef {{step: number, epoch: number, neighbors: number[][], distances: number[][]}} Evaluation
+ * @typedef {{evaluations: Evaluation[], queries: number[], images: Image[], thumbnails: {columns: number},
+ *   searched: {held_out: number, train: number, of_train: number}}} Data of `neighbours.json`
+ * @typedef {import("../ui/thumbnail.js").Sheet} Sheet
+ */
+/**
+ * The nearest images of held-out ones, those at the start beside those of the chosen evaluation.
+ * @param {{data: Data, shown: Evaluation, sheet: Sheet}} props
+ */
 export function Neighbors({ data, shown, sheet }) {
   const [start] = data.evaluations;
   const columns = shown === start ? [start] : [start, shown];
@@ -28,6 +38,7 @@ export function Neighbors({ data, shown, sheet }) {
   </section>`;
 }
 
+/** @param {{data: Data, sheet: Sheet, query: number, evaluation: Evaluation, row: number, isLabeled: boolean}} props */
 function Found({ data, sheet, query, evaluation, row, isLabeled }) {
   const { label } = data.images[query];
   const found = evaluation.neighbors[row].map((index) => ({ index, image: data.images[index] }));
@@ -48,8 +59,9 @@ function Found({ data, sheet, query, evaluation, row, isLabeled }) {
 }
 
 /** Two decimals, or more where it is small, as in an untrained network. */
-const distance = (value) => value.toFixed(value >= 0.01 || value < 5e-5 ? 2 : 4);
+const distance = (/** @type {number} */ value) => value.toFixed(value >= 0.01 || value < 5e-5 ? 2 : 4);
 
+/** @param {Image} image */
 function nameOf({ key, label, held_out }) {
   return `${key}${label === null || key.startsWith(`${label}/`) ? "" : `, ${label}`}, ${held_out ? "held out" : "training image"}`;
 }

@@ -12,15 +12,27 @@ import { EmbeddingMap } from "./map.js";
 import { Neighbors } from "./neighbors.js";
 
 const DATA = ["neighbours.json", "map.json", "thumbnails.json", "histograms.json"];
+/**
+ * @typedef {{step: number, epoch: number}} Moment
+ * @typedef {{
+ *   "neighbours.json"?: import("./neighbors.js").Data,
+ *   "map.json"?: {evaluations: import("./map.js").Places[]},
+ *   "thumbnails.json"?: import("./map.js").Images,
+ *   "histograms.json"?: import("./histograms.js").Data,
+ *   files: Map<string, Api.ArtifactView>,
+ * }} Pictures
+ */
 
-/** What a job has learned, to look at: neighbors, map and histograms at each evaluation. */
+/** What a job has learned, to look at: neighbors, map and histograms at each evaluation. @param {JobProps} props */
 export function PicturesView({ job, query }) {
   const pictures = usePictures(job);
   return html`<${Loaded} resource=${pictures} what="pictures">
     ${({ files, ...data }) => {
       const neighbors = data["neighbours.json"];
-      const map = data["thumbnails.json"] && data["map.json"];
+      const images = data["thumbnails.json"];
+      const map = images && data["map.json"];
       const histograms = data["histograms.json"];
+      /** @type {Moment[]} */
       const evaluations = (neighbors ?? map ?? histograms?.norms)?.evaluations ?? [];
       if (!evaluations.length) {
         return html`<${Empty} title="No pictures yet"><p>They are drawn at the first evaluation of held-out images, and again at each one after it.</p><//>`;
@@ -28,27 +40,36 @@ export function PicturesView({ job, query }) {
       const wanted = Number(query.get("at") ?? Infinity);
       const index = Math.max(0, evaluations.findLastIndex((each) => each.step <= wanted));
       const { step } = evaluations[index];
-      const sheet = (name, columns) => ({ address: newest(job, files.get(name)), columns });
-      const at = (shown) => shown.evaluations.findLast((each) => each.step <= step) ?? shown.evaluations[0];
-      return html`<${Moments} evaluations=${evaluations} index=${index} report=${files.has("report.html") && addressOf(job, files.get("report.html"))} />
-        ${neighbors && files.has("neighbours.webp") && html`<${Neighbors} data=${neighbors} shown=${at(neighbors)} sheet=${sheet("neighbours.webp", neighbors.thumbnails.columns)} />`}
-        ${map && files.has("thumbnails.webp") && html`<${EmbeddingMap} images=${data["thumbnails.json"]} shown=${at(map)} sheet=${sheet("thumbnails.webp", data["thumbnails.json"].columns)} />`}
+      const [report, nearest, thumbnails] = ["report.html", "neighbours.webp", "thumbnails.webp"].map((name) => files.get(name));
+      const sheet = (/** @type {Api.ArtifactView} */ file, /** @type {number} */ columns) => ({ address: newest(job, file), columns });
+      return html`<${Moments} evaluations=${evaluations} index=${index} report=${report && addressOf(job, report)} />
+        ${neighbors && nearest && html`<${Neighbors} data=${neighbors} shown=${at(neighbors, step)} sheet=${sheet(nearest, neighbors.thumbnails.columns)} />`}
+        ${map && thumbnails && html`<${EmbeddingMap} images=${images} shown=${at(map, step)} sheet=${sheet(thumbnails, images.columns)} />`}
         ${histograms && html`<${Histograms} data=${histograms} step=${step} />`}`;
     }}
   <//>`;
 }
 
-const newest = (job, file) => file && `${addressOf(job, file)}?v=${file.sha256.slice(0, 12)}`;
+/**
+ * The newest evaluation up to a step, or the first one.
+ * @template {Moment} T
+ * @param {{evaluations: T[]}} data
+ * @param {number} step
+ */
+const at = ({ evaluations }, step) => evaluations.findLast((each) => each.step <= step) ?? evaluations[0];
 
-/** The name of an evaluation. */
+/** @param {Api.JobView} job @param {Api.ArtifactView} file */
+const newest = (job, file) => `${addressOf(job, file)}?v=${file.sha256.slice(0, 12)}`;
+
+/** The name of an evaluation. @param {Moment} moment */
 export function when({ step, epoch }) {
   return step === 0 ? "Start" : `Epoch ${number(epoch)}`;
 }
 
-/** A slider over the evaluations, which the address keeps. */
+/** A slider over the evaluations, which the address keeps. @param {{evaluations: Moment[], index: number, report?: string}} props */
 function Moments({ evaluations, index, report }) {
-  const choose = (event) => {
-    const chosen = Number(event.target.value);
+  const choose = (/** @type {ChangeOf<HTMLInputElement>} */ event) => {
+    const chosen = Number(event.currentTarget.value);
     setQuery({ at: chosen === evaluations.length - 1 ? null : String(evaluations[chosen].step) });
   };
   return html`<div class="toolbar moments">
@@ -63,21 +84,22 @@ function Moments({ evaluations, index, report }) {
   </div>`;
 }
 
-/** The data of the pictures; what has not changed is not fetched again. */
+/** The data of the pictures; what has not changed is not fetched again. @param {Api.JobView} job */
 function usePictures(job) {
-  const known = useRef(new Map());
+  const known = useRef(/** @type {Map<string, {sha256: string, content: unknown}>} */ (new Map()));
   const resource = useResource(
     async (signal) => {
       const { data } = await get(`/v1/jobs/${job.id}/artifacts`, {}, signal);
       const files = new Map(data.map((file) => [file.name, file]));
-      const answers = DATA.filter((name) => files.has(name)).map(async (name) => {
-        const file = files.get(name);
-        if (known.current.get(name)?.sha256 !== file.sha256) {
-          known.current.set(name, { sha256: file.sha256, content: await get(newest(job, file), {}, signal) });
+      const answers = data.filter((file) => DATA.includes(file.name)).map(async (file) => {
+        let picture = known.current.get(file.name);
+        if (picture?.sha256 !== file.sha256) {
+          picture = { sha256: file.sha256, content: await get(newest(job, file), {}, signal) };
+          known.current.set(file.name, picture);
         }
-        return [name, known.current.get(name).content];
+        return [file.name, picture.content];
       });
-      return { files, ...Object.fromEntries(await Promise.all(answers)) };
+      return /** @type {Pictures} */ ({ files, ...Object.fromEntries(await Promise.all(answers)) });
     },
     [job.id],
   );

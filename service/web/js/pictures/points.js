@@ -5,8 +5,8 @@
  *   the place in the middle, and how many pixels a unit is
  * @typedef {{
  *   name: string,
- *   places: (from: Float32Array, to: Float32Array) => void,
- *   colors: (rgba: Uint8Array) => void,
+ *   places: (from: Float32Array<ArrayBuffer>, to: Float32Array<ArrayBuffer>) => void,
+ *   colors: (rgba: Uint8Array<ArrayBuffer>) => void,
  *   draw: (camera: Camera, size: number, share: number) => void,
  * }} Layer
  *   `places` takes x and y in turn, before and after a move, of which `share` has been done; alpha 0 hides a point
@@ -36,20 +36,24 @@ export function pointLayer(canvas) {
   return gl ? accelerated(canvas, gl) : flat(canvas);
 }
 
+/** @param {HTMLCanvasElement} canvas @param {WebGL2RenderingContext} gl @returns {Layer} */
 function accelerated(canvas, gl) {
   const program = gl.createProgram();
-  for (const [kind, source] of [[gl.VERTEX_SHADER, VERTEX], [gl.FRAGMENT_SHADER, FRAGMENT]]) {
-    const shader = gl.createShader(kind);
+  const add = (/** @type {WebGLShader | null} */ shader, /** @type {string} */ source) => {
+    if (!shader) return; // The context was lost: the canvas is about to be replaced.
     gl.shaderSource(shader, source);
     gl.compileShader(shader);
     gl.attachShader(program, shader);
-  }
+  };
+  add(gl.createShader(gl.VERTEX_SHADER), VERTEX);
+  add(gl.createShader(gl.FRAGMENT_SHADER), FRAGMENT);
   gl.linkProgram(program);
   gl.useProgram(program);
   gl.enable(gl.BLEND);
   gl.blendFunc(gl.ONE, gl.ONE_MINUS_SRC_ALPHA);
   let count = 0;
   const buffers = new Map();
+  /** @param {string} name @param {BufferSource} data @param {number} parts @param {number} kind @param {boolean} isShare */
   const fill = (name, data, parts, kind, isShare) => {
     const place = gl.getAttribLocation(program, name);
     if (!buffers.has(name)) buffers.set(name, gl.createBuffer());
@@ -58,7 +62,7 @@ function accelerated(canvas, gl) {
     gl.enableVertexAttribArray(place);
     gl.vertexAttribPointer(place, parts, kind, isShare, 0, 0);
   };
-  const uniform = (name) => gl.getUniformLocation(program, name);
+  const uniform = (/** @type {string} */ name) => gl.getUniformLocation(program, name);
   return {
     name: "webgl2",
     places(from, to) {
@@ -80,6 +84,7 @@ function accelerated(canvas, gl) {
   };
 }
 
+/** @param {HTMLCanvasElement} canvas @returns {Layer} */
 function flat(canvas) {
   const context = canvas.getContext("2d");
   let [before, after, shades] = [new Float32Array(), new Float32Array(), new Uint8Array()];
@@ -93,11 +98,12 @@ function flat(canvas) {
     },
     draw({ x, y, scale }, size, share) {
       const { width, height } = canvas;
+      if (!context) return;
       context.clearRect(0, 0, width, height);
       for (let index = 0; index < after.length / 2; index++) {
         const [red, green, blue, alpha] = shades.subarray(4 * index, 4 * index + 4);
         if (!alpha) continue;
-        const at = (part) => before[2 * index + part] + (after[2 * index + part] - before[2 * index + part]) * share;
+        const at = (/** @type {number} */ part) => before[2 * index + part] + (after[2 * index + part] - before[2 * index + part]) * share;
         context.fillStyle = `rgb(${red} ${green} ${blue} / ${alpha / 255})`;
         context.beginPath();
         context.arc(width / 2 + (at(0) - x) * scale, height / 2 - (at(1) - y) * scale, size / 2, 0, 7);

@@ -2,16 +2,12 @@ import { helpShown } from "../core/keys.js";
 import { useStore } from "../core/store.js";
 import { Dialog } from "../ui/dialog.js";
 import { html } from "../vendor.js";
+import { VIEWS } from "./views.js";
 
 const SHORTCUTS = [
   ["?", "This list"],
   ["/", "Search"],
-  ["g j", "Jobs"],
-  ["g e", "Experiments"],
-  ["g q", "Queue"],
-  ["g d", "Data sets"],
-  ["g c", "Cluster"],
-  ["g s", "Submit a job"],
+  ...VIEWS.filter((view) => view.path !== "compare").map((view) => [`g ${view.path[0]}`, view.title]),
   ["j, k", "Next and previous row"],
   ["Enter", "Open the row"],
   ["x", "Select the row"],
@@ -27,7 +23,7 @@ export function Help() {
     <dl class="shortcuts">
       ${SHORTCUTS.map(
         ([keys, text]) => html`<div>
-          <dt>${keys.split(/(, | )/).map((part) => (part.trim(", ") && part !== ", " ? html`<kbd>${part}</kbd>` : " "))}</dt>
+          <dt>${keys.split(/(, | )/).map((part) => (part.trim() && part !== ", " ? html`<kbd>${part}</kbd>` : " "))}</dt>
           <dd>${text}</dd>
         </div>`,
       )}

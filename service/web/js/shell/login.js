@@ -7,7 +7,7 @@ import { html, useState } from "../vendor.js";
 export function Login() {
   const [token, setToken] = useState("");
   const [error, setError] = useState(/** @type {Error | null} */ (null));
-  const send = async (event) => {
+  const send = async (/** @type {Event} */ event) => {
     event.preventDefault();
     setError(null);
     try {
@@ -27,7 +27,7 @@ export function Login() {
         autocomplete="current-password"
         spellcheck=${false}
         value=${token}
-        onInput=${(event) => setToken(event.target.value)}
+        onInput=${(event) => setToken(event.currentTarget.value)}
         required
       />
       ${error && html`<${Failure} error=${error} />`}

@@ -1,4 +1,5 @@
 import { closeEvents, openEvents } from "../core/events.js";
+import { setViews } from "../core/keys.js";
 import { useRoute } from "../core/router.js";
 import { findSession, logIn, session } from "../core/session.js";
 import { useStore } from "../core/store.js";
@@ -12,6 +13,8 @@ import { Help } from "./help.js";
 import { Login } from "./login.js";
 import { TopBar } from "./top-bar.js";
 import { VIEWS } from "./views.js";
+
+setViews(VIEWS.map((view) => view.path));
 
 /** The page: a log-in form, or the bar and the view that the address names. */
 export function Shell() {
@@ -47,7 +50,10 @@ function View() {
 /** @param {string} hash */
 const codeOf = (hash) => /^#login=(.+)$/.exec(hash)?.[1];
 
-/** Use the one-time code of the address, which `dasl open` prints, else the cookie. */
+/**
+ * Use the one-time code of the address, which `dasl open` prints, else the cookie.
+ * @param {(problem: Error | undefined) => void} failed
+ */
 async function begin(failed) {
   const code = codeOf(location.hash);
   if (code) {
@@ -64,6 +70,7 @@ async function begin(failed) {
   await find(failed);
 }
 
+/** @param {(problem: Error | undefined) => void} failed */
 async function find(failed) {
   try {
     await findSession();

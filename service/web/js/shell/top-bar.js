@@ -40,9 +40,16 @@ export function TopBar() {
     <${Menu} label="Session" icon="user">
       ${(close) => html`<div class="menu-text">
           <strong>${opened?.name ?? "Session"}</strong>
-          <span class="muted">${[opened?.tenant, (opened?.scopes ?? []).join(", ")].filter(Boolean).join(" · ")}</span>
+          <span class="muted">${[opened?.tenant, opened?.scopes.at(-1)].filter(Boolean).join(" · ")}</span>
         </div>
-        <button type="button" class="menu-item" onClick=${() => (close(), helpShown.set(true))}>Keyboard shortcuts</button>
+        <button
+          type="button"
+          class="menu-item"
+          onClick=${() => {
+            close();
+            helpShown.set(true);
+          }}
+        >Keyboard shortcuts</button>
         <button type="button" class="menu-item" onClick=${() => attempt(logOut)}>Log out</button>`}
     <//>
   </header>`;
@@ -55,6 +62,7 @@ function Mark() {
   </svg>`;
 }
 
+/** @param {Event} event */
 function skip(event) {
   event.preventDefault();
   const view = document.getElementById("view");

@@ -9,7 +9,11 @@ const ComparePage = later(async () => (await import("../compare/compare-page.js"
 const ExperimentsPage = later(async () => (await import("../experiments/experiments-page.js")).ExperimentsPage);
 const SubmitPage = later(async () => (await import("../submit/submit-page.js")).SubmitPage);
 
-/** The views by the first part of the address; those with `nav` are in the bar, in this order. */
+/**
+ * The views by the first part of the address; those with `nav` are in the bar, in this order.
+ * @type {{path: string, title: string, nav?: boolean,
+ *   component: import("preact").ComponentType<ViewProps>}[]}
+ */
 export const VIEWS = [
   { path: "jobs", title: "Jobs", component: JobsPage, nav: true },
   { path: "experiments", title: "Experiments", component: ExperimentsPage, nav: true },

@@ -2,7 +2,7 @@ import { bytes, count, span } from "../core/format.js";
 import { Facts } from "../ui/facts.js";
 import { html } from "../vendor.js";
 
-/** What the job will be, as the server resolves and estimates it. */
+/** What the job will be, as the server resolves and estimates it. @param {{answer: Api.ValidatedJob | null, isValid: boolean}} props */
 export function Estimate({ answer, isValid }) {
   if (!answer) return null;
   const { estimate, resolved, warnings } = answer;
@@ -21,6 +21,6 @@ export function Estimate({ answer, isValid }) {
         ["Checkpoints", `${estimate.checkpoints_kept} of ${bytes(estimate.checkpoint_bytes)}`],
       ]}
     />
-    ${(warnings ?? []).map((text) => html`<div class="notice amber"><p>${text}</p></div>`)}
+    ${warnings.map((text) => html`<div class="notice amber"><p>${text}</p></div>`)}
   </section>`;
 }

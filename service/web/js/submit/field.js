@@ -4,9 +4,13 @@ import { html, useEffect, useState } from "../vendor.js";
 import { accepted, settingAt } from "./spec.js";
 
 /**
+ * @typedef {{root: Schema, spec: Api.JobSpec, error: Refusal | null, set: (path: string[], value: unknown) => void}} Shared
+ *   by all fields of a form
+ * @typedef {{id: string, disabled?: boolean, "aria-invalid"?: "true", "aria-describedby": string}} Attributes
+ */
+/**
  * One setting: a choice, or a text that is read as a number, a list or "auto". Empty means the default.
- * @param {{root: object, spec: object, path: string[], schema: object, error: Error | null,
- *   set: (path: string[], value: unknown) => void, choices?: string[], suggestions?: string[], disabled?: boolean}} props
+ * @param {Shared & {path: string[], schema: Schema, choices?: string[], suggestions?: string[], disabled?: boolean}} props
  */
 export function Field({ root, spec, path, schema, error, set, choices, suggestions, disabled }) {
   const dotted = path.join(".");
@@ -15,6 +19,7 @@ export function Field({ root, spec, path, schema, error, set, choices, suggestio
   const closed = choices ?? (options && [...(isAuto ? ["auto"] : []), ...options, ...(isNullable ? [null] : [])]);
   const isWrong = (error?.errors ?? []).some((each) => each.field === dotted);
   const id = `setting-${dotted}`;
+  /** @type {Attributes} */
   const shared = { id, disabled, "aria-invalid": isWrong ? "true" : undefined, "aria-describedby": `${id}-about` };
   const isFree = choices !== undefined && path.length === 1;
   return html`<div class=${`field ${value === undefined ? "" : "set"}`}>
@@ -27,25 +32,33 @@ export function Field({ root, spec, path, schema, error, set, choices, suggestio
   </div>`;
 }
 
+/**
+ * @param {{shared: Attributes, values: unknown[], value: unknown, fallback: unknown, needed: boolean,
+ *   onChange: (value: unknown) => void}} props
+ */
 function Choice({ shared, values, value, fallback, needed, onChange }) {
   const texts = values.map((each) => JSON.stringify(each));
   const chosen = value === undefined ? "" : JSON.stringify(value);
   if (chosen && !texts.includes(chosen)) texts.push(chosen);
-  return html`<select ...${shared} value=${chosen} onChange=${(event) => onChange(event.target.value ? JSON.parse(event.target.value) : undefined)}>
+  return html`<select ...${shared} value=${chosen} onChange=${(event) => onChange(event.currentTarget.value ? JSON.parse(event.currentTarget.value) : undefined)}>
     ${!needed && html`<option value="">${fallback === undefined ? "default" : `default: ${shown(fallback)}`}</option>`}
     ${texts.map((text) => html`<option value=${text} selected=${text === chosen}>${shown(JSON.parse(text)).replace(/^null$/, "none")}</option>`)}
   </select>`;
 }
 
+/**
+ * @param {{shared: Attributes, value: unknown, fallback: unknown, kinds: string[], suggestions?: string[],
+ *   onChange: (value: unknown) => void}} props
+ */
 function Text({ shared, value, fallback, kinds, suggestions, onChange }) {
   const [text, setText] = useState(written(value));
   // What is typed stays as it is typed; a value that comes from elsewhere replaces it.
   useEffect(() => {
     if (JSON.stringify(parsed(text, kinds)) !== JSON.stringify(value)) setText(written(value));
   }, [JSON.stringify(value)]);
-  const typed = (event) => {
-    setText(event.target.value);
-    onChange(parsed(event.target.value, kinds));
+  const typed = (/** @type {ChangeOf<HTMLInputElement>} */ event) => {
+    setText(event.currentTarget.value);
+    onChange(parsed(event.currentTarget.value, kinds));
   };
   const list = suggestions && `${shared.id}-list`;
   return html`<input
@@ -58,14 +71,19 @@ function Text({ shared, value, fallback, kinds, suggestions, onChange }) {
       spellcheck=${false}
       onInput=${typed}
     />
-    ${list && html`<datalist id=${list}>${suggestions.map((each) => html`<option value=${each}></option>`)}</datalist>`}`;
+    ${suggestions && html`<datalist id=${list}>${suggestions.map((each) => html`<option value=${each}></option>`)}</datalist>`}`;
 }
 
+/** @param {unknown} value */
 function written(value) {
   return value === undefined ? "" : shown(value);
 }
 
-/** The value that a text means; what is no number, list or mapping stays a text, and the server says what is wrong. */
+/**
+ * The value that a text means; what is no number, list or mapping stays a text, and the server says what is wrong.
+ * @param {string} text
+ * @param {string[]} kinds
+ */
 function parsed(text, kinds) {
   const trimmed = text.trim();
   if (trimmed === "") return undefined;
@@ -77,12 +95,13 @@ function parsed(text, kinds) {
   }
 }
 
+/** @param {string[]} path */
 function titleOf(path) {
   if (path.at(-1) === "name" && path.length === 2) return path[0];
   return path.slice(path.length > 1 ? 1 : 0).join(" ").replaceAll("_", " ");
 }
 
-/** Text with what stands between backticks as code. */
+/** Text with what stands between backticks as code. @param {string} text */
 function code(text) {
   return text.split("`").map((part, index) => (index % 2 ? html`<code>${part}</code>` : part));
 }

@@ -16,20 +16,23 @@ const ESSENTIAL = [
   ["resources", "workers"],
   ["resources", "gpus_per_worker"],
 ];
+/** @type {Record<string, string>} */
 const TITLES = { dar: "DAR: difference alignment", sec: "SEC: spherical embedding", regularizers: "Other regularizers" };
 
-/** A form made from the JSON Schema of a job. */
+/**
+ * A form made from the JSON Schema of a job.
+ * @param {{schema: Schema, spec: Api.JobSpec, known: import("./submit-page.js").Known, isClone: boolean,
+ *   error: Refusal | null, onChange: (spec: Api.JobSpec) => void}} props
+ */
 export function SpecForm({ schema, spec, known, isClone, error, onChange }) {
+  /** @type {import("./field.js").Shared["set"]} */
   const set = (path, value) => onChange(withSetting(spec, path, value));
   const shared = { root: schema, spec, error, set };
-  const suggestions = {
-    "backbone.name": known.backbones.map((each) => each.name),
-  };
-  const choices = {
-    dataset: known.datasets.map((each) => each.name),
-    "method.name": known.catalog.data.map((each) => each.name).sort(),
-  };
-  const isEssential = (path) => ESSENTIAL.some((each) => each.join(".") === path);
+  /** @type {Record<string, string[]>} */
+  const suggestions = { "backbone.name": known.backbones };
+  /** @type {Record<string, string[]>} */
+  const choices = { dataset: known.datasets.map((each) => each.name), "method.name": known.methods };
+  const isEssential = (/** @type {string} */ path) => ESSENTIAL.some((each) => each.join(".") === path);
   const sections = Object.entries(schema.properties).filter(([name]) => isSection(schema, name));
   const single = Object.entries(schema.properties).filter(([name]) => !isSection(schema, name) && !isEssential(name));
   return html`<section class="card form-grid">
@@ -53,7 +56,11 @@ export function SpecForm({ schema, spec, known, isClone, error, onChange }) {
     </details>`;
 }
 
-/** A section of settings, closed at first unless something in it is set or wrong. */
+/**
+ * A section of settings, closed at first unless something in it is set or wrong.
+ * @param {{name: string, described: Schema, shared: import("./field.js").Shared, skip: (path: string) => boolean,
+ *   path?: string[]}} props
+ */
 function Section({ name, described, shared, skip, path = [name] }) {
   const { root, spec, error, set } = shared;
   const form = followed(root, described);
@@ -69,7 +76,7 @@ function Section({ name, described, shared, skip, path = [name] }) {
     <summary>${TITLES[name] ?? title(name)}${changed > 0 && html`<span class="badge">${changed} set</span>`}${isNullable && html`<span class="muted"> ${isOn ? "on" : "off"}</span>`}</summary>
     ${form.description && html`<p class="hint">${form.description.split("\n")[0]}</p>`}
     ${isNullable &&
-    html`<label class="check"><input type="checkbox" checked=${isOn} onChange=${(event) => set(path, event.target.checked ? {} : undefined)} />Use it</label><${FieldProblem} error=${error} field=${dotted} />`}
+    html`<label class="check"><input type="checkbox" checked=${isOn} onChange=${(event) => set(path, event.currentTarget.checked ? {} : undefined)} />Use it</label><${FieldProblem} error=${error} field=${dotted} />`}
     ${isOn &&
     html`<div class="form-grid">
       ${entries.map(([key, schema]) => {
@@ -81,19 +88,23 @@ function Section({ name, described, shared, skip, path = [name] }) {
   </details>`;
 }
 
+/** @param {Schema} root @param {Schema} schema */
 function isNested(root, schema) {
   return followed(root, schema).discriminator !== undefined || accepted(root, schema).section !== undefined;
 }
 
-const isSection = (root, name) => isNested(root, root.properties[name]);
+const isSection = (/** @type {Schema} */ root, /** @type {string} */ name) => isNested(root, root.properties[name]);
 
+/** @param {string} name */
 function title(name) {
   const text = name.replaceAll("_", " ");
   return text.charAt(0).toUpperCase() + text.slice(1);
 }
 
+/** @param {Schema} root @param {string[]} path @param {Api.JobSpec} spec */
 function schemaAt(root, path, spec) {
   let schema = root;
+  /** @type {string[]} */
   const passed = [];
   for (const name of path) {
     const form = followed(root, schema);

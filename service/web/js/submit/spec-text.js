@@ -1,8 +1,11 @@
 import { html, useEffect, useState } from "../vendor.js";
 
-/** The spec of a job or of an experiment as YAML, or JSON, which is YAML too; `problem` says why the text is none. */
+/**
+ * The spec of a job or of an experiment as YAML, or JSON, which is YAML too; `problem` says why the text is none.
+ * @param {{spec: object, problem: string, onProblem: (problem: string) => void, onChange: (spec: any) => void}} props
+ */
 export function SpecText({ spec, problem, onProblem, onChange }) {
-  const [yaml, setYaml] = useState(null);
+  const [yaml, setYaml] = useState(/** @type {typeof import("../../vendor/js-yaml.js") | null} */ (null));
   const [text, setText] = useState("");
   useEffect(() => {
     // Only here is the parser needed.
@@ -12,10 +15,10 @@ export function SpecText({ spec, problem, onProblem, onChange }) {
     });
   }, []);
   if (!yaml) return null;
-  const typed = (event) => {
-    setText(event.target.value);
+  const typed = (/** @type {ChangeOf<HTMLTextAreaElement>} */ event) => {
+    setText(event.currentTarget.value);
     try {
-      const parsed = yaml.load(event.target.value);
+      const parsed = yaml.load(event.currentTarget.value);
       if (parsed === null || typeof parsed !== "object" || Array.isArray(parsed)) throw new Error("a spec is a mapping of settings");
       onProblem("");
       onChange(parsed);

@@ -1,6 +1,6 @@
 // Specs as nested settings, and the JSON Schema that describes them.
 
-/** A schema with its reference followed. @param {object} root @param {object} schema */
+/** A schema with its reference followed. @param {Schema} root @param {Schema} schema @returns {Schema} */
 export function followed(root, schema) {
   const name = schema.$ref?.replace("#/$defs/", "");
   return name ? { ...root.$defs[name], ...schema, $ref: undefined } : schema;
@@ -8,10 +8,12 @@ export function followed(root, schema) {
 
 /**
  * What a field accepts: `options` if these are all, `section` if it has settings of its own.
- * @returns {{options?: unknown[], section?: object, isNullable: boolean, isAuto: boolean, kinds: string[]}}
+ * @param {Schema} root
+ * @param {Schema} schema
  */
 export function accepted(root, schema) {
-  const forms = (schema.anyOf ?? [schema]).map((form) => followed(root, form));
+  /** @type {Schema[]} */
+  const forms = (schema.anyOf ?? [schema]).map((/** @type {Schema} */ form) => followed(root, form));
   const isNullable = forms.some((form) => form.type === "null");
   const isAuto = forms.some((form) => form.const === "auto");
   const rest = forms.filter((form) => form.type !== "null" && form.const !== "auto");
@@ -21,7 +23,11 @@ export function accepted(root, schema) {
   return { options, section, isNullable, isAuto, kinds: rest.map((form) => form.type) };
 }
 
-/** The settings of a section: of the method, those of the chosen one. */
+/**
+ * The settings of a section: of the method, those of the chosen one.
+ * @param {Schema} root @param {Schema} schema @param {any} value
+ * @returns {Record<string, Schema>}
+ */
 export function propertiesOf(root, schema, value) {
   const mapping = schema.discriminator?.mapping;
   if (!mapping) return schema.properties ?? {};
@@ -29,7 +35,10 @@ export function propertiesOf(root, schema, value) {
   return mapping[name] ? followed(root, { $ref: mapping[name] }).properties : {};
 }
 
-/** A spec with one setting changed; undefined removes it, so that its default counts. @param {string[]} path */
+/**
+ * A spec with one setting changed; undefined removes it, so that its default counts.
+ * @param {any} spec @param {string[]} path @param {unknown} value
+ */
 export function withSetting(spec, path, value) {
   const [name, ...rest] = path;
   const next = { ...spec };
@@ -40,15 +49,16 @@ export function withSetting(spec, path, value) {
   return next;
 }
 
-/** The setting at a path. @param {string[]} path */
+/** The setting at a path. @param {any} spec @param {string[]} path */
 export function settingAt(spec, path) {
   return path.reduce((value, name) => value?.[name], spec);
 }
 
-/** All fields of a spec with their schemas, by their dotted names. @returns {Map<string, object>} */
+/** All fields of a spec with their schemas, by their dotted names. @param {Schema} root @param {object} spec */
 export function fieldsOf(root, spec) {
+  /** @type {Map<string, Schema>} */
   const fields = new Map();
-  const visit = (properties, path) => {
+  const visit = (/** @type {Record<string, Schema>} */ properties, /** @type {string[]} */ path) => {
     for (const [name, schema] of Object.entries(properties)) {
       const here = [...path, name];
       const form = followed(root, schema);
@@ -63,8 +73,12 @@ export function fieldsOf(root, spec) {
   return fields;
 }
 
-/** The changes that turn one spec into another; what is removed gets its default. */
+/**
+ * The changes that turn one spec into another; what is removed gets its default.
+ * @param {Record<string, any>} before @param {Record<string, any>} after @param {Schema} schema
+ */
 export function changesOf(before, after, schema, root = schema) {
+  /** @type {Record<string, any>} */
   const changes = {};
   for (const name of new Set([...Object.keys(before), ...Object.keys(after)])) {
     const [old, next] = [before[name], after[name]];

@@ -13,7 +13,8 @@ import { SpecText } from "./spec-text.js";
 import { changesOf, fieldsOf } from "./spec.js";
 import { useValidation } from "./validation.js";
 
-/** `#/submit`, `#/submit?dataset=NAME` and `#/submit?clone=JOB`: the settings of a new job. */
+/** @typedef {Awaited<ReturnType<typeof load>>} Known */
+/** `#/submit`, `#/submit?dataset=NAME` and `#/submit?clone=JOB`: the settings of a new job. @param {ViewProps} props */
 export function SubmitPage({ query }) {
   const cloned = query.get("clone");
   const resource = useResource((signal) => load(cloned, signal), [cloned]);
@@ -27,6 +28,7 @@ export function SubmitPage({ query }) {
   </div>`;
 }
 
+/** @param {string | null} cloned @param {AbortSignal} signal */
 async function load(cloned, signal) {
   const [catalog, backbones, datasets, job] = await Promise.all([
     get("/v1/catalog/methods", {}, signal),
@@ -34,22 +36,32 @@ async function load(cloned, signal) {
     get("/v1/datasets", { limit: 200 }, signal),
     cloned ? get(`/v1/jobs/${encodeURIComponent(cloned)}`, {}, signal) : null,
   ]);
-  return { catalog, backbones: backbones.data, datasets: datasets.data.filter((each) => each.state === "ready"), job };
+  const namesOf = (/** @type {Record<string, any>} */ list) => list.data.map((/** @type {{name: string}} */ each) => each.name);
+  return {
+    /** @type {Schema} */
+    schema: catalog.job_schema,
+    /** @type {string[]} */
+    methods: namesOf(catalog).sort(),
+    /** @type {string[]} */
+    backbones: namesOf(backbones),
+    datasets: datasets.data.filter((each) => each.state === "ready"),
+    job,
+  };
 }
 
+/** @param {{known: Known, dataset: string | null}} props */
 function Form({ known, dataset }) {
-  const { job, catalog, datasets } = known;
-  const [spec, setSpec] = useState(() => job?.spec ?? { dataset: dataset ?? datasets[0]?.name });
+  const { job, schema, datasets } = known;
+  const [spec, setSpec] = useState(/** @type {Api.JobSpec} */ (job?.spec ?? { dataset: dataset ?? datasets[0].name }));
   const [isText, setText] = useState(false);
   const [start, setStart] = useState("newest");
-  const [refusal, setRefusal] = useState(null);
+  const [refusal, setRefusal] = useState(/** @type {Refusal | null} */ (null));
   const [unreadable, setUnreadable] = useState("");
-  const { answer, error: invalid } = useValidation(spec);
-  const schema = catalog.job_schema;
+  const { answer, error: invalid } = useValidation(spec, "/v1/jobs/validate");
   const error = refusal ?? invalid;
   const names = useMemo(() => [...fieldsOf(schema, spec).keys()], [schema, spec]);
   const others = isText ? error : otherProblems(error, names);
-  const change = (next) => {
+  const change = (/** @type {Api.JobSpec} */ next) => {
     setRefusal(null);
     setSpec(next);
   };
@@ -62,19 +74,23 @@ function Form({ known, dataset }) {
         ? await post(`/v1/jobs/${job.id}/clone`, { changes: changesOf(job.spec, spec, schema), checkpoint }, key)
         : await post("/v1/jobs", spec, key);
       say("Submitted.");
-      for (const warning of made.warnings ?? []) say(warning);
+      for (const warning of made.warnings) say(warning);
       go(["jobs", made.id]);
     } catch (problem) {
       setRefusal(problem);
     }
+  };
+  const show = (/** @type {"form" | "text"} */ shape) => {
+    setText(shape === "text");
+    setUnreadable("");
   };
   const chosen = datasets.find((each) => each.id === spec.dataset || each.name === String(spec.dataset).split("@")[0]);
   return html`<div class="page-head">
       <h1>${job ? html`Clone of <a href=${link(["jobs", job.id])}>${job.name}</a>` : "New job"}</h1>
       <span class="grow"></span>
       <div class="segmented" role="group" aria-label="How settings are shown">
-        <${Button} label="Form" pressed=${!isText} onClick=${() => (setText(false), setUnreadable(""))} />
-        <${Button} label="YAML" pressed=${isText} onClick=${() => setText(true)} />
+        <${Button} label="Form" pressed=${!isText} onClick=${() => show("form")} />
+        <${Button} label="YAML" pressed=${isText} onClick=${() => show("text")} />
       </div>
     </div>
     ${job && html`<${Start} value=${start} onChange=${setStart} />`}
@@ -82,7 +98,7 @@ function Form({ known, dataset }) {
       <div>${isText ? html`<${SpecText} spec=${spec} problem=${unreadable} onProblem=${setUnreadable} onChange=${change} />` : html`<${SpecForm} schema=${schema} spec=${spec} known=${known} isClone=${job !== null} error=${error} onChange=${change} />`}</div>
       <aside>
         ${others && !unreadable && html`<${Failure} error=${others} />`}
-        ${error && !others && html`<div class="notice red"><strong>${error.errors.length} ${error.errors.length === 1 ? "setting needs" : "settings need"} a change</strong><p>See the marked ${error.errors.length === 1 ? "field" : "fields"}.</p></div>`}
+        ${error && !others && html`<div class="notice red"><strong>${error.errors?.length === 1 ? "1 setting needs" : `${error.errors?.length} settings need`} a change</strong><p>See the marked ${error.errors?.length === 1 ? "field" : "fields"}.</p></div>`}
         <${Estimate} answer=${answer} isValid=${!error && !unreadable} />
         <${Button} label="Submit" kind="primary large" disabled=${invalid !== null || unreadable !== ""} onClick=${submit} />
         ${chosen && html`<${Views} key=${chosen.id} datasetId=${chosen.id} spec=${spec} />`}
@@ -90,9 +106,10 @@ function Form({ known, dataset }) {
     </div>`;
 }
 
+/** @param {{value: string, onChange: (value: string) => void}} props */
 function Start({ value, onChange }) {
   return html`<label class="inline">Start from
-    <select value=${value} onChange=${(event) => onChange(event.target.value)}>
+    <select value=${value} onChange=${(event) => onChange(event.currentTarget.value)}>
       <option value="newest">its newest checkpoint</option>
       <option value="best">its best checkpoint</option>
       <option value="scratch">scratch, with these settings</option>

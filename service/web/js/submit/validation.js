@@ -3,12 +3,15 @@ import { useEffect, useState } from "../vendor.js";
 
 /**
  * What the server says about a spec, half a second after its last change.
- * @param {object} spec of a job, or of an experiment
- * @param {string} [path] what validates it
- * @returns {{answer: object | null, error: Error | null}} the resolved spec with its estimate, or why it is refused
+ * @template {"/v1/jobs/validate" | "/v1/experiments/validate"} Path
+ * @param {Api.Body<"POST", Path>} spec of a job, or of an experiment
+ * @param {Path} path what validates it
+ * @returns the resolved spec with its estimate, or why it is refused
  */
-export function useValidation(spec, path = "/v1/jobs/validate") {
-  const [state, setState] = useState({ answer: null, error: null });
+export function useValidation(spec, path) {
+  const [state, setState] = useState(
+    /** @type {{answer: Api.Answer<"POST", Path> | null, error: Refusal | null}} */ ({ answer: null, error: null }),
+  );
   const text = JSON.stringify(spec);
   useEffect(() => {
     const canceled = new AbortController();

@@ -1,10 +1,11 @@
 import { html, useState } from "../vendor.js";
 import { Icon } from "./icon.js";
 
+/** @typedef {import("./icon.js").Icons} Icons */
 /**
  * A button; while its action runs, it is disabled.
- * @param {{icon?: string, label: string, onClick: () => unknown, kind?: string, quiet?: boolean, disabled?: boolean,
- *   title?: string, pressed?: boolean, type?: string}} props
+ * @param {{icon?: Icons, label: string, onClick?: () => unknown, kind?: string, quiet?: boolean, disabled?: boolean,
+ *   title?: string, pressed?: boolean, type?: "button" | "submit"}} props
  *   `quiet` shows the icon alone, and the label to screen readers and as a tooltip
  */
 export function Button({ icon, label, onClick, kind = "", quiet = false, disabled, title, pressed, type = "button" }) {
@@ -22,7 +23,7 @@ export function Button({ icon, label, onClick, kind = "", quiet = false, disable
     class=${`button ${kind} ${quiet ? "quiet" : ""}`}
     disabled=${disabled || busy}
     aria-label=${quiet ? label : undefined}
-    aria-pressed=${pressed === undefined ? undefined : String(pressed)}
+    aria-pressed=${pressed}
     title=${title ?? (quiet ? label : undefined)}
     onClick=${click}
   >

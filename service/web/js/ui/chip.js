@@ -1,5 +1,9 @@
 import { html } from "../vendor.js";
 
+/**
+ * @satisfies {Record<Api.JobStatus, string> & Record<string, string>}
+ * @type {Record<string, string>}
+ */
 const TONES = {
   running: "blue",
   starting: "blue",
@@ -18,7 +22,7 @@ const TONES = {
   pending: "gray",
 };
 
-/** The state of a job, attempt or data set: a colored dot and its name. */
+/** The state of a job, attempt or data set: a colored dot and its name. @param {{status: string}} props */
 export function StatusChip({ status }) {
   const moving = ["running", "starting", "ingesting", "pausing", "cancelling"].includes(status);
   return html`<span class=${`chip ${TONES[status] ?? "gray"} ${moving ? "moving" : ""}`}>
@@ -26,6 +30,7 @@ export function StatusChip({ status }) {
   </span>`;
 }
 
+/** @type {Record<string, string>} */
 const VERDICTS = {
   healthy: "green",
   still_rising: "blue",
@@ -35,24 +40,24 @@ const VERDICTS = {
   too_few_images: "gray",
 };
 
-/** The verdict on a training in one word; its sentence is the tooltip. */
+/** The verdict on a training in one word; its sentence is the tooltip. @param {Pick<AnyJob, "verdict">} props */
 export function VerdictChip({ verdict }) {
   if (!verdict) return null;
   const tone = VERDICTS[verdict.verdict] ?? "gray";
   return html`<span class=${`chip plain ${tone}`} title=${verdict.message}>${verdict.verdict.replaceAll("_", " ")}</span>`;
 }
 
-/** Tags of a job, as `key: value`. */
+/** Tags of a job, as `key: value`. @param {{tags: AnyJob["tags"], onPick: (tag: string) => void}} props */
 export function Tags({ tags, onPick }) {
-  return Object.entries(tags ?? {}).map(
+  return html`${Object.entries(tags).map(
     ([key, value]) => html`<button
       type="button"
       class="tag"
       title="Show only jobs with this tag"
       onClick=${(event) => {
         event.stopPropagation();
-        onPick?.(`${key}:${value}`);
+        onPick(`${key}:${value}`);
       }}
     ><span class="muted">${key}</span> ${value}</button>`,
-  );
+  )}`;
 }

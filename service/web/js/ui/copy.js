@@ -2,7 +2,7 @@ import { say } from "../core/toasts.js";
 import { html } from "../vendor.js";
 import { Button } from "./button.js";
 
-/** Lines of code with a button that copies them. */
+/** Lines of code with a button that copies them. @param {{text: string}} props */
 export function Code({ text }) {
   return html`<div class="code">
     <pre tabindex="0">${text}</pre>

@@ -2,19 +2,19 @@ import { html, useEffect, useRef, useState } from "../vendor.js";
 import { store, useStore } from "../core/store.js";
 import { Button } from "./button.js";
 
-/** A modal dialog; Escape and a click beside it close it. */
+/**
+ * A modal dialog; Escape and a click beside it close it.
+ * @param {{title: string, onClose: () => void, children: Content, footer?: Content, wide?: boolean}} props
+ */
 export function Dialog({ title, onClose, children, footer, wide }) {
-  const element = useRef(null);
-  useEffect(() => {
-    element.current.showModal();
-  }, []);
-  const clicked = (event) => event.target === element.current && onClose();
+  const element = useRef(/** @type {HTMLDialogElement | null} */ (null));
+  useEffect(() => element.current?.showModal(), []);
   return html`<dialog
     ref=${element}
     class=${wide ? "wide" : ""}
     aria-label=${title}
     onClose=${onClose}
-    onMouseDown=${clicked}
+    onMouseDown=${(event) => event.target === element.current && onClose()}
   >
     <div class="dialog-body">
       <header>
@@ -27,34 +27,35 @@ export function Dialog({ title, onClose, children, footer, wide }) {
   </dialog>`;
 }
 
-const question = store(/** @type {object | null} */ (null));
+/** @typedef {{title: string, text: string, action: string, danger?: boolean}} Question */
+const open = store(/** @type {Question & {resolve: (agreed: boolean) => void} | null} */ (null));
 
 /**
  * Ask before something that cannot be undone; resolve to whether the person agrees.
- * @param {{title: string, text: string, action: string, danger?: boolean}} asked
+ * @param {Question} question
  * @returns {Promise<boolean>}
  */
-export function confirm(asked) {
-  return new Promise((resolve) => question.set({ ...asked, resolve }));
+export function confirm(question) {
+  return new Promise((resolve) => open.set({ ...question, resolve }));
 }
 
 /** Where `confirm` shows its question. */
 export function Confirmation() {
-  const asked = useStore(question);
-  const [turn, setTurn] = useState(0);
-  if (!asked) return null;
-  const answer = (agreed) => {
-    asked.resolve(agreed);
-    question.set(null);
-    setTurn(turn + 1);
+  const question = useStore(open);
+  const [number, setNumber] = useState(0);
+  if (!question) return null;
+  const answer = (/** @type {boolean} */ agreed) => {
+    question.resolve(agreed);
+    open.set(null);
+    setNumber(number + 1);
   };
   return html`<${Dialog}
-    key=${turn}
-    title=${asked.title}
+    key=${number}
+    title=${question.title}
     onClose=${() => answer(false)}
     footer=${html`<${Button} label="Keep" onClick=${() => answer(false)} />
-      <${Button} label=${asked.action} kind=${asked.danger ? "danger" : "primary"} onClick=${() => answer(true)} />`}
+      <${Button} label=${question.action} kind=${question.danger ? "danger" : "primary"} onClick=${() => answer(true)} />`}
   >
-    <p>${asked.text}</p>
+    <p>${question.text}</p>
   <//>`;
 }

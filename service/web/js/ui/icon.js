@@ -28,7 +28,8 @@ const PATHS = {
   reset: "M3 8a5 5 0 1 0 1.6-3.7M3 2.5v2.3h2.3",
 };
 
-/** A decorative icon; the element around it has the name. */
+/** @typedef {keyof typeof PATHS} Icons */
+/** A decorative icon; the element around it has the name. @param {{name: Icons}} props */
 export function Icon({ name }) {
   return html`<svg class="icon" viewBox="0 0 16 16" aria-hidden="true"><path d=${PATHS[name]} /></svg>`;
 }

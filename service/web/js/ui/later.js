@@ -5,11 +5,13 @@ import { Loaded } from "./state.js";
 
 /**
  * A component whose module is loaded when it is first shown.
- * @param {() => Promise<Function>} load
+ * @template {object} Props
+ * @param {() => Promise<import("preact").ComponentType<Props>>} load
  */
 export function later(load) {
+  /** @type {{component: import("preact").ComponentType<Props>} | undefined} */
   let loaded;
-  return function Later(props) {
+  return function Later(/** @type {Props} */ props) {
     const resource = useResource(async () => {
       try {
         loaded ??= { component: await load() };

@@ -1,33 +1,37 @@
 import { html, useEffect, useRef, useState } from "../vendor.js";
 import { Icon } from "./icon.js";
 
-/** A button that opens a small panel; a click elsewhere and Escape close it. */
-export function Menu({ label, icon, children, quiet = true, align = "right" }) {
+/**
+ * A button that opens a small panel; a click elsewhere and Escape close it.
+ * @param {{label: string, icon: import("./icon.js").Icons, children: (close: () => void) => Content}} props
+ */
+export function Menu({ label, icon, children }) {
   const [open, setOpen] = useState(false);
-  const element = useRef(null);
+  const element = useRef(/** @type {HTMLDivElement | null} */ (null));
   useEffect(() => {
     if (!open) return undefined;
-    const close = (event) => {
-      if (event.type === "keydown" ? event.key === "Escape" : !element.current?.contains(event.target)) setOpen(false);
+    const clicked = (/** @type {MouseEvent} */ event) => {
+      if (!(event.target instanceof Node && element.current?.contains(event.target))) setOpen(false);
     };
-    addEventListener("mousedown", close);
-    addEventListener("keydown", close);
+    const typed = (/** @type {KeyboardEvent} */ event) => event.key === "Escape" && setOpen(false);
+    addEventListener("mousedown", clicked);
+    addEventListener("keydown", typed);
     return () => {
-      removeEventListener("mousedown", close);
-      removeEventListener("keydown", close);
+      removeEventListener("mousedown", clicked);
+      removeEventListener("keydown", typed);
     };
   }, [open]);
   return html`<div class="menu" ref=${element}>
     <button
       type="button"
-      class=${`button ${quiet ? "quiet" : ""}`}
-      aria-expanded=${String(open)}
+      class="button quiet"
+      aria-expanded=${open}
       aria-label=${label}
       title=${label}
       onClick=${() => setOpen(!open)}
     >
-      <${Icon} name=${icon} />${!quiet && html`<span>${label}</span>`}
+      <${Icon} name=${icon} />
     </button>
-    ${open && html`<div class=${`menu-panel ${align}`}>${children(() => setOpen(false))}</div>`}
+    ${open && html`<div class="menu-panel right">${children(() => setOpen(false))}</div>`}
   </div>`;
 }

@@ -1,7 +1,7 @@
 import { html } from "../vendor.js";
 import { link } from "../core/router.js";
 
-/** Views of one thing, as links. @param {{path: string[], tabs: [string, string, (number | string)?][], shown: string}} props */
+/** Views of one thing, as links. @param {{path: string[], tabs: [string, string, Content][], shown: string}} props */
 export function Tabs({ path, tabs, shown }) {
   return html`<nav class="tabs" aria-label="Views">
     ${tabs.map(
