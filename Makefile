@@ -118,12 +118,12 @@ lint: $(STAMP) $(PAGE_TOOLS)
 	$(BIN)/lint-imports
 	$(BIN)/python -m tools.environments
 	$(BIN)/python -m tools.page_types
-	$(BIOME) lint --config-path=tools/page --error-on-warnings service/web/js
+	$(BIOME) ci --config-path=tools/page --error-on-warnings service/web/js
 
 format: $(STAMP) $(PAGE_TOOLS)
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
-	$(BIOME) lint --config-path=tools/page --write service/web/js
+	$(BIOME) check --config-path=tools/page --write service/web/js
 	$(BIN)/python -m tools.spec_tables
 
 # One resolution: the locks of the images are subsets of the lock that the tests use.
