@@ -72,7 +72,12 @@ function show(plot, range) {
  */
 function summary(name, data, lines) {
   const newest = lines
-    .map((line, index) => ({ line, value: [...(data[index + 1] ?? [])].findLast((value) => value !== null && value !== undefined) }))
+    .map((line, index) => ({
+      line,
+      value: [...(data[index + 1] ?? [])].findLast(
+        (value) => value !== null && value !== undefined,
+      ),
+    }))
     .filter(({ line, value }) => !line.raw && !line.edge && value !== undefined)
     .map(({ line, value }) => `${line.label} ${number(value)}`);
   return `${name}: ${newest.join(", ") || "no values"}`;
@@ -111,9 +116,14 @@ function describe(element, lines, { log, time, sync, choose }) {
       },
     },
     hooks: { setSelect: [(plot) => selected(plot, choose)] },
-    legend: { markers: { width: 0, fill: (_, index) => color(lines[index - 1]?.color ?? "--muted") } },
+    legend: {
+      markers: { width: 0, fill: (_, index) => color(lines[index - 1]?.color ?? "--muted") },
+    },
     series: [
-      { label: time ? "time" : "step", value: (_, value) => (time ? hours(value) : stepText(value)) },
+      {
+        label: time ? "time" : "step",
+        value: (_, value) => (time ? hours(value) : stepText(value)),
+      },
       ...lines.map((line) => ({
         label: line.label,
         class: line.raw || line.edge ? "raw" : undefined,
@@ -123,15 +133,27 @@ function describe(element, lines, { log, time, sync, choose }) {
         spanGaps: true,
         points: line.points ? { show: true, size: 4, fill: color(line.color) } : { show: false },
         // Without the cursor there is no value to show.
-        value: (/** @type {uPlot} */ _, /** @type {number | null} */ value) => (value === null ? "" : number(value)),
+        value: (/** @type {uPlot} */ _, /** @type {number | null} */ value) =>
+          value === null ? "" : number(value),
       })),
     ],
     bands: lines.flatMap((line, index) =>
-      line.edge === "high" ? [{ series: /** @type {[number, number]} */ ([index + 1, index + 2]), fill: `${color(line.color)}2c` }] : [],
+      line.edge === "high"
+        ? [
+            {
+              series: /** @type {[number, number]} */ ([index + 1, index + 2]),
+              fill: `${color(line.color)}2c`,
+            },
+          ]
+        : [],
     ),
     axes: [
       { ...axis, size: 26, values: (_, ticks) => ticks.map(time ? hours : short) },
-      { ...axis, size: 46, values: (_, ticks) => ticks.map((tick) => (tick === null ? "" : short(tick))) },
+      {
+        ...axis,
+        size: 46,
+        values: (_, ticks) => ticks.map((tick) => (tick === null ? "" : short(tick))),
+      },
     ],
   };
 }
@@ -139,7 +161,8 @@ function describe(element, lines, { log, time, sync, choose }) {
 /** @param {uPlot} plot @param {Choose} choose */
 function selected(plot, choose) {
   const { left, width } = plot.select;
-  if (width > 4) choose.current({ min: plot.posToVal(left, "x"), max: plot.posToVal(left + width, "x") });
+  if (width > 4)
+    choose.current({ min: plot.posToVal(left, "x"), max: plot.posToVal(left + width, "x") });
   plot.setSelect({ left: 0, top: 0, width: 0, height: 0 }, false);
 }
 

@@ -15,8 +15,13 @@ import { chooseRange, toggleLog } from "./toolbar.js";
  * @param {Curves & {view: import("./toolbar.js").View, sync: string}} props
  */
 export function Panel({ id, title, x, lines, view, sync }) {
-  const isLog = view.log.has(id) && lines.some((line) => line.values.some((value) => value !== null && value > 0));
-  const { data, drawn } = useMemo(() => prepared(x, lines, view.smoothing, isLog), [x, lines, view.smoothing, isLog]);
+  const isLog =
+    view.log.has(id) &&
+    lines.some((line) => line.values.some((value) => value !== null && value > 0));
+  const { data, drawn } = useMemo(
+    () => prepared(x, lines, view.smoothing, isLog),
+    [x, lines, view.smoothing, isLog],
+  );
   return html`<section class="panel" aria-label=${title}>
     <header>
       <h3>${title}</h3>
@@ -41,7 +46,8 @@ function prepared(x, lines, smoothing, isLog) {
   const data = [x];
   /** @type {import("./chart.js").Line[]} */
   const drawn = [];
-  const positive = (/** @type {number | null} */ value) => (value !== null && value > 0 ? value : null);
+  const positive = (/** @type {number | null} */ value) =>
+    value !== null && value > 0 ? value : null;
   const visible = (/** @type {Values} */ values) => (isLog ? values.map(positive) : values);
   for (const { values, low, high, ...line } of lines) {
     const shown = visible(values);

@@ -30,7 +30,11 @@ const OF_EVALUATIONS = [
   { id: "recall", title: "Recall at K", match: /^recall_at_\d+$/ },
   { id: "views", title: "R@1 of views", match: /^instance_recall_at_\d+$/ },
   { id: "evaluated-rank", title: "Effective rank, held out", match: /^effective_rank$/ },
-  { id: "geometry", title: "Alignment and uniformity", match: /^(alignment|uniformity|dimension_std)$/ },
+  {
+    id: "geometry",
+    title: "Alignment and uniformity",
+    match: /^(alignment|uniformity|dimension_std)$/,
+  },
   { id: "clustering", title: "NMI and pairwise F1", match: /^(nmi|pairwise_f1)$/ },
 ];
 
@@ -49,7 +53,11 @@ export function panelsOf(metrics, evaluations) {
   if (loss?.names.length === 2 && loss.names[1].startsWith("loss_")) loss.names.pop();
   const measured = new Set(evaluations);
   const accuracies = OF_EVALUATIONS.flatMap((panel) => take(panel, "evaluations", measured));
-  const rest = [...left].sort().flatMap((name) => take({ id: name, title: name.replaceAll("_", " "), match: /./ }, "metrics", new Set([name])));
+  const rest = [...left]
+    .sort()
+    .flatMap((name) =>
+      take({ id: name, title: name.replaceAll("_", " "), match: /./ }, "metrics", new Set([name])),
+    );
   return [...(loss ? [loss] : []), ...accuracies, ...others, ...rest];
 }
 

@@ -28,9 +28,14 @@ export function useSeries(job, ended, range) {
     async (/** @type {AbortSignal} */ signal) => {
       const known = newest.current;
       const last = known?.step.at(-1);
-      const isWhole = isStale.current || !known || last === undefined || known.step.length > MOST_POINTS;
+      const isWhole =
+        isStale.current || !known || last === undefined || known.step.length > MOST_POINTS;
       const query = isWhole ? {} : { from_step: last + 1 };
-      const answer = await get(`/v1/jobs/${encodeURIComponent(job)}/metrics`, { ...query, max_points: POINTS }, signal);
+      const answer = await get(
+        `/v1/jobs/${encodeURIComponent(job)}/metrics`,
+        { ...query, max_points: POINTS },
+        signal,
+      );
       isStale.current = false;
       if (isWhole) setColumns(answer);
       else if (answer.step.length) setColumns(joined(known, answer));
@@ -60,15 +65,23 @@ export function useSeries(job, ended, range) {
 
   // A job that restarts repeats steps: what is known of them is no longer true.
   useEvents((event) => {
-    if (event.job_id === job && event.type === "status" && event.data?.to === "running") isStale.current = true;
+    if (event.job_id === job && event.type === "status" && event.data?.to === "running")
+      isStale.current = true;
   });
 
   useEffect(() => {
     setDetail(null);
     if (!range) return undefined;
     const canceled = new AbortController();
-    const query = { from_step: Math.floor(range.min), to_step: Math.ceil(range.max), max_points: POINTS };
-    get(`/v1/jobs/${encodeURIComponent(job)}/metrics`, query, canceled.signal).then(setDetail, () => undefined);
+    const query = {
+      from_step: Math.floor(range.min),
+      to_step: Math.ceil(range.max),
+      max_points: POINTS,
+    };
+    get(`/v1/jobs/${encodeURIComponent(job)}/metrics`, query, canceled.signal).then(
+      setDetail,
+      () => undefined,
+    );
     return () => canceled.abort();
   }, [job, range?.min, range?.max]);
 

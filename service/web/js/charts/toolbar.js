@@ -51,11 +51,13 @@ export function CurveToolbar({ view, onSave, onlySteps, children }) {
       />
       <output>${view.smoothing.toFixed(2)}</output>
     </label>
-    ${!onlySteps &&
-    html`<div class="segmented" role="group" aria-label="Horizontal axis">
+    ${
+      !onlySteps &&
+      html`<div class="segmented" role="group" aria-label="Horizontal axis">
       <${Button} label="Step" pressed=${!view.time} onClick=${() => setQuery({ x: null, range: null })} />
       <${Button} label="Time" pressed=${view.time} onClick=${() => setQuery({ x: "time", range: null })} />
-    </div>`}
+    </div>`
+    }
     ${view.range && html`<${Button} icon="reset" label="All steps" onClick=${() => chooseRange(null)} />`}
     <span class="grow"></span>
     ${children}

@@ -24,8 +24,10 @@ export function ClusterPage() {
 
 /** @param {{cluster: Api.ClusterView}} props */
 function Overview({ cluster }) {
-  return html`${!cluster.alive &&
-    html`<div class="notice red" role="alert"><strong>Ray does not answer</strong><p>${cluster.at ? `Last seen ${ago(cluster.at)}. ` : ""}Jobs wait until it does.</p></div>`}
+  return html`${
+    !cluster.alive &&
+    html`<div class="notice red" role="alert"><strong>Ray does not answer</strong><p>${cluster.at ? `Last seen ${ago(cluster.at)}. ` : ""}Jobs wait until it does.</p></div>`
+  }
     <dl class="figures">
       <div><dt>CPUs allocated</dt><dd><${Share} part=${cluster.allocated_cpus} whole=${cluster.total_cpus} name="CPUs allocated" /></dd></div>
       ${cluster.total_gpus > 0 && html`<div><dt>GPUs allocated</dt><dd><${Share} part=${cluster.allocated_gpus} whole=${cluster.total_gpus} name="GPUs allocated" /></dd></div>`}

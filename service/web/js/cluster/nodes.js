@@ -16,7 +16,8 @@ export function Nodes({ cluster, reload }) {
       text: "It gets no new workers. Attempts there save a checkpoint, and their jobs are queued again.",
       action: "Drain",
     });
-    if (agreed && (await attempt(() => post("/v1/cluster/drain", { node: node.id }), "Drained."))) reload();
+    if (agreed && (await attempt(() => post("/v1/cluster/drain", { node: node.id }), "Drained.")))
+      reload();
   };
   const undrain = async (/** @type {string | null} */ node) => {
     if (await attempt(() => post("/v1/cluster/undrain", { node }), "In use again.")) reload();
@@ -24,8 +25,9 @@ export function Nodes({ cluster, reload }) {
   return html`<section class="card">
     <h2>Nodes</h2>
     ${cluster.nodes.length === 0 && html`<p class="muted">None is known yet.</p>`}
-    ${cluster.nodes.length > 0 &&
-    html`<div class="scroll-x" tabindex="0" role="region" aria-label="Nodes">
+    ${
+      cluster.nodes.length > 0 &&
+      html`<div class="scroll-x" tabindex="0" role="region" aria-label="Nodes">
       <table class="plain-table">
         <thead><tr><th>Node</th><th>CPUs in use</th><th>GPUs in use</th><th>GPU</th><th>State</th><th></th></tr></thead>
         <tbody>
@@ -37,21 +39,30 @@ export function Nodes({ cluster, reload }) {
               <td>${node.gpu_type ?? "–"}</td>
               <td>${node.drained ? "drained" : "in use"}</td>
               <td class="row-actions">
-                ${isOperator &&
-                (node.drained ? html`<${Button} label="Undrain" onClick=${() => undrain(node.id)} />` : html`<${Button} label="Drain" onClick=${() => drain(node)} />`)}
+                ${
+                  isOperator &&
+                  (node.drained
+                    ? html`<${Button} label="Undrain" onClick=${() => undrain(node.id)} />`
+                    : html`<${Button} label="Drain" onClick=${() => drain(node)} />`)
+                }
               </td>
             </tr>`,
           )}
         </tbody>
       </table>
-    </div>`}
-    ${cluster.drains.length > 0 &&
-    html`<ul class="plain-list">
+    </div>`
+    }
+    ${
+      cluster.drains.length > 0 &&
+      html`<ul class="plain-list">
       ${cluster.drains.map(
-        (each) => html`<li>${each.node ?? "The whole cluster"} is drained since ${ago(each.created_at)}${each.reason ? `: ${each.reason}` : ""}
+        (
+          each,
+        ) => html`<li>${each.node ?? "The whole cluster"} is drained since ${ago(each.created_at)}${each.reason ? `: ${each.reason}` : ""}
           ${isOperator && html`<${Button} label="End" onClick=${() => undrain(each.node)} />`}</li>`,
       )}
-    </ul>`}
+    </ul>`
+    }
   </section>`;
 }
 

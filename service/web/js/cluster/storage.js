@@ -34,10 +34,12 @@ function Report() {
       ${parts.map(([name, part]) => html`<div><dt>${name}</dt><dd>${bytes(part.bytes)} <span class="muted">in ${count(part.count)}</span></dd></div>`)}
       <div><dt>Metric values</dt><dd>${count(data.metrics.count)}${data.metrics.more ? " or more" : ""}</dd></div>
     </dl>
-    ${data.largest_jobs.length > 0 &&
-    html`<h3>Largest jobs</h3>
+    ${
+      data.largest_jobs.length > 0 &&
+      html`<h3>Largest jobs</h3>
       <table class="plain-table">
         <tbody>${data.largest_jobs.slice(0, 8).map((job) => html`<tr><td><a href=${link(["jobs", job.id, "checkpoints"])}>${job.name}</a></td><td>${job.status}</td><td class="right">${bytes(job.bytes)}</td></tr>`)}</tbody>
-      </table>`}
+      </table>`
+    }
   </section>`;
 }

@@ -10,7 +10,12 @@ const DAYS = [7, 30, 90];
 export function Usage() {
   const [days, setDays] = useState(30);
   const { data, error, reload } = useResource(
-    (signal) => get("/v1/usage", { from: new Date(Date.now() - days * 86_400_000).toISOString(), group_by: "user" }, signal),
+    (signal) =>
+      get(
+        "/v1/usage",
+        { from: new Date(Date.now() - days * 86_400_000).toISOString(), group_by: "user" },
+        signal,
+      ),
     [days],
   );
   return html`<section class="card">
@@ -21,13 +26,15 @@ export function Usage() {
       </div>
     </header>
     ${error && html`<${Failure} error=${error} onRetry=${reload} />`}
-    ${data &&
-    (data.data.length === 0
-      ? html`<p class="muted">No use in this time.</p>`
-      : html`<div class="scroll-x" tabindex="0" role="region" aria-label="Use of the cluster"><table class="plain-table">
+    ${
+      data &&
+      (data.data.length === 0
+        ? html`<p class="muted">No use in this time.</p>`
+        : html`<div class="scroll-x" tabindex="0" role="region" aria-label="Use of the cluster"><table class="plain-table">
           <thead><tr><th>Who</th><th class="right">Jobs</th><th class="right">GPU-hours</th><th class="right">CPU-hours</th></tr></thead>
           <tbody>${data.data.map((group) => html`<tr><td>${group.name ?? group.value ?? "without a user"}</td><td class="right">${count(group.jobs)}</td><td class="right">${hours(group.gpu_hours)}</td><td class="right">${hours(group.cpu_hours)}</td></tr>`)}</tbody>
-        </table></div>`)}
+        </table></div>`)
+    }
   </section>`;
 }
 

@@ -11,7 +11,14 @@ export function AddJob({ known, onAdd }) {
     const canceled = new AbortController();
     const timer = setTimeout(async () => {
       if (!text.trim()) setFound([]);
-      else setFound((await get("/v1/jobs", { q: text, limit: 8 }, canceled.signal).catch(() => ({ data: [] }))).data);
+      else
+        setFound(
+          (
+            await get("/v1/jobs", { q: text, limit: 8 }, canceled.signal).catch(() => ({
+              data: [],
+            }))
+          ).data,
+        );
     }, 200);
     return () => {
       clearTimeout(timer);
@@ -24,11 +31,16 @@ export function AddJob({ known, onAdd }) {
   };
   return html`<div class="menu add-job">
     <span class="search"><${Icon} name="search" /><input type="search" aria-label="Add a job" placeholder="Add a job" value=${text} onInput=${(event) => setText(event.currentTarget.value)} /></span>
-    ${found.length > 0 &&
-    html`<div class="menu-panel left">
-      ${found.filter((job) => !known.includes(job.id)).map(
-        (job) => html`<button type="button" class="menu-item" onClick=${() => add(job.id)}>${job.name} <span class="muted">${ago(job.created_at)}</span></button>`,
-      )}
-    </div>`}
+    ${
+      found.length > 0 &&
+      html`<div class="menu-panel left">
+      ${found
+        .filter((job) => !known.includes(job.id))
+        .map(
+          (job) =>
+            html`<button type="button" class="menu-item" onClick=${() => add(job.id)}>${job.name} <span class="muted">${ago(job.created_at)}</span></button>`,
+        )}
+    </div>`
+    }
   </div>`;
 }

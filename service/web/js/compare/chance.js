@@ -12,7 +12,11 @@ const MOST_VIEWS = 4096;
  * @param {number | null} images the number of held-out images, if it is the same and known
  */
 export function mayBeChance(metric, one, other, images) {
-  return !SHARES.test(metric) || !images || Math.abs(one - other) < noise(one, other, imagesOf(metric, images));
+  return (
+    !SHARES.test(metric) ||
+    !images ||
+    Math.abs(one - other) < noise(one, other, imagesOf(metric, images))
+  );
 }
 
 /**
@@ -22,15 +26,26 @@ export function mayBeChance(metric, one, other, images) {
  */
 export function remarks(metrics, counts) {
   const images = common(counts);
-  if (new Set(counts).size > 1) return ["The jobs are evaluated on different numbers of images, so their metrics cannot be compared."];
+  if (new Set(counts).size > 1)
+    return [
+      "The jobs are evaluated on different numbers of images, so their metrics cannot be compared.",
+    ];
   if (!images) return [];
   return metrics.flatMap(([metric, values]) => {
-    const pairs = values.flatMap((one, index) => values.slice(index + 1).map((other) => [one, other]));
-    const near = pairs.filter(([one, other]) => SHARES.test(metric) && mayBeChance(metric, one, other, images));
+    const pairs = values.flatMap((one, index) =>
+      values.slice(index + 1).map((other) => [one, other]),
+    );
+    const near = pairs.filter(
+      ([one, other]) => SHARES.test(metric) && mayBeChance(metric, one, other, images),
+    );
     if (!near.length) return [];
     const evaluated = imagesOf(metric, images);
-    const points = Number((100 * Math.max(...near.map(([one, other]) => noise(one, other, evaluated)))).toPrecision(3));
-    return [`${label(metric)}: differences below ${points} points may be chance (${evaluated.toLocaleString("en")} held-out images).`];
+    const points = Number(
+      (100 * Math.max(...near.map(([one, other]) => noise(one, other, evaluated)))).toPrecision(3),
+    );
+    return [
+      `${label(metric)}: differences below ${points} points may be chance (${evaluated.toLocaleString("en")} held-out images).`,
+    ];
   });
 }
 
@@ -41,7 +56,9 @@ export function common(counts) {
 
 /** Of how many of the held-out images a metric is a share. @param {string} metric @param {number} images */
 function imagesOf(metric, images) {
-  return metric === "instance_recall_at_1" ? Math.ceil(images / Math.ceil(images / MOST_VIEWS)) : images;
+  return metric === "instance_recall_at_1"
+    ? Math.ceil(images / Math.ceil(images / MOST_VIEWS))
+    : images;
 }
 
 /**

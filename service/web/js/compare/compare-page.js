@@ -25,30 +25,40 @@ export function ComparePage({ query }) {
   const ids = wished.slice(0, MOST);
   const choose = (/** @type {string[]} */ next) => setQuery({ jobs: next.join(",") });
   const { data, error, reload } = useResource(
-    async (signal) => ({ ids, jobs: await Promise.all(ids.map((id) => get(`/v1/jobs/${encodeURIComponent(id)}`, {}, signal))) }),
+    async (signal) => ({
+      ids,
+      jobs: await Promise.all(
+        ids.map((id) => get(`/v1/jobs/${encodeURIComponent(id)}`, {}, signal)),
+      ),
+    }),
     [ids.join(",")],
     { every: 10 },
   );
   const ways = groupings(data?.jobs ?? []);
-  const by = ways.find((way) => way === (query.get("by") ?? (ids.length > COLORS.length ? ways[0] : ""))) ?? "";
+  const by =
+    ways.find((way) => way === (query.get("by") ?? (ids.length > COLORS.length ? ways[0] : ""))) ??
+    "";
   const groups = groupsOf(distinct(data?.jobs ?? []), by);
   const jobs = groups.flatMap((group) => group.jobs.map((job) => ({ ...job, color: group.color })));
   return html`<div class="page compare">
     <div class="page-head"><h1>Compare</h1>${ids.length < MOST && html`<${AddJob} known=${ids} onAdd=${(/** @type {string} */ id) => choose([...ids, id])} />`}
-      ${ways.length > 0 &&
-      html`<label class="inline muted">Group by
+      ${
+        ways.length > 0 &&
+        html`<label class="inline muted">Group by
         <select value=${by} onChange=${(event) => setQuery({ by: event.currentTarget.value })}>
           <option value="" selected=${!by}>nothing</option>
           ${ways.map((way) => html`<option value=${way} selected=${way === by}>${way}</option>`)}
         </select>
-      </label>`}
+      </label>`
+      }
     </div>
     ${wished.length > MOST && html`<p class="muted">The first ${MOST} of ${wished.length} jobs.</p>`}
     ${error && html`<${Failure} error=${error} onRetry=${reload} />`}
     ${ids.length === 0 && html`<${Empty} title="No jobs chosen"><p>Select jobs in the <a href=${link(["jobs"])}>list</a>, or search for one above.</p><//>`}
     ${ids.length > 0 && !data && !error && html`<${Loading} what="jobs" />`}
-    ${jobs.length > 0 &&
-    html`<ul class="compared">
+    ${
+      jobs.length > 0 &&
+      html`<ul class="compared">
         ${jobs.map(
           (job) => html`<li key=${job.id} style=${{ "--mark": `var(${job.color})` }}>
             <a href=${link(["jobs", job.id])}>${job.name}</a><${StatusChip} status=${job.status} /><${VerdictChip} verdict=${job.verdict} />
@@ -57,6 +67,7 @@ export function ComparePage({ query }) {
         )}
       </ul>
       <div class="report"><${FigureTable} groups=${groups} /><${SettingTable} jobs=${jobs} /></div>
-      <${Overlay} key=${`${ids} ${by}`} groups=${groups} live=${jobs.some((job) => !isFinal(job))} query=${query} />`}
+      <${Overlay} key=${`${ids} ${by}`} groups=${groups} live=${jobs.some((job) => !isFinal(job))} query=${query} />`
+    }
   </div>`;
 }

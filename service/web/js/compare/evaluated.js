@@ -32,8 +32,13 @@ export async function evaluated(jobs, signal) {
 /** @param {Api.JobView} job @param {AbortSignal} signal */
 async function newest(job, signal) {
   const { data } = await get(`/v1/jobs/${job.id}/evaluations`, {}, signal);
-  const last = (/** @type {string[]} */ ...subjects) => data.filter((each) => subjects.includes(each.subject)).at(-1)?.metrics;
-  return { trained: last("embedding") ?? last("backbone") ?? {}, raw: last("raw") ?? {}, start: last("start", "untrained") ?? {} };
+  const last = (/** @type {string[]} */ ...subjects) =>
+    data.filter((each) => subjects.includes(each.subject)).at(-1)?.metrics;
+  return {
+    trained: last("embedding") ?? last("backbone") ?? {},
+    raw: last("raw") ?? {},
+    start: last("start", "untrained") ?? {},
+  };
 }
 
 /** The nearest integer, and of two equally near ones the even one, as a training rounds. @param {number} value */
@@ -54,7 +59,11 @@ async function heldOut({ resolved, dataset, dataset_version, evaluate_dataset_ve
   const name = other?.split("@")[0];
   try {
     /** @type {string | undefined} */
-    const id = !name ? dataset.id : name.startsWith("ds_") ? name : (await once("/v1/datasets", { name }))[0]?.id;
+    const id = !name
+      ? dataset.id
+      : name.startsWith("ds_")
+        ? name
+        : (await once("/v1/datasets", { name }))[0]?.id;
     if (!id) return null;
     const number = name ? evaluate_dataset_version : dataset_version;
     const versions = await once(`/v1/datasets/${id}/versions`, {});

@@ -8,7 +8,17 @@ import { common, mayBeChance, remarks } from "./chance.js";
 import { evaluated, NOTHING } from "./evaluated.js";
 import { mean } from "./groups.js";
 
-const METRICS = ["linear_top1", "finetune_top1", "knn_top1", "recall_at_1", "instance_recall_at_1", "nmi", "effective_rank", "alignment", "uniformity"];
+const METRICS = [
+  "linear_top1",
+  "finetune_top1",
+  "knn_top1",
+  "recall_at_1",
+  "instance_recall_at_1",
+  "nmi",
+  "effective_rank",
+  "alignment",
+  "uniformity",
+];
 /** Below this number of held-out images, hundredths of a percent say nothing. */
 const MANY = 1000;
 
@@ -19,21 +29,39 @@ const MANY = 1000;
  */
 export function FigureTable({ groups }) {
   const jobs = groups.flatMap((group) => group.jobs);
-  const key = jobs.map((job) => `${job.id}${job.progress?.knn}`).sort().join();
+  const key = jobs
+    .map((job) => `${job.id}${job.progress?.knn}`)
+    .sort()
+    .join();
   const answer = useResource((signal) => evaluated(jobs, signal), [key]);
   const metricsOf = answer.data;
   if (!metricsOf) return null;
   const members = groups.map((group) => group.jobs.map((job) => metricsOf.get(job.id) ?? NOTHING));
-  const meansOf = (/** @type {"trained" | "raw" | "start"} */ subject) => members.map((jobs) => means(jobs.map((job) => job[subject])));
+  const meansOf = (/** @type {"trained" | "raw" | "start"} */ subject) =>
+    members.map((jobs) => means(jobs.map((job) => job[subject])));
   const data = meansOf("trained");
   const counts = members.map((each) => common(each.map((job) => job.images)));
-  const names = groups.map((group) => (group.jobs.length > 1 ? `${group.name} (${group.jobs.length})` : group.name));
-  const has = (/** @type {Metrics[]} */ table, /** @type {string} */ name) => table.some((metrics) => typeof metrics[name] === "number");
+  const names = groups.map((group) =>
+    group.jobs.length > 1 ? `${group.name} (${group.jobs.length})` : group.name,
+  );
+  const has = (/** @type {Metrics[]} */ table, /** @type {string} */ name) =>
+    table.some((metrics) => typeof metrics[name] === "number");
   const known = METRICS.filter((name) => has(data, name));
   if (!known.length) return null;
-  const baselines = Object.entries({ "raw pixels": meansOf("raw"), "before training": meansOf("start") });
-  const values = known.map((name) => /** @type {[string, number[]]} */ ([name, numbers(data.map((metrics) => metrics[name]))]));
-  const save = () => saveCsv("comparison", ["metric", ...names], known.map((name) => [name, ...data.map((metrics) => metrics[name])]));
+  const baselines = Object.entries({
+    "raw pixels": meansOf("raw"),
+    "before training": meansOf("start"),
+  });
+  const values = known.map(
+    (name) =>
+      /** @type {[string, number[]]} */ ([name, numbers(data.map((metrics) => metrics[name]))]),
+  );
+  const save = () =>
+    saveCsv(
+      "comparison",
+      ["metric", ...names],
+      known.map((name) => [name, ...data.map((metrics) => metrics[name])]),
+    );
   return html`<section class="card">
     <header class="card-head"><h2>Newest evaluation</h2><${Button} icon="download" label="CSV" onClick=${save} /></header>
     <div class="scroll-x" tabindex="0" role="region" aria-label="Newest evaluation">
@@ -45,16 +73,21 @@ export function FigureTable({ groups }) {
             html`<${Row} title=${label(name)} name=${name} data=${data} counts=${counts} best=${bestOf(name, data, counts)} />`,
             ...baselines
               .filter(([, baseline]) => has(baseline, name))
-              .map(([subject, baseline]) => html`<${Row} title=${`${label(name)}, ${subject}`} name=${name} data=${baseline} counts=${counts} muted />`),
+              .map(
+                ([subject, baseline]) =>
+                  html`<${Row} title=${`${label(name)}, ${subject}`} name=${name} data=${baseline} counts=${counts} muted />`,
+              ),
           ])}
         </tbody>
       </table>
     </div>
-    ${groups.length > 1 &&
-    html`<ul class="remarks muted">
+    ${
+      groups.length > 1 &&
+      html`<ul class="remarks muted">
       ${remarks(values, counts).map((each) => html`<li>${each}</li>`)}
       <li>Another seed changes these metrics, too: <a href=${link(["experiments"])}>experiments</a> compare variants over several seeds.</li>
-    </ul>`}
+    </ul>`
+    }
   </section>`;
 }
 
@@ -72,8 +105,12 @@ function Row({ title, name, data, counts, best, muted }) {
 /** The mean of each metric that all jobs of a group have. @param {Metrics[]} jobs @returns {Metrics} */
 function means(jobs) {
   if (jobs.length === 1) return jobs[0];
-  const shared = METRICS.filter((name) => jobs.every((metrics) => typeof metrics[name] === "number"));
-  return Object.fromEntries(shared.map((name) => [name, mean(jobs.map((metrics) => metrics[name]))]));
+  const shared = METRICS.filter((name) =>
+    jobs.every((metrics) => typeof metrics[name] === "number"),
+  );
+  return Object.fromEntries(
+    shared.map((name) => [name, mean(jobs.map((metrics) => metrics[name]))]),
+  );
 }
 
 /**
@@ -87,7 +124,9 @@ function bestOf(name, data, counts) {
   const best = Math.max(...known);
   const index = values.indexOf(best);
   const others = numbers(values.filter((_, other) => other !== index));
-  return others.some((other) => other === best || mayBeChance(name, best, other, common(counts))) ? undefined : index;
+  return others.some((other) => other === best || mayBeChance(name, best, other, common(counts)))
+    ? undefined
+    : index;
 }
 
 /** @param {(number | undefined)[]} values */

@@ -17,19 +17,28 @@ export function groupsOf(jobs, by) {
     const key = by ? (name ?? "none") : job.id;
     groups.set(key, { name: by ? key : job.name, jobs: [...(groups.get(key)?.jobs ?? []), job] });
   }
-  return [...groups.values()].map((group, index) => ({ ...group, color: COLORS[index % COLORS.length] }));
+  return [...groups.values()].map((group, index) => ({
+    ...group,
+    color: COLORS[index % COLORS.length],
+  }));
 }
 
 /** Jobs with the end of their id in names that several have. @param {Api.JobView[]} jobs */
 export function distinct(jobs) {
-  const isShared = (/** @type {string} */ name) => jobs.filter((job) => job.name === name).length > 1;
-  return jobs.map((job) => (isShared(job.name) ? { ...job, name: `${job.name} (${job.id.slice(-4)})` } : job));
+  const isShared = (/** @type {string} */ name) =>
+    jobs.filter((job) => job.name === name).length > 1;
+  return jobs.map((job) =>
+    isShared(job.name) ? { ...job, name: `${job.name} (${job.id.slice(-4)})` } : job,
+  );
 }
 
 /** What these jobs can be grouped by. @param {Api.JobView[]} jobs @returns {string[]} */
 export function groupings(jobs) {
   const keys = new Set(jobs.flatMap((job) => Object.keys(job.tags)));
-  return [...(jobs.some((job) => job.experiment) ? ["variant"] : []), ...[...keys].filter((key) => key !== "variant").sort()];
+  return [
+    ...(jobs.some((job) => job.experiment) ? ["variant"] : []),
+    ...[...keys].filter((key) => key !== "variant").sort(),
+  ];
 }
 
 /**
@@ -45,9 +54,12 @@ export function meanOf(tables) {
   const places = new Map();
   for (const table of tables) {
     const intervals = Map.groupBy(table, ([at]) => (width ? Math.ceil(at / width) * width : at));
-    for (const [place, pairs] of intervals) places.set(place, [...(places.get(place) ?? []), mean(pairs.map(([, value]) => value))]);
+    for (const [place, pairs] of intervals)
+      places.set(place, [...(places.get(place) ?? []), mean(pairs.map(([, value]) => value))]);
   }
-  return [...places].sort(([one], [other]) => one - other).map(([at, values]) => [at, mean(values), Math.min(...values), Math.max(...values)]);
+  return [...places]
+    .sort(([one], [other]) => one - other)
+    .map(([at, values]) => [at, mean(values), Math.min(...values), Math.max(...values)]);
 }
 
 /** @param {number[]} values */

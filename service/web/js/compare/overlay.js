@@ -9,8 +9,23 @@ import { Failure, Loading } from "../ui/state.js";
 import { html, useMemo } from "../vendor.js";
 
 /** What is compared: metrics of training, and of evaluations. */
-const TRAINING = ["loss", "embedding_rank", "embedding_norm", "embedding_distance_std", "lr", "gradient_norm", "images_per_second"];
-const EVALUATED = ["knn_top1", "recall_at_1", "instance_recall_at_1", "linear_top1", "nmi", "effective_rank"];
+const TRAINING = [
+  "loss",
+  "embedding_rank",
+  "embedding_norm",
+  "embedding_distance_std",
+  "lr",
+  "gradient_norm",
+  "images_per_second",
+];
+const EVALUATED = [
+  "knn_top1",
+  "recall_at_1",
+  "instance_recall_at_1",
+  "linear_top1",
+  "nmi",
+  "effective_rank",
+];
 /** About one step for each two pixels of a chart. */
 const POINTS = 500;
 
@@ -22,10 +37,23 @@ const POINTS = 500;
 export function Overlay({ groups, live, query }) {
   const view = viewOf(query);
   const range = view.time ? null : view.range;
-  const { data, error, reload } = useResource((signal) => load(groups, range, signal), [range?.min, range?.max], { every: live ? 8 : 0 });
-  const panels = useMemo(() => (data ? [...EVALUATED, ...TRAINING].flatMap((name) => panel(name, groups, data, view.time)) : []), [data, view.time]);
+  const { data, error, reload } = useResource(
+    (signal) => load(groups, range, signal),
+    [range?.min, range?.max],
+    { every: live ? 8 : 0 },
+  );
+  const panels = useMemo(
+    () =>
+      data
+        ? [...EVALUATED, ...TRAINING].flatMap((name) => panel(name, groups, data, view.time))
+        : [],
+    [data, view.time],
+  );
   useKeys({ z: () => chooseRange(null) });
-  if (!data) return error ? html`<${Failure} error=${error} onRetry=${reload} />` : html`<${Loading} what="curves" />`;
+  if (!data)
+    return error
+      ? html`<${Failure} error=${error} onRetry=${reload} />`
+      : html`<${Loading} what="curves" />`;
   return html`<${CurveToolbar} view=${view} />
     <div class="panels">${panels.map((panel) => html`<${Panel} key=${panel.id} ...${panel} view=${view} sync="compare" />`)}</div>`;
 }
@@ -44,13 +72,19 @@ async function load(groups, range, signal) {
  * @param {string} name @param {Group[]} groups @param {Map<string, Api.JobMetricColumns>} data @param {boolean} isTime
  */
 function panel(name, groups, data, isTime) {
-  const tables = groups.map((group) => meanOf(group.jobs.map((job) => pairs(data.get(job.id), name, isTime))));
+  const tables = groups.map((group) =>
+    meanOf(group.jobs.map((job) => pairs(data.get(job.id), name, isTime))),
+  );
   if (tables.every((table) => table.length === 0)) return [];
-  const x = [...new Set(tables.flatMap((table) => table.map(([at]) => at)))].sort((one, other) => one - other);
+  const x = [...new Set(tables.flatMap((table) => table.map(([at]) => at)))].sort(
+    (one, other) => one - other,
+  );
   const lines = tables.map((table, index) => {
     const { name: title, color, jobs } = groups[index];
     const rows = new Map(table.map(([at, ...figures]) => [at, figures]));
-    const [values, low, high] = [0, 1, 2].map((part) => x.map((at) => rows.get(at)?.[part] ?? null));
+    const [values, low, high] = [0, 1, 2].map((part) =>
+      x.map((at) => rows.get(at)?.[part] ?? null),
+    );
     const band = jobs.length > 1 ? { low, high } : {};
     return { label: title, color, points: EVALUATED.includes(name), values, ...band };
   });

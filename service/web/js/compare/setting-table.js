@@ -8,16 +8,25 @@ import { differing, flat, shown } from "../job/settings.js";
 export function SettingTable({ jobs }) {
   const key = jobs.map((job) => job.id).join();
   const rows = useMemo(() => {
-    const specs = jobs.map(({ resolved, dataset, dataset_version }) => ({ ...resolved, dataset: `${dataset.name}@${dataset_version}`, name: undefined, tags: undefined }));
+    const specs = jobs.map(({ resolved, dataset, dataset_version }) => ({
+      ...resolved,
+      dataset: `${dataset.name}@${dataset_version}`,
+      name: undefined,
+      tags: undefined,
+    }));
     const tables = specs.map((spec) => flat(spec));
-    return differing(specs, jobs.map((job) => job.spec)).map((name) => ({ name, values: tables.map((table) => table.get(name)) }));
+    return differing(
+      specs,
+      jobs.map((job) => job.spec),
+    ).map((name) => ({ name, values: tables.map((table) => table.get(name)) }));
   }, [key]);
   if (jobs.length < 2) return null;
   return html`<section class="card">
     <h2>Settings that differ</h2>
-    ${rows.length === 0
-      ? html`<p class="muted">None: these jobs differ by chance alone.</p>`
-      : html`<div class="scroll-x" tabindex="0" role="region" aria-label="Settings that differ">
+    ${
+      rows.length === 0
+        ? html`<p class="muted">None: these jobs differ by chance alone.</p>`
+        : html`<div class="scroll-x" tabindex="0" role="region" aria-label="Settings that differ">
           <table class="plain-table">
             <thead><tr><th>Setting</th>${jobs.map((job) => html`<th><span class="mark" style=${{ "--mark": `var(${job.color})` }}></span>${job.name}</th>`)}</tr></thead>
             <tbody>
@@ -29,6 +38,7 @@ export function SettingTable({ jobs }) {
               )}
             </tbody>
           </table>
-        </div>`}
+        </div>`
+    }
   </section>`;
 }

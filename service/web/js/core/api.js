@@ -42,7 +42,10 @@ const OFFLINE = { type: "offline", status: 0, detail: "The service does not answ
  *   `body` is sent as JSON, `file` as it is, `key` as Idempotency-Key
  * @returns {Promise<Api.Answer<Method, Path>>}
  */
-export async function request(path, { method, body, file, query, headers: others, signal, key } = {}) {
+export async function request(
+  path,
+  { method, body, file, query, headers: others, signal, key } = {},
+) {
   const headers = { ...others };
   if (body !== undefined) headers["Content-Type"] = "application/json";
   if (file) headers["Content-Type"] = "application/octet-stream";
@@ -110,7 +113,9 @@ export async function all(path, query, signal, most = 1000) {
   let after;
   do {
     /** @type {any} */
-    const page = await request(`${path}${queryString({ ...query, after, limit: 200 })}`, { signal });
+    const page = await request(`${path}${queryString({ ...query, after, limit: 200 })}`, {
+      signal,
+    });
     items.push(...page.data);
     after = page.has_more ? page.next : undefined;
   } while (after !== undefined && items.length < most);

@@ -80,7 +80,10 @@ export function useEvents(listen, opened) {
   newest.current = { listen, opened };
   useEffect(() => {
     /** @type {Listener} */
-    const listener = { listen: (event) => newest.current.listen(event), opened: () => newest.current.opened?.() };
+    const listener = {
+      listen: (event) => newest.current.listen(event),
+      opened: () => newest.current.opened?.(),
+    };
     listeners.add(listener);
     return () => void listeners.delete(listener);
   }, []);

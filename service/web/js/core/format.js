@@ -35,7 +35,8 @@ export function bytes(value) {
   if (value === null || value === undefined) return DASH;
   const units = ["B", "kB", "MB", "GB", "TB", "PB"];
   // By the rounded value: 999,999 bytes are 1.00 MB.
-  const unit = value < 1000 ? 0 : Math.min(5, Math.floor(Math.log10(Number(value.toPrecision(3))) / 3));
+  const unit =
+    value < 1000 ? 0 : Math.min(5, Math.floor(Math.log10(Number(value.toPrecision(3))) / 3));
   const scaled = value / 1000 ** unit;
   return `${unit === 0 ? scaled : scaled.toPrecision(3)} ${units[unit]}`;
 }
@@ -54,7 +55,9 @@ export function duration(seconds) {
 
 /** The bounds of an expected time. @param {{low: number, high: number} | null} seconds */
 export function span(seconds) {
-  return seconds ? `${duration(seconds.low)} to ${duration(seconds.high)}` : "not known before a first job";
+  return seconds
+    ? `${duration(seconds.low)} to ${duration(seconds.high)}`
+    : "not known before a first job";
 }
 
 /** How long ago, or in how long. @param {string | null | undefined} iso */

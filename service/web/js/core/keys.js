@@ -14,7 +14,8 @@ let pendingView = -Infinity;
 addEventListener("keydown", (event) => {
   if (event.ctrlKey || event.metaKey || event.altKey || isTyping(event.target)) return;
   if (document.querySelector("dialog[open]")) return;
-  const view = performance.now() - pendingView < 1500 && views.find((path) => path.startsWith(event.key));
+  const view =
+    performance.now() - pendingView < 1500 && views.find((path) => path.startsWith(event.key));
   pendingView = -Infinity;
   if (view) {
     event.preventDefault();
@@ -34,7 +35,10 @@ export function setViews(paths) {
 
 /** @param {EventTarget | null} target */
 function isTyping(target) {
-  return target instanceof HTMLElement && (target.isContentEditable || /^(INPUT|TEXTAREA|SELECT)$/.test(target.tagName));
+  return (
+    target instanceof HTMLElement &&
+    (target.isContentEditable || /^(INPUT|TEXTAREA|SELECT)$/.test(target.tagName))
+  );
 }
 
 /** @param {Event} event */

@@ -53,7 +53,8 @@ export function useResource(load, keys, { every = 0 } = {}) {
       if (canceled.signal.aborted) return;
       const wait = newest.current.every;
       // What is asked for again and again is asked for after an error, too, by what was answered last.
-      const again = typeof wait === "function" ? wait(data) || (isAnswered ? 0 : SECONDS_AFTER_ERROR) : wait;
+      const again =
+        typeof wait === "function" ? wait(data) || (isAnswered ? 0 : SECONDS_AFTER_ERROR) : wait;
       const seconds = again || (online.get() ? 0 : SECONDS_AFTER_ERROR);
       if (seconds) timer = setTimeout(send.current, seconds * 1000);
     };

@@ -32,7 +32,9 @@ export function useRoute() {
 /** The address of a view. @param {string[]} path @param {object | URLSearchParams} [query] */
 export function link(path, query) {
   const pairs = new URLSearchParams();
-  for (const [name, value] of query instanceof URLSearchParams ? query : Object.entries(query ?? {})) {
+  for (const [name, value] of query instanceof URLSearchParams
+    ? query
+    : Object.entries(query ?? {})) {
     for (const each of Array.isArray(value) ? value : [value]) {
       if (each !== undefined && each !== null && each !== "") pairs.append(name, each);
     }
@@ -53,7 +55,8 @@ export function setQuery(changes) {
   for (const [name, value] of Object.entries(changes)) {
     next.delete(name);
     for (const each of Array.isArray(value) ? value : [value]) {
-      if (each !== undefined && each !== null && each !== "" && each !== false) next.append(name, each);
+      if (each !== undefined && each !== null && each !== "" && each !== false)
+        next.append(name, each);
     }
   }
   history.replaceState(null, "", link(path, next));

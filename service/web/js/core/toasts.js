@@ -14,7 +14,10 @@ export function say(text) {
 export function complain(error) {
   if (error instanceof Problem && error.type === "offline") return; // The banner says so.
   const details = error instanceof Problem ? error.errors.map(fieldText) : [];
-  const text = error instanceof Problem && details.length ? (error.document.title ?? "Refused") : error.message;
+  const text =
+    error instanceof Problem && details.length
+      ? (error.document.title ?? "Refused")
+      : error.message;
   add({ text, details, bad: true }, 15000);
 }
 

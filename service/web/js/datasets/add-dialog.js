@@ -30,15 +30,22 @@ export function AddDialog({ onClose, onAdded }) {
     setUpload(upload);
     setError(null);
   };
-  const set = (/** @type {keyof typeof fields} */ name) => (/** @type {ChangeOf<HTMLInputElement | HTMLSelectElement>} */ event) =>
-    setFields({ ...fields, [name]: event.currentTarget.value });
+  const set =
+    (/** @type {keyof typeof fields} */ name) =>
+    (/** @type {ChangeOf<HTMLInputElement | HTMLSelectElement>} */ event) =>
+      setFields({ ...fields, [name]: event.currentTarget.value });
   const proposed = isUpload ? (content?.name ?? "") : nameOf(fields.uri);
   const add = async () => {
-    const source = /** @type {Api.SourceOptions} */ ({ labels: fields.labels, ...(fields.split && { split: fields.split }) });
+    const source = /** @type {Api.SourceOptions} */ ({
+      labels: fields.labels,
+      ...(fields.split && { split: fields.split }),
+    });
     const about = { name: fields.name || proposed, source };
     try {
       const images = isUpload ? content : null;
-      const added = images ? await createUpload(about, images) : await post("/v1/datasets", { ...about, uri: fields.uri });
+      const added = images
+        ? await createUpload(about, images)
+        : await post("/v1/datasets", { ...about, uri: fields.uri });
       if (images) void send(added.id, images, added.upload?.received ?? 0);
       onAdded();
       go(["datasets", added.id]);
@@ -98,8 +105,13 @@ function FilePicker({ content, onChoose }) {
 
 /** @param {Images} images */
 function summary({ name, images, leftOut, size, filename }) {
-  const what = images === null ? filename : `${name && `${name}: `}${count(images)} ${images === 1 ? "image" : "images"}`;
-  const rest = leftOut ? ` ${count(leftOut)} other ${leftOut === 1 ? "file is" : "files are"} left out.` : "";
+  const what =
+    images === null
+      ? filename
+      : `${name && `${name}: `}${count(images)} ${images === 1 ? "image" : "images"}`;
+  const rest = leftOut
+    ? ` ${count(leftOut)} other ${leftOut === 1 ? "file is" : "files are"} left out.`
+    : "";
   return `${what}, ${bytes(size)}.${rest}`;
 }
 

@@ -20,10 +20,17 @@ import { Views } from "./views.js";
 
 /** One data set: what was found in it, what was skipped and why, its versions and views. @param {{id: string}} props */
 export function DatasetPage({ id }) {
-  const { data, error, reload } = useResource((signal) => get(`/v1/datasets/${encodeURIComponent(id)}`, {}, signal), [id], {
-    every: (answer) => (isMoving(answer) ? 1.5 : 0),
-  });
-  if (!data) return error ? html`<div class="page"><${Failure} error=${error} onRetry=${reload} /></div>` : html`<${Loading} what="the data set" />`;
+  const { data, error, reload } = useResource(
+    (signal) => get(`/v1/datasets/${encodeURIComponent(id)}`, {}, signal),
+    [id],
+    {
+      every: (answer) => (isMoving(answer) ? 1.5 : 0),
+    },
+  );
+  if (!data)
+    return error
+      ? html`<div class="page"><${Failure} error=${error} onRetry=${reload} /></div>`
+      : html`<${Loading} what="the data set" />`;
   const state = data.refresh?.state ?? data.state;
   const problem = data.error ?? data.refresh?.error;
   return html`<div class="page">
@@ -55,11 +62,19 @@ function isMoving(dataset) {
 /** @param {{dataset: Api.DatasetView, state: string, reload: () => void}} props */
 function Head({ dataset, state, reload }) {
   const refresh = async () => {
-    if (await attempt(() => post(`/v1/datasets/${dataset.id}/refresh`), "The images are read again.")) reload();
+    if (
+      await attempt(() => post(`/v1/datasets/${dataset.id}/refresh`), "The images are read again.")
+    )
+      reload();
   };
   const drop = async () => {
-    const text = dataset.upload ? "What was uploaded is removed for good." : "Its images stay where they are.";
-    if (!(await confirm({ title: `Remove ${dataset.name}?`, text, action: "Remove", danger: true }))) return;
+    const text = dataset.upload
+      ? "What was uploaded is removed for good."
+      : "Its images stay where they are.";
+    if (
+      !(await confirm({ title: `Remove ${dataset.name}?`, text, action: "Remove", danger: true }))
+    )
+      return;
     const upload = uploads.get().get(dataset.id);
     stop(dataset.id);
     if (await attempt(() => remove(`/v1/datasets/${dataset.id}`), "Removed.")) go(["datasets"]);
@@ -72,10 +87,12 @@ function Head({ dataset, state, reload }) {
       <span class="grow"></span>
       <div class="actions">
         <a class="button" href=${link(["jobs"], { dataset: dataset.name })}><span>Its jobs</span></a>
-        ${may("submit") &&
-        html`${dataset.state === "ready" && html`<a class="button primary" href=${link(["submit"], { dataset: dataset.name })}><${Icon} name="plus" /><span>New job</span></a>`}
+        ${
+          may("submit") &&
+          html`${dataset.state === "ready" && html`<a class="button primary" href=${link(["submit"], { dataset: dataset.name })}><${Icon} name="plus" /><span>New job</span></a>`}
           ${state !== "uploading" && html`<${Button} icon="refresh" label="Read again" onClick=${refresh} />`}
-          <${Button} icon="trash" label="Remove" kind="danger" onClick=${drop} />`}
+          <${Button} icon="trash" label="Remove" kind="danger" onClick=${drop} />`
+        }
       </div>
     </div>
   </header>`;
@@ -85,19 +102,23 @@ function Head({ dataset, state, reload }) {
 function Upload({ id, upload: { size, received: stored } }) {
   const upload = useStore(uploads).get(id);
   const received = Math.max(stored, upload?.received ?? 0);
-  if (received === size) return html`<div class="notice gray"><strong>The upload is complete. Its images will be checked and read.</strong></div>`;
+  if (received === size)
+    return html`<div class="notice gray"><strong>The upload is complete. Its images will be checked and read.</strong></div>`;
   return html`<div class=${`notice ${upload?.error ? "red" : "gray"}`} role=${upload?.error ? "alert" : undefined}>
     <strong>${upload?.error ? "The upload stopped" : "Uploading"}</strong>
     <span class="progress"><${Meter} value=${received / size} label="Uploaded" /><span>${bytes(received)} of ${bytes(size)}</span></span>
-    ${upload?.error
-      ? html`<p>${upload.error.message}</p><${Button} icon="refresh" label="Resume" onClick=${() => void send(id, upload.content, received)} />`
-      : html`${upload?.retrying && html`<p>Retrying after an error: ${upload.retrying.message}</p>`}<p>${upload ? "Keep this page open until the upload is complete." : "This tab is not uploading. To resume an interrupted upload, add the same files under the same name."}</p>`}
+    ${
+      upload?.error
+        ? html`<p>${upload.error.message}</p><${Button} icon="refresh" label="Resume" onClick=${() => void send(id, upload.content, received)} />`
+        : html`${upload?.retrying && html`<p>Retrying after an error: ${upload.retrying.message}</p>`}<p>${upload ? "Keep this page open until the upload is complete." : "This tab is not uploading. To resume an interrupted upload, add the same files under the same name."}</p>`
+    }
   </div>`;
 }
 
 /** @param {{state: string, progress: Api.DatasetView["progress"]}} props */
 function Progress({ state, progress }) {
-  if (!progress?.images_total) return html`<div class="notice gray"><strong>${state === "pending" ? "Waits for its turn" : "Begins"}</strong></div>`;
+  if (!progress?.images_total)
+    return html`<div class="notice gray"><strong>${state === "pending" ? "Waits for its turn" : "Begins"}</strong></div>`;
   const share = progress.images_read / progress.images_total;
   return html`<div class="notice gray">
     <strong>Reading: ${progress.phase ?? "images"}</strong>

@@ -12,14 +12,20 @@ import { DatasetPage } from "./dataset-page.js";
 
 /** `#/datasets` is the list, `#/datasets/DATASET` one of them. @param {ViewProps} props */
 export function DatasetsPage({ rest, query }) {
-  return rest.length ? html`<${DatasetPage} key=${rest[0]} id=${rest[0]} />` : html`<${List} isAdding=${query.has("add")} />`;
+  return rest.length
+    ? html`<${DatasetPage} key=${rest[0]} id=${rest[0]} />`
+    : html`<${List} isAdding=${query.has("add")} />`;
 }
 
 /** @param {{isAdding: boolean}} props */
 function List({ isAdding }) {
   const moves = (/** @type {Api.Page_DatasetView_ | undefined} */ answer) =>
-    answer?.data.some((each) => each.refresh?.state === "ingesting" || !["ready", "failed"].includes(each.state));
-  const resource = useResource((signal) => get("/v1/datasets", { limit: 200 }, signal), [], { every: (answer) => (moves(answer) ? 2 : 20) });
+    answer?.data.some(
+      (each) => each.refresh?.state === "ingesting" || !["ready", "failed"].includes(each.state),
+    );
+  const resource = useResource((signal) => get("/v1/datasets", { limit: 200 }, signal), [], {
+    every: (answer) => (moves(answer) ? 2 : 20),
+  });
   const add = () => setQuery({ add: "1" });
   return html`<div class="page">
     <div class="page-head">

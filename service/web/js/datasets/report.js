@@ -22,7 +22,8 @@ export function Report({ dataset, report }) {
     </div>`;
 }
 
-const sheet = (/** @type {Api.DatasetView} */ dataset) => `/v1/datasets/${dataset.id}/contact-sheet?v=${dataset.version}`;
+const sheet = (/** @type {Api.DatasetView} */ dataset) =>
+  `/v1/datasets/${dataset.id}/contact-sheet?v=${dataset.version}`;
 
 /** @param {ChangeOf<HTMLImageElement>} event */
 function hide(event) {
@@ -33,7 +34,8 @@ function hide(event) {
 function Skipped({ report }) {
   /** @type {Map<string, string[]>} */
   const reasons = new Map();
-  for (const { path, reason } of report.skipped ?? []) reasons.set(reason, [...(reasons.get(reason) ?? []), path]);
+  for (const { path, reason } of report.skipped ?? [])
+    reasons.set(reason, [...(reasons.get(reason) ?? []), path]);
   const sorted = [...reasons].sort((one, other) => other[1].length - one[1].length);
   return html`<section class="card">
     <h2>Skipped files <span class="muted">${count(report.num_skipped ?? 0)}</span></h2>
@@ -52,7 +54,9 @@ function Skipped({ report }) {
 function endings(numbers) {
   const sorted = Object.entries(numbers ?? {}).sort(([, one], [, other]) => other - one);
   if (!sorted.length) return "";
-  const shown = sorted.slice(0, MOST_ENDINGS).map(([ending, number]) => `${count(number)} ${ending || "without an ending"}`);
+  const shown = sorted
+    .slice(0, MOST_ENDINGS)
+    .map(([ending, number]) => `${count(number)} ${ending || "without an ending"}`);
   return `: ${shown.join(", ")}${sorted.length > MOST_ENDINGS ? " and others" : ""}`;
 }
 

@@ -18,7 +18,12 @@ const TRANSIENT = [0, 408, 429, 502, 503, 504];
 export const uploads = store(/** @type {Map<string, Upload>} */ (new Map()));
 
 addEventListener("beforeunload", (event) => {
-  if ([...uploads.get().values()].some(({ content, received, error }) => received < content.size && !error)) event.preventDefault();
+  if (
+    [...uploads.get().values()].some(
+      ({ content, received, error }) => received < content.size && !error,
+    )
+  )
+    event.preventDefault();
 });
 
 /**
@@ -61,7 +66,13 @@ async function sendRest(id, content, received, update, signal) {
       update({ received, retrying: null });
       pause = FIRST_PAUSE;
     } catch (error) {
-      if (!(error instanceof Problem && (TRANSIENT.includes(error.status) || REPEATED.includes(error.type)))) throw error;
+      if (
+        !(
+          error instanceof Problem &&
+          (TRANSIENT.includes(error.status) || REPEATED.includes(error.type))
+        )
+      )
+        throw error;
       update({ retrying: error });
       await new Promise((resolve) => setTimeout(resolve, pause));
       signal.throwIfAborted();
@@ -83,7 +94,9 @@ async function sendChunk(id, content, start, signal) {
   try {
     chunk = await content.read(start, stop);
   } catch (error) {
-    throw new Error(`A file has changed or is gone (${error.message}). Remove the data set, and upload again.`);
+    throw new Error(
+      `A file has changed or is gone (${error.message}). Remove the data set, and upload again.`,
+    );
   }
   /** @type {Record<string, string>} */
   const headers = { "Content-Range": `bytes ${start}-${stop - 1}/${content.size}` };
@@ -92,6 +105,11 @@ async function sendChunk(id, content, start, signal) {
     const sha = new Uint8Array(await crypto.subtle.digest("SHA-256", chunk));
     headers["Content-Digest"] = `sha-256=:${btoa(String.fromCharCode(...sha))}:`;
   }
-  const answer = await request(`/v1/datasets/${id}/content`, { method: "PUT", file: new Blob([chunk]), headers, signal });
+  const answer = await request(`/v1/datasets/${id}/content`, {
+    method: "PUT",
+    file: new Blob([chunk]),
+    headers,
+    signal,
+  });
   return answer.upload?.received ?? stop;
 }

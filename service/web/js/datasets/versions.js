@@ -5,7 +5,10 @@ import { html } from "../vendor.js";
 
 /** The versions of a data set, and what each changed. @param {{dataset: Api.DatasetView}} props */
 export function Versions({ dataset }) {
-  const { data } = useResource((signal) => get(`/v1/datasets/${dataset.id}/versions`, {}, signal), [dataset.id, dataset.version]);
+  const { data } = useResource(
+    (signal) => get(`/v1/datasets/${dataset.id}/versions`, {}, signal),
+    [dataset.id, dataset.version],
+  );
   if (!data) return null;
   return html`<section class="card">
     <h2>Versions</h2>

@@ -26,7 +26,9 @@ export function Views({ datasetId, spec }) {
     setError(null);
     const { name: _, dataset: __, ...settings } = spec ?? {};
     try {
-      setPreview(await post(`/v1/datasets/${datasetId}/previews`, { spec: settings, images: IMAGES }));
+      setPreview(
+        await post(`/v1/datasets/${datasetId}/previews`, { spec: settings, images: IMAGES }),
+      );
     } catch (problem) {
       setError(problem);
     }

@@ -18,11 +18,20 @@ export function Curves({ experiment, variants, query }) {
   const view = { ...viewOf(query), time: false };
   const metrics = [...new Set([...(experiment.metric ? [experiment.metric] : []), ...METRICS])];
   const { data } = useResource(
-    (signal) => Promise.all(metrics.map((metric) => get(`/v1/experiments/${experiment.id}/curves`, { metric, max_points: POINTS }, signal))),
+    (signal) =>
+      Promise.all(
+        metrics.map((metric) =>
+          get(`/v1/experiments/${experiment.id}/curves`, { metric, max_points: POINTS }, signal),
+        ),
+      ),
     [experiment.id],
     { every: experiment.done ? 0 : 15 },
   );
-  const panels = useMemo(() => (data ?? []).map((curves) => panelOf(curves, variants)).filter((panel) => panel.x.length > 0), [data]);
+  const panels = useMemo(
+    () =>
+      (data ?? []).map((curves) => panelOf(curves, variants)).filter((panel) => panel.x.length > 0),
+    [data],
+  );
   useKeys({ z: () => chooseRange(null) });
   if (!panels.length) return null;
   return html`<${CurveToolbar} view=${view} onlySteps><span class="muted small">Mean of the seeds, and their range</span><//>
@@ -34,7 +43,9 @@ function panelOf({ metric, variants: curves }, variants) {
   const x = [...new Set(curves.flatMap((curve) => curve.step))].sort((one, other) => one - other);
   const lines = curves.map((curve) => {
     const places = new Map(curve.step.map((step, index) => [step, index]));
-    const [values, low, high] = [curve.mean, curve.min, curve.max].map((column) => x.map((step) => column[places.get(step) ?? -1] ?? null));
+    const [values, low, high] = [curve.mean, curve.min, curve.max].map((column) =>
+      x.map((step) => column[places.get(step) ?? -1] ?? null),
+    );
     const color = variants.find((each) => each.name === curve.variant)?.color ?? "--muted-line";
     return { label: curve.variant, color, points: curve.step.length < 40, values, low, high };
   });

@@ -23,16 +23,33 @@ import { valueText, VariantTable } from "./variant-table.js";
  * @param {{id: string, query: URLSearchParams}} props
  */
 export function ExperimentPage({ id, query }) {
-  const resource = useResource((signal) => get(`/v1/experiments/${encodeURIComponent(id)}`, {}, signal), [id], { every: (answer) => (answer?.done === false ? 10 : 0) });
+  const resource = useResource(
+    (signal) => get(`/v1/experiments/${encodeURIComponent(id)}`, {}, signal),
+    [id],
+    { every: (answer) => (answer?.done === false ? 10 : 0) },
+  );
   const { data, error, reload } = resource;
   // Late events of its jobs must not reload a deleted experiment.
   const isDeleted = useRef(false);
-  useEvents((event) => event.type === "status" && !isDeleted.current && data?.jobs.some((job) => job.id === event.job_id) && reload(), reload);
+  useEvents(
+    (event) =>
+      event.type === "status" &&
+      !isDeleted.current &&
+      data?.jobs.some((job) => job.id === event.job_id) &&
+      reload(),
+    reload,
+  );
   useEffect(() => {
     if (data) document.title = `${data.name} · DASL`;
   }, [data?.name]);
-  if (!data) return error ? html`<div class="page"><${Failure} error=${error} onRetry=${reload} /></div>` : html`<${Loading} what="the experiment" />`;
-  const variants = data.variants.map((variant, index) => ({ ...variant, color: COLORS[index % COLORS.length] }));
+  if (!data)
+    return error
+      ? html`<div class="page"><${Failure} error=${error} onRetry=${reload} /></div>`
+      : html`<${Loading} what="the experiment" />`;
+  const variants = data.variants.map((variant, index) => ({
+    ...variant,
+    color: COLORS[index % COLORS.length],
+  }));
   return html`<div class="page">
     <${Head} experiment=${data} reload=${reload} isDeleted=${isDeleted} />
     <${Findings} results=${data.results} />
@@ -46,13 +63,23 @@ export function ExperimentPage({ id, query }) {
 function Head({ experiment, reload, isDeleted }) {
   const [isAsked, setAsked] = useState(false);
   const { id, name, done, jobs } = experiment;
-  const known = jobs.flatMap((job) => job.id ?? []).slice(0, 16).join(",");
+  const known = jobs
+    .flatMap((job) => job.id ?? [])
+    .slice(0, 16)
+    .join(",");
   const cancel = async () => {
-    if (await attempt(() => post(`/v1/experiments/${id}/cancel`), "Its jobs stop after their current step.")) reload();
+    if (
+      await attempt(
+        () => post(`/v1/experiments/${id}/cancel`),
+        "Its jobs stop after their current step.",
+      )
+    )
+      reload();
   };
   const drop = async (/** @type {Api.Parameters<"DELETE", "/v1/experiments/{}">} */ query) => {
     isDeleted.current = true;
-    if (await attempt(() => remove(`/v1/experiments/${id}`, query), "Deleted.")) return go(["experiments"]);
+    if (await attempt(() => remove(`/v1/experiments/${id}`, query), "Deleted."))
+      return go(["experiments"]);
     isDeleted.current = false;
     setAsked(false);
   };
@@ -64,9 +91,11 @@ function Head({ experiment, reload, isDeleted }) {
       <div class="actions">
         <a class="button" href=${link(["compare"], { jobs: known, by: "variant" })}><${Icon} name="compare" /><span>Compare</span></a>
         <a class="button" href=${link(["jobs"], { experiment: id })}><span>Its jobs</span></a>
-        ${may("submit") &&
-        html`${!done && html`<${Button} icon="stop" label="Cancel" kind="danger" onClick=${cancel} />`}
-          <${Button} icon="trash" label="Delete" kind="danger" onClick=${() => setAsked(true)} />`}
+        ${
+          may("submit") &&
+          html`${!done && html`<${Button} icon="stop" label="Cancel" kind="danger" onClick=${cancel} />`}
+          <${Button} icon="trash" label="Delete" kind="danger" onClick=${() => setAsked(true)} />`
+        }
       </div>
     </div>
     <${Facts}
@@ -79,8 +108,9 @@ function Head({ experiment, reload, isDeleted }) {
         ["Submitted", moment(experiment.created_at)],
       ]}
     />
-    ${isAsked &&
-    html`<${Dialog}
+    ${
+      isAsked &&
+      html`<${Dialog}
       title=${`Delete “${name}”?`}
       onClose=${() => setAsked(false)}
       footer=${html`<${Button} label="Keep all" onClick=${() => setAsked(false)} />
@@ -88,7 +118,8 @@ function Head({ experiment, reload, isDeleted }) {
         ${done && html`<${Button} label="Delete with its jobs" kind="danger" onClick=${() => drop({ jobs: true })} />`}`}
     >
       <p>The comparison is removed for good. ${done ? "With its jobs, so are their checkpoints, metrics, logs and files." : "Its jobs go on; once all have ended, they can be deleted with it."}</p>
-    <//>`}
+    <//>`
+    }
   </header>`;
 }
 
@@ -111,7 +142,10 @@ function Jobs({ experiment, variants }) {
     const job = jobs.find((each) => each.variant === variant && each.seed === seed);
     const value = decided?.variants.find((each) => each.variant === variant)?.values[seed];
     if (!job) return html`<td class="muted">–</td>`;
-    const content = job.status === "succeeded" && results.metric && value !== undefined ? valueText(results.metric, value) : html`<${StatusChip} status=${job.status} />`;
+    const content =
+      job.status === "succeeded" && results.metric && value !== undefined
+        ? valueText(results.metric, value)
+        : html`<${StatusChip} status=${job.status} />`;
     return html`<td>${job.id ? html`<a href=${link(["jobs", job.id])} title=${job.status}>${content}</a>` : content}</td>`;
   };
   return html`<section class="card">

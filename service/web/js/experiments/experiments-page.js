@@ -18,11 +18,15 @@ import { NewExperiment } from "./new-experiment.js";
  */
 export function ExperimentsPage({ rest, query }) {
   if (query.get("new")) return html`<${NewExperiment} jobId=${query.get("job")} />`;
-  return rest.length ? html`<${ExperimentPage} key=${rest[0]} id=${rest[0]} query=${query} />` : html`<${List} />`;
+  return rest.length
+    ? html`<${ExperimentPage} key=${rest[0]} id=${rest[0]} query=${query} />`
+    : html`<${List} />`;
 }
 
 function List() {
-  const resource = useResource((signal) => get("/v1/experiments", { limit: 200 }, signal), [], { every: 20 });
+  const resource = useResource((signal) => get("/v1/experiments", { limit: 200 }, signal), [], {
+    every: 20,
+  });
   useEvents((event) => event.type === "status" && resource.reload(), resource.reload);
   return html`<div class="page">
     <div class="page-head">
@@ -67,8 +71,13 @@ function Table({ rows }) {
 export function Statuses({ experiment }) {
   const { statuses, name } = experiment;
   const all = Object.values(statuses).reduce((sum, each) => sum + each, 0);
-  const ended = ["succeeded", "failed", "cancelled", "deleted"].reduce((sum, status) => sum + (statuses[status] ?? 0), 0);
-  const others = Object.entries(statuses).filter(([status, number]) => number && status !== "succeeded");
+  const ended = ["succeeded", "failed", "cancelled", "deleted"].reduce(
+    (sum, status) => sum + (statuses[status] ?? 0),
+    0,
+  );
+  const others = Object.entries(statuses).filter(
+    ([status, number]) => number && status !== "succeeded",
+  );
   return html`<span class="progress">
     <${Meter} value=${ended / (all || 1)} label=${`Jobs of ${name} that have ended`} tone=${statuses.failed ? "amber" : ""} />
     <span class="progress-text"><span>${statuses.succeeded ?? 0} of ${all}</span><span class="muted">${others.map(([status, number]) => `${number} ${status.replaceAll("_", " ")}`).join(", ")}</span></span>

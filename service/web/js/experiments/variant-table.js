@@ -12,7 +12,8 @@ const TONES = { better: "green", worse: "red" };
 export const valueText = (metric, value) => figure(metric, value, 2);
 
 /** A difference, in percentage points of a share. @param {string} metric @param {number} value */
-const signed = (metric, value) => `${value > 0 ? "+" : ""}${isShare(metric) ? (value * 100).toFixed(2) : number(value)}`;
+const signed = (metric, value) =>
+  `${value > 0 ? "+" : ""}${isShare(metric) ? (value * 100).toFixed(2) : number(value)}`;
 
 /**
  * Mean, spread and paired differences from the baseline, of the metric that is chosen.
@@ -20,14 +21,20 @@ const signed = (metric, value) => `${value > 0 ? "+" : ""}${isShare(metric) ? (v
  */
 export function VariantTable({ experiment, variants, query }) {
   const { id, statuses, results } = experiment;
-  const { data } = useResource((signal) => get(`/v1/experiments/${id}/results`, {}, signal), [id, statuses.succeeded]);
+  const { data } = useResource(
+    (signal) => get(`/v1/experiments/${id}/results`, {}, signal),
+    [id, statuses.succeeded],
+  );
   const metrics = data?.metrics ?? results.metrics;
-  const shown = metrics.find((each) => each.metric === (query.get("metric") ?? results.metric)) ?? metrics[0];
+  const shown =
+    metrics.find((each) => each.metric === (query.get("metric") ?? results.metric)) ?? metrics[0];
   if (!shown) return null;
   const { metric } = shown;
   const decides = metric === results.metric;
-  const interval = (/** @type {[number, number] | null | undefined} */ pair) => (pair ? `${signed(metric, pair[0])} to ${signed(metric, pair[1])}` : "–");
-  const file = (/** @type {string} */ format, /** @type {string} */ title) => html`<a class="button" href=${`/v1/experiments/${id}/results?format=${format}`} download=${`${experiment.name}.${format === "csv" ? "csv" : "md"}`}><${Icon} name="download" /><span>${title}</span></a>`;
+  const interval = (/** @type {[number, number] | null | undefined} */ pair) =>
+    pair ? `${signed(metric, pair[0])} to ${signed(metric, pair[1])}` : "–";
+  const file = (/** @type {string} */ format, /** @type {string} */ title) =>
+    html`<a class="button" href=${`/v1/experiments/${id}/results?format=${format}`} download=${`${experiment.name}.${format === "csv" ? "csv" : "md"}`}><${Icon} name="download" /><span>${title}</span></a>`;
   return html`<section class="card">
     <header class="card-head">
       <h2>Variants</h2>
@@ -44,7 +51,8 @@ export function VariantTable({ experiment, variants, query }) {
         <tbody>
           ${shown.variants.map(({ variant, summary, difference, verdict }) => {
             const color = variants.find((each) => each.name === variant)?.color;
-            const cell = (/** @type {number | null | undefined} */ value) => html`<td class="right">${valueText(metric, value)}</td>`;
+            const cell = (/** @type {number | null | undefined} */ value) =>
+              html`<td class="right">${valueText(metric, value)}</td>`;
             return html`<tr>
               <th scope="row"><span class="mark" style=${{ "--mark": `var(${color})` }}></span>${variant}</th>
               <td class="right">${summary?.n ?? 0}</td>

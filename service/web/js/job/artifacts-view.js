@@ -7,12 +7,17 @@ import { html } from "../vendor.js";
 
 /** The pictures that a job drew, and its other files. @param {JobProps} props */
 export function ArtifactsView({ job }) {
-  const resource = useResource(async (signal) => (await get(`/v1/jobs/${job.id}/artifacts`, {}, signal)).data, [job.id]);
+  const resource = useResource(
+    async (signal) => (await get(`/v1/jobs/${job.id}/artifacts`, {}, signal)).data,
+    [job.id],
+  );
   useEvents((event) => event.job_id === job.id && event.type === "artifact" && resource.reload());
   return html`<${Loaded} resource=${resource} what="files">
     ${(files) => {
-      if (!files.length) return html`<${Empty} title="No files yet"><p>Pictures and their data are written at evaluations, and at the end.</p><//>`;
-      const isPicture = (/** @type {Api.ArtifactView} */ file) => /^image\/(png|jpeg|webp)$/.test(file.content_type);
+      if (!files.length)
+        return html`<${Empty} title="No files yet"><p>Pictures and their data are written at evaluations, and at the end.</p><//>`;
+      const isPicture = (/** @type {Api.ArtifactView} */ file) =>
+        /^image\/(png|jpeg|webp)$/.test(file.content_type);
       return html`<div class="pictures">
           ${files.filter(isPicture).map(
             (file) => html`<figure class="card">
@@ -29,5 +34,6 @@ export function ArtifactsView({ job }) {
 }
 
 /** The address of an artifact. @param {AnyJob} job @param {Api.ArtifactView} file */
-export const addressOf = (job, file) => `/v1/jobs/${job.id}/artifacts/${encodeURIComponent(file.name)}`;
+export const addressOf = (job, file) =>
+  `/v1/jobs/${job.id}/artifacts/${encodeURIComponent(file.name)}`;
 const title = (/** @type {string} */ name) => name.replace(/\.\w+$/, "").replaceAll(/[_-]/g, " ");

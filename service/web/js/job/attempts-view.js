@@ -8,7 +8,10 @@ import { html } from "../vendor.js";
 
 /** The attempts of a job, the newest first, and why they failed. @param {JobProps} props */
 export function AttemptsView({ job }) {
-  const resource = useResource(async (signal) => (await get(`/v1/jobs/${job.id}/attempts`, {}, signal)).data, [job.id, job.attempt, job.status]);
+  const resource = useResource(
+    async (signal) => (await get(`/v1/jobs/${job.id}/attempts`, {}, signal)).data,
+    [job.id, job.attempt, job.status],
+  );
   return html`<${Loaded} resource=${resource} what="attempts">
     ${(rows) => (rows.length ? [...rows].reverse().map((row) => html`<${Attempt} key=${row.number} job=${job} row=${row} />`) : html`<${Empty} title="Not started yet" />`)}
   <//>`;
@@ -16,8 +19,11 @@ export function AttemptsView({ job }) {
 
 /** @param {{job: Api.JobView, row: Api.AttemptView}} props */
 function Attempt({ job, row }) {
-  const seconds = (Date.parse(row.finished_at ?? new Date().toISOString()) - Date.parse(row.created_at)) / 1000;
-  const tail = Array.isArray(row.error?.log_tail) ? row.error.log_tail.join("\n") : row.error?.log_tail;
+  const seconds =
+    (Date.parse(row.finished_at ?? new Date().toISOString()) - Date.parse(row.created_at)) / 1000;
+  const tail = Array.isArray(row.error?.log_tail)
+    ? row.error.log_tail.join("\n")
+    : row.error?.log_tail;
   return html`<section class="card attempt">
     <h2>Attempt ${row.number} <${StatusChip} status=${row.state} /></h2>
     <p class="muted">

@@ -15,13 +15,20 @@ const ModelRuns = later(async () => (await import("../models/model-runs.js")).Mo
 
 /** The checkpoints of a job, the newest first: download, pin, delete, load. @param {JobProps} props */
 export function CheckpointsView({ job }) {
-  const resource = useResource(async (signal) => (await get(`/v1/jobs/${job.id}/checkpoints`, {}, signal)).data, [job.id]);
+  const resource = useResource(
+    async (signal) => (await get(`/v1/jobs/${job.id}/checkpoints`, {}, signal)).data,
+    [job.id],
+  );
   const [opened, setOpened] = useState(/** @type {Api.CheckpointView | null} */ (null));
-  useEvents((event) => event.job_id === job.id && event.type === "checkpoint" && resource.reload(), resource.reload);
+  useEvents(
+    (event) => event.job_id === job.id && event.type === "checkpoint" && resource.reload(),
+    resource.reload,
+  );
   return html`<${Loaded} resource=${resource} what="checkpoints">
     ${(all) => {
       const rows = all.filter((each) => each.state !== "deleted").reverse();
-      if (!rows.length) return html`<${Empty} title="No checkpoints"><p>They are saved at the ends of epochs, every few minutes, and when a job is paused.</p><//>`;
+      if (!rows.length)
+        return html`<${Empty} title="No checkpoints"><p>They are saved at the ends of epochs, every few minutes, and when a job is paused.</p><//>`;
       const best = bestOf(rows, job);
       return html`<div class="scroll-x card flush" tabindex="0" role="region" aria-label="Checkpoints">
           <table class="plain-table">
@@ -38,9 +45,18 @@ export function CheckpointsView({ job }) {
 /** @param {{row: Api.CheckpointView, isBest: boolean, onOpen: () => void, reload: () => void}} props */
 function Row({ row, isBest, onOpen, reload }) {
   const aliases = [row.final && "final", isBest && "best"].filter(Boolean);
-  const pin = () => attempt(() => patch(`/v1/checkpoints/${row.id}`, { pinned: !row.pinned }), row.pinned ? "No longer kept for good." : "Kept, whatever the settings of the job.").then(reload);
+  const pin = () =>
+    attempt(
+      () => patch(`/v1/checkpoints/${row.id}`, { pinned: !row.pinned }),
+      row.pinned ? "No longer kept for good." : "Kept, whatever the settings of the job.",
+    ).then(reload);
   const drop = async () => {
-    const agreed = await confirm({ title: "Delete the checkpoint?", text: `That of step ${row.step} is removed for good.`, action: "Delete", danger: true });
+    const agreed = await confirm({
+      title: "Delete the checkpoint?",
+      text: `That of step ${row.step} is removed for good.`,
+      action: "Delete",
+      danger: true,
+    });
     if (agreed && (await attempt(() => remove(`/v1/checkpoints/${row.id}`), "Deleted."))) reload();
   };
   return html`<tr>
@@ -52,9 +68,11 @@ function Row({ row, isBest, onOpen, reload }) {
     <td title=${moment(row.created_at)}>${ago(row.created_at)}</td>
     <td class="row-actions">
       <${Button} icon="download" label="Files and how to load them" quiet onClick=${onOpen} />
-      ${may("submit") &&
-      html`<${Button} icon="pin" label=${row.pinned ? "Unpin" : "Pin: keep it for good"} quiet pressed=${row.pinned} onClick=${pin} />
-        <${Button} icon="trash" label="Delete" quiet kind="danger" onClick=${drop} />`}
+      ${
+        may("submit") &&
+        html`<${Button} icon="pin" label=${row.pinned ? "Unpin" : "Pin: keep it for good"} quiet pressed=${row.pinned} onClick=${pin} />
+        <${Button} icon="trash" label="Delete" quiet kind="danger" onClick=${drop} />`
+      }
     </td>
   </tr>`;
 }
@@ -64,7 +82,8 @@ function Files({ checkpoint, onClose }) {
   return html`<${Dialog} title="Checkpoint files" onClose=${onClose} wide>
     <ul class="files">
       ${checkpoint.files.map(
-        (file) => html`<li><a href=${`/v1/checkpoints/${checkpoint.id}/files/${encodeURIComponent(file.name)}`} download=${file.name}>${file.name}</a><span class="muted">${bytes(file.size)}</span></li>`,
+        (file) =>
+          html`<li><a href=${`/v1/checkpoints/${checkpoint.id}/files/${encodeURIComponent(file.name)}`} download=${file.name}>${file.name}</a><span class="muted">${bytes(file.size)}</span></li>`,
       )}
     </ul>
     <h3>Download and verify</h3>
@@ -96,6 +115,8 @@ function bestOf(rows, job) {
   if (!name) return undefined;
   const sign = name === "uniformity" ? -1 : 1;
   const measured = rows.filter((row) => typeof row.metrics?.[name] === "number");
-  const sorted = measured.sort((one, other) => sign * (other.metrics[name] - one.metrics[name]) || one.step - other.step);
+  const sorted = measured.sort(
+    (one, other) => sign * (other.metrics[name] - one.metrics[name]) || one.step - other.step,
+  );
   return sorted[0]?.id;
 }

@@ -27,7 +27,8 @@ export function CurvesView({ job, query }) {
     [columns, evaluations.data, view.time],
   );
   useKeys({ z: () => chooseRange(null) });
-  if (!columns) return error ? html`<${Failure} error=${error} />` : html`<${Loading} what="curves" />`;
+  if (!columns)
+    return error ? html`<${Failure} error=${error} />` : html`<${Loading} what="curves" />`;
   if (panels.length === 0) return html`<${Nothing} job=${job} />`;
   return html`<${CurveToolbar} view=${view} onSave=${() => attempt(() => save(job))}>
       <span class="muted small wide-only">Drag to zoom, double-click to reset</span>
@@ -39,24 +40,46 @@ export function CurvesView({ job, query }) {
 
 /** The evaluations of a job, repeated after each new one. @param {string} id */
 export function useEvaluations(id) {
-  const resource = useResource(async (signal) => (await get(`/v1/jobs/${id}/evaluations`, {}, signal)).data, [id]);
-  useEvents((event) => event.job_id === id && event.type === "evaluation" && resource.reload(), resource.reload);
+  const resource = useResource(
+    async (signal) => (await get(`/v1/jobs/${id}/evaluations`, {}, signal)).data,
+    [id],
+  );
+  useEvents(
+    (event) => event.job_id === id && event.type === "evaluation" && resource.reload(),
+    resource.reload,
+  );
   return resource;
 }
 
 /** @param {Api.MetricColumns} columns @param {Api.EvaluationView[]} evaluations @param {boolean} isTime */
 function drawn(columns, evaluations, isTime) {
-  const trained = evaluations.filter((each) => each.subject === "backbone" || each.subject === "embedding");
-  const measured = new Set(trained.flatMap((each) => Object.keys(each.metrics).filter((name) => typeof each.metrics[name] === "number")));
+  const trained = evaluations.filter(
+    (each) => each.subject === "backbone" || each.subject === "embedding",
+  );
+  const measured = new Set(
+    trained.flatMap((each) =>
+      Object.keys(each.metrics).filter((name) => typeof each.metrics[name] === "number"),
+    ),
+  );
   const start = columns.time[0] ?? 0;
   const steps = isTime ? columns.time.map((time) => time - start) : columns.step;
   return panelsOf(Object.keys(columns.values), [...measured])
     .map(({ id, title, of, names }) => {
       if (of === "metrics") {
-        const lines = names.map((name, index) => ({ label: label(name), color: COLORS[index % COLORS.length], values: columns.values[name] }));
+        const lines = names.map((name, index) => ({
+          label: label(name),
+          color: COLORS[index % COLORS.length],
+          values: columns.values[name],
+        }));
         return { id, title, x: steps, lines };
       }
-      return { id, title, ...evaluated(names, trained, evaluations, (each) => (isTime ? Date.parse(each.created_at) / 1000 - start : each.step)) };
+      return {
+        id,
+        title,
+        ...evaluated(names, trained, evaluations, (each) =>
+          isTime ? Date.parse(each.created_at) / 1000 - start : each.step,
+        ),
+      };
     })
     .filter((panel) => panel.x.length > 0);
 }
@@ -73,7 +96,11 @@ function evaluated(names, trained, evaluations, at) {
   /** @type {Drawn["lines"]} */
   const lines = names.flatMap((name, index) =>
     [...subjects].map((subject) => {
-      const values = new Map(trained.filter((each) => each.subject === subject).map((each) => [at(each), each.metrics[name] ?? null]));
+      const values = new Map(
+        trained
+          .filter((each) => each.subject === subject)
+          .map((each) => [at(each), each.metrics[name] ?? null]),
+      );
       return {
         label: subjects.size > 1 ? `${label(name)}, ${subject}` : label(name),
         color: COLORS[index % COLORS.length],
@@ -87,7 +114,12 @@ function evaluated(names, trained, evaluations, at) {
     const value = evaluations.findLast((each) => each.subject === subject)?.metrics[names[0]];
     if (typeof value !== "number") continue;
     const dash = subject === "raw" ? [2, 4] : [8, 4];
-    lines.push({ label: `${title}${names.length > 1 ? `, ${label(names[0])}` : ""}`, color: "--muted-line", dash, values: x.map(() => value) });
+    lines.push({
+      label: `${title}${names.length > 1 ? `, ${label(names[0])}` : ""}`,
+      color: "--muted-line",
+      dash,
+      values: x.map(() => value),
+    });
   }
   return { x, lines };
 }
@@ -96,7 +128,11 @@ function evaluated(names, trained, evaluations, at) {
 async function save(job) {
   const columns = await get(`/v1/jobs/${job.id}/metrics`, { max_points: 10_000 });
   const names = Object.keys(columns.values);
-  const rows = columns.step.map((step, index) => [step, columns.time[index], ...names.map((name) => columns.values[name][index])]);
+  const rows = columns.step.map((step, index) => [
+    step,
+    columns.time[index],
+    ...names.map((name) => columns.values[name][index]),
+  ]);
   saveCsv(`${job.name}-${job.id}`, ["step", "time", ...names], rows);
 }
 

@@ -14,17 +14,26 @@ export function EditDialog({ job, onClose, onSaved }) {
   const hours = job.max_hours ?? job.resolved.resources?.max_hours ?? "";
   const [fields, setFields] = useState({
     name: job.name,
-    tags: Object.entries(job.tags).map(([key, value]) => `${key}: ${value}`).join("\n"),
+    tags: Object.entries(job.tags)
+      .map(([key, value]) => `${key}: ${value}`)
+      .join("\n"),
     priority: String(job.priority),
     hours: String(hours),
   });
   const [error, setError] = useState(/** @type {Refusal | null} */ (null));
-  const set = (/** @type {keyof typeof fields} */ name) => (/** @type {ChangeOf<HTMLInputElement | HTMLTextAreaElement>} */ event) =>
-    setFields({ ...fields, [name]: event.currentTarget.value });
+  const set =
+    (/** @type {keyof typeof fields} */ name) =>
+    (/** @type {ChangeOf<HTMLInputElement | HTMLTextAreaElement>} */ event) =>
+      setFields({ ...fields, [name]: event.currentTarget.value });
   const save = async () => {
     /** @type {Api.JobPatch} */
-    const changes = { name: fields.name, tags: tagsOf(fields.tags), priority: Number(fields.priority) };
-    if (!isFinal(job) && fields.hours !== String(hours)) changes.resources = { max_hours: Number(fields.hours) };
+    const changes = {
+      name: fields.name,
+      tags: tagsOf(fields.tags),
+      priority: Number(fields.priority),
+    };
+    if (!isFinal(job) && fields.hours !== String(hours))
+      changes.resources = { max_hours: Number(fields.hours) };
     try {
       onSaved(await patch(`/v1/jobs/${job.id}`, changes));
     } catch (problem) {

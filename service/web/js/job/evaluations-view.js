@@ -5,7 +5,17 @@ import { Empty, Loaded } from "../ui/state.js";
 import { html } from "../vendor.js";
 import { useEvaluations } from "./curves-view.js";
 
-const ORDER = ["linear_top1", "finetune_top1", "knn_top1", "recall_at_1", "instance_recall_at_1", "nmi", "effective_rank", "alignment", "uniformity"];
+const ORDER = [
+  "linear_top1",
+  "finetune_top1",
+  "knn_top1",
+  "recall_at_1",
+  "instance_recall_at_1",
+  "nmi",
+  "effective_rank",
+  "alignment",
+  "uniformity",
+];
 
 /** A table of all evaluations, the newest first. @param {JobProps} props */
 export function EvaluationsView({ job }) {
@@ -17,12 +27,28 @@ export function EvaluationsView({ job }) {
 
 /** @param {{job: Api.JobView, rows: Api.EvaluationView[]}} props */
 function Table({ job, rows }) {
-  const names = [...new Set(rows.flatMap((row) => Object.keys(row.metrics).filter((name) => typeof row.metrics[name] === "number")))];
-  const rank = (/** @type {string} */ name) => (ORDER.includes(name) ? ORDER.indexOf(name) : ORDER.length);
+  const names = [
+    ...new Set(
+      rows.flatMap((row) =>
+        Object.keys(row.metrics).filter((name) => typeof row.metrics[name] === "number"),
+      ),
+    ),
+  ];
+  const rank = (/** @type {string} */ name) =>
+    ORDER.includes(name) ? ORDER.indexOf(name) : ORDER.length;
   names.sort((one, other) => rank(one) - rank(other) || (one < other ? -1 : 1));
   const newest = [...rows].sort((one, other) => other.step - one.step);
   const save = () =>
-    saveCsv(`${job.name}-evaluations`, ["step", "epoch", "subject", ...names], newest.map((row) => [row.step, row.epoch, row.subject, ...names.map((name) => row.metrics[name])]));
+    saveCsv(
+      `${job.name}-evaluations`,
+      ["step", "epoch", "subject", ...names],
+      newest.map((row) => [
+        row.step,
+        row.epoch,
+        row.subject,
+        ...names.map((name) => row.metrics[name]),
+      ]),
+    );
   return html`<div class="toolbar"><span class="grow"></span><${Button} icon="download" label="CSV" onClick=${save} /></div>
     <div class="scroll-x" tabindex="0" role="region" aria-label="Evaluations">
       <table class="plain-table">

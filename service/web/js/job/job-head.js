@@ -30,12 +30,16 @@ export function JobHead({ job, onChange, reload }) {
       <span class="grow"></span>
       <div class="actions">
         <a class="button" href=${link(["compare"], { jobs: job.id })}><${Icon} name="compare" /><span>Compare</span></a>
-        ${may("submit") &&
-        html`${ACTIONS.filter((action) => action.applies(job))
-            .map((action) => html`<${Button} key=${action.name} icon=${action.icon} label=${action.title} kind=${action.danger ? "danger" : ""} onClick=${() => run(action)} />`)}
+        ${
+          may("submit") &&
+          html`${ACTIONS.filter((action) => action.applies(job)).map(
+            (action) =>
+              html`<${Button} key=${action.name} icon=${action.icon} label=${action.title} kind=${action.danger ? "danger" : ""} onClick=${() => run(action)} />`,
+          )}
           <${Button} icon="copy" label="Clone" onClick=${() => go(["submit"], { clone: job.id })} />
           <a class="button" href=${link(["experiments"], { new: "1", job: job.id })} title="Train variants of this job with several seeds"><${Icon} name="experiment" /><span>Vary</span></a>
-          <${Button} icon="edit" label="Edit" onClick=${() => setEdited(true)} />`}
+          <${Button} icon="edit" label="Edit" onClick=${() => setEdited(true)} />`
+        }
       </div>
     </div>
     ${job.status === "queued" && html`<${Waiting} job=${job} />`}
@@ -68,10 +72,22 @@ function Headlines({ job }) {
     ["Images/s", known(progress.images_per_second, number)],
     ["Waiting for images", known(waits, (value) => percent(value, 0))],
     ["Took", job.started_at && took(job)],
-    ["Started", job.started_at ? html`<span title=${moment(job.started_at)}>${ago(job.started_at)}</span>` : null],
-    ["Data set", html`<a href=${link(["datasets", job.dataset.id])}>${job.dataset.name}</a><span class="muted"> v${job.dataset_version}</span>`],
+    [
+      "Started",
+      job.started_at
+        ? html`<span title=${moment(job.started_at)}>${ago(job.started_at)}</span>`
+        : null,
+    ],
+    [
+      "Data set",
+      html`<a href=${link(["datasets", job.dataset.id])}>${job.dataset.name}</a><span class="muted"> v${job.dataset_version}</span>`,
+    ],
     ["Method", `${job.resolved.method?.name ?? ""} · ${job.resolved.backbone?.name ?? ""}`],
-    ["Experiment", job.experiment && html`<a href=${link(["experiments", job.experiment.id])}>${job.experiment.variant}</a><span class="muted"> seed ${job.experiment.seed}</span>`],
+    [
+      "Experiment",
+      job.experiment &&
+        html`<a href=${link(["experiments", job.experiment.id])}>${job.experiment.variant}</a><span class="muted"> seed ${job.experiment.seed}</span>`,
+    ],
     ["Submitted by", job.submitted_by],
     ["Priority", job.priority || null],
   ];

@@ -40,7 +40,9 @@ export function JobPage({ id, view, query }) {
   const job = useJob(id);
   const events = useJobEvents(id);
   if (!job.data) {
-    return job.error ? html`<div class="page"><${Failure} error=${job.error} onRetry=${job.reload} /></div>` : html`<${Loading} what="the job" />`;
+    return job.error
+      ? html`<div class="page"><${Failure} error=${job.error} onRetry=${job.reload} /></div>`
+      : html`<${Loading} what="the job" />`;
   }
   const { attempt } = job.data;
   const { name, component: Shown } = VIEWS.find((each) => each.name === view) ?? VIEWS[0];
@@ -54,7 +56,11 @@ export function JobPage({ id, view, query }) {
 
 /** The job, kept current by its events, and while it runs every few seconds. @param {string} id */
 function useJob(id) {
-  const resource = useResource((signal) => get(`/v1/jobs/${encodeURIComponent(id)}`, {}, signal), [id], { every: pace });
+  const resource = useResource(
+    (signal) => get(`/v1/jobs/${encodeURIComponent(id)}`, {}, signal),
+    [id],
+    { every: pace },
+  );
   const { data, reload } = resource;
   useEvents((event) => event.job_id === id && reload(), reload);
   useEffect(() => {
@@ -77,7 +83,11 @@ function useJobEvents(id) {
       let more = true;
       while (more) {
         const after = known.current.at(-1)?.seq ?? 0;
-        const page = await get(`/v1/jobs/${encodeURIComponent(id)}/events`, { after, limit: 1000 }, signal);
+        const page = await get(
+          `/v1/jobs/${encodeURIComponent(id)}/events`,
+          { after, limit: 1000 },
+          signal,
+        );
         known.current = [...known.current, ...page.data];
         more = page.has_more;
       }

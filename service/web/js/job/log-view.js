@@ -18,7 +18,10 @@ export function LogView({ job, query }) {
   const [text, setText] = useState("");
   const [follow, setFollow] = useState(true);
   const { lines, error, loading } = useLog(job, attempt);
-  const shown = useMemo(() => (text ? lines.filter((line) => line.toLowerCase().includes(text.toLowerCase())) : lines), [lines, text]);
+  const shown = useMemo(
+    () => (text ? lines.filter((line) => line.toLowerCase().includes(text.toLowerCase())) : lines),
+    [lines, text],
+  );
   const box = useRef(/** @type {HTMLPreElement | null} */ (null));
   useLayoutEffect(() => {
     if (follow && box.current) box.current.scrollTop = box.current.scrollHeight;
@@ -27,13 +30,16 @@ export function LogView({ job, query }) {
     const isAtEnd = element.scrollHeight - element.scrollTop - element.clientHeight < 24;
     if (isAtEnd !== follow) setFollow(isAtEnd);
   };
-  if (job.attempt === 0) return html`<${Empty} title="No log yet"><p>It begins with the first attempt.</p><//>`;
+  if (job.attempt === 0)
+    return html`<${Empty} title="No log yet"><p>It begins with the first attempt.</p><//>`;
   return html`<div class="toolbar">
       <span class="search"><${Icon} name="search" /><input type="search" aria-label="Search the log" placeholder="Search the log" value=${text} onInput=${(event) => setText(event.currentTarget.value)} /></span>
-      ${job.attempt > 1 &&
-      html`<select aria-label="Attempt" value=${String(attempt)} onChange=${(event) => setQuery({ attempt: event.currentTarget.value })}>
+      ${
+        job.attempt > 1 &&
+        html`<select aria-label="Attempt" value=${String(attempt)} onChange=${(event) => setQuery({ attempt: event.currentTarget.value })}>
         ${Array.from({ length: job.attempt }, (_, index) => html`<option value=${index + 1} selected=${index + 1 === attempt}>Attempt ${index + 1}</option>`)}
-      </select>`}
+      </select>`
+      }
       <span class="muted small">${text ? `${shown.length} of ${lines.length} lines` : `${lines.length} lines`}</span>
       <span class="grow"></span>
       <${Button} label="Follow" pressed=${follow} onClick=${() => setFollow(!follow)} />
@@ -45,7 +51,11 @@ export function LogView({ job, query }) {
 
 /** @param {{text: string, found: string}} props */
 function Line({ text, found }) {
-  const tone = /\b(ERROR|CRITICAL|Traceback)\b/.test(text) ? "bad" : /\bWARN(ING)?\b/.test(text) ? "warn" : "";
+  const tone = /\b(ERROR|CRITICAL|Traceback)\b/.test(text)
+    ? "bad"
+    : /\bWARN(ING)?\b/.test(text)
+      ? "warn"
+      : "";
   const at = found ? text.toLowerCase().indexOf(found.toLowerCase()) : -1;
   return html`<span class=${tone}>${at < 0 ? text : html`${text.slice(0, at)}<mark>${text.slice(at, at + found.length)}</mark>${text.slice(at + found.length)}`}${"\n"}</span>`;
 }
@@ -53,7 +63,9 @@ function Line({ text, found }) {
 /** @typedef {{lines: string[], error: Refusal | null, loading: boolean}} Log */
 /** @param {Api.JobView} job @param {number} attempt */
 function useLog(job, attempt) {
-  const [state, setState] = useState(/** @type {Log} */ ({ lines: [], error: null, loading: true }));
+  const [state, setState] = useState(
+    /** @type {Log} */ ({ lines: [], error: null, loading: true }),
+  );
   const isLive = !isFinal(job) && attempt === job.attempt;
   // As the stream of events: a tab in the background leaves its connection to others.
   const isPaused = !useStore(visible) && isLive;
@@ -68,14 +80,19 @@ function useLog(job, attempt) {
       return () => source.close();
     }
     get(`/v1/jobs/${job.id}/logs`, { tail: TAIL, attempt }, canceled.signal).then(
-      (text) => setState({ lines: text.replace(/\n$/, "").split("\n"), error: null, loading: false }),
+      (text) =>
+        setState({ lines: text.replace(/\n$/, "").split("\n"), error: null, loading: false }),
       (error) => canceled.signal.aborted || setState({ lines: [], error, loading: false }),
     );
     return () => canceled.abort();
   }, [job.id, attempt, isLive, isPaused]);
   /** @param {string[]} lines */
   function add(lines) {
-    setState((before) => ({ lines: [...before.lines, ...lines].slice(-MOST), error: null, loading: false }));
+    setState((before) => ({
+      lines: [...before.lines, ...lines].slice(-MOST),
+      error: null,
+      loading: false,
+    }));
   }
   return state;
 }

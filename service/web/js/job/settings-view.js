@@ -11,17 +11,32 @@ import { flat, shown } from "./settings.js";
 export function SettingsView({ job, query }) {
   const text = query.get("find") ?? "";
   const sent = flat(job.spec);
-  const { data: schema } = useResource(async (signal) => (await get("/v1/catalog/methods", {}, signal)).job_schema, []);
-  const fields = useMemo(() => (schema ? fieldsOf(schema, job.resolved) : new Map()), [schema, job.id]);
-  const rows = [...flat(job.resolved)].map(([name, value]) => ({ name, value, origin: originOf(sent, fields, name) }));
+  const { data: schema } = useResource(
+    async (signal) => (await get("/v1/catalog/methods", {}, signal)).job_schema,
+    [],
+  );
+  const fields = useMemo(
+    () => (schema ? fieldsOf(schema, job.resolved) : new Map()),
+    [schema, job.id],
+  );
+  const rows = [...flat(job.resolved)].map(([name, value]) => ({
+    name,
+    value,
+    origin: originOf(sent, fields, name),
+  }));
   const only = query.get("only");
   const matching = rows.filter((row) => row.name.includes(text) && (!only || row.origin === only));
   const sections = Map.groupBy(matching, sectionOf);
   return html`<div class="toolbar">
       <span class="search"><${Icon} name="search" /><input type="search" aria-label="Search settings" placeholder="Search settings" value=${text} onInput=${(event) => setQuery({ find: event.currentTarget.value })} /></span>
       <div class="segmented" role="group" aria-label="Which settings">
-        ${[["", "All"], ["set", "Set by you"], ["auto", "Automatic"]].map(
-          ([name, title]) => html`<button type="button" class="button" aria-pressed=${(only ?? "") === name} onClick=${() => setQuery({ only: name })}>${title}</button>`,
+        ${[
+          ["", "All"],
+          ["set", "Set by you"],
+          ["auto", "Automatic"],
+        ].map(
+          ([name, title]) =>
+            html`<button type="button" class="button" aria-pressed=${(only ?? "") === name} onClick=${() => setQuery({ only: name })}>${title}</button>`,
         )}
       </div>
     </div>
@@ -46,4 +61,5 @@ function originOf(sent, fields, name) {
   return sent.has(name) ? "set" : "default";
 }
 
-const sectionOf = (/** @type {Setting} */ row) => (row.name.includes(".") ? row.name.split(".")[0] : "job");
+const sectionOf = (/** @type {Setting} */ row) =>
+  row.name.includes(".") ? row.name.split(".")[0] : "job";

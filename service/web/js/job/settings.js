@@ -29,7 +29,8 @@ export function differing(specs, sent) {
   const tables = specs.map((spec) => flat(spec));
   const asked = new Set(sent.flatMap((spec) => [...flat(spec).keys()]));
   const names = new Set(tables.flatMap((table) => [...table.keys()]));
-  const isMissing = (/** @type {string} */ name) => tables.some((table) => !table.has(name) && table.has(name.split(".")[0]));
+  const isMissing = (/** @type {string} */ name) =>
+    tables.some((table) => !table.has(name) && table.has(name.split(".")[0]));
   return [...names]
     .sort()
     .filter((name) => new Set(tables.map((table) => JSON.stringify(table.get(name)))).size > 1)

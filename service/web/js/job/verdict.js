@@ -16,11 +16,13 @@ export function Verdict({ job, events }) {
     if (event.level !== "info" && !SHOWN.includes(event.type)) alarms.set(event.type, event);
   }
   return html`${[...alarms.values()].map((event) => html`<${Alarm} key=${event.type} event=${event} />`)}
-  ${job.verdict &&
-  html`<div class="verdict">
+  ${
+    job.verdict &&
+    html`<div class="verdict">
     <${VerdictChip} verdict=${job.verdict} />
     <p>${withoutKind(job.verdict)}</p>
-  </div>`}`;
+  </div>`
+  }`;
 }
 
 /** The message, without the words of the chip beside it. @param {Record<string, any>} props */
@@ -31,7 +33,9 @@ function withoutKind({ verdict, message }) {
 
 /** @param {{event: Api.EventView}} props */
 function Alarm({ event }) {
-  const figures = Object.entries(event.data?.figures ?? {}).filter(([, value]) => typeof value === "number");
+  const figures = Object.entries(event.data?.figures ?? {}).filter(
+    ([, value]) => typeof value === "number",
+  );
   const isError = event.level === "error";
   return html`<div class=${`notice ${isError ? "red" : "amber"}`} role=${isError ? "alert" : "status"}>
     <strong><${Icon} name="warning" /> ${event.type === "collapse" ? `Collapse: ${event.data?.cause?.replaceAll("_", " ")}` : event.type.replaceAll(/[_-]/g, " ")}</strong>

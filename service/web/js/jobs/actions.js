@@ -75,7 +75,12 @@ export async function act(action, jobs) {
       action.name === "delete"
         ? "Its checkpoints, metrics, logs and files are removed for good."
         : "It stops after its current step, and cannot be resumed. Pause it if you want to go on later.";
-    const agreed = await confirm({ title: `${action.title} ${what}?`, text, action: `${action.title} ${what}`, danger: true });
+    const agreed = await confirm({
+      title: `${action.title} ${what}?`,
+      text,
+      action: `${action.title} ${what}`,
+      danger: true,
+    });
     if (!agreed) return false;
   }
   const results = await Promise.allSettled(jobs.map(action.run));
@@ -83,6 +88,7 @@ export async function act(action, jobs) {
   for (const failure of failures.slice(0, 3)) complain(failure.reason);
   if (failures.length > 3) complain(new Error(`${failures.length - 3} more jobs were refused.`));
   const succeeded = jobs.length - failures.length;
-  if (succeeded) say(`${succeeded === 1 ? action.done : `${succeeded} jobs: ${action.done.toLowerCase()}`}.`);
+  if (succeeded)
+    say(`${succeeded === 1 ? action.done : `${succeeded} jobs: ${action.done.toLowerCase()}`}.`);
   return true;
 }

@@ -11,7 +11,10 @@ import { act, ACTIONS } from "./actions.js";
  */
 export function BulkBar({ jobs, onClear, onDone }) {
   const ids = jobs.map((job) => job.id).join(",");
-  const run = async (/** @type {import("./actions.js").Action} */ action, /** @type {AnyJob[]} */ fitting) => {
+  const run = async (
+    /** @type {import("./actions.js").Action} */ action,
+    /** @type {AnyJob[]} */ fitting,
+  ) => {
     if (!(await act(action, fitting))) return;
     if (action.name === "delete") onClear();
     onDone();
@@ -19,10 +22,12 @@ export function BulkBar({ jobs, onClear, onDone }) {
   return html`<div class="bulk-bar" role="toolbar" aria-label="Selected jobs">
     <strong>${jobs.length} selected</strong>
     <a class="button" href=${link(["compare"], { jobs: ids })} title="Overlay the curves (c)"><${Icon} name="compare" /><span>Compare</span></a>
-    ${may("submit") &&
-    html`${ACTIONS.map((action) => {
+    ${
+      may("submit") &&
+      html`${ACTIONS.map((action) => {
         const fitting = jobs.filter(action.applies);
-        const label = fitting.length === jobs.length ? action.title : `${action.title} ${fitting.length}`;
+        const label =
+          fitting.length === jobs.length ? action.title : `${action.title} ${fitting.length}`;
         return html`<${Button}
           key=${action.name}
           icon=${action.icon}
@@ -33,7 +38,8 @@ export function BulkBar({ jobs, onClear, onDone }) {
           onClick=${() => run(action, fitting)}
         />`;
       })}
-      ${jobs.length === 1 && html`<${Button} icon="copy" label="Clone" onClick=${() => go(["submit"], { clone: ids })} />`}`}
+      ${jobs.length === 1 && html`<${Button} icon="copy" label="Clone" onClick=${() => go(["submit"], { clone: ids })} />`}`
+    }
     <span class="grow"></span>
     <${Button} icon="close" label="Clear the selection" quiet onClick=${onClear} />
   </div>`;

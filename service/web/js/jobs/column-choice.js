@@ -19,17 +19,20 @@ export function useColumns() {
 }
 
 function saved() {
-  return read(KEY)?.split(",") ?? COLUMNS.filter((column) => !column.hidden).map((column) => column.id);
+  return (
+    read(KEY)?.split(",") ?? COLUMNS.filter((column) => !column.hidden).map((column) => column.id)
+  );
 }
 
 /** A menu of all columns. @param {{columns: ReturnType<typeof useColumns>}} props */
 export function ColumnChoice({ columns }) {
   const shown = new Set(columns.shown.map((column) => column.id));
   return html`<${Menu} label="Columns" icon="columns">
-    ${() => COLUMNS.filter((column) => column.id !== "name").map(
-      (column) => html`<label class="menu-item check">
+    ${() =>
+      COLUMNS.filter((column) => column.id !== "name").map(
+        (column) => html`<label class="menu-item check">
         <input type="checkbox" checked=${shown.has(column.id)} onChange=${() => columns.toggle(column.id)} />${column.title}
       </label>`,
-    )}
+      )}
   <//>`;
 }

@@ -15,31 +15,134 @@ import { isOne, stateOf } from "./actions.js";
  * @type {Column[]}
  */
 export const COLUMNS = [
-  { id: "name", title: "Name", width: "minmax(180px, 2.2fr)", sort: "name", cell: (job) => html`<${Name} job=${job} />` },
-  { id: "status", title: "State", width: "104px", sort: "status", cell: (job) => html`<${StatusChip} status=${stateOf(job)} />` },
-  { id: "progress", title: "Progress", width: "minmax(150px, 1fr)", cell: (job) => html`<${JobProgress} job=${job} />` },
-  { id: "knn", title: "k-NN", width: "72px", right: true, sort: "best.knn_top1", cell: (job) => share(job.progress?.knn) },
-  { id: "recall", title: "R@1", width: "72px", right: true, sort: "best.recall_at_1", cell: (job) => share(job.progress?.recall_at_1) },
-  { id: "loss", title: "Loss", width: "72px", right: true, cell: (job) => number(job.progress?.loss) },
-  { id: "verdict", title: "Verdict", width: "108px", cell: (job) => html`<${VerdictChip} verdict=${job.verdict} />` },
-  { id: "method", title: "Method", width: "minmax(110px, .8fr)", sort: "method", cell: (job) => html`<${Method} job=${job} />` },
-  { id: "dataset", title: "Data set", width: "minmax(90px, .8fr)", cell: (job) => job.dataset.name },
-  { id: "created", title: "Created", width: "96px", right: true, sort: "created_at", cell: (job) => html`<span title=${moment(job.created_at)}>${ago(job.created_at)}</span>` },
-  { id: "experiment", title: "Experiment", width: "minmax(110px, .8fr)", hidden: true, cell: (job) => html`<${Place} place=${job.experiment} />` },
-  { id: "by", title: "By", width: "minmax(80px, .6fr)", hidden: true, cell: (job) => job.submitted_by ?? html`<span class="muted">–</span>` },
+  {
+    id: "name",
+    title: "Name",
+    width: "minmax(180px, 2.2fr)",
+    sort: "name",
+    cell: (job) => html`<${Name} job=${job} />`,
+  },
+  {
+    id: "status",
+    title: "State",
+    width: "104px",
+    sort: "status",
+    cell: (job) => html`<${StatusChip} status=${stateOf(job)} />`,
+  },
+  {
+    id: "progress",
+    title: "Progress",
+    width: "minmax(150px, 1fr)",
+    cell: (job) => html`<${JobProgress} job=${job} />`,
+  },
+  {
+    id: "knn",
+    title: "k-NN",
+    width: "72px",
+    right: true,
+    sort: "best.knn_top1",
+    cell: (job) => share(job.progress?.knn),
+  },
+  {
+    id: "recall",
+    title: "R@1",
+    width: "72px",
+    right: true,
+    sort: "best.recall_at_1",
+    cell: (job) => share(job.progress?.recall_at_1),
+  },
+  {
+    id: "loss",
+    title: "Loss",
+    width: "72px",
+    right: true,
+    cell: (job) => number(job.progress?.loss),
+  },
+  {
+    id: "verdict",
+    title: "Verdict",
+    width: "108px",
+    cell: (job) => html`<${VerdictChip} verdict=${job.verdict} />`,
+  },
+  {
+    id: "method",
+    title: "Method",
+    width: "minmax(110px, .8fr)",
+    sort: "method",
+    cell: (job) => html`<${Method} job=${job} />`,
+  },
+  {
+    id: "dataset",
+    title: "Data set",
+    width: "minmax(90px, .8fr)",
+    cell: (job) => job.dataset.name,
+  },
+  {
+    id: "created",
+    title: "Created",
+    width: "96px",
+    right: true,
+    sort: "created_at",
+    cell: (job) => html`<span title=${moment(job.created_at)}>${ago(job.created_at)}</span>`,
+  },
+  {
+    id: "experiment",
+    title: "Experiment",
+    width: "minmax(110px, .8fr)",
+    hidden: true,
+    cell: (job) => html`<${Place} place=${job.experiment} />`,
+  },
+  {
+    id: "by",
+    title: "By",
+    width: "minmax(80px, .6fr)",
+    hidden: true,
+    cell: (job) => job.submitted_by ?? html`<span class="muted">–</span>`,
+  },
   { id: "took", title: "Took", width: "92px", right: true, hidden: true, cell: (job) => took(job) },
-  { id: "speed", title: "Images/s", width: "80px", right: true, hidden: true, cell: (job) => number(job.progress?.images_per_second) },
-  { id: "priority", title: "Priority", width: "72px", right: true, hidden: true, sort: "priority", cell: (job) => job.priority },
-  { id: "restarts", title: "Restarts", width: "76px", right: true, hidden: true, cell: (job) => count(job.restarts) },
-  { id: "id", title: "Id", width: "220px", hidden: true, cell: (job) => html`<code>${job.id}</code>` },
+  {
+    id: "speed",
+    title: "Images/s",
+    width: "80px",
+    right: true,
+    hidden: true,
+    cell: (job) => number(job.progress?.images_per_second),
+  },
+  {
+    id: "priority",
+    title: "Priority",
+    width: "72px",
+    right: true,
+    hidden: true,
+    sort: "priority",
+    cell: (job) => job.priority,
+  },
+  {
+    id: "restarts",
+    title: "Restarts",
+    width: "76px",
+    right: true,
+    hidden: true,
+    cell: (job) => count(job.restarts),
+  },
+  {
+    id: "id",
+    title: "Id",
+    width: "220px",
+    hidden: true,
+    cell: (job) => html`<code>${job.id}</code>`,
+  },
 ];
 
-const share = (/** @type {number | null | undefined} */ value) => (value === null || value === undefined ? html`<span class="muted">–</span>` : percent(value));
+const share = (/** @type {number | null | undefined} */ value) =>
+  value === null || value === undefined ? html`<span class="muted">–</span>` : percent(value);
 
 /** How long a job has run, or ran. @param {AnyJob} job */
 export function took(job) {
   if (!job.started_at) return "–";
-  return duration((Date.parse(job.finished_at ?? new Date().toISOString()) - Date.parse(job.started_at)) / 1000);
+  return duration(
+    (Date.parse(job.finished_at ?? new Date().toISOString()) - Date.parse(job.started_at)) / 1000,
+  );
 }
 
 /** @param {{job: AnyJob}} props */
@@ -68,9 +171,11 @@ const UNFINISHED = ["running", "starting", "pausing", "cancelling", "retry_wait"
 export function JobProgress({ job }) {
   const progress = job.progress ?? {};
   const text = progressText(progress);
-  if (!isOne(UNFINISHED, job.status)) return html`<span class="muted">${job.status === "queued" ? "" : text}</span>`;
+  if (!isOne(UNFINISHED, job.status))
+    return html`<span class="muted">${job.status === "queued" ? "" : text}</span>`;
   const value = progress.total_steps ? progress.step / progress.total_steps : 0;
-  const left = job.status === "running" && progress.eta_seconds ? duration(progress.eta_seconds) : "";
+  const left =
+    job.status === "running" && progress.eta_seconds ? duration(progress.eta_seconds) : "";
   return html`<span class="progress">
     <${Meter} value=${value} label=${`Progress of ${job.name}`} tone=${job.status === "paused" ? "amber" : ""} />
     <span class="progress-text"><span>${text}</span><span class="muted" title="Estimated time left">${left}</span></span>

@@ -53,7 +53,10 @@ async function whenReady(onChange, isShown) {
   while (isShown.current) {
     const { dataset, spec } = await post("/v1/demo");
     if (dataset.state === "ready") return spec;
-    if (dataset.state === "failed") throw new Error(`The images could not be read: ${dataset.error?.message ?? "see the data set"}.`);
+    if (dataset.state === "failed")
+      throw new Error(
+        `The images could not be read: ${dataset.error?.message ?? "see the data set"}.`,
+      );
     onChange(dataset);
     await new Promise((resume) => setTimeout(resume, SECONDS * 1000));
   }

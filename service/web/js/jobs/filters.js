@@ -47,9 +47,14 @@ export function Filters({ filters }) {
     </div>
     <${Choice} name="method" title="Any method" value=${filters.method} load=${methods} />
     <${Choice} name="dataset" title="Any data set" value=${filters.dataset} load=${datasets} />
-    ${/** @type {const} */ (["tag", "experiment"]).filter((name) => filters[name]).map(
-      (name) => html`<span class="tag on">${name === "tag" ? filters.tag : "one experiment"}<${Button} icon="close" label=${`Remove the filter by ${name}`} quiet onClick=${() => setQuery({ [name]: null })} /></span>`,
-    )}
+    ${
+      /** @type {const} */ (["tag", "experiment"])
+        .filter((name) => filters[name])
+        .map(
+          (name) =>
+            html`<span class="tag on">${name === "tag" ? filters.tag : "one experiment"}<${Button} icon="close" label=${`Remove the filter by ${name}`} quiet onClick=${() => setQuery({ [name]: null })} /></span>`,
+        )
+    }
   </div>`;
 }
 

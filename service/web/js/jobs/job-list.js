@@ -24,12 +24,14 @@ export function JobList({ query }) {
     if (!next.delete(job.id)) next.set(job.id, job);
     setSelected(next);
   };
-  const move = (/** @type {number} */ by) => setRow((before) => Math.max(0, Math.min(list.rows.length - 1, before + by)));
+  const move = (/** @type {number} */ by) =>
+    setRow((before) => Math.max(0, Math.min(list.rows.length - 1, before + by)));
   useKeys({
     j: () => move(1),
     k: () => move(-1),
     Enter: (event) => {
-      const isOnControl = event.target instanceof Element && event.target.closest("a, button, input, select");
+      const isOnControl =
+        event.target instanceof Element && event.target.closest("a, button, input, select");
       if (list.rows[row] && !isOnControl) go(["jobs", list.rows[row].id]);
     },
     x: () => list.rows[row] && toggle(list.rows[row]),
@@ -50,8 +52,9 @@ export function JobList({ query }) {
       <${ColumnChoice} columns=${columns} />
     </div>
     ${list.error && html`<${Failure} error=${list.error} onRetry=${list.reload} />`}
-    ${list.rows.length > 0 &&
-    html`<${JobTable}
+    ${
+      list.rows.length > 0 &&
+      html`<${JobTable}
       list=${list}
       columns=${columns.shown}
       sort=${filters.sort}
@@ -60,10 +63,13 @@ export function JobList({ query }) {
       onToggle=${toggle}
       onToggleAll=${() => setSelected(selected.size ? new Map() : new Map(list.rows.map((job) => [job.id, job])))}
       row=${row}
-    />`}
+    />`
+    }
     ${list.rows.length === 0 && list.loading && html`<${Loading} what="jobs" />`}
     ${list.rows.length === 0 && !list.loading && !list.error && html`<${NoJobs} isFiltered=${isFiltered} />`}
-    ${selected.size > 0 &&
-    html`<${BulkBar} jobs=${chosen} onClear=${() => setSelected(new Map())} onDone=${list.reload} />`}
+    ${
+      selected.size > 0 &&
+      html`<${BulkBar} jobs=${chosen} onClear=${() => setSelected(new Map())} onDone=${list.reload} />`
+    }
   </div>`;
 }

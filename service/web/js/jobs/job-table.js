@@ -51,7 +51,8 @@ export function JobTable({ list, columns, sort, onSort, selected, onToggle, onTo
     const head = isNarrow ? 0 : HEIGHT;
     if (row * height < element.scrollTop) element.scrollTop = row * height;
     const bottom = (row + 1) * height + head;
-    if (bottom > element.scrollTop + element.clientHeight) element.scrollTop = bottom - element.clientHeight;
+    if (bottom > element.scrollTop + element.clientHeight)
+      element.scrollTop = bottom - element.clientHeight;
   }, [row]);
 
   const template = `34px ${columns.map((column) => column.width).join(" ")}`;
@@ -65,15 +66,17 @@ export function JobTable({ list, columns, sort, onSort, selected, onToggle, onTo
   });
   return html`<div class="table-box" ref=${box} tabindex="0" role="region" aria-label="List of jobs">
     <div class="table" role="table" aria-label="Jobs" aria-rowcount=${list.hasMore ? -1 : rows.length + 1}>
-      ${!isNarrow &&
-      html`<div role="rowgroup" class="thead">
+      ${
+        !isNarrow &&
+        html`<div role="rowgroup" class="thead">
         <div class="tr" role="row" style=${{ gridTemplateColumns: template }}>
           <span role="columnheader" class="select"
             ><input type="checkbox" aria-label="Select all that are loaded" checked=${selected.size > 0} onChange=${onToggleAll}
           /></span>
           ${columns.map((column) => html`<${Heading} column=${column} sort=${sort} onSort=${onSort} />`)}
         </div>
-      </div>`}
+      </div>`
+      }
       <div role="rowgroup" class="tbody" style=${{ height: `${rows.length * height}px` }}>
         ${shown.map((job, offset) =>
           isNarrow

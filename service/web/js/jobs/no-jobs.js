@@ -13,7 +13,8 @@ dasl submit spec.yaml --watch`;
 /** No job matches, or there is none yet: then how to start. @param {{isFiltered: boolean}} props */
 export function NoJobs({ isFiltered }) {
   if (isFiltered) {
-    const clear = () => setQuery({ status: null, q: null, method: null, dataset: null, tag: null, experiment: null });
+    const clear = () =>
+      setQuery({ status: null, q: null, method: null, dataset: null, tag: null, experiment: null });
     return html`<${Empty} title="No job matches">
       <p><${Button} icon="close" label="Clear the filters" onClick=${clear} /></p>
     <//>`;

@@ -19,7 +19,8 @@ const MAX_IDS = 100;
  * @param {AbortSignal} [signal]
  * @returns {Promise<Api.Page_JobSummary_>}
  */
-const list = (query, signal) => /** @type {any} */ (get("/v1/jobs", { ...query, summary: true }, signal));
+const list = (query, signal) =>
+  /** @type {any} */ (get("/v1/jobs", { ...query, summary: true }, signal));
 
 /**
  * The jobs that match, page by page as they are scrolled to, and kept current: by events, and while some run by asking
@@ -28,7 +29,9 @@ const list = (query, signal) => /** @type {any} */ (get("/v1/jobs", { ...query, 
  */
 export function useJobs(filters) {
   const key = JSON.stringify(filters);
-  const [state, setState] = useState(/** @type {State} */ ({ key: "", rows: [], next: undefined, loading: true, error: null }));
+  const [state, setState] = useState(
+    /** @type {State} */ ({ key: "", rows: [], next: undefined, loading: true, error: null }),
+  );
   const newest = useRef(state);
   newest.current = state;
   const busy = useRef(false);
@@ -86,12 +89,16 @@ export function useJobs(filters) {
     return () => clearInterval(timer);
   }, [update]);
 
-  useChangedJobs((ids) => void refresh(ids), () => void (newest.current.rows.length > PAGE ? top() : load()));
+  useChangedJobs(
+    (ids) => void refresh(ids),
+    () => void (newest.current.rows.length > PAGE ? top() : load()),
+  );
 
   /** Add jobs that are new, or that may match now: they stand at the top, unless another order was chosen. */
   async function top() {
     const page = await list({ ...filters, limit: 50 }).catch(() => null);
-    if (page && !filters.sort) setState((before) => ({ ...before, rows: merged(page.data, before.rows) }));
+    if (page && !filters.sort)
+      setState((before) => ({ ...before, rows: merged(page.data, before.rows) }));
     else if (page) update(page.data);
   }
 
@@ -126,7 +133,8 @@ export function useJobs(filters) {
 function useChangedJobs(changed, opened) {
   const waiting = useRef({ ids: /** @type {Set<string>} */ (new Set()), timer: 0 });
   useEvents((event) => {
-    if (!event.job_id || !["status", "evaluation", "verdict", "collapse"].includes(event.type)) return;
+    if (!event.job_id || !["status", "evaluation", "verdict", "collapse"].includes(event.type))
+      return;
     const { ids, timer } = waiting.current;
     ids.add(event.job_id);
     if (timer) return;

@@ -20,7 +20,9 @@ const SECONDS = 2;
 export function NeighborDialog({ job, checkpoint, onClose, onEmbed }) {
   const [key, setKey] = useState("");
   const [file, setFile] = useState(/** @type {File | null} */ (null));
-  const [state, setState] = useState(/** @type {Search} */ ({ answer: null, error: null, starts: false }));
+  const [state, setState] = useState(
+    /** @type {Search} */ ({ answer: null, error: null, starts: false }),
+  );
   const thumbnails = useResource((signal) => thumbnailsOf(job, signal), [job.id]);
   const closed = useRef(new AbortController());
   useEffect(() => () => closed.current.abort(), []);
@@ -30,7 +32,12 @@ export function NeighborDialog({ job, checkpoint, onClose, onEmbed }) {
     const { signal } = closed.current;
     const send = () =>
       file
-        ? request(`/v1/checkpoints/${id}/neighbors`, { method: "POST", query: { k: NUMBER }, file, signal })
+        ? request(`/v1/checkpoints/${id}/neighbors`, {
+            method: "POST",
+            query: { k: NUMBER },
+            file,
+            signal,
+          })
         : get(`/v1/checkpoints/${id}/neighbors`, { image: key, k: NUMBER }, signal);
     while (!signal.aborted) {
       try {
@@ -38,7 +45,8 @@ export function NeighborDialog({ job, checkpoint, onClose, onEmbed }) {
         return;
       } catch (error) {
         if (signal.aborted) return;
-        if (error.type !== "search-starting") return void setState({ answer: null, error, starts: false });
+        if (error.type !== "search-starting")
+          return void setState({ answer: null, error, starts: false });
         // The process that answers takes some seconds to start.
         setState({ answer: null, error: null, starts: true });
         await new Promise((resolve) => setTimeout(resolve, SECONDS * 1000));
@@ -81,8 +89,15 @@ function Found({ neighbors, thumbnails }) {
  */
 async function thumbnailsOf(job, signal) {
   const { data } = await get(`/v1/jobs/${job.id}/artifacts`, {}, signal);
-  const [index, sheet] = ["thumbnails.json", "thumbnails.webp"].map((name) => data.find((each) => each.name === name));
+  const [index, sheet] = ["thumbnails.json", "thumbnails.webp"].map((name) =>
+    data.find((each) => each.name === name),
+  );
   if (!index || !sheet) return null;
-  const { keys, columns } = /** @type {{keys: string[], columns: number}} */ (await get(addressOf(job, index), {}, signal));
-  return { sheet: { address: addressOf(job, sheet), columns }, places: new Map(keys.map((key, place) => [key, place])) };
+  const { keys, columns } = /** @type {{keys: string[], columns: number}} */ (
+    await get(addressOf(job, index), {}, signal)
+  );
+  return {
+    sheet: { address: addressOf(job, sheet), columns },
+    places: new Map(keys.map((key, place) => [key, place])),
+  };
 }

@@ -7,7 +7,11 @@ import { FieldProblem, otherProblems } from "../ui/field-problem.js";
 import { Failure } from "../ui/state.js";
 import { html, useState } from "../vendor.js";
 
-const FEATURES = { pooled: "pooled: what training evaluates", cls: "cls: the class token of a transformer", patch: "patch: a vector for each patch" };
+const FEATURES = {
+  pooled: "pooled: what training evaluates",
+  cls: "cls: the class token of a transformer",
+  patch: "patch: a vector for each patch",
+};
 
 /**
  * @typedef {Record<string, any>} Fields
@@ -20,13 +24,23 @@ const KINDS = {
     about: "Measures what training measures of held-out images, beside raw pixels.",
     action: "Evaluate",
     fields: { dataset: "", all: false, linear: false },
-    body: ({ dataset, all, linear }) => ({ dataset, settings: { linear, ...(all ? { holdout: null } : {}) } }),
+    body: ({ dataset, all, linear }) => ({
+      dataset,
+      settings: { linear, ...(all ? { holdout: null } : {}) },
+    }),
   },
   embeddings: {
     title: "Embed a data set",
-    about: "Writes a vector for each image. Neighbors of an image are searched in the newest embedding.",
+    about:
+      "Writes a vector for each image. Neighbors of an image are searched in the newest embedding.",
     action: "Embed",
-    fields: { dataset: "", features: "pooled", format: "parquet", dtype: "float32", normalize: false },
+    fields: {
+      dataset: "",
+      features: "pooled",
+      format: "parquet",
+      dtype: "float32",
+      normalize: false,
+    },
     body: (fields) => fields,
   },
   exports: {
@@ -47,10 +61,15 @@ export function RunDialog({ kind, checkpoint, onClose, onDone }) {
   const [fields, setFields] = useState(initial);
   const [error, setError] = useState(/** @type {Refusal | null} */ (null));
   const { data } = useResource((signal) => get("/v1/datasets", { limit: 200 }, signal), []);
-  const ready = (data?.data ?? []).filter((dataset) => dataset.state === "ready").map((dataset) => dataset.name);
+  const ready = (data?.data ?? [])
+    .filter((dataset) => dataset.state === "ready")
+    .map((dataset) => dataset.name);
   const set = (/** @type {Fields} */ changes) => setFields({ ...fields, ...changes });
   /** @type {Fields} */
-  const chosen = { ...fields, ...("dataset" in fields ? { dataset: fields.dataset || ready[0] } : {}) };
+  const chosen = {
+    ...fields,
+    ...("dataset" in fields ? { dataset: fields.dataset || ready[0] } : {}),
+  };
   const send = async () => {
     setError(null);
     try {
@@ -63,12 +82,18 @@ export function RunDialog({ kind, checkpoint, onClose, onDone }) {
     onDone();
     onClose();
   };
-  const choice = (/** @type {string} */ name, /** @type {string} */ label, /** @type {Record<string, string>} */ options) => html`<label>${label}
+  const choice = (
+    /** @type {string} */ name,
+    /** @type {string} */ label,
+    /** @type {Record<string, string>} */ options,
+  ) => html`<label>${label}
     <select value=${chosen[name]} onChange=${(event) => set({ [name]: event.currentTarget.value })}>${Object.entries(options).map(([value, text]) => html`<option value=${value} selected=${value === chosen[name]}>${text}</option>`)}</select>
     <${FieldProblem} error=${error} field=${name} />
   </label>`;
-  const check = (/** @type {string} */ name, /** @type {string} */ text) => html`<label class="inline"><input type="checkbox" checked=${fields[name]} onChange=${(event) => set({ [name]: event.currentTarget.checked })} />${text}</label>`;
-  const same = (/** @type {string[]} */ ...names) => Object.fromEntries(names.map((name) => [name, name]));
+  const check = (/** @type {string} */ name, /** @type {string} */ text) =>
+    html`<label class="inline"><input type="checkbox" checked=${fields[name]} onChange=${(event) => set({ [name]: event.currentTarget.checked })} />${text}</label>`;
+  const same = (/** @type {string[]} */ ...names) =>
+    Object.fromEntries(names.map((name) => [name, name]));
   const others = otherProblems(error, Object.keys(initial));
   return html`<${Dialog}
     title=${title}

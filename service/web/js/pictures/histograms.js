@@ -13,7 +13,8 @@ const ROWS = 96;
 /** How distances and norms of the embeddings are distributed at each evaluation. @param {{data: Data, step: number}} props */
 export function Histograms({ data, step }) {
   const { distances, norms } = data;
-  const between = distances.between === "classes" ? "images of different classes" : "different images";
+  const between =
+    distances.between === "classes" ? "images of different classes" : "different images";
   return html`<div class="report">
     <${HeatMap} title="Distances of embeddings" about=${`Between ${between}, after normalization, from 0 to 2: what DAR makes equal`} rows=${distances.evaluations} step=${step} />
     <${HeatMap} title="Norms of embeddings" about="Of held-out images, before normalization: what SEC makes equal" rows=${norms.evaluations} step=${step} />
@@ -52,14 +53,19 @@ function draw(canvas, rows, low, high, step) {
   const style = getComputedStyle(canvas);
   const context = canvas.getContext("2d");
   if (!context) return;
-  [canvas.width, canvas.height] = [canvas.clientWidth * devicePixelRatio, ROWS * 2 * devicePixelRatio];
+  [canvas.width, canvas.height] = [
+    canvas.clientWidth * devicePixelRatio,
+    ROWS * 2 * devicePixelRatio,
+  ];
   const [wide, tall] = [canvas.width / rows.length, 2 * devicePixelRatio];
   const span = high - low || 1;
   const height = ROWS * tall;
   const at = (/** @type {number} */ value) => height * (1 - (value - low) / span);
   context.fillStyle = style.getPropertyValue("--c1");
   rows.forEach((row, column) => {
-    const densities = Array.from({ length: ROWS }, (_, place) => density(row, low + (place / ROWS) * span, span / ROWS));
+    const densities = Array.from({ length: ROWS }, (_, place) =>
+      density(row, low + (place / ROWS) * span, span / ROWS),
+    );
     const most = Math.max(...densities) || 1;
     densities.forEach((value, place) => {
       context.globalAlpha = value / most;
@@ -72,7 +78,10 @@ function draw(canvas, rows, low, high, step) {
   context.beginPath();
   for (const [column, row] of rows.entries()) context.lineTo((column + 0.5) * wide, at(row.mean));
   context.stroke();
-  const chosen = Math.max(0, rows.findLastIndex((row) => row.step <= step));
+  const chosen = Math.max(
+    0,
+    rows.findLastIndex((row) => row.step <= step),
+  );
   context.strokeStyle = style.getPropertyValue("--text");
   context.lineWidth = 1;
   context.strokeRect(chosen * wide + 0.5, 0.5, wide - 1, height - 1);
@@ -89,7 +98,9 @@ function density({ low, high, counts }, from, width) {
   for (let index = Math.max(0, Math.floor((from - low) / bin)); index < counts.length; index++) {
     const start = low + index * bin;
     if (start >= from + width) break;
-    sum += (counts[index] * Math.max(0, Math.min(start + bin, from + width) - Math.max(start, from))) / bin;
+    sum +=
+      (counts[index] * Math.max(0, Math.min(start + bin, from + width) - Math.max(start, from))) /
+      bin;
   }
   return sum;
 }

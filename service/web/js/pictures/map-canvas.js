@@ -26,12 +26,25 @@ export function MapCanvas({ images, places, classes, chosen, isLasso, sheet, onC
   // Elements and layer are there before anything reads them: effects and handlers run after the first rendering.
   const box = useRef(/** @type {HTMLDivElement} */ (/** @type {unknown} */ (null)));
   const canvas = useRef(/** @type {HTMLCanvasElement} */ (/** @type {unknown} */ (null)));
-  const state = useRef(/** @type {State} */ ({ places, began: 0, camera: { x: 0, y: 0, scale: 0 }, frame: 0, drag: null }));
-  const [near, setNear] = useState(/** @type {{index: number, x: number, y: number} | null} */ (null));
+  const state = useRef(
+    /** @type {State} */ ({
+      places,
+      began: 0,
+      camera: { x: 0, y: 0, scale: 0 },
+      frame: 0,
+      drag: null,
+    }),
+  );
+  const [near, setNear] = useState(
+    /** @type {{index: number, x: number, y: number} | null} */ (null),
+  );
   const [line, setLine] = useState(/** @type {Point[] | null} */ (null));
   const [canvasNumber, setCanvasNumber] = useState(0);
   const shade = useStore(theme);
-  const colors = useMemo(() => colorsOf(images, classes, chosen), [images, classes, chosen, shade, canvasNumber]);
+  const colors = useMemo(
+    () => colorsOf(images, classes, chosen),
+    [images, classes, chosen, shade, canvasNumber],
+  );
 
   const draw = () => {
     const { camera, layer, began } = state.current;
@@ -48,16 +61,28 @@ export function MapCanvas({ images, places, classes, chosen, isLasso, sheet, onC
     state.current.camera = around(places, box.current);
     draw();
   };
-  const zoom = (/** @type {number} */ factor, x = box.current.clientWidth / 2, y = box.current.clientHeight / 2) => {
+  const zoom = (
+    /** @type {number} */ factor,
+    x = box.current.clientWidth / 2,
+    y = box.current.clientHeight / 2,
+  ) => {
     const { camera } = state.current;
     const at = placeOf(camera, box.current, x, y);
     const scale = camera.scale * factor;
-    state.current.camera = { scale, x: at[0] - (x - box.current.clientWidth / 2) / scale, y: at[1] + (y - box.current.clientHeight / 2) / scale };
+    state.current.camera = {
+      scale,
+      x: at[0] - (x - box.current.clientWidth / 2) / scale,
+      y: at[1] + (y - box.current.clientHeight / 2) / scale,
+    };
     draw();
   };
   const move = (/** @type {number} */ x, /** @type {number} */ y) => {
     const { camera } = state.current;
-    state.current.camera = { ...camera, x: camera.x - x / camera.scale, y: camera.y + y / camera.scale };
+    state.current.camera = {
+      ...camera,
+      x: camera.x - x / camera.scale,
+      y: camera.y + y / camera.scale,
+    };
     draw();
   };
 
@@ -66,7 +91,10 @@ export function MapCanvas({ images, places, classes, chosen, isLasso, sheet, onC
     canvas.current.dataset.renderer = state.current.layer.name;
     const observer = new ResizeObserver(() => {
       const { clientWidth, clientHeight } = box.current;
-      [canvas.current.width, canvas.current.height] = [clientWidth * devicePixelRatio, clientHeight * devicePixelRatio];
+      [canvas.current.width, canvas.current.height] = [
+        clientWidth * devicePixelRatio,
+        clientHeight * devicePixelRatio,
+      ];
       if (state.current.camera.scale) draw();
       else whole();
     });
@@ -86,7 +114,12 @@ export function MapCanvas({ images, places, classes, chosen, isLasso, sheet, onC
   useEffect(() => {
     const before = state.current.places;
     state.current.layer.places(before, places);
-    if (before !== places) Object.assign(state.current, { places, began: performance.now(), camera: around(places, box.current) });
+    if (before !== places)
+      Object.assign(state.current, {
+        places,
+        began: performance.now(),
+        camera: around(places, box.current),
+      });
     draw();
   }, [places, canvasNumber]);
   useEffect(() => {
@@ -104,12 +137,17 @@ export function MapCanvas({ images, places, classes, chosen, isLasso, sheet, onC
       move(x - drag.x, y - drag.y);
       [drag.x, drag.y] = [x, y];
     } else {
-      const index = nearest(places, placeOf(state.current.camera, box.current, x, y), REACH / state.current.camera.scale);
+      const index = nearest(
+        places,
+        placeOf(state.current.camera, box.current, x, y),
+        REACH / state.current.camera.scale,
+      );
       setNear(index < 0 ? null : { index, x, y });
     }
   };
   const press = (/** @type {PointerEvent} */ event) => {
-    if (event.button !== 0 || (event.target instanceof Element && event.target.closest("button"))) return;
+    if (event.button !== 0 || (event.target instanceof Element && event.target.closest("button")))
+      return;
     box.current.setPointerCapture(event.pointerId);
     const [x, y] = placeIn(box.current, event);
     state.current.drag = { x, y, line: isLasso || event.shiftKey ? [[x, y]] : null };
@@ -117,12 +155,27 @@ export function MapCanvas({ images, places, classes, chosen, isLasso, sheet, onC
   };
   const release = () => {
     const drawn = state.current.drag?.line;
-    if (drawn && drawn.length > 2) onChoose(inside(places, drawn.map(([x, y]) => placeOf(state.current.camera, box.current, x, y))));
+    if (drawn && drawn.length > 2)
+      onChoose(
+        inside(
+          places,
+          drawn.map(([x, y]) => placeOf(state.current.camera, box.current, x, y)),
+        ),
+      );
     state.current.drag = null;
     setLine(null);
   };
   /** @type {Record<string, () => void>} */
-  const keys = { "+": () => zoom(1.4), "=": () => zoom(1.4), "-": () => zoom(1 / 1.4), 0: whole, ArrowLeft: () => move(50, 0), ArrowRight: () => move(-50, 0), ArrowUp: () => move(0, 50), ArrowDown: () => move(0, -50) };
+  const keys = {
+    "+": () => zoom(1.4),
+    "=": () => zoom(1.4),
+    "-": () => zoom(1 / 1.4),
+    0: whole,
+    ArrowLeft: () => move(50, 0),
+    ArrowRight: () => move(-50, 0),
+    ArrowUp: () => move(0, 50),
+    ArrowDown: () => move(0, -50),
+  };
   const typed = (/** @type {KeyboardEvent} */ event) => {
     if (!keys[event.key] || event.target !== box.current) return;
     event.preventDefault();
@@ -144,10 +197,12 @@ export function MapCanvas({ images, places, classes, chosen, isLasso, sheet, onC
   >
     <canvas key=${canvasNumber} ref=${canvas} role="img" aria-label=${`${images.keys.length} images by their features`} onwebglcontextlost=${() => setCanvasNumber(canvasNumber + 1)}></canvas>
     ${line && html`<svg aria-hidden="true"><polygon points=${line.map((at) => at.join()).join(" ")} /></svg>`}
-    ${near &&
-    html`<div class="map-tip" style=${{ transform: `translate(${Math.max(4, Math.min(near.x + 14, box.current.clientWidth - 204))}px, ${Math.max(4, Math.min(near.y + 14, box.current.clientHeight - 96))}px)` }}>
+    ${
+      near &&
+      html`<div class="map-tip" style=${{ transform: `translate(${Math.max(4, Math.min(near.x + 14, box.current.clientWidth - 204))}px, ${Math.max(4, Math.min(near.y + 14, box.current.clientHeight - 96))}px)` }}>
       <${Thumbnail} sheet=${sheet} index=${near.index} name=${captionOf(images, near.index)} /><span>${captionOf(images, near.index)}</span>
-    </div>`}
+    </div>`
+    }
     <div class="map-buttons">
       <${Button} icon="plus" label="Zoom in" quiet onClick=${() => zoom(1.4)} /><${Button} icon="minus" label="Zoom out" quiet onClick=${() => zoom(1 / 1.4)} /><${Button} icon="reset" label="Show all" quiet onClick=${whole} />
     </div>
@@ -161,7 +216,10 @@ function placeIn(box, event) {
 }
 
 /** @param {Camera} camera @param {HTMLElement} box @param {number} left @param {number} top @returns {Point} */
-const placeOf = ({ x, y, scale }, box, left, top) => [x + (left - box.clientWidth / 2) / scale, y - (top - box.clientHeight / 2) / scale];
+const placeOf = ({ x, y, scale }, box, left, top) => [
+  x + (left - box.clientWidth / 2) / scale,
+  y - (top - box.clientHeight / 2) / scale,
+];
 
 /** The camera that shows all places. @param {Float32Array<ArrayBuffer>} places @param {HTMLElement} box @returns {Camera} */
 function around(places, box) {
@@ -170,7 +228,8 @@ function around(places, box) {
     [left, right] = [Math.min(left, places[index]), Math.max(right, places[index])];
     [bottom, top] = [Math.min(bottom, places[index + 1]), Math.max(top, places[index + 1])];
   }
-  const scale = 0.92 * Math.min(box.clientWidth / (right - left || 1), box.clientHeight / (top - bottom || 1));
+  const scale =
+    0.92 * Math.min(box.clientWidth / (right - left || 1), box.clientHeight / (top - bottom || 1));
   return { x: (left + right) / 2, y: (bottom + top) / 2, scale };
 }
 
@@ -192,7 +251,8 @@ function inside(places, line) {
     let isIn = false;
     line.forEach(([left, bottom], at) => {
       const [right, top] = line[(at + 1) % line.length];
-      if (bottom > y !== top > y && x < left + ((right - left) * (y - bottom)) / (top - bottom)) isIn = !isIn;
+      if (bottom > y !== top > y && x < left + ((right - left) * (y - bottom)) / (top - bottom))
+        isIn = !isIn;
     });
     if (isIn) found.push(index / 2);
   }
@@ -207,7 +267,16 @@ function inside(places, line) {
  */
 function colorsOf(images, classes, chosen) {
   const style = getComputedStyle(document.documentElement);
-  const rgb = (/** @type {string} */ name) => [1, 3, 5].map((at) => parseInt(style.getPropertyValue(name).trim().slice(at, at + 2), 16));
+  const rgb = (/** @type {string} */ name) =>
+    [1, 3, 5].map((at) =>
+      parseInt(
+        style
+          .getPropertyValue(name)
+          .trim()
+          .slice(at, at + 2),
+        16,
+      ),
+    );
   const byClass = new Map(classes.map(({ number, color }) => [number, rgb(color)]));
   const rest = rgb(classes.length ? "--c8" : "--c1");
   const picked = chosen && new Set(chosen.indices);
@@ -215,7 +284,13 @@ function colorsOf(images, classes, chosen) {
   images.keys.forEach((_, index) => {
     const alpha = index < images.held_out ? 235 : 110;
     const isFaint = picked ? !picked.has(index) : false;
-    colors.set([...(byClass.get(images.labels?.[index] ?? -1) ?? rest), picked && !isFaint ? 255 : isFaint ? 26 : alpha], 4 * index);
+    colors.set(
+      [
+        ...(byClass.get(images.labels?.[index] ?? -1) ?? rest),
+        picked && !isFaint ? 255 : isFaint ? 26 : alpha,
+      ],
+      4 * index,
+    );
   });
   return colors;
 }

@@ -59,7 +59,8 @@ function Found({ data, sheet, query, evaluation, row, isLabeled }) {
 }
 
 /** Two decimals, or more where it is small, as in an untrained network. */
-const distance = (/** @type {number} */ value) => value.toFixed(value >= 0.01 || value < 5e-5 ? 2 : 4);
+const distance = (/** @type {number} */ value) =>
+  value.toFixed(value >= 0.01 || value < 5e-5 ? 2 : 4);
 
 /** @param {Image} image */
 function nameOf({ key, label, held_out }) {

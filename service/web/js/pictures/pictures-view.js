@@ -38,10 +38,20 @@ export function PicturesView({ job, query }) {
         return html`<${Empty} title="No pictures yet"><p>They are drawn at the first evaluation of held-out images, and again at each one after it.</p><//>`;
       }
       const wanted = Number(query.get("at") ?? Infinity);
-      const index = Math.max(0, evaluations.findLastIndex((each) => each.step <= wanted));
+      const index = Math.max(
+        0,
+        evaluations.findLastIndex((each) => each.step <= wanted),
+      );
       const { step } = evaluations[index];
-      const [report, nearest, thumbnails] = ["report.html", "neighbours.webp", "thumbnails.webp"].map((name) => files.get(name));
-      const sheet = (/** @type {Api.ArtifactView} */ file, /** @type {number} */ columns) => ({ address: newest(job, file), columns });
+      const [report, nearest, thumbnails] = [
+        "report.html",
+        "neighbours.webp",
+        "thumbnails.webp",
+      ].map((name) => files.get(name));
+      const sheet = (/** @type {Api.ArtifactView} */ file, /** @type {number} */ columns) => ({
+        address: newest(job, file),
+        columns,
+      });
       return html`<${Moments} evaluations=${evaluations} index=${index} report=${report && addressOf(job, report)} />
         ${neighbors && nearest && html`<${Neighbors} data=${neighbors} shown=${at(neighbors, step)} sheet=${sheet(nearest, neighbors.thumbnails.columns)} />`}
         ${map && thumbnails && html`<${EmbeddingMap} images=${images} shown=${at(map, step)} sheet=${sheet(thumbnails, images.columns)} />`}
@@ -56,7 +66,8 @@ export function PicturesView({ job, query }) {
  * @param {{evaluations: T[]}} data
  * @param {number} step
  */
-const at = ({ evaluations }, step) => evaluations.findLast((each) => each.step <= step) ?? evaluations[0];
+const at = ({ evaluations }, step) =>
+  evaluations.findLast((each) => each.step <= step) ?? evaluations[0];
 
 /** @param {Api.JobView} job @param {Api.ArtifactView} file */
 const newest = (job, file) => `${addressOf(job, file)}?v=${file.sha256.slice(0, 12)}`;
@@ -91,18 +102,23 @@ function usePictures(job) {
     async (signal) => {
       const { data } = await get(`/v1/jobs/${job.id}/artifacts`, {}, signal);
       const files = new Map(data.map((file) => [file.name, file]));
-      const answers = data.filter((file) => DATA.includes(file.name)).map(async (file) => {
-        let picture = known.current.get(file.name);
-        if (picture?.sha256 !== file.sha256) {
-          picture = { sha256: file.sha256, content: await get(newest(job, file), {}, signal) };
-          known.current.set(file.name, picture);
-        }
-        return [file.name, picture.content];
-      });
+      const answers = data
+        .filter((file) => DATA.includes(file.name))
+        .map(async (file) => {
+          let picture = known.current.get(file.name);
+          if (picture?.sha256 !== file.sha256) {
+            picture = { sha256: file.sha256, content: await get(newest(job, file), {}, signal) };
+            known.current.set(file.name, picture);
+          }
+          return [file.name, picture.content];
+        });
       return /** @type {Pictures} */ ({ files, ...Object.fromEntries(await Promise.all(answers)) });
     },
     [job.id],
   );
-  useEvents((event) => event.job_id === job.id && event.type === "artifact" && resource.reload(), resource.reload);
+  useEvents(
+    (event) => event.job_id === job.id && event.type === "artifact" && resource.reload(),
+    resource.reload,
+  );
   return resource;
 }

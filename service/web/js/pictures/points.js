@@ -103,10 +103,17 @@ function flat(canvas) {
       for (let index = 0; index < after.length / 2; index++) {
         const [red, green, blue, alpha] = shades.subarray(4 * index, 4 * index + 4);
         if (!alpha) continue;
-        const at = (/** @type {number} */ part) => before[2 * index + part] + (after[2 * index + part] - before[2 * index + part]) * share;
+        const at = (/** @type {number} */ part) =>
+          before[2 * index + part] + (after[2 * index + part] - before[2 * index + part]) * share;
         context.fillStyle = `rgb(${red} ${green} ${blue} / ${alpha / 255})`;
         context.beginPath();
-        context.arc(width / 2 + (at(0) - x) * scale, height / 2 - (at(1) - y) * scale, size / 2, 0, 7);
+        context.arc(
+          width / 2 + (at(0) - x) * scale,
+          height / 2 - (at(1) - y) * scale,
+          size / 2,
+          0,
+          7,
+        );
         context.fill();
       }
     },

@@ -7,7 +7,10 @@ import { VIEWS } from "./views.js";
 const SHORTCUTS = [
   ["?", "This list"],
   ["/", "Search"],
-  ...VIEWS.filter((view) => view.path !== "compare").map((view) => [`g ${view.path[0]}`, view.title]),
+  ...VIEWS.filter((view) => view.path !== "compare").map((view) => [
+    `g ${view.path[0]}`,
+    view.title,
+  ]),
   ["j, k", "Next and previous row"],
   ["Enter", "Open the row"],
   ["x", "Select the row"],

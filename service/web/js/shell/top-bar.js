@@ -22,15 +22,18 @@ export function TopBar() {
     <a class="brand" href=${link(["jobs"])} aria-label="DASL: jobs"><${Mark} />DASL</a>
     <nav aria-label="Main">
       ${VIEWS.filter((view) => view.nav).map(
-        (view) => html`<a href=${link([view.path])} aria-current=${view.path === path[0] ? "page" : undefined}>${view.title}</a>`,
+        (view) =>
+          html`<a href=${link([view.path])} aria-current=${view.path === path[0] ? "page" : undefined}>${view.title}</a>`,
       )}
     </nav>
     <span class="grow"></span>
     <span class=${`live ${isLive ? "on" : ""}`} role="status" title=${isLive ? "Events arrive as they happen" : "No live events; the page asks every few seconds"}>
       <span class="dot"></span><span class="wide-only">${isLive ? "live" : "not live"}</span>
     </span>
-    ${may("submit") &&
-    html`<a class="button primary" href=${link(["submit"])}><${Icon} name="plus" /><span>New job</span></a>`}
+    ${
+      may("submit") &&
+      html`<a class="button primary" href=${link(["submit"])}><${Icon} name="plus" /><span>New job</span></a>`
+    }
     <${Button}
       icon=${shown === "dark" ? "sun" : "moon"}
       label=${shown === "dark" ? "Light theme" : "Dark theme"}

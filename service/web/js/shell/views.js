@@ -6,7 +6,9 @@ import { later } from "../ui/later.js";
 // What a visit may not need is loaded when it is opened.
 const ClusterPage = later(async () => (await import("../cluster/cluster-page.js")).ClusterPage);
 const ComparePage = later(async () => (await import("../compare/compare-page.js")).ComparePage);
-const ExperimentsPage = later(async () => (await import("../experiments/experiments-page.js")).ExperimentsPage);
+const ExperimentsPage = later(
+  async () => (await import("../experiments/experiments-page.js")).ExperimentsPage,
+);
 const SubmitPage = later(async () => (await import("../submit/submit-page.js")).SubmitPage);
 
 /**

@@ -17,7 +17,10 @@ export function Estimate({ answer, isValid }) {
         ["Batch", count(resolved.train?.batch_size)],
         ["Image size", `${resolved.backbone?.image_size} px`],
         ["Parameters", count(estimate.backbone_parameters)],
-        ["Memory of a worker", bytes(estimate.state_bytes_per_worker + (estimate.activation_bytes_per_worker ?? 0))],
+        [
+          "Memory of a worker",
+          bytes(estimate.state_bytes_per_worker + (estimate.activation_bytes_per_worker ?? 0)),
+        ],
         ["Checkpoints", `${estimate.checkpoints_kept} of ${bytes(estimate.checkpoint_bytes)}`],
       ]}
     />

@@ -16,17 +16,26 @@ export function Field({ root, spec, path, schema, error, set, choices, suggestio
   const dotted = path.join(".");
   const value = settingAt(spec, path);
   const { options, isNullable, isAuto, kinds } = accepted(root, schema);
-  const closed = choices ?? (options && [...(isAuto ? ["auto"] : []), ...options, ...(isNullable ? [null] : [])]);
+  const closed =
+    choices ??
+    (options && [...(isAuto ? ["auto"] : []), ...options, ...(isNullable ? [null] : [])]);
   const isWrong = (error?.errors ?? []).some((each) => each.field === dotted);
   const id = `setting-${dotted}`;
   /** @type {Attributes} */
-  const shared = { id, disabled, "aria-invalid": isWrong ? "true" : undefined, "aria-describedby": `${id}-about` };
+  const shared = {
+    id,
+    disabled,
+    "aria-invalid": isWrong ? "true" : undefined,
+    "aria-describedby": `${id}-about`,
+  };
   const isFree = choices !== undefined && path.length === 1;
   return html`<div class=${`field ${value === undefined ? "" : "set"}`}>
     <label for=${id}>${titleOf(path)}</label>
-    ${closed
-      ? html`<${Choice} shared=${shared} values=${closed} value=${value} fallback=${schema.default} needed=${isFree} onChange=${(next) => set(path, next)} />`
-      : html`<${Text} shared=${shared} value=${value} fallback=${schema.default} kinds=${kinds} suggestions=${suggestions} onChange=${(next) => set(path, next)} />`}
+    ${
+      closed
+        ? html`<${Choice} shared=${shared} values=${closed} value=${value} fallback=${schema.default} needed=${isFree} onChange=${(next) => set(path, next)} />`
+        : html`<${Text} shared=${shared} value=${value} fallback=${schema.default} kinds=${kinds} suggestions=${suggestions} onChange=${(next) => set(path, next)} />`
+    }
     <p class="hint" id=${`${id}-about`} title=${schema.description}>${code(brief(schema.description))}</p>
     <${FieldProblem} error=${error} field=${dotted} />
   </div>`;
@@ -87,7 +96,8 @@ function written(value) {
 function parsed(text, kinds) {
   const trimmed = text.trim();
   if (trimmed === "") return undefined;
-  if (kinds.length > 0 && kinds.every((kind) => kind === "string") && trimmed !== "null") return text;
+  if (kinds.length > 0 && kinds.every((kind) => kind === "string") && trimmed !== "null")
+    return text;
   try {
     return JSON.parse(trimmed);
   } catch {
@@ -98,7 +108,10 @@ function parsed(text, kinds) {
 /** @param {string[]} path */
 function titleOf(path) {
   if (path.at(-1) === "name" && path.length === 2) return path[0];
-  return path.slice(path.length > 1 ? 1 : 0).join(" ").replaceAll("_", " ");
+  return path
+    .slice(path.length > 1 ? 1 : 0)
+    .join(" ")
+    .replaceAll("_", " ");
 }
 
 /** Text with what stands between backticks as code. @param {string} text */

@@ -17,7 +17,11 @@ const ESSENTIAL = [
   ["resources", "gpus_per_worker"],
 ];
 /** @type {Record<string, string>} */
-const TITLES = { dar: "DAR: difference alignment", sec: "SEC: spherical embedding", regularizers: "Other regularizers" };
+const TITLES = {
+  dar: "DAR: difference alignment",
+  sec: "SEC: spherical embedding",
+  regularizers: "Other regularizers",
+};
 
 /**
  * A form made from the JSON Schema of a job.
@@ -31,10 +35,16 @@ export function SpecForm({ schema, spec, known, isClone, error, onChange }) {
   /** @type {Record<string, string[]>} */
   const suggestions = { "backbone.name": known.backbones };
   /** @type {Record<string, string[]>} */
-  const choices = { dataset: known.datasets.map((each) => each.name), "method.name": known.methods };
-  const isEssential = (/** @type {string} */ path) => ESSENTIAL.some((each) => each.join(".") === path);
+  const choices = {
+    dataset: known.datasets.map((each) => each.name),
+    "method.name": known.methods,
+  };
+  const isEssential = (/** @type {string} */ path) =>
+    ESSENTIAL.some((each) => each.join(".") === path);
   const sections = Object.entries(schema.properties).filter(([name]) => isSection(schema, name));
-  const single = Object.entries(schema.properties).filter(([name]) => !isSection(schema, name) && !isEssential(name));
+  const single = Object.entries(schema.properties).filter(
+    ([name]) => !isSection(schema, name) && !isEssential(name),
+  );
   return html`<section class="card form-grid">
       ${ESSENTIAL.map((path) => {
         const name = path.join(".");
@@ -67,33 +77,46 @@ function Section({ name, described, shared, skip, path = [name] }) {
   const { section, isNullable } = accepted(root, described);
   const value = settingAt(spec, path);
   const isOn = !isNullable || (value !== null && value !== undefined);
-  const properties = form.discriminator ? propertiesOf(root, form, value) : (section?.properties ?? {});
+  const properties = form.discriminator
+    ? propertiesOf(root, form, value)
+    : (section?.properties ?? {});
   const dotted = path.join(".");
-  const isWrong = (error?.errors ?? []).some((each) => each.field === dotted || each.field.startsWith(`${dotted}.`));
+  const isWrong = (error?.errors ?? []).some(
+    (each) => each.field === dotted || each.field.startsWith(`${dotted}.`),
+  );
   const changed = Object.keys(value ?? {}).filter((key) => !skip(`${dotted}.${key}`)).length;
   const entries = Object.entries(properties).filter(([key]) => !skip(`${dotted}.${key}`));
   return html`<details class=${path.length === 1 ? "card" : "nested"} open=${isWrong || (isNullable && isOn) || undefined}>
     <summary>${TITLES[name] ?? title(name)}${changed > 0 && html`<span class="badge">${changed} set</span>`}${isNullable && html`<span class="muted"> ${isOn ? "on" : "off"}</span>`}</summary>
     ${form.description && html`<p class="hint">${form.description.split("\n")[0]}</p>`}
-    ${isNullable &&
-    html`<label class="check"><input type="checkbox" checked=${isOn} onChange=${(event) => set(path, event.currentTarget.checked ? {} : undefined)} />Use it</label><${FieldProblem} error=${error} field=${dotted} />`}
-    ${isOn &&
-    html`<div class="form-grid">
+    ${
+      isNullable &&
+      html`<label class="check"><input type="checkbox" checked=${isOn} onChange=${(event) => set(path, event.currentTarget.checked ? {} : undefined)} />Use it</label><${FieldProblem} error=${error} field=${dotted} />`
+    }
+    ${
+      isOn &&
+      html`<div class="form-grid">
       ${entries.map(([key, schema]) => {
         const inner = [...path, key];
-        if (isNested(root, schema)) return html`<${Section} key=${key} name=${key} described=${schema} shared=${shared} skip=${skip} path=${inner} />`;
+        if (isNested(root, schema))
+          return html`<${Section} key=${key} name=${key} described=${schema} shared=${shared} skip=${skip} path=${inner} />`;
         return html`<${Field} key=${key} ...${shared} path=${inner} schema=${schema} />`;
       })}
-    </div>`}
+    </div>`
+    }
   </details>`;
 }
 
 /** @param {Schema} root @param {Schema} schema */
 function isNested(root, schema) {
-  return followed(root, schema).discriminator !== undefined || accepted(root, schema).section !== undefined;
+  return (
+    followed(root, schema).discriminator !== undefined ||
+    accepted(root, schema).section !== undefined
+  );
 }
 
-const isSection = (/** @type {Schema} */ root, /** @type {string} */ name) => isNested(root, root.properties[name]);
+const isSection = (/** @type {Schema} */ root, /** @type {string} */ name) =>
+  isNested(root, root.properties[name]);
 
 /** @param {string} name */
 function title(name) {
@@ -108,7 +131,8 @@ function schemaAt(root, path, spec) {
   const passed = [];
   for (const name of path) {
     const form = followed(root, schema);
-    schema = propertiesOf(root, accepted(root, form).section ?? form, settingAt(spec, passed))[name] ?? {};
+    schema =
+      propertiesOf(root, accepted(root, form).section ?? form, settingAt(spec, passed))[name] ?? {};
     passed.push(name);
   }
   return schema;

@@ -5,7 +5,9 @@ import { html, useEffect, useState } from "../vendor.js";
  * @param {{spec: object, problem: string, onProblem: (problem: string) => void, onChange: (spec: any) => void}} props
  */
 export function SpecText({ spec, problem, onProblem, onChange }) {
-  const [yaml, setYaml] = useState(/** @type {typeof import("../../vendor/js-yaml.js") | null} */ (null));
+  const [yaml, setYaml] = useState(
+    /** @type {typeof import("../../vendor/js-yaml.js") | null} */ (null),
+  );
   const [text, setText] = useState("");
   useEffect(() => {
     // Only here is the parser needed.
@@ -19,7 +21,8 @@ export function SpecText({ spec, problem, onProblem, onChange }) {
     setText(event.currentTarget.value);
     try {
       const parsed = yaml.load(event.currentTarget.value);
-      if (parsed === null || typeof parsed !== "object" || Array.isArray(parsed)) throw new Error("a spec is a mapping of settings");
+      if (parsed === null || typeof parsed !== "object" || Array.isArray(parsed))
+        throw new Error("a spec is a mapping of settings");
       onProblem("");
       onChange(parsed);
     } catch (error) {

@@ -13,13 +13,23 @@ export function followed(root, schema) {
  */
 export function accepted(root, schema) {
   /** @type {Schema[]} */
-  const forms = (schema.anyOf ?? [schema]).map((/** @type {Schema} */ form) => followed(root, form));
+  const forms = (schema.anyOf ?? [schema]).map((/** @type {Schema} */ form) =>
+    followed(root, form),
+  );
   const isNullable = forms.some((form) => form.type === "null");
   const isAuto = forms.some((form) => form.const === "auto");
   const rest = forms.filter((form) => form.type !== "null" && form.const !== "auto");
-  const section = rest.length === 1 && rest[0].type === "object" && rest[0].properties ? rest[0] : undefined;
-  const isClosed = rest.every((form) => form.enum || form.const !== undefined || form.type === "boolean");
-  const options = isClosed && rest.length ? rest.flatMap((form) => form.enum ?? (form.type === "boolean" ? [true, false] : [form.const])) : undefined;
+  const section =
+    rest.length === 1 && rest[0].type === "object" && rest[0].properties ? rest[0] : undefined;
+  const isClosed = rest.every(
+    (form) => form.enum || form.const !== undefined || form.type === "boolean",
+  );
+  const options =
+    isClosed && rest.length
+      ? rest.flatMap(
+          (form) => form.enum ?? (form.type === "boolean" ? [true, false] : [form.const]),
+        )
+      : undefined;
   return { options, section, isNullable, isAuto, kinds: rest.map((form) => form.type) };
 }
 
@@ -43,7 +53,8 @@ export function withSetting(spec, path, value) {
   const [name, ...rest] = path;
   const next = { ...spec };
   const changed = rest.length ? withSetting(spec?.[name] ?? {}, rest, value) : value;
-  const isEmpty = rest.length > 0 && Object.keys(changed).length === 0 && spec?.[name] === undefined;
+  const isEmpty =
+    rest.length > 0 && Object.keys(changed).length === 0 && spec?.[name] === undefined;
   if (changed === undefined || isEmpty) delete next[name];
   else next[name] = changed;
   return next;
@@ -58,7 +69,10 @@ export function settingAt(spec, path) {
 export function fieldsOf(root, spec) {
   /** @type {Map<string, Schema>} */
   const fields = new Map();
-  const visit = (/** @type {Record<string, Schema>} */ properties, /** @type {string[]} */ path) => {
+  const visit = (
+    /** @type {Record<string, Schema>} */ properties,
+    /** @type {string[]} */ path,
+  ) => {
     for (const [name, schema] of Object.entries(properties)) {
       const here = [...path, name];
       const form = followed(root, schema);
@@ -84,10 +98,13 @@ export function changesOf(before, after, schema, root = schema) {
     const [old, next] = [before[name], after[name]];
     if (JSON.stringify(old) === JSON.stringify(next)) continue;
     const described = followed(root, schema?.properties?.[name] ?? {});
-    const areSections = [old, next].every((each) => each !== null && typeof each === "object" && !Array.isArray(each));
+    const areSections = [old, next].every(
+      (each) => each !== null && typeof each === "object" && !Array.isArray(each),
+    );
     // Another method has other settings: it is replaced as a whole.
     const isReplaced = described.discriminator && old?.name !== next?.name;
-    if (areSections && !isReplaced) changes[name] = changesOf(old, next, accepted(root, described).section ?? described, root);
+    if (areSections && !isReplaced)
+      changes[name] = changesOf(old, next, accepted(root, described).section ?? described, root);
     else if (next === undefined) changes[name] = described.default ?? null;
     else changes[name] = next;
   }

@@ -36,7 +36,8 @@ async function load(cloned, signal) {
     get("/v1/datasets", { limit: 200 }, signal),
     cloned ? get(`/v1/jobs/${encodeURIComponent(cloned)}`, {}, signal) : null,
   ]);
-  const namesOf = (/** @type {Record<string, any>} */ list) => list.data.map((/** @type {{name: string}} */ each) => each.name);
+  const namesOf = (/** @type {Record<string, any>} */ list) =>
+    list.data.map((/** @type {{name: string}} */ each) => each.name);
   return {
     /** @type {Schema} */
     schema: catalog.job_schema,
@@ -52,7 +53,9 @@ async function load(cloned, signal) {
 /** @param {{known: Known, dataset: string | null}} props */
 function Form({ known, dataset }) {
   const { job, schema, datasets } = known;
-  const [spec, setSpec] = useState(/** @type {Api.JobSpec} */ (job?.spec ?? { dataset: dataset ?? datasets[0].name }));
+  const [spec, setSpec] = useState(
+    /** @type {Api.JobSpec} */ (job?.spec ?? { dataset: dataset ?? datasets[0].name }),
+  );
   const [isText, setText] = useState(false);
   const [start, setStart] = useState("newest");
   const [refusal, setRefusal] = useState(/** @type {Refusal | null} */ (null));
@@ -71,7 +74,11 @@ function Form({ known, dataset }) {
     try {
       const checkpoint = start === "scratch" ? null : start;
       const made = job
-        ? await post(`/v1/jobs/${job.id}/clone`, { changes: changesOf(job.spec, spec, schema), checkpoint }, key)
+        ? await post(
+            `/v1/jobs/${job.id}/clone`,
+            { changes: changesOf(job.spec, spec, schema), checkpoint },
+            key,
+          )
         : await post("/v1/jobs", spec, key);
       say("Submitted.");
       for (const warning of made.warnings) say(warning);
@@ -84,7 +91,9 @@ function Form({ known, dataset }) {
     setText(shape === "text");
     setUnreadable("");
   };
-  const chosen = datasets.find((each) => each.id === spec.dataset || each.name === String(spec.dataset).split("@")[0]);
+  const chosen = datasets.find(
+    (each) => each.id === spec.dataset || each.name === String(spec.dataset).split("@")[0],
+  );
   return html`<div class="page-head">
       <h1>${job ? html`Clone of <a href=${link(["jobs", job.id])}>${job.name}</a>` : "New job"}</h1>
       <span class="grow"></span>

@@ -10,7 +10,10 @@ import { useEffect, useState } from "../vendor.js";
  */
 export function useValidation(spec, path) {
   const [state, setState] = useState(
-    /** @type {{answer: Api.Answer<"POST", Path> | null, error: Refusal | null}} */ ({ answer: null, error: null }),
+    /** @type {{answer: Api.Answer<"POST", Path> | null, error: Refusal | null}} */ ({
+      answer: null,
+      error: null,
+    }),
   );
   const text = JSON.stringify(spec);
   useEffect(() => {

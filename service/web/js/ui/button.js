@@ -8,7 +8,17 @@ import { Icon } from "./icon.js";
  *   title?: string, pressed?: boolean, type?: "button" | "submit"}} props
  *   `quiet` shows the icon alone, and the label to screen readers and as a tooltip
  */
-export function Button({ icon, label, onClick, kind = "", quiet = false, disabled, title, pressed, type = "button" }) {
+export function Button({
+  icon,
+  label,
+  onClick,
+  kind = "",
+  quiet = false,
+  disabled,
+  title,
+  pressed,
+  type = "button",
+}) {
   const [busy, setBusy] = useState(false);
   const click = async () => {
     setBusy(true);

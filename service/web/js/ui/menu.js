@@ -11,7 +11,8 @@ export function Menu({ label, icon, children }) {
   useEffect(() => {
     if (!open) return undefined;
     const clicked = (/** @type {MouseEvent} */ event) => {
-      if (!(event.target instanceof Node && element.current?.contains(event.target))) setOpen(false);
+      if (!(event.target instanceof Node && element.current?.contains(event.target)))
+        setOpen(false);
     };
     const typed = (/** @type {KeyboardEvent} */ event) => event.key === "Escape" && setOpen(false);
     addEventListener("mousedown", clicked);

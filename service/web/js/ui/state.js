@@ -12,9 +12,11 @@ export function Failure({ error, onRetry }) {
   const errors = error.errors ?? [];
   return html`<div class="notice red" role="alert">
     <strong>${error.document?.title ?? "Not loaded"}</strong>
-    ${errors.length
-      ? html`<ul>${errors.map((each) => html`<li>${fieldText(each)}</li>`)}</ul>`
-      : html`<p>${error.message}</p>`}
+    ${
+      errors.length
+        ? html`<ul>${errors.map((each) => html`<li>${fieldText(each)}</li>`)}</ul>`
+        : html`<p>${error.message}</p>`
+    }
     ${onRetry && html`<${Button} icon="refresh" label="Try again" onClick=${onRetry} />`}
   </div>`;
 }
@@ -31,6 +33,7 @@ export function Empty({ title, children }) {
  */
 export function Loaded({ resource, what, children }) {
   if (resource.data !== undefined) return html`${children(resource.data)}`;
-  if (resource.error) return html`<${Failure} error=${resource.error} onRetry=${resource.reload} />`;
+  if (resource.error)
+    return html`<${Failure} error=${resource.error} onRetry=${resource.reload} />`;
   return html`<${Loading} what=${what} />`;
 }

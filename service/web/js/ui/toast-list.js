@@ -8,7 +8,9 @@ export function ToastList() {
   const shown = useStore(toasts);
   return html`<div class="toasts" aria-live="polite">
     ${shown.map(
-      (toast) => html`<div key=${toast.id} class=${`toast ${toast.bad ? "bad" : ""}`} role=${toast.bad ? "alert" : "status"}>
+      (
+        toast,
+      ) => html`<div key=${toast.id} class=${`toast ${toast.bad ? "bad" : ""}`} role=${toast.bad ? "alert" : "status"}>
         <div>
           ${toast.text}
           ${toast.details.length > 0 && html`<ul>${toast.details.map((line) => html`<li>${line}</li>`)}</ul>`}
