@@ -62,6 +62,11 @@ class Pool:
 
 def main() -> int:
     """Keep standby processes until the parent process ends; return the exit code."""
+    return run(psutil.Process(os.getppid()))
+
+
+def run(parent: psutil.Process) -> int:
+    """Keep standby processes while `parent` runs; return the exit code."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s: %(message)s")
     try:
         ranks = standby_ranks()
@@ -70,7 +75,6 @@ def main() -> int:
         return 2
     if ranks == 0:
         return 0
-    parent = psutil.Process(os.getppid())
     try:
         keep(parent, ranks)
     except psutil.NoSuchProcess:

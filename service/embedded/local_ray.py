@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import os
 import secrets
-import shlex
 import shutil
 import socket
 import subprocess
 import sys
-import sysconfig
 import tempfile
+from importlib.util import find_spec
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -51,13 +50,19 @@ class LocalRay:
         self._guard: subprocess.Popen[bytes] | None = None
         self.address = ""
 
-    def start(self) -> None:
-        """Start Ray, which answers at `address` after about ten seconds.
+    def check_installed(self) -> None:
+        """Check that Ray can be started.
 
         Raises:
-            ValueError: Ray is not installed in this Python environment.
+            ValueError: it is not installed in this Python environment.
         """
+        if find_spec("ray") is None:
+            raise ValueError(_NO_RAY)
+
+    def start(self) -> None:
+        """Start Ray, which answers at `address` after about ten seconds."""
         assert self._guard is None, "Ray is running already"
+        self.check_installed()
         folder = _empty_folder(self._folder)
         ports = _free_ports(9)
         self.address = f"http://127.0.0.1:{ports[0]}"
@@ -72,7 +77,7 @@ class LocalRay:
                         "service.embedded.subreaper",
                         str(_GRACE_SECONDS),
                     ),
-                    *with_standby_keeper(_command(folder, ports, self._cpus)),
+                    *_command(folder, ports, self._cpus),
                 ],
                 # This process holds the only writing end, which closes however the process ends.
                 stdin=subprocess.PIPE,
@@ -100,15 +105,20 @@ class LocalRay:
 
     @property
     def running(self) -> bool:
-        """Whether `ray start` is still running; it exits when any part of Ray dies."""
+        """Whether `workers.local_head` still runs; it ends when any part of Ray does."""
         return self._guard is not None and self._guard.poll() is None
+
+    def begin_stop(self) -> None:
+        """Stop Ray, which is `running` until all its processes have ended."""
+        assert self._guard is not None, "Ray does not run"
+        assert self._guard.stdin is not None
+        self._guard.stdin.close()
 
     def stop(self) -> None:
         """Stop Ray and wait until all its processes have ended."""
         if self._guard is None:
             return
-        assert self._guard.stdin is not None
-        self._guard.stdin.close()
+        self.begin_stop()
         self._guard.wait()
         self._guard = None
         _remove_link(self._folder)
@@ -143,9 +153,6 @@ def _empty_folder(folder: Path) -> Path:
 
 
 def _command(folder: Path, ports: list[int], cpus: int | None) -> list[str]:
-    ray = Path(sysconfig.get_path("scripts")) / "ray"
-    if not ray.exists():
-        raise ValueError(_NO_RAY)
     options = {
         "node-ip-address": "127.0.0.1",
         "dashboard-host": "127.0.0.1",
@@ -164,15 +171,10 @@ def _command(folder: Path, ports: list[int], cpus: int | None) -> list[str]:
         **({} if cpus is None else {"num-cpus": cpus}),
     }
     return [
-        *(str(ray), "start", "--head", "--block", "--disable-usage-stats", "--log-style=record"),
+        *(sys.executable, "-P", "-m", "workers.local_head"),
+        *("--head", "--disable-usage-stats", "--log-style=record"),
         *(f"--{name}={value}" for name, value in options.items()),
     ]
-
-
-def with_standby_keeper(command: list[str]) -> list[str]:
-    """Return a command that also runs the keeper of standby processes, as a child of `ray start`."""
-    keeper = [sys.executable, "-P", "-m", "workers.standby_keeper"]
-    return ["/bin/sh", "-c", f'{shlex.join(keeper)} & exec "$@"', "sh", *command]
 
 
 def default_standby_ranks(available_bytes: int) -> int:
@@ -190,10 +192,8 @@ def _environment(token: str, ports: list[int]) -> dict[str, str]:
         if folder := environment.get(name):
             # Ray has another working directory.
             environment[name] = os.path.abspath(folder)
-    try:
-        import psutil
-    except ModuleNotFoundError as error:  # it comes with Ray
-        raise ValueError(_NO_RAY) from error
+    import psutil  # comes with Ray
+
     available = psutil.virtual_memory().available
     environment.setdefault("DASL_STANDBY_RANKS", str(default_standby_ranks(available)))
     return environment | {
