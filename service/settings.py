@@ -92,6 +92,8 @@ class Settings(BaseSettings):
     ray_address: str = "http://127.0.0.1:8265"
     """Address of Ray's Jobs API."""
     ray_auth_token: SecretStr | None = Field(default=None, validation_alias="RAY_AUTH_TOKEN")
+    ray_idle_minutes: Annotated[float, Field(ge=0, le=100_000)] = 60.0
+    """The Ray of `dasl serve` ends after this long without work; 0: it starts with the service, and stays."""
     autoscale: bool = False
     """Show the demand of waiting jobs to Ray's autoscaler."""
     cluster_limit: Annotated[ClusterLimit, NoDecode] = None

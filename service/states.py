@@ -73,6 +73,10 @@ class DatasetState(StrEnum):
     FAILED = "failed"
 
 
+READY = frozenset({"ok", "idle", "starting"})
+"""Results of the checks of `/readyz` with which jobs can be submitted and run; a Ray that is idle starts for them."""
+
+
 class TaskState(StrEnum):
     """State of a preview, a preparation, a run of a finished model or a search."""
 

@@ -65,6 +65,8 @@ class Context:
     last_use: LastUse = field(default_factory=LastUse)
     closing: threading.Event = field(default_factory=threading.Event)
     """Set at shutdown, to end the live streams."""
+    visited: threading.Event = field(default_factory=threading.Event)
+    """Set when a person logs in to the page, or loads it."""
     started_at: datetime = field(default_factory=lambda: datetime.now(UTC))
 
 

@@ -65,6 +65,10 @@ def cluster(as_json: AsJson = False) -> None:
         return
     if snapshot.at is None:
         state = "not seen yet"
+    elif snapshot.rest is not None:
+        state = (
+            "idle: Ray starts with the next job" if snapshot.rest == "idle" else "Ray is starting"
+        )
     else:
         state = "alive" if snapshot.alive else "does not answer"
     queued = len(snapshot.queue) if snapshot.queued is None else snapshot.queued

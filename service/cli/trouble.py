@@ -6,6 +6,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING
 
 from service.client.errors import ApiError, ConnectionFailed
+from service.states import READY
 
 if TYPE_CHECKING:
     from service.client import Client
@@ -17,7 +18,7 @@ def trouble(client: Client) -> str | None:
         checks = client.readiness()
     except ConnectionFailed:
         return None
-    failing = {name: state for name, state in checks.items() if state != "ok"}
+    failing = {name: state for name, state in checks.items() if state not in READY}
     if not failing:
         return None
     # A full disk is the cause of whatever else fails.

@@ -12,10 +12,12 @@ from service.db.models import ClusterSnapshot
 from service.scheduling import repository as scheduling
 from service.scheduling.admission import Running
 from service.scheduling.decision_cache import DecisionCache, Decisions
+from service.scheduling.dispatcher_report import DispatcherReport
 from service.scheduling.window import ALWAYS
 from service.wire.cluster import QueuedJob
 
 _BEHIND = f"Behind {ALWAYS} other jobs: it is considered in turn, every few seconds"
+_STARTING = "Ray is starting, which takes about ten seconds"
 _UNAVAILABLE = "Waiting for Ray, which does not answer or has no node at the moment"
 
 
@@ -37,7 +39,7 @@ def waiting(
     order = {job_id: place for place, job_id in enumerate(decisions)}
     jobs = sorted(jobs, key=lambda job: order.get(job.id, len(order)))
     unreadable = scheduling.why_unreadable(session, [job.id for job in jobs])
-    default_reason = "" if snapshot is None or snapshot.alive else _UNAVAILABLE
+    default_reason = "" if snapshot is None or snapshot.alive else _why_none_starts(snapshot)
     # Not the number of decisions: there are none on unreadable jobs, which take a place all the same.
     if decisions and scheduling.is_queue_full(session, ALWAYS):
         default_reason = _BEHIND
@@ -59,3 +61,10 @@ def waiting(
             )
         )
     return views
+
+
+def _why_none_starts(snapshot: ClusterSnapshot) -> str:
+    report = DispatcherReport.of(snapshot)
+    if report is None or report.ray is None:
+        return _UNAVAILABLE
+    return report.ray.problem or _STARTING

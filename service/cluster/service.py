@@ -15,7 +15,7 @@ from service.db.leases import DISPATCHER_LEASE
 from service.db.models import ClusterSnapshot
 from service.scheduling import repository as scheduling
 from service.scheduling.decision_cache import DecisionCache
-from service.scheduling.dispatcher_report import DispatcherReport
+from service.scheduling.dispatcher_report import DispatcherReport, RayReport
 from service.scheduling.nodes import Cluster, with_drains
 from service.settings import Settings
 from service.wire.cluster import ClusterView
@@ -62,6 +62,7 @@ def view(
         dispatcher_started_at=report.started_at if report else None,
         ray_version=report.ray_version if report else None,
         ray_tested=report.ray_tested if report else None,
+        rest=report.ray.state if report and report.ray else None,
         queued=queued,
         queue=queue,
         drains=shown,
@@ -96,14 +97,21 @@ def readiness(session: Session, settings: Settings, *, full: bool = False) -> di
     snapshot = None if behind else scheduling.snapshot(session)
     if snapshot is None:
         checks["ray"] = "not seen yet"
-    elif not snapshot.alive:
+    elif (rest := _rest(snapshot)) is not None and rest.problem is not None:
+        checks["ray"] = rest.problem
+    elif not snapshot.alive and rest is None:
         checks["ray"] = "does not answer"
     elif now - snapshot.at > timedelta(seconds=settings.lease_seconds):
         checks["ray"] = f"last seen {snapshot.at.isoformat()}"
     else:
-        checks["ray"] = "ok"
+        checks["ray"] = rest.state if rest is not None else "ok"
     checks["storage"] = _storage(snapshot, settings, full) or "ok"
     return checks
+
+
+def _rest(snapshot: ClusterSnapshot) -> RayReport | None:
+    report = DispatcherReport.of(snapshot)
+    return report.ray if report else None
 
 
 def _storage(snapshot: ClusterSnapshot | None, settings: Settings, full: bool) -> str | None:

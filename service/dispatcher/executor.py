@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
 
+from service.scheduling.dispatcher_report import RayReport
 from service.scheduling.nodes import Cluster
 
 
@@ -93,3 +94,17 @@ class Executor(Protocol):
 
     def cluster(self) -> Cluster:
         """Return the live nodes."""
+
+
+class OnDemand(Protocol):
+    """An executor that runs only while it is needed, as the Ray of `dasl serve` does."""
+
+    def keep(self, *, needed: bool) -> RayReport | None:
+        """Start or end the executor, as is due; the main loop calls this before it hands over work.
+
+        Args:
+            needed: whether there is work.
+
+        Returns:
+            `None` while it runs, and else what it does.
+        """

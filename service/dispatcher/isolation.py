@@ -81,9 +81,15 @@ def show_progress() -> None:
 class Loop:
     """Repeats a round, also through outages of the database and after errors."""
 
-    def __init__(self, round: Callable[[], bool], interval: float, outage: Outage) -> None:
-        """Create a loop; `round` returns whether it used the database."""
-        self._round, self._interval, self._outage = round, interval, outage
+    def __init__(
+        self,
+        round: Callable[[], bool],
+        interval: float,
+        outage: Outage,
+        pace: Callable[[], float] = lambda: 1.0,
+    ) -> None:
+        """Create a loop; `round` returns whether it used the database, and `pace` a factor of the interval."""
+        self._round, self._interval, self._outage, self._pace = round, interval, outage, pace
         self.failed_rounds = 0
         """Rounds that ended with an error, or because the database was away."""
         self.progressed_at: float | None = None
@@ -102,7 +108,7 @@ class Loop:
                 pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
                 logger.exception("A round of the dispatcher failed; the next is in %.1f s", pause)
             show_progress()
-            stop.wait(pause)
+            stop.wait(pause * self._pace())
         self.progressed_at = _current.loop = None
 
     def run_once(self) -> None:

@@ -42,6 +42,11 @@ class LogRecovery:
         self._compared: Ended | None = None
         """How far they are compared; `None`: all are."""
 
+    @property
+    def is_pending(self) -> bool:
+        """Whether logs are known that could not be stored yet."""
+        return bool(self._missing)
+
     def add(self, attempt: AttemptView) -> None:
         """Copy the rest of this attempt's log later. Another thread than that of `round` may call it."""
         self._missing[attempt.submission_id] = attempt

@@ -31,7 +31,7 @@ from service.dispatcher.context import (
     passed,
     utc_now,
 )
-from service.dispatcher.executor import Executor, ExecutorUnavailable
+from service.dispatcher.executor import Executor, ExecutorUnavailable, OnDemand
 from service.dispatcher.finalizer import Finalizer
 from service.dispatcher.garbage import Garbage
 from service.dispatcher.ingest_policy import IngestPolicy
@@ -54,7 +54,7 @@ from service.dispatcher.webhooks import WebhookDelivery
 from service.scheduling import autoscaling
 from service.scheduling import repository as scheduling
 from service.scheduling.admission import Decision, Queued, Running, decide, without_foreign
-from service.scheduling.dispatcher_report import DispatcherReport
+from service.scheduling.dispatcher_report import DispatcherReport, RayReport
 from service.scheduling.foreign_use import ForeignUse
 from service.scheduling.machines_lack import MachinesLack
 from service.scheduling.nodes import Cluster, Node, with_drains
@@ -72,6 +72,8 @@ _THINNING_INTERVAL_SECONDS = 1.0
 _UPLOADS_INTERVAL_SECONDS = 0.5
 _WEBHOOKS_INTERVAL_SECONDS = 0.5
 _CHECK_INTERVAL_SECONDS = 5.0
+# Of all intervals, while there is no work and no executor.
+_IDLE_PACE = 4.0
 # Loops that may hang with what they check.
 _CHECKS = ("store", "api")
 # How long a dispatcher that stops waits for each check.
@@ -91,6 +93,7 @@ class Dispatcher:
         holder: the name of this dispatcher in the lease. A dispatcher that is certain to be the only
             one (by a lock on its home) uses the same name after a restart, and so need not wait until
             its earlier lease expires.
+        on_demand: starts the executor for work, and ends it; `None`: it always runs.
     """
 
     def __init__(
@@ -102,6 +105,7 @@ class Dispatcher:
         holder: str,
         entrypoints: Entrypoints | None = None,
         clock: Clock = utc_now,
+        on_demand: OnDemand | None = None,
     ) -> None:
         storage = Storage(settings.artifacts_uri)
         self._context = DispatcherContext(
@@ -123,6 +127,11 @@ class Dispatcher:
             outage=outage,
         )
         adoption, recovery = Adoption(self._context, outage), LogRecovery(self._context, logs)
+        self._on_demand, self._recovery = on_demand, recovery
+        self._rest: RayReport | None = None
+        """What an executor on demand does in place of running."""
+        self._rest_saved_at: datetime | None = None
+        self._has_work = True
         self._store = StoreCheck(self._context)
         self._api = ApiCheck(settings.api_url)
         self._train = TrainPolicy(self._context, logs, self._store, self._api)
@@ -146,20 +155,18 @@ class Dispatcher:
         finalizer = Finalizer(self._context, logs, adoption, recovery)
         garbage, thinner = Garbage(self._context, adoption), MetricThinner(self._context)
         self.background = {
-            "logs": Loop(finalizer.round, _LOG_INTERVAL_SECONDS, self._outage),
+            "logs": self._loop(finalizer.round, _LOG_INTERVAL_SECONDS),
             # One loop for both: no log is copied while it is removed.
-            "garbage": Loop(
-                lambda: recovery.round() and garbage.round(),
-                _GARBAGE_INTERVAL_SECONDS,
-                self._outage,
+            "garbage": self._loop(
+                lambda: recovery.round() and garbage.round(), _GARBAGE_INTERVAL_SECONDS
             ),
-            "uploads": Loop(Uploads(self._context).round, _UPLOADS_INTERVAL_SECONDS, self._outage),
-            "webhooks": Loop(
-                WebhookDelivery(self._context).round, _WEBHOOKS_INTERVAL_SECONDS, self._outage
+            "uploads": self._loop(Uploads(self._context).round, _UPLOADS_INTERVAL_SECONDS),
+            "webhooks": self._loop(
+                WebhookDelivery(self._context).round, _WEBHOOKS_INTERVAL_SECONDS
             ),
-            "metrics": Loop(thinner.round, _THINNING_INTERVAL_SECONDS, self._outage),
-            "store": Loop(self._store.round, _CHECK_INTERVAL_SECONDS, self._outage),
-            "api": Loop(self._api.round, _CHECK_INTERVAL_SECONDS, self._outage),
+            "metrics": self._loop(thinner.round, _THINNING_INTERVAL_SECONDS),
+            "store": self._loop(self._store.round, _CHECK_INTERVAL_SECONDS),
+            "api": self._loop(self._api.round, _CHECK_INTERVAL_SECONDS),
         }
         """Loops that may take long; each runs in its own thread."""
         self._loops = dict(self.background)
@@ -197,9 +204,9 @@ class Dispatcher:
         return self._cluster is not None and bool(self._cluster.nodes)
 
     @property
-    def cluster(self) -> Cluster | None:
-        """The cluster as the executor last described it; None without an answer."""
-        return self._cluster
+    def in_charge(self) -> bool:
+        """Whether this dispatcher holds the lease."""
+        return self._context.in_charge
 
     def stuck(self) -> str | None:
         """Return which loop has made no progress for `DASL_STUCK_SECONDS`, as a sentence; else `None`.
@@ -243,7 +250,7 @@ class Dispatcher:
         for thread in threads.values():
             thread.start()
         try:
-            self._loops["queue"] = Loop(self._main_round, interval, self._outage)
+            self._loops["queue"] = self._loop(self._main_round, interval)
             self._loops["queue"].run(stop)
             if (seconds := save_seconds()) > 0:
                 self._save_attempts(seconds, interval)
@@ -253,6 +260,12 @@ class Dispatcher:
                 # A store that hangs must not keep the lease from the next dispatcher.
                 thread.join(_CHECK_PATIENCE_SECONDS if name in _CHECKS else None)
         Loop(self._release_lease, interval, self._outage).run_once()
+
+    def _loop(self, round: Callable[[], bool], interval: float) -> Loop:
+        def pace() -> float:
+            return _IDLE_PACE if self._rest is not None and self._rest.state == "idle" else 1.0
+
+        return Loop(round, interval, self._outage, pace)
 
     def begin_shutdown(self) -> None:
         """From now on, start nothing, and request that attempts save a checkpoint and stop."""
@@ -293,9 +306,12 @@ class Dispatcher:
         if not self._announced:
             self._announce_restart()
             self._announced = True
+        if not self._executor_runs():
+            self._saving = False  # Nothing runs.
+            return
         if self._shutting_down:
             self._saving = self._train.request_checkpoints()
-        if not self._poll_cluster():
+        if not self._poll_cluster() or not self._has_work:
             return
         now = self._context.clock()
         if passed(self._watched_at, now, _WATCH_EVERY):
@@ -320,6 +336,25 @@ class Dispatcher:
             for task_id in task_ids:
                 self._run_step(watcher.start, task_id, "start the run of this task")
         self._admit()
+
+    def _executor_runs(self) -> bool:
+        """Have an executor on demand started or ended, as is due; return whether it runs."""
+        if self._on_demand is None:
+            return True
+        with self._context.database.read() as session:
+            self._has_work = repository.has_work(session)
+        report = self._on_demand.keep(needed=self._has_work or self._recovery.is_pending)
+        if report is None:
+            if self._rest is not None:
+                self._rest = self._cluster_polled_at = None  # It is new.
+            return True
+        now = self._context.clock()
+        if report != self._rest or passed(self._rest_saved_at, now, self._context.lease / 4):
+            self._rest, self._rest_saved_at = report, now
+            self._context.executor_answers, self._cluster = False, None
+            self._lack.reset()
+            self._save_snapshot(None)
+        return False
 
     def _watch(self) -> None:
         """Check all live runs, also those of earlier dispatchers."""
@@ -368,21 +403,25 @@ class Dispatcher:
         return self._context.executor_answers
 
     def _save_snapshot(self, cluster: Cluster | None) -> None:
-        """Save the cluster's state for the API; `None` if the executor does not answer."""
+        """Save the cluster's state for the API; `None` if the executor does not answer, or rests."""
         now = self._context.clock()
-        nodes = [scheduling.stored_node(node) for node in (cluster.nodes if cluster else ())]
+        alive, report = self.sees_nodes, self._report(cluster)
         with self._context.write() as session:
+            if self._rest is not None:
+                # What a new job can use, once Ray has started again.
+                cluster = scheduling.last_cluster(session)
+            nodes = [scheduling.stored_node(node) for node in (cluster.nodes if cluster else ())]
             scheduling.save_snapshot(
                 session,
                 ClusterSnapshot(
                     at=now,
-                    alive=bool(nodes),
+                    alive=alive,
                     nodes=nodes,
                     total_cpus=cluster.total_cpus if cluster else 0,
                     total_gpus=cluster.total_gpus if cluster else 0,
                     used_cpus=cluster.used_cpus if cluster else 0,
                     used_gpus=cluster.used_gpus if cluster else 0,
-                    dispatcher=self._report(cluster),
+                    dispatcher=report,
                 ),
             )
 
@@ -392,6 +431,7 @@ class Dispatcher:
             started_at=self._started_at,
             ray_version=cluster.version if cluster else None,
             ray_tested=cluster.tested if cluster else None,
+            ray=self._rest,
             failed_rounds=failed,
             store=self._store.report,
             api_answers=self._api.answers,

@@ -8,14 +8,26 @@ from datetime import datetime
 from sqlalchemy import bindparam, func, or_, select
 from sqlalchemy.orm import Session
 
-from service.db.models import Event, Job
+from service.datasets.ingests import repository as ingests
+from service.db.models import Attempt, Event, Job
 from service.runs.endings import LONGEST_RETRY
-from service.states import Desired, JobStatus
+from service.states import TERMINAL, Desired, JobStatus
+from service.tasks.repository import model_runs, preparations, previews, searches
 
 # Each round of the dispatcher needs this. SQLAlchemy takes longer to build a statement than to run it.
 _DUE_RETRIES = select(Job.id).where(
     Job.status == JobStatus.RETRY_WAIT,
     or_(Job.not_before <= bindparam("now"), Job.not_before > bindparam("latest")),
+)
+# A paused job waits for its user.
+_IDLE_JOB = (*TERMINAL, JobStatus.PAUSED)
+_HAS_WORK = select(
+    or_(
+        select(Job.id).where(Job.status.not_in(_IDLE_JOB)).exists(),
+        select(Attempt.owner).where(~Attempt.settled).exists(),
+        ingests.AWAITED.exists(),
+        *(tasks.awaited().exists() for tasks in (previews, preparations, model_runs, searches)),
+    )
 )
 
 
@@ -26,6 +38,11 @@ def due_retries(session: Session, now: datetime) -> Sequence[str]:
     """
     values = {"now": now, "latest": now + LONGEST_RETRY}
     return session.scalars(_DUE_RETRIES, values).all()
+
+
+def has_work(session: Session) -> bool:
+    """Whether anything runs, waits to run, or ended and is not finalized."""
+    return bool(session.scalar(_HAS_WORK))
 
 
 def stop_requested_at(session: Session, job_id: str, desired: Desired) -> datetime | None:

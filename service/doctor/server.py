@@ -14,6 +14,7 @@ from service.client.errors import ConfigError, where_from
 from service.client.tls import tls_context
 from service.doctor import Finding, State
 from service.doctor.installation import version_of
+from service.states import READY
 
 _TIMEOUT_SECONDS = 10.0
 _MAX_SKEW_SECONDS = 5.0
@@ -111,8 +112,8 @@ def _readiness(http: httpx.Client) -> Iterator[Finding]:
     checks: dict[str, str] = _json(http.get("/readyz")).get("checks", {})
     for name, remedy_of in _REMEDIES.items():
         message = checks.get(name, "the server does not report it")
-        state: State = "ok" if message == "ok" else "fail"
-        remedy = "" if message == "ok" else remedy_of
+        state: State = "ok" if message in READY else "fail"
+        remedy = "" if state == "ok" else remedy_of
         yield Finding(f"server's {name}", state, message, remedy)
 
 
@@ -121,6 +122,8 @@ def _cluster(http: httpx.Client) -> Finding:
     cluster = _json(answer)
     if not answer.is_success:
         return Finding("cluster", "skip", str(cluster.get("detail") or answer.status_code))
+    if cluster.get("rest"):
+        return Finding("cluster", "ok", f"Ray is {cluster['rest']}; it runs while there is work")
     if not cluster.get("alive"):
         return Finding("cluster", "fail", "no Ray node is alive", _REMEDIES["ray"])
     allocated = [

@@ -62,7 +62,6 @@ class LocalRay:
     def start(self) -> None:
         """Start Ray, which answers at `address` after about ten seconds."""
         assert self._guard is None, "Ray is running already"
-        self.check_installed()
         folder = _empty_folder(self._folder)
         ports = _free_ports(9)
         self.address = f"http://127.0.0.1:{ports[0]}"

@@ -1,7 +1,7 @@
 """`dasl serve`: API, dispatcher and a local Ray in one command, which leaves no process behind.
 
-The API and the dispatcher are threads of this process; Ray is a child process under a guard that stops
-it however this process ends. A lock on the home folder allows only one server, so a new start may take
+The API and the dispatcher are threads of this process. Ray, which runs while there is work, is a child process under a
+guard that stops it however this process ends. A lock on the home folder allows only one server, so a new start may take
 over the attempts of the previous one at once.
 """
 
@@ -14,7 +14,6 @@ import signal
 import socket
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -32,8 +31,9 @@ from service.settings import (
 
 logger = logging.getLogger("dasl.serve")
 
-_CHECK_EVERY_SECONDS = 0.2
-_FIRST_PAUSE_SECONDS, _MAX_PAUSE_SECONDS = 1.0, 30.0
+_CHECK_EVERY_SECONDS = 0.5
+# Until the service is ready.
+_CHECK_SOON_SECONDS = 0.02
 
 
 def main(*, open_page: bool = False) -> int:
@@ -88,10 +88,7 @@ def serve(
         settings = _for_local_ray(settings, listener.getsockname()[1])
         warn_if_exposed(settings)
         ray = LocalRay(settings.home / "ray", settings.home / "logs" / "ray.log", cpus)
-        try:
-            _serve(settings, stop, listener, ray, open_page)
-        finally:
-            ray.stop()
+        _serve(settings, stop, listener, ray, open_page)
 
 
 def _serve(
@@ -112,10 +109,12 @@ def _serve(
     from service.embedded.dispatcher_thread import DispatcherThread
     from service.embedded.known_database import check_database, remember_database
     from service.embedded.notices import describe_cluster, describe_unfinished
+    from service.embedded.on_demand import RayOnDemand
     from service.embedded.page import show_page
     from service.server.thread import ApiThread
     from service.server.tuning import freeze_garbage_collection
 
+    ray.check_installed()
     check_database(settings)
     upgrade(settings.database_url)
     remember_database(settings)
@@ -129,29 +128,27 @@ def _serve(
     database = Database(settings.database_url)
     api = ApiThread(settings, database, listener)
     api.start()
-    # After the API, as Ray's start would slow the API's down.
-    ray.start()
     private = settings.home / "client.toml"
     config = choose_config(database, settings.api_url, config_path(), private)
     token = admin_token(database, config)
     write_config(config, settings.api_url, token, author="dasl serve")
     _print_address(settings.api_url, token, config, config_path())
     show_page(database, settings.api_url, token, open_page=open_page)
-    dispatcher = DispatcherThread(settings, database, ray, restarted="service")
+    on_demand = RayOnDemand(ray, 60 * settings.ray_idle_minutes, api.visited)
+    # Jobs that are gone before Ray's first answer ended with the previous service, not with Ray.
+    dispatcher = DispatcherThread(settings, database, on_demand, restarted="service")
     dispatcher.start()
     freeze_garbage_collection()
-    pause, ready, started_at = _FIRST_PAUSE_SECONDS, False, time.monotonic()
-    # Jobs that are gone before Ray's first answer ended with the previous service, not with Ray.
-    restarted: Restarted = "service"
+    is_ready = is_described = False
     stuck: str | None = None
     try:
-        while not stop.wait(_CHECK_EVERY_SECONDS):
-            # A node is reported before its CPUs are.
-            if not ready and (cluster := dispatcher.cluster) is not None and cluster.total_cpus:
-                ready, pause, restarted = True, _FIRST_PAUSE_SECONDS, "ray"
-                seconds = time.monotonic() - started_at
-                print(f"Ready after {seconds:.0f} s. Ctrl-C stops everything.", flush=True)
-                print(describe_cluster(cluster), flush=True)
+        while not stop.wait(_CHECK_EVERY_SECONDS if is_ready else _CHECK_SOON_SECONDS):
+            if not is_ready and dispatcher.in_charge:
+                is_ready = True
+                print("Ready. Ctrl-C stops everything.", flush=True)
+            if not is_described and (cluster := on_demand.first_cluster) is not None:
+                is_described = True
+                print(f"Ray runs. {describe_cluster(cluster)}", flush=True)
             if not api.is_alive():
                 raise RuntimeError("The API ended unexpectedly; the reason is logged above")
             stuck = dispatcher.stuck()
@@ -161,30 +158,26 @@ def _serve(
             if stuck is not None:
                 # A stuck thread cannot be ended: another dispatcher beside it would share its lease.
                 raise RuntimeError(f"{stuck}. The service ends; start it again")
-            if not ray.running:
-                logger.error("Ray ended unexpectedly (see %s); restarting it", ray.log)
+            lost_by: Restarted | None = None if on_demand.first_cluster else "service"
+            if on_demand.lost_work.is_set():
                 dispatcher.stop()
-                ray.stop()
-                if stop.wait(pause):
-                    break
-                pause, ready = min(2 * pause, _MAX_PAUSE_SECONDS), False
-                ray.start()
-                dispatcher = DispatcherThread(settings, database, ray, restarted=restarted)
-                dispatcher.start()
-            elif not dispatcher.is_alive():
+                lost_by = "ray"
+                on_demand.lost_work.clear()
+            elif dispatcher.is_alive():
+                continue
+            else:
                 logger.error("The dispatcher ended unexpectedly; restarting it")
-                lost_by = None if ready else restarted
-                dispatcher = DispatcherThread(settings, database, ray, restarted=lost_by)
-                dispatcher.start()
+            dispatcher = DispatcherThread(settings, database, on_demand, restarted=lost_by)
+            dispatcher.start()
     finally:
-        seconds = settings.shutdown_seconds if stop.is_set() and ray.running else 0.0
+        seconds = settings.shutdown_seconds if stop.is_set() and on_demand.is_running else 0.0
         saving = f". Running jobs have {seconds:g} s to save; Ctrl-C again stops at once"
         print(f"Stopping{saving if seconds else ''}", flush=True)
         dispatcher.stop(save_seconds=seconds)
         # The API before Ray: an attempt that is interrupted here must not report a failure. The next
         # start resumes it from its last checkpoint.
         api.stop()
-        ray.stop()
+        on_demand.close()
         if stuck is None:
             dispatcher.join()
             _print(describe_unfinished(database))

@@ -12,6 +12,7 @@ from service.api.auth import bearer_token, unauthenticated
 from service.api.problems import PROBLEM_RESPONSES, UNAVAILABLE, Problem
 from service.api.transaction import WithContext
 from service.observability.observer import WithObserver
+from service.states import READY
 
 router = APIRouter(tags=["probes"])
 
@@ -40,8 +41,9 @@ async def live(request: Request) -> Liveness:
 async def ready(observer: WithObserver) -> Readiness:
     """Check database, dispatcher, Ray and storage; 503 names those that are not ready."""
     checks = await observer.checks()
-    if any(state != "ok" for state in checks.values()):
-        detail = "; ".join(f"{name}: {state}" for name, state in checks.items() if state != "ok")
+    failing = {name: state for name, state in checks.items() if state not in READY}
+    if failing:
+        detail = "; ".join(f"{name}: {state}" for name, state in failing.items())
         raise Problem(503, "not-ready", detail, extra={"ready": False, "checks": checks})
     return Readiness(ready=True, checks=checks)
 

@@ -253,7 +253,7 @@ def _cluster_metrics(state: State) -> Iterator[Metric]:
         value=_age(state, cluster.at),
     )
     for name, help, value in (
-        ("nodes", "Nodes that are alive.", len(cluster.nodes)),
+        ("nodes", "Nodes that are alive.", len(cluster.nodes) if cluster.alive else 0),
         ("cpus", "CPUs that Ray offers.", cluster.total_cpus),
         ("cpus_allocated", "CPUs allocated to jobs.", sum(d.cpus for d in state.allocated)),
         ("cpus_used", "CPUs that Ray has placed workers on.", cluster.used_cpus),

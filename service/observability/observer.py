@@ -14,6 +14,7 @@ from service.db.session import Database
 from service.observability.metrics import ProcessMetrics, QueueWaits, Scrape, State, read_state
 from service.observability.probe import Probe
 from service.settings import Settings
+from service.states import READY
 
 _PROBE_SECONDS = 2.0
 # Prometheus times out after 10 s.
@@ -50,7 +51,7 @@ class Observer:
         except (TimeoutError, SQLAlchemyError):
             # Dispatcher and Ray are unknown then, which is not the same as down.
             checks, state = {"database": "away"}, None
-        up = {component: result == "ok" for component, result in checks.items()}
+        up = {component: result in READY for component, result in checks.items()}
         return generate_latest(Scrape(self._version, self.process, up, state))
 
     def _run_checks(self) -> Checks:

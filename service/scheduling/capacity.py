@@ -47,8 +47,8 @@ def check_capacity(
         max_gpus: what the quotas of the job's owners allow; `None`: any number.
     """
     snapshot = repository.snapshot(session)
-    alive = snapshot is not None and snapshot.alive
-    nodes = nodes_of(snapshot) if snapshot is not None and alive else ()
+    # Also those of a Ray that is started for work only, and does not run now.
+    nodes = nodes_of(snapshot) if snapshot is not None else ()
     demand, automatic = Demand.of(resources), Automatic.of(resources)
     gpus = max_gpus != 0 and has_gpus(demand, nodes, limit)
     demand = choose(demand, automatic, nodes, gpus=gpus)
@@ -66,7 +66,7 @@ def check_capacity(
     resources = resources.model_copy(
         update={"cpus_per_worker": worker.cpus, "gpus_per_worker": worker.gpus}
     )
-    misfits = _misfits_on(nodes, resources, or_cpus) if alive else []
+    misfits = _misfits_on(nodes, resources, or_cpus)
     if limit == CURRENT_NODES and misfits:
         return Capacity(misfits, [], with_gpus)
     if isinstance(limit, tuple):
@@ -77,7 +77,7 @@ def check_capacity(
     warnings += _mixed_gpus(nodes, resources)
     end = "The job waits until Ray has more nodes."
     warnings += [f"{misfit.field}: {misfit.message}. {end}" for misfit in misfits]
-    known = alive or not automatic.cpus
+    known = bool(nodes) or not automatic.cpus
     return Capacity([], warnings, with_gpus, worker if known else None)
 
 

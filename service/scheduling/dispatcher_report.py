@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
+from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
 
@@ -25,6 +26,16 @@ class StoreReport(BaseModel):
     """Size of all other files of jobs."""
 
 
+class RayReport(BaseModel):
+    """State of a Ray that does not run, because it is started for work only."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    state: Literal["idle", "starting"]
+    problem: str | None = None
+    """Why its last start failed."""
+
+
 class DispatcherReport(BaseModel):
     """State of the dispatcher that wrote the snapshot. Unknown keys of another version are ignored."""
 
@@ -33,6 +44,8 @@ class DispatcherReport(BaseModel):
     started_at: datetime
     ray_version: str | None = None
     ray_tested: bool | None = None
+    ray: RayReport | None = None
+    """Set while Ray does not run because nothing needs it, or starts for work."""
     failed_rounds: dict[str, int] = {}
     """Rounds that failed since its start, by loop."""
     store: StoreReport | None = None

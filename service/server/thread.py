@@ -49,6 +49,12 @@ class ApiThread(threading.Thread):
         # Listen before the address is printed, so that no early client is refused.
         listener.listen(self._server.config.backlog)
 
+    @property
+    def visited(self) -> threading.Event:
+        """Set when a person logs in to the page, or loads it."""
+        visited: threading.Event = self._app.state.context.visited
+        return visited
+
     def run(self) -> None:
         """See `threading.Thread.run`."""
         self._server.run(sockets=[self._listener])

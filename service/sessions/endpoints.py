@@ -31,17 +31,21 @@ def log_in(
     audit_log.record(session, request, token.tenant, token.id, token.user_id, 201)
     seconds = (row.expires_at - row.created_at).total_seconds()
     web_session.set_cookie(request, response, cookie, seconds)
+    context.visited.set()
     return service.view(token, row, cookie)
 
 
 @router.get("")
-def show_session(request: Request, caller: SessionCaller, session: ReadSession) -> SessionView:
+def show_session(
+    request: Request, caller: SessionCaller, context: WithContext, session: ReadSession
+) -> SessionView:
     """Show the token of the session, and its CSRF token."""
     assert caller.session_hash is not None
     row = repository.get(session, caller.session_hash)
     token = session.get(Token, caller.token_id)
     if row is None or token is None:
         raise unauthenticated("The session has ended. Log in again")
+    context.visited.set()
     return service.view(token, row, request.cookies[web_session.COOKIE])
 
 

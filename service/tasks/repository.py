@@ -93,6 +93,10 @@ class Tasks(Generic[T]):
         query = select(self.row).where(*conditions, *self.not_deleted())
         return newest(session, query, after, limit)
 
+    def awaited(self) -> Select[*tuple[str]]:
+        """Select the tasks that are queued or running."""
+        return select(self.row.id).where(self.row.state.in_(PENDING), *self.not_deleted())
+
     def lock(self, session: Session, task_id: str) -> T | None:
         """Lock a task's row until the transaction ends, and refresh it; `None` if it is deleted."""
         query = select(self.row).where(self.row.id == task_id, *self.not_deleted())

@@ -64,6 +64,8 @@ class ClusterView(Answer):
     ray_version: str | None = None
     ray_tested: bool | None = None
     """Whether DASL is tested with this version of Ray."""
+    rest: Literal["idle", "starting"] | None = None
+    """Set while a Ray that is started for work only does not run; `nodes` are then those of its last time."""
     queued: int = 0
     """Number of queued jobs; `queue` has the first 200."""
     queue: list[QueuedJob] = []

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from service.embedded import dispatcher_thread, notices, serve
+from service.embedded import dispatcher_thread, notices, on_demand, serve
 from service.scheduling.nodes import Cluster, Node
 from service.server import thread, tuning
 from service.settings import Settings
@@ -19,14 +19,18 @@ from tests.support.api_under_test import Api
 class Part:
     """Stands in for the API, the dispatcher and Ray; it runs until it is stopped."""
 
-    running = True
     reason: str | None = None
-    cluster = Cluster((Node("n", "127.0.0.1", 4, 1, 0, 0),))
+    in_charge = is_running = True
+    first_cluster: Cluster | None = None
+    visited = lost_work = threading.Event()
 
     def __init__(self, *_arguments: object, **_options: object) -> None:
         self.stopped: list[dict[str, Any]] = []
 
     def start(self) -> None: ...
+
+    def close(self) -> None:
+        self.stop()
 
     def join(self) -> None: ...
 
@@ -49,7 +53,7 @@ def run_service(
 ) -> None:
     monkeypatch.setattr(thread, "ApiThread", lambda *_: parts["api"])
     monkeypatch.setattr(dispatcher_thread, "DispatcherThread", lambda *_, **__: parts["dispatcher"])
-    monkeypatch.setattr(serve, "LocalRay", lambda *_: parts["ray"])
+    monkeypatch.setattr(on_demand, "RayOnDemand", lambda *_: parts["ray"])
     monkeypatch.setattr(tuning, "freeze_garbage_collection", lambda: None)
     monkeypatch.setenv("XDG_CONFIG_HOME", str(folder / "config"))
     home = folder / "home"
@@ -85,27 +89,28 @@ def test_jobs_that_the_next_start_continues_are_told(api: Api) -> None:
     assert notices.describe_unfinished(api.database) == "2 jobs continue at the next start."
 
 
-def test_cores_and_gpus_are_told_once_the_node_has_reported_them(
+def test_cores_and_gpus_are_told_once_ray_runs(
     tmp_path: Path,
     migrated_sqlite: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Ray lists a node before its CPUs."""
-    nodes = [Node("n", "127.0.0.1", cpus, 0, 0, 0) for cpus in (0, 0, 4)]
-    parts = {name: Part() for name in ("api", "dispatcher", "ray")}
-    told = iter([None, *(Cluster((node,)) for node in nodes)])
+    """The service is ready before that."""
+    told = iter([None, None, Cluster((Node("n", "127.0.0.1", 4, 0, 0, 0),))])
     stop = threading.Event()
 
-    class Dispatcher(Part):
+    class Ray(Part):
         @property
-        def cluster(self) -> Cluster | None:  # type: ignore[override]
-            cluster = next(told)
-            if cluster is not None and cluster.total_cpus:
+        def first_cluster(self) -> Cluster | None:  # type: ignore[override]
+            cluster = next(told, None)
+            if cluster is not None:
                 stop.set()
             return cluster
 
-    run_service(tmp_path, migrated_sqlite, monkeypatch, parts | {"dispatcher": Dispatcher()}, stop)
-    printed = capsys.readouterr().out
-    assert printed.count("Ready after") == 1
-    assert "Jobs can use 4 CPU cores and no GPU." in printed
+    parts = {"api": Part(), "dispatcher": Part(), "ray": Ray()}
+    run_service(tmp_path, migrated_sqlite, monkeypatch, parts, stop)
+    printed = capsys.readouterr().out.splitlines()
+    assert printed[-3:-1] == [
+        "Ready. Ctrl-C stops everything.",
+        "Ray runs. Jobs can use 4 CPU cores and no GPU.",
+    ]

@@ -8,15 +8,18 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Literal
 
+import httpx
 import pytest
 from fastapi.testclient import TestClient
 from sqlalchemy import text
 
-from service.db.models import Lease
+from service.db.models import ClusterSnapshot, Lease
 from service.log_records import REQUESTS
 from service.observability import observer
 from service.scheduling import repository as scheduling
+from service.scheduling.dispatcher_report import DispatcherReport, RayReport
 from service.server.app import create_app
 from service.settings import Settings
 from tests.support.api_under_test import Api, refused, snapshot
@@ -81,6 +84,39 @@ def test_readyz_names_failing_components(api: Api) -> None:
             assert saved is not None
             saved.at, saved.alive, saved.nodes = at, alive, []
         assert message in checks(api)["ray"]
+
+
+@pytest.mark.parametrize("state", ["idle", "starting"])
+def test_ray_that_is_started_for_work_only_is_ready(
+    api: Api, state: Literal["idle", "starting"]
+) -> None:
+    lease(api, 30)
+
+    def rest(problem: str | None) -> httpx.Response:
+        report = RayReport(state=state, problem=problem)
+        now = datetime.now(UTC)
+        dispatcher = DispatcherReport(started_at=now, ray=report).model_dump(mode="json")
+        with api.database.write() as session:
+            saved = ClusterSnapshot(
+                at=now, alive=False, nodes=[], dispatcher=dispatcher, **dict.fromkeys(TOTALS, 0)
+            )
+            scheduling.save_snapshot(session, saved)
+        return api.client.get("/readyz")
+
+    assert rest(None).json()["checks"]["ray"] == state
+    assert 'dasl_up{component="ray"} 1.0' in api.client.get("/metrics").text
+    assert api.client.get("/v1/cluster").json()["rest"] == state
+    api.dataset()
+    api.submit()
+
+    def reason() -> str:
+        [job] = api.client.get("/v1/cluster").json()["queue"]
+        waits: str = job["reason"]
+        return waits
+
+    assert reason() == "Ray is starting, which takes about ten seconds"
+    problem = refused(rest("Ray cannot be started"), 503, None, "not-ready")
+    assert problem["checks"]["ray"] == reason() == "Ray cannot be started"
 
 
 TOTALS = ("total_cpus", "total_gpus", "used_cpus", "used_gpus")

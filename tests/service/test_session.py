@@ -131,7 +131,6 @@ def test_write_sessions_lose_no_concurrent_increment(database: Database, databas
                 at=datetime.now(UTC),
                 alive=True,
                 nodes=[],
-                nodes_away=[],
                 dispatcher={},
                 total_cpus=0,
                 total_gpus=0,

@@ -176,7 +176,6 @@ def save_nodes(api: Api, nodes: Sequence[Node]) -> None:
             at=datetime.now(UTC),
             alive=True,
             nodes=[scheduling.stored_node(node) for node in nodes],
-            nodes_away=[],
             dispatcher=DispatcherReport(started_at=datetime.now(UTC)).model_dump(mode="json"),
             total_cpus=sum(node.total_cpus for node in nodes),
             total_gpus=sum(node.total_gpus for node in nodes),

@@ -193,7 +193,6 @@ def snapshot(database: Database) -> None:
                 at=datetime.now(UTC),
                 alive=True,
                 nodes=[node],
-                nodes_away=[],
                 dispatcher=DispatcherReport(started_at=datetime.now(UTC)).model_dump(mode="json"),
                 total_cpus=8,
                 total_gpus=1,

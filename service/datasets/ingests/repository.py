@@ -98,6 +98,10 @@ _LIVE_RUNS = (
     )
     .order_by(IngestRun.owner)
 )
+AWAITED = select(Dataset.id).where(
+    _ingest_is(DatasetState.PENDING, DatasetState.INGESTING), Dataset.deleted_at.is_(None)
+)
+"""Data sets that an ingest runs for, or is to."""
 _LOST = (
     select(IngestRun.number)
     .join(Dataset, Dataset.id == IngestRun.owner)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import replace
 from typing import Any
 
 from sqlalchemy import select
@@ -52,6 +53,15 @@ _ROW = 1
 def snapshot(session: Session) -> ClusterSnapshot | None:
     """Return the last snapshot of the cluster; `None` before the first."""
     return session.get(ClusterSnapshot, _ROW)
+
+
+def last_cluster(session: Session) -> Cluster:
+    """Return the nodes of the last snapshot, with nothing in use."""
+    found = snapshot(session)
+    nodes = nodes_of(found) if found is not None else ()
+    return Cluster(
+        tuple(replace(node, used_cpus=0.0, used_gpus=0.0, used_memory=0.0) for node in nodes)
+    )
 
 
 def save_snapshot(session: Session, snapshot: ClusterSnapshot) -> None:

@@ -25,7 +25,7 @@ from service.db import migrate
 from service.db.models import ClusterSnapshot, Lease
 from service.doctor import Finding, installation, local_storage, ray, server, stores
 from service.scheduling import repository as scheduling
-from service.scheduling.dispatcher_report import DispatcherReport
+from service.scheduling.dispatcher_report import DispatcherReport, RayReport
 from tests.support.api_server import Service, running_service
 from tests.support.databases import Postgres
 from tests.support.migrations import next_version
@@ -65,18 +65,18 @@ def report() -> tuple[int, dict[str, Finding]]:
     return result.exit_code, {finding.name: finding for finding in findings}
 
 
-def dispatch(service: Service) -> None:
+def dispatch(service: Service, rest: RayReport | None = None) -> None:
     """Write what a running dispatcher keeps in the database."""
     now = datetime.now(UTC)
+    report = DispatcherReport(started_at=now, ray=rest).model_dump(mode="json")
     with service.database.write() as session:
         lease = Lease(name="dispatcher", holder="me", expires_at=now + timedelta(minutes=5))
         session.merge(lease)
         seen = ClusterSnapshot(
             at=now,
-            alive=True,
-            nodes_away=[],
-            dispatcher=DispatcherReport(started_at=now).model_dump(mode="json"),
+            alive=rest is None,
             nodes=[{"id": "n", "address": "a"} | dict.fromkeys(RESOURCES, 1)],
+            dispatcher=report,
             **dict.fromkeys(RESOURCES, 1),
         )
         scheduling.save_snapshot(session, seen)
@@ -98,6 +98,13 @@ def test_all_checks_pass(service: Service) -> None:
         checks["cluster"].message
         == "1 node, 0 of 1 CPUs allocated to jobs, 0 of 1 GPUs allocated to jobs"
     )
+    dispatch(service, RayReport(state="idle"))
+    code, checks = report()
+    assert code == 0
+    assert checks["server's ray"].message == "idle"
+    assert checks["cluster"].message == "Ray is idle; it runs while there is work"
+    assert "idle: Ray starts with the next job" in CliRunner().invoke(app, ["cluster"]).stdout
+    dispatch(service)
     assert not list((service.settings.home).glob("artifacts/.written*"))
     result = CliRunner().invoke(app, ["doctor"])
     assert result.exit_code == 0

@@ -173,17 +173,21 @@ def test_second_start_resumes_jobs_of_killed_service_and_restarts_dead_ray(home:
     assert home.config.stat().st_mode & 0o777 == 0o600
     assert home.config.read_text().splitlines()[1:] == [f'url = "{url}"', f'token = "{token}"']
     headers = {"Authorization": f"Bearer {token}"}
+    # Without work there is no Ray.
+    until(lambda: first.line("Ready"), "the dispatcher's lease")
+    assert first.look() == set()
     images = home.path / "images"
     write_images(images, 40)
     with httpx.Client(base_url=url, headers=headers, timeout=60) as client:
         assert answer(client, "/livez")["status"] == "ok"
+        assert answer(client, "/readyz")["checks"]["ray"] == "idle"
         body = {"name": "images", "uri": str(images)}
         dataset = client.post("/v1/datasets", json=body).json()["id"]
         until(
             lambda: answer(client, f"/v1/datasets/{dataset}")["state"] == "ready" or None,
             "ingest",
         )
-        assert answer(client, "/readyz")["ready"] is True
+        assert answer(client, "/readyz")["checks"]["ray"] == "ok"
         spec = {
             "name": "a job",
             "dataset": "images",
@@ -218,6 +222,8 @@ def test_second_start_resumes_jobs_of_killed_service_and_restarts_dead_ray(home:
     lines = [" ".join(words) for words in commands(first.process.pid).values()]
     for part in ("gcs_server", "raylet", "dashboard.py", "stand_in.training", "sleep 1000"):
         assert any(part in line for line in lines), part
+    for part in ("ray.util.client.server", "MetricsHead"):
+        assert not any(part in line for line in lines), f"{part} has no use here"
     first.process.kill()
     first.process.wait()
     first.wait_until_nothing_is_left()
@@ -226,7 +232,6 @@ def test_second_start_resumes_jobs_of_killed_service_and_restarts_dead_ray(home:
     # the service nor Ray's failed start counts against the job.
     second = home.serve()
     os.kill(until(lambda: second.below("--head"), "the start of Ray"), signal.SIGKILL)
-    assert second.line("Ready") is None
     url = until(lambda: second.line("DASL serves at "), "the API")
     until(lambda: second.line("Token: "), "the token")
     assert tomllib.loads(home.config.read_text())["token"] == token
@@ -248,13 +253,13 @@ def test_second_start_resumes_jobs_of_killed_service_and_restarts_dead_ray(home:
         line = f"training continues after step {resumed['step']}\n"
         until(lambda: line in client.get(f"/v1/jobs/{job}/logs").text or None, "the log")
 
-    # A Ray that dies leaves nothing behind, and another one is started.
+    # A Ray that dies leaves nothing behind, and another one is started for the next work.
     complaints = second.text().count("Ray ended unexpectedly")
     second.look()
     os.kill(until(lambda: second.below("gcs_server"), "Ray's head"), signal.SIGKILL)
-    until(lambda: second.text().count("Ready") == 2 or None, "Ray's next start")
-    assert second.text().count("Ray ended unexpectedly") > complaints
-    assert second.left() == [], "something of the last Ray is still there"
+    before, second.seen = second.seen, set()
+    until(lambda: second.text().count("Ray ended unexpectedly") > complaints or None, "Ray's end")
+    assert [pid for pid in before if is_there(pid)] == [], "something of the last Ray is there"
 
     # Ctrl-C lets the job save a checkpoint, queues it again, and ends all processes.
     with httpx.Client(base_url=url, headers=headers, timeout=60) as client:
@@ -275,9 +280,9 @@ def test_second_start_resumes_jobs_of_killed_service_and_restarts_dead_ray(home:
     assert (attempt.stop_reason, 3 in saved) == ("shutdown", True)
 
 
-def test_livez_answers_and_sigterm_stops_before_ray_runs(home: Home) -> None:
+def test_visit_starts_ray_which_ends_without_work_and_sigterm_stops_its_start(home: Home) -> None:
     port = free_port()
-    served = home.serve(DASL_PORT=str(port))
+    served = home.serve(DASL_PORT=str(port), DASL_RAY_IDLE_MINUTES="0.02", DASL_STANDBY_RANKS="0")
 
     def alive() -> bool | None:
         try:
@@ -285,10 +290,29 @@ def test_livez_answers_and_sigterm_stops_before_ray_runs(home: Home) -> None:
         except httpx.TransportError:
             return None
 
+    def ray() -> str:
+        checks: dict[str, str] = answer(client, "/readyz")["checks"]
+        return checks["ray"]
+
+    def visit() -> None:
+        token = tomllib.loads(home.config.read_text())["token"]
+        assert client.post("/v1/session", json={"token": token}).status_code == 201
+
     with httpx.Client(base_url=f"http://127.0.0.1:{port}") as client:
         until(alive, "/livez")
-    assert served.line("Ready") is None
+        until(lambda: served.line("Ready"), "the dispatcher's lease")
+        assert served.look() == set()
+        visit()
+        until(lambda: served.below("gcs_server"), "Ray's start")
+        until(lambda: served.line("Ray runs. "), "Ray")
+        until(lambda: ray() == "idle" or None, "the end of an hour")
+        served.wait_until_nothing_is_left()
+        visit()
+        until(lambda: served.below("gcs_server"), "Ray's next start")
+        assert ray() == "starting"
     served.look()
     served.process.send_signal(signal.SIGTERM)
     assert served.process.wait(PATIENCE_SECONDS) == 0, served.text()
     assert served.left() == []
+    assert "Traceback" not in served.text()
+    assert "ended unexpectedly" not in served.text()

@@ -25,7 +25,12 @@ export function ClusterPage() {
 /** @param {{cluster: Api.ClusterView}} props */
 function Overview({ cluster }) {
   return html`${
+    cluster.rest &&
+    html`<div class="notice gray"><strong>Ray is ${cluster.rest}</strong><p>${cluster.rest === "idle" ? "It starts with the next job, data set or visit, in about ten seconds." : "Jobs start in about ten seconds."}</p></div>`
+  }
+  ${
     !cluster.alive &&
+    !cluster.rest &&
     html`<div class="notice red" role="alert"><strong>Ray does not answer</strong><p>${cluster.at ? `Last seen ${ago(cluster.at)}. ` : ""}Jobs wait until it does.</p></div>`
   }
     <dl class="figures">
