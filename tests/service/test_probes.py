@@ -8,9 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
-import httpx
 import pytest
 from fastapi.testclient import TestClient
 from sqlalchemy import text
@@ -92,7 +91,7 @@ def test_ray_that_is_started_for_work_only_is_ready(
 ) -> None:
     lease(api, 30)
 
-    def rest(problem: str | None) -> httpx.Response:
+    def rest(problem: str | None) -> Any:
         report = RayReport(state=state, problem=problem)
         now = datetime.now(UTC)
         dispatcher = DispatcherReport(started_at=now, ray=report).model_dump(mode="json")

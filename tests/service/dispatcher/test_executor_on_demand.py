@@ -45,11 +45,11 @@ def on_demand(world: World) -> OnDemand:
 def test_nothing_is_handed_over_before_it_runs(world: World, on_demand: OnDemand) -> None:
     world.executor.away = True
     world.tick()
-    assert on_demand.asked[-1] is False
+    assert not on_demand.asked.pop()
     job = world.add_job()
     on_demand.rests = RayReport(state="starting")
     world.tick()
-    assert on_demand.asked[-1] is True
+    assert on_demand.asked.pop()
     assert world.job(job).status == "queued"
     world.executor.away, on_demand.rests = False, None
     world.tick()
@@ -62,16 +62,16 @@ def test_everything_that_must_run_or_be_finished_counts_as_work(
 ) -> None:
     on_demand.rests = None
     world.tick()
-    assert on_demand.asked[-1] is False
+    assert not on_demand.asked.pop()
     job = world.add_job()
     world.tick()
     world.tick()
-    assert on_demand.asked[-1] is True
+    assert on_demand.asked.pop()
     world.cancel(job)
     for _ in range(3):
         world.tick()
     assert world.job(job).status == "cancelled"
-    assert on_demand.asked[-1] is False
+    assert not on_demand.asked.pop()
 
 
 def test_nodes_of_the_last_time_stay_known(world: World, on_demand: OnDemand) -> None:
