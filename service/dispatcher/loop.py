@@ -342,7 +342,9 @@ class Dispatcher:
         if self._on_demand is None:
             return True
         with self._context.database.read() as session:
-            self._has_work = repository.has_work(session)
+            had_work, self._has_work = self._has_work, repository.has_work(session)
+        if self._has_work and not had_work:
+            self._cluster_polled_at = None  # It is admitted by what is free now.
         report = self._on_demand.keep(needed=self._has_work or self._recovery.is_pending)
         if report is None:
             if self._rest is not None:
@@ -382,7 +384,8 @@ class Dispatcher:
     def _poll_cluster(self) -> bool:
         """Request the cluster's state if due; return whether the last request was answered."""
         now = self._context.clock()
-        if not passed(self._cluster_polled_at, now, _POLL_CLUSTER_EVERY):
+        every = _POLL_CLUSTER_EVERY if self._has_work else self._context.lease / 4
+        if not passed(self._cluster_polled_at, now, every):
             return self._context.executor_answers
         self._cluster_polled_at = now
         try:

@@ -88,3 +88,24 @@ def test_nodes_of_the_last_time_stay_known(world: World, on_demand: OnDemand) ->
     report = DispatcherReport.of(found)
     assert report is not None
     assert report.ray == on_demand.rests
+
+
+def test_cluster_without_work_is_polled_rarely_and_for_work_at_once(
+    world: World, on_demand: OnDemand, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    on_demand.rests = None
+    polls, cluster = [], world.executor.cluster
+
+    def polled() -> Cluster:
+        polls.append(world.now())
+        return cluster()
+
+    monkeypatch.setattr(world.executor, "cluster", polled)
+    for _ in range(15):
+        world.tick(1)
+    every = world.settings.lease_seconds / 4
+    assert len(polls) == 1 + int(14 / every)
+    world.add_job()
+    world.tick(0.25)
+    assert polls[-1] == world.now()
+    assert world.executor.submitted
