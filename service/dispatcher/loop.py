@@ -72,7 +72,7 @@ _THINNING_INTERVAL_SECONDS = 1.0
 _UPLOADS_INTERVAL_SECONDS = 0.5
 _WEBHOOKS_INTERVAL_SECONDS = 0.5
 _CHECK_INTERVAL_SECONDS = 5.0
-# Of all intervals, while there is no work and no executor.
+# Of the intervals, while there is no work.
 _IDLE_PACE = 4.0
 # Loops that may hang with what they check.
 _CHECKS = ("store", "api")
@@ -250,7 +250,13 @@ class Dispatcher:
         for thread in threads.values():
             thread.start()
         try:
-            self._loops["queue"] = self._loop(self._main_round, interval)
+            # It looks for new work as often as ever while the executor runs, or is to run.
+            self._loops["queue"] = Loop(
+                self._main_round,
+                interval,
+                self._outage,
+                lambda: _IDLE_PACE if self._rest == RayReport(state="idle") else 1.0,
+            )
             self._loops["queue"].run(stop)
             if (seconds := save_seconds()) > 0:
                 self._save_attempts(seconds, interval)
@@ -262,10 +268,7 @@ class Dispatcher:
         Loop(self._release_lease, interval, self._outage).run_once()
 
     def _loop(self, round: Callable[[], bool], interval: float) -> Loop:
-        def pace() -> float:
-            return _IDLE_PACE if self._rest is not None and self._rest.state == "idle" else 1.0
-
-        return Loop(round, interval, self._outage, pace)
+        return Loop(round, interval, self._outage, lambda: 1.0 if self._has_work else _IDLE_PACE)
 
     def begin_shutdown(self) -> None:
         """From now on, start nothing, and request that attempts save a checkpoint and stop."""
