@@ -191,8 +191,10 @@ def _environment(token: str, ports: list[int]) -> dict[str, str]:
         if folder := environment.get(name):
             # Ray has another working directory.
             environment[name] = os.path.abspath(folder)
-    import psutil  # comes with Ray
-
+    try:
+        import psutil
+    except ModuleNotFoundError as error:  # it comes with Ray
+        raise ValueError(_NO_RAY) from error
     available = psutil.virtual_memory().available
     environment.setdefault("DASL_STANDBY_RANKS", str(default_standby_ranks(available)))
     return environment | {
