@@ -18,7 +18,6 @@ from service.api.problems import field_problem
 from service.api.transaction import Context, WithContext
 from service.db.session import Database
 from service.jobs import clones, path_checks
-from service.jobs.clones import CloneSpec
 from service.jobs.path_checks import PathChecks
 from service.jobs.schemas import CloneRequest, SpecBody
 
@@ -36,7 +35,7 @@ class CheckedClone:
     """A request for a clone, the clone's spec, and what its paths were found to be."""
 
     request: CloneRequest
-    clone: CloneSpec
+    spec: JobSpec
     checks: PathChecks
 
 
@@ -58,13 +57,11 @@ async def _to_clone(
 ) -> CheckedClone:
     request = request or CloneRequest()
     find = partial(_spec_of_clone, context.database, caller.tenant, job_id, request)
-    clone = await run_in_threadpool(find)
-    return CheckedClone(request, clone, await check_spec(context, caller, clone.spec))
+    spec = await run_in_threadpool(find)
+    return CheckedClone(request, spec, await check_spec(context, caller, spec))
 
 
-def _spec_of_clone(
-    database: Database, tenant: str, job_id: str, request: CloneRequest
-) -> CloneSpec:
+def _spec_of_clone(database: Database, tenant: str, job_id: str, request: CloneRequest) -> JobSpec:
     continues = request.checkpoint is not None
     with database.read() as session:
         return clones.spec_of_clone(session, tenant, job_id, request.changes, continues=continues)

@@ -205,7 +205,7 @@ def clone_job(
     key: IdempotencyKey = None,
 ) -> Response:
     """Queue a new job that continues from a checkpoint of this job, with changed settings."""
-    request, clone = checked.request, checked.clone
+    request = checked.request
     find_checkpoint = None
     if request.checkpoint is not None:
         find_checkpoint = partial(
@@ -216,15 +216,12 @@ def clone_job(
     answer, repeated = submission.submit(
         session,
         caller,
-        clone.spec,
+        checked.spec,
         key,
         checked.checks,
         context.settings.cluster_limit,
         find_checkpoint=find_checkpoint,
         request=replayable,
-        events={"settings_kept": (clone.message(job_id), {"settings": clone.kept})}
-        if clone.kept
-        else None,
     )
     return _submitted(answer, repeated, status=202)
 

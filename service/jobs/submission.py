@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
@@ -146,7 +146,6 @@ def submit(
     *,
     find_checkpoint: Callable[[], Checkpoint] | None = None,
     request: dict[str, Any] | None = None,
-    events: Mapping[str, tuple[str, dict[str, Any]]] | None = None,
 ) -> tuple[dict[str, Any], bool]:
     """Queue a job.
 
@@ -156,7 +155,6 @@ def submit(
         cluster_limit: as in `plan`.
         find_checkpoint: finds another job's checkpoint to start from; not called for a replay.
         request: the request that the key identifies, if it is not the spec itself.
-        events: message and data of events of the new job, by type.
 
     Returns:
         The first answer to the request, as it was stored, and whether this is a replay.
@@ -194,8 +192,6 @@ def submit(
     check_queue(session, caller, queue_limit)
     tenant_limits.check_queue(session, caller.tenant)
     job = enqueue(session, caller, spec, planned, checkpoint=checkpoint)
-    for kind, (message, data) in (events or {}).items():
-        lifecycle.append_event(session, job.id, kind, message, data)
     shown = dict(job_view(job, planned.dataset.name))
     shown["submitted_by"] = repository.submitted_by(session, job.id)
     answer = SubmittedJob(**shown, estimate=planned.estimate, warnings=planned.warnings)

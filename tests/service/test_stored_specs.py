@@ -208,14 +208,6 @@ def test_newer_spec_keeps_all_its_checkpoints(api: Api) -> None:
         assert set(session.scalars(select(Checkpoint.state))) == {"registered"}
 
 
-def store_other_choices(job: Job) -> None:
-    """Store the resolved spec as if "auto" had stood for other values."""
-    resolved = {**job.resolved, "sec": {**job.resolved["sec"], "weight": 0.5}}
-    resolved["evaluate"] = {**resolved["evaluate"], "on": "backbone"}
-    optimizer = {**resolved["train"]["optimizer"], "head_lr": 3.0}
-    job.resolved = {**resolved, "train": {**resolved["train"], "optimizer": optimizer}}
-
-
 def start_from_a_checkpoint_of_64_pixels(job: Job) -> None:
     job.resolved = {**job.resolved, "backbone": {**job.resolved["backbone"], "image_size": 64}}
 
@@ -230,8 +222,6 @@ def test_clone_has_the_image_size_of_its_checkpoint(api: Api) -> None:
     answer = api.client.post(f"/v1/jobs/{job_id}/clone", json={"changes": {"dar": {}}})
     assert answer.status_code == 202, answer.text
     assert answer.json()["resolved"]["backbone"]["image_size"] == 64
-    events = api.client.get(f"/v1/jobs/{answer.json()['id']}/events").json()["data"]
-    assert "settings_kept" not in {each["type"] for each in events}, "its weights decide it"
 
 
 @pytest.mark.parametrize(("had", "gets", "precision"), [(1, 0, "bf16"), (0, 1, "fp32")])
@@ -253,52 +243,3 @@ def test_clone_keeps_the_precision_of_its_checkpoint(
     new = precision_with(gets > 0)
     assert precision_of_clone(changes={"train": {"precision": "auto"}}) == new
     assert precision_of_clone(checkpoint=None) == new
-
-
-def submit_what_is_refused_today(job: Job) -> None:
-    job.spec = {**job.spec, "augment": {"saturation": 0.5}}
-
-
-def test_clone_that_continues_keeps_what_auto_stood_for(api: Api) -> None:
-    api.dataset()
-    spec = {
-        "method": {"name": "triplet"},
-        "sec": {"target": "zero"},
-        "backbone": {"pretrained": "/gone.pth", "mean": "auto", "name": "resnet18"},
-        "train": {"epochs": 4, "optimizer": {"layer_decay": 0.5}},
-    }
-    api.settings.check_paths = False
-    job_id = api.submit(**spec)["id"]
-    worker = api.start(job_id)
-    worker.post("start")
-    save(worker, 1)
-    change(api, job_id, store_other_choices)
-    api.settings.check_paths = True  # the weights no longer exist, and are not read
-
-    def clone(**request: Any) -> dict[str, Any]:
-        answer = api.client.post(f"/v1/jobs/{job_id}/clone", json=request)
-        assert answer.status_code == 202, answer.text
-        resolved: dict[str, Any] = answer.json()["resolved"]
-        events = api.client.get(f"/v1/jobs/{answer.json()['id']}/events").json()["data"]
-        kept = [each for each in events if each["type"] == "settings_kept"]
-        return resolved | {"kept": kept[0]["data"]["settings"] if kept else None}
-
-    longer = clone(changes={"train": {"epochs": 9}})
-    assert (longer["evaluate"]["on"], longer["sec"]["weight"]) == ("backbone", 0.5)
-    assert longer["backbone"]["mean"] == [0.485, 0.456, 0.406], "as the checkpoint was trained"
-    kept = {"evaluate.on", "sec.weight", "train.optimizer.head_lr"}
-    assert longer["kept"].keys() == kept
-    chosen = clone(changes={"sec": {"weight": 0.1}})
-    assert chosen["sec"]["weight"] == 0.1
-    assert chosen["kept"].keys() == kept - {"sec.weight"}
-    gentle = clone(changes={"recipe": "continue"})
-    optimizer = gentle["train"]["optimizer"]
-    assert (gentle["recipe"], optimizer["base_lr"], optimizer["head_lr"]) == ("continue", 5e-5, 10)
-    assert optimizer["layer_decay"] == 0.5, "as submitted"
-    assert gentle["kept"].keys() & kept == {"evaluate.on", "sec.weight"}
-    api.settings.check_paths = False
-    today = clone(checkpoint=None)
-    assert (today["evaluate"]["on"], today["kept"]) == ("embedding", None)
-    change(api, job_id, submit_what_is_refused_today)
-    remedied = clone(changes={"augment": {"saturation": "auto"}, "train": {"epochs": 9}})
-    assert remedied["kept"] == longer["kept"]
