@@ -66,7 +66,7 @@ def check_capacity(
     resources = resources.model_copy(
         update={"cpus_per_worker": worker.cpus, "gpus_per_worker": worker.gpus}
     )
-    misfits = _misfits_on(nodes, resources, or_cpus)
+    misfits = _misfits_on(nodes, resources, or_cpus) if nodes else []
     if limit == CURRENT_NODES and misfits:
         return Capacity(misfits, [], with_gpus)
     if isinstance(limit, tuple):
