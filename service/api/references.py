@@ -1,25 +1,15 @@
-"""Find a row by its id, or by a reference that a person types: an id or its beginning, a name, or `last`."""
+"""Answers for an id that no row has, and for a reference that fits no row or several."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
-from typing import Any, TypeVar
 
-from sqlalchemy import ColumnElement, Select
-from sqlalchemy import Row as ResultRow
+from sqlalchemy import Select
 from sqlalchemy.orm import Session
 
-from dasl_core.spec.errors import NAME_PATTERN
 from service import ids
 from service.api.problems import Problem, not_found
-from service.db import rows
-from service.db.rows import Row
-
-LAST = "last"
-# A reference that fits more rows than these is answered with the newest of them.
-MOST_CANDIDATES = 10
-Columns = TypeVar("Columns", bound=tuple[Any, ...])
+from service.db.rows import MOST_CANDIDATES, Row, one
 
 
 def get(
@@ -42,37 +32,10 @@ def get(
         Problem: 404.
     """
     # PostgreSQL refuses some texts, such as one with NUL, that are no ids.
-    row = rows.one(session, query, row_id, lock=lock) if ids.is_id(prefix, row_id) else None
+    row = one(session, query, row_id, lock=lock) if ids.is_id(prefix, row_id) else None
     if row is None:
         raise not_found(noun, row_id, where)
     return row
-
-
-def resolve(
-    session: Session,
-    query: Select[*tuple[Any, ...]],
-    prefix: ids.Prefix,
-    reference: str,
-    is_own: ColumnElement[bool],
-) -> Sequence[ResultRow[*tuple[Any, ...]]]:
-    """Return the rows that a reference fits, newest first, at most one more than `MOST_CANDIDATES`.
-
-    Args:
-        query: selects the kind of row, which has an id and a name, before other columns.
-        reference: an id; `last`, the newest row for which `is_own`; a name; or the beginning of an id, with or
-            without the prefix.
-    """
-    kind = query.column_descriptions[0]["entity"]
-    newest = query.order_by(kind.id.desc()).limit(MOST_CANDIDATES + 1)
-    if ids.is_id(prefix, reference):
-        return session.execute(query.where(kind.id == reference)).all()
-    if reference == LAST:
-        return session.execute(newest.where(is_own).limit(1)).all()
-    is_name = re.fullmatch(NAME_PATTERN, reference) is not None
-    if is_name and (named := session.execute(newest.where(kind.name == reference)).all()):
-        return named
-    ends = ids.ids_beginning_with(prefix, reference)
-    return [] if ends is None else session.execute(newest.where(kind.id.between(*ends))).all()
 
 
 def check_fits_one(noun: str, reference: str, candidates: Sequence[tuple[str, ...]]) -> None:

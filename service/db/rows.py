@@ -1,16 +1,34 @@
-"""Rows that a tenant owns: one of them, or the newest."""
+"""Queries that all kinds of rows with an id share: add one, find one, list the newest."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any, TypeVar
 
-from sqlalchemy import Select, select
+from sqlalchemy import ColumnElement, Select, select
+from sqlalchemy import Row as ResultRow
 from sqlalchemy.orm import Session
 
+from dasl_core.spec.errors import NAME_PATTERN
+from service import ids
 from service.db.models import Base
 
 Row = TypeVar("Row", bound=Base)
+LAST = "last"
+# A reference that fits more rows than these is answered with the newest of them.
+MOST_CANDIDATES = 10
+
+
+def add(session: Session, row: Base) -> None:
+    """Store a new row."""
+    session.add(row)
+    session.flush()
+
+
+def by_id(session: Session, kind: type[Row], row_id: str) -> Row | None:
+    """Return the row of any tenant with this id."""
+    return session.get(kind, row_id)
 
 
 def owned(kind: type[Row], tenant: str) -> Select[Row]:
@@ -43,6 +61,34 @@ def newest(session: Session, query: Select[Row], after: str | None, limit: int) 
     if after is not None:
         query = query.where(kind.id < after)
     return session.scalars(query.order_by(kind.id.desc()).limit(limit + 1)).all()
+
+
+def fitting(
+    session: Session,
+    query: Select[*tuple[Any, ...]],
+    prefix: ids.Prefix,
+    reference: str,
+    is_own: ColumnElement[bool],
+) -> Sequence[ResultRow[*tuple[Any, ...]]]:
+    """Return the rows that a reference fits, newest first, at most one more than `MOST_CANDIDATES`.
+
+    Args:
+        query: selects the kind of row, which has an id and a name, before other columns.
+        reference: an id; `last`, the newest row for which `is_own`; a name; or the beginning of an id, with or
+            without the prefix.
+    """
+    kind = _kind(query)
+    newest = query.order_by(kind.id.desc()).limit(MOST_CANDIDATES + 1)
+    if ids.is_id(prefix, reference):
+        return session.execute(query.where(kind.id == reference)).all()
+    if reference == LAST:
+        return session.execute(newest.where(is_own).limit(1)).all()
+    # PostgreSQL refuses some texts, such as one with NUL, that are no names.
+    is_name = re.fullmatch(NAME_PATTERN, reference) is not None
+    if is_name and (named := session.execute(newest.where(kind.name == reference)).all()):
+        return named
+    ends = ids.ids_beginning_with(prefix, reference)
+    return [] if ends is None else session.execute(newest.where(kind.id.between(*ends))).all()
 
 
 def _kind(query: Select[*tuple[Any, ...]]) -> Any:

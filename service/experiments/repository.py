@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import delete, func, select, update
+from sqlalchemy import ColumnElement, delete, func, select, update
 from sqlalchemy.orm import Session
 
 from dasl_core.vocabulary import BEFORE_TRAINING, TRAINED
@@ -22,6 +22,12 @@ class Measured:
     step: int
     subject: str
     metrics: dict[str, Any]
+
+
+def has_job_of(account: str) -> ColumnElement[bool]:
+    """Return the condition that an experiment has a job of a user, or of a token without one."""
+    own = select(Job.id).where(Job.experiment_id == Experiment.id, Job.account_id == account)
+    return own.exists()
 
 
 def jobs(session: Session, experiment_id: str) -> Sequence[Job]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from service import lifecycle
@@ -12,7 +11,7 @@ from service.api import references
 from service.api.auth import Caller
 from service.api.problems import Problem
 from service.db.models import Experiment, Job
-from service.db.rows import owned
+from service.db.rows import fitting, owned
 from service.experiments import repository
 from service.experiments.results import results_of
 from service.states import TERMINAL, JobStatus
@@ -45,17 +44,14 @@ def find(session: Session, caller: Caller, reference: str) -> Experiment:
     """Return the experiment that a reference fits.
 
     Args:
-        reference: as of `service.api.references.resolve`; `last` is the newest experiment with jobs that the
+        reference: as of `service.db.rows.fitting`; `last` is the newest experiment with jobs that the
             caller's user or token has submitted.
 
     Raises:
         Problem: 404; 409, it fits several experiments, which the answer lists.
     """
-    own_jobs = select(Job.id).where(
-        Job.experiment_id == Experiment.id, Job.account_id == caller.account_id
-    )
-    query = owned(Experiment, caller.tenant)
-    found = references.resolve(session, query, "exp", reference, own_jobs.exists())
+    query, is_own = owned(Experiment, caller.tenant), repository.has_job_of(caller.account_id)
+    found = fitting(session, query, "exp", reference, is_own)
     experiments: list[Experiment] = [row[0] for row in found]
     candidates = [(each.id, each.name, f"{each.created_at:%Y-%m-%d %H:%M}") for each in experiments]
     references.check_fits_one("experiment", reference, candidates)

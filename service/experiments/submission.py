@@ -14,7 +14,7 @@ from service import ids
 from service.api.auth import Caller
 from service.api.problems import Problem, spec_problem
 from service.db.models import Experiment
-from service.db.rows import one, owned
+from service.db.rows import add, one, owned
 from service.experiments.schemas import ExperimentRequest, ValidatedExperiment, VariantPlan
 from service.experiments.service import view_of
 from service.experiments.variants import located, specs_of, with_seed
@@ -126,8 +126,7 @@ def submit(
         token_id=caller.token_id,
         created_at=datetime.now(UTC),
     )
-    session.add(experiment)
-    session.flush()
+    add(session, experiment)
     # Seed by seed, so that all variants have been trained with the first one before the next begins.
     for seed in seeds:
         for each in variants:

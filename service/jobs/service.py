@@ -11,6 +11,7 @@ from service import ids, lifecycle
 from service.api import references
 from service.api.auth import Caller
 from service.api.problems import Problem, field_problem, not_found, spec_problem
+from service.db import rows
 from service.db.locks import lock_job
 from service.db.models import Job
 from service.jobs import repository, tenant_limits
@@ -46,17 +47,17 @@ def find(session: Session, caller: Caller, reference: str) -> JobView:
     """Return the API's view of the job that a reference fits.
 
     Args:
-        reference: as of `service.api.references.resolve`; `last` is the newest job that the caller's user or token
+        reference: as of `service.db.rows.fitting`; `last` is the newest job that the caller's user or token
             has submitted.
 
     Raises:
         Problem: 404; 409, it fits several jobs, which the answer lists.
     """
     query, is_own = repository.with_dataset(caller.tenant), Job.account_id == caller.account_id
-    rows = references.resolve(session, query, "job", reference, is_own)
-    candidates = [(row[0].id, row[0].name, row[0].status) for row in rows]
+    found = rows.fitting(session, query, "job", reference, is_own)
+    candidates = [(row[0].id, row[0].name, row[0].status) for row in found]
     references.check_fits_one("job", reference, candidates)
-    return job_view(rows[0][0], rows[0][1])
+    return job_view(found[0][0], found[0][1])
 
 
 def patch(session: Session, job: Job, changes: JobPatch, limit: ClusterLimit) -> JobView:

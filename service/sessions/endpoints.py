@@ -9,6 +9,7 @@ from service.api.auth import Reader, SessionCaller, unauthenticated
 from service.api.problems import Problem
 from service.api.transaction import ReadSession, Route, WithContext, WriteSession
 from service.db.models import Token
+from service.db.rows import by_id
 from service.sessions import repository, service
 from service.sessions.schemas import SessionRequest
 from service.wire.access import NewLoginCode, SessionView
@@ -42,7 +43,7 @@ def show_session(
     """Show the token of the session, and its CSRF token."""
     assert caller.session_hash is not None
     row = repository.get(session, caller.session_hash)
-    token = session.get(Token, caller.token_id)
+    token = by_id(session, Token, caller.token_id)
     if row is None or token is None:
         raise unauthenticated("The session has ended. Log in again")
     context.visited.set()

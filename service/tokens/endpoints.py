@@ -10,7 +10,7 @@ from service.api.auth import Admin, Reader
 from service.api.pagination import After, Limit, Page, page, position
 from service.api.transaction import ReadSession, Route, WriteSession
 from service.db.models import Token
-from service.db.rows import newest, owned
+from service.db.rows import by_id, newest, owned
 from service.tokens import service
 from service.tokens.schemas import TokenChanges, TokenRequest
 from service.wire.access import NewToken, TokenView
@@ -40,7 +40,7 @@ def list_tokens(
 @router.get("/current")
 def show_current_token(caller: Reader, session: ReadSession) -> TokenView:
     """Show the token of this request."""
-    return TokenView.model_validate(session.get_one(Token, caller.token_id))
+    return TokenView.model_validate(by_id(session, Token, caller.token_id))
 
 
 @router.patch("/{token_id}")

@@ -12,7 +12,7 @@ from service.api import references
 from service.api.auth import Caller
 from service.api.problems import Problem, field_problem
 from service.db.models import Token
-from service.db.rows import owned
+from service.db.rows import add, owned
 from service.tenants import service as tenants
 from service.tokens import repository
 from service.tokens.schemas import DefaultQuotas, Expiry, Quotas, TokenChanges, TokenRequest
@@ -81,8 +81,7 @@ def create(
         **{quota: getattr(quotas, quota) for quota in Quotas.model_fields},
         created_at=datetime.now(UTC),
     )
-    session.add(token)
-    session.flush()
+    add(session, token)
     return token, text
 
 

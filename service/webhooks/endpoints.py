@@ -6,15 +6,14 @@ from functools import partial
 from typing import Annotated
 
 from fastapi import APIRouter, Response
-from sqlalchemy import select
 
 from service.api.auth import Admin
 from service.api.pagination import After, Limit, Page, page, position
 from service.api.transaction import ReadSession, Route, WithContext, WriteSession
-from service.db.models import Webhook, WebhookDelivery
+from service.db.models import Webhook
 from service.db.rows import newest, owned
 from service.states import DeliveryState
-from service.webhooks import service
+from service.webhooks import repository, service
 from service.webhooks.schemas import Rotation, WebhookChanges, WebhookRequest
 from service.wire.webhooks import DeliveryView, NewSecret, WebhookView
 
@@ -101,10 +100,7 @@ def list_deliveries(
 ) -> Page[DeliveryView]:
     """List the messages of a webhook, newest first, with the last attempt of each."""
     webhook = service.get(session, caller.tenant, webhook_id)
-    query = select(WebhookDelivery).where(WebhookDelivery.webhook_id == webhook.id)
-    if state is not None:
-        query = query.where(WebhookDelivery.state == state)
-    rows = newest(session, query, after, limit)
+    rows = newest(session, repository.deliveries(webhook.id, state), after, limit)
     view = partial(service.view, settings=context.settings)
     return page(rows, limit, view, lambda row: row.id)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from sqlalchemy import delete, func, select
+from sqlalchemy import Select, delete, func, select
 from sqlalchemy.orm import Session
 
 from service.db.models import Tenant, Webhook, WebhookDelivery
@@ -33,6 +33,12 @@ def remove(session: Session, webhook: Webhook) -> None:
     )
     session.delete(webhook)
     session.flush()
+
+
+def deliveries(webhook_id: str, state: DeliveryState | None = None) -> Select[WebhookDelivery]:
+    """Select the deliveries of a webhook, only those in a state if there is one."""
+    query = select(WebhookDelivery).where(WebhookDelivery.webhook_id == webhook_id)
+    return query if state is None else query.where(WebhookDelivery.state == state)
 
 
 def send_again(session: Session, row: WebhookDelivery, now: datetime) -> None:

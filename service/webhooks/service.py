@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
-from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from service import credentials, ids
@@ -12,7 +11,7 @@ from service.api import references
 from service.api.auth import Caller
 from service.api.problems import Problem, field_problem, not_found
 from service.db.models import Webhook, WebhookDelivery
-from service.db.rows import owned
+from service.db.rows import add, owned
 from service.outbox import messages
 from service.outbox import repository as outbox
 from service.outbox.addresses import AddressGuard, Refused
@@ -58,8 +57,7 @@ def create(
         token_id=caller.token_id,
         created_at=datetime.now(UTC),
     )
-    session.add(webhook)
-    session.flush()
+    add(session, webhook)
     return webhook
 
 
@@ -140,7 +138,7 @@ def delivery(
     Raises:
         Problem: 404.
     """
-    query = select(WebhookDelivery).where(WebhookDelivery.webhook_id == webhook.id)
+    query = repository.deliveries(webhook.id)
     return references.get(session, query, "msg", delivery_id, "delivery", lock=lock)
 
 

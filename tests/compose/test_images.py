@@ -28,8 +28,9 @@ FILES = [
     *(path for path in (ROOT / "docker").iterdir() if path.is_file()),
     *(ROOT / "requirements").glob("*.lock"),
 ]
-# Fixed in the containers: home folder, port, and mount points, which are equal in all containers.
-FIXED = {"DASL_HOME", "DASL_PORT", "DASL_CHECK_PATHS"}
+# Fixed in the containers: home folder, port, and mount points, which are equal in all containers; or of no use, where
+# Ray does not run on demand.
+FIXED = {"DASL_HOME", "DASL_PORT", "DASL_CHECK_PATHS", "DASL_RAY_IDLE_MINUTES"}
 FIELDS = Settings.model_fields
 SETTINGS = {str(of.validation_alias or f"DASL_{name.upper()}") for name, of in FIELDS.items()}
 API_PORT = FIELDS["port"].default

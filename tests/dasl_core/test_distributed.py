@@ -480,7 +480,7 @@ def whole_run(spec: dict[str, Any], index: DatasetIndex, cache: Path, kept: Path
         "losses": {name: reporter.curve(name) for name in names},
         "evaluations": reporter.evaluations,
         "weights": {name: value.numpy() for name, value in state["method"].items()},
-        "constraint": float(state["criterion"]["mean"]) if spec["sec"] else None,
+        "constraint": float(state["criterion"]["sec"]["constraint.mean"]) if spec["sec"] else None,
         "epoch_losses": state["progress"]["losses"],
     }
 

@@ -34,7 +34,8 @@ from tests.support.training_world import (
 
 GOLDEN = Path(__file__).parents[1] / "fixtures" / "golden_losses.json"
 STEPS = 12
-COMPARED_ELSEWHERE = 5  # steps before rounding that differs has grown: after 20, MoCo v3 is 7% off
+# Steps before rounding that differs has grown: with AVX-512, MoCo v3's fifth gradient is 3% off one of AVX2.
+COMPARED_ELSEWHERE = 4
 METRICS = ("loss", "gradient_norm", "dar", "sec")
 REGULARIZED: dict[str, Any] = {"dar": {"weight": 0.1}, "sec": {"weight": 0.5}}
 DISTANCES = {"dar": {"difference": "distance", "weight": 0.5, "estimator": "unbiased"}}

@@ -146,7 +146,7 @@ def test_skipped_step_is_reported_with_its_images(
     assert (data["step"], data["skipped"], len(data["images"])) == (5, 1, 8)
     assert set(data["images"]) <= set(pictures.paths)
     state = load_state(reporter.last_checkpoint)
-    for name, value in (state["method"] | state["criterion"]).items():
+    for name, value in (state["method"] | state["criterion"]["sec"]).items():
         assert torch.isfinite(value).all(), name
     assert state["progress"]["skipped"] == 1
     assert len(state["progress"]["losses"]) == 3

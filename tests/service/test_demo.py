@@ -17,7 +17,7 @@ from examples.emoji import ARCHIVE
 from service.db.models import AuditEntry, Dataset
 from service.demo.service import NAME
 from service.object_store import open_store
-from tests.support.api_under_test import Api, refused
+from tests.support.api_under_test import Api, current_version, refused
 from tests.support.uploads import dispatcher_of_uploads
 
 
@@ -54,6 +54,7 @@ def test_spec_of_the_answer_can_be_submitted(api: Api) -> None:
         dataset = session.get_one(Dataset, demo["dataset"]["id"])
         dataset.state = "ready"
         dataset.facts = {"num_images": 5236, "num_classes": 970, "median_size": 64}
+        session.add(current_version(dataset))
     answer = api.client.post("/v1/jobs", json=add(api)["spec"])
     assert answer.status_code == 201, answer.text
     assert answer.json()["dataset"]["id"] == demo["dataset"]["id"]

@@ -111,12 +111,6 @@ def test_dispatcher_report_and_store_are_metrics(api: Api) -> None:
     assert about["dispatcher_started_at"]
 
 
-def test_snapshot_of_an_older_dispatcher_has_no_report(api: Api) -> None:
-    snapshot(api, cpus=2)
-    assert "dasl_ray_info" not in scrape(api)
-    assert api.client.get("/v1/cluster").json()["dispatcher_started_at"] is None
-
-
 def test_reasons_are_bounded(api: Api) -> None:
     api.dataset()
     for kind in ("hang", "hang", "MyOwnError", "x" * 150):

@@ -10,7 +10,7 @@ from service.db.models import Dataset, Preparation
 from service.dispatcher.garbage import Garbage
 from service.tasks.repository import preparations
 from service.tasks.service import MAX_PENDING
-from tests.support.api_under_test import Api, refused
+from tests.support.api_under_test import Api, current_version, refused
 
 SPEC = {"backbone": {"image_size": 64}, "train": {"image_cache": "jpeg"}}
 RESULT = {"images": 7, "cached": 6, "form": "jpeg", "bytes": 100, "shared": True, "unreadable": 1}
@@ -88,7 +88,9 @@ def test_other_settings_versions_and_failures_are_prepared_again(api: Api) -> No
     first = requested(api, dataset)
     other = requested(api, dataset, 96)
     with api.database.write() as session:
-        session.get_one(Dataset, dataset).version = 2
+        row = session.get_one(Dataset, dataset)
+        row.version = 2
+        session.add(current_version(row))
     newer = requested(api, dataset)
     assert shown(api, newer)["dataset_version"] == 2
     run = Run(api, newer)

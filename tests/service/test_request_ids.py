@@ -45,7 +45,7 @@ def test_every_problem_document_has_the_request_id(
     def broken(*_: object) -> None:
         raise RuntimeError("a defect")
 
-    monkeypatch.setattr("service.jobs.references.view", broken)
+    monkeypatch.setattr("service.jobs.service.find", broken)
     app = create_app(api.settings, api.database)
     with TestClient(app, raise_server_exceptions=False, headers=dict(api.client.headers)) as client:
         answer = client.get("/v1/jobs/job_x", headers={"X-Request-ID": "mine"})

@@ -73,15 +73,7 @@ class Api:
             session.add(row)
             session.flush()
             if ready:
-                session.add(
-                    DatasetVersion(
-                        dataset_id=dataset_id,
-                        number=1,
-                        index_uri=row.index_uri,
-                        facts=row.facts,
-                        created_at=row.created_at,
-                    )
-                )
+                session.add(current_version(row))
         return dataset_id
 
     def submit(self, **spec: Any) -> dict[str, Any]:
@@ -157,6 +149,17 @@ class Worker:
             json=body,
             headers={"Authorization": f"Bearer {self.token}"},
         )
+
+
+def current_version(dataset: Dataset) -> DatasetVersion:
+    """Return the version of a data set that is ready, which its ingest would have added."""
+    return DatasetVersion(
+        dataset_id=dataset.id,
+        number=dataset.version,
+        index_uri=dataset.index_uri,
+        facts=dataset.facts,
+        created_at=dataset.created_at,
+    )
 
 
 def snapshot(

@@ -492,8 +492,7 @@ class Story(RuleBasedStateMachine):
     @rule(webhook_id=webhooks)
     def send_again(self, webhook_id: str) -> None:
         with self.world.database.write() as session:
-            query = select(WebhookDelivery).where(WebhookDelivery.webhook_id == webhook_id)
-            rows = newest(session, query, None, 1)
+            rows = newest(session, repository.deliveries(webhook_id), None, 1)
             if rows and rows[0].state != "pending":
                 self.requests[rows[0].id].clear()
                 self.accepted.discard(rows[0].id)

@@ -26,7 +26,7 @@ export function ClusterPage() {
 function Overview({ cluster }) {
   return html`${
     cluster.rest &&
-    html`<div class="notice gray"><strong>Ray is ${cluster.rest}</strong><p>${cluster.rest === "idle" ? "It starts with the next job, data set or visit, in about ten seconds." : "Jobs start in about ten seconds."}</p></div>`
+    html`<div class="notice gray"><strong>Ray is ${cluster.rest}</strong><p>A job, data set or visit starts it, in ten seconds or more.</p></div>`
   }
   ${
     !cluster.alive &&
