@@ -31,6 +31,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from service.db.models import ClusterSnapshot, Lease
 from service.db.session import Database
+from service.scheduling.dispatcher_report import DispatcherReport
 from service.server.app import create_app
 from service.settings import Settings
 from service.tenants import service as tenants
@@ -204,7 +205,9 @@ def world(tmp_path_factory: pytest.TempPathFactory, migrated_sqlite: Path) -> It
         with database.write() as session:
             # Neither expires while the tests run.
             later = datetime.now(UTC) + timedelta(days=1)
-            session.get_one(ClusterSnapshot, 1).at = later
+            seen = session.get_one(ClusterSnapshot, 1)
+            seen.at = later
+            seen.dispatcher = DispatcherReport(started_at=later).model_dump(mode="json")
             session.add(Lease(name="dispatcher", holder="me", expires_at=later))
         # End streams immediately, because the jobs never end.
         api.context.closing.set()
