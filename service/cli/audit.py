@@ -10,12 +10,10 @@ import typer
 from service.cli.inputs import connect, id_or_name, optional_utf8
 from service.cli.output import AsJson, print_records
 
-
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command()(audit)
+app = typer.Typer()
 
 
+@app.command()
 def audit(
     token: Annotated[
         str | None,

@@ -8,12 +8,10 @@ import typer
 
 from service.cli.output import AsJson, core_extra, print_json, print_line, size
 
-
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command()(cache)
+app = typer.Typer()
 
 
+@app.command()
 def cache(
     clear: Annotated[
         bool, typer.Option("--clear", help="Remove what no running process uses.")

@@ -8,12 +8,10 @@ import typer
 
 from service.cli.output import AsCsv, AsJson, fail, note, print_csv, print_json, print_table
 
-
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command()(backbones)
+app = typer.Typer()
 
 
+@app.command()
 def backbones(
     pattern: Annotated[
         str,

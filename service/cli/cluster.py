@@ -12,50 +12,10 @@ from service.cli.output import AsJson, note, plain, print_facts, print_json, pri
 if TYPE_CHECKING:
     from service.client.models import Cluster
 
-
-def register(app: typer.Typer) -> None:
-    """Add the commands."""
-    app.command()(cluster)
-    app.command()(drain)
-    app.command()(undrain)
+app = typer.Typer()
 
 
-NodeArgument = Annotated[
-    str | None, typer.Argument(metavar="[NODE]", help="Id, name or address. Default: all nodes.")
-]
-
-
-def drain(
-    node: NodeArgument = None,
-    save: Annotated[
-        bool, typer.Option(help="Let attempts with ranks there save a checkpoint and stop.")
-    ] = True,
-    reason: Annotated[str, typer.Option(help="Shown to administrators.")] = "",
-) -> None:
-    """Give a node no new workers; without NODE the whole cluster.
-
-    Jobs that ran there are queued again, and use up no restart.
-    """
-    with connect() as client:
-        client.drain(node, save=save, reason=reason)
-        known = client.cluster().nodes
-    if node is None or any(node in (each.id, each.address, each.name) for each in known):
-        print_line(f"{'All nodes get' if node is None else f'{node} gets'} no new workers.")
-    else:
-        note(
-            f"No node that is up has the id, name or address {node!r}: see `dasl cluster`. One that joins with it "
-            f"gets no workers; if that is not meant, run: dasl undrain {node}"
-        )
-
-
-def undrain(node: NodeArgument = None) -> None:
-    """End the drain of a node; without NODE that of the whole cluster."""
-    with connect() as client:
-        left = client.undrain(node)
-    drained = ", ".join(each.node or "the whole cluster" for each in left) or "nothing"
-    print_line(f"Still drained: {drained}.")
-
-
+@app.command()
 def cluster(as_json: AsJson = False) -> None:
     """Show the cluster's nodes, CPUs and GPUs, and the queue."""
     with connect() as client:
@@ -104,6 +64,44 @@ def cluster(as_json: AsJson = False) -> None:
             for job in snapshot.queue
         ]
         print_table(["PRIORITY", "WAITING", "NAME", "SINCE", "REASON"], jobs)
+
+
+NodeArgument = Annotated[
+    str | None, typer.Argument(metavar="[NODE]", help="Id, name or address. Default: all nodes.")
+]
+
+
+@app.command()
+def drain(
+    node: NodeArgument = None,
+    save: Annotated[
+        bool, typer.Option(help="Let attempts with ranks there save a checkpoint and stop.")
+    ] = True,
+    reason: Annotated[str, typer.Option(help="Shown to administrators.")] = "",
+) -> None:
+    """Give a node no new workers; without NODE the whole cluster.
+
+    Jobs that ran there are queued again, and use up no restart.
+    """
+    with connect() as client:
+        client.drain(node, save=save, reason=reason)
+        known = client.cluster().nodes
+    if node is None or any(node in (each.id, each.address, each.name) for each in known):
+        print_line(f"{'All nodes get' if node is None else f'{node} gets'} no new workers.")
+    else:
+        note(
+            f"No node that is up has the id, name or address {node!r}: see `dasl cluster`. One that joins with it "
+            f"gets no workers; if that is not meant, run: dasl undrain {node}"
+        )
+
+
+@app.command()
+def undrain(node: NodeArgument = None) -> None:
+    """End the drain of a node; without NODE that of the whole cluster."""
+    with connect() as client:
+        left = client.undrain(node)
+    drained = ", ".join(each.node or "the whole cluster" for each in left) or "nothing"
+    print_line(f"Still drained: {drained}.")
 
 
 def _ray(snapshot: Cluster) -> str | None:

@@ -30,10 +30,7 @@ if TYPE_CHECKING:
     from service.client import Client
     from service.client.sync.models import Job
 
-
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command()(compare)
+app = typer.Typer()
 
 
 def _references(values: list[str]) -> list[str]:
@@ -56,6 +53,7 @@ class _Compared:
         return (self.job.finished_at - self.job.started_at).total_seconds()
 
 
+@app.command()
 def compare(
     jobs: Annotated[
         list[str],

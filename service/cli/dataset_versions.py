@@ -11,14 +11,10 @@ from service.cli.dataset_views import DatasetId, ProgressNotes, print_dataset
 from service.cli.inputs import connect
 from service.cli.output import AsJson, fail, note, print_line, print_records, print_result
 
-
-def register(datasets: typer.Typer) -> None:
-    """Add the commands."""
-    datasets.command()(refresh)
-    datasets.command()(versions)
-    datasets.command("contact-sheet")(contact_sheet)
+app = typer.Typer()
 
 
+@app.command()
 def refresh(
     dataset: DatasetId,
     wait: Annotated[bool, typer.Option(help="Wait until all images are read.")] = True,
@@ -57,6 +53,7 @@ def refresh(
             print_line(f"Version {record.version}: {counts}.")
 
 
+@app.command()
 def versions(
     dataset: DatasetId,
     limit: Annotated[
@@ -86,6 +83,7 @@ def versions(
     )
 
 
+@app.command("contact-sheet")
 def contact_sheet(
     dataset: DatasetId,
     output: Annotated[

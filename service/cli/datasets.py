@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from service.cli import dataset_versions, preparations
+from service.cli import dataset_versions, preparations, preview
 from service.cli.dataset_views import DatasetId, ProgressNotes, print_dataset
 from service.cli.inputs import (
     Yes,
@@ -18,24 +18,14 @@ from service.cli.inputs import (
     optional_utf8,
 )
 from service.cli.output import AsJson, fail, note, print_records, print_result
-from service.cli.preview import list_previews, preview_dataset
 from service.cli.uploads import check_uploadable, upload_images
 
-
-def register(app: typer.Typer) -> None:
-    """Add the commands."""
-    datasets = typer.Typer(no_args_is_help=True, help="Manage data sets.")
-    datasets.command()(add)
-    datasets.command("list")(list_datasets)
-    datasets.command()(show)
-    datasets.command()(rm)
-    datasets.command("preview")(preview_dataset)
-    datasets.command("previews")(list_previews)
-    dataset_versions.register(datasets)
-    preparations.register(datasets)
-    app.add_typer(datasets, name="datasets")
+app = typer.Typer(name="datasets", no_args_is_help=True, help="Manage data sets.")
+for commands in (preview.dataset_commands, dataset_versions.app, preparations.app):
+    app.add_typer(commands)
 
 
+@app.command()
 def add(
     path: Annotated[
         str,
@@ -125,6 +115,7 @@ def add(
         raise fail(f"Data set {dataset.name} failed: {dataset.error_message}")
 
 
+@app.command("list")
 def list_datasets(as_json: AsJson = False) -> None:
     """List data sets, newest first."""
     with connect() as client:
@@ -144,6 +135,7 @@ def list_datasets(as_json: AsJson = False) -> None:
     )
 
 
+@app.command()
 def show(dataset: DatasetId, as_json: AsJson = False) -> None:
     """Show a data set. Its ingest report has image counts and skipped files."""
     with connect() as client:
@@ -152,6 +144,7 @@ def show(dataset: DatasetId, as_json: AsJson = False) -> None:
     print_dataset(record, as_json, [preparations.describe(each) for each in prepared])
 
 
+@app.command()
 def rm(dataset: DatasetId, yes: Yes = False, as_json: AsJson = False) -> None:
     """Remove a data set from the service. The images are not touched, unless they were uploaded: then it asks."""
     with connect() as client:

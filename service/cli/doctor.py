@@ -11,12 +11,10 @@ from service.cli.output import AsJson, print_json, print_line
 if TYPE_CHECKING:
     from service.doctor import Finding
 
-
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command()(doctor)
+app = typer.Typer()
 
 
+@app.command()
 def doctor(as_json: AsJson = False) -> None:
     """Check this installation, its files and the server. Exit code 1 if a check fails."""
     from service.doctor import installation, local_storage, ray, server

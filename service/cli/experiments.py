@@ -61,23 +61,14 @@ Metric = Annotated[
 AsCsv = Annotated[bool, typer.Option("--csv", help="Print all metrics as CSV.")]
 AsMarkdown = Annotated[bool, typer.Option("--markdown", help="Print all metrics as Markdown.")]
 
-
-def register(app: typer.Typer) -> None:
-    """Add the commands."""
-    experiments = typer.Typer(
-        no_args_is_help=True,
-        help="Train variants of a spec with several seeds, and compare them.",
-    )
-    experiments.command()(submit)
-    experiments.command()(validate)
-    experiments.command("list")(list_experiments)
-    experiments.command()(show)
-    experiments.command()(plot)
-    experiments.command()(cancel)
-    experiments.command()(rm)
-    app.add_typer(experiments, name="experiments")
+app = typer.Typer(
+    name="experiments",
+    no_args_is_help=True,
+    help="Train variants of a spec with several seeds, and compare them.",
+)
 
 
+@app.command()
 def submit(
     spec: SpecFile,
     overrides: Overrides,
@@ -108,6 +99,7 @@ def submit(
     _watch(experiment.id, as_json)
 
 
+@app.command()
 def validate(
     spec: SpecFile,
     overrides: Overrides,
@@ -192,6 +184,7 @@ def _watch(experiment_id: str, as_json: bool) -> None:
         raise fail(f"Not all jobs have succeeded: {_counts(experiment)}")
 
 
+@app.command("list")
 def list_experiments(as_json: AsJson = False) -> None:
     """List experiments, newest first."""
     with connect() as client:
@@ -210,6 +203,7 @@ def list_experiments(as_json: AsJson = False) -> None:
     )
 
 
+@app.command()
 def show(
     experiment: ExperimentId,
     metric: Metric = None,
@@ -271,6 +265,7 @@ def _results_of(client: Client, experiment_id: str, metric: str) -> Results:
     return results
 
 
+@app.command()
 def plot(
     experiment: ExperimentId,
     metric: Metric = None,
@@ -314,6 +309,7 @@ def _table_of(
     return name, next((table for table in results.metrics if table.metric == name), None)
 
 
+@app.command()
 def cancel(experiment: ExperimentId, as_json: AsJson = False) -> None:
     """Cancel all jobs of an experiment that have not ended."""
     with connect() as client:
@@ -321,6 +317,7 @@ def cancel(experiment: ExperimentId, as_json: AsJson = False) -> None:
     print_result(record, f"{record.name}: {_counts(record)}.", as_json)
 
 
+@app.command()
 def rm(
     experiment: ExperimentId,
     jobs: Annotated[

@@ -23,11 +23,10 @@ class Format(StrEnum):
     TRANSFORMERS = "transformers"
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command()(export)
+app = typer.Typer()
 
 
+@app.command()
 def export(
     checkpoint: Annotated[
         str,

@@ -30,15 +30,10 @@ if TYPE_CHECKING:
     from service.client.sync.files import OnBytes
     from service.wire.checkpoints import CheckpointView
 
-
-def register(app: typer.Typer) -> None:
-    """Add the commands."""
-    app.command()(checkpoints)
-    app.command()(download)
-    app.command()(pin)
-    app.command()(artifacts)
+app = typer.Typer()
 
 
+@app.command()
 def checkpoints(job: JobId, as_json: AsJson = False) -> None:
     """List a job's checkpoints, oldest first."""
     with connect() as client:
@@ -58,6 +53,7 @@ def checkpoints(job: JobId, as_json: AsJson = False) -> None:
     )
 
 
+@app.command()
 def download(
     checkpoint: Annotated[
         str,
@@ -92,6 +88,7 @@ CheckpointId = Annotated[
 ]
 
 
+@app.command()
 def pin(
     checkpoint: CheckpointId,
     off: Annotated[bool, typer.Option("--off", help="Remove the pin.")] = False,
@@ -109,6 +106,7 @@ def _marks(checkpoint: CheckpointView) -> str:
     return ", ".join(mark for mark, applies in marks.items() if applies)
 
 
+@app.command()
 def artifacts(
     job: JobId,
     output: Annotated[

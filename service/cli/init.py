@@ -10,12 +10,10 @@ import typer
 from service.cli.inputs import Split, dataset_name
 from service.cli.output import core_extra
 
-
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command()(init)
+app = typer.Typer()
 
 
+@app.command()
 def init(
     images: Annotated[
         str,

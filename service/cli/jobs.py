@@ -39,21 +39,10 @@ from service.states import JobStatus
 if TYPE_CHECKING:
     from service.client.sync.models import Job
 
-
-def register(app: typer.Typer) -> None:
-    """Add the commands."""
-    app.command()(submit)
-    app.command()(validate)
-    app.command("jobs")(list_jobs)
-    app.command()(watch)
-    app.command()(logs)
-    app.command()(cancel)
-    app.command()(pause)
-    app.command()(resume)
-    app.command()(clone)
-    app.command()(update)
+app = typer.Typer()
 
 
+@app.command()
 def submit(
     spec: SpecFile,
     overrides: Overrides,
@@ -80,6 +69,7 @@ def submit(
     _watch(job.id, as_json)
 
 
+@app.command()
 def validate(
     spec: SpecFile,
     overrides: Overrides,
@@ -126,6 +116,7 @@ def _validate_locally(path: Path, body: dict[str, Any], as_json: bool) -> None:
     print_result(answer, f"{path} is a valid spec. Not checked: {unchecked}.", as_json)
 
 
+@app.command("jobs")
 def list_jobs(
     status: Annotated[
         JobStatus | None, typer.Option(help="Show only jobs with this status.")
@@ -183,11 +174,13 @@ def _accuracy(job: Job, field: str) -> str | None:
     return None if value is None else f"{100 * value:.1f}%"
 
 
+@app.command()
 def watch(job: JobId, as_json: AsJson = False) -> None:
     """Follow a job until it ends. Exit code 0 if it succeeded. Ctrl-C does not stop the job."""
     _watch(job, as_json)
 
 
+@app.command()
 def logs(
     job: JobId,
     follow: Annotated[
@@ -225,6 +218,7 @@ def logs(
         note("There are no log lines yet.")
 
 
+@app.command()
 def cancel(job: JobId, as_json: AsJson = False) -> None:
     """Cancel a job. A running job stops after its current step and saves a checkpoint."""
     with connect() as client:
@@ -236,6 +230,7 @@ def cancel(job: JobId, as_json: AsJson = False) -> None:
     print_result(record, f"Job {record.id} {text}.", as_json)
 
 
+@app.command()
 def pause(job: JobId, as_json: AsJson = False) -> None:
     """Pause a job. A running job stops after its current step, saves a checkpoint and frees its CPUs and GPUs."""
     with connect() as client:
@@ -248,6 +243,7 @@ def pause(job: JobId, as_json: AsJson = False) -> None:
         note(f"Resume it{'' if paused else ' once it is paused'}: dasl resume {record.id}")
 
 
+@app.command()
 def resume(job: JobId, as_json: AsJson = False) -> None:
     """Resume a paused job. It is queued again and continues from its last checkpoint."""
     with connect() as client:
@@ -256,6 +252,7 @@ def resume(job: JobId, as_json: AsJson = False) -> None:
     print_result(record, f"Job {record.id} is {record.status} again.", as_json)
 
 
+@app.command()
 def clone(
     job: JobId,
     overrides: Overrides,
@@ -297,6 +294,7 @@ def clone(
     )
 
 
+@app.command()
 def update(
     job: JobId,
     priority: Annotated[

@@ -16,12 +16,10 @@ from service.cli.output import AsJson, fail, note, plain, print_result
 if TYPE_CHECKING:
     from service.wire.access import StartedLogin, TokenView
 
-
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command()(login)
+app = typer.Typer()
 
 
+@app.command()
 def login(
     paste: Annotated[
         bool,

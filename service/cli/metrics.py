@@ -19,12 +19,10 @@ from service.cli.output import (
 )
 from service.cli.views import sparkline
 
-
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command()(metrics)
+app = typer.Typer()
 
 
+@app.command()
 def metrics(
     job: JobId,
     name: Annotated[

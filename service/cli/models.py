@@ -56,14 +56,10 @@ DatasetOption = Annotated[
     ),
 ]
 
-
-def register(app: typer.Typer) -> None:
-    """Add the commands."""
-    app.command()(evaluate)
-    app.command()(embed)
-    app.command()(neighbors)
+app = typer.Typer()
 
 
+@app.command()
 def evaluate(
     checkpoint: CheckpointOrJob,
     dataset: DatasetOption,
@@ -110,6 +106,7 @@ def evaluate(
             )
 
 
+@app.command()
 def embed(
     checkpoint: Annotated[
         str,
@@ -235,6 +232,7 @@ def _download(client: Client, run: ModelRun, output: Path) -> None:
         os.replace(file, output)
 
 
+@app.command()
 def neighbors(
     checkpoint: CheckpointOrJob,
     image: Annotated[

@@ -9,12 +9,10 @@ import typer
 from service.cli.inputs import connect
 from service.cli.output import AsJson, note, print_result
 
-
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command("open")(open_in_browser)
+app = typer.Typer()
 
 
+@app.command("open")
 def open_in_browser(
     print_only: Annotated[
         bool, typer.Option("--print", help="Only print the address, as for another machine.")

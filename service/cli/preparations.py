@@ -23,13 +23,10 @@ from service.cli.output import (
 if TYPE_CHECKING:
     from service.client.models import Preparation
 
-
-def register(datasets: typer.Typer) -> None:
-    """Add the commands."""
-    datasets.command()(prepare)
-    datasets.command("preparations")(list_preparations)
+app = typer.Typer()
 
 
+@app.command()
 def prepare(
     dataset: DatasetId,
     overrides: Overrides,
@@ -98,6 +95,7 @@ def _spec(
     return read_spec(spec, chosen)
 
 
+@app.command("preparations")
 def list_preparations(dataset: DatasetId, as_json: AsJson = False) -> None:
     """List the preparations of a data set, newest first."""
     with connect() as client:

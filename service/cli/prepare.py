@@ -24,11 +24,10 @@ class Published(StrEnum):
     IMAGENET100 = "imagenet100"
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command()(prepare)
+app = typer.Typer()
 
 
+@app.command()
 def prepare(
     dataset: Annotated[
         Published, typer.Argument(metavar="NAME", help=f"One of {', '.join(Published)}.")

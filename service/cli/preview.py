@@ -34,12 +34,11 @@ _Images = Annotated[
     int, typer.Option(min=1, max=64, help="How many images, the first ones of a training.")
 ]
 
-
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command()(preview)
+app = typer.Typer()
+dataset_commands = typer.Typer()
 
 
+@app.command()
 def preview(
     spec: SpecFile,
     overrides: Overrides,
@@ -62,6 +61,7 @@ def preview(
     raise typer.Exit(run(spec, options, output, overrides, images))
 
 
+@dataset_commands.command("preview")
 def preview_dataset(
     dataset: DatasetId,
     overrides: Overrides,
@@ -101,6 +101,7 @@ def preview_dataset(
     print_line(f"{folder / 'sheet.png'}: {len(files) - 1} more files beside it")
 
 
+@dataset_commands.command("previews")
 def list_previews(dataset: DatasetId, as_json: AsJson = False) -> None:
     """List the previews of a data set, newest first."""
     with connect() as client:

@@ -10,19 +10,11 @@ import typer
 from service.cli.inputs import utf8
 from service.cli.output import AsJson, fail, note, print_json, print_line, print_result
 
-
-def register(app: typer.Typer) -> None:
-    """Add the commands."""
-    app.command()(serve)
-    app.command()(schema)
-    database = typer.Typer(no_args_is_help=True, help="Manage the service's database.")
-    database.command()(upgrade)
-    database.command()(backup)
-    database.command()(restore)
-    database.command("admin-token")(admin_token)
-    app.add_typer(database, name="db")
+app = typer.Typer()
+database = typer.Typer(name="db", no_args_is_help=True, help="Manage the service's database.")
 
 
+@app.command()
 def serve(
     open_page: Annotated[
         bool, typer.Option("--open", help="Open the page in a browser, logged in.")
@@ -36,6 +28,7 @@ def serve(
     raise typer.Exit(main(open_page=open_page))
 
 
+@database.command()
 def upgrade(as_json: AsJson = False) -> None:
     """Create or upgrade the database's tables. DASL_DATABASE_URL names the database."""
     try:
@@ -61,6 +54,7 @@ def upgrade(as_json: AsJson = False) -> None:
 BackupFile = Annotated[Path, typer.Argument(metavar="FILE", dir_okay=False)]
 
 
+@database.command()
 def backup(file: BackupFile, as_json: AsJson = False) -> None:
     """Copy the database of DASL_DATABASE_URL to a new FILE, also while the service is running.
 
@@ -83,6 +77,7 @@ def backup(file: BackupFile, as_json: AsJson = False) -> None:
     )
 
 
+@database.command()
 def restore(file: BackupFile, as_json: AsJson = False) -> None:
     """Replace the database of DASL_DATABASE_URL by a backup. Stop the service first.
 
@@ -105,6 +100,7 @@ def restore(file: BackupFile, as_json: AsJson = False) -> None:
     )
 
 
+@database.command("admin-token")
 def admin_token(
     name: Annotated[str, typer.Argument(metavar="NAME", callback=utf8, help="Name of the token.")],
     tenant: Annotated[
@@ -156,6 +152,7 @@ def admin_token(
         note("Save it: it is not shown again. Manage tokens with: dasl tokens")
 
 
+@app.command()
 def schema() -> None:
     """Print the JSON Schema of a spec. Editors and code generators can use it."""
     from dasl_core.spec import JobSpec

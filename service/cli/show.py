@@ -33,14 +33,10 @@ if TYPE_CHECKING:
 # Of the newest evaluation, beside its metrics.
 _KNN_SETTINGS = {"knn_k": "k", "knn_temperature": "temperature", "knn_bank": "images in the bank"}
 
-
-def register(app: typer.Typer) -> None:
-    """Add the commands."""
-    app.command()(show)
-    app.command()(events)
-    app.command()(evaluations)
+app = typer.Typer()
 
 
+@app.command()
 def show(job: JobId, as_json: AsJson = False) -> None:
     """Show a job's status, progress, metrics and error."""
     with connect() as client:
@@ -52,6 +48,7 @@ def show(job: JobId, as_json: AsJson = False) -> None:
             _show(client, record)
 
 
+@app.command()
 def events(
     job: JobId,
     type: Annotated[str | None, typer.Option(help="Show only events of this type.")] = None,
@@ -73,6 +70,7 @@ def events(
     )
 
 
+@app.command()
 def evaluations(job: JobId, as_json: AsJson = False) -> None:
     """Show all metrics of a job's newest evaluation.
 

@@ -23,13 +23,10 @@ if TYPE_CHECKING:
     from service.client import Client
     from service.client.sync.models import Job
 
-
-def register(app: typer.Typer) -> None:
-    """Add the commands."""
-    app.command()(delete)
-    app.command()(storage)
+app = typer.Typer()
 
 
+@app.command()
 def delete(
     targets: Annotated[
         list[str],
@@ -144,6 +141,7 @@ def _named(client: Client, name: str) -> Job | None:
         raise
 
 
+@app.command()
 def storage(as_json: AsJson = False) -> None:
     """Show what checkpoints, plots, previews, logs and metrics take, and the largest jobs. Needs an admin token."""
     with connect() as client:

@@ -28,23 +28,14 @@ Name = Annotated[
     str, typer.Argument(metavar="TENANT", callback=tenant_name, help="Name of the tenant.")
 ]
 
-
-def register(app: typer.Typer) -> None:
-    """Add the commands."""
-    tenants = typer.Typer(
-        no_args_is_help=True,
-        help="Manage tenants: their share of the cluster and their limits. Needs an operator's token.",
-    )
-    tenants.command()(create)
-    tenants.command("list")(list_tenants)
-    tenants.command()(show)
-    tenants.command("set")(set_limits)
-    tenants.command()(disable)
-    tenants.command()(enable)
-    tenants.command()(rm)
-    app.add_typer(tenants, name="tenants")
+app = typer.Typer(
+    name="tenants",
+    no_args_is_help=True,
+    help="Manage tenants: their share of the cluster and their limits. Needs an operator's token.",
+)
 
 
+@app.command()
 def create(
     name: Name,
     weight: Weight = None,
@@ -68,6 +59,7 @@ def create(
         _print(client.tenants.create(name, **changes), as_json)
 
 
+@app.command("list")
 def list_tenants(as_json: AsJson = False) -> None:
     """List tenants: all for an operator, else your own."""
     with connect() as client:
@@ -88,12 +80,14 @@ def list_tenants(as_json: AsJson = False) -> None:
     )
 
 
+@app.command()
 def show(name: Name, as_json: AsJson = False) -> None:
     """Show a tenant."""
     with connect() as client:
         _print(client.tenants.get(name), as_json)
 
 
+@app.command("set")
 def set_limits(
     name: Name,
     weight: Weight = None,
@@ -119,6 +113,7 @@ def set_limits(
         _print(client.tenants.set(name, **changes), as_json)
 
 
+@app.command()
 def disable(name: Name, as_json: AsJson = False) -> None:
     """Refuse the tokens of a tenant from now on. Its jobs continue."""
     with connect() as client:
@@ -126,6 +121,7 @@ def disable(name: Name, as_json: AsJson = False) -> None:
     print_result(tenant, f"Tenant {name} is disabled. Its jobs continue.", as_json)
 
 
+@app.command()
 def enable(name: Name, as_json: AsJson = False) -> None:
     """Accept the tokens of a disabled tenant again."""
     with connect() as client:
@@ -133,6 +129,7 @@ def enable(name: Name, as_json: AsJson = False) -> None:
     print_result(tenant, f"Tenant {name} is enabled.", as_json)
 
 
+@app.command()
 def rm(name: Name, as_json: AsJson = False) -> None:
     """Delete an empty tenant."""
     with connect() as client:

@@ -33,19 +33,14 @@ TokenId = Annotated[
     str, typer.Argument(metavar="TOKEN_ID", callback=id_or_name, help="Id of the token.")
 ]
 
-
-def register(app: typer.Typer) -> None:
-    """Add the commands."""
-    tokens = typer.Typer(
-        no_args_is_help=True, help="Manage access tokens and quotas. Needs an admin token."
-    )
-    tokens.command()(create)
-    tokens.command("list")(list_tokens)
-    tokens.command("set")(set_quotas)
-    tokens.command()(revoke)
-    app.add_typer(tokens, name="tokens")
+app = typer.Typer(
+    name="tokens",
+    no_args_is_help=True,
+    help="Manage access tokens and quotas. Needs an admin token.",
+)
 
 
+@app.command()
 def create(
     name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the token.")],
     scope: Scopes = ["read", "submit"],  # noqa: B006  typer copies it
@@ -86,6 +81,7 @@ def create(
     print_secret(token, token.token, remark, as_json)
 
 
+@app.command("list")
 def list_tokens(as_json: AsJson = False) -> None:
     """List all tokens, without their secrets."""
     with connect() as client:
@@ -107,6 +103,7 @@ def list_tokens(as_json: AsJson = False) -> None:
     )
 
 
+@app.command("set")
 def set_quotas(
     token: TokenId,
     max_queued_jobs: MaxQueuedJobs = None,
@@ -132,6 +129,7 @@ def set_quotas(
     print_result(record, text + _expiry(record), as_json)
 
 
+@app.command()
 def revoke(token: TokenId, as_json: AsJson = False) -> None:
     """Revoke a token."""
     with connect() as client:

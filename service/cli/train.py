@@ -10,12 +10,10 @@ import typer
 from service.cli.inputs import LocalImages, LocalImagesToEvaluateOn, Overrides, SpecFile, Split
 from service.cli.output import core_extra
 
-
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command()(train)
+app = typer.Typer()
 
 
+@app.command()
 def train(
     spec: SpecFile,
     overrides: Overrides,

@@ -9,12 +9,10 @@ import typer
 from service.cli.inputs import connect, optional_utf8, utf8
 from service.cli.output import AsJson, note, plain, print_json, print_records
 
-
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command()(usage)
+app = typer.Typer()
 
 
+@app.command()
 def usage(
     since: Annotated[
         str | None,

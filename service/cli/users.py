@@ -20,21 +20,12 @@ _ROLE = "Highest scope of the user's tokens: read, submit, admin or operator."
 
 Email = Annotated[str | None, typer.Option(callback=optional_utf8, help="Email address.")]
 
-
-def register(app: typer.Typer) -> None:
-    """Add the commands."""
-    users = typer.Typer(
-        no_args_is_help=True, help="Manage users of the tenant. Needs an admin token."
-    )
-    users.command()(create)
-    users.command("list")(list_users)
-    users.command()(show)
-    users.command("set")(set_user)
-    users.command()(disable)
-    users.command()(enable)
-    app.add_typer(users, name="users")
+app = typer.Typer(
+    name="users", no_args_is_help=True, help="Manage users of the tenant. Needs an admin token."
+)
 
 
+@app.command()
 def create(
     name: Annotated[str, typer.Argument(metavar="NAME", callback=utf8, help="Name of the user.")],
     email: Email = None,
@@ -46,6 +37,7 @@ def create(
         _print(client.users.create(name, email=email, role=role), as_json)
 
 
+@app.command("list")
 def list_users(as_json: AsJson = False) -> None:
     """List users, newest first."""
     with connect() as client:
@@ -64,12 +56,14 @@ def list_users(as_json: AsJson = False) -> None:
     )
 
 
+@app.command()
 def show(user: UserId, as_json: AsJson = False) -> None:
     """Show a user."""
     with connect() as client:
         _print(client.users.get(user), as_json)
 
 
+@app.command("set")
 def set_user(
     user: UserId,
     name: Annotated[
@@ -87,6 +81,7 @@ def set_user(
         _print(client.users.set(user, **changes), as_json)
 
 
+@app.command()
 def disable(user: UserId, as_json: AsJson = False) -> None:
     """Refuse the user's tokens from now on. Its jobs continue."""
     with connect() as client:
@@ -94,6 +89,7 @@ def disable(user: UserId, as_json: AsJson = False) -> None:
     print_result(record, f"User {record.name} is disabled. Its jobs continue.", as_json)
 
 
+@app.command()
 def enable(user: UserId, as_json: AsJson = False) -> None:
     """Accept the tokens of a disabled user again."""
     with connect() as client:

@@ -48,27 +48,14 @@ Tags = Annotated[
 
 Name = Annotated[str | None, typer.Option(callback=optional_utf8, help="Name of the webhook.")]
 
-
-def register(app: typer.Typer) -> None:
-    """Add the commands."""
-    webhooks = typer.Typer(
-        no_args_is_help=True,
-        help="Send notifications of events to other services. Needs an admin token.",
-    )
-    webhooks.command()(create)
-    webhooks.command("list")(list_webhooks)
-    webhooks.command()(show)
-    webhooks.command("set")(set_webhook)
-    webhooks.command()(enable)
-    webhooks.command()(disable)
-    webhooks.command()(rm)
-    webhooks.command("test")(send_test)
-    webhooks.command()(rotate)
-    webhooks.command()(deliveries)
-    webhooks.command()(redeliver)
-    app.add_typer(webhooks, name="webhooks")
+app = typer.Typer(
+    name="webhooks",
+    no_args_is_help=True,
+    help="Send notifications of events to other services. Needs an admin token.",
+)
 
 
+@app.command()
 def create(
     url: Annotated[str, typer.Argument(callback=utf8, help="Address, https.")],
     name: Name = None,
@@ -94,6 +81,7 @@ def create(
     _print_secret(webhook, f"{webhook.id}, notified of {', '.join(webhook.events)}.", as_json)
 
 
+@app.command("list")
 def list_webhooks(as_json: AsJson = False) -> None:
     """List webhooks, newest first, without their secrets."""
     with connect() as client:
@@ -113,12 +101,14 @@ def list_webhooks(as_json: AsJson = False) -> None:
     )
 
 
+@app.command()
 def show(webhook: WebhookId, as_json: AsJson = False) -> None:
     """Show a webhook."""
     with connect() as client:
         _print(client.webhooks.get(webhook), as_json)
 
 
+@app.command("set")
 def set_webhook(
     webhook: WebhookId,
     url: Annotated[str | None, typer.Option(callback=optional_utf8, help="Address, https.")] = None,
@@ -135,6 +125,7 @@ def set_webhook(
         _print(client.webhooks.set(webhook, **changes), as_json)
 
 
+@app.command()
 def enable(webhook: WebhookId, as_json: AsJson = False) -> None:
     """Send notifications again. Those from while it was disabled are not sent."""
     with connect() as client:
@@ -142,6 +133,7 @@ def enable(webhook: WebhookId, as_json: AsJson = False) -> None:
     print_result(record, f"Webhook {record.id} is enabled.", as_json)
 
 
+@app.command()
 def disable(webhook: WebhookId, as_json: AsJson = False) -> None:
     """Send no notifications from now on. Those that wait are given up."""
     with connect() as client:
@@ -149,6 +141,7 @@ def disable(webhook: WebhookId, as_json: AsJson = False) -> None:
     print_result(record, f"Webhook {record.id} is disabled.", as_json)
 
 
+@app.command()
 def rm(webhook: WebhookId, as_json: AsJson = False) -> None:
     """Delete a webhook with its deliveries."""
     with connect() as client:
@@ -156,6 +149,7 @@ def rm(webhook: WebhookId, as_json: AsJson = False) -> None:
     print_result({"deleted": webhook}, f"Deleted webhook {webhook}.", as_json)
 
 
+@app.command("test")
 def send_test(webhook: WebhookId, as_json: AsJson = False) -> None:
     """Send a test message and wait for its first attempt. Exit code 1: the receiver did not accept it."""
     with connect() as client:
@@ -171,6 +165,7 @@ def send_test(webhook: WebhookId, as_json: AsJson = False) -> None:
         raise fail(f"{delivery.id}: {delivery.error}{again}")
 
 
+@app.command()
 def rotate(
     webhook: WebhookId,
     keep_hours: Annotated[
@@ -189,6 +184,7 @@ def rotate(
     _print_secret(record, f"{record.id} has a new secret.{kept}", as_json)
 
 
+@app.command()
 def deliveries(
     webhook: WebhookId,
     state: Annotated[
@@ -218,6 +214,7 @@ def deliveries(
     )
 
 
+@app.command()
 def redeliver(webhook: WebhookId, delivery: DeliveryId, as_json: AsJson = False) -> None:
     """Send a message again, with the same id."""
     with connect() as client:
