@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from itertools import islice
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from service.cli.dataset_views import DatasetId, ProgressNotes, print_dataset
-from service.cli.inputs import connect
-from service.cli.output import AsJson, fail, note, print_line, print_records, print_result
+from service.cli.dataset_views import DatasetId, print_dataset, wait_for_images
+from service.cli.inputs import connect, output_file
+from service.cli.output import AsJson, Columns, fail, print_line, print_records, print_result
+
+if TYPE_CHECKING:
+    from service.wire.datasets import VersionView
 
 app = typer.Typer()
 
@@ -25,25 +29,16 @@ def refresh(
     It stays usable meanwhile. Jobs keep the version that they were submitted with. Only headers of new and changed
     images are read.
     """
-    from service.client.errors import DatasetFailed
-
     failed = False
     with connect() as client:
         before = client.datasets.get(dataset)
         record = client.datasets.refresh(before.id)
         if wait:
-            if not as_json:
-                note(f"Reading the images of {record.name} ({record.id}) ...")
-            try:
-                record = client.datasets.wait_for_refresh(
-                    record.id, on_poll=(lambda _: None) if as_json else ProgressNotes()
-                )
-            except DatasetFailed as error:
-                record, failed = error.dataset, True
+            record, failed = wait_for_images(client.datasets.wait_for_refresh, record, as_json)
     print_dataset(record, as_json, with_error=not failed)
     if failed:
-        kept = f"; version {record.version} stays in use" if record.state == "ready" else ""
-        raise fail(f"The refresh of {record.name} failed{kept}: {record.error_message}")
+        in_use = f"; version {record.version} stays in use" if record.state == "ready" else ""
+        raise fail(f"The refresh of {record.name} failed{in_use}: {record.error_message}")
     if wait and not as_json and before.state == "ready":
         changes = record.report.changes if record.report is not None else None
         if record.version == before.version:
@@ -62,33 +57,25 @@ def versions(
     as_json: AsJson = False,
 ) -> None:
     """List the versions of a data set, newest first. A spec names one as DATASET@VERSION."""
-    from itertools import islice
-
+    columns: Columns[VersionView] = {
+        "VERSION": lambda version: version.number,
+        "CREATED": lambda version: version.created_at,
+        "IMAGES": lambda version: (version.facts or {}).get("num_images"),
+        "ADDED": lambda version: version.changes and version.changes.added,
+        "REMOVED": lambda version: version.changes and version.changes.removed,
+        "CHANGED": lambda version: version.changes and version.changes.changed,
+        "": lambda version: "files removed" if version.removed else None,
+    }
     with connect() as client:
         dataset_id = client.datasets.get(dataset).id
         pages = client.datasets.versions(dataset_id, page_size=min(limit, 100))
-        records = list(islice(pages, limit))
-    print_records(
-        records,
-        {
-            "VERSION": lambda version: version.number,
-            "CREATED": lambda version: version.created_at,
-            "IMAGES": lambda version: (version.facts or {}).get("num_images"),
-            "ADDED": lambda version: version.changes and version.changes.added,
-            "REMOVED": lambda version: version.changes and version.changes.removed,
-            "CHANGED": lambda version: version.changes and version.changes.changed,
-            "": lambda version: "files removed" if version.removed else None,
-        },
-        as_json,
-    )
+        print_records(islice(pages, limit), columns, as_json)
 
 
 @app.command("contact-sheet")
 def contact_sheet(
     dataset: DatasetId,
-    output: Annotated[
-        Path, typer.Option("--output", "-o", metavar="FILE", dir_okay=False, help="JPEG to write.")
-    ],
+    output: Annotated[Path, output_file("FILE", "JPEG to write.")],
     as_json: AsJson = False,
 ) -> None:
     """Download thumbnails of up to 64 images of a data set, of each class as many."""

@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from dasl_core.text import describe_endings
-from service.cli.inputs import id_or_name
-from service.cli.output import duration, note, plain, print_facts, print_json, print_line, size
+from service.cli.inputs import id_argument
+from service.cli.output import duration, note, print_facts, print_json, print_line, size
+from service.cli.progress import progress_notes
 
 if TYPE_CHECKING:
     from service.client.models import Preparation
     from service.client.sync.models import Dataset
 
-DatasetId = Annotated[
-    str,
-    typer.Argument(metavar="DATASET", callback=id_or_name, help="Id or name of the data set."),
-]
+DatasetId = Annotated[str, id_argument("DATASET", "Id or name of the data set.")]
 
 _MAX_SKIPPED_SHOWN = 10
 _MAX_CLASSES_SHOWN = 10
@@ -29,20 +24,20 @@ _READ = {
     "sample": "images of the sample decoded",
     "comparison": "files of equal size compared",
 }
-_SECONDS_BETWEEN_NOTES = 10.0
 
 
-class ProgressNotes:
-    """Notes the progress of an ingest or a preparation every ten seconds."""
+def wait_for_images(
+    wait: Callable[..., Dataset], dataset: Dataset, as_json: bool
+) -> tuple[Dataset, bool]:
+    """Wait for an ingest or a refresh, and return the data set and whether it failed."""
+    from service.client.errors import DatasetFailed
 
-    def __init__(self) -> None:
-        self._shown_at = time.monotonic()
-
-    def __call__(self, record: Dataset | Preparation) -> None:
-        now, progress = time.monotonic(), progress_of(record)
-        if progress is not None and now - self._shown_at >= _SECONDS_BETWEEN_NOTES:
-            note(f"  {progress}")
-            self._shown_at = now
+    if not as_json:
+        note(f"Reading the images of {dataset.name} ({dataset.id}) ...")
+    try:
+        return wait(dataset.id, on_poll=progress_notes(progress_of, as_json)), False
+    except DatasetFailed as error:
+        return error.dataset, True
 
 
 def progress_of(record: Dataset | Preparation) -> str | None:
@@ -52,8 +47,8 @@ def progress_of(record: Dataset | Preparation) -> str | None:
         return None
     if progress.phase == "listing":
         return f"{progress.images_total:,} images found"
-    left = progress.seconds_left
-    estimate = "" if left is None else f", about {duration(left)} left"
+    seconds = progress.seconds_left
+    estimate = "" if seconds is None else f", about {duration(seconds)} left"
     what = _READ.get(progress.phase or "", "images read")
     return f"{progress.images_read or 0:,} of {progress.images_total:,} {what}{estimate}"
 
@@ -110,7 +105,7 @@ def print_dataset(
         with_error: whether to say why its ingest failed, which JSON says always.
     """
     if as_json:
-        print_json(plain(dataset))
+        print_json(dataset)
         return
     facts = dataset.facts or {}
     print_facts(
@@ -129,7 +124,7 @@ def print_dataset(
             ("median shorter side", f"{facts['median_size']} pixels" if facts else None),
             ("pixels", _pixels(dataset)),
             ("error", dataset.error_message if with_error and dataset.refresh is None else None),
-            *(("prepared", each) for each in prepared),
+            *(("prepared", description) for description in prepared),
         ]
     )
     report = dataset.report

@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from service.cli import dataset_versions, preparations, preview
-from service.cli.dataset_views import DatasetId, ProgressNotes, print_dataset
+from service.cli.dataset_views import DatasetId, print_dataset, wait_for_images
 from service.cli.inputs import (
     Yes,
     confirm_deletion,
     connect,
     dataset_name,
+    file_option,
     folder,
-    optional_utf8,
+    given,
+    text_option,
 )
-from service.cli.output import AsJson, fail, note, print_records, print_result
+from service.cli.output import AsJson, Columns, fail, note, print_records, print_result
 from service.cli.uploads import check_uploadable, upload_images
+
+if TYPE_CHECKING:
+    from service.client.sync.models import Dataset
 
 app = typer.Typer(name="datasets", no_args_is_help=True, help="Manage data sets.")
 for commands in (preview.dataset_commands, dataset_versions.app, preparations.app):
@@ -42,17 +47,10 @@ def add(
             help="Name of the data set. Default: the last part of LOCATION, of a file with its ending."
         ),
     ] = None,
-    split: Annotated[
-        str | None, typer.Option(help="Use one split only, such as train.", callback=optional_utf8)
-    ] = None,
+    split: Annotated[str | None, text_option("Use one split only, such as train.")] = None,
     classes: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FILE",
-            exists=True,
-            dir_okay=False,
-            help="File with the names of the classes to use, one a line. Default: all.",
-        ),
+        file_option("FILE", "File with the names of the classes to use, one a line. Default: all."),
     ] = None,
     labels: Annotated[
         bool, typer.Option(help="Use the labels of the source, or of folders.")
@@ -60,12 +58,8 @@ def add(
     follow_links: Annotated[
         bool, typer.Option("--follow-links", help="Read links that lead out of the folder.")
     ] = False,
-    image_column: Annotated[
-        str | None, typer.Option(help="Column of the images of a table.", callback=optional_utf8)
-    ] = None,
-    label_column: Annotated[
-        str | None, typer.Option(help="Column of the labels of a table.", callback=optional_utf8)
-    ] = None,
+    image_column: Annotated[str | None, text_option("Column of the images of a table.")] = None,
+    label_column: Annotated[str | None, text_option("Column of the labels of a table.")] = None,
     upload: Annotated[
         bool,
         typer.Option(
@@ -78,34 +72,24 @@ def add(
     as_json: AsJson = False,
 ) -> None:
     """Register images. Reads the header of every image, decodes a sample, and reports the result."""
-    from service.client.errors import DatasetFailed
-
-    chosen = dataset_name(name, path)
+    name = dataset_name(name, path)
     if upload:
         check_uploadable(path, follow_links)
-    given = {
-        "split": split,
-        "classes": None if classes is None else _lines(classes),
-        "labels": None if labels else "none",
-        "links": "follow" if follow_links else None,
-        "image_column": image_column,
-        "label_column": label_column,
-    }
-    source = {option: value for option, value in given.items() if value is not None}
+    source = given(
+        split=split,
+        classes=None if classes is None else _lines(classes),
+        labels=None if labels else "none",
+        links="follow" if follow_links else None,
+        image_column=image_column,
+        label_column=label_column,
+    )
     with connect() as client:
         if upload:
-            dataset = upload_images(client, path, chosen, source)
+            dataset = upload_images(client, path, name, source)
         else:
-            dataset = client.datasets.add(path, chosen, source)
+            dataset = client.datasets.add(path, name, source)
         if wait:
-            if not as_json:
-                note(f"Reading the images of {dataset.name} ({dataset.id}) ...")
-            try:
-                dataset = client.datasets.wait(
-                    dataset.id, on_poll=(lambda _: None) if as_json else ProgressNotes()
-                )
-            except DatasetFailed as failed:
-                dataset = failed.dataset
+            dataset, _ = wait_for_images(client.datasets.wait, dataset, as_json)
     print_dataset(dataset, as_json, with_error=False)
     if dataset.state == "failed":
         note(
@@ -118,21 +102,17 @@ def add(
 @app.command("list")
 def list_datasets(as_json: AsJson = False) -> None:
     """List data sets, newest first."""
+    columns: Columns[Dataset] = {
+        "ID": lambda dataset: dataset.id,
+        "NAME": lambda dataset: dataset.name,
+        "STATE": lambda dataset: dataset.state,
+        "VERSION": lambda dataset: dataset.version if dataset.facts else None,
+        "IMAGES": lambda dataset: (dataset.facts or {}).get("num_images"),
+        "CLASSES": lambda dataset: (dataset.facts or {}).get("num_classes"),
+        "WHERE": lambda dataset: dataset.uri,
+    }
     with connect() as client:
-        datasets = list(client.datasets.list())
-    print_records(
-        datasets,
-        {
-            "ID": lambda dataset: dataset.id,
-            "NAME": lambda dataset: dataset.name,
-            "STATE": lambda dataset: dataset.state,
-            "VERSION": lambda dataset: dataset.version if dataset.facts else None,
-            "IMAGES": lambda dataset: (dataset.facts or {}).get("num_images"),
-            "CLASSES": lambda dataset: (dataset.facts or {}).get("num_classes"),
-            "WHERE": lambda dataset: dataset.uri,
-        },
-        as_json,
-    )
+        print_records(client.datasets.list(), columns, as_json)
 
 
 @app.command()
@@ -141,7 +121,7 @@ def show(dataset: DatasetId, as_json: AsJson = False) -> None:
     with connect() as client:
         record = client.datasets.get(dataset)
         prepared = [] if as_json else list(client.preparations.list(record.id))
-    print_dataset(record, as_json, [preparations.describe(each) for each in prepared])
+    print_dataset(record, as_json, [preparations.describe(preparation) for preparation in prepared])
 
 
 @app.command()
@@ -149,17 +129,15 @@ def rm(dataset: DatasetId, yes: Yes = False, as_json: AsJson = False) -> None:
     """Remove a data set from the service. The images are not touched, unless they were uploaded: then it asks."""
     with connect() as client:
         record = client.datasets.get(dataset)
-        if record.upload is not None and not yes:
+        if record.upload is not None:
             confirm_deletion(
-                f"data set {record.name} ({record.id}) with its uploaded images, of which the server has no other copy"
+                f"data set {record.name} ({record.id}) with its uploaded images, of which the server has no other copy",
+                yes,
             )
         client.datasets.delete(record.id)
     images = "The images are not touched" if record.upload is None else "The upload is removed"
-    print_result(
-        {"deleted": record.id},
-        f"Removed data set {record.name} ({record.id}). {images}.",
-        as_json,
-    )
+    text = f"Removed data set {record.name} ({record.id}). {images}."
+    print_result({"deleted": record.id}, text, as_json)
 
 
 def _lines(file: Path) -> list[str]:

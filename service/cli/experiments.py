@@ -14,18 +14,23 @@ from service.cli.inputs import (
     Yes,
     confirm_deletion,
     connect,
+    id_argument,
     id_of_experiment,
-    id_or_name,
+    output_file,
+    read_file,
+    with_overrides,
 )
 from service.cli.output import (
     AsJson,
+    Columns,
+    core_extra,
     fail,
     note,
+    note_warnings,
     number,
-    plain,
-    print_facts,
     print_json,
     print_line,
+    print_record,
     print_records,
     print_result,
     print_table,
@@ -44,10 +49,9 @@ if TYPE_CHECKING:
 
 ExperimentId = Annotated[
     str,
-    typer.Argument(
-        metavar="EXPERIMENT",
-        callback=id_or_name,
-        help="Id of the experiment or its beginning, its name, or `last` for your newest experiment.",
+    id_argument(
+        "EXPERIMENT",
+        "Id of the experiment or its beginning, its name, or `last` for your newest experiment.",
     ),
 ]
 Seeds = Annotated[
@@ -86,8 +90,7 @@ def submit(
     body = _read(spec, overrides, seed)
     with connect() as client:
         experiment = client.experiments.submit(body, idempotency_key=idempotency_key)
-    for warning in experiment.warnings:
-        note(f"Warning: {warning}")
+    note_warnings(experiment.warnings)
     if experiment.estimate is not None and not as_json:
         note(together(experiment.estimate))
     submitted = f"Submitted {len(experiment.jobs)} jobs of {experiment.name} as {experiment.id}."
@@ -101,60 +104,45 @@ def submit(
 
 @app.command()
 def validate(
-    spec: SpecFile,
-    overrides: Overrides,
-    seed: Seeds = None,
-    as_json: AsJson = False,
+    spec: SpecFile, overrides: Overrides, seed: Seeds = None, as_json: AsJson = False
 ) -> None:
     """Resolve the specs of all variants, and estimate time and disk of their jobs. Nothing is submitted."""
     with connect() as client:
         answer = client.experiments.validate(_read(spec, overrides, seed))
-    for warning in answer.warnings:
-        note(f"Warning: {warning}")
+    note_warnings(answer.warnings)
     if as_json:
-        print_json(plain(answer))
+        print_json(answer)
         return
-    print_table(
-        ["VARIANT", "TRAINING IMAGES", "HELD OUT", "STEPS", "TIME OF A JOB", "CHECKPOINTS"],
+    counts = ("train_images", "held_out_images", "total_steps")
+    rows = [
         [
-            [
-                each.name,
-                f"{each.estimate['train_images']:,}",
-                f"{each.estimate['held_out_images']:,}",
-                f"{each.estimate['total_steps']:,}",
-                span(each.estimate["seconds"]),
-                size(each.estimate["checkpoints_bytes"]),
-            ]
-            for each in answer.variants
-        ],
-    )
-    print_line()
-    print_line(together(answer.estimate))
+            variant.name,
+            *(f"{variant.estimate[count]:,}" for count in counts),
+            span(variant.estimate["seconds"]),
+            size(variant.estimate["checkpoints_bytes"]),
+        ]
+        for variant in answer.variants
+    ]
+    headers = ["TRAINING IMAGES", "HELD OUT", "STEPS", "TIME OF A JOB", "CHECKPOINTS"]
+    print_table(["VARIANT", *headers], rows)
+    print_line(f"\n{together(answer.estimate)}")
 
 
 def _read(path: Path, overrides: list[str], seeds: list[int] | None) -> dict[str, Any]:
     """Read the file of an experiment, and apply the overrides to its base spec, and the seeds, if there are any.
 
     Raises:
-        typer.BadParameter: an override is not FIELD=VALUE (exit code 2).
         InvalidSpec: the file cannot be read, or its `spec` is not a mapping.
     """
-    from dasl_core.spec import apply_overrides, load_spec
     from service.client.errors import InvalidSpec
 
-    try:
-        content = load_spec(path)
-    except ValueError as error:
-        raise InvalidSpec(str(error)) from error
+    content = read_file(path)
     base = content.get("spec")
     if not isinstance(base, dict):
         raise InvalidSpec(
             f"{path}: spec: expected a mapping, what all jobs have in common. To submit a single job: dasl submit"
         )
-    try:
-        changes: dict[str, Any] = {"spec": apply_overrides(base, overrides)}
-    except ValueError as error:
-        raise typer.BadParameter(str(error)) from error
+    changes: dict[str, Any] = {"spec": with_overrides(base, overrides)}
     return content | changes | ({"seeds": seeds} if seeds else {})
 
 
@@ -177,7 +165,7 @@ def _watch(experiment_id: str, as_json: bool) -> None:
             )
             raise typer.Exit(130) from interrupt
     if as_json:
-        print_json(plain(experiment))
+        print_json(experiment)
     else:
         _print_results(experiment)
     if set(experiment.statuses) != {"succeeded"}:
@@ -187,20 +175,16 @@ def _watch(experiment_id: str, as_json: bool) -> None:
 @app.command("list")
 def list_experiments(as_json: AsJson = False) -> None:
     """List experiments, newest first."""
+    columns: Columns[ExperimentSummary] = {
+        "ID": lambda record: record.id,
+        "NAME": lambda record: record.name,
+        "VARIANTS": lambda record: len(record.variants),
+        "SEEDS": lambda record: len(record.seeds),
+        "JOBS": _counts,
+        "CREATED": lambda record: record.created_at,
+    }
     with connect() as client:
-        records = list(client.experiments.list())
-    print_records(
-        records,
-        {
-            "ID": lambda each: each.id,
-            "NAME": lambda each: each.name,
-            "VARIANTS": lambda each: len(each.variants),
-            "SEEDS": lambda each: len(each.seeds),
-            "JOBS": _counts,
-            "CREATED": lambda each: each.created_at,
-        },
-        as_json,
-    )
+        print_records(client.experiments.list(), columns, as_json)
 
 
 @app.command()
@@ -222,32 +206,17 @@ def show(
             text = client.experiments.table(record.id, "csv" if as_csv else "markdown", metric)
             print_line(text.rstrip("\n"))
             return
+    facts = [("id", record.id), ("name", record.name), ("created", record.created_at)]
+    print_record(record, [*facts, ("jobs", _counts(record))], as_json)
     if as_json:
-        print_json(plain(record))
         return
-    facts = (
-        ("id", record.id),
-        ("name", record.name),
-        ("created", record.created_at),
-        ("jobs", _counts(record)),
-    )
-    print_facts(facts)
     print_line()
-    jobs = {(job.variant, job.seed): job for job in record.jobs}
-    print_table(
-        ["VARIANT", *(f"SEED {seed}" for seed in record.seeds)],
-        [
-            [
-                variant.name,
-                *(
-                    f"{job.status} {job.id or ''}".strip()
-                    for seed in record.seeds
-                    if (job := jobs.get((variant.name, seed)))
-                ),
-            ]
-            for variant in record.variants
-        ],
-    )
+    jobs = {(job.variant, job.seed): f"{job.status} {job.id or ''}".strip() for job in record.jobs}
+    rows = []
+    for variant in record.variants:
+        keys = ((variant.name, seed) for seed in record.seeds)
+        rows.append([variant.name, *(jobs[key] for key in keys if key in jobs)])
+    print_table(["VARIANT", *(f"SEED {seed}" for seed in record.seeds)], rows)
     _print_results(record)
 
 
@@ -258,10 +227,10 @@ def _results_of(client: Client, experiment_id: str, metric: str) -> Results:
         typer.Exit: no job has measured it, though some have succeeded.
     """
     results = client.experiments.results(experiment_id, metric)
-    if not any(each.values for table in results.metrics for each in table.variants):
-        known = [table.metric for table in client.experiments.results(experiment_id).metrics]
-        if known:
-            raise fail(f"--metric {metric}: no job has measured it. There are: {', '.join(known)}")
+    if not any(variant.values for table in results.metrics for variant in table.variants):
+        names = [table.metric for table in client.experiments.results(experiment_id).metrics]
+        if names:
+            raise fail(f"--metric {metric}: no job has measured it. There are: {', '.join(names)}")
     return results
 
 
@@ -270,20 +239,11 @@ def plot(
     experiment: ExperimentId,
     metric: Metric = None,
     output: Annotated[
-        Path | None,
-        typer.Option(
-            "--output",
-            "-o",
-            metavar="FILE",
-            dir_okay=False,
-            help="PNG, SVG or PDF to write. Default: ID.png.",
-        ),
+        Path | None, output_file("FILE", "PNG, SVG or PDF to write. Default: ID.png.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Draw a metric by step, as mean and range over the seeds, and the paired differences. Needs the core extra."""
-    from service.cli.output import core_extra
-
     if output is not None and output.suffix.lower() not in (".png", ".svg", ".pdf"):
         raise typer.BadParameter(f"--output {output}: expected the ending .png, .svg or .pdf")
     with core_extra("experiments plot"):
@@ -331,8 +291,7 @@ def rm(
         record = client.experiments.get(experiment)
         what = f"experiment {record.name} ({record.id})"
         what += f" and its {sum(record.statuses.values())} jobs with all files" if jobs else ""
-        if not yes:
-            confirm_deletion(what)
+        confirm_deletion(what, yes)
         client.experiments.delete(record.id, jobs=jobs)
     print_result({"deleted": record.id}, f"Deleted {what}.", as_json)
 
@@ -348,14 +307,8 @@ def _print_results(experiment: ExperimentView) -> None:
     for table in results.metrics:
         print_line()
         headers = ["VARIANT", table.metric.upper(), "STD", "MIN", "MAX", "N"]
-        headers += [
-            f"MINUS {results.baseline}".upper(),
-            "T INTERVAL",
-            "BOOTSTRAP INTERVAL",
-            "PAIRS",
-            "VERDICT",
-        ]
-        print_table(headers, [_row(each) for each in table.variants])
+        headers += [f"MINUS {results.baseline}".upper(), "T INTERVAL", "BOOTSTRAP INTERVAL"]
+        print_table([*headers, "PAIRS", "VERDICT"], map(_row, table.variants))
     for lines in (results.sentences, results.notes):
         if lines:
             print_line("\n" + "\n".join(lines))
@@ -367,11 +320,10 @@ def _row(result: VariantResult) -> list[object]:
     if summary is None:
         row += [None, None, None, None, 0]
     else:
-        shown = (summary.mean, summary.std, summary.min, summary.max)
-        row += [*(number(value) for value in shown), summary.n]
+        row += [*map(number, (summary.mean, summary.std, summary.min, summary.max)), summary.n]
     if difference is None:
         return [*row, None, None, None, None, None]
     intervals = (difference.t_interval, difference.bootstrap_interval)
-    bounds = [each and f"{each[0]:+.3g} to {each[1]:+.3g}" for each in intervals]
+    bounds = [ends and f"{ends[0]:+.3g} to {ends[1]:+.3g}" for ends in intervals]
     verdict = result.verdict and result.verdict.replace("_", " ")
     return [*row, f"{difference.mean:+.3g}", *bounds, difference.n, verdict]

@@ -8,10 +8,11 @@ from typing import Annotated
 
 import typer
 
-from service.cli.files import checkpoint_id, progress_bars
+from service.cli.files import checkpoint_id
 from service.cli.inputs import connect
-from service.cli.models import followed
-from service.cli.output import AsJson, core_extra, fail, note, print_result
+from service.cli.models import finished
+from service.cli.output import AsJson, core_extra, fail, print_result
+from service.cli.progress import progress_bars
 
 
 class Format(StrEnum):
@@ -74,12 +75,9 @@ def export(
 def _export_there(checkpoint: str, format: Format, output: Path | None, as_json: bool) -> None:
     """Let the service export a checkpoint, and download the files."""
     with connect() as client:
-        chosen = checkpoint_id(client, checkpoint, best=False)
-        run = client.checkpoints.export(chosen, format.value)
-        if not as_json and not run.done:
-            note(f"Exporting {chosen} ({run.id}) ...")
-        with followed(run.id):
-            run = client.model_runs.wait(run.id)
+        checkpoint = checkpoint_id(client, checkpoint, best=False)
+        run = client.checkpoints.export(checkpoint, format.value)
+        run = finished(client, run, f"Exporting {checkpoint}", as_json)
         folder = output or Path(run.id)
         with progress_bars() as on_bytes:
             client.model_runs.download(run, folder, on_bytes=on_bytes)

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from dasl_core.headlines import is_ranked, rank_of_checkpoint
-from service.cli.inputs import DownloadFolder, JobId, connect, id_of_job, id_or_name
+from service.cli.inputs import (
+    Best,
+    DownloadFolder,
+    JobId,
+    connect,
+    id_argument,
+    id_of_job,
+    output_folder,
+)
 from service.cli.output import (
     AsJson,
+    Columns,
     fail,
     note,
     number,
@@ -24,10 +31,10 @@ from service.cli.output import (
     print_table,
     size,
 )
+from service.cli.progress import progress_bars
 
 if TYPE_CHECKING:
     from service.client import Client
-    from service.client.sync.files import OnBytes
     from service.wire.checkpoints import CheckpointView
 
 app = typer.Typer()
@@ -36,61 +43,48 @@ app = typer.Typer()
 @app.command()
 def checkpoints(job: JobId, as_json: AsJson = False) -> None:
     """List a job's checkpoints, oldest first."""
+    columns: Columns[CheckpointView] = {
+        "ID": lambda checkpoint: checkpoint.id,
+        "STEP": lambda checkpoint: checkpoint.step,
+        "EPOCH": lambda checkpoint: number(checkpoint.epoch),
+        "SIZE": lambda checkpoint: size(checkpoint.size),
+        "": _marks,
+        "CREATED": lambda checkpoint: checkpoint.created_at,
+    }
     with connect() as client:
         job = id_of_job(client, job)
-        records = client.jobs.checkpoints(job)
-    print_records(
-        records,
-        {
-            "ID": lambda checkpoint: checkpoint.id,
-            "STEP": lambda checkpoint: checkpoint.step,
-            "EPOCH": lambda checkpoint: number(checkpoint.epoch),
-            "SIZE": lambda checkpoint: size(checkpoint.size),
-            "": _marks,
-            "CREATED": lambda checkpoint: checkpoint.created_at,
-        },
-        as_json,
-    )
+        print_records(client.jobs.checkpoints(job), columns, as_json)
 
 
 @app.command()
 def download(
     checkpoint: Annotated[
         str,
-        typer.Argument(
-            metavar="CHECKPOINT|JOB",
-            callback=id_or_name,
-            help="Id of a checkpoint; or a job, as elsewhere, for its final or newest checkpoint.",
+        id_argument(
+            "CHECKPOINT|JOB",
+            "Id of a checkpoint; or a job, as elsewhere, for its final or newest checkpoint.",
         ),
     ],
     output: DownloadFolder = None,
-    best: Annotated[
-        bool, typer.Option("--best", help="Of a job, its best checkpoint by checkpoints.best_by.")
-    ] = False,
+    best: Best = False,
     as_json: AsJson = False,
 ) -> None:
     """Download a checkpoint. Repeat the command to resume an interrupted download."""
     with connect() as client:
-        chosen = checkpoint_id(client, checkpoint, best)
-        directory = output or Path(chosen)
+        checkpoint = checkpoint_id(client, checkpoint, best)
+        directory = output or Path(checkpoint)
         with progress_bars() as on_bytes:
-            paths = client.checkpoints.download(chosen, directory, on_bytes=on_bytes)
+            paths = client.checkpoints.download(checkpoint, directory, on_bytes=on_bytes)
     if as_json:
         files = [str(path) for path in paths]
-        print_json({"checkpoint": chosen, "directory": str(directory), "files": files})
+        print_json({"checkpoint": checkpoint, "directory": str(directory), "files": files})
         return
     print_table(["FILE", "SIZE"], [[path, size(path.stat().st_size)] for path in paths])
 
 
-CheckpointId = Annotated[
-    str,
-    typer.Argument(metavar="CHECKPOINT", callback=id_or_name, help="Id of the checkpoint."),
-]
-
-
 @app.command()
 def pin(
-    checkpoint: CheckpointId,
+    checkpoint: Annotated[str, id_argument("CHECKPOINT", "Id of the checkpoint.")],
     off: Annotated[bool, typer.Option("--off", help="Remove the pin.")] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -109,12 +103,7 @@ def _marks(checkpoint: CheckpointView) -> str:
 @app.command()
 def artifacts(
     job: JobId,
-    output: Annotated[
-        Path | None,
-        typer.Option(
-            "--output", "-o", metavar="DIR", file_okay=False, help="Download all files to DIR."
-        ),
-    ] = None,
+    output: Annotated[Path | None, output_folder("Download all files to DIR.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """List a job's plots and other files. Downloads them with -o."""
@@ -135,9 +124,8 @@ def artifacts(
     if removed_at is not None:
         note(f"Retention removed this job's files on {removed_at:%Y-%m-%d %H:%M} UTC.")
     if output is not None:
-        print_line(
-            f"Downloaded {len(records)} {'file' if len(records) == 1 else 'files'} to {output}."
-        )
+        files = "1 file" if len(records) == 1 else f"{len(records)} files"
+        print_line(f"Downloaded {files} to {output}.")
 
 
 def checkpoint_id(client: Client, value: str, best: bool) -> str:
@@ -146,38 +134,16 @@ def checkpoint_id(client: Client, value: str, best: bool) -> str:
         if best:
             raise typer.BadParameter("--best: expected a job, not a checkpoint")
         return value
-    value = id_of_job(client, value)
-    checkpoints = client.jobs.checkpoints(value)
+    job = id_of_job(client, value)
+    checkpoints = client.jobs.checkpoints(job)
     if not checkpoints:
-        raise fail(f"Job {value} has no checkpoint yet. Show its state: dasl show {value}")
-    if best:
-        by = ((client.jobs.get(value).resolved or {}).get("checkpoints") or {}).get("best_by")
-        ranked = [each for each in checkpoints if is_ranked(each.metrics or {}, by)]
-        if not ranked:
-            metric = by or "knn_top1 or recall_at_1"
-            raise fail(
-                f"No checkpoint of job {value} has {metric}. List them: dasl checkpoints {value}"
-            )
-        # Of one step, the newest, as for clones: it may have the final evaluation, and the export.
-        newest_first = reversed(ranked)
-        return max(newest_first, key=lambda x: rank_of_checkpoint(x.metrics or {}, x.step, by)).id
-    return max(checkpoints, key=lambda each: (each.final, each.step, each.id)).id
-
-
-@contextmanager
-def progress_bars() -> Iterator[OnBytes]:
-    """Show a bar for each file on stderr, if that is a terminal."""
-    from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
-
-    console = Console(stderr=True)
-    columns = (TextColumn("{task.description}", markup=False), BarColumn(), DownloadColumn())
-    with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
-        tasks = {}
-
-        def on_bytes(name: str, received: int, total: int | None) -> None:
-            if name not in tasks:
-                tasks[name] = progress.add_task(name, total=total)
-            progress.update(tasks[name], completed=received)
-
-        yield on_bytes
+        raise fail(f"Job {job} has no checkpoint yet. Show its state: dasl show {job}")
+    if not best:
+        return max(checkpoints, key=lambda x: (x.final, x.step, x.id)).id
+    by = ((client.jobs.get(job).resolved or {}).get("checkpoints") or {}).get("best_by")
+    # Of one step, the newest, as for clones: it may have the final evaluation, and the export.
+    newest_first = [x for x in reversed(checkpoints) if is_ranked(x.metrics or {}, by)]
+    if not newest_first:
+        metric = by or "knn_top1 or recall_at_1"
+        raise fail(f"No checkpoint of job {job} has {metric}. List them: dasl checkpoints {job}")
+    return max(newest_first, key=lambda x: rank_of_checkpoint(x.metrics or {}, x.step, by)).id

@@ -1,6 +1,7 @@
 """Input of commands: the server, ids and names, and spec files with `--set`.
 
-Everything that can be checked on this machine is checked before a request is sent.
+Everything that can be checked on this machine is checked before a request is sent. The checks raise
+typer.BadParameter, for exit code 2.
 """
 
 from __future__ import annotations
@@ -30,8 +31,10 @@ def connect(patience: float = 1.0) -> Client:
     return Client(patience=patience)
 
 
-def confirm_deletion(what: str) -> None:
-    """Ask on the terminal; without one, require `--yes`."""
+def confirm_deletion(what: str, yes: bool) -> None:
+    """Ask on the terminal, unless `--yes` is set; without a terminal, require it."""
+    if yes:
+        return
     if not sys.stdin.isatty():
         raise typer.BadParameter("there is no terminal to ask for confirmation; add --yes")
     typer.confirm(f"Delete {what}?", abort=True, err=True)
@@ -53,65 +56,80 @@ def id_of_experiment(client: Client, reference: str) -> str:
 
 
 def id_or_name(value: str) -> str:
-    """Check an argument that must be an id or a name.
-
-    Raises:
-        typer.BadParameter: it cannot be either (exit code 2).
-    """
+    """Check an argument that must be an id or a name."""
     if "/" in value:
         raise typer.BadParameter(f"{value!r} is not an id or a name")
     return tenant_name(value)
 
 
-def tenant_name(value: str) -> str:
-    """Check an argument that names a tenant, which may have a slash.
+def ids_or_names(values: list[str]) -> list[str]:
+    """Check arguments that must be ids or names."""
+    return [id_or_name(value) for value in values]
 
-    Raises:
-        typer.BadParameter: it cannot be a name (exit code 2).
-    """
+
+def tenant_name(value: str) -> str:
+    """Check an argument that names a tenant, which may have a slash."""
     if value.strip() in {"", ".", ".."}:
         raise typer.BadParameter(f"{value!r} is not an id or a name")
     return utf8(value)
 
 
+def id_argument(metavar: str, help: str) -> Any:
+    """Return the argument of a command that is an id or a name."""
+    return typer.Argument(metavar=metavar, callback=id_or_name, help=help)
+
+
+def file_option(metavar: str, help: str) -> Any:
+    """Return an option that is a file to read."""
+    return typer.Option(metavar=metavar, exists=True, dir_okay=False, help=help)
+
+
+def set_option(help: str) -> Any:
+    """Return the option `--set`, which can be repeated."""
+    return typer.Option(
+        "--set", metavar="FIELD=VALUE", default_factory=list, show_default=False, help=help
+    )
+
+
+def text_option(help: str, *names: str) -> Any:
+    """Return an option for a text that is sent, so that it must be UTF-8."""
+    return typer.Option(*names, callback=optional_utf8, help=help)
+
+
+def output_file(metavar: str, help: str) -> Any:
+    """Return the option `-o` of a command that writes a file."""
+    return typer.Option("--output", "-o", metavar=metavar, dir_okay=False, help=help)
+
+
+def output_folder(help: str) -> Any:
+    """Return the option `-o` of a command that writes a folder."""
+    return typer.Option("--output", "-o", metavar="DIR", file_okay=False, help=help)
+
+
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
 JobId = Annotated[
     str,
-    typer.Argument(
-        metavar="JOB",
-        callback=id_or_name,
-        help="Id of the job or its beginning, its name, or `last` for your newest job.",
-    ),
+    id_argument("JOB", "Id of the job or its beginning, its name, or `last` for your newest job."),
+]
+Best = Annotated[
+    bool, typer.Option("--best", help="Of a job, its best checkpoint by checkpoints.best_by.")
 ]
 SpecFile = Annotated[
     Path,
     typer.Argument(
-        metavar="SPEC.yaml",
-        help="YAML or JSON file with a spec.",
-        exists=True,
-        dir_okay=False,
-        readable=True,
+        metavar="SPEC.yaml", help="YAML or JSON file with a spec.", exists=True, dir_okay=False
     ),
 ]
 Overrides = Annotated[
     list[str],
-    typer.Option(
-        "--set",
-        metavar="FIELD=VALUE",
-        default_factory=list,
-        show_default=False,
-        help="Change one field, such as method.temperature=0.1. The value is read as YAML. "
-        "Can be repeated.",
+    set_option(
+        "Change one field, such as method.temperature=0.1. The value is read as YAML. Can be repeated."
     ),
 ]
 
 
 def existing(location: str | None) -> str | None:
-    """Check an option that names images, which must exist if they are on this machine.
-
-    Raises:
-        typer.BadParameter: they do not exist (exit code 2).
-    """
+    """Check an option that names images, which must exist if they are on this machine."""
     from dasl_core.spec.source import is_missing
 
     if location is not None and is_missing(location):
@@ -119,12 +137,15 @@ def existing(location: str | None) -> str | None:
     return location
 
 
+def images_option(help: str) -> Any:
+    """Return an option that names images on this machine, or at a URI."""
+    return typer.Option(metavar="LOCATION", callback=existing, help=help)
+
+
 LocalImages = Annotated[
     str | None,
-    typer.Option(
-        metavar="LOCATION",
-        callback=existing,
-        help="Folder of images, or an archive, list or table of them; a path, or a URI such as "
+    images_option(
+        "Folder of images, or an archive, list or table of them; a path, or a URI such as "
         "s3://BUCKET/FOLDER. Default: `dataset` in the spec, read as a path.",
     ),
 ]
@@ -133,47 +154,30 @@ Split = Annotated[
 ]
 LocalImagesToEvaluateOn = Annotated[
     str | None,
-    typer.Option(
-        metavar="LOCATION",
-        callback=existing,
-        help="Images to evaluate on, likewise, so that none of the others is held out. Default: `evaluate.dataset` in the "
+    images_option(
+        "Images to evaluate on, likewise, so that none of the others is held out. Default: `evaluate.dataset` in the "
         "spec, read as a path, if it is set.",
     ),
 ]
 DownloadFolder = Annotated[
-    Path | None,
-    typer.Option(
-        "--output",
-        "-o",
-        metavar="DIR",
-        file_okay=False,
-        help="Folder to write. Default: a folder named after the id.",
-    ),
+    Path | None, output_folder("Folder to write. Default: a folder named after the id.")
 ]
 
 
 def folder(value: str) -> str:
-    """Check an argument that must be a folder; an empty one is refused.
-
-    Raises:
-        typer.BadParameter: it is empty, or not UTF-8.
-    """
+    """Check an argument that must be a folder; an empty one is refused."""
     if not value:
         raise typer.BadParameter("'' is not a folder; use '.' for the current folder")
     return utf8(value)
 
 
 def utf8(value: str) -> str:
-    """Check that a text can be sent as JSON: file names need not be UTF-8.
-
-    Raises:
-        typer.BadParameter: it is not UTF-8.
-    """
+    """Check that a text can be sent as JSON: file names need not be UTF-8."""
     try:
         value.encode()
     except UnicodeEncodeError:
-        shown = os.fsencode(value).decode(errors="backslashreplace")
-        raise typer.BadParameter(f"{shown} is not UTF-8 and cannot be sent; rename it") from None
+        escaped = os.fsencode(value).decode(errors="backslashreplace")
+        raise typer.BadParameter(f"{escaped} is not UTF-8 and cannot be sent; rename it") from None
     return value
 
 
@@ -188,27 +192,23 @@ def optional_utf8(value: str | None) -> str | None:
 
 
 def dataset_name(name: str | None, path: str) -> str:
-    """Return the name of a new data set: the one given, or else the name of its folder.
-
-    Raises:
-        typer.BadParameter: it is not a valid name.
-    """
+    """Return the name of a new data set: the one given, or else the name of its folder."""
     from pydantic import TypeAdapter, ValidationError
 
     from dasl_core.spec import field_problems
     from dasl_core.spec.fields import Name
 
-    chosen = folder_name(path) if name is None else utf8(name)
+    dataset = folder_name(path) if name is None else utf8(name)
     try:
-        return TypeAdapter(Name).validate_python(chosen)
+        return TypeAdapter(Name).validate_python(dataset)
     except ValidationError as error:
         (problem,) = field_problems(error)
         if name is None:
             raise typer.BadParameter(
-                f"the folder's name {chosen!r} cannot be used for the data set; choose another one "
+                f"the folder's name {dataset!r} cannot be used for the data set; choose another one "
                 f"with --name: {problem.expected}"
             ) from None
-        raise typer.BadParameter(f"--name {chosen!r}: expected {problem.expected}") from None
+        raise typer.BadParameter(f"--name {dataset!r}: expected {problem.expected}") from None
 
 
 def folder_name(path: str) -> str:
@@ -218,26 +218,44 @@ def folder_name(path: str) -> str:
     return os.path.basename(os.path.abspath(os.path.expanduser(path)))
 
 
+def with_overrides(content: dict[str, Any], overrides: list[str]) -> dict[str, Any]:
+    """Apply the values of `--set`."""
+    from dasl_core.spec import apply_overrides
+
+    try:
+        return apply_overrides(content, overrides)
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from error
+
+
+def read_file(path: Path) -> dict[str, Any]:
+    """Read a spec or an experiment without a check of its fields.
+
+    Raises:
+        InvalidSpec: it cannot be read.
+    """
+    from dasl_core.spec import load_spec
+    from service.client.errors import InvalidSpec
+
+    try:
+        return load_spec(path)
+    except ValueError as error:
+        raise InvalidSpec(str(error)) from error
+
+
 def read_spec(path: Path | None, overrides: list[str]) -> dict[str, Any]:
     """Read a spec file, if there is one, and apply the overrides.
 
     Raises:
-        typer.BadParameter: an override is not FIELD=VALUE (exit code 2).
         InvalidSpec: the file cannot be read, or JobSpec refuses its content; one line per field.
     """
     from pydantic import ValidationError
 
-    from dasl_core.spec import JobSpec, apply_overrides, field_problems, load_spec
+    from dasl_core.spec import JobSpec, field_problems
     from service.client.errors import InvalidSpec
 
-    try:
-        content = {} if path is None else load_spec(path)
-    except ValueError as error:
-        raise InvalidSpec(str(error)) from error
-    try:
-        spec = apply_overrides(content, overrides)
-    except ValueError as error:
-        raise typer.BadParameter(str(error)) from error
+    content = {} if path is None else read_file(path)
+    spec = with_overrides(content, overrides)
     if "variants" in content or {"spec", "seeds"} <= content.keys():
         raise InvalidSpec(
             f"This is an experiment. Validate it with: dasl experiments validate {path}   "

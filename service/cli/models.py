@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import os
 import tempfile
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from dasl_core.vocabulary import EmbeddingFormat, EmbeddingType, FeatureKind
-from service.cli.files import checkpoint_id, progress_bars
-from service.cli.inputs import connect, existing
+from service.cli.files import checkpoint_id
+from service.cli.inputs import Best, connect, images_option, set_option, with_overrides
 from service.cli.output import (
     AsJson,
     core_extra,
@@ -28,12 +25,12 @@ from service.cli.output import (
     print_table,
     size,
 )
+from service.cli.progress import progress_bars, progress_notes
 
 if TYPE_CHECKING:
     from service.client import Client
     from service.client.models import ModelRun
 
-_SECONDS_BETWEEN_NOTES = 5.0
 _PHASES = {
     "decoding": "images decoded",
     "features": "images embedded",
@@ -46,15 +43,9 @@ CheckpointOrJob = Annotated[
         help="Id of a checkpoint; or of a job, for its final or newest checkpoint.",
     ),
 ]
-Best = Annotated[
-    bool, typer.Option("--best", help="Of a job, its best checkpoint by checkpoints.best_by.")
-]
-DatasetOption = Annotated[
-    str,
-    typer.Option(
-        "--dataset", metavar="DATASET", help="Id or name of the data set; NAME@NUMBER is a version."
-    ),
-]
+_DATASET = typer.Option(
+    "--dataset", metavar="DATASET", help="Id or name of the data set; NAME@NUMBER is a version."
+)
 
 app = typer.Typer()
 
@@ -62,16 +53,12 @@ app = typer.Typer()
 @app.command()
 def evaluate(
     checkpoint: CheckpointOrJob,
-    dataset: DatasetOption,
+    dataset: Annotated[str, _DATASET],
     overrides: Annotated[
         list[str],
-        typer.Option(
-            "--set",
-            metavar="FIELD=VALUE",
-            default_factory=list,
-            show_default=False,
-            help="A field of `evaluate` of a spec, such as linear=true or holdout=null, which evaluates on all images. "
-            "Can be repeated.",
+        set_option(
+            "A field of `evaluate` of a spec, such as linear=true or holdout=null, which evaluates on all images. "
+            "Can be repeated."
         ),
     ],
     best: Best = False,
@@ -79,24 +66,20 @@ def evaluate(
     as_json: AsJson = False,
 ) -> None:
     """Evaluate a finished backbone on the images of a data set, as training does on held-out ones."""
-    from dasl_core.spec import apply_overrides
-
-    try:
-        settings = apply_overrides({}, overrides)
-    except ValueError as error:
-        raise typer.BadParameter(str(error)) from error
+    settings = with_overrides({}, overrides)
     with connect() as client:
-        chosen = checkpoint_id(client, checkpoint, best)
-        run = client.checkpoints.evaluate(chosen, dataset, settings=settings)
-        run = _finished(client, run, wait, as_json, f"Evaluating {chosen} on {dataset}")
+        checkpoint = checkpoint_id(client, checkpoint, best)
+        run = client.checkpoints.evaluate(checkpoint, dataset, settings=settings)
+        if wait:
+            run = finished(client, run, f"Evaluating {checkpoint} on {dataset}", as_json)
     if as_json:
-        print_json(plain(run))
+        print_json(run)
     elif run.result is None:
         print_line(f"{run.id}: {run.state}")
     else:
         metrics: dict[str, dict[str, float]] = run.result.get("metrics") or {}
         names = {name: None for values in metrics.values() for name in values}
-        rows = [[name, *(number(each.get(name)) for each in metrics.values())] for name in names]
+        rows = [[name, *(number(m.get(name)) for m in metrics.values())] for name in names]
         print_table(["METRIC", *(subject.upper() for subject in metrics)], rows)
         images = run.result.get("images")
         if images is not None and run.settings.get("holdout", {}) is not None:
@@ -116,20 +99,11 @@ def embed(
             "downloaded checkpoint.",
         ),
     ],
-    dataset: Annotated[
-        str | None,
-        typer.Option(
-            "--dataset",
-            metavar="DATASET",
-            help="Id or name of the data set; NAME@NUMBER is a version.",
-        ),
-    ] = None,
+    dataset: Annotated[str | None, _DATASET] = None,
     data: Annotated[
         str | None,
-        typer.Option(
-            metavar="LOCATION",
-            callback=existing,
-            help="Images on this machine, or at a URI, in place of a data set: no service is needed.",
+        images_option(
+            "Images on this machine, or at a URI, in place of a data set: no service is needed."
         ),
     ] = None,
     output: Annotated[
@@ -164,14 +138,9 @@ def embed(
             raise typer.BadParameter("--data needs a file to write: -o FILE")
         with core_extra("embed"):
             from dasl_core.standalone.embed import embed as run_here
+        folder = Path(checkpoint)
         result = run_here(
-            Path(checkpoint),
-            data,
-            output,
-            format,
-            features=features,
-            normalize=normalize,
-            dtype=dtype,
+            folder, data, output, format, features=features, normalize=normalize, dtype=dtype
         )
         if isinstance(result, str):
             raise fail(result)
@@ -179,15 +148,16 @@ def embed(
         return
     assert dataset is not None, "checked above"
     with connect() as client:
-        chosen = checkpoint_id(client, checkpoint, best)
+        checkpoint = checkpoint_id(client, checkpoint, best)
         run = client.checkpoints.embed(
-            chosen, dataset, features=features, format=format, normalize=normalize, dtype=dtype
+            checkpoint, dataset, features=features, format=format, normalize=normalize, dtype=dtype
         )
-        run = _finished(client, run, wait, as_json, f"Embedding the images of {dataset}")
+        if wait:
+            run = finished(client, run, f"Embedding the images of {dataset}", as_json)
         if output is not None and run.state == "succeeded":
             _download(client, run, output)
     if as_json:
-        print_json({**plain(run), "output": None if output is None else str(output)})
+        print_json({**plain(run), "output": output and str(output)})
     elif run.result is None:
         print_line(f"{run.id}: {run.state}")
     else:
@@ -207,10 +177,10 @@ def _format(output: Path | None) -> EmbeddingFormat:
 
 def _print_embedding(result: dict[str, Any], output: Path | None, as_json: bool) -> None:
     if as_json:
-        print_json({**result, "output": None if output is None else str(output)})
+        print_json({**result, "output": output and str(output)})
         return
     where = "" if output is None else f" in {output}"
-    shape = " x ".join(str(each) for each in result.get("shape", []))
+    shape = " x ".join(map(str, result.get("shape", [])))
     unreadable = result.get("unreadable")
     missing = f"; {unreadable:,} cannot be read" if unreadable else ""
     rate = number(result.get("images_per_second"))
@@ -257,12 +227,10 @@ def neighbors(
     from service.client.errors import ApiError
 
     with connect() as client:
-        chosen = checkpoint_id(client, checkpoint, best)
-        source: bytes | str = image
-        if Path(image).is_file():
-            source = Path(image).read_bytes()
+        checkpoint = checkpoint_id(client, checkpoint, best)
+        source = Path(image).read_bytes() if Path(image).is_file() else image
         try:
-            found = client.checkpoints.neighbors(chosen, source, dataset=dataset, k=k)
+            answer = client.checkpoints.neighbors(checkpoint, source, dataset=dataset, k=k)
         except ApiError as error:
             if isinstance(source, str) and error.status == 422:
                 raise fail(
@@ -270,64 +238,43 @@ def neighbors(
                 ) from error
             raise
     if as_json:
-        print_json(plain(found))
+        print_json(answer)
         return
-    rows = [[f"{each.similarity:.4f}", each.label, each.key] for each in found.neighbors]
+    rows = [[f"{near.similarity:.4f}", near.label, near.key] for near in answer.neighbors]
     print_table(["SIMILARITY", "CLASS", "IMAGE"], rows)
 
 
-def _finished(client: Client, run: ModelRun, wait: bool, as_json: bool, what: str) -> ModelRun:
-    """Wait for a run, unless that is not wanted; Ctrl-C leaves it going."""
+def finished(client: Client, run: ModelRun, what: str, as_json: bool) -> ModelRun:
+    """Wait for a run; Ctrl-C leaves it going."""
     from service.client.errors import ModelRunFailed
 
-    if not wait or run.state == "succeeded":
+    if run.state == "succeeded":
         return run
     if not as_json:
         note(f"{what} ({run.id}) ...")
-    with followed(run.id):
-        try:
-            on_poll = (lambda _: None) if as_json else ProgressNotes()
-            return client.model_runs.wait(run.id, on_poll=on_poll)
-        except ModelRunFailed as failed:
-            if as_json:
-                print_json(plain(failed.run))
-            raise
-
-
-@contextmanager
-def followed(run_id: str) -> Iterator[None]:
-    """Say at Ctrl-C that a run continues, and how to follow or stop it."""
     try:
-        yield
+        return client.model_runs.wait(run.id, on_poll=progress_notes(_progress, as_json))
+    except ModelRunFailed as failed:
+        if as_json:
+            print_json(failed.run)
+        raise
     except KeyboardInterrupt:
         note(
-            f"{run_id} continues. Repeat the command to wait for it again; stop it: dasl delete {run_id}"
+            f"{run.id} continues. Repeat the command to wait for it again; stop it: dasl delete {run.id}"
         )
         raise
 
 
-class ProgressNotes:
-    """Notes the progress of a run every few seconds."""
-
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock, self._shown_at = clock, clock()
-
-    def __call__(self, run: ModelRun) -> None:
-        """Note the progress, if the last note is some seconds ago."""
-        if self._clock() - self._shown_at < _SECONDS_BETWEEN_NOTES or run.done:
-            return
-        self._shown_at = self._clock()
-        note(f"  {describe(run)}")
-
-
-def describe(run: ModelRun) -> str:
-    """Return how far a run is, in one line."""
+def _progress(run: ModelRun) -> str | None:
+    """Return how far a run is, in one line; None if it has ended."""
+    if run.done:
+        return None
     progress = run.progress
     if run.state != "running" or progress is None or progress.phase is None:
         return run.state
     of_all = f" of {progress.images_total:,}" if progress.images_total else ""
     rate = progress.images_per_second
     speed = "" if not rate or not progress.images_total else f", {number(rate)} images/s"
-    left = progress.seconds_left
-    estimate = "" if left is None else f", about {duration(left)} left"
+    seconds = progress.seconds_left
+    estimate = "" if seconds is None else f", about {duration(seconds)} left"
     return f"{progress.images_read or 0:,}{of_all} {_PHASES[progress.phase]}{speed}{estimate}"

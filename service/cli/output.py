@@ -6,7 +6,7 @@ import json
 import sys
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
@@ -15,7 +15,9 @@ import typer
 if TYPE_CHECKING:
     from pydantic import BaseModel
 
-    AnyRecord = TypeVar("AnyRecord", bound=BaseModel)
+AnyRecord = TypeVar("AnyRecord", bound="BaseModel")
+Columns = Mapping[str, Callable[[AnyRecord], object]]
+"""Headers of a table, each with the function that returns the value of a record."""
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 AsCsv = Annotated[bool, typer.Option("--csv", help="Print CSV instead of a table.")]
@@ -31,6 +33,12 @@ def note(text: str) -> None:
     print(clean(text), file=sys.stderr, flush=True)
 
 
+def note_warnings(warnings: Iterable[str]) -> None:
+    """Print the warnings of an answer on stderr."""
+    for warning in warnings:
+        note(f"Warning: {warning}")
+
+
 def fail(text: str) -> typer.Exit:
     """Print an error and return the exception to raise, for exit code 1."""
     note(f"Error: {text}")
@@ -38,17 +46,28 @@ def fail(text: str) -> typer.Exit:
 
 
 @contextmanager
-def core_extra(command: str) -> Iterator[None]:
-    """Turn a failed import of the training code into an error that names the extra to install."""
+def needs_extra(command: str, extra: str, extras_to_install: str) -> Iterator[None]:
+    """Turn a failed import into an error that names the extra to install."""
     try:
         yield
     except ModuleNotFoundError as error:
+        # A missing module of our own is a bug, so it keeps its traceback.
         if (error.name or "").partition(".")[0] in {"dasl_core", "service", "workers"}:
             raise
         raise fail(
-            f"`dasl {command}` needs the core extra ({error.name} is missing); "
-            'in a checkout of DASL: pip install ".[core]"'
+            f"{command} needs the {extra} extra ({error.name} is missing); "
+            f'in a checkout of DASL: pip install ".[{extras_to_install}]"'
         ) from error
+
+
+def core_extra(command: str) -> AbstractContextManager[None]:
+    """Return a context for imports of the training code."""
+    return needs_extra(f"`dasl {command}`", "core", "core")
+
+
+def server_extra() -> AbstractContextManager[None]:
+    """Return a context for imports of the service's code."""
+    return needs_extra("This command", "server", "server,training")
 
 
 def clean(text: str) -> str:
@@ -60,12 +79,12 @@ def clean(text: str) -> str:
 
 def print_json(value: Any) -> None:
     """Print a JSON document in ASCII, which is safe in every locale and on every terminal."""
-    print(json.dumps(value, indent=2), flush=True)
+    print(json.dumps(value, indent=2, default=plain), flush=True)
 
 
 def print_json_line(value: Any) -> None:
     """Print one line of a stream of JSON documents."""
-    print(json.dumps(value), flush=True)
+    print(json.dumps(value, default=plain), flush=True)
 
 
 def plain(record: BaseModel) -> dict[str, Any]:
@@ -76,7 +95,7 @@ def plain(record: BaseModel) -> dict[str, Any]:
 def print_result(value: BaseModel | dict[str, Any], text: str, as_json: bool) -> None:
     """Print the result of a command: a sentence, or the record itself as JSON."""
     if as_json:
-        print_json(value if isinstance(value, dict) else plain(value))
+        print_json(value)
     else:
         print_line(text)
 
@@ -84,29 +103,28 @@ def print_result(value: BaseModel | dict[str, Any], text: str, as_json: bool) ->
 def print_record(record: BaseModel, facts: Iterable[tuple[str, object]], as_json: bool) -> None:
     """Print a record as `name  value` lines, or itself as JSON."""
     if as_json:
-        print_json(plain(record))
+        print_json(record)
     else:
         print_facts(facts)
 
 
-def print_secret(record: BaseModel, secret: str, remark: str, as_json: bool) -> None:
+def print_secret(
+    record: BaseModel | dict[str, Any], secret: str, remark: str, as_json: bool
+) -> None:
     """Print a secret that is shown once, with a remark on stderr, or the record with it as JSON."""
     if as_json:
-        print_json(plain(record))
+        print_json(record)
     else:
         print_line(secret)
         note(remark)
 
 
 def print_records(
-    records: Sequence[AnyRecord],
-    columns: Mapping[str, Callable[[AnyRecord], object]],
-    as_json: bool,
-    as_csv: bool = False,
+    records: Iterable[AnyRecord], columns: Columns[AnyRecord], as_json: bool, as_csv: bool = False
 ) -> None:
-    """Print records as a table with one function per column, as CSV, or as a JSON list."""
+    """Print records as a table, as CSV, or as a JSON list."""
     if as_json:
-        print_json([plain(record) for record in records])
+        print_json(list(records))
         return
     rows = [[cell(record) for cell in columns.values()] for record in records]
     (print_csv if as_csv else print_table)(list(columns), rows)
@@ -140,9 +158,9 @@ def _csv_cell(value: object) -> object:
 
 def print_facts(facts: Iterable[tuple[str, object]]) -> None:
     """Print `name  value` lines, without those whose value is None."""
-    known = [(name, value) for name, value in facts if value is not None and value != ""]
-    width = max((len(name) for name, _ in known), default=0)
-    for name, value in known:
+    lines = [(name, value) for name, value in facts if value is not None and value != ""]
+    width = max((len(name) for name, _ in lines), default=0)
+    for name, value in lines:
         print_line(f"{name.ljust(width)}  {_cell(value)}")
 
 
@@ -170,6 +188,11 @@ def size(count: int | None) -> str:
             return f"{value:.0f} B" if unit == "B" else f"{value:.1f} {unit}"
         value /= 1000
     return f"{value:.1f} TB"
+
+
+def tags_text(tags: Mapping[str, str]) -> str:
+    """Format tags: `team:vision, stage:test`."""
+    return ", ".join(f"{key}:{value}" for key, value in tags.items())
 
 
 def number(value: float | None, digits: int = 4) -> str:

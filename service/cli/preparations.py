@@ -4,21 +4,14 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from service.cli.dataset_views import DatasetId, ProgressNotes, progress_of
-from service.cli.inputs import Overrides, connect, read_spec
-from service.cli.output import (
-    AsJson,
-    fail,
-    note,
-    plain,
-    print_json,
-    print_line,
-    print_records,
-)
+from service.cli.dataset_views import DatasetId, progress_of
+from service.cli.inputs import Overrides, connect, file_option, given, read_spec
+from service.cli.output import AsJson, Columns, fail, note, print_records, print_result
+from service.cli.progress import progress_notes
 
 if TYPE_CHECKING:
     from service.client.models import Preparation
@@ -32,12 +25,8 @@ def prepare(
     overrides: Overrides,
     spec: Annotated[
         Path | None,
-        typer.Option(
-            metavar="SPEC.yaml",
-            exists=True,
-            dir_okay=False,
-            readable=True,
-            help="YAML or JSON file with the spec of the jobs. Its `dataset` is ignored.",
+        file_option(
+            "SPEC.yaml", "YAML or JSON file with the spec of the jobs. Its `dataset` is ignored."
         ),
     ] = None,
     image_size: Annotated[
@@ -58,60 +47,42 @@ def prepare(
     """
     from service.client.errors import PreparationFailed
 
-    settings = _spec(dataset, spec, overrides, image_size, image_cache)
+    fields = {
+        "dataset": json.dumps(dataset),
+        "backbone.image_size": image_size,
+        "train.image_cache": image_cache,
+    }
+    changes = [f"{field}={value}" for field, value in given(**fields).items()]
+    settings = read_spec(spec, [*overrides, *changes])
     with connect() as client:
         record = client.datasets.get(dataset)
         preparation = client.preparations.request(record.id, settings)
         if wait and not preparation.done:
             if not as_json:
                 note(f"Decoding the images of {record.name} ({preparation.id}) ...")
+            on_poll = progress_notes(progress_of, as_json)
             try:
-                preparation = client.preparations.wait(
-                    preparation.id, on_poll=(lambda _: None) if as_json else ProgressNotes()
-                )
+                preparation = client.preparations.wait(preparation.id, on_poll=on_poll)
             except PreparationFailed as failed:
                 preparation = failed.preparation
-    if as_json:
-        print_json(plain(preparation))
-    else:
-        print_line(f"{preparation.id}: {describe(preparation)}")
+    print_result(preparation, f"{preparation.id}: {describe(preparation)}", as_json)
     if preparation.state == "failed":
         raise fail(f"The images of {record.name} are not prepared")
-
-
-def _spec(
-    dataset: str,
-    spec: Path | None,
-    overrides: list[str],
-    image_size: int | None,
-    image_cache: str | None,
-) -> dict[str, Any]:
-    given = {"backbone.image_size": image_size, "train.image_cache": image_cache}
-    chosen = [
-        *overrides,
-        f"dataset={json.dumps(dataset)}",
-        *(f"{field}={value}" for field, value in given.items() if value is not None),
-    ]
-    return read_spec(spec, chosen)
 
 
 @app.command("preparations")
 def list_preparations(dataset: DatasetId, as_json: AsJson = False) -> None:
     """List the preparations of a data set, newest first."""
+    columns: Columns[Preparation] = {
+        "ID": lambda record: record.id,
+        "VERSION": lambda record: record.dataset_version,
+        "SIZE": lambda record: record.image_size,
+        "BANDS": lambda record: record.channels,
+        "CACHE": lambda record: record.image_cache,
+        "STATE": _outcome,
+    }
     with connect() as client:
-        records = list(client.preparations.list(client.datasets.get(dataset).id))
-    print_records(
-        records,
-        {
-            "ID": lambda each: each.id,
-            "VERSION": lambda each: each.dataset_version,
-            "SIZE": lambda each: each.image_size,
-            "BANDS": lambda each: each.channels,
-            "CACHE": lambda each: each.image_cache,
-            "STATE": _outcome,
-        },
-        as_json,
-    )
+        print_records(client.preparations.list(client.datasets.get(dataset).id), columns, as_json)
 
 
 def describe(preparation: Preparation) -> str:

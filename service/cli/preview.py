@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -17,18 +17,23 @@ from service.cli.inputs import (
     SpecFile,
     Split,
     connect,
+    file_option,
+    output_folder,
     read_spec,
 )
 from service.cli.output import (
     AsJson,
+    Columns,
     core_extra,
     note,
     plain,
-    print_json,
-    print_line,
     print_records,
+    print_result,
     size,
 )
+
+if TYPE_CHECKING:
+    from service.client.models import Preview
 
 _Images = Annotated[
     int, typer.Option(min=1, max=64, help="How many images, the first ones of a training.")
@@ -42,12 +47,7 @@ dataset_commands = typer.Typer()
 def preview(
     spec: SpecFile,
     overrides: Overrides,
-    output: Annotated[
-        Path,
-        typer.Option(
-            "--output", "-o", metavar="DIR", file_okay=False, help="Folder for the pictures."
-        ),
-    ] = Path("build/preview"),
+    output: Annotated[Path, output_folder("Folder for the pictures.")] = Path("build/preview"),
     data: LocalImages = None,
     split: Split = None,
     evaluate_data: LocalImagesToEvaluateOn = None,
@@ -66,19 +66,11 @@ def preview_dataset(
     dataset: DatasetId,
     overrides: Overrides,
     spec: Annotated[
-        Path,
-        typer.Option(
-            metavar="SPEC.yaml",
-            exists=True,
-            dir_okay=False,
-            readable=True,
-            help="YAML or JSON file with a spec. Its `dataset` is ignored.",
-        ),
+        Path, file_option("SPEC.yaml", "YAML or JSON file with a spec. Its `dataset` is ignored.")
     ],
     output: DownloadFolder = None,
     version: Annotated[
-        int | None,
-        typer.Option(min=1, help="Version of the data set. Default: the newest."),
+        int | None, typer.Option(min=1, help="Version of the data set. Default: the newest.")
     ] = None,
     images: _Images = 8,
     as_json: AsJson = False,
@@ -87,34 +79,28 @@ def preview_dataset(
     settings = read_spec(spec, [*overrides, f"dataset={json.dumps(dataset)}"])
     with connect() as client:
         record = client.datasets.get(dataset)
-        requested = client.previews.request(record.id, settings, images=images, version=version)
+        preview = client.previews.request(record.id, settings, images=images, version=version)
         if not as_json:
-            number = requested.dataset_version
+            number = preview.dataset_version
             of_version = "" if number is None else f", version {number}"
-            note(f"Drawing views of {record.name}{of_version} ({requested.id}) ...")
-        drawn = client.previews.wait(requested.id)
-        folder = output or Path(drawn.id)
-        files = client.previews.download(drawn, folder)
-    if as_json:
-        print_json({**plain(drawn), "directory": str(folder)})
-        return
-    print_line(f"{folder / 'sheet.png'}: {len(files) - 1} more files beside it")
+            note(f"Drawing views of {record.name}{of_version} ({preview.id}) ...")
+        preview = client.previews.wait(preview.id)
+        folder = output or Path(preview.id)
+        files = client.previews.download(preview, folder)
+    text = f"{folder / 'sheet.png'}: {len(files) - 1} more files beside it"
+    print_result({**plain(preview), "directory": str(folder)}, text, as_json)
 
 
 @dataset_commands.command("previews")
 def list_previews(dataset: DatasetId, as_json: AsJson = False) -> None:
     """List the previews of a data set, newest first."""
+    columns: Columns[Preview] = {
+        "ID": lambda preview: preview.id,
+        "STATE": lambda preview: preview.state,
+        "VERSION": lambda preview: preview.dataset_version,
+        "IMAGES": lambda preview: preview.images,
+        "SIZE": lambda preview: None if preview.size is None else size(preview.size),
+        "CREATED": lambda preview: preview.created_at,
+    }
     with connect() as client:
-        records = list(client.previews.list(client.datasets.get(dataset).id))
-    print_records(
-        records,
-        {
-            "ID": lambda preview: preview.id,
-            "STATE": lambda preview: preview.state,
-            "VERSION": lambda preview: preview.dataset_version,
-            "IMAGES": lambda preview: preview.images,
-            "SIZE": lambda preview: None if preview.size is None else size(preview.size),
-            "CREATED": lambda preview: preview.created_at,
-        },
-        as_json,
-    )
+        print_records(client.previews.list(client.datasets.get(dataset).id), columns, as_json)

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
-from service.cli.inputs import Yes, confirm_deletion, connect, id_or_name
+from service.cli.inputs import Yes, confirm_deletion, connect, ids_or_names
 from service.cli.output import (
     AsJson,
     note,
-    plain,
     print_facts,
     print_json,
     print_line,
@@ -18,6 +18,7 @@ from service.cli.output import (
     print_table,
     size,
 )
+from service.client.errors import ApiError
 
 if TYPE_CHECKING:
     from service.client import Client
@@ -26,13 +27,21 @@ if TYPE_CHECKING:
 app = typer.Typer()
 
 
+class _Deletion(NamedTuple):
+    """A record to delete: as part of a sentence, its id, and the function that deletes it."""
+
+    what: str
+    id: str
+    delete: Callable[[str], object]
+
+
 @app.command()
 def delete(
     targets: Annotated[
         list[str],
         typer.Argument(
             metavar="JOB|CHECKPOINT|PREVIEW|PREPARATION|MODEL_RUN|DATASET ...",
-            callback=_ids_or_names,
+            callback=ids_or_names,
             help="Id or name of a data set; id, its beginning, or name of a job that has ended; id of a checkpoint, a preview, "
             "a preparation or a model run.",
         ),
@@ -55,90 +64,61 @@ def delete(
         if only_checkpoints:
             _delete_checkpoints(client, targets, yes, as_json)
             return
-        described = [_describe(client, target) for target in targets]
-        if not yes:
-            confirm_deletion(" and ".join(what for what, _ in described))
-        for what, target in described:
-            _delete(client, target)
-            print_result({"deleted": target}, f"Deleted {what}.", as_json)
-
-
-def _ids_or_names(values: list[str]) -> list[str]:
-    return [id_or_name(value) for value in values]
+        deletions = [_find(client, target) for target in targets]
+        confirm_deletion(" and ".join(deletion.what for deletion in deletions), yes)
+        for deletion in deletions:
+            deletion.delete(deletion.id)
+            print_result({"deleted": deletion.id}, f"Deleted {deletion.what}.", as_json)
 
 
 def _delete_checkpoints(client: Client, targets: list[str], yes: bool, as_json: bool) -> None:
     jobs = [client.jobs.get(target) for target in targets]
-    if not yes:
-        confirm_deletion(
-            f"older checkpoints of {', '.join(f'{job.name} ({job.id})' for job in jobs)}"
-        )
+    names = ", ".join(f"{job.name} ({job.id})" for job in jobs)
+    confirm_deletion(f"older checkpoints of {names}", yes)
     for job in jobs:
-        gone = client.jobs.delete_checkpoints(job.id)
-        count = f"{gone.deleted} checkpoint{'' if gone.deleted == 1 else 's'} of {job.id}"
-        facts = {"job": job.id, "deleted": gone.deleted, "bytes": gone.bytes}
-        print_result(facts, f"Deleted {count} ({size(gone.bytes)}).", as_json)
+        result = client.jobs.delete_checkpoints(job.id)
+        count = f"{result.deleted} checkpoint{'' if result.deleted == 1 else 's'} of {job.id}"
+        facts = {"job": job.id, "deleted": result.deleted, "bytes": result.bytes}
+        print_result(facts, f"Deleted {count} ({size(result.bytes)}).", as_json)
 
 
-def _delete(client: Client, target: str) -> None:
+def _find(client: Client, target: str) -> _Deletion:
+    """Find a record by its id, or by the name of a data set or else of a job."""
     if target.startswith("job_"):
-        client.jobs.delete(target)
-    elif target.startswith("ckpt_"):
-        client.checkpoints.delete(target)
-    elif target.startswith("prev_"):
-        client.previews.delete(target)
-    elif target.startswith("prep_"):
-        client.preparations.delete(target)
-    elif target.startswith("mrun_"):
-        client.model_runs.delete(target)
-    else:
-        client.datasets.delete(target)
-
-
-def _describe(client: Client, target: str) -> tuple[str, str]:
-    """Return what is to be deleted, as part of a sentence, and its id."""
-    from service.client.errors import ApiError
-
-    if target.startswith("job_"):
-        job = client.jobs.get(target)  # the beginning of an id is enough
-        return f"job {job.name} ({job.id}) with its checkpoints, metrics, logs and plots", job.id
+        return _deletion_of_job(client, client.jobs.get(target))
     if target.startswith("ckpt_"):
         checkpoint = client.checkpoints.get(target)
-        return f"checkpoint {checkpoint.id} of step {checkpoint.step}", checkpoint.id
+        what = f"checkpoint {checkpoint.id} of step {checkpoint.step}"
+        return _Deletion(what, checkpoint.id, client.checkpoints.delete)
     if target.startswith("prev_"):
         preview = client.previews.get(target)
-        return f"preview {preview.id} of {preview.images} images", preview.id
+        what = f"preview {preview.id} of {preview.images} images"
+        return _Deletion(what, preview.id, client.previews.delete)
     if target.startswith("prep_"):
         preparation = client.preparations.get(target)
-        return (
-            f"preparation {preparation.id} of images of {preparation.image_size} pixels",
-            preparation.id,
-        )
+        what = f"preparation {preparation.id} of images of {preparation.image_size} pixels"
+        return _Deletion(what, preparation.id, client.preparations.delete)
     if target.startswith("mrun_"):
         run = client.model_runs.get(target)
-        return f"{run.kind} {run.id} of checkpoint {run.checkpoint_id}", run.id
+        what = f"{run.kind} {run.id} of checkpoint {run.checkpoint_id}"
+        return _Deletion(what, run.id, client.model_runs.delete)
     try:
         dataset = client.datasets.get(target)
-    except ApiError as error:
-        if error.status != 404:
+    except ApiError as not_a_dataset:
+        if not_a_dataset.status != 404:
             raise
-        named = _named(client, target)
-        if named is None:
-            raise
-        return _describe(client, named.id)
+        try:
+            return _deletion_of_job(client, client.jobs.get(target))
+        except ApiError as error:
+            raise (not_a_dataset if error.status == 404 else error) from None
     images = "are not touched" if dataset.upload is None else "were uploaded, and are removed"
-    return f"data set {dataset.name} ({dataset.id}); its images {images}", dataset.id
+    what = f"data set {dataset.name} ({dataset.id}); its images {images}"
+    return _Deletion(what, dataset.id, client.datasets.delete)
 
 
-def _named(client: Client, name: str) -> Job | None:
-    from service.client.errors import ApiError
-
-    try:
-        return client.jobs.get(name)
-    except ApiError as error:
-        if error.status == 404:
-            return None
-        raise
+def _deletion_of_job(client: Client, job: Job) -> _Deletion:
+    what = f"job {job.name} ({job.id}) with its checkpoints, metrics, logs and plots"
+    return _Deletion(what, job.id, client.jobs.delete)
 
 
 @app.command()
@@ -147,7 +127,7 @@ def storage(as_json: AsJson = False) -> None:
     with connect() as client:
         report = client.storage()
     if as_json:
-        print_json(plain(report))
+        print_json(report)
         return
     store, metrics = report.store, report.metrics
     more = "more than " if metrics.more else ""
@@ -174,8 +154,8 @@ def storage(as_json: AsJson = False) -> None:
     )
     if len(store.tenants) > 1:
         print_line()
-        rows = [[each.tenant, size(each.bytes), size(each.uploads)] for each in store.tenants]
-        uploads = sum(each.uploads for each in store.tenants)
+        rows = [[t.tenant, size(t.bytes), size(t.uploads)] for t in store.tenants]
+        uploads = sum(tenant.uploads for tenant in store.tenants)
         rows.append(["all of these", size(store.bytes), size(uploads)])
         print_table(["TENANT", "SIZE", "UPLOADS"], rows)
     if report.deleted_jobs:
