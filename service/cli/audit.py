@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from service.cli.inputs import connect, id_or_name, optional_utf8
+from service.cli.inputs import connect, id_or_name, text_option
 from service.cli.output import AsJson, print_records
 
 app = typer.Typer()
@@ -24,11 +24,7 @@ def audit(
         ),
     ] = None,
     since: Annotated[
-        str | None,
-        typer.Option(
-            help="Show only requests since this date, or date and time, in UTC.",
-            callback=optional_utf8,
-        ),
+        str | None, text_option("Show only requests since this date, or date and time, in UTC.")
     ] = None,
     limit: Annotated[int, typer.Option(min=1, help="Maximum number of entries.")] = 50,
     as_json: AsJson = False,
@@ -36,16 +32,15 @@ def audit(
     """Show the audit log, newest first. Needs an admin token."""
     with connect() as client:
         pages = client.audit.list(token=token, since=since, page_size=min(limit, 200))
-        entries = list(islice(pages, limit))
-    print_records(
-        entries,
-        {
-            "AT": lambda entry: entry.at,
-            "TOKEN": lambda entry: entry.token_id,
-            "NAME": lambda entry: entry.token_name,
-            "FROM": lambda entry: entry.address,
-            "STATUS": lambda entry: entry.status,
-            "REQUEST": lambda entry: f"{entry.method} {entry.path}",
-        },
-        as_json,
-    )
+        print_records(
+            islice(pages, limit),
+            {
+                "AT": lambda entry: entry.at,
+                "TOKEN": lambda entry: entry.token_id,
+                "NAME": lambda entry: entry.token_name,
+                "FROM": lambda entry: entry.address,
+                "STATUS": lambda entry: entry.status,
+                "REQUEST": lambda entry: f"{entry.method} {entry.path}",
+            },
+            as_json,
+        )

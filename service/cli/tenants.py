@@ -6,20 +6,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from service.cli.inputs import connect, tenant_name
-from service.cli.limits import (
-    MaxGpus,
-    MaxHours,
-    MaxPriority,
-    MaxQueuedJobs,
-    MaxRunningJobs,
-    limits,
-)
-from service.cli.output import AsJson, print_record, print_records, print_result
+from service.cli.inputs import connect, given, tenant_name
+from service.cli.limits import MaxGpus, MaxHours, MaxPriority, MaxQueuedJobs, MaxRunningJobs, limits
+from service.cli.output import AsJson, Columns, print_record, print_records, print_result
 
 if TYPE_CHECKING:
     from service.wire.access import TenantView
 
+_LIMITS = ("max_queued_jobs", "max_running_jobs", "max_gpus", "max_priority", "max_hours")
 Weight = Annotated[
     float | None,
     typer.Option(help="Share of the cluster, relative to that of other tenants.", min=0),
@@ -47,14 +41,7 @@ def create(
     as_json: AsJson = False,
 ) -> None:
     """Create a tenant. For its first token, set DASL_TENANT and run `dasl tokens create`."""
-    changes = _changes(
-        weight,
-        max_queued_jobs=max_queued_jobs,
-        max_running_jobs=max_running_jobs,
-        max_gpus=max_gpus,
-        max_priority=max_priority,
-        max_hours=max_hours,
-    )
+    changes = _changes(weight, max_queued_jobs, max_running_jobs, max_gpus, max_priority, max_hours)
     with connect() as client:
         _print(client.tenants.create(name, **changes), as_json)
 
@@ -62,22 +49,18 @@ def create(
 @app.command("list")
 def list_tenants(as_json: AsJson = False) -> None:
     """List tenants: all for an operator, else your own."""
+    columns: Columns[TenantView] = {
+        "NAME": lambda tenant: tenant.name,
+        "WEIGHT": lambda tenant: f"{tenant.weight:g}",
+        "QUEUED": lambda tenant: tenant.max_queued_jobs,
+        "RUNNING": lambda tenant: tenant.max_running_jobs,
+        "GPUS": lambda tenant: tenant.max_gpus,
+        "PRIORITY": lambda tenant: tenant.max_priority,
+        "HOURS": lambda tenant: tenant.max_hours,
+        "DISABLED": lambda tenant: tenant.disabled_at,
+    }
     with connect() as client:
-        tenants = list(client.tenants.list())
-    print_records(
-        tenants,
-        {
-            "NAME": lambda tenant: tenant.name,
-            "WEIGHT": lambda tenant: f"{tenant.weight:g}",
-            "QUEUED": lambda tenant: tenant.max_queued_jobs,
-            "RUNNING": lambda tenant: tenant.max_running_jobs,
-            "GPUS": lambda tenant: tenant.max_gpus,
-            "PRIORITY": lambda tenant: tenant.max_priority,
-            "HOURS": lambda tenant: tenant.max_hours,
-            "DISABLED": lambda tenant: tenant.disabled_at,
-        },
-        as_json,
-    )
+        print_records(client.tenants.list(), columns, as_json)
 
 
 @app.command()
@@ -99,14 +82,7 @@ def set_limits(
     as_json: AsJson = False,
 ) -> None:
     """Change weight and limits of a tenant."""
-    changes = _changes(
-        weight,
-        max_queued_jobs=max_queued_jobs,
-        max_running_jobs=max_running_jobs,
-        max_gpus=max_gpus,
-        max_priority=max_priority,
-        max_hours=max_hours,
-    )
+    changes = _changes(weight, max_queued_jobs, max_running_jobs, max_gpus, max_priority, max_hours)
     if not changes:
         raise typer.BadParameter("expected at least one limit, such as --max-gpus 8")
     with connect() as client:
@@ -137,27 +113,24 @@ def rm(name: Name, as_json: AsJson = False) -> None:
     print_result({"deleted": name}, f"Deleted tenant {name}.", as_json)
 
 
-def _changes(weight: float | None, **options: str | None) -> dict[str, Any]:
-    changes = limits(**options)
-    return changes if weight is None else {"weight": weight, **changes}
+def _changes(weight: float | None, *values: str | None) -> dict[str, Any]:
+    """Return the options that were set: the weight, and the limits in the order of `_LIMITS`."""
+    return given(weight=weight) | limits(_LIMITS, values)
 
 
 def _print(tenant: TenantView, as_json: bool) -> None:
-    print_record(
-        tenant,
-        [
-            ("name", tenant.name),
-            ("weight", f"{tenant.weight:g}"),
-            ("queued jobs", _limit(tenant.max_queued_jobs)),
-            ("running jobs", _limit(tenant.max_running_jobs)),
-            ("GPUs", _limit(tenant.max_gpus)),
-            ("priority", _limit(tenant.max_priority)),
-            ("hours", _limit(tenant.max_hours)),
-            ("created", tenant.created_at),
-            ("disabled", tenant.disabled_at),
-        ],
-        as_json,
-    )
+    facts = [
+        ("name", tenant.name),
+        ("weight", f"{tenant.weight:g}"),
+        ("queued jobs", _limit(tenant.max_queued_jobs)),
+        ("running jobs", _limit(tenant.max_running_jobs)),
+        ("GPUs", _limit(tenant.max_gpus)),
+        ("priority", _limit(tenant.max_priority)),
+        ("hours", _limit(tenant.max_hours)),
+        ("created", tenant.created_at),
+        ("disabled", tenant.disabled_at),
+    ]
+    print_record(tenant, facts, as_json)
 
 
 def _limit(value: float | None) -> str:

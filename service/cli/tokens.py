@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from service.cli.inputs import connect, id_or_name
+from service.cli.inputs import connect, id_argument
 from service.cli.limits import (
     ExpiresInDays,
     MaxGpus,
@@ -15,23 +15,22 @@ from service.cli.limits import (
     MaxRunningJobs,
     limits,
 )
-from service.cli.output import (
-    AsJson,
-    print_records,
-    print_result,
-    print_secret,
-)
+from service.cli.output import AsJson, Columns, print_records, print_result, print_secret
 
 if TYPE_CHECKING:
     from service.wire.access import TokenView
 
-
 Scopes = Annotated[
     list[str], typer.Option(help="Scope: read, submit, admin or operator. Can be repeated.")
 ]
-TokenId = Annotated[
-    str, typer.Argument(metavar="TOKEN_ID", callback=id_or_name, help="Id of the token.")
-]
+TokenId = Annotated[str, id_argument("TOKEN_ID", "Id of the token.")]
+_LIMITS = (
+    "max_queued_jobs",
+    "max_running_jobs",
+    "max_gpus",
+    "max_pending_datasets",
+    "expires_in_days",
+)
 
 app = typer.Typer(
     name="tokens",
@@ -63,19 +62,12 @@ def create(
     By default it may have 1000 queued jobs and 100 data sets whose images are not all read. It expires
     when your own token does; an operator's tokens do not expire.
     """
-    changes = limits(
-        max_queued_jobs=max_queued_jobs,
-        max_running_jobs=max_running_jobs,
-        max_gpus=max_gpus,
-        max_pending_datasets=max_pending_datasets,
-        expires_in_days=expires_in_days,
-    )
+    values = (max_queued_jobs, max_running_jobs, max_gpus, max_pending_datasets, expires_in_days)
+    changes = limits(_LIMITS, values)
+    if user is not None:
+        changes["user_id"] = None if user == "none" else user
     with connect() as client:
-        if user is None:
-            token = client.tokens.create(name, scope, **changes)
-        else:
-            user_id = None if user == "none" else user
-            token = client.tokens.create(name, scope, user_id=user_id, **changes)
+        token = client.tokens.create(name, scope, **changes)
     scopes = ", ".join(token.scopes)
     remark = f"{token.id}, scopes {scopes}.{_expiry(token)} Save it: it is not shown again."
     print_secret(token, token.token, remark, as_json)
@@ -84,23 +76,19 @@ def create(
 @app.command("list")
 def list_tokens(as_json: AsJson = False) -> None:
     """List all tokens, without their secrets."""
+    columns: Columns[TokenView] = {
+        "ID": lambda token: token.id,
+        "NAME": lambda token: token.name,
+        "USER": lambda token: token.user_id,
+        "SCOPES": lambda token: ",".join(token.scopes),
+        "LIMITS": _limits,
+        "CREATED": lambda token: token.created_at,
+        "LAST USED": lambda token: token.last_used_at,
+        "EXPIRES": lambda token: token.expires_at,
+        "REVOKED": lambda token: token.revoked_at,
+    }
     with connect() as client:
-        tokens = list(client.tokens.list())
-    print_records(
-        tokens,
-        {
-            "ID": lambda token: token.id,
-            "NAME": lambda token: token.name,
-            "USER": lambda token: token.user_id,
-            "SCOPES": lambda token: ",".join(token.scopes),
-            "LIMITS": _limits,
-            "CREATED": lambda token: token.created_at,
-            "LAST USED": lambda token: token.last_used_at,
-            "EXPIRES": lambda token: token.expires_at,
-            "REVOKED": lambda token: token.revoked_at,
-        },
-        as_json,
-    )
+        print_records(client.tokens.list(), columns, as_json)
 
 
 @app.command("set")
@@ -114,13 +102,8 @@ def set_quotas(
     as_json: AsJson = False,
 ) -> None:
     """Change the quotas and the expiry of a token."""
-    changes = limits(
-        max_queued_jobs=max_queued_jobs,
-        max_running_jobs=max_running_jobs,
-        max_gpus=max_gpus,
-        max_pending_datasets=max_pending_datasets,
-        expires_in_days=expires_in_days,
-    )
+    values = (max_queued_jobs, max_running_jobs, max_gpus, max_pending_datasets, expires_in_days)
+    changes = limits(_LIMITS, values)
     if not changes:
         raise typer.BadParameter("expected at least one quota, such as --max-running-jobs 2")
     with connect() as client:

@@ -6,8 +6,8 @@ from typing import Annotated
 
 import typer
 
-from service.cli.inputs import connect, optional_utf8, utf8
-from service.cli.output import AsJson, note, plain, print_json, print_records
+from service.cli.inputs import connect, text_option, utf8
+from service.cli.output import AsJson, note, print_json, print_records
 
 app = typer.Typer()
 
@@ -16,19 +16,11 @@ app = typer.Typer()
 def usage(
     since: Annotated[
         str | None,
-        typer.Option(
-            "--from",
-            help="Date, or date and time, in UTC; by default 30 days before --to.",
-            callback=optional_utf8,
-        ),
+        text_option("Date, or date and time, in UTC; by default 30 days before --to.", "--from"),
     ] = None,
     until: Annotated[
         str | None,
-        typer.Option(
-            "--to",
-            help="Date, or date and time, in UTC, not included; by default now.",
-            callback=optional_utf8,
-        ),
+        text_option("Date, or date and time, in UTC, not included; by default now.", "--to"),
     ] = None,
     by: Annotated[
         str, typer.Option(metavar="user|token|tag:KEY", help="What to group by.", callback=utf8)
@@ -39,7 +31,7 @@ def usage(
     with connect() as client:
         result = client.usage(since=since, until=until, group_by=by)
     if as_json:
-        print_json(plain(result))
+        print_json(result)
         return
     print_records(
         result.data,

@@ -6,19 +6,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from service.cli.inputs import connect, given, id_or_name, optional_utf8, utf8
-from service.cli.output import AsJson, print_record, print_records, print_result
+from service.cli.inputs import connect, given, id_argument, text_option, utf8
+from service.cli.output import AsJson, Columns, print_record, print_records, print_result
 
 if TYPE_CHECKING:
     from service.wire.access import UserView
 
-UserId = Annotated[
-    str, typer.Argument(metavar="USER_ID", callback=id_or_name, help="Id of the user.")
-]
+UserId = Annotated[str, id_argument("USER_ID", "Id of the user.")]
 _ROLE = "Highest scope of the user's tokens: read, submit, admin or operator."
-
-
-Email = Annotated[str | None, typer.Option(callback=optional_utf8, help="Email address.")]
+Email = Annotated[str | None, text_option("Email address.")]
 
 app = typer.Typer(
     name="users", no_args_is_help=True, help="Manage users of the tenant. Needs an admin token."
@@ -40,20 +36,16 @@ def create(
 @app.command("list")
 def list_users(as_json: AsJson = False) -> None:
     """List users, newest first."""
+    columns: Columns[UserView] = {
+        "ID": lambda user: user.id,
+        "NAME": lambda user: user.name,
+        "EMAIL": lambda user: user.email,
+        "ROLE": lambda user: user.role,
+        "LAST LOGIN": lambda user: user.last_login_at,
+        "DISABLED": lambda user: user.disabled_at,
+    }
     with connect() as client:
-        users = list(client.users.list())
-    print_records(
-        users,
-        {
-            "ID": lambda user: user.id,
-            "NAME": lambda user: user.name,
-            "EMAIL": lambda user: user.email,
-            "ROLE": lambda user: user.role,
-            "LAST LOGIN": lambda user: user.last_login_at,
-            "DISABLED": lambda user: user.disabled_at,
-        },
-        as_json,
-    )
+        print_records(client.users.list(), columns, as_json)
 
 
 @app.command()
@@ -66,9 +58,7 @@ def show(user: UserId, as_json: AsJson = False) -> None:
 @app.command("set")
 def set_user(
     user: UserId,
-    name: Annotated[
-        str | None, typer.Option(callback=optional_utf8, help="Name of the user.")
-    ] = None,
+    name: Annotated[str | None, text_option("Name of the user.")] = None,
     email: Email = None,
     role: Annotated[str | None, typer.Option(help=_ROLE)] = None,
     as_json: AsJson = False,
@@ -98,18 +88,15 @@ def enable(user: UserId, as_json: AsJson = False) -> None:
 
 
 def _print(user: UserView, as_json: bool) -> None:
-    print_record(
-        user,
-        [
-            ("id", user.id),
-            ("name", user.name),
-            ("email", user.email),
-            ("role", user.role),
-            ("subject", user.subject),
-            ("issuer", user.issuer),
-            ("created", user.created_at),
-            ("last login", user.last_login_at),
-            ("disabled", user.disabled_at),
-        ],
-        as_json,
-    )
+    facts = [
+        ("id", user.id),
+        ("name", user.name),
+        ("email", user.email),
+        ("role", user.role),
+        ("subject", user.subject),
+        ("issuer", user.issuer),
+        ("created", user.created_at),
+        ("last login", user.last_login_at),
+        ("disabled", user.disabled_at),
+    ]
+    print_record(user, facts, as_json)

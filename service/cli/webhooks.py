@@ -7,29 +7,26 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from service.cli.inputs import connect, given, id_or_name, optional_utf8, utf8
+from service.cli.inputs import connect, given, id_argument, text_option, utf8
 from service.cli.output import (
     AsJson,
+    Columns,
     fail,
     number,
-    plain,
     print_json,
     print_line,
     print_record,
     print_records,
     print_result,
     print_secret,
+    tags_text,
 )
 
 if TYPE_CHECKING:
-    from service.wire.webhooks import NewSecret, WebhookView
+    from service.wire.webhooks import DeliveryView, NewSecret, WebhookView
 
-WebhookId = Annotated[
-    str, typer.Argument(metavar="WEBHOOK_ID", callback=id_or_name, help="Id of the webhook.")
-]
-DeliveryId = Annotated[
-    str, typer.Argument(metavar="DELIVERY_ID", callback=id_or_name, help="Id of the delivery.")
-]
+WebhookId = Annotated[str, id_argument("WEBHOOK_ID", "Id of the webhook.")]
+DeliveryId = Annotated[str, id_argument("DELIVERY_ID", "Id of the delivery.")]
 Events = Annotated[
     list[str] | None,
     typer.Option(
@@ -44,9 +41,7 @@ Tags = Annotated[
         "--tag", metavar="KEY:VALUE", help="Only events of jobs with this tag. Can be repeated."
     ),
 ]
-
-
-Name = Annotated[str | None, typer.Option(callback=optional_utf8, help="Name of the webhook.")]
+Name = Annotated[str | None, text_option("Name of the webhook.")]
 
 app = typer.Typer(
     name="webhooks",
@@ -71,12 +66,9 @@ def create(
     By default it is notified when a job has succeeded, failed, or is cancelled or paused.
     """
     with connect() as client:
+        format = "slack" if slack else "standard"
         webhook = client.webhooks.create(
-            url,
-            name=name,
-            events=event or None,
-            tags=_tags(tag),
-            format="slack" if slack else "standard",
+            url, name=name, events=event or None, tags=_tags(tag), format=format
         )
     _print_secret(webhook, f"{webhook.id}, notified of {', '.join(webhook.events)}.", as_json)
 
@@ -84,21 +76,17 @@ def create(
 @app.command("list")
 def list_webhooks(as_json: AsJson = False) -> None:
     """List webhooks, newest first, without their secrets."""
+    columns: Columns[WebhookView] = {
+        "ID": lambda webhook: webhook.id,
+        "NAME": lambda webhook: webhook.name or None,
+        "URL": lambda webhook: webhook.url,
+        "EVENTS": lambda webhook: ",".join(webhook.events),
+        "TAGS": lambda webhook: tags_text(webhook.tags) or None,
+        "LAST SUCCESS": lambda webhook: webhook.last_success_at,
+        "DISABLED": lambda webhook: webhook.disabled_at,
+    }
     with connect() as client:
-        webhooks = list(client.webhooks.list())
-    print_records(
-        webhooks,
-        {
-            "ID": lambda webhook: webhook.id,
-            "NAME": lambda webhook: webhook.name or None,
-            "URL": lambda webhook: webhook.url,
-            "EVENTS": lambda webhook: ",".join(webhook.events),
-            "TAGS": lambda webhook: _shown(webhook),
-            "LAST SUCCESS": lambda webhook: webhook.last_success_at,
-            "DISABLED": lambda webhook: webhook.disabled_at,
-        },
-        as_json,
-    )
+        print_records(client.webhooks.list(), columns, as_json)
 
 
 @app.command()
@@ -111,7 +99,7 @@ def show(webhook: WebhookId, as_json: AsJson = False) -> None:
 @app.command("set")
 def set_webhook(
     webhook: WebhookId,
-    url: Annotated[str | None, typer.Option(callback=optional_utf8, help="Address, https.")] = None,
+    url: Annotated[str | None, text_option("Address, https.")] = None,
     name: Name = None,
     event: Events = None,
     tag: Tags = None,
@@ -156,7 +144,7 @@ def send_test(webhook: WebhookId, as_json: AsJson = False) -> None:
         sent = client.webhooks.test(webhook)
         delivery = client.webhooks.wait(webhook, sent.id)
     if as_json:
-        print_json(plain(delivery))
+        print_json(delivery)
     elif delivery.state == "succeeded":
         answer = f"{delivery.response_status} in {number(delivery.seconds, 2)} s"
         print_line(f"{delivery.id}: the receiver answers {answer}.")
@@ -180,8 +168,8 @@ def rotate(
     with connect() as client:
         record = client.webhooks.rotate(webhook, keep_hours=keep_hours)
     until = record.previous_secret_until
-    kept = "" if until is None else f" The previous one is valid until {until.astimezone():%c}."
-    _print_secret(record, f"{record.id} has a new secret.{kept}", as_json)
+    previous = "" if until is None else f" The previous one is valid until {until.astimezone():%c}."
+    _print_secret(record, f"{record.id} has a new secret.{previous}", as_json)
 
 
 @app.command()
@@ -194,24 +182,20 @@ def deliveries(
     as_json: AsJson = False,
 ) -> None:
     """List the messages of a webhook, newest first, with the last attempt of each."""
+    columns: Columns[DeliveryView] = {
+        "ID": lambda delivery: delivery.id,
+        "CREATED": lambda delivery: delivery.created_at,
+        "TYPE": lambda delivery: delivery.type,
+        "STATE": lambda delivery: delivery.state,
+        "ATTEMPTS": lambda delivery: delivery.attempts,
+        "LAST": lambda delivery: delivery.attempted_at,
+        "ANSWER": lambda delivery: delivery.response_status,
+        "NEXT": lambda delivery: delivery.next_at,
+        "ERROR": lambda delivery: delivery.error,
+    }
     with connect() as client:
         pages = client.webhooks.deliveries(webhook, state=state, page_size=min(limit, 200))
-        records = list(islice(pages, limit))
-    print_records(
-        records,
-        {
-            "ID": lambda each: each.id,
-            "CREATED": lambda each: each.created_at,
-            "TYPE": lambda each: each.type,
-            "STATE": lambda each: each.state,
-            "ATTEMPTS": lambda each: each.attempts,
-            "LAST": lambda each: each.attempted_at,
-            "ANSWER": lambda each: each.response_status,
-            "NEXT": lambda each: each.next_at,
-            "ERROR": lambda each: each.error,
-        },
-        as_json,
-    )
+        print_records(islice(pages, limit), columns, as_json)
 
 
 @app.command()
@@ -240,25 +224,18 @@ def _tags(pairs: list[str] | None) -> dict[str, str] | None:
     return tags
 
 
-def _shown(webhook: WebhookView) -> str | None:
-    return ", ".join(f"{key}:{value}" for key, value in webhook.tags.items()) or None
-
-
 def _print(webhook: WebhookView, as_json: bool) -> None:
-    print_record(
-        webhook,
-        [
-            ("id", webhook.id),
-            ("name", webhook.name or None),
-            ("url", webhook.url),
-            ("events", ", ".join(webhook.events)),
-            ("tags", _shown(webhook)),
-            ("format", webhook.format),
-            ("created", webhook.created_at),
-            ("last success", webhook.last_success_at),
-            ("old secret until", webhook.previous_secret_until),
-            ("disabled", webhook.disabled_at),
-            ("reason", webhook.disabled_reason),
-        ],
-        as_json,
-    )
+    facts = [
+        ("id", webhook.id),
+        ("name", webhook.name or None),
+        ("url", webhook.url),
+        ("events", ", ".join(webhook.events)),
+        ("tags", tags_text(webhook.tags)),
+        ("format", webhook.format),
+        ("created", webhook.created_at),
+        ("last success", webhook.last_success_at),
+        ("old secret until", webhook.previous_secret_until),
+        ("disabled", webhook.disabled_at),
+        ("reason", webhook.disabled_reason),
+    ]
+    print_record(webhook, facts, as_json)
