@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal, NoReturn
+from typing import Annotated, Literal
 
 import typer
 
 from service.cli.inputs import utf8
-from service.cli.output import AsJson, fail, note, print_json, print_line, print_result
+from service.cli.output import AsJson, fail, print_json, print_result, print_secret, server_extra
 
 app = typer.Typer()
 database = typer.Typer(name="db", no_args_is_help=True, help="Manage the service's database.")
@@ -21,34 +21,27 @@ def serve(
     ] = False,
 ) -> None:
     """Start the API, the dispatcher and a local Ray. Ctrl-C stops all three."""
-    try:
+    with server_extra():
         from service.embedded.serve import main
-    except ModuleNotFoundError as error:
-        _missing_extra(error)
     raise typer.Exit(main(open_page=open_page))
 
 
 @database.command()
 def upgrade(as_json: AsJson = False) -> None:
     """Create or upgrade the database's tables. DASL_DATABASE_URL names the database."""
-    try:
+    with server_extra():
         from sqlalchemy import make_url
 
         from service.db.migrate import upgrade as upgrade_database
         from service.settings import read_settings
-    except ModuleNotFoundError as error:
-        _missing_extra(error)
     try:
         url = read_settings().database_url
         upgrade_database(url)
     except ValueError as error:
         raise fail(str(error)) from error
-    shown = make_url(url).render_as_string(hide_password=True)
-    print_result(
-        {"database": shown, "upgraded": True},
-        f"{shown} has the tables of this version.",
-        as_json,
-    )
+    database = make_url(url).render_as_string(hide_password=True)
+    text = f"{database} has the tables of this version."
+    print_result({"database": database, "upgraded": True}, text, as_json)
 
 
 BackupFile = Annotated[Path, typer.Argument(metavar="FILE", dir_okay=False)]
@@ -60,21 +53,16 @@ def backup(file: BackupFile, as_json: AsJson = False) -> None:
 
     PostgreSQL needs pg_dump. To back up checkpoints and logs too, copy the artifacts after this.
     """
-    try:
+    with server_extra():
         from service.db.backup import backup as write_backup
         from service.settings import read_settings
-    except ModuleNotFoundError as error:
-        _missing_extra(error)
     try:
         write_backup(read_settings().database_url, file)
     except ValueError as error:
         raise fail(str(error)) from error
     size = file.stat().st_size
-    print_result(
-        {"file": str(file), "size": size},
-        f"{file} is a backup of the database ({size / 1e6:.1f} MB).",
-        as_json,
-    )
+    text = f"{file} is a backup of the database ({size / 1e6:.1f} MB)."
+    print_result({"file": str(file), "size": size}, text, as_json)
 
 
 @database.command()
@@ -83,21 +71,17 @@ def restore(file: BackupFile, as_json: AsJson = False) -> None:
 
     The replaced SQLite database is kept beside the new one. PostgreSQL needs pg_restore and an empty database.
     """
-    try:
+    with server_extra():
         from service.db.restore import restore as restore_backup
         from service.settings import read_settings
-    except ModuleNotFoundError as error:
-        _missing_extra(error)
     try:
         replaced = restore_backup(read_settings().database_url, file)
     except ValueError as error:
         raise fail(str(error)) from error
-    kept = "" if replaced is None else f" The replaced database is kept as {replaced}."
-    print_result(
-        {"restored": str(file), "replaced": None if replaced is None else str(replaced)},
-        f"{file} is restored.{kept} `dasl serve` or `dasl db upgrade` upgrades its tables if needed.",
-        as_json,
-    )
+    remark = "" if replaced is None else f" The replaced database is kept as {replaced}."
+    text = f"{file} is restored.{remark} `dasl serve` or `dasl db upgrade` upgrades its tables if needed."
+    answer = {"restored": str(file), "replaced": None if replaced is None else str(replaced)}
+    print_result(answer, text, as_json)
 
 
 @database.command("admin-token")
@@ -121,7 +105,7 @@ def admin_token(
     A new deployment gets its first token this way. No token is needed, because write access to the database
     already allows everything.
     """
-    try:
+    with server_extra():
         from pydantic import TypeAdapter, ValidationError
         from sqlalchemy.exc import SQLAlchemyError
 
@@ -131,8 +115,6 @@ def admin_token(
         from service.settings import read_settings
         from service.tenants.schemas import TenantName
         from service.tokens.schemas import TokenName
-    except ModuleNotFoundError as error:
-        _missing_extra(error)
     for kind, value in ((TokenName, name), (TenantName, tenant)):
         try:
             TypeAdapter(kind).validate_python(value)
@@ -140,16 +122,13 @@ def admin_token(
             (problem,) = field_problems(error)
             raise typer.BadParameter(f"{value!r}: expected {problem.expected}") from None
     try:
-        database = Database(read_settings().database_url)
         scope: Literal["admin", "operator"] = "operator" if operator else "admin"
-        token = new_admin_token(database, name, tenant, scope=scope)
+        token = new_admin_token(Database(read_settings().database_url), name, tenant, scope=scope)
     except (ValueError, SQLAlchemyError) as error:
         raise fail(f"{first_line(error)}. Create the tables with: dasl db upgrade") from error
-    if as_json:
-        print_json({"name": name, "tenant": tenant, "scopes": [scope], "token": token})
-    else:
-        print_line(token)
-        note("Save it: it is not shown again. Manage tokens with: dasl tokens")
+    answer = {"name": name, "tenant": tenant, "scopes": [scope], "token": token}
+    remark = "Save it: it is not shown again. Manage tokens with: dasl tokens"
+    print_secret(answer, token, remark, as_json)
 
 
 @app.command()
@@ -158,13 +137,3 @@ def schema() -> None:
     from dasl_core.spec import JobSpec
 
     print_json(JobSpec.model_json_schema())
-
-
-def _missing_extra(error: ModuleNotFoundError) -> NoReturn:
-    # A missing module of our own is a bug, so it keeps its traceback.
-    if (error.name or "").partition(".")[0] in {"dasl_core", "service", "workers"}:
-        raise error
-    raise fail(
-        f"This command needs the server extra ({error.name} is missing); "
-        'in a checkout of DASL: pip install ".[server,training]"'
-    ) from error
