@@ -82,35 +82,11 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-# In the order of `dasl --help`.
-for commands in (
-    server.app,
-    jobs.app,
-    show.app,
-    metrics.app,
-    compare.app,
-    files.app,
-    storage.app,
-    cluster.app,
-    login.app,
-    page.app,
-    audit.app,
-    usage.app,
-    doctor.app,
-    catalog.app,
-    init.app,
-    cache.app,
-    prepare.app,
-    train.app,
-    preview.app,
-    export.app,
-    models.app,
-    server.database,
-    datasets.app,
-    experiments.app,
-    tenants.app,
-    users.app,
-    tokens.app,
-    webhooks.app,
-):
+# In the order of `dasl --help`, which has groups of commands last.
+modules = (
+    *(server, jobs, show, metrics, compare, files, storage, cluster, login, page, audit, usage),
+    *(doctor, catalog, init, cache, prepare, train, preview, export, models),
+)
+groups = (datasets, experiments, tenants, users, tokens, webhooks)
+for commands in (*(module.app for module in modules), server.database, *(g.app for g in groups)):
     app.add_typer(commands)

@@ -23,23 +23,17 @@ def cache(
         from dasl_core.data.cache import all_cache_folders, cache_root, folder_size, remove_folder
     root = cache_root()
     folders = {folder: folder_size(folder) for folder in all_cache_folders(root)}
-    if clear:
-        removed = {folder for folder in folders if remove_folder(folder)}
-        kept = {folder: taken for folder, taken in folders.items() if folder not in removed}
-        freed = sum(folders.values()) - sum(kept.values())
-    else:
-        removed, kept, freed = set(), folders, 0
+    removed = [folder for folder in folders if clear and remove_folder(folder)]
+    freed = sum(folders.pop(folder) for folder in removed)
+    rest, total = len(folders), sum(folders.values())
     if as_json:
-        answer = {"path": str(root), "folders": len(kept), "bytes": sum(kept.values())}
-        print_json({**answer, "freed_bytes": freed})
-        return
-    if clear:
-        print_line(f"Removed {len(removed)} of {len(folders)} folders: {size(freed)}.")
-        if kept:
-            print_line(f"Running processes use the others: {size(sum(kept.values()))}.")
-        return
-    print_line(
-        f"{root}: {size(sum(kept.values()))} in {len(kept)} folders, one for each data set and size."
-    )
-    if kept:
-        print_line("Remove them: dasl cache --clear")
+        answer = {"path": str(root), "folders": rest, "bytes": total, "freed_bytes": freed}
+        print_json(answer)
+    elif clear:
+        print_line(f"Removed {len(removed)} of {len(removed) + rest} folders: {size(freed)}.")
+        if rest:
+            print_line(f"Running processes use the others: {size(total)}.")
+    else:
+        print_line(f"{root}: {size(total)} in {rest} folders, one for each data set and size.")
+        if rest:
+            print_line("Remove them: dasl cache --clear")

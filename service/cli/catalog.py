@@ -45,20 +45,20 @@ def backbones(
             f"{family!r} is not a family{closest(family, families)}", param_hint="--family"
         )
     glob = pattern if set(pattern) & set("*?[") else f"*{pattern}*"
-    chosen = {
-        name: info
+    backbones = [
+        (name, info)
         for name, info in BACKBONES.items()
         if fnmatchcase(name, glob)
         and (family is None or info.family == family)
         and (info.tested or not tested)
         and (most is None or info.parameters <= most * 1e6)
-    }
-    if not chosen:
+    ]
+    if not backbones:
         raise fail(f"No backbone fits{closest(pattern, BACKBONES)}. List all: dasl backbones")
-    ordered = sorted(chosen.items(), key=lambda item: (item[1].parameters, item[0]))
+    backbones.sort(key=lambda item: (item[1].parameters, item[0]))
     if as_json:
         print_json(
-            [{"name": name, **info.model_dump(exclude={"weights"})} for name, info in ordered]
+            [{"name": name, **info.model_dump(exclude={"weights"})} for name, info in backbones]
         )
         return
     headers = ["NAME", "FAMILY", "PARAMETERS", "FEATURES", "IMAGE SIZE", "PATCH", "TESTED"]
@@ -72,12 +72,12 @@ def backbones(
             info.patch_size,
             "yes" if info.tested else "no",
         ]
-        for name, info in ordered
+        for name, info in backbones
     ]
     if as_csv:
         print_csv(headers, rows)
         return
     print_table(headers, rows)
     note(
-        f"{len(ordered)} networks. IMAGE SIZE is that of the published weights. A spec names one as backbone.name"
+        f"{len(backbones)} networks. IMAGE SIZE is that of the published weights. A spec names one as backbone.name"
     )

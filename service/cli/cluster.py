@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from service.cli.inputs import connect
-from service.cli.output import AsJson, note, plain, print_facts, print_json, print_line, print_table
+from service.cli.output import AsJson, note, print_facts, print_json, print_line, print_table
 
 if TYPE_CHECKING:
     from service.client.models import Cluster
@@ -21,17 +21,15 @@ def cluster(as_json: AsJson = False) -> None:
     with connect() as client:
         snapshot = client.cluster()
     if as_json:
-        print_json(plain(snapshot))
+        print_json(snapshot)
         return
     if snapshot.at is None:
         state = "not seen yet"
     elif snapshot.rest is not None:
-        state = (
-            "idle: Ray starts with the next job" if snapshot.rest == "idle" else "Ray is starting"
-        )
+        is_idle = snapshot.rest == "idle"
+        state = "idle: Ray starts with the next job" if is_idle else "Ray is starting"
     else:
         state = "alive" if snapshot.alive else "does not answer"
-    queued = len(snapshot.queue) if snapshot.queued is None else snapshot.queued
     print_facts(
         [
             ("cluster", state),
@@ -41,7 +39,7 @@ def cluster(as_json: AsJson = False) -> None:
             ("Ray", _ray(snapshot)),
             ("API since", snapshot.api_started_at),
             ("dispatcher since", snapshot.dispatcher_started_at),
-            ("waiting", f"{queued} {'job' if queued == 1 else 'jobs'}"),
+            ("waiting", f"{snapshot.queued} {'job' if snapshot.queued == 1 else 'jobs'}"),
         ]
     )
     if snapshot.nodes:
@@ -85,8 +83,8 @@ def drain(
     """
     with connect() as client:
         client.drain(node, save=save, reason=reason)
-        known = client.cluster().nodes
-    if node is None or any(node in (each.id, each.address, each.name) for each in known):
+        names = [(up.id, up.address, up.name) for up in client.cluster().nodes]
+    if node is None or any(node in names_of_node for names_of_node in names):
         print_line(f"{'All nodes get' if node is None else f'{node} gets'} no new workers.")
     else:
         note(
@@ -99,8 +97,8 @@ def drain(
 def undrain(node: NodeArgument = None) -> None:
     """End the drain of a node; without NODE that of the whole cluster."""
     with connect() as client:
-        left = client.undrain(node)
-    drained = ", ".join(each.node or "the whole cluster" for each in left) or "nothing"
+        drains = client.undrain(node)
+    drained = ", ".join(drain.node or "the whole cluster" for drain in drains) or "nothing"
     print_line(f"Still drained: {drained}.")
 
 
@@ -110,11 +108,6 @@ def _ray(snapshot: Cluster) -> str | None:
     return snapshot.ray_version + (", not tested with DASL" if snapshot.ray_tested is False else "")
 
 
-def _usage(total: float, allocated: float | None, used: float) -> str:
-    """Describe the total, allocated and used amount of a resource.
-
-    Ray places workers some seconds after resources are allocated to their job. An older server does not
-    report allocations.
-    """
-    allocation = "" if allocated is None else f"{allocated:g} allocated to jobs, "
-    return f"{total:g} in total, {allocation}{used:g} used by workers"
+def _usage(total: float, allocated: float, used: float) -> str:
+    """Describe a resource. Ray places workers some seconds after it is allocated to their job."""
+    return f"{total:g} in total, {allocated:g} allocated to jobs, {used:g} used by workers"

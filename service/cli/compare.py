@@ -12,11 +12,10 @@ import typer
 
 from dasl_core.headlines import HEADLINES, denominator, is_share_of_images, number_of
 from dasl_core.vocabulary import TRAINED
-from service.cli.inputs import connect, id_or_name
+from service.cli.inputs import connect, ids_or_names
 from service.cli.output import (
     AsCsv,
     AsJson,
-    clean,
     duration,
     note,
     number,
@@ -31,10 +30,6 @@ if TYPE_CHECKING:
     from service.client.sync.models import Job
 
 app = typer.Typer()
-
-
-def _references(values: list[str]) -> list[str]:
-    return [id_or_name(value) for value in values]
 
 
 @dataclass(frozen=True)
@@ -59,7 +54,7 @@ def compare(
         list[str],
         typer.Argument(
             metavar="JOB...",
-            callback=_references,
+            callback=ids_or_names,
             help="Two or more jobs: ids or their beginnings, names, or `last`.",
         ),
     ],
@@ -76,19 +71,18 @@ def compare(
         raise typer.BadParameter("choose one of --csv, --markdown and --json")
     with connect() as client:
         compared = [_fetch(client, reference) for reference in jobs]
-    if len({each.job.id for each in compared}) < 2:
+    if len({entry.job.id for entry in compared}) < 2:
         raise typer.BadParameter("name two different jobs or more")
-    settings = differing([_settings(each.job) for each in compared])
+    settings = differing([_settings(entry.job) for entry in compared])
     if as_json:
-        print_json([_as_dict(each, settings, column) for column, each in enumerate(compared)])
+        print_json([_as_dict(entry, settings, column) for column, entry in enumerate(compared)])
         return
-    headers = ["", *(each.job.name for each in compared)]
+    headers = ["", *(entry.job.name for entry in compared)]
     rows = _rows(compared, settings, exact=as_csv)
     if as_csv:
         print_csv(headers, rows)
     elif as_markdown:
-        for line in _markdown(headers, rows):
-            print_line(line)
+        print_line(_markdown(headers, rows))
     else:
         print_table(headers, rows)
     for remark in _remarks(compared):
@@ -98,9 +92,9 @@ def compare(
 def _fetch(client: Client, reference: str) -> _Compared:
     job = client.jobs.get(reference)
     # The embedding of a supervised method, which counts, is recorded after its backbone.
-    trained = [each for each in client.jobs.evaluations(job.id) if each.subject in TRAINED]
-    known = trained[-1].metrics if trained else {}
-    values = {name: number_of(known, name) for name in HEADLINES}
+    trained = [e for e in client.jobs.evaluations(job.id) if e.subject in TRAINED]
+    newest = trained[-1].metrics if trained else {}
+    values = {name: number_of(newest, name) for name in HEADLINES}
     metrics = {name: value for name, value in values.items() if value is not None}
     return _Compared(job, metrics, _held_out_images(client, job))
 
@@ -127,7 +121,7 @@ def _held_out_images(client: Client, job: Job) -> int | None:
 
     try:
         dataset_id = client.datasets.get(dataset).id
-        versions = {each.number: each for each in client.datasets.versions(dataset_id)}
+        versions = {version.number: version for version in client.datasets.versions(dataset_id)}
     except ApiError as error:
         if error.status != 404:  # it was deleted
             raise
@@ -144,16 +138,16 @@ def _rows(
     Args:
         exact: metrics with all digits and times in seconds, for programs.
     """
-    jobs = [each.job for each in compared]
+    jobs = [entry.job for entry in compared]
     rows: list[list[object]] = [
         ["id", *(job.id for job in jobs)],
         ["status", *(job.status for job in jobs)],
         ["epoch", *(job.progress.epoch if job.progress else None for job in jobs)],
     ]
-    times = [each.seconds for each in compared]
+    times = [entry.seconds for entry in compared]
     rows.append(["seconds", *times] if exact else ["time", *map(duration, times)])
     for name in HEADLINES:
-        values = [each.metrics.get(name) for each in compared]
+        values = [entry.metrics.get(name) for entry in compared]
         if any(value is not None for value in values):
             rows.append([name, *(values if exact else map(number, values))])
     rows += [[name, *map(_setting, values)] for name, values in settings.items()]
@@ -164,25 +158,25 @@ def _setting(value: object) -> object:
     return ", ".join(map(str, value)) if isinstance(value, list) else value
 
 
-def _markdown(headers: Sequence[str], rows: Sequence[Sequence[object]]) -> list[str]:
-    lines = [headers, ["---"] * len(headers), *rows]
-    return [
-        f"| {' | '.join(clean('' if cell is None else str(cell)).replace('|', chr(92) + '|') for cell in row)} |"
-        for row in lines
-    ]
+def _markdown(headers: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
+    lines = []
+    for row in [headers, ["---"] * len(headers), *rows]:
+        cells = ["" if cell is None else str(cell).replace("|", "\\|") for cell in row]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
 
 
 def _as_dict(
-    each: _Compared, settings: Mapping[str, Sequence[object]], column: int
+    entry: _Compared, settings: Mapping[str, Sequence[object]], column: int
 ) -> dict[str, object]:
     return {
-        "id": each.job.id,
-        "name": each.job.name,
-        "status": each.job.status,
-        "epoch": each.job.progress.epoch if each.job.progress else None,
-        "seconds": each.seconds,
-        "held_out_images": each.held_out_images,
-        "metrics": dict(each.metrics),
+        "id": entry.job.id,
+        "name": entry.job.name,
+        "status": entry.job.status,
+        "epoch": entry.job.progress.epoch if entry.job.progress else None,
+        "seconds": entry.seconds,
+        "held_out_images": entry.held_out_images,
+        "metrics": dict(entry.metrics),
         "settings": {name: values[column] for name, values in settings.items()},
     }
 
@@ -190,7 +184,7 @@ def _as_dict(
 def _remarks(compared: Sequence[_Compared]) -> list[str]:
     """Return what the metrics do not tell: differences that may be chance, different images, single runs."""
     remarks = []
-    counts = {each.held_out_images for each in compared}
+    counts = {entry.held_out_images for entry in compared}
     images = counts.pop() if len(counts) == 1 else None
     if counts:
         remarks.append(
@@ -211,7 +205,7 @@ def _remarks(compared: Sequence[_Compared]) -> list[str]:
 
 def _margin(compared: Sequence[_Compared], metric: str, images: int) -> float | None:
     """Return below which difference two jobs may be equally good; None if all differ by more."""
-    values = [each.metrics[metric] for each in compared if metric in each.metrics]
+    values = [entry.metrics[metric] for entry in compared if metric in entry.metrics]
     pairs = [(one, other, _noise(one, other, images)) for one, other in combinations(values, 2)]
     return max((noise for one, other, noise in pairs if abs(one - other) < noise), default=None)
 

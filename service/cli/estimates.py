@@ -30,10 +30,8 @@ def facts_of(estimate: dict[str, Any]) -> Iterator[tuple[str, object]]:
     """Yield what `dasl validate` prints of an estimate."""
     yield "training images", f"{estimate['train_images']:,}"
     yield "held-out images", f"{estimate['held_out_images']:,}"
-    yield (
-        "total steps",
-        f"{estimate['total_steps']:,} ({estimate['steps_per_epoch']:,} an epoch, {estimate['epochs']:,} epochs)",
-    )
+    epochs = f"{estimate['steps_per_epoch']:,} an epoch, {estimate['epochs']:,} epochs"
+    yield "total steps", f"{estimate['total_steps']:,} ({epochs})"
     yield "time", _time(estimate) or "not known before a job like it has run"
     yield "backbone parameters", f"{estimate['backbone_parameters']:,}"
     activations = estimate["activation_bytes_per_worker"]
@@ -41,11 +39,8 @@ def facts_of(estimate: dict[str, Any]) -> Iterator[tuple[str, object]]:
     if activations is not None:
         memory += f", and roughly {size(activations)} for activations"
     yield "memory per worker", memory
-    kept = estimate["checkpoints_kept"]
-    yield (
-        "checkpoints",
-        f"about {size(estimate['checkpoints_bytes'])} ({kept} of {size(estimate['checkpoint_bytes'])})",
-    )
+    checkpoints = f"{estimate['checkpoints_kept']} of {size(estimate['checkpoint_bytes'])}"
+    yield "checkpoints", f"about {size(estimate['checkpoints_bytes'])} ({checkpoints})"
     yield "image cache", f"at most {size(estimate['image_cache_bytes'])} on each machine"
 
 

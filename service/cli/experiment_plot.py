@@ -37,7 +37,7 @@ def draw(
 def figure_of(title: str, curves: Sequence[VariantCurve], table: MetricResult | None) -> Figure:
     """Return a figure with the curves, and beside them the paired differences, if there are any."""
     differences = [
-        each for each in (table.variants if table else ()) if each.difference is not None
+        result for result in (table.variants if table else ()) if result.difference is not None
     ]
     # Not `pyplot`, which would look for a display.
     figure = Figure(figsize=(10 if differences else 6, 4.4), layout="constrained")
@@ -73,15 +73,15 @@ def _draw_curves(axes: Any, curves: Sequence[VariantCurve], metric: str) -> None
 
 def _draw_differences(axes: Any, table: MetricResult) -> None:
     """Draw each pair of jobs as a point, their mean, and its t interval."""
-    baseline = next(each for each in table.variants if each.difference is None)
-    rows = [(number, each) for number, each in enumerate(table.variants) if each.difference]
+    baseline = next(result for result in table.variants if result.difference is None)
+    rows = [(number, result) for number, result in enumerate(table.variants) if result.difference]
     axes.axvline(0, color="0.6", linewidth=1)
-    for row, (number, each) in enumerate(rows):
-        color, difference = f"C{number}", each.difference
+    for row, (number, result) in enumerate(rows):
+        color, difference = f"C{number}", result.difference
         assert difference is not None
         pairs = [
             value - baseline.values[seed]
-            for seed, value in sorted(each.values.items())
+            for seed, value in sorted(result.values.items())
             if seed in baseline.values
         ]
         # Below one another, by seed: equal differences are frequent with few images.
@@ -90,7 +90,7 @@ def _draw_differences(axes: Any, table: MetricResult) -> None:
         axes.plot([difference.mean], [row], marker="|", markersize=14, color=color)
         if difference.t_interval is not None:
             axes.plot(difference.t_interval, [row, row], color=color, linewidth=1.5)
-    axes.set_yticks(range(len(rows)), [_wrapped(each.variant) for _, each in rows])
+    axes.set_yticks(range(len(rows)), [_wrapped(result.variant) for _, result in rows])
     axes.set_ylim(len(rows) - 0.5, -0.5)
     axes.set(
         xlabel=f"difference in {table.metric}\n(pairs by seed, their mean, 95 % t interval)",

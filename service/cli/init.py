@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from service.cli.inputs import Split, dataset_name
+from service.cli.inputs import Split, dataset_name, output_file
 from service.cli.output import core_extra
 
 app = typer.Typer()
@@ -22,13 +22,9 @@ def init(
             help="Folder, archive, list, table or URI, as `dasl train --data` takes it.",
         ),
     ],
-    output: Annotated[
-        Path,
-        typer.Option("--output", "-o", metavar="SPEC.yaml", dir_okay=False, help="File to write."),
-    ] = Path("spec.yaml"),
+    output: Annotated[Path, output_file("SPEC.yaml", "File to write.")] = Path("spec.yaml"),
     name: Annotated[
-        str | None,
-        typer.Option(help="Name of the data set. Default: that of the folder."),
+        str | None, typer.Option(help="Name of the data set. Default: that of the folder.")
     ] = None,
     split: Split = None,
     force: Annotated[
@@ -36,8 +32,8 @@ def init(
     ] = False,
 ) -> None:
     """Look at images and write a spec for them, with advice in comments. Needs no server."""
-    chosen = dataset_name(name, images)
+    name = dataset_name(name, images)
     with core_extra("init"):
         from dasl_core.standalone.first_spec import init as run
         from dasl_core.standalone.images import ImageLocation
-    raise typer.Exit(run(ImageLocation(images, split, "IMAGES"), chosen, output, force=force))
+    raise typer.Exit(run(ImageLocation(images, split, "IMAGES"), name, output, force=force))

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,22 +17,25 @@ from service.cli.inputs import (
     Overrides,
     SpecFile,
     connect,
+    given,
     id_of_experiment,
     id_of_job,
     read_spec,
+    with_overrides,
 )
 from service.cli.output import (
     AsCsv,
     AsJson,
     note,
+    note_warnings,
     number,
-    plain,
     print_facts,
     print_json,
     print_json_line,
     print_line,
     print_records,
     print_result,
+    tags_text,
 )
 from service.cli.show import epochs
 from service.states import JobStatus
@@ -48,8 +52,7 @@ def submit(
     overrides: Overrides,
     watch: Annotated[bool, typer.Option("--watch", help="Follow the job until it ends.")] = False,
     idempotency_key: Annotated[
-        str | None,
-        typer.Option(help="Submitting again with the same key returns the same job."),
+        str | None, typer.Option(help="Submitting again with the same key returns the same job.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -57,7 +60,7 @@ def submit(
     body = read_spec(spec, overrides)
     with connect() as client:
         job = client.jobs.submit(body, idempotency_key=idempotency_key)
-    _note_warnings(job.warnings)
+    note_warnings(job.warnings)
     submitted = f"Submitted {job.name} as {job.id}."
     if job.estimate is not None and not as_json:
         note(described(job.estimate))
@@ -74,8 +77,7 @@ def validate(
     spec: SpecFile,
     overrides: Overrides,
     local: Annotated[
-        bool,
-        typer.Option("--local", help="Check what needs neither a server nor the data set."),
+        bool, typer.Option("--local", help="Check what needs neither a server nor the data set.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -85,21 +87,16 @@ def validate(
         _validate_locally(spec, body, as_json)
         return
     with connect() as client:
-        answer = plain(client.jobs.validate(body))
-    _note_warnings(answer["warnings"])
+        answer = client.jobs.validate(body)
+    note_warnings(answer.warnings)
     if as_json:
         print_json(answer)
         return
     import yaml
 
-    print_line(yaml.safe_dump(answer["resolved"], sort_keys=False, allow_unicode=True).rstrip())
+    print_line(yaml.safe_dump(answer.resolved, sort_keys=False, allow_unicode=True).rstrip())
     print_line()
-    print_facts(facts_of(answer["estimate"]))
-
-
-def _note_warnings(warnings: Sequence[str]) -> None:
-    for warning in warnings:
-        note(f"Warning: {warning}")
+    print_facts(facts_of(answer.estimate))
 
 
 def _validate_locally(path: Path, body: dict[str, Any], as_json: bool) -> None:
@@ -126,8 +123,7 @@ def list_jobs(
         str | None, typer.Option(metavar="KEY:VALUE", help="Show only jobs with this tag.")
     ] = None,
     experiment: Annotated[
-        str | None,
-        typer.Option(metavar="EXPERIMENT", help="Show only jobs of this experiment."),
+        str | None, typer.Option(metavar="EXPERIMENT", help="Show only jobs of this experiment.")
     ] = None,
     limit: Annotated[
         int, typer.Option("-n", "--limit", min=1, help="Maximum number of jobs.")
@@ -136,8 +132,6 @@ def list_jobs(
     as_json: AsJson = False,
 ) -> None:
     """List jobs, newest first."""
-    from itertools import islice
-
     with connect() as client:
         pages = client.jobs.list(
             status=status,
@@ -152,7 +146,7 @@ def list_jobs(
         "NAME": lambda job: job.name,
         "STATUS": lambda job: job.status,
         "PRIORITY": lambda job: job.priority,
-        "DATA SET": lambda job: job.dataset.name if job.dataset else None,
+        "DATA SET": lambda job: job.dataset.name,
         "METHOD": lambda job: ((job.resolved or {}).get("method") or {}).get("name"),
         "EPOCH": epochs,
         "LOSS": lambda job: number(job.progress.loss if job.progress else None),
@@ -163,7 +157,7 @@ def list_jobs(
     if len({job.submitted_by for job in jobs}) > 1:
         columns["BY"] = lambda job: job.submitted_by
     columns |= {
-        "TAGS": lambda job: ", ".join(f"{key}:{value}" for key, value in job.tags.items()) or None,
+        "TAGS": lambda job: tags_text(job.tags) or None,
         "CREATED": lambda job: job.created_at,
     }
     print_records(jobs, columns, as_json, as_csv)
@@ -222,11 +216,9 @@ def logs(
 def cancel(job: JobId, as_json: AsJson = False) -> None:
     """Cancel a job. A running job stops after its current step and saves a checkpoint."""
     with connect() as client:
-        job = id_of_job(client, job)
-        record = client.jobs.cancel(job)
-    text = (
-        "is cancelled" if record.status == JobStatus.CANCELLED else "stops after its current step"
-    )
+        record = client.jobs.cancel(id_of_job(client, job))
+    cancelled = record.status == JobStatus.CANCELLED
+    text = "is cancelled" if cancelled else "stops after its current step"
     print_result(record, f"Job {record.id} {text}.", as_json)
 
 
@@ -234,8 +226,7 @@ def cancel(job: JobId, as_json: AsJson = False) -> None:
 def pause(job: JobId, as_json: AsJson = False) -> None:
     """Pause a job. A running job stops after its current step, saves a checkpoint and frees its CPUs and GPUs."""
     with connect() as client:
-        job = id_of_job(client, job)
-        record = client.jobs.pause(job)
+        record = client.jobs.pause(id_of_job(client, job))
     paused = record.status == JobStatus.PAUSED
     text = "is paused" if paused else "pauses after its current step"
     print_result(record, f"Job {record.id} {text}.", as_json)
@@ -247,8 +238,7 @@ def pause(job: JobId, as_json: AsJson = False) -> None:
 def resume(job: JobId, as_json: AsJson = False) -> None:
     """Resume a paused job. It is queued again and continues from its last checkpoint."""
     with connect() as client:
-        job = id_of_job(client, job)
-        record = client.jobs.resume(job)
+        record = client.jobs.resume(id_of_job(client, job))
     print_result(record, f"Job {record.id} is {record.status} again.", as_json)
 
 
@@ -269,29 +259,18 @@ def clone(
     as_json: AsJson = False,
 ) -> None:
     """Submit a job that continues from another job's checkpoint. Settings may be changed."""
-    from dasl_core.spec import apply_overrides
-
-    try:
-        changes = apply_overrides({}, overrides)
-    except ValueError as error:
-        raise typer.BadParameter(str(error)) from error
+    changes = with_overrides({}, overrides)
+    start = None if checkpoint == "none" else checkpoint
     with connect() as client:
-        job = id_of_job(client, job)
-        record = client.jobs.clone(
-            job, changes, checkpoint=None if checkpoint == "none" else checkpoint
-        )
-    _note_warnings(record.warnings)
+        record = client.jobs.clone(id_of_job(client, job), changes, checkpoint=start)
+    note_warnings(record.warnings)
     if watch:
         _watch(record.id, as_json)
         return
     start = record.start_checkpoint_id
     origin = f"continues from {start}" if start else "starts from scratch"
-    print_result(
-        record,
-        f"Submitted {record.name} as {record.id}, which {origin}. "
-        f"Watch it with: dasl watch {record.id}",
-        as_json,
-    )
+    text = f"Submitted {record.name} as {record.id}, which {origin}."
+    print_result(record, f"{text} Watch it with: dasl watch {record.id}", as_json)
 
 
 @app.command()
@@ -321,32 +300,26 @@ def update(
 
     If two people change tags at the same time, the later change wins.
     """
-    unchanged = priority is None and name is None and max_hours is None and workers is None
-    if unchanged and not tag and not untag:
+    changes = given(name=name, priority=priority, max_hours=max_hours, workers=workers)
+    if not changes and not tag and not untag:
         raise typer.BadParameter(
             "expected --priority, --name, --max-hours, --workers, --tag or --untag"
         )
-    pairs = [each.partition(":") for each in tag or []]
+    pairs = [pair.partition(":") for pair in tag or []]
     for key, colon, _ in pairs:
         if not key or not colon:
             raise typer.BadParameter(f"--tag {key}: expected KEY:VALUE, such as team:vision")
     with connect() as client:
         job = id_of_job(client, job)
-        tags: dict[str, str] | None = None
         if tag or untag:
             tags = {k: v for k, v in client.jobs.get(job).tags.items() if k not in (untag or [])}
-            tags |= {key: value for key, _, value in pairs}
-        record = client.jobs.update(
-            job, name=name, tags=tags, priority=priority, max_hours=max_hours, workers=workers
-        )
-    shown = ", ".join(f"{key}:{value}" for key, value in record.tags.items()) or "none"
-    limit = "" if record.max_hours is None else f", at most {record.max_hours:g} hours"
-    limit += "" if record.workers is None else f", {record.workers} workers"
-    print_result(
-        record,
-        f"Job {record.id}: name {record.name}, priority {record.priority}, tags {shown}{limit}.",
-        as_json,
-    )
+            changes["tags"] = tags | {key: value for key, _, value in pairs}
+        record = client.jobs.update(job, **changes)
+    text = f"Job {record.id}: name {record.name}, priority {record.priority}"
+    text += f", tags {tags_text(record.tags) or 'none'}"
+    text += "" if record.max_hours is None else f", at most {record.max_hours:g} hours"
+    text += "" if record.workers is None else f", {record.workers} workers"
+    print_result(record, f"{text}.", as_json)
 
 
 def _watch(job: str, as_json: bool) -> None:

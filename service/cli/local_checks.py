@@ -39,11 +39,13 @@ def check_locally(spec: JobSpec) -> LocalChecks:
     checks = LocalChecks()
     pretrained = spec.backbone.pretrained
     record = NO_RECORD if pretrained is None else _check_weights(pretrained, spec, checks)
-    of_each = [_problems(spec, facts, record or NO_RECORD) for facts in _POSSIBLE_FACTS]
-    fields = set.intersection(*({problem.field for problem in each} for each in of_each))
+    problems_by_facts = [_problems(spec, facts, record or NO_RECORD) for facts in _POSSIBLE_FACTS]
+    fields = set.intersection(
+        *({problem.field for problem in problems} for problems in problems_by_facts)
+    )
     if record is None:  # they may record what cannot be chosen without them
         fields -= {"backbone.mean", "backbone.std", "backbone.stem", "backbone.image_size"}
-    checks.problems += [problem for problem in of_each[0] if problem.field in fields]
+    checks.problems += [problem for problem in problems_by_facts[0] if problem.field in fields]
     return checks
 
 

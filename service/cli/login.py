@@ -74,9 +74,7 @@ def _pasted(started: StartedLogin) -> str:
 def _print(token: TokenView, as_json: bool) -> None:
     if os.environ.get("DASL_TOKEN"):
         note("DASL_TOKEN is set and takes precedence over the stored token; unset it.")
-    record = plain(token) | {"token": None}
-    expires = (
-        "" if token.expires_at is None else f" until {token.expires_at.astimezone():%Y-%m-%d %H:%M}"
-    )
-    scopes = ", ".join(token.scopes)
-    print_result(record, f"Logged in to tenant {token.tenant}, scopes {scopes}{expires}.", as_json)
+    text = f"Logged in to tenant {token.tenant}, scopes {', '.join(token.scopes)}"
+    if token.expires_at is not None:
+        text += f" until {token.expires_at.astimezone():%Y-%m-%d %H:%M}"
+    print_result(plain(token) | {"token": None}, f"{text}.", as_json)

@@ -7,16 +7,7 @@ from typing import Annotated
 import typer
 
 from service.cli.inputs import JobId, connect, id_of_job
-from service.cli.output import (
-    AsCsv,
-    AsJson,
-    note,
-    number,
-    plain,
-    print_csv,
-    print_json,
-    print_table,
-)
+from service.cli.output import AsCsv, AsJson, note, number, print_csv, print_json, print_table
 from service.cli.views import sparkline
 
 app = typer.Typer()
@@ -46,22 +37,17 @@ def metrics(
             job, name=name or None, from_step=from_step, max_points=max_points
         )
     if as_json:
-        print_json(plain(columns))
+        print_json(columns)
         return
     if as_csv:
-        series = list(columns.values.values())
-        rows = (
-            [step, at, *(values[index] for values in series)]
-            for index, (step, at) in enumerate(zip(columns.step, columns.time, strict=True))
-        )
+        rows = zip(columns.step, columns.time, *columns.values.values(), strict=True)
         print_csv(["step", "time", *columns.values], rows)
         return
     curves = []
-    for each, values in columns.values.items():
-        known = [value for value in values if value is not None]
-        if known:
-            low, high = min(known), max(known)
-            curves.append([each, number(known[-1]), number(low), number(high), sparkline(known)])
+    for metric, values in columns.values.items():
+        if curve := [value for value in values if value is not None]:
+            facts = map(number, (curve[-1], min(curve), max(curve)))
+            curves.append([metric, *facts, sparkline(curve)])
     if not curves:
         note("There are no metrics: none were reported yet, or they were removed by retention.")
         return

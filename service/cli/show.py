@@ -15,12 +15,12 @@ from service.cli.output import (
     duration,
     note,
     number,
-    plain,
     print_facts,
     print_json,
     print_line,
     print_records,
     print_table,
+    tags_text,
 )
 from service.cli.trouble import trouble
 from service.cli.views import images_read, times_line
@@ -40,10 +40,9 @@ app = typer.Typer()
 def show(job: JobId, as_json: AsJson = False) -> None:
     """Show a job's status, progress, metrics and error."""
     with connect() as client:
-        job = id_of_job(client, job)
-        record = client.jobs.get(job)
+        record = client.jobs.get(id_of_job(client, job))
         if as_json:
-            print_json(plain(record))
+            print_json(record)
         else:
             _show(client, record)
 
@@ -56,18 +55,17 @@ def events(
 ) -> None:
     """List a job's events, oldest first."""
     with connect() as client:
-        job = id_of_job(client, job)
-        records = [e for e in client.jobs.events(job) if type is None or e.type == type]
-    print_records(
-        records,
-        {
-            "SEQ": lambda event: event.seq,
-            "AT": lambda event: event.at,
-            "TYPE": lambda event: event.type,
-            "MESSAGE": lambda event: event.message or None,
-        },
-        as_json,
-    )
+        events = client.jobs.events(id_of_job(client, job))
+        print_records(
+            (event for event in events if type in (None, event.type)),
+            {
+                "SEQ": lambda event: event.seq,
+                "AT": lambda event: event.at,
+                "TYPE": lambda event: event.type,
+                "MESSAGE": lambda event: event.message or None,
+            },
+            as_json,
+        )
 
 
 @app.command()
@@ -81,7 +79,7 @@ def evaluations(job: JobId, as_json: AsJson = False) -> None:
         records = client.jobs.evaluations(job)
         has_ended = not records and client.jobs.get(job).status in TERMINAL
     if as_json:
-        print_json([plain(evaluation) for evaluation in records])
+        print_json(records)
         return
     if not records:
         why = "nothing was held out, or the job ended before the first one"
@@ -138,7 +136,7 @@ def facts(job: Job, origin: str | None = None) -> list[tuple[str, object]]:
         ("experiment", _experiment(job)),
         ("submitted by", job.submitted_by),
         ("priority", job.priority or None),
-        ("tags", ", ".join(f"{key}:{value}" for key, value in job.tags.items())),
+        ("tags", tags_text(job.tags)),
         ("created", job.created_at),
         ("started", job.started_at),
         ("finished", job.finished_at),
@@ -158,8 +156,8 @@ def _dataset(job: Job) -> str:
 
 
 def _experiment(job: Job) -> str | None:
-    place = job.experiment
-    return None if place is None else f"{place.id}, variant {place.variant}, seed {place.seed}"
+    member = job.experiment
+    return None if member is None else f"{member.id}, variant {member.variant}, seed {member.seed}"
 
 
 def _resources(resources: dict[str, Any], submitted: dict[str, Any]) -> str | None:
@@ -189,20 +187,15 @@ def _show(client: Client, job: Job) -> None:
     if not job.done and (reason := trouble(client)) is not None:
         print_line(f"\nWarning: {reason}")
     if job.status == JobStatus.QUEUED:
-        entry = next((each for each in client.cluster().queue if each.id == job.id), None)
-        if entry is not None and entry.reason:
-            print_line(f"\n{entry.reason}")
+        for queued in client.cluster().queue:
+            if queued.id == job.id and queued.reason:
+                print_line(f"\n{queued.reason}")
     attempts = client.jobs.attempts(job.id) if (job.attempt or 0) > 1 else []
     if attempts:
         print_line()
         rows = [
-            [
-                attempt.number,
-                attempt.state,
-                attempt.error and attempt.error.type,
-                attempt.error and attempt.error.message,
-            ]
-            for attempt in attempts
+            [a.number, a.state, a.error and a.error.type, a.error and a.error.message]
+            for a in attempts
         ]
         print_table(["ATTEMPT", "STATE", "ERROR", "MESSAGE"], rows)
     records = client.jobs.evaluations(job.id)

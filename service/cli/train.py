@@ -7,7 +7,14 @@ from typing import Annotated
 
 import typer
 
-from service.cli.inputs import LocalImages, LocalImagesToEvaluateOn, Overrides, SpecFile, Split
+from service.cli.inputs import (
+    LocalImages,
+    LocalImagesToEvaluateOn,
+    Overrides,
+    SpecFile,
+    Split,
+    output_folder,
+)
 from service.cli.output import core_extra
 
 app = typer.Typer()
@@ -17,16 +24,12 @@ app = typer.Typer()
 def train(
     spec: SpecFile,
     overrides: Overrides,
-    output: Annotated[
-        Path,
-        typer.Option("--output", "-o", metavar="DIR", file_okay=False, help="Folder for results."),
-    ] = Path("build/train"),
+    output: Annotated[Path, output_folder("Folder for results.")] = Path("build/train"),
     data: LocalImages = None,
     split: Split = None,
     evaluate_data: LocalImagesToEvaluateOn = None,
     evaluate_split: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help="Evaluate on one split of these images only."),
+        str | None, typer.Option(metavar="NAME", help="Evaluate on one split of these images only.")
     ] = None,
     resume: Annotated[
         bool, typer.Option("--resume", help="Continue from the newest checkpoint in the output.")

@@ -15,7 +15,7 @@ from service.cli.output import clean, duration, number, plain, print_json_line, 
 from service.states import JobStatus
 
 if TYPE_CHECKING:
-    from rich.console import Console, RenderableType
+    from rich.console import RenderableType
     from rich.live import Live
 
     from service.cli.watching import Snapshot, View
@@ -56,10 +56,10 @@ def choose_view(as_json: bool) -> Iterator[View]:
     if as_json:
         yield JsonView()
     elif sys.stdout.isatty():
-        from rich.console import Console
+        from rich.live import Live
 
-        with LiveView(Console()) as live:
-            yield live
+        with Live(refresh_per_second=4) as live:
+            yield LiveView(live)
     else:
         yield PlainView()
 
@@ -112,14 +112,14 @@ class JsonView:
     def show(self, snapshot: Snapshot) -> None:
         """Print the changes since the last snapshot."""
         for event in snapshot.events:
-            print_json_line({"event": plain(event)})
+            print_json_line({"event": event})
         progress = plain(snapshot.job.progress) if snapshot.job.progress else None
         if progress and progress != self._progress:
-            metrics = {each.field: value for each, value in snapshot.accuracies.items()}
+            metrics = {accuracy.field: value for accuracy, value in snapshot.accuracies.items()}
             print_json_line({"progress": {**progress, **metrics}})
             self._progress = progress
         if snapshot.job.done:
-            print_json_line({"job": plain(snapshot.job)})
+            print_json_line({"job": snapshot.job})
 
     def show_outage(self, reason: str) -> None:
         """No-op: outages are not part of the JSON stream."""
@@ -131,38 +131,31 @@ class JsonView:
 class LiveView:
     """Redraw a panel in place."""
 
-    def __init__(self, console: Console) -> None:
-        from rich.live import Live
-
+    def __init__(self, live: Live) -> None:
+        self._live = live
         self._events: list[EventView] = []
         self._snapshot: Snapshot | None = None
         self._note = ""
-        self._live: Live = Live(console=console, refresh_per_second=4)
-
-    def __enter__(self) -> LiveView:
-        self._live.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._live.stop()
 
     def show(self, snapshot: Snapshot) -> None:
         """Draw the job."""
         self._events = [*self._events, *snapshot.events][-_EVENTS_SHOWN:]
         self._snapshot = snapshot
-        self._live.update(draw(snapshot, self._events, self._note), refresh=True)
+        self._draw(self._note)
 
     def show_outage(self, reason: str) -> None:
         """Draw the last known state with a remark about the outage."""
-        if self._snapshot is not None:
-            remark = f"The server does not answer ({reason}); retrying."
-            self._live.update(draw(self._snapshot, self._events, remark), refresh=True)
+        self._draw(f"The server does not answer ({reason}); retrying.")
 
     def show_note(self, text: str) -> None:
         """Draw a note below the job until the next one."""
         self._note = f"{text[:1].upper()}{text[1:]}." if text else ""
-        if self._snapshot is not None and self._note:
-            self._live.update(draw(self._snapshot, self._events, self._note), refresh=True)
+        if self._note:
+            self._draw(self._note)
+
+    def _draw(self, remark: str) -> None:
+        if self._snapshot is not None:
+            self._live.update(draw(self._snapshot, self._events, remark), refresh=True)
 
 
 def draw(snapshot: Snapshot, events: Sequence[EventView], remark: str = "") -> RenderableType:
@@ -236,13 +229,13 @@ def snapshot_line(snapshot: Snapshot) -> str:
 def times_line(progress: Progress) -> str | None:
     """Return where the time goes, `data 3% · views 12% · forward 30%`; None if that is not known."""
     times = progress.times or {}
-    shown = [
+    shares = [
         f"{name} {percent}%"
         for activity, name in _ACTIVITIES.items()
         # Half a percent is one, not none as `round` has it.
         if (percent := math.floor(100 * times.get(activity, 0.0) + 0.5))
     ]
-    return " · ".join(shown) or None
+    return " · ".join(shares) or None
 
 
 def images_read(job: Job) -> str | None:

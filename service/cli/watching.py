@@ -94,10 +94,8 @@ class Watcher:
         return [value for value in metrics.values.get("loss", []) if value is not None]
 
     def _newest_evaluation(self) -> EvaluationView | None:
-        evaluations = self.client.jobs.evaluations(self.job_id)
-        ranks = {subject: rank for rank, subject in enumerate(TRAINED)}
-        trained = [(e.step, ranks[e.subject], e) for e in evaluations if e.subject in ranks]
-        return max(trained, key=lambda each: each[:2])[2] if trained else None
+        trained = [e for e in self.client.jobs.evaluations(self.job_id) if e.subject in TRAINED]
+        return max(trained, key=lambda e: (e.step, TRAINED.index(e.subject)), default=None)
 
 
 def watch_job(
