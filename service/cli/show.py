@@ -40,7 +40,7 @@ app = typer.Typer()
 def show(job: JobId, as_json: AsJson = False) -> None:
     """Show a job's status, progress, metrics and error."""
     with connect() as client:
-        record = client.jobs.get(id_of_job(client, job))
+        record = client.jobs.get(job)
         if as_json:
             print_json(record)
         else:
