@@ -145,7 +145,7 @@ def calibrate(folder: Path) -> int:
     from dasl_core.data.ingest import ingest_folder
     from dasl_core.methods import Outputs, Step
     from dasl_core.spec import JobSpec, resolve
-    from dasl_core.train.build import RunFiles, build_trainer
+    from dasl_core.train.build import RunFiles, build_trainer, open_run
     from dasl_core.train.criterion import Criterion
     from dasl_core.train.reporter import NullReporter
 
@@ -155,7 +155,7 @@ def calibrate(folder: Path) -> int:
     spec = resolve(JobSpec.model_validate(alone), index.facts())
     files = RunFiles(cache=folder / "cache", scratch=folder / "scratch")
     files.scratch.mkdir()
-    trainer = build_trainer(spec, index, NullReporter(), files)
+    trainer = build_trainer(open_run(spec, index, NullReporter(), files))
     criterion, method = trainer.gradients.criterion, trainer.method
     criteria = {}
     for term in TERMS:

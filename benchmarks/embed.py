@@ -83,7 +83,7 @@ def measure(count: int, rounds: int, folder: Path) -> dict[str, Any]:
         threads=usable_cores(),
         form=spec.train.image_cache,
     )
-    encoder, held_out = ImageEncoder.of(spec, device), ImageSet(canvases, np.arange(len(index)))
+    encoder, held_out = ImageEncoder(spec, device), ImageSet(canvases, np.arange(len(index)))
     parts = folder / "parts"
     parts.mkdir()
     written: list[Path] = []

@@ -13,7 +13,7 @@ from torch import Tensor
 from dasl_core.data.index import DatasetIndex
 from dasl_core.data.loader import Batch
 from dasl_core.spec import JobSpec, resolve
-from dasl_core.train.build import RunFiles, build_trainer
+from dasl_core.train.build import RunFiles, build_trainer, open_run
 from dasl_core.train.reporter import NullReporter, Reporter
 from dasl_core.train.trainer import Trainer
 
@@ -42,12 +42,14 @@ def build(
     spec = JobSpec.model_validate(defaults | settings)
     files = RunFiles(cache=folder / "cache", scratch=folder)
     return build_trainer(
-        resolve(spec, index.facts()),
-        index,
-        reporter or NullReporter(),
-        files,
-        device=device,
-        threads=threads,
+        open_run(
+            resolve(spec, index.facts()),
+            index,
+            reporter or NullReporter(),
+            files,
+            device=device,
+            threads=threads,
+        )
     )
 
 
@@ -56,12 +58,12 @@ def batches(trainer: Trainer, count: int) -> Generator[Batch, None, None]:
 
     Close it before the last one, else it keeps its threads.
     """
-    first = trainer.progress.step
-    last = min(first + count, trainer.length.total_steps)
+    first = trainer.run.progress.step
+    last = min(first + count, trainer.run.length.total_steps)
     read_ahead = trainer.loader.batches(first, last, trainer.prefetcher.pin)
     with closing(trainer.prefetcher.batches(read_ahead, first)) as prepared:
         for number, batch in enumerate(prepared):
-            epoch, step = divmod(trainer.progress.step, trainer.length.steps_per_epoch)
+            epoch, step = divmod(trainer.run.progress.step, trainer.run.length.steps_per_epoch)
             if number and step == 0:
                 trainer.end_epoch()
             if number == 0 or step == 0:

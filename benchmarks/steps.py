@@ -33,7 +33,7 @@ from benchmarks.machine import machine, write_results
 from benchmarks.memory import synchronize
 from dasl_core.data.ingest import ingest_folder
 from dasl_core.spec import JobSpec, resolve
-from dasl_core.train.build import RunFiles, build_trainer
+from dasl_core.train.build import RunFiles, build_trainer, open_run
 from dasl_core.train.reporter import NullReporter
 from dasl_core.train.trainer import Trainer
 from dasl_core.train.views import ViewMaker
@@ -188,12 +188,14 @@ def our_run(
     index = ingest_folder(images)
     files = RunFiles(cache=folder / "cache", scratch=folder)
     return build_trainer(
-        resolve(spec, index.facts()),
-        index,
-        NullReporter(),
-        files,
-        device=device,
-        threads=arguments.threads,
+        open_run(
+            resolve(spec, index.facts()),
+            index,
+            NullReporter(),
+            files,
+            device=device,
+            threads=arguments.threads,
+        )
     )
 
 

@@ -185,7 +185,7 @@ def synthetic_views(trainer: Trainer, device: torch.device) -> list[Tensor]:
     """Return noise of the shape, type and layout of a step's views, on the device."""
     maker = trainer.view_maker
     assert isinstance(maker, ViewMaker), "the views of the spec"
-    batch = trainer.length.batch_size
+    batch = trainer.run.length.batch_size
     return [
         torch.randn(batch, 3, view.image_size, view.image_size, device=device).to(
             maker.dtype, memory_format=maker.layout
@@ -204,7 +204,7 @@ def whole_step(trainer: Trainer, views: list[Tensor], device: torch.device) -> C
 
 def model_alone(trainer: Trainer, views: list[Tensor]) -> Callable[[], None]:
     """Return forward, loss, backward, and update of weights and teacher; nothing else of a step."""
-    method, length = trainer.method, trainer.length
+    method, length = trainer.method, trainer.run.length
     indices = torch.arange(length.batch_size)
     done = [0]
     method.train()
@@ -226,7 +226,7 @@ def regularizer_alone(trainer: Trainer, views: list[Tensor]) -> Callable[[], Non
         outputs = trainer.method(views)
     embeddings = full_precision(outputs["embeddings"]).clone().requires_grad_()
     [regularizer] = trainer.criterion.regularizers.values()
-    indices = torch.arange(trainer.length.batch_size)
+    indices = torch.arange(trainer.run.length.batch_size)
 
     def run() -> None:
         torch.autograd.backward(regularizer(embeddings, indices, 0))

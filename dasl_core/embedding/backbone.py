@@ -35,7 +35,7 @@ class TrainedBackbone:
         check: Callable[[], None] = lambda: None,
     ) -> ImageEncoder:
         """Return what reads images as its training did; arguments as for `ImageEncoder`."""
-        return ImageEncoder.of(self.spec, self.device, keepalive=keepalive, check=check)
+        return ImageEncoder(self.spec, self.device, keepalive=keepalive, check=check)
 
     def encode(self, kind: FeatureKind) -> Callable[[Tensor], Tensor]:
         """Return the function from images (B, C, S, S) to features: (B, d), of patches (B, P, d).

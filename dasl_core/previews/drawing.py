@@ -13,8 +13,7 @@ from dasl_core.data.index import DatasetIndex
 from dasl_core.machine import usable_cores
 from dasl_core.previews.draws import described
 from dasl_core.spec import Normalization, ResolvedJobSpec
-from dasl_core.train.data import TrainingData, field_that_needs_classes
-from dasl_core.train.precision import weight_dtype
+from dasl_core.train.data import TrainingData
 from dasl_core.train.views import ViewMaker
 
 MOST_IMAGES = 64
@@ -79,7 +78,7 @@ class Drawing:
         if not 1 <= images <= MOST_IMAGES:
             raise ValueError(f"images: must be from 1 to {MOST_IMAGES}; given {images}.")
         self.spec, self.index = spec, index
-        self._maker = ViewMaker.of(spec, CPU, weight_dtype(spec.train.precision))
+        self._maker = ViewMaker(spec, CPU)
         self.views = self._maker.views
         self.unreadable: dict[str, str] = {}
         self._threads = threads or usable_cores()
@@ -161,13 +160,7 @@ def _data(spec: ResolvedJobSpec, canvases: Canvases) -> TrainingData:
     sets = {spec.dataset: canvases}
     if spec.evaluate.dataset is not None:  # then all images of this one are trained on
         sets[spec.evaluate.dataset] = canvases
-    return TrainingData.of(
-        sets,
-        spec.train,
-        spec.evaluate,
-        needs_classes=field_that_needs_classes(spec),
-        control=None,
-    )
+    return TrainingData.select(spec, sets, control=None)
 
 
 def _in_window(canvas: Tensor, window: tuple[float, float]) -> Tensor:

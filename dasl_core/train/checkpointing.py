@@ -6,13 +6,12 @@ import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import IntEnum
+from functools import cached_property
 from math import inf
 from pathlib import Path
 from time import monotonic
 from typing import Any
 
-import torch
-import torch.distributed as dist
 from safetensors import SafetensorError
 from torch import nn
 
@@ -21,16 +20,16 @@ from dasl_core.export import export_backbone
 from dasl_core.machine import available_memory
 from dasl_core.methods import Method
 from dasl_core.seeds import random_state, restore_random_state
-from dasl_core.spec import ResolvedJobSpec, versions
+from dasl_core.spec import versions
 from dasl_core.spec.base import shorten
 from dasl_core.train.background import BackgroundCall, copy_to_cpu
 from dasl_core.train.criterion import Criterion
-from dasl_core.train.data import TrainingData
 from dasl_core.train.plotting import Plotter
-from dasl_core.train.progress import Progress, RunLength
+from dasl_core.train.progress import Progress
 from dasl_core.train.pseudo_labels import PseudoLabels
-from dasl_core.train.reporter import Reporter
+from dasl_core.train.run import Run
 from dasl_core.train.serialization import StateCopy, load_state
+from dasl_core.train.update import Updater
 from dasl_core.vocabulary import TRAINED
 
 logger = logging.getLogger(__name__)
@@ -58,23 +57,11 @@ class Checkpointer:
     """Saves the training state and the exported backbone, publishes them, and resumes from them.
 
     Attributes:
-        control: CPU group for the ranks' decisions; None with one rank.
-        scratch: folder in which checkpoints are written before they are published.
-        resume_from: folder of the checkpoint to resume from.
-        branch: the settings may differ from that checkpoint's: take over what still fits
-            (`dasl_core.spec.branch`) instead of resuming exactly.
         saved_step: step of the newest checkpoint, which may still be written; None when there is none.
     """
 
-    spec: ResolvedJobSpec
+    run: Run
     state: "TrainingState"
-    data: TrainingData
-    length: RunLength
-    reporter: Reporter
-    control: dist.ProcessGroup | None
-    scratch: Path
-    resume_from: Path | None = None
-    branch: bool = False
     saved_step: int | None = None
     _write: BackgroundCall[bool] | None = None  # on rank 0
     _being_written: bool = False  # on all ranks
@@ -87,8 +74,8 @@ class Checkpointer:
         After a failed save it is due sooner: the work since the last checkpoint is at risk already. The pauses
         grow, because a save may hold the training while a store is away. Only the answer of rank 0 counts.
         """
-        minutes = self.spec.checkpoints.every_minutes
-        within_epoch = self.state.progress.step % self.length.steps_per_epoch != 0
+        minutes = self.run.spec.checkpoints.every_minutes
+        within_epoch = self.run.progress.step % self.run.length.steps_per_epoch != 0
         if not within_epoch:
             return False
         regular = inf if minutes is None else 60 * minutes
@@ -99,7 +86,7 @@ class Checkpointer:
 
     def is_due(self, epochs: int) -> bool:
         """Whether a checkpoint is saved after this many epochs."""
-        return epochs % self.spec.train.checkpoint_every_epochs == 0
+        return epochs % self.run.spec.train.checkpoint_every_epochs == 0
 
     def resume(self) -> bool:
         """Restore the checkpoint to resume from; False when there is none.
@@ -107,10 +94,11 @@ class Checkpointer:
         Raises:
             ValueError: it cannot be read, or does not fit; the message says why.
         """
-        if self.resume_from is None:
+        files = self.run.files
+        if files.resume is None:
             return False
-        self.state.load(self.resume_from, branch=self.branch)
-        self.saved_step = self.state.progress.step
+        self.state.load(files.resume, branch=files.branch)
+        self.saved_step = self.run.progress.step
         return True
 
     def save(self, *, required: bool) -> None:
@@ -127,14 +115,14 @@ class Checkpointer:
         """
         began = monotonic()
         self._wait()
-        step = self.state.progress.step
+        step = self.run.progress.step
         if self.saved_step == step:
             return  # a cancel right after a save
-        ranks = gather_objects_to_rank0(self.state.rank_state_dict(), self.control)
+        ranks = gather_objects_to_rank0(self.state.rank_state_dict(), self.run.control)
         result = _Result.WRITTEN
         if ranks is not None:
             snapshot = self._take_snapshot(ranks)
-            self.reporter.keepalive()
+            self.run.reporter.keepalive()
             if not required and self._may_write_in_background(snapshot):
                 self._write = BackgroundCall(lambda: self._try_to_publish(snapshot))
                 result = _Result.BEING_WRITTEN
@@ -145,7 +133,7 @@ class Checkpointer:
             self._count(result)
             logger.info("saving step %d held the training for %.2f s", step, monotonic() - began)
         self._last_try = monotonic()
-        result = _Result(broadcast_int(result, self.control))
+        result = _Result(broadcast_int(result, self.run.control))
         self._being_written = result == _Result.BEING_WRITTEN
         if result != _Result.FAILED:
             self.saved_step = step
@@ -179,7 +167,7 @@ class Checkpointer:
         write, self._write, self._being_written = self._write, None, False
         written = write.result() if write is not None else True
         self._count(_Result.WRITTEN if written else _Result.FAILED)
-        if not broadcast_int(int(written), self.control):
+        if not broadcast_int(int(written), self.run.control):
             self.saved_step = None
 
     def _count(self, result: "_Result") -> None:
@@ -201,21 +189,21 @@ class Checkpointer:
 
     def _take_snapshot(self, ranks: list[dict[str, Any]]) -> "_Snapshot":
         """Copy all that a checkpoint contains."""
-        progress, method = self.state.progress, self.state.method
+        progress, method = self.run.progress, self.state.method
         # Baselines are no metrics of a checkpoint: they would rank it.
         trained = [e["metrics"] for e in progress.evaluations if e["subject"] in TRAINED]
         metrics = {
             "step": progress.step,
-            "epoch": self.length.epoch_at(progress.step),
+            "epoch": self.run.epoch,
             "evaluations": progress.evaluations,
             "epoch_losses": progress.losses,
             "verdict": progress.verdict,
-            "data": self.data.facts(),
-            "unreadable_images": sum(self.data.unreadable.values()),
+            "data": self.run.data.facts(),
+            "unreadable_images": sum(self.run.data.unreadable.values()),
         }
-        head = method.embedding_head if self.spec.method.supervised else None
+        head = method.embedding_head if self.run.spec.method.supervised else None
         # A network of one's own need not be copyable.
-        is_copied = not (progress.ended or self.spec.backbone.is_own)
+        is_copied = not (progress.ended or self.run.spec.backbone.is_own)
         return _Snapshot(
             state=StateCopy.of(self.state.state_dict(ranks)),
             metrics=copy.deepcopy(metrics),
@@ -232,7 +220,7 @@ class Checkpointer:
             self._publish(snapshot)
         except OSError as error:
             data = {"step": snapshot.metrics["step"]}
-            self.reporter.event("checkpoint_failed", str(error), data)
+            self.run.reporter.event("checkpoint_failed", str(error), data)
             return False
         return True
 
@@ -244,20 +232,20 @@ class Checkpointer:
         """
         step, epoch = snapshot.metrics["step"], snapshot.metrics["epoch"]
         try:
-            with tempfile.TemporaryDirectory(dir=self.scratch) as name:
+            with tempfile.TemporaryDirectory(dir=self.run.files.scratch) as name:
                 folder = Path(name)
                 snapshot.state.write(folder)
                 missing = export_backbone(
                     snapshot.network,
-                    self.spec,
+                    self.run.spec,
                     snapshot.metrics,
                     folder,
                     head=snapshot.head,
                     onnx=snapshot.ended,
                 )
                 if missing is not None:
-                    self.reporter.event("onnx_missing", missing, {"step": step})
-                self.reporter.checkpoint(folder, step, epoch, snapshot.latest, snapshot.ended)
+                    self.run.reporter.event("onnx_missing", missing, {"step": step})
+                self.run.reporter.checkpoint(folder, step, epoch, snapshot.latest, snapshot.ended)
         except (OSError, SafetensorError) as error:
             failed = CheckpointFailed(
                 f"The checkpoint of step {step} could not be written: {error}"
@@ -295,49 +283,45 @@ class TrainingState:
     The schedule, the order of images, the views and the chain are functions of the step, so the step is
     their state.
 
-    Attributes:
-        settings: of the spec that decide every step (`StepSettings.deciding`), JSON-ready.
-        images_digest: of the names and sizes of the training images, in order: an image is known by
-            its position.
     """
 
-    settings: dict[str, Any]
-    train_images: int
-    images_digest: str
-    total_steps: int
-    device: torch.device
-    progress: Progress
+    run: Run
     method: Method
     criterion: Criterion
     pseudo_labels: PseudoLabels | None
-    optimizer: torch.optim.Optimizer
-    scaler: torch.amp.GradScaler
+    updater: Updater
     plotter: Plotter
 
     def rank_state_dict(self) -> dict[str, Any]:
         """The part of the state that differs between ranks."""
         bank = None if self.pseudo_labels is None else self.pseudo_labels.rank_state()
-        return {"random": random_state(self.device), "bank": bank}
+        return {"random": random_state(self.run.device), "bank": bank}
 
     def state_dict(self, ranks: list[dict[str, Any]]) -> dict[str, Any]:
         """The whole state, ready to be written, given the `rank_state_dict` of every rank."""
         return {
             "format": FORMAT,
-            "spec": self.fingerprint(),
+            "spec": self.fingerprint,
             **versions.version_entry(),
-            "progress": self.progress.saved(),
+            "progress": self.run.progress.saved(),
             "method": dict(self.method.state_dict()),
             "criterion": self.criterion.state_dict(),
             "clusters": None if self.pseudo_labels is None else self.pseudo_labels.state_dict(),
-            "optimizer": self.optimizer.state_dict(),
-            "scaler": self.scaler.state_dict(),
+            "optimizer": self.updater.optimizer.state_dict(),
+            "scaler": self.updater.scaler.state_dict(),
             "ranks": ranks,
             "plots": self.plotter.state_dict(),
         }
 
+    @cached_property
     def fingerprint(self) -> dict[str, Any]:
-        """The settings and images that decide every step, JSON-ready."""
-        return self.settings | {"train_images": self.train_images, "images": self.images_digest}
+        """The settings and images that decide every step, JSON-ready.
+
+        Images are known by their position, so their names and sizes count in order.
+        """
+        data = self.run.data
+        images = {"train_images": len(data.train), "images": data.digest()}
+        return self.run.spec.deciding() | images
 
     def load(self, folder: Path, *, branch: bool) -> None:
         """Restore a checkpoint: exactly, or, as a branch, what still fits of another run's.
@@ -349,7 +333,7 @@ class TrainingState:
         if state.get("format") != FORMAT:
             raise ValueError(f"{folder} holds the training state of another version")
         state["spec"] = versions.load_step_settings(state["spec"], versions.read_version(state))
-        expected = self.fingerprint()
+        expected = self.fingerprint
         changed = {part for part in expected if state["spec"][part] != expected[part]}
         ranks = state["ranks"]
         if changed and not branch:
@@ -359,59 +343,63 @@ class TrainingState:
             )
         progress = Progress(**state["progress"])
         if branch:
-            self.check_branch(state, progress.step)
+            self.check_branch(state["spec"], progress.step)
             progress.collapsed, progress.ended, progress.verdict = None, False, None
             progress.branched_at = progress.step
         self._check_shapes(state)
-        vars(self.progress).update(vars(progress))
+        vars(self.run.progress).update(vars(progress))
         self.method.load_state_dict(state["method"])
         self.plotter.load_state_dict(state["plots"])
         self.criterion.load_state_dict(state["criterion"], changed)
-        settings = [dict(group) for group in self.optimizer.param_groups]
-        sizes = [len(group["params"]) for group in state["optimizer"]["param_groups"]]
-        before = state["spec"]["train"]["optimizer"]["name"]
-        # Another optimizer, or other groups for layer-wise decay, starts without state.
-        if before == self.settings["train"]["optimizer"]["name"] and sizes == [
-            len(g["params"]) for g in settings
-        ]:
-            for saved, requested in zip(state["optimizer"]["param_groups"], settings, strict=True):
-                # Torch places the counts of steps by the saved option: on the device for a fused optimizer.
-                if "fused" in requested:
-                    saved["fused"] = requested["fused"]
-            self.optimizer.load_state_dict(state["optimizer"])
-            for group, requested in zip(self.optimizer.param_groups, settings, strict=True):
-                # The state is the checkpoint's; momentum and other options are the spec's.
-                kept = {"params", "lr", "weight_decay"}  # set at each step by the schedules
-                group.update({name: requested[name] for name in requested.keys() - kept})
-        if state["spec"]["train"]["precision"] == self.settings["train"]["precision"]:
-            self.scaler.load_state_dict(state["scaler"])
+        before, now = state["spec"]["train"], expected["train"]
+        if before["optimizer"]["name"] == now["optimizer"]["name"]:
+            self._load_optimizer(state["optimizer"])
+        if before["precision"] == now["precision"]:
+            self.updater.scaler.load_state_dict(state["scaler"])
         # A branch on other ranks is another experiment: it starts with no clusters and fresh streams.
         if len(ranks) != world_size() and branch:
             return
         if self.pseudo_labels is not None and "dar" not in changed:
             banks = [each["bank"] for each in ranks]
-            self.pseudo_labels.load_state_dict(state["clusters"], banks, self.device)
+            self.pseudo_labels.load_state_dict(state["clusters"], banks, self.run.device)
         # Ranks that the checkpoint does not have keep the streams that they started with.
         if rank() < len(ranks):
-            restore_random_state(ranks[rank()]["random"], self.device)
+            restore_random_state(ranks[rank()]["random"], self.run.device)
 
-    def check_branch(self, state: dict[str, Any], step: int) -> None:
-        """Check that another run's training state fits this one.
+    def _load_optimizer(self, state: dict[str, Any]) -> None:
+        """Restore the state of the optimizer, unless layer-wise decay has other groups now."""
+        optimizer = self.updater.optimizer
+        settings = [dict(group) for group in optimizer.param_groups]
+        sizes = [len(group["params"]) for group in state["param_groups"]]
+        if sizes != [len(group["params"]) for group in settings]:
+            return
+        for saved, requested in zip(state["param_groups"], settings, strict=True):
+            # Torch places the counts of steps by the saved option: on the device for a fused optimizer.
+            if "fused" in requested:
+                saved["fused"] = requested["fused"]
+        optimizer.load_state_dict(state)
+        for group, requested in zip(optimizer.param_groups, settings, strict=True):
+            # The state is the checkpoint's; momentum and other options are the spec's.
+            scheduled = {"params", "lr", "weight_decay"}  # set at each step by the schedules
+            group.update({name: requested[name] for name in requested.keys() - scheduled})
+
+    def check_branch(self, before: dict[str, Any], step: int) -> None:
+        """Check that the fingerprint of another run's checkpoint fits this run.
 
         Raises:
             ValueError: the data set has other images, or no step is left.
         """
-        images, before = self.train_images, state["spec"]["train_images"]
-        if images != before:
+        images, length = self.fingerprint["train_images"], self.run.length
+        if images != before["train_images"]:
             raise ValueError(
-                f"dataset: {images} images to train on, and the checkpoint's had {before}"
+                f"dataset: {images} images to train on, and the checkpoint's had {before['train_images']}"
             )
-        if state["spec"]["images"] != self.images_digest:
+        if before["images"] != self.fingerprint["images"]:
             raise ValueError("dataset: its images differ from the checkpoint's")
-        if step >= self.total_steps:
+        if step >= length.total_steps:
             raise ValueError(
-                f"train.epochs: the checkpoint is of step {step}, and "
-                f"{self.settings['train']['epochs']} epochs end with step {self.total_steps}"
+                f"train.epochs: the checkpoint is of step {step}, and {length.epochs} epochs end with step "
+                f"{length.total_steps}"
             )
 
     def _check_shapes(self, state: dict[str, Any]) -> None:

@@ -13,7 +13,6 @@ from torch import Tensor
 from dasl_core.data.cache import DIRECTORY_VARIABLE, MAX_BYTES_VARIABLE, kept
 from dasl_core.data.canvas_file import OnRead
 from dasl_core.data.canvases import Canvases
-from dasl_core.data.coding import Form
 from dasl_core.data.decode import is_transient
 from dasl_core.data.image_set import ImageSet
 from dasl_core.data.index import DatasetIndex
@@ -22,7 +21,7 @@ from dasl_core.data.split import split
 from dasl_core.data.strings import Strings
 from dasl_core.data.unreadable import damaged_event, too_many, unreadable_error, unreadable_event
 from dasl_core.distributed import gather_objects
-from dasl_core.spec import ResolvedBackbone, ResolvedEvaluate, ResolvedJobSpec, ResolvedTrain
+from dasl_core.spec import ResolvedJobSpec
 from dasl_core.train.input_bound import Reading
 from dasl_core.train.reporter import Reporter
 
@@ -55,23 +54,17 @@ class TrainingData:
     unreadable: dict[str, int] = field(default_factory=dict)
 
     @classmethod
-    def of(
+    def select(
         cls,
+        spec: ResolvedJobSpec,
         sets: dict[str, Canvases],
-        train: ResolvedTrain,
-        evaluate: ResolvedEvaluate,
-        *,
-        needs_classes: str | None,
         control: dist.ProcessGroup | None,
     ) -> "TrainingData":
-        """Choose the images to train and to evaluate on, without damaged ones. All ranks choose alike.
+        """Select the images to train and to evaluate on, without damaged ones. Equal on all ranks.
 
         Args:
             sets: as `open_sets` returns them.
-            train: determines batches and their order.
-            evaluate: determines which images are held out.
-            needs_classes: field of the spec that makes the run learn from classes, if any.
-            control: as for `Trainer`.
+            control: CPU group of all ranks; None with one rank.
 
         Raises:
             ValueError: fewer images are left for training than a batch has, or fewer than two classes
@@ -82,7 +75,7 @@ class TrainingData:
         damaged = {name: damaged_images(each, control) for name, each in sets.items()}
         left_out, *left_out_of_others = (np.array(sorted(each)) for each in damaged.values())
         if not others:
-            parts = split(index, evaluate.holdout)
+            parts = split(index, spec.evaluate.holdout)
             train_set = ImageSet(canvases, np.setdiff1d(parts.train, left_out))
             held_out = ImageSet(canvases, np.setdiff1d(parts.held_out, left_out))
         else:
@@ -97,14 +90,14 @@ class TrainingData:
             num_classes, train_labels = len(classes), torch.from_numpy(class_indices)
             labels = torch.full((len(index),), -1)
             labels[indices] = train_labels
-        check_classes(needs_classes, num_classes)
+        check_classes(spec, num_classes or 0)
         loader = EpochLoader(
             canvases,
             train_set.indices,
-            train.batch_size,
-            train.seed,
+            spec.train.batch_size,
+            spec.train.seed,
             labels=train_labels,
-            samples_per_class=train.samples_per_class,
+            samples_per_class=spec.train.samples_per_class,
         )
         return cls(index, train_set, held_out, loader, labels, num_classes, sets, damaged)
 
@@ -175,35 +168,29 @@ class TrainingData:
 
 
 def open_sets(
-    name: str,
+    spec: ResolvedJobSpec,
     index: DatasetIndex,
-    evaluate_name: str | None,
     evaluate_on: DatasetIndex | None,
-    backbone: ResolvedBackbone,
     *,
     cache: Path,
     evaluate_cache: Path | None,
     threads: int,
-    form: Form = "exact",
     on_read: OnRead = lambda images: None,
 ) -> dict[str, Canvases]:
     """Open the data sets of a run, by name; images that their cache lacks are decoded into it.
 
     Args:
-        name: name of the data set to train on.
-        index: index of this data set.
-        evaluate_name: name of the data set to evaluate on, if it is another one.
-        evaluate_on: index of this data set.
-        backbone: determines image size and channels.
+        index: the data set to train on.
+        evaluate_on: the data set to evaluate on, if it is another one.
         cache: folder for the images of `index`.
         evaluate_cache: folder for those of `evaluate_on`; it may be the same.
         threads: number of decoding threads.
-        form: `train.image_cache`.
         on_read: called with the number of images of all data sets that are cached so far, while caches are
             built.
     """
-    size, channels = backbone.image_size, backbone.in_channels
-    open_set = partial(Canvases, threads=threads, form=form)
+    size, channels = spec.backbone.image_size, spec.backbone.in_channels
+    open_set = partial(Canvases, threads=threads, form=spec.train.image_cache)
+    name, evaluate_name = spec.dataset, spec.evaluate.dataset
     if evaluate_on is None:
         return {name: open_set(index, size, channels, cache=cache, on_read=on_read)}
     assert evaluate_name is not None, "evaluate_on is the index of this data set"
@@ -251,23 +238,18 @@ def damaged_images(canvases: Canvases, control: dist.ProcessGroup | None) -> dic
     return damaged
 
 
-def field_that_needs_classes(spec: ResolvedJobSpec) -> str | None:
-    """Return the field of the spec that makes a run learn from classes; None if none does."""
-    if spec.method.supervised:
-        return "method.name"
-    regularizers = spec.active_regularizers().values()
-    fields = (f"{each.path()}.labels" for each in regularizers if each.pair_labels == "class")
-    return next(fields, None)
-
-
-def check_classes(field: str | None, classes: int | None) -> None:
+def check_classes(spec: ResolvedJobSpec, classes: int) -> None:
     """Check that at least two classes are left to train on, if a field of the spec needs them.
 
     Raises:
         ValueError: one class or none is left; the message names the field.
     """
-    if field is not None and (classes or 0) < 2:
+    regularizers = spec.active_regularizers().values()
+    fields = [f"{term.path()}.labels" for term in regularizers if term.pair_labels == "class"]
+    if spec.method.supervised:
+        fields = ["method.name"]
+    if fields and classes < 2:
         raise ValueError(
-            f"{field}: needs at least two classes for training, and evaluate.holdout leaves "
-            f"{classes or 0}. Hold out less, or add images of other classes."
+            f"{fields[0]}: needs at least two classes for training, and evaluate.holdout leaves "
+            f"{classes}. Hold out less, or add images of other classes."
         )

@@ -1,10 +1,9 @@
 """Detection of runs that diverge: too many steps in a row without finite gradients."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from dasl_core.train.outcomes import Outcome
-from dasl_core.train.progress import Progress
-from dasl_core.train.reporter import Reporter
+from dasl_core.train.run import Run
 
 
 class DivergedError(ValueError):
@@ -15,32 +14,19 @@ class DivergenceGuard:
     """Counts skipped steps, and fails the run when there are too many of them.
 
     Args:
-        paths: of the images, by their index.
-        limit: skipped steps in a row that a run survives.
-        lr: the learning rate that the error advises to lower.
         flush: called before the run fails, so that the metrics of its last steps are reported.
     """
 
-    def __init__(
-        self,
-        progress: Progress,
-        reporter: Reporter,
-        paths: Sequence[str],
-        *,
-        limit: int,
-        lr: float | str,
-        flush: Callable[[], object],
-    ) -> None:
-        self.progress, self.reporter, self.paths = progress, reporter, paths
-        self.limit, self.lr, self.flush = limit, lr, flush
+    def __init__(self, run: Run, *, flush: Callable[[], object]) -> None:
+        self.run, self.flush = run, flush
 
     def count(self, outcome: Outcome) -> None:
         """Count a step that is done, and report it if it was skipped.
 
         Raises:
-            DivergedError: more than `limit` steps in a row were skipped.
+            DivergedError: more than `train.skip_not_finite` steps in a row were skipped.
         """
-        progress = self.progress
+        progress = self.run.progress
         if outcome.overflowed:
             progress.overflowed += 1
             return
@@ -49,13 +35,14 @@ class DivergenceGuard:
             return
         progress.skipped += 1
         progress.skipped_in_a_row += 1
-        names = [self.paths[index] for index in outcome.indices.tolist()]
-        self.reporter.event(
+        paths = self.run.data.index.paths
+        names = [paths[index] for index in outcome.indices.tolist()]
+        self.run.reporter.event(
             "step_skipped",
             f"step {outcome.step} was skipped: its gradients are not finite",
             {"step": outcome.step, "skipped": progress.skipped, "images": names[:100]},
         )
-        if progress.skipped_in_a_row > self.limit:
+        if progress.skipped_in_a_row > self.run.spec.train.skip_not_finite:
             self.flush()
             few = ", ".join(names[:5]) + (", ..." if len(names) > 5 else "")
             raise self.error(
@@ -69,7 +56,7 @@ class DivergenceGuard:
         Raises:
             DivergedError: every step was skipped.
         """
-        progress = self.progress
+        progress = self.run.progress
         if progress.skipped + progress.overflowed < total_steps:
             return
         if progress.overflowed:
@@ -81,6 +68,5 @@ class DivergenceGuard:
 
     def error(self, problem: str) -> DivergedError:
         """The error for a problem, with advice."""
-        return DivergedError(
-            f"{problem}; try a lower train.optimizer.lr than {self.lr} or more warm-up"
-        )
+        lr = self.run.spec.train.optimizer.lr
+        return DivergedError(f"{problem}; try a lower train.optimizer.lr than {lr} or more warm-up")

@@ -12,8 +12,8 @@ from dasl_core.data.views import ViewParameters, central_view, draw_view, render
 from dasl_core.distributed import all_ranks, gather, rank, rank_share, world_size
 from dasl_core.evaluate.finetune import Reader, Request
 from dasl_core.seeds import derive_seed
-from dasl_core.spec import Normalization, ResolvedJobSpec, ViewAugment
-from dasl_core.train.precision import Precision, autocast, weight_dtype
+from dasl_core.spec import ResolvedJobSpec
+from dasl_core.train.precision import autocast, weight_dtype
 from dasl_core.train.read_ahead import FeatureTable, canvases_ahead
 
 FEATURE_BATCH = 256
@@ -26,52 +26,24 @@ class ImageEncoder:
 
     def __init__(
         self,
-        augment: ViewAugment,
-        *,
-        crop_pct: float,
-        image_size: int,
-        normalization: Normalization,
-        precision: Precision,
-        seed: int,
-        device: torch.device,
-        keepalive: Callable[[], object] = lambda: None,
-        check: Callable[[], None] = lambda: None,
-    ) -> None:
-        """Create an encoder. No image is read yet.
-
-        Args:
-            augment: of the random views for alignment and fine-tuning.
-            crop_pct: of central views, as in `central_view`.
-            keepalive: called repeatedly during long computations that differ between ranks.
-            check: called repeatedly during all others, by all ranks together; may raise to end them.
-        """
-        self.augment, self.crop_pct, self.seed = augment, crop_pct, seed
-        self.precision, self.dtype = precision, weight_dtype(precision)
-        self.device = device
-        self.keepalive, self.check = keepalive, check
-        self.image_size, self.normalization = image_size, normalization
-
-    @classmethod
-    def of(
-        cls,
         spec: ResolvedJobSpec,
         device: torch.device,
         *,
         keepalive: Callable[[], object] = lambda: None,
         check: Callable[[], None] = lambda: None,
-    ) -> "ImageEncoder":
-        """Create the encoder of the runs of a spec; arguments as for the constructor."""
-        return cls(
-            spec.augment.for_view(0),
-            crop_pct=spec.evaluate.crop_pct,
-            image_size=spec.backbone.image_size,
-            normalization=spec.backbone.normalization,
-            precision=spec.train.precision,
-            seed=spec.train.seed,
-            device=device,
-            keepalive=keepalive,
-            check=check,
-        )
+    ) -> None:
+        """Create the encoder of the runs of a spec. No image is read yet.
+
+        Args:
+            keepalive: called repeatedly during long computations that differ between ranks.
+            check: called repeatedly during all others, by all ranks together; may raise to end them.
+        """
+        self.augment = spec.augment.for_view(0)  # of the random views
+        self.crop_pct, self.seed = spec.evaluate.crop_pct, spec.train.seed
+        self.precision, self.dtype = spec.train.precision, weight_dtype(spec.train.precision)
+        self.device, self.keepalive, self.check = device, keepalive, check
+        self.image_size = spec.backbone.image_size
+        self.normalization = spec.backbone.normalization
 
     def features(self, encode: Encoder, images: ImageSet, view: int | None = None) -> Tensor:
         """Compute (N, d) float32 features on the CPU, by all ranks together and equal on all.

@@ -8,12 +8,10 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import date
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-import torch.distributed as dist
 from torch import Tensor
 
 from dasl_core.data.image_set import spacing
@@ -25,11 +23,8 @@ from dasl_core.plots.history import BINS, Histogram, History, Shown
 from dasl_core.plots.images import ShownImages
 from dasl_core.plots.projection import aligned, principal_components
 from dasl_core.plots.settings import automatic_settings
-from dasl_core.spec import ResolvedJobSpec
-from dasl_core.train.data import TrainingData
 from dasl_core.train.evaluation import Evaluator
-from dasl_core.train.progress import Progress, RunLength
-from dasl_core.train.reporter import Reporter
+from dasl_core.train.run import Run
 from dasl_core.verdict import Anchors
 from dasl_core.vocabulary import Subject
 
@@ -50,22 +45,14 @@ class Plotter:
 
     Attributes:
         evaluator: None when no images are held out; then only the curves are drawn.
-        control: CPU group of all ranks; None with one rank.
         history: what the plots show, a part of the training state.
     """
 
-    spec: ResolvedJobSpec
-    data: TrainingData
+    run: Run
     evaluator: Evaluator | None
-    length: RunLength
-    progress: Progress
-    reporter: Reporter
-    scratch: Path
-    control: dist.ProcessGroup | None
     history: History = field(default_factory=History)
-    _features: tuple[Tensor, Tensor, np.ndarray] | None = (
-        None  # similarities, positions, features on the map
-    )
+    # Similarities, positions, and features on the map.
+    _features: tuple[Tensor, Tensor, np.ndarray] | None = None
     _embeddings: tuple[Histogram | None, Histogram] | None = None
     _has_thumbnails: bool = False
     _failed: bool = False
@@ -77,18 +64,15 @@ class Plotter:
 
     def on_map(self) -> list[int]:
         """Return the images of the map: held-out images, then those to train on."""
-        held_out, searched = (
-            len(self.data.held_out),
-            -(-len(self.data.train) // self.searched_every),
-        )
-        most = plotted.ON_MAP
-        shown = min(held_out, max(HELD_OUT_ON_MAP, most - searched))
+        held_out, train = len(self.run.data.held_out), len(self.run.data.train)
+        searched = -(-train // self.searched_every)
+        shown = min(held_out, max(HELD_OUT_ON_MAP, plotted.ON_MAP - searched))
         first = range(0, held_out, spacing(held_out, shown))
         stride = self._train_stride(len(first))
-        return [*first, *(held_out + at for at in range(0, len(self.data.train), stride))]
+        return [*first, *(held_out + at for at in range(0, train, stride))]
 
     def _train_stride(self, held_out_shown: int) -> int:
-        searched = -(-len(self.data.train) // self.searched_every)
+        searched = -(-len(self.run.data.train) // self.searched_every)
         return self.searched_every * spacing(searched, plotted.ON_MAP - held_out_shown)
 
     def features(self, held_out: Tensor, bank: Tensor, positions: np.ndarray) -> None:
@@ -106,7 +90,7 @@ class Plotter:
         similarity = torch.cat([similarity, in_train.to(similarity)], dim=1)
         position = torch.cat([position, train_positions + len(held_out)], dim=1)
         similarity, order = similarity.sort(dim=1, descending=True, stable=True)
-        found = min(k, len(held_out) - 1 + len(self.data.train))
+        found = min(k, len(held_out) - 1 + len(self.run.data.train))
         found = min(found, int(similarity.isfinite().sum(dim=1).min()))
         position = position.gather(1, order)
 
@@ -114,11 +98,11 @@ class Plotter:
         stride = self._train_stride(len(shown))
         mine = np.flatnonzero(positions % stride == 0)
         part = bank[torch.from_numpy(mine).to(bank.device)].cpu().numpy()
-        parts = gather_objects_to_rank0(part, self.control)
+        parts = gather_objects_to_rank0(part, self.run.control)
         if parts is None:
             return
         held = held_out[torch.tensor(shown, device=held_out.device)].cpu().numpy()
-        on_map = np.concatenate([held, *(each for each in parts if len(each))])
+        on_map = np.concatenate([held, *(part for part in parts if len(part))])
         self._features = (similarity[:, :found], position[:, :found], on_map)
 
     def embeddings(self, phi: Tensor, labels: Tensor | None) -> None:
@@ -190,41 +174,44 @@ class Plotter:
             logger.warning("the plots could not be written", exc_info=True)
             if not self._failed:
                 message = f"The plots could not be written: {error}"
-                self.reporter.event("pictures_missing", message, {"step": self.progress.step})
+                self.run.reporter.event(
+                    "pictures_missing", message, {"step": self.run.progress.step}
+                )
             self._failed = True
 
     def facts(self, anchors: Anchors) -> RunFacts:
         """Return what the titles of plots say."""
-        labels = self.data.held_out.index.labels
-        verdict = self.progress.verdict
+        data, progress = self.run.data, self.run.progress
+        index, verdict = data.held_out.index, progress.verdict
         return RunFacts(
-            spec=self.spec,
+            spec=self.run.spec,
             day=date.today(),
-            images=len(self.data.index),
-            train_images=len(self.data.train),
-            held_out=len(self.data.held_out),
-            searched=-(-len(self.data.train) // self.searched_every),
-            classes=None if labels is None else len(self.data.held_out.index.class_names),
+            images=len(data.index),
+            train_images=len(data.train),
+            held_out=len(data.held_out),
+            searched=-(-len(data.train) // self.searched_every),
+            classes=None if index.labels is None else len(index.class_names),
             anchors=anchors,
-            evaluations=self.progress.evaluations,
-            losses=[math.nan if loss is None else loss for loss in self.progress.losses],
-            epochs=self.progress.drawn_epochs(),
+            evaluations=progress.evaluations,
+            losses=[math.nan if loss is None else loss for loss in progress.losses],
+            epochs=progress.drawn_epochs(),
             verdict=None if verdict is None else str(verdict["message"]),
-            steps_per_epoch=self.length.steps_per_epoch,
+            steps_per_epoch=self.run.length.steps_per_epoch,
         )
 
     @property
     def _images(self) -> ShownImages:
-        return ShownImages(self.data.held_out, self.data.train)
+        return ShownImages(self.run.data.held_out, self.run.data.train)
 
     def _publish_data(self) -> None:
-        run = self.facts(Anchors())
-        content, sheet = plotted.neighbors_data(self.history, self._images, run)
+        facts = self.facts(Anchors())
+        content, sheet = plotted.neighbors_data(self.history, self._images, facts)
         self._write("neighbours.json", _json(content))
         self._write(plotted.NEIGHBORS_SHEET, sheet)
         self._write("map.json", _json(plotted.map_data(self.history)))
         self._write(
-            "histograms.json", _json(plotted.histograms_data(self.history, run.classes is not None))
+            "histograms.json",
+            _json(plotted.histograms_data(self.history, facts.classes is not None)),
         )
         if not self._has_thumbnails:
             index, sheet = plotted.thumbnails(self._images, self.on_map())
@@ -239,9 +226,10 @@ class Plotter:
         from dasl_core.plots.report import write_report
         from dasl_core.plots.style import svg_of
 
-        automatic = frozenset(automatic_settings(self.spec, self.data.index.facts()))
-        run = replace(self.facts(anchors), automatic=automatic)
-        drawn = {"curves": draw_curves(run, self.scratch / "curves.png")}
+        scratch = self.run.files.scratch
+        automatic = frozenset(automatic_settings(self.run.spec, self.run.data.index.facts()))
+        facts = replace(self.facts(anchors), automatic=automatic)
+        drawn = {"curves": draw_curves(facts, scratch / "curves.png")}
         images = self._images
         if self.history.evaluations:
             if not self._has_thumbnails:  # a resumed run: the files may be in no store
@@ -249,28 +237,28 @@ class Plotter:
             newest = self.history.evaluations[-1]
             if newest.neighbors.size:
                 drawn["neighbours"] = neighbors.draw_neighbors(
-                    self.history, images, run, self.scratch / "neighbours.png"
+                    self.history, images, facts, scratch / "neighbours.png"
                 )
             drawn["map"] = maps.draw_map(
-                self.history, images, self.on_map(), run, self.scratch / "map.png"
+                self.history, images, self.on_map(), facts, scratch / "map.png"
             )
             drawn["distances"] = histograms.draw_distances(
-                self.history, run, self.scratch / "distances.png"
+                self.history, facts, scratch / "distances.png"
             )
-            drawn["norms"] = histograms.draw_norms(self.history, run, self.scratch / "norms.png")
+            drawn["norms"] = histograms.draw_norms(self.history, facts, scratch / "norms.png")
         for name in drawn:
-            self.reporter.artifact(self.scratch / f"{name}.png")
+            self.run.reporter.artifact(scratch / f"{name}.png")
         svgs = {
             name: svg_of(figure, name) for name, figure in drawn.items() if name != "neighbours"
         }
-        report = self.scratch / "report.html"
-        write_report(run, svgs, self.history, images, report)
-        self.reporter.artifact(report)
+        report = scratch / "report.html"
+        write_report(facts, svgs, self.history, images, report)
+        self.run.reporter.artifact(report)
 
     def _write(self, name: str, content: bytes) -> None:
-        path = self.scratch / name
+        path = self.run.files.scratch / name
         path.write_bytes(content)
-        self.reporter.artifact(path)
+        self.run.reporter.artifact(path)
 
 
 def _json(content: Mapping[str, Any]) -> bytes:

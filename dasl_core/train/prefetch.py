@@ -10,7 +10,7 @@ from torch import Tensor
 from dasl_core.data.loader import Batch
 from dasl_core.tensors import pinned, to_device
 from dasl_core.train.timing import StepTimer
-from dasl_core.train.views import OwnViewMaker, ViewMaker
+from dasl_core.train.views import CustomViewMaker, ViewMaker
 
 
 @dataclass
@@ -35,7 +35,7 @@ class ViewPrefetcher:
 
     def __init__(
         self,
-        maker: ViewMaker | OwnViewMaker,
+        maker: ViewMaker | CustomViewMaker,
         device: torch.device,
         timer: StepTimer,
         *,

@@ -36,15 +36,12 @@ def open_images(
     interruption.reporter.phase("reading", f"Reading {len(index)} images of {spec.dataset}")
     open_data = partial(
         open_sets,
-        spec.dataset,
+        spec,
         index,
-        spec.evaluate.dataset,
         evaluate_on,
-        spec.backbone,
         cache=cache,
         evaluate_cache=evaluate_cache,
         threads=threads,
-        form=spec.train.image_cache,
     )
     images = len(index) + len(evaluate_on or ())
     return read_together(lambda on_read: open_data(on_read=on_read), images, interruption)

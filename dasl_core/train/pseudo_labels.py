@@ -171,7 +171,7 @@ class PseudoLabels:
             self.bank[:rows] = mine
 
 
-def pseudo_labels_of(spec: ResolvedJobSpec, data: TrainingData) -> PseudoLabels | None:
+def build_pseudo_labels(spec: ResolvedJobSpec, data: TrainingData) -> PseudoLabels | None:
     """Create the labels of DAR on k-means clusters; None if it uses other labels."""
     dar = spec.dar
     if dar is None or not dar.active or dar.labels != "cluster" or dar.clusters.source != "kmeans":

@@ -1,37 +1,33 @@
 """The training loop and its step."""
 
-from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass, replace
 from itertools import islice
 
 import torch
-import torch.distributed as dist
-from torch import Tensor, nn
+from torch import Tensor
 
 from dasl_core.data.loader import Batch, EpochLoader
 from dasl_core.distributed import all_ranks, broadcast_int, rank
 from dasl_core.methods import Method, Outputs, Step
 from dasl_core.regularizers import angular_update
 from dasl_core.seeds import derive_seed
-from dasl_core.spec import ResolvedTrain
 from dasl_core.train.checkpointing import Checkpointer
 from dasl_core.train.collapse import CollapsedError
 from dasl_core.train.criterion import Criterion
-from dasl_core.train.data import TrainingData
+from dasl_core.train.data_parallel import wrap_ddp
 from dasl_core.train.divergence import DivergenceGuard
 from dasl_core.train.gradients import GradientComputer, total
-from dasl_core.train.interruption import Interrupted, Interruption
+from dasl_core.train.interruption import Interrupted
 from dasl_core.train.optim import set_schedules
 from dasl_core.train.outcomes import Outcomes
 from dasl_core.train.prefetch import ViewPrefetcher
-from dasl_core.train.progress import Progress, RunLength
 from dasl_core.train.pseudo_labels import PseudoLabels
-from dasl_core.train.reporter import Reporter
+from dasl_core.train.run import Run
 from dasl_core.train.step_metrics import StepMetrics
 from dasl_core.train.update import Updater
 from dasl_core.train.validation import Validator
-from dasl_core.train.views import OwnViewMaker, ViewMaker
+from dasl_core.train.views import CustomViewMaker, ViewMaker
 from dasl_core.vocabulary import TrainingOutcome
 
 # Images whose embeddings are compared before and after an update, at each report.
@@ -42,20 +38,12 @@ PROBE_IMAGES = 32
 class Trainer:
     """Trains to the end of the run, or until it is cancelled or paused.
 
-    `dasl_core.train.build` makes the components. All ranks run the same steps.
-
-    Attributes:
-        progress: the position of the run, which the components share.
-        wrap: wraps `method` in DDP, which must know the weights that learn.
-        control: CPU group for rank 0's decisions, so that their broadcast never waits for a GPU; None
-            with one rank.
+    `dasl_core.train.build` builds the components. All ranks run the same steps.
     """
 
-    settings: ResolvedTrain
-    length: RunLength
-    data: TrainingData
+    run: Run
     method: Method
-    view_maker: ViewMaker | OwnViewMaker
+    view_maker: ViewMaker | CustomViewMaker
     criterion: Criterion
     pseudo_labels: PseudoLabels | None
     gradients: GradientComputer
@@ -64,18 +52,13 @@ class Trainer:
     guard: DivergenceGuard
     validator: Validator
     checkpointer: Checkpointer
-    progress: Progress
-    reporter: Reporter
-    interruption: Interruption
-    wrap: Callable[[], nn.Module]
-    control: dist.ProcessGroup | None
     prefetcher: ViewPrefetcher
     outcomes: Outcomes
 
     @property
     def loader(self) -> EpochLoader:
         """Batches of the training images."""
-        return self.data.loader
+        return self.run.data.loader
 
     def train(self) -> TrainingOutcome:
         """Run epochs of steps, with evaluations and checkpoints between epochs.
@@ -93,20 +76,21 @@ class Trainer:
             self._start()
         except Interrupted as stop:
             return stop.outcome  # nothing is trained since the checkpoint to resume from
+        run, per_epoch = self.run, self.run.length.steps_per_epoch
         try:
-            first, last = self.progress.step, self.length.total_steps
+            first, last = run.progress.step, run.length.total_steps
             read_ahead = self.loader.batches(first, last, self.prefetcher.pin)
             with closing(self.prefetcher.batches(read_ahead, first)) as batches:
                 while not self._is_over():
-                    epoch, first_step = divmod(self.progress.step, self.length.steps_per_epoch)
+                    epoch, first_step = divmod(run.progress.step, per_epoch)
                     self.begin_epoch(epoch)
-                    for batch in islice(batches, self.length.steps_per_epoch - first_step):
+                    for batch in islice(batches, per_epoch - first_step):
                         self.checkpointer.check_write()
-                        if self.interruption.check_step(save=self.checkpointer.is_overdue()):
+                        if run.interruption.check_step(save=self.checkpointer.is_overdue()):
                             self._report()
                             self._save(required=False)
                         self.step(batch)
-                        if self.progress.step % self.length.steps_per_epoch:  # else close it first
+                        if run.progress.step % per_epoch:  # else close it first
                             self._stop_if_collapsed()
                     self.end_epoch()
                     self._evaluate_and_save()
@@ -120,24 +104,23 @@ class Trainer:
 
     def begin_epoch(self, epoch: int) -> None:
         """Set the training mode; freeze the backbone in the epochs of the heads, and thaw it after them."""
-        frozen = epoch < self.settings.head_only_epochs
+        frozen = epoch < self.run.spec.train.head_only_epochs
         if frozen != self.method.backbone_is_frozen:
             if frozen:
                 self.method.freeze_backbone()
             else:
                 self.method.thaw_backbone()
-            self.gradients.model = self.wrap()
+            # DDP must know the weights that learn.
+            self.gradients.model = wrap_ddp(self.method, self.run.timer)
         self.method.train()
 
     def step(self, batch: Batch) -> None:
         """Run one optimizer step on one global batch."""
-        index = self.progress.step
-        labels = None if self.data.labels is None else self.data.labels[batch.indices]
-        steps_per_epoch = self.length.steps_per_epoch
-        step = Step(
-            index, self.length.total_steps, steps_per_epoch, batch.indices, labels, all_ranks()
-        )
-        lr = set_schedules(self.updater.optimizer, index, steps_per_epoch, self.settings)
+        progress, length, all_labels = self.run.progress, self.run.length, self.run.data.labels
+        index, per_epoch = progress.step, length.steps_per_epoch
+        labels = None if all_labels is None else all_labels[batch.indices]
+        step = Step(index, length.total_steps, per_epoch, batch.indices, labels, all_ranks())
+        lr = set_schedules(self.updater.optimizer, index, per_epoch, self.run.spec.train)
         views = self.prefetcher.views(batch, index)
         masks = self.method.draw_masks(self._image_seeds(len(batch.canvases), index))
         self.updater.snapshot_buffers()
@@ -147,7 +130,7 @@ class Trainer:
         self.updater.unscale()
         reported = self.metrics.is_due(index)
         before = self._probe(views) if reported else None
-        with self.metrics.timer.span("optimizer"):
+        with self.run.timer.span("optimizer"):
             norm, updated = self.updater.apply()
         embeddings = outputs["embeddings"]
         if updated is not False:  # a tensor: only the device knows yet
@@ -155,7 +138,7 @@ class Trainer:
             self.method.after_update(replace(step, updated=on_device))
         if self.pseudo_labels is not None:
             self.pseudo_labels.observe(embeddings, batch.indices)
-        self.progress.step += 1
+        progress.step += 1
         metrics = terms | {
             "loss": total(terms),
             "lr": torch.tensor(lr, dtype=torch.float64),
@@ -166,7 +149,7 @@ class Trainer:
             metrics["angular_update"] = angular_update(before, self._probe(views))
         self.metrics.add(metrics, embeddings, spread=reported)
         overflowed = self.updater.overflowed
-        self.outcomes.record(self.progress.step, batch.indices, updated, overflowed=overflowed)
+        self.outcomes.record(progress.step, batch.indices, updated, overflowed=overflowed)
         if reported:
             # Only at these steps, which a resumed run reports as well.
             dim = {"embedding_dim": embeddings.shape[-1]}
@@ -189,27 +172,27 @@ class Trainer:
     def _image_seeds(self, share: int, step: int) -> list[int]:
         """Seeds of what the method draws for each image of this rank's share of a batch."""
         positions = range(rank() * share, (rank() + 1) * share)
-        return [derive_seed(self.settings.seed, "method", step, each) for each in positions]
+        return [derive_seed(self.run.spec.train.seed, "method", step, each) for each in positions]
 
     def end_epoch(self) -> None:
         """Close the epoch: check the images, record the mean loss, cluster the embeddings."""
-        self.data.check_images(self.reporter, self.control)
-        self.progress.close_epoch()
+        self.run.data.check_images(self.run.reporter, self.run.control)
+        self.run.progress.close_epoch()
         if self.pseudo_labels is not None:
-            epochs = len(self.progress.losses)
+            epochs = len(self.run.progress.losses)
             quality = self.pseudo_labels.end_epoch(
-                epochs, self.data.train_labels(), self.reporter.keepalive
+                epochs, self.run.data.train_labels(), self.run.reporter.keepalive
             )
             self.metrics.report_clusters(quality)
-        self.guard.check_updated(self.length.total_steps)
+        self.guard.check_updated(self.run.length.total_steps)
 
     def _evaluate_and_save(self) -> None:
         """Evaluate the backbone and save a checkpoint, where they are due after the last epoch."""
-        epochs = self.progress.step // self.length.steps_per_epoch
-        if epochs == self.length.epochs:
+        epochs = self.run.progress.step // self.run.length.steps_per_epoch
+        if epochs == self.run.length.epochs:
             return  # `_finish` does both
         if self.validator.is_due(epochs):
-            self.interruption.check_work()
+            self.run.interruption.check_work()
             self.validator.evaluate("backbone")
         self._stop_if_collapsed()
         if self.checkpointer.is_due(epochs) and not self._is_over():
@@ -219,25 +202,25 @@ class Trainer:
         """Stop all threads, and thaw the backbone, which may be a network of the caller's own."""
         self.checkpointer.close()
         self.method.thaw_backbone()
-        self.data.close()
+        self.run.data.close()
 
     def _start(self) -> None:
         """Resume from a checkpoint, or evaluate the baselines."""
-        self.data.check_images(self.reporter, self.control)
-        total_steps = self.length.total_steps
+        self.run.data.check_images(self.run.reporter, self.run.control)
+        total_steps = self.run.length.total_steps
         if self.checkpointer.resume():
             self.metrics.restore_alarm()
             if self.validator.is_owed():
                 self.checkpointer.saved_step = None  # the evaluation belongs to the checkpoint
                 self._evaluate_and_save()
-            elif self.progress.ended or not self._is_over():
+            elif self.run.progress.ended or not self._is_over():
                 self._stop_if_collapsed()  # the process was killed after saving, before reporting it
         else:
             self.validator.evaluate_baselines()
-        step = self.progress.step
+        step = self.run.progress.step
         if not self._is_over():
             begins = f"resumes after step {step}" if step else "begins"
-            self.reporter.phase("training", f"Training {begins}; {total_steps} steps in total")
+            self.run.reporter.phase("training", f"Training {begins}; {total_steps} steps in total")
             self.metrics.reset_timer()
 
     def _finish(self) -> None:
@@ -245,28 +228,28 @@ class Trainer:
 
         Idempotent: a run that was killed here repeats it.
         """
-        if self.progress.ended:
+        if self.run.progress.ended:
             self.validator.repeat_final_reports()
             return
         stop = self.validator.early_stop()
-        if stop is not None and self.progress.step < self.length.total_steps:
-            self.reporter.event("stopped_early", stop.message, stop.data)
+        if stop is not None and self.run.progress.step < self.run.length.total_steps:
+            self.run.reporter.event("stopped_early", stop.message, stop.data)
         if self.validator.evaluator is not None:
-            self.reporter.phase("final", "Running the final evaluation")
+            self.run.reporter.phase("final", "Running the final evaluation")
         if self.validator.trains_at_end:
             self._save(required=False)  # a probe or fine-tuning may take hours, and may fail
         self.validator.evaluate_at_end()
         self.validator.judge()
-        self.progress.ended = True
+        self.run.progress.ended = True
         self.checkpointer.saved_step = None  # the evaluation belongs to the final checkpoint
         self._stop_if_collapsed()
         self._save(required=True)
 
     def _is_over(self) -> bool:
         """Whether no step is left: after the last epoch, or by `train.stop`. Rank 0 decides for all."""
-        if self.progress.ended or self.progress.step >= self.length.total_steps:
+        if self.run.progress.ended or self.run.progress.step >= self.run.length.total_steps:
             return True
-        return bool(broadcast_int(int(self.validator.early_stop() is not None), self.control))
+        return bool(broadcast_int(int(self.validator.early_stop() is not None), self.run.control))
 
     def _save(self, *, required: bool) -> None:
         self._count_steps(wait=True)  # a checkpoint counts them
@@ -275,9 +258,9 @@ class Trainer:
 
     def _stop_if_collapsed(self) -> None:
         """End a collapsed run with a checkpoint, if `train.collapse` is "stop"."""
-        if self.progress.collapsed is not None:
+        if self.run.progress.collapsed is not None:
             self._save(required=True)
-            raise CollapsedError(self.progress.collapsed)
+            raise CollapsedError(self.run.progress.collapsed)
 
     @torch.no_grad()
     def _probe(self, views: list[Tensor]) -> Tensor:

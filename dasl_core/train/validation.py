@@ -10,14 +10,13 @@ from dasl_core.evaluate import NotFiniteError
 from dasl_core.methods import Method
 from dasl_core.models.backbone import feature_width
 from dasl_core.models.heads import EmbeddingNetwork
-from dasl_core.spec import ResolvedEvaluate, Stop
-from dasl_core.train.data import TrainingData
+from dasl_core.spec import ResolvedEvaluate
 from dasl_core.train.divergence import DivergenceGuard
 from dasl_core.train.early_stop import EarlyStop, early_stop, score_of
 from dasl_core.train.evaluation import Evaluator
 from dasl_core.train.plotting import Plotter
-from dasl_core.train.progress import Progress, RunLength
-from dasl_core.train.reporter import Reporter
+from dasl_core.train.progress import Progress
+from dasl_core.train.run import Run
 from dasl_core.train.step_metrics import StepMetrics
 from dasl_core.verdict import Anchors, judge
 from dasl_core.vocabulary import Subject
@@ -28,28 +27,26 @@ class Validator:
     """Runs the evaluations of a run, and records and reports their metrics.
 
     Attributes:
-        stop: the settings of early stopping.
-        frozen_steps: first steps, in which only the heads learn.
-        supervised: whether the method learns from classes.
-        start: subject of the network before training.
         evaluator: None when no images are held out; then nothing is measured.
         plotter: collects what the plots show.
     """
 
-    settings: ResolvedEvaluate
-    stop: Stop | None
-    frozen_steps: int
-    supervised: bool
-    start: Literal["untrained", "start"]
-    evaluator: Evaluator | None
+    run: Run
     method: Method
-    data: TrainingData
-    length: RunLength
-    progress: Progress
+    evaluator: Evaluator | None
     metrics: StepMetrics
     guard: DivergenceGuard
-    reporter: Reporter
     plotter: Plotter
+
+    @property
+    def settings(self) -> ResolvedEvaluate:
+        """`evaluate` of the spec."""
+        return self.run.spec.evaluate
+
+    @property
+    def progress(self) -> Progress:
+        """The position and records of the run."""
+        return self.run.progress
 
     @property
     def trains_at_end(self) -> bool:
@@ -63,8 +60,8 @@ class Validator:
     def is_owed(self) -> bool:
         """Whether a run that resumes was stopped after an epoch, before it was evaluated."""
         step = self.progress.step
-        epochs, steps = divmod(step, self.length.steps_per_epoch)
-        between = steps == 0 and self.progress.branched_at < step < self.length.total_steps
+        epochs, steps = divmod(step, self.run.length.steps_per_epoch)
+        between = steps == 0 and self.progress.branched_at < step < self.run.length.total_steps
         return between and self.is_due(epochs) and not self.has_measured(step)
 
     def has_measured(self, step: int) -> bool:
@@ -78,25 +75,32 @@ class Validator:
         self._report_unmeasured()
         if self.evaluator is None:
             return
-        images = len(self.data.held_out)
-        network = "weights to start from" if self.start == "start" else "untrained network"
-        self.reporter.phase("baselines", f"Evaluating the {network} on {images} held-out images")
+        images = len(self.run.data.held_out)
+        start: Literal["untrained", "start"] = "untrained"
+        network = "untrained network"
+        if self.run.spec.backbone.may_have_weights:
+            start, network = "start", "weights to start from"
+        self.run.reporter.phase(
+            "baselines", f"Evaluating the {network} on {images} held-out images"
+        )
         with self.metrics.timer.span("evaluation"):
             baseline = self.evaluator.raw_pixels()
         if baseline:
             self._record("raw", baseline)
-        self.evaluate(self.start)
-        if self.stop is not None:
-            score_of(self.stop, self.progress.evaluations[-1]["metrics"])  # fails before training
+        self.evaluate(start)
+        if (stop := self.run.spec.train.stop) is not None:
+            score_of(stop, self.progress.evaluations[-1]["metrics"])  # fails before training
 
     def early_stop(self) -> EarlyStop | None:
         """Return why the training ends by `train.stop` at the newest evaluation; None: it continues."""
-        if self.stop is None:
+        train = self.run.spec.train
+        if train.stop is None:
             return None
         # A frozen backbone cannot improve.
-        before = max(self.progress.branched_at, self.frozen_steps)
+        frozen_steps = train.head_only_epochs * self.run.length.steps_per_epoch
+        before = max(self.progress.branched_at, frozen_steps)
         return early_stop(
-            self.stop,
+            train.stop,
             [
                 record
                 for record in self.progress.evaluations
@@ -151,19 +155,18 @@ class Validator:
         if embedding is not None:
             self._record("embedding", embedding)
         if observer is not None:
-            step = self.progress.step
             newest: Subject = subject if embedding is None else "embedding"
-            observer.record(step, self.length.epoch_at(step), newest)
+            observer.record(self.progress.step, self.run.epoch, newest)
         # Includes the initial network, as a reference for a falling rank.
         watched: dict[str, float] = {
             "effective_rank": metrics.get("effective_rank", math.nan),
             # The number of images limits the rank.
             "embedding_dim": min(
-                feature_width(self.method.representation), len(self.data.held_out)
+                feature_width(self.method.representation), len(self.run.data.held_out)
             ),
         }
-        if self.supervised and self.data.num_classes is not None:
-            watched["num_classes"] = self.data.num_classes
+        if self.run.spec.method.supervised and self.run.data.num_classes is not None:
+            watched["num_classes"] = self.run.data.num_classes
         self.metrics.watch_collapse(watched)
         self.metrics.reset_timer()
 
@@ -173,13 +176,13 @@ class Validator:
         verdict = judge(
             self.progress.evaluations,
             self.metrics.collapsed,
-            len(self.data.held_out),
+            len(self.run.data.held_out),
             queries=None if in_gallery is None else int((~in_gallery).sum()),
             anchors=self.anchors(),
         )
         if verdict is not None:
             self.progress.verdict = verdict.as_dict()
-            self.reporter.event("verdict", f"Verdict: {verdict.message}", verdict.as_dict())
+            self.run.reporter.event("verdict", f"Verdict: {verdict.message}", verdict.as_dict())
 
     def repeat_final_reports(self) -> None:
         """Report the final evaluation and the verdict of a run that had ended when it was resumed.
@@ -188,12 +191,12 @@ class Validator:
         """
         for record in self.progress.evaluations:
             if record["step"] == self.progress.step:
-                self.reporter.evaluation(
+                self.run.reporter.evaluation(
                     record["step"], record["epoch"], record["subject"], record["metrics"]
                 )
         verdict = self.progress.verdict
         if verdict is not None:
-            self.reporter.event("verdict", f"Verdict: {verdict['message']}", verdict)
+            self.run.reporter.event("verdict", f"Verdict: {verdict['message']}", verdict)
 
     def anchors(self) -> Anchors:
         """Return what the metrics of this run are compared with, besides its baselines."""
@@ -201,13 +204,13 @@ class Validator:
             chance, rank = {}, None
         else:
             chance = self.evaluator.chance()
-            rank = min(feature_width(self.method.representation), len(self.data.held_out))
+            rank = min(feature_width(self.method.representation), len(self.run.data.held_out))
         means = self.progress.epochs[-1] if self.progress.epochs else {}
         return Anchors(
             chance=chance,
             largest_rank=rank,
-            loss=means.get(f"loss_{self.plotter.spec.method.name}"),
-            chance_loss=self.method.chance_loss(self.length.batch_size),
+            loss=means.get(f"loss_{self.run.spec.method.name}"),
+            chance_loss=self.method.chance_loss(self.run.length.batch_size),
         )
 
     def observer(self) -> Plotter | None:
@@ -225,19 +228,19 @@ class Validator:
         return self.method.representation
 
     def _record(self, subject: Subject, metrics: dict[str, float]) -> None:
-        step, epoch = self.progress.step, self.length.epoch_at(self.progress.step)
+        step, epoch = self.progress.step, self.run.epoch
         # The final evaluation of a run that stopped early replaces the one that stopped it.
         evaluations = self.progress.evaluations
         evaluations[:] = [e for e in evaluations if (e["step"], e["subject"]) != (step, subject)]
         evaluations.append({"step": step, "epoch": epoch, "subject": subject, "metrics": metrics})
-        self.reporter.evaluation(step, epoch, subject, metrics)
+        self.run.reporter.evaluation(step, epoch, subject, metrics)
         self.metrics.report_progress()
 
     def _report_unmeasured(self) -> None:
         """Report what this run will not measure, and why."""
         settings = self.settings
         if self.evaluator is None:
-            images = len(self.data.index)
+            images = len(self.run.data.index)
             fraction = 0.0 if settings.holdout is None else settings.holdout.fraction
             message = (
                 f"evaluate.holdout is null, so all {images} images are trained on and only the loss is "
@@ -246,14 +249,14 @@ class Validator:
                 else f"evaluate.holdout.fraction: {fraction:g} of {images} images rounds to 0, so none is "
                 "held out and only the loss is measured. Increase it."
             )
-            self.reporter.event(
+            self.run.reporter.event(
                 "nothing_held_out", message, {"images": images, "fraction": fraction}
             )
         elif self.evaluator.train_labels is None:
             requested = [name for name in ("linear", "finetune") if getattr(settings, name)]
             if requested:
                 names = " and ".join(f"evaluate.{name}" for name in requested)
-                self.reporter.event(
+                self.run.reporter.event(
                     "classifier_not_measured",
                     f"{names} will not be measured: this needs held-out images of classes that are "
                     "trained on",

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Self
 
 import torch
 from torch import Tensor
@@ -12,10 +11,11 @@ from dasl_core.data.loader import Batch
 from dasl_core.data.views import Draws, draw, render_views
 from dasl_core.distributed import rank
 from dasl_core.seeds import derive_seed, random_state, restore_random_state, stream
-from dasl_core.spec import Normalization, ResolvedAugment, ResolvedJobSpec, ViewAugment
+from dasl_core.spec import ResolvedAugment, ResolvedJobSpec, ViewAugment
 from dasl_core.spec.methods import ResolvedMethodSettings
 from dasl_core.spec.methods.config import ResolvedMultiCropConfig
 from dasl_core.tensors import to_device
+from dasl_core.train.precision import weight_dtype
 
 Augmentation = Callable[[Tensor, Tensor, torch.Generator], Sequence[Tensor]]
 """A function that makes the views of a rank's images on their device.
@@ -46,22 +46,20 @@ def views_of(
     return views
 
 
-class OwnViewMaker:
+def memory_layout(spec: ResolvedJobSpec) -> torch.memory_format:
+    """Return the memory format of the views of a spec."""
+    return torch.channels_last if spec.train.channels_last else torch.contiguous_format
+
+
+class CustomViewMaker:
     """Makes the views of a rank's images with a function of the user."""
 
     def __init__(
-        self,
-        augmentation: Augmentation,
-        num_views: int,
-        seed: int,
-        device: torch.device,
-        dtype: torch.dtype,
-        *,
-        channels_last: bool,
+        self, augmentation: Augmentation, spec: ResolvedJobSpec, device: torch.device
     ) -> None:
-        self.augmentation, self.num_views = augmentation, num_views
-        self.seed, self.device, self.dtype = seed, device, dtype
-        self.layout = torch.channels_last if channels_last else torch.contiguous_format
+        self.augmentation, self.num_views = augmentation, spec.method.num_views
+        self.seed, self.device = spec.train.seed, device
+        self.dtype, self.layout = weight_dtype(spec.train.precision), memory_layout(spec)
 
     def make(self, batch: Batch, step: int) -> list[Tensor]:
         """Return one tensor (B, C, H, W) per view.
@@ -71,7 +69,7 @@ class OwnViewMaker:
         """
         images = to_device(batch.canvases, self.device)
         generator = stream(self.seed, "own views", step, rank())
-        with self._own_random_state(step):
+        with self._seeded(step):
             views = list(self.augmentation(images, batch.valid_hw, generator))
         shapes = [tuple(view.shape) for view in views]
         expected = images.shape[:2]
@@ -88,7 +86,7 @@ class OwnViewMaker:
         ]
 
     @contextmanager
-    def _own_random_state(self, step: int) -> Iterator[None]:
+    def _seeded(self, step: int) -> Iterator[None]:
         """Seed torch's global generators for a step on a GPU, and restore them.
 
         Views are made before their step there. What the function draws must neither depend on that nor change
@@ -108,31 +106,11 @@ class OwnViewMaker:
 class ViewMaker:
     """Draws and renders the views of a rank's images, on the device."""
 
-    def __init__(
-        self,
-        views: list[View],
-        seed: int,
-        device: torch.device,
-        dtype: torch.dtype,
-        normalization: Normalization,
-        *,
-        channels_last: bool,
-    ) -> None:
-        self.views, self.seed, self.device, self.dtype = views, seed, device, dtype
-        self.normalization = normalization
-        self.layout = torch.channels_last if channels_last else torch.contiguous_format
-
-    @classmethod
-    def of(cls, spec: ResolvedJobSpec, device: torch.device, dtype: torch.dtype) -> Self:
-        """Create the maker of the views of a spec."""
-        return cls(
-            views_of(spec.method, spec.augment, spec.backbone.image_size),
-            spec.train.seed,
-            device,
-            dtype,
-            spec.backbone.normalization,
-            channels_last=spec.train.channels_last,
-        )
+    def __init__(self, spec: ResolvedJobSpec, device: torch.device) -> None:
+        self.views = views_of(spec.method, spec.augment, spec.backbone.image_size)
+        self.seed, self.device = spec.train.seed, device
+        self.normalization = spec.backbone.normalization
+        self.dtype, self.layout = weight_dtype(spec.train.precision), memory_layout(spec)
 
     def make(self, batch: Batch, step: int) -> list[Tensor]:
         """Render one tensor (B, C, H, W) per view.

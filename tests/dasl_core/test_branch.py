@@ -73,7 +73,7 @@ def test_branch_continues_with_weights_and_step(
     def seen(state: TrainingState, folder: Path, *, branch: bool) -> None:
         load(state, folder, branch=branch)
         began["method"] = copy.deepcopy(dict(state.method.state_dict()))
-        began["optimizer"] = copy.deepcopy(state.optimizer.state_dict())
+        began["optimizer"] = copy.deepcopy(state.updater.optimizer.state_dict())
 
     reporter = Recorder(tmp_path)
     with pytest.MonkeyPatch.context() as patch:

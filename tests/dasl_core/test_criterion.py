@@ -25,7 +25,7 @@ from dasl_core.regularizers import (
 )
 from dasl_core.seeds import stream
 from dasl_core.spec import DAR, REGULARIZERS, SEC, DatasetFacts, JobSpec, ResolvedClusters, resolve
-from dasl_core.train.build import RunFiles, build_trainer
+from dasl_core.train.build import RunFiles, build_trainer, open_run
 from dasl_core.train.criterion import Criterion
 from dasl_core.train.pseudo_labels import PseudoLabels
 from tests.support.training_world import Recorder, resolved, tiny_spec
@@ -316,7 +316,7 @@ def test_weight_schedules_span_whole_run(
     )
     reporter = Recorder(tmp_path / "kept")
     files = RunFiles(cache=cache, scratch=tmp_path)
-    this = build_trainer(spec, pictures, reporter, files)
+    this = build_trainer(open_run(spec, pictures, reporter, files))
     seen_embeddings: list[Tensor] = []
 
     def keep(method: torch.nn.Module, _: Any, output: Outputs) -> None:
@@ -333,7 +333,7 @@ def test_weight_schedules_span_whole_run(
     finally:
         this.close()
     total = len(samples)
-    assert total == len(seen_embeddings) == this.length.total_steps == 6
+    assert total == len(seen_embeddings) == this.run.length.total_steps == 6
     shares = [share(schedule, index, total) for index in range(total)]
     assert (shares[0], shares[-1]) == (float(schedule == "constant"), 1)
     raw = [alignment(seen_embeddings[i], samples[i], i).item() for i in range(total)]

@@ -19,7 +19,7 @@ from dasl_core.data.views import rendering
 from dasl_core.models.ema import Teacher
 from dasl_core.spec import METHODS, REGULARIZERS, Clip
 from dasl_core.tensors import to_device
-from dasl_core.train.build import RunFiles, build_trainer
+from dasl_core.train.build import RunFiles, build_trainer, open_run
 from dasl_core.train.outcomes import Outcomes
 from dasl_core.train.prefetch import ViewPrefetcher
 from dasl_core.train.reporter import NullReporter
@@ -141,7 +141,7 @@ def test_no_step_waits_for_the_device(
     changes = beside | {"method": method, "evaluate": {"holdout": None}}
     spec = resolved(pictures, **changes)
     files = RunFiles(cache=cache, scratch=tmp_path)
-    trainer = build_trainer(spec, pictures, NullReporter(), files)
+    trainer = build_trainer(open_run(spec, pictures, NullReporter(), files))
     updater = trainer.updater
     updater.deferred, trainer.outcomes.in_flight = True, 2
     for group in updater.optimizer.param_groups:

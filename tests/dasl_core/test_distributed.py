@@ -40,7 +40,7 @@ from dasl_core.regularizers import difference_alignment
 from dasl_core.regularizers.dar import Difference
 from dasl_core.seeds import stream
 from dasl_core.spec import METHODS, DatasetFacts, JobSpec, ResolvedJobSpec, resolve
-from dasl_core.train.build import RunFiles, build_trainer
+from dasl_core.train.build import RunFiles, build_trainer, open_run
 from dasl_core.train.criterion import Criterion
 from dasl_core.train.reporter import NullReporter
 from dasl_core.train.validation import Validator
@@ -377,7 +377,9 @@ def one_step(
 ) -> tuple[dict[str, float], dict[str, np.ndarray]]:
     """Loss terms and parameter gradients of the first step of a run."""
     files = RunFiles(cache=cache, scratch=scratch)
-    this = build_trainer(ResolvedJobSpec.model_validate(spec), index, NullReporter(), files)
+    this = build_trainer(
+        open_run(ResolvedJobSpec.model_validate(spec), index, NullReporter(), files)
+    )
     if this.pseudo_labels is not None:
         # Assigned as if k-means had run: in the first epoch every image is a class of its own.
         this.pseudo_labels.labels = torch.arange(len(index)) % 3

@@ -76,7 +76,7 @@ def training_features(
     )
     images = ImageSet(canvases, np.arange(len(index)))
     with eval_mode(network):
-        features = ImageEncoder.of(spec, CPU).features(network, images)
+        features = ImageEncoder(spec, CPU).features(network, images)
     canvases.close()
     return features
 
@@ -299,7 +299,7 @@ def test_evaluation_is_that_of_training(tmp_path: Path) -> None:
     parts = split(index, asked.holdout)
     evaluator = Evaluator(
         evaluate,
-        ImageEncoder.of(settings, CPU),
+        ImageEncoder(settings, CPU),
         ImageSet(canvases, parts.train),
         ImageSet(canvases, parts.held_out),
     )

@@ -30,15 +30,7 @@ def evaluator_of(
     kind: type[ImageEncoder] = ImageEncoder,
 ) -> Evaluator:
     """Create an evaluator as a run does."""
-    encoder = kind(
-        spec.augment.for_view(0),
-        crop_pct=spec.evaluate.crop_pct,
-        image_size=spec.backbone.image_size,
-        normalization=spec.backbone.normalization,
-        precision=spec.train.precision,
-        seed=spec.train.seed,
-        device=torch.device("cpu"),
-    )
+    encoder = kind(spec, torch.device("cpu"))
     return Evaluator(spec.evaluate, encoder, train, held_out)
 
 

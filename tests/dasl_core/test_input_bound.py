@@ -166,7 +166,7 @@ def test_how_images_are_read_is_known(pictures: DatasetIndex, cache: Path, tmp_p
     for folder, decodes in ((cache, False), (nowhere, True)):
         canvases = Canvases(pictures, 16, 3, cache=folder, threads=3)
         sets = {"pictures": canvases}
-        data = TrainingData.of(sets, spec.train, spec.evaluate, needs_classes=None, control=None)
+        data = TrainingData.select(spec, sets, control=None)
         reading = data.reading(3, CPU)
         assert (reading.threads, reading.decodes, reading.on_cpu) == (3, decodes, True)
         assert (reading.not_cached is not None) == decodes

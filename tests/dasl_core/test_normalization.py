@@ -37,7 +37,7 @@ from dasl_core.spec import (
     resolve,
 )
 from dasl_core.spec.normalization import IMAGENET
-from dasl_core.train.build import RunFiles, build_trainer
+from dasl_core.train.build import RunFiles, build_trainer, open_run
 from dasl_core.train.reporter import NullReporter
 from tests.support.training_world import Recorder, assert_same, resolved, run
 
@@ -300,7 +300,7 @@ def test_views_and_evaluation_feed_weights_as_they_were_trained(
         start = {} if normalization is None else {"pretrained": None, **dict(normalization)}
         spec = vit_job(pictures, vit_file, **start)
         trainer = build_trainer(
-            spec, pictures, NullReporter(), RunFiles(cache=cache, scratch=tmp_path)
+            open_run(spec, pictures, NullReporter(), RunFiles(cache=cache, scratch=tmp_path))
         )
         try:
             evaluator = trainer.validator.evaluator

@@ -474,7 +474,7 @@ def test_sample_of_a_large_data_set_is_bounded() -> None:
         (100_000, 10**6, 100),
     ):
         sets = SimpleNamespace(held_out=range(held_out), train=range(train))
-        plotter: Any = SimpleNamespace(data=sets, searched_every=every)
+        plotter: Any = SimpleNamespace(run=SimpleNamespace(data=sets), searched_every=every)
         plotter._train_stride = lambda shown, p=plotter: Plotter._train_stride(p, shown)
         shown = Plotter.on_map(plotter)
         assert 0 < len(shown) <= 4_096

@@ -17,7 +17,7 @@ import torch.distributed as dist
 
 from dasl_core.data.index import DatasetIndex
 from dasl_core.spec import ResolvedJobSpec
-from dasl_core.train.build import RunFiles, build_trainer
+from dasl_core.train.build import RunFiles, build_trainer, open_run
 from dasl_core.train.interruption import Interruption
 from dasl_core.train.progress import Progress
 from dasl_core.train.reporter import NullReporter
@@ -166,7 +166,9 @@ def test_resumes_on_other_number_of_ranks(
 def draws(spec: dict[str, Any], index: DatasetIndex, cache: Path, scratch: Path) -> np.ndarray:
     """The first random draws of a network, and one of its first weights."""
     files = RunFiles(cache=cache, scratch=scratch)
-    this = build_trainer(ResolvedJobSpec.model_validate(spec), index, NullReporter(), files)
+    this = build_trainer(
+        open_run(ResolvedJobSpec.model_validate(spec), index, NullReporter(), files)
+    )
     if dist.is_initialized():
         dist.barrier()  # a fast rank must not disconnect while another one creates its groups
     this.close()

@@ -16,7 +16,7 @@ from dasl_core.data.index import DatasetIndex
 from dasl_core.data.views import Draws, ViewParameters, draw
 from dasl_core.spec import Clip, ResolvedJobSpec, ViewAugment
 from dasl_core.spec.methods.proxy_anchor import ProxyAnchor
-from dasl_core.train.build import RunFiles, build_trainer
+from dasl_core.train.build import RunFiles, build_trainer, open_run
 from dasl_core.train.reporter import NullReporter
 from dasl_core.train.step_metrics import REPORT_EVERY_STEPS
 from dasl_core.train.trainer import Trainer
@@ -41,7 +41,7 @@ def opened(
     reporter: Recorder | None = None,
 ) -> Iterator[Trainer]:
     files = RunFiles(cache=cache, scratch=scratch)
-    this = build_trainer(spec, index, reporter or NullReporter(), files)
+    this = build_trainer(open_run(spec, index, reporter or NullReporter(), files))
     try:
         yield this
     finally:

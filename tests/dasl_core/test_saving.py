@@ -196,7 +196,7 @@ def test_failing_run_waits_for_the_checkpoint_that_is_being_written(
     step = Trainer.step
 
     def fail(trainer: Trainer, batch: Any) -> None:
-        if trainer.progress.step == STEPS + 1:
+        if trainer.run.progress.step == STEPS + 1:
             released.set()
             raise ArithmeticError("diverged")
         step(trainer, batch)
@@ -226,7 +226,7 @@ def test_error_beside_a_failing_run_is_logged(
     step = Trainer.step
 
     def fail(trainer: Trainer, batch: Any) -> None:
-        if trainer.progress.step == STEPS + 1:
+        if trainer.run.progress.step == STEPS + 1:
             released.set()
             raise ArithmeticError("diverged")
         step(trainer, batch)
@@ -252,10 +252,10 @@ def wait_for_write(patch: pytest.MonkeyPatch) -> list[int]:
 
     def waiting(trainer: Trainer, batch: Any) -> None:
         write = trainer.checkpointer._write
-        if trainer.progress.step == STEPS and write is not None:
+        if trainer.run.progress.step == STEPS and write is not None:
             write._thread.join(60)
         step(trainer, batch)
-        steps.append(trainer.progress.step)
+        steps.append(trainer.run.progress.step)
 
     patch.setattr(Trainer, "step", waiting)
     return steps
@@ -301,7 +301,7 @@ def test_save_after_a_failed_one_comes_soon(
         if write is not None:
             write._thread.join(60)
         step(trainer, batch)
-        steps.append(trainer.progress.step)
+        steps.append(trainer.run.progress.step)
 
     monkeypatch.setattr(Trainer, "step", count)
     monkeypatch.setattr(checkpointing, "monotonic", lambda: 100.0 * len(steps))

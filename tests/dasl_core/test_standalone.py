@@ -193,7 +193,7 @@ def test_resume_continues_from_newest_checkpoint(
         pass
 
     def killed(trainer: Trainer, *arguments: Any) -> Any:
-        if trainer.progress.step == 7:
+        if trainer.run.progress.step == 7:
             raise Killed
         return step(trainer, *arguments)
 
@@ -463,7 +463,7 @@ def test_signal_saves_checkpoint_that_resumes(
     step = Trainer.step
 
     def interrupted(trainer: Trainer, *arguments: Any) -> Any:
-        if trainer.progress.step == 4:
+        if trainer.run.progress.step == 4:
             os.kill(os.getpid(), signum)
         return step(trainer, *arguments)
 

@@ -18,7 +18,7 @@ from dasl_core.data.index import DatasetIndex
 from dasl_core.data.split import split
 from dasl_core.methods import REGISTRY
 from dasl_core.spec import REGULARIZERS, Holdout
-from dasl_core.train.build import RunFiles, build_trainer
+from dasl_core.train.build import RunFiles, build_trainer, open_run
 from dasl_core.train.collapse import CollapsedError
 from dasl_core.train.divergence import DivergedError
 from dasl_core.train.evaluation import DISTANCES, Evaluator
@@ -93,7 +93,7 @@ def test_views_differ_within_and_between_steps(
 ) -> None:
     spec = resolved(pictures)
     files = RunFiles(cache=cache, scratch=tmp_path)
-    this = build_trainer(spec, pictures, NullReporter(), files)
+    this = build_trainer(open_run(spec, pictures, NullReporter(), files))
     batch = next(this.loader.epoch(0))
     views = [view for step in (0, 1) for view in this.view_maker.make(batch, step)]
     assert all(view.shape == (8, 3, 16, 16) for view in views)

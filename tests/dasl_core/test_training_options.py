@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from dasl_core.data.index import DatasetIndex
-from dasl_core.train.build import RunFiles, build_trainer
+from dasl_core.train.build import RunFiles, build_trainer, open_run
 from dasl_core.train.reporter import NullReporter
 from dasl_core.train.serialization import load_state
 from dasl_core.train.validation import Validator
@@ -87,7 +87,7 @@ def test_options_reach_network(pictures: DatasetIndex, cache: Path, tmp_path: Pa
     """Guards the tests above, which could not fail if an option had no effect."""
     spec = resolved(pictures, train={"channels_last": True, "checkpoint_activations": True})
     files = RunFiles(cache=cache, scratch=tmp_path)
-    this = build_trainer(spec, pictures, NullReporter(), files)
+    this = build_trainer(open_run(spec, pictures, NullReporter(), files))
     try:
         weight = this.method.backbone.get_parameter("layer1.0.conv2.weight")
         assert weight.is_contiguous(memory_format=torch.channels_last)

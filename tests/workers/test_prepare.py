@@ -80,16 +80,16 @@ def test_prepared_data_set_to_evaluate_on_is_not_decoded_again(
     monkeypatch.setattr(Drawer, "draw_valid", counted)
     # Little room: the other data set, which is opened first, must not take that of the prepared one.
     monkeypatch.setenv(MAX_BYTES_VARIABLE, str(prepared.bytes + prepared.bytes // 2))
+    spec = resolved(train, train={"image_cache": "jpeg"})
+    backbone = spec.backbone.model_copy(update={"image_size": 16, "in_channels": 3})
+    evaluate = spec.evaluate.model_copy(update={"dataset": "pictures"})
     sets = open_sets(
-        "train",
+        spec.model_copy(update={"dataset": "train", "backbone": backbone, "evaluate": evaluate}),
         train,
-        "pictures",
         DatasetIndex.load(tmp_path / "index.safetensors"),
-        resolved(train).backbone.model_copy(update={"image_size": 16, "in_channels": 3}),
         cache=cache_root() / "ds_2",
         evaluate_cache=cache_root() / start.dataset.id,
         threads=1,
-        form="jpeg",
     )
     assert [each.num_cached for each in sets.values()][1] == IMAGES
     assert 0 < sets["train"].num_cached < IMAGES
