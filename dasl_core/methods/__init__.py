@@ -5,7 +5,7 @@ from importlib import import_module
 from torch import nn
 
 from dasl_core.methods.barlow_twins import barlow_twins_loss
-from dasl_core.methods.base import REGISTRY, Method, Outputs, Step
+from dasl_core.methods.base import REGISTRY, BuildInputs, Method, Outputs, Step
 from dasl_core.methods.byol import byol_loss
 from dasl_core.methods.dino import DINOLoss, TemperatureWarmup, dino_loss
 from dasl_core.methods.hcl import hard_negative_loss
@@ -19,7 +19,7 @@ from dasl_core.models.cut_init import cut_weights
 from dasl_core.models.freeze import freeze_first_blocks
 from dasl_core.models.own import check_own_backbone
 from dasl_core.spec import METHODS, ResolvedJobSpec
-from dasl_core.spec.methods.config import MultiCropConfig, ResolvedTwoViewConfig
+from dasl_core.spec.methods.config import MultiCropConfig, TwoViewConfig
 
 for _name in METHODS:
     import_module(f"{__name__}.{_name}")
@@ -27,6 +27,7 @@ assert REGISTRY.keys() == METHODS.keys(), "a module registers the method that it
 
 __all__ = [
     "REGISTRY",
+    "BuildInputs",
     "DINOLoss",
     "Method",
     "Outputs",
@@ -62,11 +63,10 @@ def build_method(
     if backbone is None:
         has_local_crops = isinstance(spec.method, MultiCropConfig) and spec.method.local_crops > 0
         backbone = build_backbone(spec.backbone, any_size=has_local_crops)
-    method = REGISTRY[spec.method.name].from_settings(
-        spec.method, spec.backbone, backbone, num_classes
-    )
-    if isinstance(spec.method, ResolvedTwoViewConfig):
-        method.separate_views = spec.method.separate_views
+    inputs = BuildInputs(backbone, spec.backbone, num_classes)
+    method = REGISTRY[spec.method.name](spec.method, inputs)
+    if isinstance(spec.method, TwoViewConfig):
+        method.separate_views = spec.method.separate_views is True
     if spec.backbone.freeze_blocks:
         freeze_first_blocks(method.backbone, spec.backbone.freeze_blocks)
     if spec.train.cut_init is not None:

@@ -1,59 +1,33 @@
 """Barlow Twins (Zbontar et al., ICML 2021)."""
 
-from typing import Self
-
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 from torch.distributed import ProcessGroup
 
 from dasl_core.distributed import gather_views, group_rank, group_size
-from dasl_core.methods.base import Outputs, Step, register
+from dasl_core.methods.base import BuildInputs, Outputs, Step, register
 from dasl_core.methods.two_views import TwoViewMethod
-from dasl_core.models.backbone import feature_width
 from dasl_core.models.heads import deep_head
-from dasl_core.spec import ResolvedBackbone
 from dasl_core.spec.methods.barlow_twins import ResolvedBarlowTwins
 from dasl_core.tensors import check_two_views, full_precision
 
 
 @register("barlow_twins")
 class BarlowTwins(TwoViewMethod):
-    """Barlow Twins: bring the cross-correlation of two views' embeddings close to the identity matrix.
+    """Barlow Twins: bring the cross-correlation of two views' embeddings close to the identity matrix."""
 
-    Args:
-        redundancy: weight of the off-diagonal terms.
-        loss_scale: factor on the loss.
-    """
+    settings: ResolvedBarlowTwins
 
-    def __init__(
-        self, backbone: nn.Module, projector: nn.Module, *, redundancy: float, loss_scale: float
-    ) -> None:
-        super().__init__()
-        self.backbone, self.projector = backbone, projector
-        self.redundancy, self.loss_scale = redundancy, loss_scale
-
-    @classmethod
-    def from_settings(
-        cls,
-        settings: ResolvedBarlowTwins,
-        backbone: ResolvedBackbone,
-        network: nn.Module,
-        num_classes: int | None,
-    ) -> Self:
+    def __init__(self, settings: ResolvedBarlowTwins, inputs: BuildInputs) -> None:
+        super().__init__(settings, inputs)
         hidden = settings.hidden_dim
-        widths = [feature_width(network), hidden, hidden, settings.projection_dim]
-        return cls(
-            network,
-            deep_head(widths, normalized_output=False),
-            redundancy=settings.redundancy,
-            loss_scale=settings.loss_scale,
-        )
+        widths = [inputs.features, hidden, hidden, settings.projection_dim]
+        self.projector = deep_head(widths, normalized_output=False)
 
     def loss(self, outputs: Outputs, step: Step) -> Tensor:
-        return self.loss_scale * barlow_twins_loss(
-            outputs["embeddings"], self.redundancy, step.group
-        )
+        redundancy, scale = self.settings.redundancy, self.settings.loss_scale
+        return scale * barlow_twins_loss(outputs["embeddings"], redundancy, step.group)
 
 
 def barlow_twins_loss(

@@ -11,6 +11,7 @@ from torch.distributed import ProcessGroup
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from dasl_core.distributed import group_size
+from dasl_core.models.backbone import feature_width
 from dasl_core.spec import ResolvedBackbone
 
 Outputs = dict[str, Tensor]
@@ -67,8 +68,28 @@ class Step:
         return replace(self, indices=cut(self.indices), labels=labels)
 
 
+@dataclass(frozen=True)
+class BuildInputs:
+    """What a method is built from, besides its settings.
+
+    Attributes:
+        network: from images (B, C, H, W) to features (B, F); the method trains it in place.
+        backbone: settings of the network.
+        num_classes: of the training images; None without labels.
+    """
+
+    network: nn.Module
+    backbone: ResolvedBackbone
+    num_classes: int | None = None
+
+    @property
+    def features(self) -> int:
+        """Width of the network's features."""
+        return feature_width(self.network)
+
+
 class Method(nn.Module, ABC):
-    """A backbone, its heads and a loss.
+    """A backbone, its heads and a loss, built from the method's resolved settings.
 
     `forward` is the network: its output for a sample depends on other samples only through batch
     statistics, so a batch may be cut into micro-batches. `loss` compares samples over all ranks.
@@ -79,6 +100,8 @@ class Method(nn.Module, ABC):
     """Whether `loss` is a mean over samples, so that the mean over micro-batches is the loss of the
     batch. Otherwise ``train.micro_batches`` costs a second forward."""
 
+    settings: Any
+    """The resolved settings; a subclass names their type."""
     backbone: nn.Module
     separate_views: bool = False
     """Whether two views of the same size go through the networks one after the other."""
@@ -87,23 +110,9 @@ class Method(nn.Module, ABC):
     _frozen: tuple[nn.Parameter, ...] | None = None
     """Weights that learn again when the backbone is thawed; None if it is not frozen."""
 
-    @classmethod
-    @abstractmethod
-    def from_settings(
-        cls,
-        settings: Any,
-        backbone: ResolvedBackbone,
-        network: nn.Module,
-        num_classes: int | None,
-    ) -> Self:
-        """Build the method.
-
-        Args:
-            settings: the method's own resolved settings; a subclass names their type.
-            backbone: settings of the network.
-            network: from images (B, C, H, W) to features (B, F); the method trains it in place.
-            num_classes: of the training images; None without labels.
-        """
+    def __init__(self, settings: Any, inputs: BuildInputs) -> None:
+        super().__init__()
+        self.settings, self.backbone = settings, inputs.network
 
     @abstractmethod
     def forward(self, views: Sequence[Tensor]) -> Outputs:

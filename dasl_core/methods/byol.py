@@ -1,48 +1,27 @@
 """BYOL (Grill et al., NeurIPS 2020)."""
 
-from typing import Self
-
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
-from dasl_core.methods.base import Outputs, Step, register
+from dasl_core.methods.base import BuildInputs, Outputs, Step, register
 from dasl_core.methods.ema_teacher import PredictorMethod
-from dasl_core.models.backbone import feature_width
 from dasl_core.models.heads import projection_head
-from dasl_core.spec import ResolvedBackbone
 from dasl_core.spec.methods.byol import ResolvedBYOL
 from dasl_core.tensors import check_two_views, full_precision
 
 
 @register("byol")
 class BYOL(PredictorMethod):
-    """BYOL: from one view of an image the student predicts the teacher's projection of the other view.
-
-    Args:
-        momentum: of the teacher at the first step; it grows to 1 in a half cosine.
-        exported: network whose backbone is evaluated and exported.
-    """
+    """BYOL: from one view of an image the student predicts the teacher's projection of the other view."""
 
     accumulates = True
     targets = "targets"
 
-    @classmethod
-    def from_settings(
-        cls,
-        settings: ResolvedBYOL,
-        backbone: ResolvedBackbone,
-        network: nn.Module,
-        num_classes: int | None,
-    ) -> Self:
+    def __init__(self, settings: ResolvedBYOL, inputs: BuildInputs) -> None:
         hidden, width = settings.hidden_dim, settings.projection_dim
-        return cls(
-            network,
-            projection_head(feature_width(network), hidden, width),
-            projection_head(width, hidden, width),
-            momentum=settings.teacher_momentum,
-            exported=settings.keep,
-        )
+        projector = projection_head(inputs.features, hidden, width)
+        super().__init__(settings, inputs, projector, projection_head(width, hidden, width))
 
     def loss(self, outputs: Outputs, step: Step) -> Tensor:
         self._expect_update(step)

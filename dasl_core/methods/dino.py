@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 from itertools import groupby
-from typing import Literal, NamedTuple, Self
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -11,13 +11,12 @@ from torch import Tensor, nn
 from torch.distributed import ProcessGroup
 
 from dasl_core.distributed import mean_over_ranks
-from dasl_core.methods.base import Outputs, Step, register
+from dasl_core.methods.base import BuildInputs, Outputs, Step, register
 from dasl_core.methods.ema_teacher import EMATeacherMethod
-from dasl_core.models.backbone import feature_width
 from dasl_core.models.ema import Teacher
 from dasl_core.models.heads import DINOHead
-from dasl_core.spec import ResolvedBackbone
 from dasl_core.spec.methods.dino import ResolvedDINO
+from dasl_core.spec.methods.ibot import ResolvedIBOT
 from dasl_core.tensors import check_crops, check_temperature, check_whole_number, full_precision
 
 GLOBAL_VIEWS = 2
@@ -40,76 +39,42 @@ class TemperatureWarmup(NamedTuple):
 PAPER_WARMUP = TemperatureWarmup(start=0.04, end=0.07, epochs=30)
 
 
+def temperature_warmup(settings: ResolvedDINO | ResolvedIBOT) -> TemperatureWarmup:
+    """Return the teacher's temperatures of resolved settings."""
+    return TemperatureWarmup(
+        settings.teacher_temperature_start,
+        settings.teacher_temperature,
+        settings.teacher_temperature_epochs,
+    )
+
+
 @register("dino")
 class DINO(EMATeacherMethod):
     """DINO: from all crops of an image the student predicts the teacher's outputs for the global crops.
 
     Centering and sharpening of the teacher's outputs prevent a collapse.
-
-    Args:
-        teacher_temperature: of an epoch.
-        momentum: of the teacher at the first step; it grows to 1 in a half cosine.
-        exported: network whose backbone is evaluated and exported.
     """
 
+    settings: ResolvedDINO
     accumulates = True
     center: Tensor
 
-    def __init__(
-        self,
-        backbone: nn.Module,
-        head: DINOHead,
-        *,
-        student_temperature: float,
-        teacher_temperature: TemperatureWarmup,
-        center_momentum: float,
-        freeze_last_layer_epochs: int,
-        momentum: float,
-        exported: Literal["student", "teacher"],
-    ) -> None:
-        super().__init__()
-        self.backbone, self.head = backbone, head
-        self.teacher = Teacher(backbone, head)
-        self.student_temperature = student_temperature
-        self.teacher_temperature = teacher_temperature
-        self.center_momentum = center_momentum
-        self.freeze_last_layer_epochs = freeze_last_layer_epochs
-        self.momentum, self.exported = momentum, exported
-        self.register_buffer("center", torch.zeros(head.last_layer.weight.shape[0]))
-        # Per micro-batch of this step: mean teacher output, mean target, entropy of the targets.
-        self._target_statistics: list[tuple[Tensor, Tensor, Tensor]] = []
-        self._metrics: dict[str, Tensor] = {}
-
-    @classmethod
-    def from_settings(
-        cls,
-        settings: ResolvedDINO,
-        backbone: ResolvedBackbone,
-        network: nn.Module,
-        num_classes: int | None,
-    ) -> Self:
-        head = DINOHead(
-            feature_width(network),
+    def __init__(self, settings: ResolvedDINO, inputs: BuildInputs) -> None:
+        super().__init__(settings, inputs)
+        self.head = DINOHead(
+            inputs.features,
             settings.hidden_dim,
             settings.bottleneck_dim,
             settings.out_dim,
             batch_norm=settings.head_batch_norm,
             norm_last_layer=settings.norm_last_layer,
         )
-        return cls(
-            network,
-            head,
-            student_temperature=settings.student_temperature,
-            teacher_temperature=TemperatureWarmup(
-                settings.teacher_temperature_start,
-                settings.teacher_temperature,
-                settings.teacher_temperature_epochs,
-            ),
-            center_momentum=settings.center_momentum,
-            freeze_last_layer_epochs=settings.freeze_last_layer_epochs,
-            momentum=settings.teacher_momentum,
-            exported=settings.keep,
-        )
+        self.teacher = Teacher(self.backbone, self.head)
+        self.teacher_temperature = temperature_warmup(settings)
+        self.register_buffer("center", torch.zeros(settings.out_dim))
+        # Per micro-batch of this step: mean teacher output, mean target, entropy of the targets.
+        self._target_statistics: list[tuple[Tensor, Tensor, Tensor]] = []
+        self._metrics: dict[str, Tensor] = {}
 
     def forward(self, views: Sequence[Tensor]) -> Outputs:
         """Compute the outputs of student and teacher.
@@ -144,7 +109,7 @@ class DINO(EMATeacherMethod):
             self._target_statistics.append(
                 (teacher.mean(dim=(0, 1)), targets.mean(dim=(0, 1)), entropy)
             )
-        return dino_loss(targets, outputs["student"], self.student_temperature)
+        return dino_loss(targets, outputs["student"], self.settings.student_temperature)
 
     def chance_loss(self, batch_size: int) -> float:
         return math.log(len(self.center))
@@ -158,12 +123,12 @@ class DINO(EMATeacherMethod):
         outputs, usage, entropy = (torch.stack(values).mean(dim=0) for values in statistics)
         self._target_statistics.clear()
         outputs, usage = mean_over_ranks(torch.stack([outputs, usage]), step.group)
-        self.center.lerp_(outputs, 1 - self.center_momentum)
+        self.center.lerp_(outputs, 1 - self.settings.center_momentum)
         self._metrics = {
             "output_entropy": entropy,
             "output_usage": torch.special.entr(usage).sum(),
         }
-        if step.epoch < self.freeze_last_layer_epochs:
+        if step.epoch < self.settings.freeze_last_layer_epochs:
             for weight in self.head.last_layer.parameters():
                 weight.grad = None
 

@@ -2,26 +2,19 @@
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from typing import ClassVar, Literal
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
-from dasl_core.methods.base import Method, Outputs, Step
+from dasl_core.methods.base import BuildInputs, Method, Outputs, Step
 from dasl_core.models.ema import Teacher, cosine_momentum
 
 
 class EMATeacherMethod(Method):
-    """A method whose targets come from a teacher: a moving average of the student, updated every step.
-
-    Attributes:
-        momentum: of the teacher at the first step; it grows to 1 in a half cosine.
-        exported: network whose backbone is evaluated and exported.
-    """
+    """A method whose targets come from a teacher: a moving average of the student, updated every step."""
 
     teacher: Teacher
-    momentum: float
-    exported: Literal["student", "teacher"]
     _compared: int | None = None  # index of the step whose update is still to come
 
     def _expect_update(self, step: Step) -> None:
@@ -56,13 +49,13 @@ class EMATeacherMethod(Method):
 
     @property
     def representation(self) -> nn.Module:
-        return self.teacher.backbone if self.exported == "teacher" else self.backbone
+        return self.teacher.backbone if self.settings.keep == "teacher" else self.backbone
 
     def metrics(self, outputs: Outputs, step: Step) -> dict[str, Tensor]:
         return {"teacher_momentum": torch.tensor(self._momentum(step))}
 
     def _momentum(self, step: Step) -> float:
-        return cosine_momentum(self.momentum, step.index, step.total)
+        return cosine_momentum(self.settings.teacher_momentum, step.index, step.total)
 
 
 class PredictorMethod(EMATeacherMethod):
@@ -74,19 +67,11 @@ class PredictorMethod(EMATeacherMethod):
     targets: ClassVar[str]
 
     def __init__(
-        self,
-        backbone: nn.Module,
-        projector: nn.Module,
-        predictor: nn.Module,
-        *,
-        momentum: float,
-        exported: Literal["student", "teacher"],
+        self, settings: Any, inputs: BuildInputs, projector: nn.Module, predictor: nn.Module
     ) -> None:
-        """Build the networks; for `momentum` and `exported` see `EMATeacherMethod`."""
-        super().__init__()
-        self.backbone, self.projector, self.predictor = backbone, projector, predictor
-        self.teacher = Teacher(backbone, projector)
-        self.momentum, self.exported = momentum, exported
+        super().__init__(settings, inputs)
+        self.projector, self.predictor = projector, predictor
+        self.teacher = Teacher(self.backbone, projector)
 
     def forward(self, views: Sequence[Tensor]) -> Outputs:
         """Compute ``embeddings``, the student's predictions, and the teacher's targets; both (2, B, h)."""

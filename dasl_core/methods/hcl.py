@@ -1,19 +1,16 @@
 """HCL (Robinson et al., "Contrastive Learning with Hard Negative Samples", ICLR 2021)."""
 
 import math
-from typing import Self
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 from torch.distributed import ProcessGroup
 
 from dasl_core.distributed import gather_views, group_rank
-from dasl_core.methods.base import Outputs, Step, register
+from dasl_core.methods.base import BuildInputs, Outputs, Step, register
 from dasl_core.methods.two_views import TwoViewMethod
-from dasl_core.models.backbone import feature_width
 from dasl_core.models.heads import projection_head
-from dasl_core.spec import ResolvedBackbone
 from dasl_core.spec.methods.hcl import ResolvedHCL
 from dasl_core.tensors import check_temperature, check_two_views, full_precision
 
@@ -22,38 +19,18 @@ from dasl_core.tensors import check_temperature, check_two_views, full_precision
 class HCL(TwoViewMethod):
     """HCL: SimCLR with hard negatives weighted more, corrected for expected false negatives."""
 
-    def __init__(
-        self,
-        backbone: nn.Module,
-        projector: nn.Module,
-        *,
-        temperature: float = 0.5,
-        tau_plus: float = 0.1,
-        beta: float = 1.0,
-    ) -> None:
-        super().__init__()
-        self.backbone, self.projector = backbone, projector
-        self.temperature, self.tau_plus, self.beta = temperature, tau_plus, beta
+    settings: ResolvedHCL
 
-    @classmethod
-    def from_settings(
-        cls,
-        settings: ResolvedHCL,
-        backbone: ResolvedBackbone,
-        network: nn.Module,
-        num_classes: int | None,
-    ) -> Self:
-        return cls(
-            network,
-            projection_head(feature_width(network), settings.hidden_dim, settings.projection_dim),
-            temperature=settings.temperature,
-            tau_plus=settings.tau_plus,
-            beta=settings.beta,
+    def __init__(self, settings: ResolvedHCL, inputs: BuildInputs) -> None:
+        super().__init__(settings, inputs)
+        self.projector = projection_head(
+            inputs.features, settings.hidden_dim, settings.projection_dim
         )
 
     def loss(self, outputs: Outputs, step: Step) -> Tensor:
+        s = self.settings
         return hard_negative_loss(
-            outputs["embeddings"], self.temperature, self.tau_plus, self.beta, step.group
+            outputs["embeddings"], s.temperature, s.tau_plus, s.beta, step.group
         )
 
 

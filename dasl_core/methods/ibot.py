@@ -4,7 +4,6 @@ DINOv2 (Oquab et al., TMLR 2024)."""
 import random
 from collections.abc import Sequence
 from itertools import groupby
-from typing import Literal, Self
 
 import torch
 import torch.nn.functional as F
@@ -12,16 +11,14 @@ from torch import Tensor, nn
 from torch.distributed import ProcessGroup
 
 from dasl_core.distributed import all_reduce_sum, gather_views, mean_over_ranks
-from dasl_core.methods.base import Outputs, Step, register
-from dasl_core.methods.dino import GLOBAL_VIEWS, TemperatureWarmup, dino_loss
+from dasl_core.methods.base import BuildInputs, Outputs, Step, register
+from dasl_core.methods.dino import GLOBAL_VIEWS, dino_loss, temperature_warmup
 from dasl_core.methods.ema_teacher import EMATeacherMethod
 from dasl_core.methods.swav import sinkhorn
-from dasl_core.models.backbone import feature_width
 from dasl_core.models.ema import Teacher
 from dasl_core.models.heads import DINOHead
 from dasl_core.models.masked_vit import block_mask, check_has_tokens, patch_grid, vit_tokens
 from dasl_core.regularizers.koleo import koleo_loss
-from dasl_core.spec import ResolvedBackbone
 from dasl_core.spec.methods.ibot import ResolvedIBOT
 from dasl_core.tensors import check_temperature, full_precision, to_device
 
@@ -46,91 +43,33 @@ class TokenHeads(nn.Module):
 class IBOT(EMATeacherMethod):
     """iBOT: DINO, whose student also predicts the teacher's outputs for patches that are hidden from it.
 
-    Args:
-        backbone: a timm ViT with a class token.
+    Attributes:
         grid: height and width of a global view, in patches.
-        mask_probability: of a global view; `mask_ratio`: range of the share of its patches that is hidden.
-        teacher_temperature: of an epoch.
-        center_momentum: of the moving means that are subtracted from the teacher's outputs; None: the
-            outputs are balanced by Sinkhorn-Knopp instead.
-        koleo: weight of KoLeo on class tokens.
-        momentum: of the teacher at the first step; it grows to 1 in a half cosine.
-        exported: network whose backbone is evaluated and exported.
     """
 
+    settings: ResolvedIBOT
     centers: Tensor
-    """(2, K): the moving means of the teacher's outputs for class tokens and for patches."""
+    """(2, K): the moving means of the teacher's outputs for class tokens and for patches; none with
+    ``centering: sinkhorn``."""
 
-    def __init__(
-        self,
-        backbone: nn.Module,
-        grid: tuple[int, int],
-        heads: "TokenHeads",
-        *,
-        mask_probability: float,
-        mask_ratio: tuple[float, float],
-        student_temperature: float,
-        teacher_temperature: TemperatureWarmup,
-        center_momentum: float | None,
-        koleo: float,
-        freeze_last_layer_epochs: int,
-        momentum: float,
-        exported: Literal["student", "teacher"],
-    ) -> None:
-        super().__init__()
-        self.backbone, self.grid, self.heads = backbone, grid, heads
-        self.teacher = Teacher(backbone, heads)
-        self.mask_token = nn.Parameter(torch.zeros(feature_width(backbone)))
-        self.mask_probability, self.mask_ratio = mask_probability, mask_ratio
-        self.student_temperature = student_temperature
-        self.teacher_temperature = teacher_temperature
-        self.center_momentum, self.koleo = center_momentum, koleo
-        self.freeze_last_layer_epochs = freeze_last_layer_epochs
-        self.momentum, self.exported = momentum, exported
-        self.num_outputs = heads.class_head.last_layer.weight.shape[0]
-        if center_momentum is not None:
-            self.register_buffer("centers", torch.zeros(2, self.num_outputs))
+    def __init__(self, settings: ResolvedIBOT, inputs: BuildInputs) -> None:
+        super().__init__(settings, inputs)
+        network, backbone, features = inputs.network, inputs.backbone, inputs.features
+        check_has_tokens(network, backbone.name)
+        view = torch.empty(1, backbone.in_channels, backbone.image_size, backbone.image_size)
+        self.grid = patch_grid(network, view)
+        widths = (features, settings.hidden_dim, settings.bottleneck_dim, settings.out_dim)
+        self.heads = TokenHeads(
+            DINOHead(*widths), None if settings.shared_head else DINOHead(*widths)
+        )
+        self.teacher = Teacher(network, self.heads)
+        self.mask_token = nn.Parameter(torch.zeros(features))
+        self.teacher_temperature = temperature_warmup(settings)
+        if settings.centering == "ema":
+            self.register_buffer("centers", torch.zeros(2, settings.out_dim))
         # Of this step: the mean teacher outputs (2, K), and metrics.
         self._means: Tensor | None = None
         self._metrics: dict[str, Tensor] = {}
-
-    @classmethod
-    def from_settings(
-        cls,
-        settings: ResolvedIBOT,
-        backbone: ResolvedBackbone,
-        network: nn.Module,
-        num_classes: int | None,
-    ) -> Self:
-        check_has_tokens(network, backbone.name)
-
-        def head() -> DINOHead:
-            return DINOHead(
-                feature_width(network),
-                settings.hidden_dim,
-                settings.bottleneck_dim,
-                settings.out_dim,
-            )
-
-        view = torch.empty(1, backbone.in_channels, backbone.image_size, backbone.image_size)
-        return cls(
-            network,
-            patch_grid(network, view),
-            TokenHeads(head(), None if settings.shared_head else head()),
-            mask_probability=settings.mask_probability,
-            mask_ratio=settings.mask_ratio,
-            student_temperature=settings.student_temperature,
-            teacher_temperature=TemperatureWarmup(
-                settings.teacher_temperature_start,
-                settings.teacher_temperature,
-                settings.teacher_temperature_epochs,
-            ),
-            center_momentum=settings.center_momentum if settings.centering == "ema" else None,
-            koleo=settings.koleo,
-            freeze_last_layer_epochs=settings.freeze_last_layer_epochs,
-            momentum=settings.teacher_momentum,
-            exported=settings.keep,
-        )
 
     def draw_masks(self, image_seeds: Sequence[int]) -> Tensor:
         """Draw the masks (B, 2, P) of the global views."""
@@ -139,8 +78,9 @@ class IBOT(EMATeacherMethod):
     def _image_masks(self, source: random.Random) -> Tensor:
         masks = torch.zeros(GLOBAL_VIEWS, *self.grid, dtype=torch.bool)
         for mask in masks:
-            if source.random() < self.mask_probability:
-                mask.copy_(block_mask(*self.grid, source.uniform(*self.mask_ratio), source))
+            if source.random() < self.settings.mask_probability:
+                ratio = source.uniform(*self.settings.mask_ratio)
+                mask.copy_(block_mask(*self.grid, ratio, source))
         return masks.flatten(1)
 
     def forward(self, views: Sequence[Tensor], masks: Tensor | None = None) -> Outputs:
@@ -180,7 +120,7 @@ class IBOT(EMATeacherMethod):
             hidden = torch.zeros(patches.shape[:2], dtype=torch.bool)
             most = 0
         else:
-            most = int(self.mask_ratio[1] * hidden.shape[1])
+            most = int(self.settings.mask_ratio[1] * hidden.shape[1])
         numbers = hidden.cumsum(dim=1)  # of the masked patches of each image, from 1
         counts = numbers[:, -1:]
         weights = (torch.arange(most) < counts).to(full_precision(class_tokens).dtype)
@@ -239,29 +179,26 @@ class IBOT(EMATeacherMethod):
             patch_targets = self._targets(patches, 1, temperature, step.group)
             self._observe(teacher, patches, targets, step.group)
         student = self.heads.class_head.outputs(outputs["student"])
-        loss = dino_loss(targets, student, self.student_temperature)
+        loss = dino_loss(targets, student, self.settings.student_temperature)
         predictions = self.heads.patch_head.outputs(outputs["student_patches"][masked])
         patch_loss = masked_patch_loss(
-            patch_targets,
-            predictions,
-            shares,
-            self.student_temperature,
+            patch_targets, predictions, shares, self.settings.student_temperature
         )
         self._metrics["patch_loss"] = patch_loss.detach()
         loss = loss + patch_loss
-        if self.koleo:
+        if self.settings.koleo:
             tokens = gather_views(full_precision(outputs["class_tokens"]), step.group)
             images = torch.arange(tokens.shape[1], device=tokens.device)
             koleo = torch.stack([koleo_loss(view, images) for view in tokens]).sum()
             self._metrics["koleo"] = koleo.detach()
-            loss = loss + self.koleo * koleo
+            loss = loss + self.settings.koleo * koleo
         return loss
 
     def _targets(
         self, outputs: Tensor, center: int, temperature: float, group: ProcessGroup | None
     ) -> Tensor:
         """Turn the teacher's outputs (N, K) for class tokens (center 0) or patches (1) into distributions."""
-        if self.center_momentum is None:
+        if self.settings.centering == "sinkhorn":
             return sinkhorn(outputs, temperature, SINKHORN_ITERATIONS, group)
         return F.softmax((outputs - self.centers[center]) / temperature, dim=-1)
 
@@ -277,7 +214,7 @@ class IBOT(EMATeacherMethod):
             "output_entropy": entropy,
             "output_usage": torch.special.entr(usage).sum(),
         }
-        if self.center_momentum is not None:
+        if self.settings.centering == "ema":
             # Ranks have different numbers of masked patches, perhaps none.
             count = patches.new_full((1,), len(patches))
             sums = all_reduce_sum(torch.cat([patches.sum(dim=0), count]), group)
@@ -289,10 +226,10 @@ class IBOT(EMATeacherMethod):
         super().before_update(step)
         # The centers are updated only after the batch was compared with the old ones. A skipped step
         # restores them, like all buffers.
-        if self.center_momentum is not None:
+        if self.settings.centering == "ema":
             assert self._means is not None, "loss comes first"
-            self.centers.lerp_(self._means, 1 - self.center_momentum)
-        if step.epoch < self.freeze_last_layer_epochs:
+            self.centers.lerp_(self._means, 1 - self.settings.center_momentum)
+        if step.epoch < self.settings.freeze_last_layer_epochs:
             for head in (self.heads.class_head, self.heads.patch_head):
                 head.last_layer.weight.grad = None
 
@@ -302,7 +239,7 @@ class IBOT(EMATeacherMethod):
         ``patch_loss``: that of masked patches; ``koleo``: KoLeo before its weight.
         """
         settings = {
-            "num_outputs": torch.tensor(self.num_outputs),
+            "num_outputs": torch.tensor(self.settings.out_dim),
             "teacher_temperature": torch.tensor(self.teacher_temperature(step.epoch)),
         }
         return super().metrics(outputs, step) | self._metrics | settings

@@ -2,16 +2,14 @@
 and ArcFace (Deng et al., CVPR 2019)."""
 
 import math
-from typing import Literal, Self
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from dasl_core.distributed import rank_share
-from dasl_core.methods.base import Outputs, Step, register
-from dasl_core.methods.metric_learning import MetricLearning, linear_head
-from dasl_core.spec import ResolvedBackbone
+from dasl_core.methods.base import BuildInputs, Outputs, Step, register
+from dasl_core.methods.metric_learning import MetricLearning
 from dasl_core.spec.methods.margin_softmax import ResolvedMarginSoftmax
 from dasl_core.tensors import full_precision, to_device
 
@@ -21,53 +19,24 @@ class MarginSoftmax(MetricLearning):
     """Margin softmax: classify an embedding by its cosines with class vectors, its own at a handicap.
 
     The loss is a mean over samples, so each rank compares its own share of the batch only.
-
-    Args:
-        margin: a factor of the angle (SphereFace), a cosine (CosFace) or radians (ArcFace).
-        scale: multiplies the cosines; None, with SphereFace: the embedding's norm.
     """
 
     accumulates = True
 
-    def __init__(
-        self,
-        backbone: nn.Module,
-        head: nn.Linear | nn.Sequential,
-        num_classes: int,
-        *,
-        loss: Literal["sphereface", "cosface", "arcface"] = "arcface",
-        margin: float = 0.5,
-        scale: float | None = 64.0,
-    ) -> None:
+    def __init__(self, settings: ResolvedMarginSoftmax, inputs: BuildInputs) -> None:
         from pytorch_metric_learning.losses import ArcFaceLoss, CosFaceLoss, SphereFaceLoss
 
-        super().__init__(backbone, head)
+        super().__init__(settings, inputs)
+        loss, margin, scale = settings.loss, settings.margin, settings.scale
         assert scale is not None or loss == "sphereface", "check refuses it"
+        assert inputs.num_classes is not None, "resolve refuses a data set without classes"
         self.normalize = scale is not None
         classes = {"sphereface": SphereFaceLoss, "cosface": CosFaceLoss, "arcface": ArcFaceLoss}
         self.criterion = classes[loss](
-            num_classes,
-            self.embedding_dim,
+            inputs.num_classes,
+            settings.embedding_dim,
             margin=math.degrees(margin) if loss == "arcface" else margin,
             scale=1.0 if scale is None else scale,
-        )
-
-    @classmethod
-    def from_settings(
-        cls,
-        settings: ResolvedMarginSoftmax,
-        backbone: ResolvedBackbone,
-        network: nn.Module,
-        num_classes: int | None,
-    ) -> Self:
-        assert num_classes is not None, "resolve refuses a data set without classes"
-        return cls(
-            network,
-            linear_head(network, settings),
-            num_classes,
-            loss=settings.loss,
-            margin=settings.margin,
-            scale=settings.scale,
         )
 
     def loss(self, outputs: Outputs, step: Step) -> Tensor:

@@ -7,9 +7,8 @@ import torch
 from torch import Tensor, nn
 
 from dasl_core.distributed import gather
-from dasl_core.methods.base import Method, Outputs, Step
-from dasl_core.models.backbone import feature_width
-from dasl_core.spec.methods.config import ResolvedMetricLearningConfig
+from dasl_core.methods.base import BuildInputs, Method, Outputs, Step
+from dasl_core.spec.methods.config import MetricLearningConfig
 from dasl_core.tensors import full_precision, to_device
 
 
@@ -20,13 +19,9 @@ class MetricLearning(Method):
     machine without it can train all others.
     """
 
-    def __init__(self, backbone: nn.Module, head: nn.Linear | nn.Sequential) -> None:
-        """Build the method; `head` ends with the linear embedding layer."""
-        super().__init__()
-        self.backbone, self.head = backbone, head
-        layer = head[-1] if isinstance(head, nn.Sequential) else head
-        assert isinstance(layer, nn.Linear), "it determines the width of the embedding"
-        self.embedding_dim = layer.out_features
+    def __init__(self, settings: MetricLearningConfig, inputs: BuildInputs) -> None:
+        super().__init__(settings, inputs)
+        self.head = linear_head(inputs.features, settings)
 
     def forward(self, views: Sequence[Tensor]) -> Outputs:
         (view,) = views
@@ -53,11 +48,8 @@ class MetricLearning(Method):
         """Compute the loss of raw embeddings (N, h) with classes (N,) from 0; 0 if none can be compared."""
 
 
-def linear_head(
-    backbone: nn.Module, settings: ResolvedMetricLearningConfig
-) -> nn.Linear | nn.Sequential:
-    """Build the embedding head for the features of a backbone."""
-    features = feature_width(backbone)
+def linear_head(features: int, settings: MetricLearningConfig) -> nn.Linear | nn.Sequential:
+    """Build the embedding head for features of this width."""
     layer = nn.Linear(features, settings.embedding_dim)
     if settings.embedding_init == "kaiming":
         nn.init.kaiming_normal_(layer.weight, mode="fan_out")

@@ -1,20 +1,17 @@
 """MoCo v3 (Chen, Xie and He, ICCV 2021)."""
 
 import math
-from typing import Literal, Self
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 from torch.distributed import ProcessGroup
 
 from dasl_core.distributed import gather_views, group_rank
-from dasl_core.methods.base import Outputs, Step, register
+from dasl_core.methods.base import BuildInputs, Outputs, Step, register
 from dasl_core.methods.ema_teacher import PredictorMethod
-from dasl_core.models.backbone import feature_width
 from dasl_core.models.heads import deep_head
 from dasl_core.models.moco_vit import fix_sincos_positions, initialize_as_moco_v3
-from dasl_core.spec import ResolvedBackbone
 from dasl_core.spec.methods.moco_v3 import ResolvedMoCoV3
 from dasl_core.tensors import check_temperature, check_two_views, full_precision
 
@@ -24,65 +21,34 @@ class MoCoV3(PredictorMethod):
     """MoCo v3: match the query of one view with the momentum encoder's key of the other view.
 
     Negatives are the keys of the whole global batch. There is no queue.
-
-    Args:
-        momentum: of the momentum encoder at the first step; it grows to 1 in a half cosine.
-        exported: network whose backbone is evaluated and exported.
     """
 
+    settings: ResolvedMoCoV3
     targets = "keys"
 
-    def __init__(
-        self,
-        backbone: nn.Module,
-        projector: nn.Module,
-        predictor: nn.Module,
-        *,
-        temperature: float,
-        momentum: float,
-        exported: Literal["student", "teacher"],
-    ) -> None:
-        super().__init__(backbone, projector, predictor, momentum=momentum, exported=exported)
-        self.temperature = temperature
-
-    @classmethod
-    def from_settings(
-        cls,
-        settings: ResolvedMoCoV3,
-        backbone: ResolvedBackbone,
-        network: nn.Module,
-        num_classes: int | None,
-    ) -> Self:
-        features, hidden = feature_width(network), settings.hidden_dim
-        out = settings.projection_dim
+    def __init__(self, settings: ResolvedMoCoV3, inputs: BuildInputs) -> None:
+        network, hidden, out = inputs.network, settings.hidden_dim, settings.projection_dim
         # As in the authors' code: a ViT has one more projector layer and a last predictor BatchNorm.
-        if backbone.info.patch_size is not None:
+        is_vit = inputs.backbone.info.patch_size is not None
+        if is_vit:
             if settings.initial_weights == "xavier":
                 initialize_as_moco_v3(network)
             if settings.positions == "sincos":
                 fix_sincos_positions(network)
             if settings.freeze_patch_projection:
                 network.get_submodule("patch_embed.proj").requires_grad_(False)
-            projector = deep_head([features, hidden, hidden, out], normalized_output=True)
-            predictor = deep_head([out, hidden, out], normalized_output=True)
-        else:
-            projector = deep_head([features, hidden, out], normalized_output=True)
-            predictor = deep_head([out, hidden, out], normalized_output=False)
-        return cls(
-            network,
-            projector,
-            predictor,
-            temperature=settings.temperature,
-            momentum=settings.teacher_momentum,
-            exported=settings.keep,
-        )
+        widths = [inputs.features, *[hidden] * (2 if is_vit else 1), out]
+        projector = deep_head(widths, normalized_output=True)
+        predictor = deep_head([out, hidden, out], normalized_output=is_vit)
+        super().__init__(settings, inputs, projector, predictor)
 
     def loss(self, outputs: Outputs, step: Step) -> Tensor:
         self._expect_update(step)
-        return moco_v3_loss(outputs["embeddings"], outputs["keys"], self.temperature, step.group)
+        temperature = self.settings.temperature
+        return moco_v3_loss(outputs["embeddings"], outputs["keys"], temperature, step.group)
 
     def chance_loss(self, batch_size: int) -> float:
-        return 4 * self.temperature * math.log(batch_size)
+        return 4 * self.settings.temperature * math.log(batch_size)
 
 
 def moco_v3_loss(

@@ -1,7 +1,6 @@
 """PCL (Li et al., "Prototypical Contrastive Learning of Unsupervised Representations", ICLR 2021)."""
 
 from collections.abc import Sequence
-from typing import Literal, Self
 
 import torch
 import torch.nn.functional as F
@@ -10,12 +9,10 @@ from torch.distributed import ProcessGroup
 
 from dasl_core.clustering import cluster
 from dasl_core.distributed import all_reduce_sum, gather, rank_share
-from dasl_core.methods.base import Outputs, Step, register
+from dasl_core.methods.base import BuildInputs, Outputs, Step, register
 from dasl_core.methods.ema_teacher import EMATeacherMethod
-from dasl_core.models.backbone import feature_width
 from dasl_core.models.ema import Teacher
 from dasl_core.seeds import derive_seed
-from dasl_core.spec import ResolvedBackbone
 from dasl_core.spec.methods.pcl import ResolvedPCL
 from dasl_core.tensors import check_matrix, check_temperature, full_precision, to_device
 
@@ -25,16 +22,9 @@ KMEANS_ITERATIONS = 20  # as in the authors' code
 
 @register("pcl")
 class PCL(EMATeacherMethod):
-    """PCL: match a query with the key of the image's other view and with the image's prototypes.
+    """PCL: match a query with the key of the image's other view and with the image's prototypes."""
 
-    Args:
-        projector: of queries; the momentum encoder has an average of it.
-        clusters: numbers of prototypes.
-        warmup_epochs: before prototypes are used.
-        momentum: of the momentum encoder, at every step.
-        exported: network whose backbone is evaluated and exported.
-    """
-
+    settings: ResolvedPCL
     accumulates = True
     queue: Tensor
     """(Q, h) normalized keys of earlier batches of all ranks, replaced in turn; equal on all ranks."""
@@ -51,63 +41,27 @@ class PCL(EMATeacherMethod):
     concentrations: Tensor
     """(K,) factors on the temperature of each prototype, with a mean of 1 in each clustering."""
 
-    def __init__(
-        self,
-        backbone: nn.Module,
-        projector: nn.Module,
-        *,
-        width: int,
-        temperature: float,
-        queue_length: int,
-        bank_size: int,
-        clusters: Sequence[int],
-        warmup_epochs: int,
-        momentum: float,
-        exported: Literal["student", "teacher"],
-    ) -> None:
-        super().__init__()
-        self.backbone, self.projector = backbone, projector
-        self.teacher = Teacher(backbone, projector)
-        self.temperature, self.clusters = temperature, tuple(clusters)
-        self.warmup_epochs = warmup_epochs
-        self.momentum, self.exported = momentum, exported
-        self.register_buffer("queue", F.normalize(torch.randn(queue_length, width), dim=1))
-        self.register_buffer("bank", torch.zeros(bank_size, width))
+    def __init__(self, settings: ResolvedPCL, inputs: BuildInputs) -> None:
+        super().__init__(settings, inputs)
+        width, bank, clusters = settings.projection_dim, settings.bank_size, settings.clusters
+        self.projector = nn.Sequential(
+            nn.Linear(inputs.features, settings.hidden_dim),
+            nn.ReLU(inplace=True),
+            nn.Linear(settings.hidden_dim, width),
+        )
+        self.teacher = Teacher(self.backbone, self.projector)
+        queue = torch.randn(settings.queue_length, width)
+        self.register_buffer("queue", F.normalize(queue, dim=1))
+        self.register_buffer("bank", torch.zeros(bank, width))
         for name in ("bank_images", "clustered_images"):
-            self.register_buffer(name, torch.full((bank_size,), -1))
-        self.register_buffer("assignments", torch.full((len(self.clusters), bank_size), -1))
-        self.register_buffer("prototypes", torch.zeros(sum(self.clusters), width))
-        self.register_buffer("concentrations", torch.ones(sum(self.clusters)))
+            self.register_buffer(name, torch.full((bank,), -1))
+        self.register_buffer("assignments", torch.full((len(clusters), bank), -1))
+        self.register_buffer("prototypes", torch.zeros(sum(clusters), width))
+        self.register_buffer("concentrations", torch.ones(sum(clusters)))
         # That of the initial weights: equal on all ranks and after a resume.
         self._seed = torch.initial_seed()
         self._keys: list[Tensor] = []  # of the micro-batches of this step
         self._metrics: dict[str, Tensor] = {}
-
-    @classmethod
-    def from_settings(
-        cls,
-        settings: ResolvedPCL,
-        backbone: ResolvedBackbone,
-        network: nn.Module,
-        num_classes: int | None,
-    ) -> Self:
-        projector = nn.Sequential(
-            nn.Linear(feature_width(network), settings.hidden_dim),
-            nn.ReLU(inplace=True),
-            nn.Linear(settings.hidden_dim, settings.projection_dim),
-        )
-        return cls(
-            network,
-            projector,
-            width=settings.projection_dim,
-            temperature=settings.temperature,
-            queue_length=settings.queue_length,
-            bank_size=settings.bank_size,
-            clusters=settings.clusters,
-            warmup_epochs=settings.warmup_epochs,
-            momentum=settings.teacher_momentum,
-            exported=settings.keep,
-        )
 
     def forward(self, views: Sequence[Tensor]) -> Outputs:
         """Compute ``embeddings``, the queries of the first view, and ``keys`` of the second; both (1, B, h)."""
@@ -126,20 +80,20 @@ class PCL(EMATeacherMethod):
         return self.projector
 
     def _momentum(self, step: Step) -> float:
-        return self.momentum  # constant, as in MoCo
+        return self.settings.teacher_momentum  # constant, as in MoCo
 
     def loss(self, outputs: Outputs, step: Step) -> Tensor:
         self._expect_update(step)
         keys = F.normalize(full_precision(outputs["keys"][0].detach()), dim=1)
         self._keys.append(keys)
         queries = outputs["embeddings"][0]
-        loss = queue_loss(queries, keys, self.queue, self.temperature)
-        if step.epoch < self.warmup_epochs:
+        loss = queue_loss(queries, keys, self.queue, self.settings.temperature)
+        if step.epoch < self.settings.warmup_epochs:
             return loss
         of_images = self._assignments_of(rank_share(step.indices, step.group))
         terms = []
         for assigned, (first, last) in zip(of_images, self._ranges(), strict=True):
-            temperatures = self.temperature * self.concentrations[first:last]
+            temperatures = self.settings.temperature * self.concentrations[first:last]
             terms.append(
                 prototype_loss(queries, assigned, self.prototypes[first:last], temperatures)
             )
@@ -149,7 +103,7 @@ class PCL(EMATeacherMethod):
 
     def _ranges(self) -> list[tuple[int, int]]:
         """The first and the last row, exclusive, of each clustering in `prototypes`."""
-        ends = torch.tensor(self.clusters).cumsum(0).tolist()
+        ends = torch.tensor(self.settings.clusters).cumsum(0).tolist()
         return list(zip([0, *ends[:-1]], ends, strict=True))
 
     def _assignments_of(self, images: Tensor) -> Tensor:
@@ -180,7 +134,7 @@ class PCL(EMATeacherMethod):
         super().after_update(step)
         ends_epoch = (step.index + 1) % step.per_epoch == 0
         is_last = step.index + 1 >= step.total
-        is_due = ends_epoch and self.warmup_epochs <= step.epoch + 1 and not is_last
+        is_due = ends_epoch and self.settings.warmup_epochs <= step.epoch + 1 and not is_last
         # A clustering waits for the device anyway.
         if is_due and (step.updated is None or bool(step.updated)):
             self._cluster(step)
@@ -192,12 +146,12 @@ class PCL(EMATeacherMethod):
         used = rank_share(stored, step.group)
         keys = rank_share(self.bank, step.group)[used]
         positions = rank_share(stored.cumsum(0) - 1, step.group)[used]
-        if int(stored.sum()) < max(self.clusters):
+        if int(stored.sum()) < max(self.settings.clusters):
             return  # too many steps were skipped
         order = self.bank_images.argsort(stable=True)
         self.clustered_images.copy_(self.bank_images[order])
         for number, (k, (first, last)) in enumerate(
-            zip(self.clusters, self._ranges(), strict=True)
+            zip(self.settings.clusters, self._ranges(), strict=True)
         ):
             clustering = cluster(
                 keys,

@@ -1,19 +1,16 @@
 """SimCLR (Chen et al., ICML 2020)."""
 
 import math
-from typing import Self
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 from torch.distributed import ProcessGroup
 
 from dasl_core.distributed import gather_views, group_rank
-from dasl_core.methods.base import Outputs, Step, register
+from dasl_core.methods.base import BuildInputs, Outputs, Step, register
 from dasl_core.methods.two_views import TwoViewMethod
-from dasl_core.models.backbone import feature_width
 from dasl_core.models.heads import projection_head
-from dasl_core.spec import ResolvedBackbone
 from dasl_core.spec.methods.simclr import ResolvedSimCLR
 from dasl_core.tensors import check_temperature, check_two_views, full_precision
 
@@ -22,30 +19,19 @@ from dasl_core.tensors import check_temperature, check_two_views, full_precision
 class SimCLR(TwoViewMethod):
     """SimCLR: two views of an image attract each other and repel all other views of the global batch."""
 
-    def __init__(self, backbone: nn.Module, projector: nn.Module, temperature: float) -> None:
-        super().__init__()
-        self.backbone = backbone
-        self.projector = projector
-        self.temperature = temperature
+    settings: ResolvedSimCLR
 
-    @classmethod
-    def from_settings(
-        cls,
-        settings: ResolvedSimCLR,
-        backbone: ResolvedBackbone,
-        network: nn.Module,
-        num_classes: int | None,
-    ) -> Self:
-        projector = projection_head(
-            feature_width(network),
+    def __init__(self, settings: ResolvedSimCLR, inputs: BuildInputs) -> None:
+        super().__init__(settings, inputs)
+        self.projector = projection_head(
+            inputs.features,
             settings.hidden_dim,
             settings.projection_dim,
             last_batch_norm=settings.last_batch_norm,
         )
-        return cls(network, projector, settings.temperature)
 
     def loss(self, outputs: Outputs, step: Step) -> Tensor:
-        return nt_xent(outputs["embeddings"], self.temperature, step.group)
+        return nt_xent(outputs["embeddings"], self.settings.temperature, step.group)
 
     def chance_loss(self, batch_size: int) -> float:
         return math.log(2 * batch_size - 1)

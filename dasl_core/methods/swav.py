@@ -4,7 +4,6 @@ NeurIPS 2020)."""
 import math
 from collections.abc import Sequence
 from itertools import groupby
-from typing import Self
 
 import torch
 import torch.nn.functional as F
@@ -12,10 +11,8 @@ from torch import Tensor, nn
 from torch.distributed import ProcessGroup
 
 from dasl_core.distributed import all_reduce_sum, gather_views, group_rank, group_size
-from dasl_core.methods.base import Method, Outputs, Step, register
-from dasl_core.models.backbone import feature_width
+from dasl_core.methods.base import BuildInputs, Method, Outputs, Step, register
 from dasl_core.models.heads import projection_head
-from dasl_core.spec import ResolvedBackbone
 from dasl_core.spec.methods.swav import ResolvedSwAV
 from dasl_core.tensors import check_crops, check_temperature, full_precision
 
@@ -30,61 +27,22 @@ class SwAV(Method):
     with those of a queue if the batch is small, share all prototypes evenly.
     """
 
+    settings: ResolvedSwAV
     queue: Tensor
     """(2, Q, h) normalized projections of the newest Q images of all ranks, newest first, by global
     view; the same on all ranks."""
 
-    def __init__(
-        self,
-        backbone: nn.Module,
-        projector: nn.Module,
-        prototypes: nn.Linear,
-        *,
-        temperature: float = 0.1,
-        epsilon: float = 0.05,
-        iterations: int = 3,
-        queue_length: int = 0,
-        queue_start_epoch: int = 0,
-        freeze_prototypes_epochs: int = 1,
-    ) -> None:
-        """Build the method.
-
-        Args:
-            prototypes: without bias, from the projector's width to the number of prototypes.
-        """
-        super().__init__()
-        self.backbone, self.projector, self.prototypes = backbone, projector, prototypes
-        self.temperature, self.epsilon, self.iterations = temperature, epsilon, iterations
-        self.queue_start_epoch = queue_start_epoch
-        self.freeze_prototypes_epochs = freeze_prototypes_epochs
-        self.register_buffer(
-            "queue", torch.zeros(GLOBAL_VIEWS, queue_length, prototypes.in_features)
-        )
+    def __init__(self, settings: ResolvedSwAV, inputs: BuildInputs) -> None:
+        super().__init__(settings, inputs)
+        width = settings.projection_dim
+        self.projector = projection_head(inputs.features, settings.hidden_dim, width)
+        self.prototypes = nn.Linear(width, settings.prototypes, bias=False)
+        self.register_buffer("queue", torch.zeros(GLOBAL_VIEWS, settings.queue_length, width))
         # Images in the queue, at most: those of skipped steps count. None: not known since a state was loaded.
         self._queued: int | None = None
         self._queue_is_full = False
         self.register_load_state_dict_post_hook(SwAV._forget_queued)  # type: ignore[no-untyped-call]
         self._normalize_prototypes()
-
-    @classmethod
-    def from_settings(
-        cls,
-        settings: ResolvedSwAV,
-        backbone: ResolvedBackbone,
-        network: nn.Module,
-        num_classes: int | None,
-    ) -> Self:
-        return cls(
-            network,
-            projection_head(feature_width(network), settings.hidden_dim, settings.projection_dim),
-            nn.Linear(settings.projection_dim, settings.prototypes, bias=False),
-            temperature=settings.temperature,
-            epsilon=settings.epsilon,
-            iterations=settings.sinkhorn_iterations,
-            queue_length=settings.queue_length,
-            queue_start_epoch=settings.queue_start_epoch,
-            freeze_prototypes_epochs=settings.freeze_prototypes_epochs,
-        )
 
     def forward(self, views: Sequence[Tensor]) -> Outputs:
         """Compute the ``"embeddings"`` of the two global views, the scores and the assignments.
@@ -123,15 +81,17 @@ class SwAV(Method):
             share = self.queue.tensor_split(group_size(step.group), dim=1)[group_rank(step.group)]
             with torch.no_grad():
                 candidates = torch.cat([candidates, self.prototypes(share)], dim=1)
-        codes = sinkhorn(candidates, self.epsilon, self.iterations, step.group)
+        codes = sinkhorn(
+            candidates, self.settings.epsilon, self.settings.sinkhorn_iterations, step.group
+        )
         self._enqueue(outputs["embeddings"].detach(), step.group)
-        return swapped_prediction(scores, codes[:, : scores.shape[1]], self.temperature)
+        return swapped_prediction(scores, codes[:, : scores.shape[1]], self.settings.temperature)
 
     def chance_loss(self, batch_size: int) -> float:
         return math.log(self.prototypes.out_features)
 
     def before_update(self, step: Step) -> None:
-        if step.epoch < self.freeze_prototypes_epochs:
+        if step.epoch < self.settings.freeze_prototypes_epochs:
             self.prototypes.weight.grad = None
 
     def after_update(self, step: Step) -> None:
@@ -144,7 +104,9 @@ class SwAV(Method):
         ``output_entropy``: of each prediction. ``output_usage``: of their mean over the global batch,
         which is ln K if all of the ``num_outputs`` prototypes are used evenly, and 0 if only one is.
         """
-        predictions = F.softmax(outputs["scores"][:GLOBAL_VIEWS] / self.temperature, dim=-1)
+        predictions = F.softmax(
+            outputs["scores"][:GLOBAL_VIEWS] / self.settings.temperature, dim=-1
+        )
         mean = all_reduce_sum(predictions.mean(dim=(0, 1)), step.group) / group_size(step.group)
         return {
             "output_entropy": torch.special.entr(predictions).sum(dim=-1).mean(),
@@ -153,7 +115,7 @@ class SwAV(Method):
         }
 
     def _queue_is_used(self, step: Step) -> bool:
-        if self.queue.shape[1] == 0 or step.epoch < self.queue_start_epoch:
+        if self.queue.shape[1] == 0 or step.epoch < self.settings.queue_start_epoch:
             return False
         # Reading the queue waits for the device, so it is read only where enough steps may have filled it. It
         # must be read then: a step that the device has skipped fills nothing.

@@ -1,15 +1,12 @@
 """The triplet loss (Schroff et al., "FaceNet: A Unified Embedding for Face Recognition and Clustering",
 CVPR 2015)."""
 
-from typing import Literal, Self
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from dasl_core.methods.base import register
-from dasl_core.methods.metric_learning import MetricLearning, linear_head
-from dasl_core.spec import ResolvedBackbone
+from dasl_core.methods.base import BuildInputs, register
+from dasl_core.methods.metric_learning import MetricLearning
 from dasl_core.spec.methods.triplet import ResolvedTriplet
 from dasl_core.tensors import check_matrix, full_precision, label_vector
 
@@ -23,40 +20,19 @@ class Triplet(MetricLearning):
     within the margin.
     """
 
-    def __init__(
-        self,
-        backbone: nn.Module,
-        head: nn.Linear | nn.Sequential,
-        *,
-        mining: Literal["semihard", "all", "all_semihard"] = "semihard",
-        margin: float = 0.2,
-    ) -> None:
-        super().__init__(backbone, head)
-        self.margin = margin
+    settings: ResolvedTriplet
+
+    def __init__(self, settings: ResolvedTriplet, inputs: BuildInputs) -> None:
+        super().__init__(settings, inputs)
         self.mean_over_triplets = (
             None
-            if mining == "semihard"
-            else MeanOverTriplets(margin, semihard=mining == "all_semihard")
-        )
-
-    @classmethod
-    def from_settings(
-        cls,
-        settings: ResolvedTriplet,
-        backbone: ResolvedBackbone,
-        network: nn.Module,
-        num_classes: int | None,
-    ) -> Self:
-        return cls(
-            network,
-            linear_head(network, settings),
-            mining=settings.mining,
-            margin=settings.margin,
+            if settings.mining == "semihard"
+            else MeanOverTriplets(settings.margin, semihard=settings.mining == "all_semihard")
         )
 
     def compare(self, embeddings: Tensor, labels: Tensor) -> Tensor:
         if self.mean_over_triplets is None:
-            return semihard_triplet_loss(embeddings, labels, self.margin)
+            return semihard_triplet_loss(embeddings, labels, self.settings.margin)
         loss: Tensor = self.mean_over_triplets(embeddings, labels)
         return loss
 

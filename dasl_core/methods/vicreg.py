@@ -1,18 +1,14 @@
 """VICReg (Bardes, Ponce and LeCun, ICLR 2022)."""
 
-from typing import Self
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.distributed import ProcessGroup
 
 from dasl_core.distributed import gather_views, group_rank, group_size
-from dasl_core.methods.base import Outputs, Step, register
+from dasl_core.methods.base import BuildInputs, Outputs, Step, register
 from dasl_core.methods.two_views import TwoViewMethod
-from dasl_core.models.backbone import feature_width
 from dasl_core.models.heads import deep_head
-from dasl_core.spec import ResolvedBackbone
 from dasl_core.spec.methods.vicreg import ResolvedVICReg
 from dasl_core.tensors import check_two_views, full_precision
 
@@ -25,49 +21,24 @@ class VICReg(TwoViewMethod):
     """VICReg: pull two views of an image together, with spread and uncorrelated coordinates.
 
     It needs neither negatives nor a teacher.
-
-    Args:
-        invariance, variance, covariance: weights of the three terms.
     """
 
-    def __init__(
-        self,
-        backbone: nn.Module,
-        expander: nn.Module,
-        *,
-        invariance: float,
-        variance: float,
-        covariance: float,
-    ) -> None:
-        super().__init__()
-        self.backbone, self.expander = backbone, expander
-        self.invariance, self.variance, self.covariance = invariance, variance, covariance
+    settings: ResolvedVICReg
 
-    @classmethod
-    def from_settings(
-        cls,
-        settings: ResolvedVICReg,
-        backbone: ResolvedBackbone,
-        network: nn.Module,
-        num_classes: int | None,
-    ) -> Self:
+    def __init__(self, settings: ResolvedVICReg, inputs: BuildInputs) -> None:
+        super().__init__(settings, inputs)
         hidden = settings.hidden_dim
-        widths = [feature_width(network), hidden, hidden, settings.projection_dim]
-        return cls(
-            network,
-            deep_head(widths, normalized_output=False),
-            invariance=settings.invariance,
-            variance=settings.variance,
-            covariance=settings.covariance,
-        )
+        widths = [inputs.features, hidden, hidden, settings.projection_dim]
+        self.expander = deep_head(widths, normalized_output=False)
 
     @property
     def embedding_head(self) -> nn.Module:
         return self.expander
 
     def loss(self, outputs: Outputs, step: Step) -> Tensor:
+        s = self.settings
         return vicreg_loss(
-            outputs["embeddings"], self.invariance, self.variance, self.covariance, step.group
+            outputs["embeddings"], s.invariance, s.variance, s.covariance, step.group
         )
 
 

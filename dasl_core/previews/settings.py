@@ -3,12 +3,12 @@
 from typing import Any
 
 from dasl_core.previews.drawing import Drawing, Row
-from dasl_core.spec.methods.config import ResolvedMultiCropConfig
+from dasl_core.spec.methods.config import MultiCropConfig
 
 
 def is_local(drawing: Drawing, view: int) -> bool:
     """Whether a view, counted from 0, is a local crop."""
-    return isinstance(drawing.spec.method, ResolvedMultiCropConfig) and view >= 2
+    return isinstance(drawing.spec.method, MultiCropConfig) and view >= 2
 
 
 def settings(drawing: Drawing, images: list[dict[str, Any]], version: int | None) -> dict[str, Any]:

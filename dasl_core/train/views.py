@@ -13,7 +13,7 @@ from dasl_core.distributed import rank
 from dasl_core.seeds import derive_seed, random_state, restore_random_state, stream
 from dasl_core.spec import ResolvedAugment, ResolvedJobSpec, ViewAugment
 from dasl_core.spec.methods import ResolvedMethodSettings
-from dasl_core.spec.methods.config import ResolvedMultiCropConfig
+from dasl_core.spec.methods.config import MultiCropConfig
 from dasl_core.tensors import to_device
 from dasl_core.train.precision import weight_dtype
 
@@ -39,7 +39,8 @@ def views_of(
 ) -> list[View]:
     """The views that a method compares: global ones first, then the local crops."""
     views = [View(image_size, augment.for_view(view)) for view in range(method.num_views)]
-    if isinstance(method, ResolvedMultiCropConfig):
+    if isinstance(method, MultiCropConfig):
+        assert method.local_size != "auto", "the settings are resolved"
         for view in range(2, method.num_views):
             local = views[view].augment.model_copy(update={"crop_scale": method.local_scale})
             views[view] = View(method.local_size, local)

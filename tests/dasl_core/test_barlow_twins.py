@@ -12,9 +12,10 @@ from torch import Tensor, nn
 from dasl_core.data.index import DatasetIndex
 from dasl_core.methods import Step, build_method
 from dasl_core.methods.barlow_twins import BarlowTwins, barlow_twins_loss
-from dasl_core.models.heads import deep_head
 from dasl_core.spec.methods import ResolveContext
 from dasl_core.spec.methods.barlow_twins import BarlowTwins as Settings
+from dasl_core.spec.methods.barlow_twins import ResolvedBarlowTwins
+from tests.support.methods import build_inputs
 from tests.support.micro_batches import micro_batch_gradients, without_batch_statistics
 from tests.support.setting_effects import HEAD, SettingEffects, other
 from tests.support.training_world import resolved
@@ -78,11 +79,11 @@ def test_half_precision_is_computed_in_float32() -> None:
 def test_forward_returns_raw_embeddings_per_view() -> None:
     torch.manual_seed(0)
     backbone = nn.Sequential(nn.Flatten(), nn.Linear(12, 6))
-    head = deep_head([6, 5, 5, 4], normalized_output=False)
-    method = BarlowTwins(backbone, head, redundancy=0.1, loss_scale=0.5)
+    settings = ResolvedBarlowTwins(hidden_dim=5, projection_dim=4, redundancy=0.1, loss_scale=0.5)
+    method = BarlowTwins(settings, build_inputs(backbone, 6))
     views = [torch.randn(7, 3, 2, 2) for _ in range(2)]
     outputs = method(views)
-    together = head(backbone(torch.cat(views)))
+    together = method.projector(backbone(torch.cat(views)))
     torch.testing.assert_close(outputs["embeddings"].flatten(0, 1), together)
     loss = method.loss(outputs, Step(0, 1, 1, torch.arange(7)))
     torch.testing.assert_close(loss, 0.5 * barlow_twins_loss(outputs["embeddings"], 0.1))

@@ -17,10 +17,10 @@ from dasl_core.data.index import DatasetIndex
 from dasl_core.methods import Step, build_method
 from dasl_core.methods.byol import BYOL, byol_loss
 from dasl_core.models.ema import Teacher, cosine_momentum
-from dasl_core.models.heads import projection_head
 from dasl_core.spec.methods import ResolveContext
 from dasl_core.spec.methods.byol import BYOL as Settings
 from dasl_core.spec.methods.byol import ResolvedBYOL
+from tests.support.methods import build_inputs
 from tests.support.micro_batches import micro_batch_gradients, without_batch_statistics
 from tests.support.setting_effects import HEAD, SettingEffects, other
 from tests.support.training_world import Recorder, resolved, run
@@ -31,13 +31,8 @@ Keep = Literal["student", "teacher"]
 def method(momentum: float = 0.9, keep: Keep = "student") -> BYOL:
     torch.manual_seed(0)
     backbone = nn.Sequential(nn.Flatten(), nn.Linear(12, 6), nn.BatchNorm1d(6))
-    return BYOL(
-        backbone,
-        projection_head(6, 5, 4),
-        projection_head(4, 5, 4),
-        momentum=momentum,
-        exported=keep,
-    )
+    settings = ResolvedBYOL(hidden_dim=5, projection_dim=4, teacher_momentum=momentum, keep=keep)
+    return BYOL(settings, build_inputs(backbone, 6))
 
 
 def views(samples: int = 7) -> list[Tensor]:

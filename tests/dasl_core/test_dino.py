@@ -26,10 +26,12 @@ from dasl_core.seeds import derive_seed
 from dasl_core.spec import Clip, ResolvedJobSpec
 from dasl_core.spec.methods import ResolveContext
 from dasl_core.spec.methods.dino import DINO as Settings
+from dasl_core.spec.methods.dino import ResolvedDINO
 from dasl_core.train.serialization import load_state
 from dasl_core.train.update import Updater
 from dasl_core.train.views import views_of
 from tests.support.gradients import gradient
+from tests.support.methods import build_inputs
 from tests.support.micro_batches import micro_batch_gradients, without_batch_statistics
 from tests.support.setting_effects import LOCAL_CROPS, History, SettingEffects, other
 from tests.support.training_world import Recorder, resolved, run
@@ -53,15 +55,17 @@ class Pooled(nn.Module):
 
 def method(**changes: Any) -> DINO:
     torch.manual_seed(0)
-    arguments: dict[str, Any] = {
-        "student_temperature": 0.1,
-        "teacher_temperature": TemperatureWarmup(0.04, 0.07, 3),
-        "center_momentum": 0.9,
-        "freeze_last_layer_epochs": 1,
-        "momentum": 0.9,
-        "exported": "teacher",
+    values: dict[str, Any] = {
+        "hidden_dim": 5,
+        "bottleneck_dim": 4,
+        "out_dim": K,
+        "local_size": 8,
+        "local_scale": (0.05, 0.4),
+        "teacher_temperature": 0.07,
+        "teacher_temperature_epochs": 3,
+        "teacher_momentum": 0.9,
     }
-    return DINO(Pooled(), DINOHead(6, 5, 4, K), **(arguments | changes))
+    return DINO(ResolvedDINO(**values | changes), build_inputs(Pooled(), 6))
 
 
 def crops(samples: int = 5, local: int = 3) -> list[Tensor]:
@@ -280,7 +284,7 @@ def test_teacher_update_includes_head() -> None:
 
 @pytest.mark.parametrize("keep", ["student", "teacher"])
 def test_keep_selects_exported_backbone(keep: Any) -> None:
-    dino = method(exported=keep)
+    dino = method(keep=keep)
     kept = dino.teacher.backbone if keep == "teacher" else dino.backbone
     assert dino.representation is kept
 

@@ -17,12 +17,13 @@ from torch.nn.parallel import DistributedDataParallel
 
 from dasl_core.distributed import all_ranks, gather_views, rank, world_size
 from dasl_core.methods import REGISTRY, Method, Outputs, Step, nt_xent
-from dasl_core.spec import DatasetFacts, JobSpec, ResolvedBackbone, resolve
+from dasl_core.spec import DatasetFacts, JobSpec, resolve
 from dasl_core.spec.train import Train
 from dasl_core.train.criterion import Criterion
 from dasl_core.train.gradients import GradientComputer
 from tests.support.gloo_pool import GlooPool
 from tests.support.gradients import gradient
+from tests.support.methods import build_inputs
 from tests.support.training_world import tiny_spec
 
 BATCH, VIEWS = 8, 2
@@ -33,19 +34,9 @@ class Contrastive(Method):
     """NT-Xent on a small network with dropout or batch statistics, with a weight used only by the loss."""
 
     def __init__(self, *layers: nn.Module) -> None:
-        super().__init__()
-        self.backbone = nn.Sequential(nn.Flatten(), nn.Linear(12, 6), *layers, nn.Linear(6, 5))
+        network = nn.Sequential(nn.Flatten(), nn.Linear(12, 6), *layers, nn.Linear(6, 5))
+        super().__init__(None, build_inputs(network, 5))
         self.scales = nn.Parameter(torch.linspace(0.5, 1.5, 5))
-
-    @classmethod
-    def from_settings(
-        cls,
-        settings: object,
-        backbone: ResolvedBackbone,
-        network: nn.Module,
-        num_classes: int | None,
-    ) -> Contrastive:
-        return cls()
 
     @property
     def embedding_head(self) -> nn.Module:

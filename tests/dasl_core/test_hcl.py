@@ -16,8 +16,9 @@ from torch import Tensor, nn
 from dasl_core.distributed import all_ranks, mean_over_ranks
 from dasl_core.methods import Step, nt_xent
 from dasl_core.methods.hcl import HCL, hard_negative_loss
-from dasl_core.models.heads import projection_head
+from dasl_core.spec.methods.hcl import ResolvedHCL
 from tests.support.gloo_pool import GlooPool
+from tests.support.methods import build_inputs
 from tests.support.setting_effects import HEAD, SettingEffects, other
 
 
@@ -124,7 +125,8 @@ def test_loss_does_not_overflow_at_small_temperature(dtype: torch.dtype) -> None
 
 def test_forward_returns_raw_embeddings_and_loss_uses_settings() -> None:
     backbone = nn.Sequential(nn.Flatten(), nn.Linear(12, 6))
-    method = HCL(backbone, projection_head(6, 5, 4), temperature=0.3, tau_plus=0.2, beta=0.7)
+    settings = ResolvedHCL(hidden_dim=5, projection_dim=4, temperature=0.3, tau_plus=0.2, beta=0.7)
+    method = HCL(settings, build_inputs(backbone, 6))
     views = [torch.randn(7, 3, 2, 2) for _ in range(2)]
     outputs = method(views)
     together = method.projector(backbone(torch.cat(views)))

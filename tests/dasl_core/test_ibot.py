@@ -20,14 +20,15 @@ from torch import Tensor, nn
 from dasl_core.data.index import DatasetIndex
 from dasl_core.methods import Method, Step, build_method
 from dasl_core.methods.dino import TemperatureWarmup, dino_loss
-from dasl_core.methods.ibot import IBOT, TokenHeads, masked_patch_loss
+from dasl_core.methods.ibot import IBOT, masked_patch_loss
 from dasl_core.methods.swav import sinkhorn
 from dasl_core.models.backbone import timm_arguments
-from dasl_core.models.heads import DINOHead
 from dasl_core.models.masked_vit import block_mask, check_has_tokens, vit_tokens
 from dasl_core.regularizers.koleo import koleo_loss
 from dasl_core.spec import SpecError
+from dasl_core.spec.methods.ibot import ResolvedIBOT
 from tests.support.gradients import gradient
+from tests.support.methods import build_inputs
 from tests.support.setting_effects import History, SettingEffects, other
 from tests.support.training_world import resolved
 
@@ -67,22 +68,21 @@ def beit() -> nn.Module:
     return network
 
 
-def method(*, shared: bool = True, **changes: Any) -> IBOT:
+def method(**changes: Any) -> IBOT:
     torch.manual_seed(0)
-    arguments: dict[str, Any] = {
+    values: dict[str, Any] = {
+        "hidden_dim": 6,
+        "bottleneck_dim": 5,
+        "out_dim": K,
+        "local_size": 8,
+        "local_scale": (0.05, 0.25),
         "mask_probability": 0.7,
         "mask_ratio": (0.2, 0.5),
-        "student_temperature": 0.1,
-        "teacher_temperature": TemperatureWarmup(0.05, 0.05, 0),
-        "center_momentum": 0.9,
-        "koleo": 0.0,
-        "freeze_last_layer_epochs": 1,
-        "momentum": 0.9,
-        "exported": "teacher",
+        "teacher_temperature": 0.05,
+        "teacher_temperature_epochs": 0,
+        "teacher_momentum": 0.9,
     }
-    head, separate = (DINOHead(WIDTH, 6, 5, K) for _ in range(2))
-    heads = TokenHeads(head, None if shared else separate)
-    ibot = IBOT(vit(), (4, 4), heads, **arguments | changes)
+    ibot = IBOT(ResolvedIBOT(**values | changes), build_inputs(vit(), WIDTH))
     with torch.no_grad():
         for parameter in ibot.parameters():
             parameter.normal_(std=0.5)  # a teacher that differs from its student
@@ -138,7 +138,7 @@ def tokens_by_hand(network: Any, images: Tensor, mask: Tensor, token: Tensor) ->
 @pytest.mark.parametrize("dinov2", [False, True])
 def test_loss_is_that_of_the_authors_code_on_whole_views(dinov2: bool) -> None:
     """Heads on all patches, losses and centers by loops over views, without the shortcuts of `IBOT`."""
-    authors: dict[str, Any] = {"center_momentum": None, "koleo": 0.1, "shared": False}
+    authors: dict[str, Any] = {"centering": "sinkhorn", "koleo": 0.1, "shared_head": False}
     changes = authors if dinov2 else {}
     ibot, views = method(**changes), crops(local=0)
     masks = ibot.draw_masks(range(SAMPLES))

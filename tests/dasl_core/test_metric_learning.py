@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from dasl_core.data.index import DatasetIndex
 from dasl_core.distributed import all_ranks
-from dasl_core.methods import Method, Step, build_method
+from dasl_core.methods import REGISTRY, Method, Step, build_method
 from dasl_core.methods.margin_softmax import MarginSoftmax
 from dasl_core.methods.metric_learning import MetricLearning
 from dasl_core.methods.multi_similarity import MultiSimilarity
@@ -29,19 +29,29 @@ from dasl_core.methods.proxy_anchor import ProxyAnchor
 from dasl_core.methods.triplet import Triplet, semihard_triplet_loss
 from dasl_core.regularizers import SphericalEmbeddingConstraint
 from dasl_core.spec import METHODS, SpecError
+from dasl_core.spec.methods import RESOLVED_METHODS
 from dasl_core.spec.methods.config import MetricLearningConfig
 from dasl_core.spec.methods.margin_softmax import ResolvedMarginSoftmax
 from dasl_core.spec.methods.triplet import ResolvedTriplet
 from dasl_core.train.optim import build_optimizer, learning_rate_factors, set_schedules
 from tests.support.gloo_pool import GlooPool
+from tests.support.methods import build_inputs
 from tests.support.setting_effects import EMBEDDING, History, SettingEffects, other
 from tests.support.training_world import resolved
 
 WIDTH = 6
 
 
-def parts() -> tuple[nn.Module, nn.Linear]:
-    return nn.Flatten(), nn.Linear(12, WIDTH)
+def method_of(kind: type[Method], **values: Any) -> Any:
+    """Build a method with an embedding layer from 12 pixels to WIDTH, for 6 classes."""
+    (name,) = (name for name, registered in REGISTRY.items() if registered is kind)
+    settings = resolved_settings(name, {"embedding_dim": WIDTH} | values)
+    return kind(settings, build_inputs(nn.Flatten(), 12, num_classes=6))
+
+
+def resolved_settings(name: str, values: dict[str, Any]) -> Any:
+    chosen = {"triplet": {"margin": 0.2}, "margin_softmax": {"margin": 0.5, "scale": 64.0}}
+    return RESOLVED_METHODS[name].model_validate(chosen.get(name, {}) | values)
 
 
 def embeddings_of(samples: int, seed: int = 0) -> Tensor:
@@ -76,7 +86,8 @@ def naive_npair(x: Tensor, labels: list[int], method: NPair) -> float:
         pairs.append((x[first], x[second]))
 
     def logit(a: Tensor, b: Tensor) -> float:
-        return method.scale * cosine(a, b) if method.normalize else float(a @ b)
+        settings = method.settings
+        return settings.scale * cosine(a, b) if settings.normalize else float(a @ b)
 
     total = 0.0
     for own, (anchor, positive) in enumerate(pairs):
@@ -106,7 +117,7 @@ def naive_proxy_anchor(x: Tensor, labels: list[int], method: ProxyAnchor) -> flo
 def naive_triplet(x: Tensor, labels: list[int], method: Triplet) -> float:
     """Compute Schroff et al. 2015, eq. 2 and 4: the mean violation over triplets."""
     assert method.mean_over_triplets is not None
-    margin = method.margin
+    margin = method.settings.margin
     z = x / x.norm(dim=1, keepdim=True)
     violations = []
     for a, p, n in np.ndindex(len(x), len(x), len(x)):
@@ -138,7 +149,7 @@ def semihard_reference(x: Tensor, labels: list[int], margin: float) -> Tensor:
 
 
 def naive_semihard(x: Tensor, labels: list[int], method: Triplet) -> float:
-    return float(semihard_reference(x, labels, method.margin))
+    return float(semihard_reference(x, labels, method.settings.margin))
 
 
 def naive_multi_similarity(x: Tensor, labels: list[int], method: MultiSimilarity) -> float:
@@ -183,24 +194,24 @@ def naive_margin_softmax(x: Tensor, labels: list[int], method: MarginSoftmax) ->
 
 
 CASES: dict[str, tuple[Callable[[], Any], Callable[..., float]]] = {
-    "npair": (lambda: NPair(*parts()), naive_npair),
-    "npair-raw": (lambda: NPair(*parts(), normalize=False), naive_npair),
-    "proxy-anchor": (lambda: ProxyAnchor(*parts(), 6), naive_proxy_anchor),
-    "triplet-all": (lambda: Triplet(*parts(), mining="all", margin=1.0), naive_triplet),
-    "triplet-all-semihard": (lambda: Triplet(*parts(), mining="all_semihard"), naive_triplet),
-    "triplet-semihard": (lambda: Triplet(*parts()), naive_semihard),
-    "multi-similarity": (lambda: MultiSimilarity(*parts()), naive_multi_similarity),
-    "margin-arcface": (lambda: MarginSoftmax(*parts(), 6, scale=8.0), naive_margin_softmax),
+    "npair": (lambda: method_of(NPair), naive_npair),
+    "npair-raw": (lambda: method_of(NPair, normalize=False), naive_npair),
+    "proxy-anchor": (lambda: method_of(ProxyAnchor), naive_proxy_anchor),
+    "triplet-all": (lambda: method_of(Triplet, mining="all", margin=1.0), naive_triplet),
+    "triplet-all-semihard": (lambda: method_of(Triplet, mining="all_semihard"), naive_triplet),
+    "triplet-semihard": (lambda: method_of(Triplet), naive_semihard),
+    "multi-similarity": (lambda: method_of(MultiSimilarity), naive_multi_similarity),
+    "margin-arcface": (lambda: method_of(MarginSoftmax, scale=8.0), naive_margin_softmax),
     "margin-cosface": (
-        lambda: MarginSoftmax(*parts(), 6, loss="cosface", margin=0.35),
+        lambda: method_of(MarginSoftmax, loss="cosface", margin=0.35),
         naive_margin_softmax,
     ),
     "margin-sphereface": (
-        lambda: MarginSoftmax(*parts(), 6, loss="sphereface", margin=4, scale=8.0),
+        lambda: method_of(MarginSoftmax, loss="sphereface", margin=4, scale=8.0),
         naive_margin_softmax,
     ),
     "margin-sphereface-raw": (
-        lambda: MarginSoftmax(*parts(), 6, loss="sphereface", margin=4, scale=None),
+        lambda: method_of(MarginSoftmax, loss="sphereface", margin=4, scale=None),
         naive_margin_softmax,
     ),
 }
@@ -295,7 +306,7 @@ def test_satisfied_triplets_count_in_mean() -> None:
     x[:2, 0] = x[2:4, 1] = 1  # squared distance 2: beyond a margin of 1
     x[4:, 1], x[4, 2], x[5, 3] = 1, 0.8, 0.8
     labels = [0, 0, 1, 1, 2, 2]
-    method = Triplet(*parts(), mining="all", margin=1.0)
+    method = method_of(Triplet, mining="all", margin=1.0)
     triplets = 6 * 1 * 4
     expected = naive_triplet(x, labels, method)
     assert loss_of(method, x, labels).item() == pytest.approx(expected)
@@ -321,7 +332,8 @@ def test_npair_loss_falls_with_default_weight_of_zero_target(
 
     def loss_after_training(weight: float) -> float:
         torch.manual_seed(0)
-        method = NPair(nn.Identity(), nn.Linear(64, 64), normalize=normalize)
+        settings = resolved_settings("npair", {"embedding_dim": 64, "normalize": normalize})
+        method = NPair(settings, build_inputs(nn.Identity(), 64))
         optimizer = torch.optim.AdamW(method.head.parameters(), lr=1e-2)
         for _ in range(60):
             embeddings = method.head(features)
@@ -340,7 +352,7 @@ def test_npair_loss_falls_with_default_weight_of_zero_target(
 
 
 def test_forward_returns_raw_embeddings_of_one_view() -> None:
-    method = NPair(*parts())
+    method = method_of(NPair)
     view = torch.randn(5, 3, 2, 2)
     embeddings = method([view])["embeddings"]
     assert embeddings.shape == (1, 5, WIDTH)
@@ -516,8 +528,11 @@ def test_other_methods_work_without_pytorch_metric_learning() -> None:
         "import sys; sys.modules['pytorch_metric_learning'] = None\n"
         "import dasl_core.methods as m; assert 'npair' in m.REGISTRY\n"
         "from torch import nn\n"
-        "m.REGISTRY['simclr'](nn.Identity(), nn.Identity(), 0.1)\n"
-        "try: m.REGISTRY['npair'](nn.Identity(), nn.Linear(2, 2))\n"
+        "from dasl_core.spec.methods import RESOLVED_METHODS as s\n"
+        "from tests.support.methods import build_inputs\n"
+        "simclr = s['simclr'](hidden_dim=2, temperature=0.1, last_batch_norm=False)\n"
+        "m.REGISTRY['simclr'](simclr, build_inputs(nn.Identity(), 2))\n"
+        "try: m.REGISTRY['npair'](s['npair'](), build_inputs(nn.Identity(), 2))\n"
         "except ImportError as error: assert 'pytorch_metric_learning' in str(error)\n"
         "else: raise AssertionError\n"
     )
@@ -527,42 +542,12 @@ def test_other_methods_work_without_pytorch_metric_learning() -> None:
 # --- the effect of each setting
 
 
-def network(settings: Any) -> tuple[nn.Module, nn.Linear]:
-    """A minimal backbone and head: losses depend only on the head's width."""
-    return nn.Identity(), nn.Linear(1, settings.embedding_dim)
-
-
-def npair_by_settings(settings: Any, _: Method, history: History) -> Tensor:
-    npair = NPair(*network(settings), scale=settings.scale, normalize=settings.normalize)
-    return npair.loss(history[-1][1], history[-1][0])
-
-
-def proxy_anchor_by_settings(settings: Any, method: Method, history: History) -> Tensor:
-    anchors = ProxyAnchor(*network(settings), 3, margin=settings.margin, alpha=settings.alpha)
-    anchors.criterion.load_state_dict(method.get_submodule("criterion").state_dict())
-    return anchors.loss(history[-1][1], history[-1][0])
-
-
-def triplet_by_settings(settings: Any, _: Method, history: History) -> Tensor:
-    triplet = Triplet(*network(settings), mining=settings.mining, margin=settings.margin)
-    return triplet.loss(history[-1][1], history[-1][0])
-
-
-def multi_similarity_by_settings(settings: Any, _: Method, history: History) -> Tensor:
-    names = ("alpha", "beta", "base", "epsilon")
-    weighted = MultiSimilarity(
-        *network(settings), **{name: getattr(settings, name) for name in names}
-    )
-    return weighted.loss(history[-1][1], history[-1][0])
-
-
-def margin_softmax_by_settings(settings: Any, method: Method, history: History) -> Tensor:
-    names = ("loss", "margin", "scale")
-    margins = MarginSoftmax(
-        *network(settings), 3, **{name: getattr(settings, name) for name in names}
-    )
-    margins.criterion.load_state_dict(method.get_submodule("criterion").state_dict())
-    return margins.loss(history[-1][1], history[-1][0])
+def loss_by_settings(settings: Any, method: Method, history: History) -> Tensor:
+    """Compute the loss with a minimal backbone: it depends only on the head's width and on proxies."""
+    minimal = type(method)(settings, build_inputs(nn.Identity(), 1, num_classes=3))
+    proxies = {name: w for name, w in method.state_dict().items() if name.startswith("criterion.")}
+    minimal.load_state_dict(proxies, strict=False)
+    return minimal.loss(history[-1][1], history[-1][0])
 
 
 SETTING_EFFECTS = {
@@ -573,11 +558,11 @@ SETTING_EFFECTS = {
             "margin": other(0.2, "loss"),
             "scale": other(9.0, "loss"),
         },
-        margin_softmax_by_settings,
+        loss_by_settings,
     ),
     "npair": SettingEffects(
         EMBEDDING | {"normalize": other(False, "loss"), "scale": other(3.0, "loss")},
-        npair_by_settings,
+        loss_by_settings,
     ),
     "proxy_anchor": SettingEffects(
         EMBEDDING
@@ -586,11 +571,11 @@ SETTING_EFFECTS = {
             "alpha": other(9.0, "loss"),
             "proxy_lr": other(7.0, "rates"),
         },
-        proxy_anchor_by_settings,
+        loss_by_settings,
     ),
     "triplet": SettingEffects(
         EMBEDDING | {"mining": other("all", "loss"), "margin": other(0.7, "loss")},
-        triplet_by_settings,
+        loss_by_settings,
     ),
     "multi_similarity": SettingEffects(
         EMBEDDING
@@ -600,6 +585,6 @@ SETTING_EFFECTS = {
             "base": other(-0.1, "loss"),
             "epsilon": other(0.05, "loss"),
         },
-        multi_similarity_by_settings,
+        loss_by_settings,
     ),
 }

@@ -18,13 +18,13 @@ from dasl_core.data.index import DatasetIndex
 from dasl_core.methods import Step, build_method
 from dasl_core.methods.moco_v3 import MoCoV3, moco_v3_loss
 from dasl_core.models.ema import cosine_momentum
-from dasl_core.models.heads import deep_head
 from dasl_core.seeds import derive_seed
 from dasl_core.spec import SpecError
 from dasl_core.spec.methods import ResolveContext
 from dasl_core.spec.methods.moco_v3 import MoCoV3 as Settings
 from dasl_core.spec.methods.moco_v3 import ResolvedMoCoV3
 from dasl_core.train.serialization import load_state
+from tests.support.methods import build_inputs
 from tests.support.micro_batches import micro_batch_gradients, without_batch_statistics
 from tests.support.setting_effects import HEAD, SettingEffects, other
 from tests.support.training_world import Recorder, resolved, run
@@ -92,13 +92,9 @@ def test_half_precision_is_computed_in_float32() -> None:
 
 def method(**changes: Any) -> MoCoV3:
     torch.manual_seed(0)
-    arguments: dict[str, Any] = {"temperature": 0.2, "momentum": 0.9, "exported": "student"}
-    return MoCoV3(
-        nn.Sequential(nn.Flatten(), nn.Linear(12, 6)),
-        deep_head([6, 5, 4], normalized_output=True),
-        deep_head([4, 5, 4], normalized_output=False),
-        **(arguments | changes),
-    )
+    values = {"hidden_dim": 5, "projection_dim": 4, "temperature": 0.2, "teacher_momentum": 0.9}
+    backbone = nn.Sequential(nn.Flatten(), nn.Linear(12, 6))
+    return MoCoV3(ResolvedMoCoV3(**values | changes), build_inputs(backbone, 6))
 
 
 def test_forward_returns_raw_queries_and_momentum_keys() -> None:
@@ -125,7 +121,7 @@ def test_momentum_encoder_changes_only_in_after_update() -> None:
     for parameter, old in zip(moco.teacher.parameters(), before, strict=True):
         torch.testing.assert_close(parameter, old + share)
     assert moco.representation is moco.backbone
-    assert method(exported="teacher").representation is not moco.backbone
+    assert method(keep="teacher").representation is not moco.backbone
 
 
 def test_micro_batches_give_whole_batch_gradient(pictures: DatasetIndex) -> None:

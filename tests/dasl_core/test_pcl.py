@@ -21,6 +21,7 @@ from dasl_core.methods.pcl import PCL, concentrations, prototype_loss, queue_los
 from dasl_core.spec import DatasetFacts, JobSpec, SpecError, resolve
 from dasl_core.spec.methods.pcl import ResolvedPCL
 from tests.support.gradients import gradient
+from tests.support.methods import build_inputs
 from tests.support.setting_effects import HEAD, History, SettingEffects, other
 from tests.support.training_world import resolved
 
@@ -29,17 +30,16 @@ WIDTH, BATCH, PER_EPOCH = 4, 6, 3
 
 def method(*, seed: int = 0, **changes: Any) -> PCL:
     torch.manual_seed(seed)
-    arguments: dict[str, Any] = {
-        "width": WIDTH,
-        "temperature": 0.2,
+    values: dict[str, Any] = {
+        "hidden_dim": 12,
+        "projection_dim": WIDTH,
         "queue_length": 8,
         "bank_size": BATCH * PER_EPOCH,
         "clusters": (2, 5),
         "warmup_epochs": 1,
-        "momentum": 0.9,
-        "exported": "student",
+        "teacher_momentum": 0.9,
     }
-    return PCL(nn.Flatten(), nn.Linear(12, WIDTH), **arguments | changes).double()
+    return PCL(ResolvedPCL(**values | changes), build_inputs(nn.Flatten(), 12)).double()
 
 
 def unit_rows(*shape: int, seed: int = 0) -> Tensor:

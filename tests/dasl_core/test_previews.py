@@ -26,7 +26,7 @@ from dasl_core.previews import Drawing
 from dasl_core.previews.drawing import Row
 from dasl_core.previews.pictures import picture, sketch
 from dasl_core.previews.sheet import _font
-from dasl_core.spec.methods.config import ResolvedMultiCropConfig
+from dasl_core.spec.methods.config import MultiCropConfig
 from dasl_core.train.views import ViewMaker
 from service.cli.app import app
 from tests.support.training_world import band_images, image_folder, ingest, resolved, run, tiny_spec
@@ -191,7 +191,7 @@ def test_nothing_is_held_out_with_other_images_to_evaluate_on(pictures: DatasetI
 
 def test_files_and_settings(pictures: DatasetIndex, tmp_path: Path) -> None:
     spec = resolved(pictures, method={"name": "dino"})
-    assert isinstance(spec.method, ResolvedMultiCropConfig)
+    assert isinstance(spec.method, MultiCropConfig)
     previews.write(Drawing(spec, pictures, 3), tmp_path)
     files = previews.write(Drawing(spec, pictures, 2), tmp_path, version=4)
     assert {file.name for file in tmp_path.iterdir()} == {file.name for file in files}

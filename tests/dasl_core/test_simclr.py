@@ -12,7 +12,8 @@ from torch import Tensor, nn
 
 from dasl_core.methods import Step, nt_xent
 from dasl_core.methods.simclr import SimCLR
-from dasl_core.models.heads import projection_head
+from dasl_core.spec.methods.simclr import ResolvedSimCLR
+from tests.support.methods import build_inputs
 from tests.support.setting_effects import HEAD, SettingEffects, other
 
 
@@ -85,7 +86,10 @@ def test_half_precision_is_computed_in_float32() -> None:
 
 def test_forward_returns_raw_embeddings_per_view() -> None:
     backbone = nn.Sequential(nn.Flatten(), nn.Linear(12, 6))
-    method = SimCLR(backbone, projection_head(6, 5, 4), 0.2)
+    settings = ResolvedSimCLR(
+        hidden_dim=5, projection_dim=4, temperature=0.2, last_batch_norm=False
+    )
+    method = SimCLR(settings, build_inputs(backbone, 6))
     views = [torch.randn(7, 3, 2, 2) for _ in range(2)]
     embeddings = method(views)["embeddings"]
     assert embeddings.shape == (2, 7, 4)

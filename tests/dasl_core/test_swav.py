@@ -19,10 +19,11 @@ from torch import Tensor, nn
 from dasl_core.distributed import all_ranks
 from dasl_core.methods import Method, Step
 from dasl_core.methods.swav import SwAV, sinkhorn, swapped_prediction
-from dasl_core.models.heads import projection_head
 from dasl_core.spec import DatasetFacts, JobSpec, resolve
+from dasl_core.spec.methods.swav import ResolvedSwAV
 from tests.support.device_waits import DeviceWaits
 from tests.support.gloo_pool import GlooPool
+from tests.support.methods import build_inputs
 from tests.support.setting_effects import HEAD, LOCAL_CROPS, SAMPLES, History, SettingEffects, other
 
 
@@ -31,14 +32,20 @@ def cosines(*shape: int, seed: int = 0) -> Tensor:
     return torch.rand(shape, generator=generator, dtype=torch.float64) * 2 - 1
 
 
-def small(queue_length: int = 0, **arguments: Any) -> SwAV:
+def small(**changes: Any) -> SwAV:
     """A SwAV of 5 prototypes for images (3, 2, 2) and smaller ones of the same width."""
     torch.manual_seed(0)
     backbone = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(3, 6))
-    prototypes = nn.Linear(4, 5, bias=False)
-    return SwAV(
-        backbone, projection_head(6, 7, 4), prototypes, queue_length=queue_length, **arguments
-    )
+    values: dict[str, Any] = {
+        "hidden_dim": 7,
+        "projection_dim": 4,
+        "prototypes": 5,
+        "local_size": 8,
+        "local_scale": (0.05, 0.14),
+        "queue_length": 0,
+        "queue_start_epoch": 0,
+    }
+    return SwAV(ResolvedSwAV(**values | changes), build_inputs(backbone, 6))
 
 
 def outputs_of(method: SwAV, samples: int = 6, seed: int = 1) -> dict[str, Tensor]:

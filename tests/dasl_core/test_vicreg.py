@@ -12,9 +12,10 @@ from torch import Tensor, nn
 from dasl_core.data.index import DatasetIndex
 from dasl_core.methods import Step, build_method
 from dasl_core.methods.vicreg import VICReg, correlation_penalty, vicreg_loss
-from dasl_core.models.heads import deep_head
 from dasl_core.spec.methods import ResolveContext
+from dasl_core.spec.methods.vicreg import ResolvedVICReg
 from dasl_core.spec.methods.vicreg import VICReg as Settings
+from tests.support.methods import build_inputs
 from tests.support.micro_batches import micro_batch_gradients, without_batch_statistics
 from tests.support.setting_effects import HEAD, SettingEffects, other
 from tests.support.training_world import resolved
@@ -81,13 +82,7 @@ def test_half_precision_is_computed_in_float32() -> None:
 def test_forward_returns_raw_embeddings_per_view() -> None:
     torch.manual_seed(0)
     backbone = nn.Sequential(nn.Flatten(), nn.Linear(12, 6))
-    method = VICReg(
-        backbone,
-        deep_head([6, 5, 5, 4], normalized_output=False),
-        invariance=25,
-        variance=25,
-        covariance=1,
-    )
+    method = VICReg(ResolvedVICReg(hidden_dim=5, projection_dim=4), build_inputs(backbone, 6))
     views = [torch.randn(7, 3, 2, 2) for _ in range(2)]
     outputs = method(views)
     together = method.expander(backbone(torch.cat(views)))

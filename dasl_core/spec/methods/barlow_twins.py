@@ -14,7 +14,6 @@ from dasl_core.spec.methods.config import (
     TwoViewConfig,
     Width,
     register,
-    register_resolved,
 )
 from dasl_core.spec.recipes import AtMostAllEpochs, Authors
 
@@ -93,10 +92,9 @@ class BarlowTwins(TwoViewConfig):
         return self.narrow(ResolvedBarlowTwins, projection_dim=output, hidden_dim=hidden)
 
 
-@register_resolved
-class ResolvedBarlowTwins(BarlowTwins, ResolvedTwoViewConfig):
+@register
+class ResolvedBarlowTwins(ResolvedTwoViewConfig, BarlowTwins):
     """Barlow Twins' settings without "auto"."""
 
-    separate_views: bool = False
     projection_dim: EmbeddingWidth
     hidden_dim: Width

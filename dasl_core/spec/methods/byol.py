@@ -18,7 +18,6 @@ from dasl_core.spec.methods.config import (
     TwoViewConfig,
     Width,
     register,
-    register_resolved,
 )
 from dasl_core.spec.recipes import AtMostAllEpochs, Authors, ByEpochs
 
@@ -88,11 +87,10 @@ class BYOL(TwoViewConfig, EMATeacherConfig):
         return self.narrow(ResolvedBYOL, hidden_dim=hidden, teacher_momentum=momentum)
 
 
-@register_resolved
-class ResolvedBYOL(BYOL, ResolvedTwoViewConfig):
+@register
+class ResolvedBYOL(ResolvedTwoViewConfig, BYOL):
     """BYOL's settings without "auto"."""
 
-    separate_views: bool = False
     hidden_dim: Width
     teacher_momentum: Momentum
 

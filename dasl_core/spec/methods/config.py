@@ -167,8 +167,8 @@ class TwoViewConfig(MethodConfig):
         return self.separate_views is True
 
 
-class ResolvedTwoViewConfig(TwoViewConfig):
-    """A method with two views that share forward passes or do not."""
+class ResolvedTwoViewConfig(SpecModel):
+    """Two views that share forward passes or do not."""
 
     separate_views: bool = False
 
@@ -261,8 +261,8 @@ class MultiCropConfig(MethodConfig):
         return max(8, context.smallest_size, side)
 
 
-class ResolvedMultiCropConfig(MultiCropConfig):
-    """A method with local crops of a known size."""
+class ResolvedMultiCropConfig(SpecModel):
+    """Local crops of a known size."""
 
     local_size: CropSize
     local_scale: tuple[float, float]
@@ -312,11 +312,9 @@ class MetricLearningConfig(MethodConfig):
         ),
     )
 
-    def resolve(self, context: ResolveContext) -> "ResolvedMetricLearningConfig":
+    def resolve(self, context: ResolveContext) -> MethodConfig:
         """Return the same settings: the recipe has replaced every "auto"."""
-        resolved = RESOLVED_METHODS[self.name]
-        assert issubclass(resolved, ResolvedMetricLearningConfig), "each method has its own"
-        return self.narrow(resolved)
+        return self.narrow(RESOLVED_METHODS[self.name])
 
 
 # Dyfine/SphericalEmbedding, config.py and learner.py, for CUB-200.
@@ -333,8 +331,8 @@ SEC_SETTINGS: Settings = {
 }
 
 
-class ResolvedMetricLearningConfig(MetricLearningConfig):
-    """A supervised method with its embedding layer."""
+class ResolvedMetricLearningConfig(SpecModel):
+    """The embedding layer of a supervised method."""
 
     embedding_norm: bool = False
     embedding_init: EmbeddingInit = "uniform"
@@ -357,13 +355,8 @@ Config = TypeVar("Config", bound=MethodConfig)
 
 
 def register(config: type[Config]) -> type[Config]:
-    """Register the settings of a method under their `name`."""
+    """Register the settings of a method under their `name`, and after them their resolved form, if it differs."""
     name = config.model_fields["name"].default
-    METHODS[name] = RESOLVED_METHODS[name] = config
-    return config
-
-
-def register_resolved(config: type[Config]) -> type[Config]:
-    """Register the resolved form of settings that may be "auto"."""
-    RESOLVED_METHODS[config.model_fields["name"].default] = config
+    METHODS.setdefault(name, config)
+    RESOLVED_METHODS[name] = config
     return config

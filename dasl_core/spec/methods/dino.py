@@ -7,7 +7,6 @@ from pydantic import Field
 from dasl_core.spec.base import Auto
 from dasl_core.spec.methods.config import (
     FIXES_SHAPES,
-    CropSize,
     EMATeacherConfig,
     EmbeddingWidth,
     Epochs,
@@ -20,7 +19,6 @@ from dasl_core.spec.methods.config import (
     Temperature,
     Width,
     register,
-    register_resolved,
 )
 from dasl_core.spec.recipes import AtMostAllEpochs, Authors, ByEpochs, ByFamily, ByFeatures
 
@@ -201,13 +199,11 @@ class DINO(SelfDistillationConfig):
         return self.narrow(ResolvedDINO, **self.resolved_values(context))
 
 
-@register_resolved
-class ResolvedDINO(DINO, ResolvedMultiCropConfig):
+@register
+class ResolvedDINO(ResolvedMultiCropConfig, DINO):
     """DINO's settings without "auto"."""
 
     norm_last_layer: bool = True
-    local_size: CropSize
-    local_scale: tuple[float, float]
     hidden_dim: Width
     out_dim: Outputs
     teacher_temperature: Temperature

@@ -11,7 +11,6 @@ from dasl_core.spec.methods.config import (
     TwoViewConfig,
     Width,
     register,
-    register_resolved,
 )
 from dasl_core.spec.recipes import Authors
 
@@ -63,9 +62,8 @@ class HCL(TwoViewConfig, ProjectionHeadConfig):
         return self.narrow(ResolvedHCL, hidden_dim=self.resolved_hidden_dim(context))
 
 
-@register_resolved
-class ResolvedHCL(HCL, ResolvedTwoViewConfig):
+@register
+class ResolvedHCL(ResolvedTwoViewConfig, HCL):
     """HCL's settings without "auto"."""
 
-    separate_views: bool = False
     hidden_dim: Width

@@ -7,7 +7,6 @@ from pydantic import Field, field_validator
 from dasl_core.spec.base import Auto
 from dasl_core.spec.methods.config import (
     FIXES_SHAPES,
-    CropSize,
     Epochs,
     Momentum,
     Outputs,
@@ -18,7 +17,6 @@ from dasl_core.spec.methods.config import (
     Width,
     range_of_areas,
     register,
-    register_resolved,
 )
 from dasl_core.spec.methods.dino import SelfDistillationConfig
 from dasl_core.spec.problems import FieldProblem, Problems
@@ -183,12 +181,10 @@ def _without_tokens(context: ResolveContext) -> FieldProblem:
     return FieldProblem("backbone.name", message, context.backbone, expected)
 
 
-@register_resolved
-class ResolvedIBOT(IBOT, ResolvedMultiCropConfig):
+@register
+class ResolvedIBOT(ResolvedMultiCropConfig, IBOT):
     """iBOT's settings without "auto"."""
 
-    local_size: CropSize
-    local_scale: tuple[float, float]
     hidden_dim: Width
     out_dim: Outputs
     teacher_temperature: Temperature

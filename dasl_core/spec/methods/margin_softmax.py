@@ -6,12 +6,10 @@ from pydantic import Field
 
 from dasl_core.spec.base import Auto
 from dasl_core.spec.methods.config import (
-    EmbeddingInit,
     MetricLearningConfig,
     ResolveContext,
     ResolvedMetricLearningConfig,
     register,
-    register_resolved,
 )
 from dasl_core.spec.problems import FieldProblem, Problems
 
@@ -96,11 +94,9 @@ class MarginSoftmax(MetricLearningConfig):
         return self.narrow(ResolvedMarginSoftmax, margin=margin, scale=scale)
 
 
-@register_resolved
-class ResolvedMarginSoftmax(MarginSoftmax, ResolvedMetricLearningConfig):
+@register
+class ResolvedMarginSoftmax(ResolvedMetricLearningConfig, MarginSoftmax):
     """The settings of a softmax loss with a margin, without "auto"."""
 
-    embedding_norm: bool = False
-    embedding_init: EmbeddingInit = "uniform"
     margin: Margin
     scale: Scale | None

@@ -17,7 +17,6 @@ from dasl_core.spec.methods.config import (
     TwoViewConfig,
     Width,
     register,
-    register_resolved,
 )
 from dasl_core.spec.problems import FieldProblem
 from dasl_core.spec.recipes import AtMostAllEpochs, Authors, ByEpochs, ByFamily
@@ -138,11 +137,10 @@ class MoCoV3(TwoViewConfig, EMATeacherConfig):
         return self.narrow(ResolvedMoCoV3, hidden_dim=hidden)
 
 
-@register_resolved
-class ResolvedMoCoV3(MoCoV3, ResolvedTwoViewConfig):
+@register
+class ResolvedMoCoV3(ResolvedTwoViewConfig, MoCoV3):
     """MoCo v3's settings without "auto"."""
 
-    separate_views: bool = False
     hidden_dim: Width
     temperature: Temperature
     teacher_momentum: Momentum

@@ -6,11 +6,9 @@ from pydantic import Field
 
 from dasl_core.spec.methods.config import (
     SEC_SETTINGS,
-    EmbeddingInit,
     MetricLearningConfig,
     ResolvedMetricLearningConfig,
     register,
-    register_resolved,
 )
 from dasl_core.spec.recipes import Authors, FallsAfterShares
 
@@ -60,9 +58,6 @@ class MultiSimilarity(MetricLearningConfig):
     )
 
 
-@register_resolved
-class ResolvedMultiSimilarity(MultiSimilarity, ResolvedMetricLearningConfig):
+@register
+class ResolvedMultiSimilarity(ResolvedMetricLearningConfig, MultiSimilarity):
     """The settings of the multi-similarity loss without "auto"."""
-
-    embedding_norm: bool = False
-    embedding_init: EmbeddingInit = "uniform"

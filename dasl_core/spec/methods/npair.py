@@ -6,11 +6,9 @@ from pydantic import Field
 
 from dasl_core.spec.methods.config import (
     SEC_SETTINGS,
-    EmbeddingInit,
     MetricLearningConfig,
     ResolvedMetricLearningConfig,
     register,
-    register_resolved,
 )
 from dasl_core.spec.recipes import Authors
 
@@ -47,9 +45,6 @@ class NPair(MetricLearningConfig):
     )
 
 
-@register_resolved
-class ResolvedNPair(NPair, ResolvedMetricLearningConfig):
+@register
+class ResolvedNPair(ResolvedMetricLearningConfig, NPair):
     """The settings of N-pair without "auto"."""
-
-    embedding_norm: bool = False
-    embedding_init: EmbeddingInit = "uniform"

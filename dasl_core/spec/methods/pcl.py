@@ -16,7 +16,6 @@ from dasl_core.spec.methods.config import (
     Temperature,
     Width,
     register,
-    register_resolved,
 )
 from dasl_core.spec.problems import FieldProblem, Problems
 from dasl_core.spec.recipes import Authors
@@ -151,7 +150,7 @@ def _images_of_an_epoch(context: ResolveContext) -> int:
     return max(1, context.train_images // context.batch_size) * context.batch_size
 
 
-@register_resolved
+@register
 class ResolvedPCL(PCL):
     """PCL's settings without "auto"."""
 

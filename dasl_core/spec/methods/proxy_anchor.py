@@ -5,12 +5,10 @@ from typing import ClassVar, Literal
 from pydantic import Field
 
 from dasl_core.spec.methods.config import (
-    EmbeddingInit,
     MetricLearningConfig,
     Recipe,
     ResolvedMetricLearningConfig,
     register,
-    register_resolved,
 )
 from dasl_core.spec.recipes import Authors
 
@@ -63,9 +61,6 @@ class ProxyAnchor(MetricLearningConfig):
     )
 
 
-@register_resolved
-class ResolvedProxyAnchor(ProxyAnchor, ResolvedMetricLearningConfig):
+@register
+class ResolvedProxyAnchor(ResolvedMetricLearningConfig, ProxyAnchor):
     """The settings of Proxy-Anchor without "auto"."""
-
-    embedding_norm: bool = False
-    embedding_init: EmbeddingInit = "uniform"

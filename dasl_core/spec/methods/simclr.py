@@ -15,7 +15,6 @@ from dasl_core.spec.methods.config import (
     TwoViewConfig,
     Width,
     register,
-    register_resolved,
 )
 from dasl_core.spec.recipes import AtMostAllEpochs, Authors, ByImageSize
 
@@ -63,11 +62,10 @@ class SimCLR(TwoViewConfig, ProjectionHeadConfig):
         return self.narrow(ResolvedSimCLR, hidden_dim=self.resolved_hidden_dim(context))
 
 
-@register_resolved
-class ResolvedSimCLR(SimCLR, ResolvedTwoViewConfig):
+@register
+class ResolvedSimCLR(ResolvedTwoViewConfig, SimCLR):
     """SimCLR's settings without "auto"."""
 
-    separate_views: bool = False
     hidden_dim: Width
     temperature: Temperature
     last_batch_norm: bool

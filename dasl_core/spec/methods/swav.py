@@ -8,7 +8,6 @@ from pydantic import Field
 from dasl_core.spec.base import Auto
 from dasl_core.spec.methods.config import (
     FIXES_SHAPES,
-    CropSize,
     Epochs,
     MultiCropConfig,
     Outputs,
@@ -19,7 +18,6 @@ from dasl_core.spec.methods.config import (
     Temperature,
     Width,
     register,
-    register_resolved,
 )
 from dasl_core.spec.recipes import AtMostAllEpochs, Authors, ByBatch
 
@@ -141,13 +139,11 @@ class SwAV(MultiCropConfig, ProjectionHeadConfig):
         )
 
 
-@register_resolved
-class ResolvedSwAV(SwAV, ResolvedMultiCropConfig):
+@register
+class ResolvedSwAV(ResolvedMultiCropConfig, SwAV):
     """SwAV's settings without "auto"."""
 
     hidden_dim: Width
-    local_size: CropSize
-    local_scale: tuple[float, float]
     prototypes: Outputs
     queue_length: QueueLength
     queue_start_epoch: Epochs

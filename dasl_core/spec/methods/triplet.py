@@ -7,12 +7,10 @@ from pydantic import Field
 from dasl_core.spec.base import Auto
 from dasl_core.spec.methods.config import (
     SEC_SETTINGS,
-    EmbeddingInit,
     MetricLearningConfig,
     ResolveContext,
     ResolvedMetricLearningConfig,
     register,
-    register_resolved,
 )
 from dasl_core.spec.problems import FieldProblem
 from dasl_core.spec.recipes import Authors, Settings
@@ -87,10 +85,8 @@ class Triplet(MetricLearningConfig):
         return self.narrow(ResolvedTriplet, margin=margin)
 
 
-@register_resolved
-class ResolvedTriplet(Triplet, ResolvedMetricLearningConfig):
+@register
+class ResolvedTriplet(ResolvedMetricLearningConfig, Triplet):
     """The triplet loss's settings without "auto"."""
 
-    embedding_norm: bool = False
-    embedding_init: EmbeddingInit = "uniform"
     margin: Margin

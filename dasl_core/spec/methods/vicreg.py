@@ -14,7 +14,6 @@ from dasl_core.spec.methods.config import (
     TwoViewConfig,
     Width,
     register,
-    register_resolved,
 )
 from dasl_core.spec.recipes import AtMostAllEpochs, Authors, ByEpochs
 
@@ -96,10 +95,9 @@ class VICReg(TwoViewConfig):
         return self.narrow(ResolvedVICReg, projection_dim=output, hidden_dim=hidden)
 
 
-@register_resolved
-class ResolvedVICReg(VICReg, ResolvedTwoViewConfig):
+@register
+class ResolvedVICReg(ResolvedTwoViewConfig, VICReg):
     """VICReg's settings without "auto"."""
 
-    separate_views: bool = False
     projection_dim: EmbeddingWidth
     hidden_dim: Width
