@@ -74,4 +74,7 @@ def batches(trainer: Trainer, count: int) -> Generator[Batch, None, None]:
 def views_of_epoch(trainer: Trainer, epoch: int) -> Iterator[tuple[Batch, list[Tensor]]]:
     """Yield every batch of an epoch with its views, as training makes them, without training."""
     for number, batch in enumerate(trainer.loader.epoch(epoch)):
-        yield batch, list(trainer.view_maker.make(batch, epoch * trainer.loader.steps + number))
+        yield (
+            batch,
+            list(trainer.prefetcher.maker.make(batch, epoch * trainer.loader.steps + number)),
+        )

@@ -84,15 +84,15 @@ def measure(method: str, arguments: argparse.Namespace) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(prefix="dasl-steps-") as name:
         run = our_run(method, arguments, device, Path(name))
         try:
-            assert isinstance(run.view_maker, ViewMaker), "the views of the spec"
+            assert isinstance(run.prefetcher.maker, ViewMaker), "the views of the spec"
             views = [
                 torch.randn(arguments.batch_size, 3, view.image_size, view.image_size).to(
-                    device, memory_format=run.view_maker.layout
+                    device, memory_format=run.prefetcher.maker.layout
                 )
-                for view in run.view_maker.views
+                for view in run.prefetcher.maker.views
             ]
             batch = next(run.loader.epoch(0))
-            run.view_maker.make = lambda batch, step: views  # type: ignore[method-assign]
+            run.prefetcher.maker.make = lambda batch, step: views  # type: ignore[method-assign]
             run.method.train()
             theirs = lightly_steps.STEPS[method](lightly_setup(arguments, device))
             ours_seconds, theirs_seconds = [], []

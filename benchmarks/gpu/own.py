@@ -152,7 +152,7 @@ def inputs(bench: Bench, limit: Limit) -> dict[str, Any]:
         indices = batch.indices.numpy()
         size = batch.canvases.nbytes
         views = median_ms(
-            lambda: trainer.view_maker.make(there, 0), device, bench.steps, limit, "views"
+            lambda: trainer.prefetcher.maker.make(there, 0), device, bench.steps, limit, "views"
         )
         read = median_ms(
             lambda: trainer.loader.canvases.read(indices), device, bench.steps, limit, "reading"
@@ -166,8 +166,8 @@ def inputs(bench: Bench, limit: Limit) -> dict[str, Any]:
                 limit,
                 "copy",
             )
-        assert isinstance(trainer.view_maker, ViewMaker), "the views of the spec"
-        sizes = [view.image_size for view in trainer.view_maker.views]
+        assert isinstance(trainer.prefetcher.maker, ViewMaker), "the views of the spec"
+        sizes = [view.image_size for view in trainer.prefetcher.maker.views]
         form = cached_form(trainer)
     return {
         "form": form,
@@ -183,7 +183,7 @@ def inputs(bench: Bench, limit: Limit) -> dict[str, Any]:
 
 def synthetic_views(trainer: Trainer, device: torch.device) -> list[Tensor]:
     """Return noise of the shape, type and layout of a step's views, on the device."""
-    maker = trainer.view_maker
+    maker = trainer.prefetcher.maker
     assert isinstance(maker, ViewMaker), "the views of the spec"
     batch = trainer.run.length.batch_size
     return [
@@ -198,7 +198,7 @@ def whole_step(trainer: Trainer, views: list[Tensor], device: torch.device) -> C
     """Return the trainer's step on views that are there: with metrics, clipping and checks."""
     batch = first_batch(trainer)
     batch = replace(batch, canvases=batch.canvases.to(device))
-    trainer.view_maker.make = lambda batch, step: views  # type: ignore[method-assign]
+    trainer.prefetcher.maker.make = lambda batch, step: views  # type: ignore[method-assign]
     return lambda: trainer.step(batch)
 
 

@@ -110,14 +110,13 @@ def build_trainer(
     evaluator = _build_evaluator(run)
     method = seeded_method(run, backbone)
     refuse_undefined_gradients(method, spec.train.precision, device)
-    pseudo_labels = build_pseudo_labels(spec, run.data)
     criterion = Criterion(
         spec.method.name,
         method,
         spec.active_regularizers(),
         spec.train.seed,
         device,
-        pseudo_labels,
+        build_pseudo_labels(spec, run.data),
     )
     updater = _build_updater(run, method, criterion)
     watch = InputWatch(run.data.reading(run.threads, device))
@@ -126,25 +125,19 @@ def build_trainer(
     )
     guard = DivergenceGuard(run, flush=metrics.report)
     plotter = Plotter(run, evaluator)
-    state = TrainingState(run, method, criterion, pseudo_labels, updater, plotter)
-    view_maker = (
-        ViewMaker(spec, device)
-        if augmentation is None
-        else CustomViewMaker(augmentation, spec, device)
-    )
+    state = TrainingState(run, method, criterion, updater, plotter)
+    maker = CustomViewMaker(augmentation, spec, device) if augmentation else ViewMaker(spec, device)
     return Trainer(
         run,
         method,
-        view_maker,
         criterion,
-        pseudo_labels,
         _build_gradients(run, method, criterion, updater),
         updater,
         metrics,
         guard,
         Validator(run, method, evaluator, metrics, guard, plotter),
         Checkpointer(run, state),
-        ViewPrefetcher(view_maker, device, run.timer),
+        ViewPrefetcher(maker, device, run.timer),
         Outcomes(STEPS_IN_FLIGHT if updater.deferred else 0),
     )
 

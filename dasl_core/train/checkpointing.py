@@ -26,7 +26,6 @@ from dasl_core.train.background import BackgroundCall, copy_to_cpu
 from dasl_core.train.criterion import Criterion
 from dasl_core.train.plotting import Plotter
 from dasl_core.train.progress import Progress
-from dasl_core.train.pseudo_labels import PseudoLabels
 from dasl_core.train.run import Run
 from dasl_core.train.serialization import StateCopy, load_state
 from dasl_core.train.update import Updater
@@ -288,17 +287,18 @@ class TrainingState:
     run: Run
     method: Method
     criterion: Criterion
-    pseudo_labels: PseudoLabels | None
     updater: Updater
     plotter: Plotter
 
     def rank_state_dict(self) -> dict[str, Any]:
         """The part of the state that differs between ranks."""
-        bank = None if self.pseudo_labels is None else self.pseudo_labels.rank_state()
+        clusters = self.criterion.pseudo_labels
+        bank = None if clusters is None else clusters.rank_state()
         return {"random": random_state(self.run.device), "bank": bank}
 
     def state_dict(self, ranks: list[dict[str, Any]]) -> dict[str, Any]:
         """The whole state, ready to be written, given the `rank_state_dict` of every rank."""
+        clusters = self.criterion.pseudo_labels
         return {
             "format": FORMAT,
             "spec": self.fingerprint,
@@ -306,7 +306,7 @@ class TrainingState:
             "progress": self.run.progress.saved(),
             "method": dict(self.method.state_dict()),
             "criterion": self.criterion.state_dict(),
-            "clusters": None if self.pseudo_labels is None else self.pseudo_labels.state_dict(),
+            "clusters": None if clusters is None else clusters.state_dict(),
             "optimizer": self.updater.optimizer.state_dict(),
             "scaler": self.updater.scaler.state_dict(),
             "ranks": ranks,
@@ -359,9 +359,10 @@ class TrainingState:
         # A branch on other ranks is another experiment: it starts with no clusters and fresh streams.
         if len(ranks) != world_size() and branch:
             return
-        if self.pseudo_labels is not None and "dar" not in changed:
+        clusters = self.criterion.pseudo_labels
+        if clusters is not None and "dar" not in changed:
             banks = [each["bank"] for each in ranks]
-            self.pseudo_labels.load_state_dict(state["clusters"], banks, self.run.device)
+            clusters.load_state_dict(state["clusters"], banks, self.run.device)
         # Ranks that the checkpoint does not have keep the streams that they started with.
         if rank() < len(ranks):
             restore_random_state(ranks[rank()]["random"], self.run.device)

@@ -22,12 +22,10 @@ from dasl_core.train.interruption import Interrupted
 from dasl_core.train.optim import set_schedules
 from dasl_core.train.outcomes import Outcomes
 from dasl_core.train.prefetch import ViewPrefetcher
-from dasl_core.train.pseudo_labels import PseudoLabels
 from dasl_core.train.run import Run
 from dasl_core.train.step_metrics import StepMetrics
 from dasl_core.train.update import Updater
 from dasl_core.train.validation import Validator
-from dasl_core.train.views import CustomViewMaker, ViewMaker
 from dasl_core.vocabulary import TrainingOutcome
 
 # Images whose embeddings are compared before and after an update, at each report.
@@ -43,9 +41,7 @@ class Trainer:
 
     run: Run
     method: Method
-    view_maker: ViewMaker | CustomViewMaker
     criterion: Criterion
-    pseudo_labels: PseudoLabels | None
     gradients: GradientComputer
     updater: Updater
     metrics: StepMetrics
@@ -136,8 +132,8 @@ class Trainer:
         if updated is not False:  # a tensor: only the device knows yet
             on_device = updated if isinstance(updated, Tensor) else None
             self.method.after_update(replace(step, updated=on_device))
-        if self.pseudo_labels is not None:
-            self.pseudo_labels.observe(embeddings, batch.indices)
+        if self.criterion.pseudo_labels is not None:
+            self.criterion.pseudo_labels.observe(embeddings, batch.indices)
         progress.step += 1
         metrics = terms | {
             "loss": total(terms),
@@ -160,8 +156,8 @@ class Trainer:
     def _count_steps(self, *, wait: bool) -> None:
         """Count the steps whose outcome is due, and forget what the skipped ones left; see `Outcomes`."""
         for outcome in self.outcomes.known(wait=wait):
-            if not outcome.updated and self.pseudo_labels is not None:
-                self.pseudo_labels.forget(outcome.age)
+            if not outcome.updated and self.criterion.pseudo_labels is not None:
+                self.criterion.pseudo_labels.forget(outcome.age)
             self.guard.count(outcome)
 
     def _report(self) -> dict[str, float]:
@@ -178,9 +174,9 @@ class Trainer:
         """Close the epoch: check the images, record the mean loss, cluster the embeddings."""
         self.run.data.check_images(self.run.reporter, self.run.control)
         self.run.progress.close_epoch()
-        if self.pseudo_labels is not None:
+        if self.criterion.pseudo_labels is not None:
             epochs = len(self.run.progress.losses)
-            quality = self.pseudo_labels.end_epoch(
+            quality = self.criterion.pseudo_labels.end_epoch(
                 epochs, self.run.data.train_labels(), self.run.reporter.keepalive
             )
             self.metrics.report_clusters(quality)

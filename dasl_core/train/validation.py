@@ -4,8 +4,6 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-from torch import nn
-
 from dasl_core.evaluate import NotFiniteError
 from dasl_core.methods import Method
 from dasl_core.models.backbone import feature_width
@@ -143,7 +141,9 @@ class Validator:
                 embedding = None
                 if of_embedding:
                     embedding = self.evaluator.frozen(
-                        self._evaluated(), final=final, observer=observer
+                        EmbeddingNetwork(self.method.backbone, self.method.embedding_head),
+                        final=final,
+                        observer=observer,
                     )
                     # Of the whole network, but the checkpoint shows the newest record.
                     embedding |= {k: v for k, v in metrics.items() if k.startswith("finetune_")}
@@ -220,12 +220,6 @@ class Validator:
     def publish_plots(self) -> None:
         """Publish the plots of the finished run, and its report, as artifacts."""
         self.plotter.publish(self.anchors())
-
-    def _evaluated(self) -> nn.Module:
-        """The network from images to what `evaluate.on` names."""
-        if self.settings.on == "embedding":
-            return EmbeddingNetwork(self.method.backbone, self.method.embedding_head)
-        return self.method.representation
 
     def _record(self, subject: Subject, metrics: dict[str, float]) -> None:
         step, epoch = self.progress.step, self.run.epoch

@@ -380,9 +380,9 @@ def one_step(
     this = build_trainer(
         open_run(ResolvedJobSpec.model_validate(spec), index, NullReporter(), files)
     )
-    if this.pseudo_labels is not None:
+    if this.criterion.pseudo_labels is not None:
         # Assigned as if k-means had run: in the first epoch every image is a class of its own.
-        this.pseudo_labels.labels = torch.arange(len(index)) % 3
+        this.criterion.pseudo_labels.labels = torch.arange(len(index)) % 3
     terms: dict[str, float] = {}
     gradients: dict[str, np.ndarray] = {}
     terms_of, before_update = this.gradients.criterion, this.method.before_update

@@ -308,7 +308,7 @@ def test_views_and_evaluation_feed_weights_as_they_were_trained(
             held_out = evaluator.encoder.features(
                 lambda pixels: pixels.flatten(1), evaluator.held_out
             )
-            views = trainer.view_maker.make(next(trainer.loader.epoch(0)), 0)
+            views = trainer.prefetcher.maker.make(next(trainer.loader.epoch(0)), 0)
         finally:
             trainer.close()
         mean, std = (

@@ -184,7 +184,7 @@ def test_byol_blurs_and_solarizes_views_differently(
         pictures, method={"name": "byol"}, backbone={"image_size": 72}, train={"batch_size": 24}
     )
     with opened(spec, pictures, cache, tmp_path) as this:
-        this.view_maker.make(next(this.loader.epoch(0)), 0)
+        this.prefetcher.maker.make(next(this.loader.epoch(0)), 0)
     assert [(augment.blur, augment.solarize) for augment, _ in drawn] == [(1.0, 0.0), (0.1, 0.2)]
     (_, first), (_, second) = drawn
     assert first.sigma is not None
@@ -204,7 +204,7 @@ def test_dino_local_crops_are_small(
 ) -> None:
     spec = resolved(pictures, method={"name": "dino"}, backbone={"image_size": 72})
     with opened(spec, pictures, cache, tmp_path) as this:
-        views = this.view_maker.make(next(this.loader.epoch(0)), 0)
+        views = this.prefetcher.maker.make(next(this.loader.epoch(0)), 0)
     assert [view.shape[-1] for view in views] == [72, 72, 31, 31]
     settings = [(augment.crop_scale, augment.blur, augment.solarize) for augment, _ in drawn]
     assert settings == [
@@ -230,7 +230,7 @@ def test_per_view_setting_changes_only_that_view(
         train={"precision": "fp64"},
     )
     with opened(spec, pictures, cache, tmp_path) as this:
-        views = this.view_maker.make(next(this.loader.epoch(0)), 0)
+        views = this.prefetcher.maker.make(next(this.loader.epoch(0)), 0)
     mean, std = (
         torch.tensor(values).double().view(3, 1, 1)
         for values in (spec.backbone.mean, spec.backbone.std)

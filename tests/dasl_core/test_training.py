@@ -95,12 +95,12 @@ def test_views_differ_within_and_between_steps(
     files = RunFiles(cache=cache, scratch=tmp_path)
     this = build_trainer(open_run(spec, pictures, NullReporter(), files))
     batch = next(this.loader.epoch(0))
-    views = [view for step in (0, 1) for view in this.view_maker.make(batch, step)]
+    views = [view for step in (0, 1) for view in this.prefetcher.maker.make(batch, step)]
     assert all(view.shape == (8, 3, 16, 16) for view in views)
     for number, view in enumerate(views):
         for other in views[:number]:
             assert (view != other).flatten(1).any(dim=1).all()
-    assert torch.equal(this.view_maker.make(batch, 1)[1], views[3])
+    assert torch.equal(this.prefetcher.maker.make(batch, 1)[1], views[3])
     this.close()
 
 

@@ -91,7 +91,7 @@ def test_options_reach_network(pictures: DatasetIndex, cache: Path, tmp_path: Pa
     try:
         weight = this.method.backbone.get_parameter("layer1.0.conv2.weight")
         assert weight.is_contiguous(memory_format=torch.channels_last)
-        views = this.view_maker.make(next(this.loader.epoch(0)), 0)
+        views = this.prefetcher.maker.make(next(this.loader.epoch(0)), 0)
         assert views[0].is_contiguous(memory_format=torch.channels_last)
         assert "forward" in vars(this.method.backbone.get_submodule("layer1.0"))
     finally:
