@@ -1,8 +1,8 @@
-"""Unregistered checkpoints of ended attempts: whole ones are registered, the rest is removed a day later.
+"""Register complete checkpoints that ended attempts did not report; remove incomplete ones after a day.
 
-A checkpoint is whole once its manifest is written, which is the last file. An attempt leaves such
-checkpoints if it ended while it could not reach the API. Only the attempt wrote to its folder, and its
-processes are gone.
+A checkpoint is complete once its manifest, the last file, is written. An attempt leaves unregistered
+checkpoints if it ended while it could not reach the API. Only the attempt writes to its folder, and its
+processes have ended.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _MAX_MANIFEST_BYTES = 4 << 20
 
 
 class Adoption:
-    """Registers whole checkpoints of ended attempts, and removes the others after a day."""
+    """Registers complete checkpoints of ended attempts, and removes the others after a day."""
 
     def __init__(self, context: DispatcherContext, outage: StoreOutage) -> None:
         self._context, self._outage = context, outage
@@ -49,17 +49,17 @@ class Adoption:
         self._swept_until: Ended | None = None
 
     def adopt(self, attempt: AttemptView) -> bool:
-        """Register the whole checkpoints that an ended attempt did not; return whether that is done.
+        """Register the complete checkpoints that an ended attempt did not; return whether that is done.
 
-        If the store fails and another attempt may follow, this is tried again for some minutes. What is
-        missed is found a day later.
+        If the store fails and another attempt may follow, the caller retries for some minutes. `sweep` finds
+        missed checkpoints a day later.
         """
         assert attempt.finished_at is not None
         now, name = self._context.clock(), attempt.submission_id
         if name in self._failed_at and not passed(self._failed_at[name], now, _STORE_PAUSE):
             return False
         if not self._was_adopted(attempt):
-            # An attempt of a job that has ended must not hold its resources for a failing store.
+            # If the job has ended, its attempt must not hold resources because the store fails.
             follows = attempt.status not in TERMINAL
             if follows and not passed(attempt.finished_at, now, _STORE_PATIENCE):
                 return False
@@ -74,7 +74,7 @@ class Adoption:
                 self._adopt(attempt)
         except (LeaseLost, *AWAY):
             raise
-        except Exception as error:  # noqa: BLE001  # Each store raises what it likes.
+        except Exception as error:  # noqa: BLE001  # fsspec backends raise errors of any type
             name = attempt.submission_id
             logger.warning("The checkpoints of %s cannot be examined now: %s", name, error)
             self._failed_at[name] = self._context.clock()
@@ -82,7 +82,7 @@ class Adoption:
         return True
 
     def sweep(self) -> None:
-        """Examine attempts that ended a day ago: adopt what is whole, remove what is not."""
+        """Adopt complete checkpoints of attempts that ended a day ago, and remove incomplete ones."""
         now = self._context.clock()
         if not passed(self._swept_at, now, _SWEEP_EVERY):
             return
@@ -95,18 +95,18 @@ class Adoption:
             )
         for attempt in attempts:
             run_isolated(self.sweep_attempt, attempt, "examine the checkpoints of this attempt")
-            self._swept_until = Ended.of(attempt)
+            self._swept_until = Ended.from_view(attempt)
         if len(attempts) < _BATCH_SIZE:
             self._swept_at = now
 
     def sweep_attempt(self, attempt: AttemptView) -> None:
-        """Adopt the whole checkpoints of an attempt, and remove its unregistered folders."""
+        """Adopt the complete checkpoints of an attempt, and remove its unregistered folders."""
         for uri in self._adopt(attempt):
-            logger.info("%s is not a whole checkpoint and is removed", uri)
+            logger.info("%s is an incomplete checkpoint and is removed", uri)
             self._context.storage.remove(uri)
 
     def _adopt(self, attempt: AttemptView) -> list[str]:
-        """Register whole checkpoints of an attempt; return its other unregistered folders."""
+        """Register complete checkpoints of an attempt; return its other unregistered folders."""
         rest = []
         for uri in self._unregistered(attempt):
             manifest = self._manifest_of_whole(uri, attempt)
@@ -127,18 +127,18 @@ class Adoption:
         with self._context.database.read() as session:
             uris = checkpoints.uris_of_attempt(session, attempt.job_id, attempt.number)
         # Compare paths below the attempt's folder: the API may write the root differently.
-        own = f"/jobs/{attempt.job_id}/attempts/{attempt.number}/"
-        if not all(own in uri for uri in uris):
+        folder = f"/jobs/{attempt.job_id}/attempts/{attempt.number}/"
+        if not all(folder in uri for uri in uris):
             logger.warning(
-                "Checkpoints of %s are in another store: none is examined", attempt.submission_id
+                "Checkpoints of %s are in another store and are not examined", attempt.submission_id
             )
             return []
-        registered = [uri.partition(own)[2] + "/" for uri in uris]
+        registered = [uri.partition(folder)[2] + "/" for uri in uris]
         folders = storage.folders(storage.checkpoints_uri(attempt.job_id, attempt.number))
         return [
             uri
             for uri in folders
-            if not any(path.startswith(uri.partition(own)[2] + "/") for path in registered)
+            if not any(path.startswith(uri.partition(folder)[2] + "/") for path in registered)
         ]
 
     def _manifest_of_whole(self, uri: str, attempt: AttemptView) -> CheckpointManifest | None:
@@ -157,7 +157,7 @@ class Adoption:
         except ValidationError as error:
             logger.warning("The manifest in %s is damaged: %s", uri, error.errors()[0]["msg"])
             return None
-        # Not the submission id: a restored database repeats an attempt whose files are still there.
+        # Do not compare submission ids: a restored database repeats an attempt whose files still exist.
         if (manifest.job, manifest.attempt) != (attempt.job_id, attempt.number):
             logger.warning("%s is of attempt %d of %.60r", uri, manifest.attempt, manifest.job)
             return None

@@ -1,4 +1,4 @@
-"""Checks of the API, in a loop of their own: an address that does not answer must not delay the dispatcher."""
+"""Check that the API answers, in a separate loop: an address that does not answer must not delay the dispatcher."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from service.client.sync.transport import Transport
 logger = logging.getLogger(__name__)
 
 _TIMEOUT_SECONDS = 5.0
-# One may fail while the API is busy or restarted.
+# A single check may fail while the API is busy or restarted.
 _FAILURES = 2
 
 
@@ -35,14 +35,14 @@ class ApiCheck:
 
     @property
     def answers(self) -> bool:
-        """Whether the API answers, as far as known."""
+        """Whether the API answered recently."""
         return self._failures is None or self._failures < _FAILURES
 
     def round(self) -> bool:
         """Check the API; return whether the database was used."""
         answered = self.answers
         try:
-            # No connection stays open, which would only be found broken after a restart of the API.
+            # Do not keep the connection: it would break at a restart of the API.
             self._transport.json("GET", "/livez", headers={"Connection": "close"})
         except (ConnectionFailed, ApiError) as error:
             if self._failures is not None:

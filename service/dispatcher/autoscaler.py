@@ -1,4 +1,4 @@
-"""Shows Ray's autoscaler the demand of jobs, by a small program that runs on Ray."""
+"""Request nodes from Ray's autoscaler, by a small program that runs on Ray."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from service.scheduling.packing import Demand
 logger = logging.getLogger(__name__)
 
 _EVERY = timedelta(seconds=10)
-"""Shortest time between two requests, each of which is a submission to Ray."""
+"""Shortest time between two requests; each is a submission to Ray."""
 _REPEAT_EVERY = timedelta(minutes=5)
-"""Interval at which an unchanged demand is shown again, in case the program before failed."""
+"""Interval at which an unchanged request is repeated, in case the last program failed."""
 _TURN = timedelta(minutes=5)
-"""How long a turn of `autoscaling.choose` lasts: a node should have joined by then."""
+"""Duration of a turn of `autoscaling.choose`; a node should join within it."""
 
 
 class AutoscalerDemand:
-    """The last demand that Ray's autoscaler was shown; a new dispatcher shows its first one in any case."""
+    """The last resource request to Ray's autoscaler; a new dispatcher always sends its first one."""
 
     def __init__(self, context: DispatcherContext) -> None:
         self._context = context
@@ -35,15 +35,15 @@ class AutoscalerDemand:
         self._shown_at: datetime | None = None
         self._tried_at: datetime | None = None
         self._withdrawals = 0
-        """How often an empty demand was shown since one that was not empty."""
+        """Number of empty requests since the last one that was not empty."""
         self._nodes: frozenset[str] = frozenset()
 
     def forget(self) -> None:
-        """Show the demand again, because Ray may have lost it."""
+        """Repeat the request in the next round, because Ray may have lost it."""
         self._shown_at = None
 
     def show(self, cluster: Cluster, running: Sequence[Demand], waiting: Sequence[Demand]) -> None:
-        """Show a demand if it has changed or may be lost; without waiting jobs, withdraw the one before."""
+        """Request resources if the demand changed or may be lost; withdraw the request if no job waits."""
         now = self._context.clock()
         nodes = frozenset(node.id for node in cluster.nodes)
         if nodes != self._nodes:
@@ -53,8 +53,8 @@ class AutoscalerDemand:
             return
         self._tried_at = now
         limit, turn = self._context.settings.cluster_limit, int(now.timestamp() // _TURN.seconds)
-        chosen = autoscaling.choose(running, waiting, limit, turn)
-        bundles = autoscaling.bundles([*running, *chosen]) if chosen else []
+        requested = autoscaling.choose(running, waiting, limit, turn)
+        bundles = autoscaling.bundles([*running, *requested]) if requested else []
         if bundles == self._shown and not self._is_repeated(now):
             return
         command = self._context.entrypoints.demand.format(bundles=shlex.quote(json.dumps(bundles)))
@@ -62,14 +62,15 @@ class AutoscalerDemand:
         try:
             self._context.executor.submit(name, command, {}, "")
         except (ExecutorUnavailable, SubmissionRefused) as error:
-            logger.warning("Ray's autoscaler was not shown the demand of jobs: %s", error)
+            logger.warning("Ray's autoscaler did not get the resource request: %s", error)
             return
         finally:
-            # Not before: the loop that removes it would find it unknown. It may also run if Ray did not answer.
+            # Add it after the submission: `SubmissionRemoval` drops what Ray does not know. The program may run
+            # even if Ray did not answer.
             self._context.demand_programs.add(name)
         self._withdrawals = 0 if bundles else self._withdrawals + 1
         self._shown, self._shown_at = bundles, now
 
     def _is_repeated(self, now: datetime) -> bool:
-        """Whether the unchanged demand is shown again; an empty one only once, as most clusters never wait."""
+        """Whether to repeat the unchanged request; an empty one is repeated once."""
         return self._withdrawals < 2 and passed(self._shown_at, now, _REPEAT_EVERY)

@@ -1,4 +1,4 @@
-"""Which attempts the dispatcher hears from, through the API."""
+"""How long the heartbeats of attempts have arrived without a gap."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import NamedTuple
 from service.scheduling.repository import AttemptView
 
 
-class _Heard(NamedTuple):
+class _Heartbeats(NamedTuple):
     first: datetime
     """The first heartbeat since the last gap."""
     newest: datetime
@@ -19,10 +19,10 @@ class _Heard(NamedTuple):
 
 
 class Contact:
-    """Since when the heartbeats of attempts arrive without a gap.
+    """Tracks since when the heartbeats of attempts arrive without a gap.
 
-    While the API is away, no rank learns of a request, and none can report progress. The first heartbeat
-    after that may be the driver's, before rank 0 has reported anything.
+    While the API is unreachable, ranks neither receive stop requests nor report progress. The first heartbeat
+    after an outage may be the driver's, before rank 0 has reported anything.
 
     Args:
         gap: a longer time without a heartbeat interrupts the contact.
@@ -30,25 +30,26 @@ class Contact:
 
     def __init__(self, gap: timedelta) -> None:
         self._gap = gap
-        self._heard: dict[str, _Heard] = {}
+        self._heartbeats: dict[str, _Heartbeats] = {}
         """By submission id."""
 
     def keep(self, attempts: Iterable[AttemptView]) -> None:
         """Forget all attempts but these."""
         live = {attempt.submission_id for attempt in attempts}
-        self._heard = {name: heard for name, heard in self._heard.items() if name in live}
+        self._heartbeats = {id: item for id, item in self._heartbeats.items() if id in live}
 
     def standstill(self, attempt: AttemptView, requested_at: datetime, now: datetime) -> timedelta:
-        """Return how long an attempt has been heard after a request without any progress."""
+        """Return how long an attempt has sent heartbeats, but made no progress, since a request."""
         heartbeat_at = attempt.heartbeat_at
         if heartbeat_at is None or heartbeat_at <= requested_at:
             return timedelta()
-        last = self._heard.get(
-            attempt.submission_id, _Heard(heartbeat_at, heartbeat_at, now, timedelta())
+        last = self._heartbeats.get(
+            attempt.submission_id, _Heartbeats(heartbeat_at, heartbeat_at, now, timedelta())
         )
-        # Heartbeats between two calls are not seen: where these are always rare, their distance is no gap. It is one
-        # where only the last call is long ago: the database was away, or the machine asleep.
+        # Heartbeats between two calls are invisible, so rare calls alone are not a gap. A single late call is one:
+        # the database was unreachable, or the machine slept.
         gap = max(self._gap, 2 * last.every)
         first = heartbeat_at if heartbeat_at - last.newest > gap else last.first
-        self._heard[attempt.submission_id] = _Heard(first, heartbeat_at, now, now - last.called_at)
+        every = now - last.called_at
+        self._heartbeats[attempt.submission_id] = _Heartbeats(first, heartbeat_at, now, every)
         return heartbeat_at - max(first, requested_at, attempt.progressed_at or first)

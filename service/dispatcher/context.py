@@ -35,8 +35,8 @@ def utc_now() -> datetime:
 def passed(since: datetime | None, now: datetime, interval: timedelta) -> bool:
     """Whether at least `interval` lies between `since` and `now`.
 
-    Also true if the clock was set back by as much, or if `since` is `None`. The clocks of two machines
-    may differ by less than `interval`.
+    Also true if the clock was set back by at least `interval`, or if `since` is `None`. The clocks of two
+    machines may differ by less than `interval`.
     """
     return since is None or not -interval < now - since < interval
 
@@ -54,8 +54,8 @@ class Entrypoints:
     demand: str = "python -m workers.demand --bundles {bundles}"
 
     @classmethod
-    def of_this_python(cls) -> Entrypoints:
-        """Return the commands for this Python interpreter: for a Ray on the same machine."""
+    def for_local_python(cls) -> Entrypoints:
+        """Build commands that use this Python interpreter, for a Ray on the same machine."""
         # `-P`: never import from the working folder.
         python = f"{shlex.quote(sys.executable)} -P"
         return cls(
@@ -85,20 +85,20 @@ class DispatcherContext:
     submitted: set[str] = field(default_factory=set)
     """Ids of the live runs that this dispatcher submitted, or tried to."""
     demand_programs: set[str] = field(default_factory=set)
-    """Submissions that showed Ray's autoscaler a demand, and of which Ray may still have a record."""
+    """Submissions with a request to Ray's autoscaler, of which Ray may still have a record."""
     renewed_at: datetime | None = None
     """When the lease was last taken or renewed by `take_lease`."""
     terms: int = 0
-    """How often this dispatcher took charge: also after each time that its lease was lost or expired."""
+    """How often this dispatcher took the lease, counting every time that it was lost or expired before."""
     follows_crash: bool = False
-    """Whether the dispatcher before this one was killed: it has not released the lease."""
+    """Whether the previous dispatcher was killed, that is, did not release the lease."""
     executor_answers: bool = True
     """Whether the executor answered the last request for the cluster."""
     _stopped_at: dict[str, datetime] = field(default_factory=dict)
 
     @property
     def lease(self) -> timedelta:
-        """How long an attempt or a dispatcher may be silent before it counts as gone."""
+        """How long an attempt or a dispatcher may be silent before it counts as dead."""
         return timedelta(seconds=self.settings.lease_seconds)
 
     @property
@@ -110,7 +110,7 @@ class DispatcherContext:
         """Take the lease, or renew it when due; return whether this dispatcher is in charge."""
         now = self.clock()
         if not passed(self.renewed_at, now, self.lease / 4):
-            return True  # Not verified here: `write` does so.
+            return True  # `write` verifies it.
         continues = self.in_charge
         with self.database.write() as session:
             if self.terms == 0:
@@ -145,7 +145,7 @@ class DispatcherContext:
 
         Raises:
             LeaseLost: another dispatcher took over. An expired lease that no other dispatcher took is
-                renewed: without another dispatcher, work that outlasts a lease must be able to finish.
+                renewed, so that work that outlasts a lease can finish.
         """
         with self.database.write() as session:
             if not leases.renew_lease(session, DISPATCHER_LEASE, self.holder, self.lease):
@@ -161,7 +161,7 @@ class DispatcherContext:
             self.executor.stop(submission_id)
 
     def forget(self, submission_id: str) -> None:
-        """Forget a submission whose processes are gone."""
+        """Forget a submission whose processes have ended."""
         self._stopped_at.pop(submission_id, None)
 
     def submit(self, submission_id: str, command: str) -> None:

@@ -8,8 +8,8 @@ from typing import Any
 from service.dispatcher.executor import Submission, SubmissionState
 
 UNDELIVERED = "reports-undelivered"
-"""Type of the error of a driver that did not reach the API."""
-# A crash of the program itself has another signal, such as SIGSEGV.
+"""Error type of a driver that could not reach the API."""
+# A crash of the program has other signals, such as SIGSEGV.
 _FROM_OUTSIDE = (signal.SIGKILL, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -28,9 +28,9 @@ def undelivered(message: str, lines: list[str]) -> dict[str, Any]:
 
 
 def was_killed(submission: Submission) -> bool:
-    """Whether something outside ended a driver: a signal, a stop, or the end of its node.
+    """Whether a driver was ended from outside: by a signal, a stop, or the end of its node.
 
-    The node's memory may have run out, so the job itself may be the cause.
+    The node may have run out of memory, so the job may still be the cause.
     """
     if submission.state == SubmissionState.STOPPED:
         return True
@@ -56,12 +56,12 @@ def _message(process: str, submission: Submission, lines: list[str]) -> str:
             how = f"was ended by {signal.Signals(_signal(code)).name}"
         except ValueError:
             how = f"ended with exit code {code}"
-    own = [line.strip() for line in lines if line.strip() and not _is_of_ray(line)]
-    last = own[-1] if own else "" if lines else submission.message
+    output = [line.strip() for line in lines if line.strip() and not _is_from_ray(line)]
+    last = output[-1] if output else "" if lines else submission.message
     last = last.replace("\0", "\ufffd")
     return f"The {process} {how}: {last}" if last else f"The {process} {how}"
 
 
-def _is_of_ray(line: str) -> bool:
-    """Whether Ray wrote a line before the process started; such a line says nothing about its end."""
+def _is_from_ray(line: str) -> bool:
+    """Whether Ray wrote a line before the process started; such lines do not explain its end."""
     return line.startswith("Running entrypoint for job ") or " job_manager.py:" in line

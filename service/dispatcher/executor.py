@@ -34,13 +34,13 @@ class SubmissionState(StrEnum):
 
     @property
     def ended(self) -> bool:
-        """Whether its process is gone for good."""
+        """Whether its process has ended and will not start again."""
         return self in (SubmissionState.SUCCEEDED, SubmissionState.FAILED, SubmissionState.STOPPED)
 
 
 @dataclass(frozen=True)
 class Submission:
-    """A submission as the executor reports it. `exit_code` is the driver's, after its end."""
+    """A submission as the executor reports it. `exit_code` is set once the driver has ended."""
 
     state: SubmissionState
     message: str = ""
@@ -86,10 +86,10 @@ class Executor(Protocol):
     def delete(self, submission_id: str) -> bool:
         """Remove the record of a submission that has ended; `status` and `logs` do not know it any more.
 
-        A submission must not be submitted again after this. It is no error to delete one again, or an unknown one.
+        A submission must not be submitted again after this. Idempotent; unknown submissions are ignored.
 
         Returns:
-            Whether there is no record now; `False` if the submission has not ended, and stays.
+            Whether the record is gone; `False` if the submission has not ended and therefore stays.
         """
 
     def cluster(self) -> Cluster:
@@ -97,14 +97,14 @@ class Executor(Protocol):
 
 
 class OnDemand(Protocol):
-    """An executor that runs only while it is needed, as the Ray of `dasl serve` does."""
+    """An executor that runs only while it is needed, such as the Ray of `dasl serve`."""
 
     def keep(self, *, needed: bool) -> RayReport | None:
-        """Start or end the executor, as is due; the main loop calls this before it hands over work.
+        """Start or end the executor, as is due; the main loop calls this before it submits work.
 
         Args:
             needed: whether there is work.
 
         Returns:
-            `None` while it runs, and else what it does.
+            `None` while it runs; otherwise what it does instead.
         """

@@ -59,7 +59,7 @@ class Finalizer:
     def finalize(self, attempt: AttemptView) -> None:
         """Copy the rest of an ended attempt's log, adopt its checkpoints, and mark it as finalized.
 
-        If the store is away, the log is copied later (`LogRecovery`).
+        If the store is unavailable, the log is copied later (`LogRecovery`).
         A driver that still runs is stopped first, after a grace period. The job's next attempt starts
         only after this, because it may resume from an adopted checkpoint.
         """

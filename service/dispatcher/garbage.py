@@ -1,4 +1,4 @@
-"""Removal of unneeded files: of marked checkpoints, deleted jobs, data sets and old tasks; then other upkeep.
+"""Removal of the files of marked checkpoints, deleted jobs, data sets and old tasks; then other upkeep.
 
 SQL alone decides which files to remove. Files are removed before their row is updated, so that an
 interrupted removal is repeated.
@@ -37,13 +37,13 @@ _BATCH_SIZE = 20
 _ROWS_AT_ONCE, _TRANSACTIONS = 5000, 20
 # A failed removal must not block the others.
 _RETRY_AFTER = timedelta(minutes=5)
-# Those of previews, which have files, are a setting.
+# The setting `keep_previews_days` is the same for previews.
 _KEEP_PREPARATIONS = timedelta(days=7)
 _KEEP_SEARCHES = timedelta(days=1)
 
 
 class Garbage:
-    """Removes files that are not needed any more."""
+    """Removes files that are no longer needed."""
 
     def __init__(self, context: DispatcherContext, adoption: Adoption) -> None:
         self._context, self._adoption = context, adoption
@@ -56,7 +56,7 @@ class Garbage:
         if not self._context.in_charge:
             return False
         keep_previews = timedelta(days=self._context.settings.keep_previews_days)
-        kept: tuple[tuple[Tasks[Any], timedelta | None], ...] = (
+        keep_times: tuple[tuple[Tasks[Any], timedelta | None], ...] = (
             (previews, keep_previews),
             (preparations, _KEEP_PREPARATIONS),
             (model_runs, None),  # as long as their checkpoints
@@ -64,7 +64,7 @@ class Garbage:
         )
         with self._context.database.read() as session:
             jobs, marked, deleted = self.jobs(session), self.marked(session), self.deleted(session)
-            old = [(tasks, self.tasks(session, tasks, time)) for tasks, time in kept]
+            old = [(tasks, self.tasks(session, tasks, keep)) for tasks, keep in keep_times]
         for job_id in jobs:
             run_isolated(self.remove_job, job_id, "remove this job")
         for checkpoint in marked:
@@ -93,24 +93,24 @@ class Garbage:
         """Return a batch of deleted data sets, without those whose removal failed recently."""
         return datasets.deleted(session, _BATCH_SIZE, without=self._recently_failed())
 
-    def tasks(self, session: Session, tasks: Tasks[Any], kept: timedelta | None) -> Sequence[str]:
+    def tasks(self, session: Session, tasks: Tasks[Any], keep: timedelta | None) -> Sequence[str]:
         """Return a batch of deleted and old tasks of a kind, without those whose removal failed recently.
 
         Args:
-            kept: for how long after their end; None: until they are deleted.
+            keep: how long tasks are kept after their end; None: until they are deleted.
         """
-        before = None if kept is None else self._context.clock() - kept
+        before = None if keep is None else self._context.clock() - keep
         return tasks.to_remove(session, before, _BATCH_SIZE, without=self._recently_failed())
 
     def remove_job(self, job_id: str) -> None:
-        """Remove the files of a deleted job, then a bounded number of its rows, its own one last."""
+        """Remove the files of a deleted job, then a bounded number of its rows, the job's row last."""
         self._tried_at[job_id] = self._context.clock()
         store = self._context.storage
         folder = store.job_uri(job_id)
         with self._context.database.read() as session:
             uris = storage.checkpoint_uris(session, job_id)
         try:
-            # The root may have had another spelling when they were written.
+            # Checkpoints may have been written when the root had another spelling.
             for uri in (*(uri for uri in uris if not uri.startswith(f"{folder}/")), folder):
                 store.remove(uri)
         except (OSError, ValueError) as error:
@@ -170,7 +170,7 @@ class Garbage:
         del self._tried_at[task_id]
 
     def _has_ended(self, kind: type[Run], owner: str) -> bool:
-        """Whether the processes of an owner's last run are gone; stop them otherwise."""
+        """Whether the processes of an owner's last run have ended; stop them otherwise."""
         with self._context.database.read() as session:
             run = runs.newest(session, kind, owner)
         if run is None or run.state not in LIVE_ATTEMPT:

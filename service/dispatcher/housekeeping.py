@@ -1,4 +1,4 @@
-"""Upkeep of the database: rows that nothing needs any more, and the order of events."""
+"""Upkeep of the database: remove unneeded rows and number events."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from service.tasks.questions import repository as questions
 from service.tokens import repository as tokens
 
 KEEP_USE = timedelta(days=3 * 366)
-"""Use of the cluster is kept this long, or longer if the half-life of the fair share needs it."""
+"""How long use of the cluster is kept; longer if the half-life of the fair share needs it."""
 KEEP_LOGIN_TOKENS = timedelta(days=90)
-"""The tokens of logins are kept this long after their expiry."""
+"""How long tokens of logins are kept after their expiry."""
 KEEP_ANSWERS = timedelta(days=90)
-"""The answers to requests with an Idempotency-Key are kept this long."""
+"""How long answers to requests with an Idempotency-Key are kept."""
 KEEP_DELIVERIES = timedelta(days=7)
-"""Deliveries of webhooks are kept this long after their end."""
+"""How long deliveries of webhooks are kept after their end."""
 _EVERY = timedelta(minutes=5)
 # Bounds the duration of a transaction, during which other writers wait.
 _ROWS_AT_ONCE = 5000
@@ -34,13 +34,13 @@ class Housekeeping:
         self._done_at: datetime | None = None
 
     def round(self) -> None:
-        """Treat a batch of each kind; if no batch is full, the next ones are minutes later."""
+        """Process a batch of each kind of row; if no batch is full, wait some minutes before the next ones."""
         now = self._context.clock()
         if not passed(self._done_at, now, _EVERY):
             return
         keep_use = max(KEEP_USE, FORGOTTEN * self._context.settings.fair_share_half_life)
         with self._context.write() as session:
-            # So that a list of events after days need not wait for it.
+            # A request for events after days must not have to number them first.
             events.place(session)
         with self._context.write() as session:
             counts = [ledger.remove_before(session, now - keep_use, _ROWS_AT_ONCE)]

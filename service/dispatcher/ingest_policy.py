@@ -1,4 +1,4 @@
-"""Rules for ingest runs of data sets, beside those of `rerun_policy`."""
+"""Rules for ingest runs of data sets, in addition to `rerun_policy`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from service.runs.endings import Ending
 from service.runs.repository import RunView, WatchedRun
 from service.states import DatasetState
 
-# Each uses all cores of Ray's head.
+# An ingest uses all cores of Ray's head.
 _MAX_CONCURRENT = 2
 
 
@@ -23,14 +23,14 @@ class IngestPolicy(RerunPolicy):
 
     noun = "ingest"
     max_failures = 2
-    # Each loss may be that of all trainings, too.
+    # A loss of Ray may also end all trainings.
     max_losses = 3
     time_limit = timedelta(hours=24)
 
     def due(self, session: Session) -> Sequence[str]:
         """Return the data sets to ingest next.
 
-        Ray lost all ingests that ran together: one after the other, only the one that takes Ray down is lost again.
+        After a loss of Ray, ingests run one after the other, so that only the one that causes it is lost again.
         """
         concurrent = 1 if ingests.any_was_lost(session) else _MAX_CONCURRENT
         return ingests.awaiting_ingest(session, concurrent, self.pausing())
@@ -47,9 +47,9 @@ class IngestPolicy(RerunPolicy):
     def counted_after(self, session: Session, owner: str) -> int:
         return ingests.ingest_after(session, owner)
 
-    def gone(self, culprit: str, losses: int) -> str:
+    def lost_message(self, cause: str, losses: int) -> str:
         return (
-            f"{culprit} went away {losses} times while the images were read, perhaps for lack of memory. Check why Ray's "
+            f"{cause} ended {losses} times while the images were read, perhaps for lack of memory. Check why Ray's "
             "head ended, give it more memory or make the largest images smaller, then read them again: dasl datasets refresh"
         )
 

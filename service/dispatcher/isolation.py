@@ -1,4 +1,4 @@
-"""Rounds over many items, in which one failing item does not block the others."""
+"""Loops over many items, in which a failing item does not block the others."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def run_isolated(step: Callable[[Any], None], item: object, action: str) -> bool
         LeaseLost: another dispatcher took over.
         OperationalError: the database does not answer. Other errors of `AWAY` are raised, too.
     """
-    with log_fields(**_fields_of(item)):
+    with log_fields(**_log_fields(item)):
         try:
             show_progress()
             step(item)
@@ -46,13 +46,13 @@ def run_isolated(step: Callable[[Any], None], item: object, action: str) -> bool
 
 
 class Outage:
-    """Whether the database is away; each outage is logged once for all loops."""
+    """Whether the database is unavailable; each outage is logged once for all loops."""
 
     def __init__(self) -> None:
         self._away = False
 
     def began(self, error: Exception) -> None:
-        """Note that the database does not answer, or that its disk is full."""
+        """Log that the database does not answer, or that its disk is full."""
         if not self._away and is_full(error):
             logger.error("Nothing can be stored: %s", free_space.full(free_space.DATABASE))
         elif not self._away:
@@ -60,26 +60,26 @@ class Outage:
         self._away = True
 
     def ended(self) -> None:
-        """Note that it answers."""
+        """Log that the database answers again."""
         if self._away:
             logger.info("The database answers")
         self._away = False
 
 
 LONGEST_PAUSE_SECONDS = 60.0
-"""Pause of a loop whose rounds all fail; the alert DaslDispatcherRoundsFail counts on it."""
+"""Pause of a loop whose rounds all fail; the alert DaslDispatcherRoundsFail depends on it."""
 _current = threading.local()
 
 
 def show_progress() -> None:
-    """Note that the loop of this thread, if it runs one, is not stuck: a round may have many items."""
+    """Record that the loop of this thread, if it runs one, is not stuck: a round may have many items."""
     loop: Loop | None = getattr(_current, "loop", None)
     if loop is not None:
         loop.progressed_at = time.monotonic()
 
 
 class Loop:
-    """Repeats a round, also through outages of the database and after errors."""
+    """Repeats a round, even after errors and outages of the database."""
 
     def __init__(
         self,
@@ -88,15 +88,15 @@ class Loop:
         outage: Outage,
         pace: Callable[[], float] = lambda: 1.0,
     ) -> None:
-        """Create a loop; `round` returns whether it used the database, and `pace` a factor of the interval."""
+        """Create a loop; `round` returns whether it used the database, `pace` multiplies the interval."""
         self._round, self._interval, self._outage, self._pace = round, interval, outage, pace
         self.failed_rounds = 0
-        """Rounds that ended with an error, or because the database was away."""
+        """Rounds that ended with an error or because the database was unavailable."""
         self.progressed_at: float | None = None
-        """When this loop last completed a round or an item of one (monotonic); `None` unless it runs."""
+        """When this loop last completed a round or an item (monotonic); `None` unless it runs."""
 
     def run(self, stop: threading.Event) -> None:
-        """Run rounds until `stop` is set. After an unexpected error, wait for longer each time."""
+        """Run rounds until `stop` is set. After unexpected errors, back off."""
         pause, _current.loop = self._interval, self
         while not stop.is_set():
             show_progress()
@@ -112,7 +112,7 @@ class Loop:
         self.progressed_at = _current.loop = None
 
     def run_once(self) -> None:
-        """Run a round. A lost lease or a database that is away ends the round, not the loop."""
+        """Run a round. A lost lease or an unavailable database ends the round, not the loop."""
         try:
             if self._round():
                 self._outage.ended()
@@ -123,7 +123,7 @@ class Loop:
             self._outage.began(error)
 
 
-def _fields_of(item: object) -> dict[str, object]:
+def _log_fields(item: object) -> dict[str, object]:
     """Return the fields of log records about an item."""
     if isinstance(item, AttemptView):
         return {"job": item.job_id, "attempt": item.number}

@@ -20,17 +20,17 @@ logger = logging.getLogger(__name__)
 TAIL_LINES = 50
 _LONGEST_LINE = 2000
 _TAIL_BYTES = 1 << 20
-# Limit of one copy from a running driver's log, so that the others get their turn.
+# Most bytes of one copy from a running driver's log, so that other logs are copied, too.
 _BLOCK = 4 << 20
 _INTERVAL = timedelta(seconds=2)
-# Copying may take this share of the time: slow copies are made less often.
+# Share of the time that copying may take; slow copies are made less often.
 _SHARE = 0.05
 _RETRY_AFTER = timedelta(seconds=30)
 
 
 @dataclass(frozen=True)
 class LogEnd:
-    """The last lines of a driver's log, and whether its rest is still to be stored."""
+    """The last lines of a driver's log, and whether a part of it is not stored yet."""
 
     lines: list[str]
     copy_later: bool = False
@@ -39,7 +39,7 @@ class LogEnd:
 class LogCopier:
     """Copies drivers' logs in intervals, until they are complete.
 
-    While the store is away, one log waits for it, and the others are copied later.
+    While the store is unavailable, only one log waits for it, and the others are copied later.
 
     Args:
         limit: how many bytes of an attempt's log are kept; see `AttemptLog`.
@@ -62,12 +62,12 @@ class LogCopier:
         self._last_copies: dict[str, tuple[datetime, timedelta]] = {}
         """When each log was last copied, and the pause before its next copy."""
         self._begun: set[str] = set()
-        """Submissions to which the logs in the store are known to belong."""
+        """Submissions whose logs in the store were checked to be theirs."""
 
     def follow(self, job_id: str, number: int, submission_id: str) -> None:
         """Copy the new whole lines of a running driver's log, unless the last copy was just made.
 
-        A log that cannot be read or stored is only warned about: its attempt must still be watched.
+        A log that cannot be read or stored only causes a warning: its attempt must still be watched.
         """
         now = self._clock()
         copied_at, pause = self._last_copies.get(submission_id, (None, _INTERVAL))
@@ -78,7 +78,7 @@ class LogCopier:
             self._copy(job_id, number, submission_id, final=False)
         except (LeaseLost, *AWAY):
             raise
-        except Exception as error:  # noqa: BLE001  # Each store raises what it likes.
+        except Exception as error:  # noqa: BLE001  # fsspec backends raise errors of any type
             logger.warning("The log of %s is not copied now: %s", submission_id, error)
             pause = _RETRY_AFTER
         else:
@@ -96,8 +96,8 @@ class LogCopier:
     def finish(self, job_id: str, number: int, submission_id: str) -> LogEnd:
         """Copy the rest of a driver's log; return its last lines.
 
-        If Ray does not know the driver any more, return the last copied lines. An attempt must be able
-        to end without a log, and without a store; `copy_rest` copies its log later then.
+        If Ray no longer knows the driver, return the last copied lines. An attempt must be able to end
+        without a log, and without a store; `copy_rest` then copies its log later.
         """
         self._last_copies.pop(submission_id, None)
         lines: list[str] = []
@@ -107,11 +107,11 @@ class LogCopier:
                 logger.warning("The rest of the log of %s is stored later", submission_id)
                 return LogEnd(lines, copy_later=True)
         except ExecutorUnavailable as error:
-            # The node that stored the log is gone.
+            # The node with the log has ended.
             logger.warning("The rest of the log of %s is lost: %s", submission_id, error)
         except (LeaseLost, *AWAY):
             raise
-        except Exception as error:  # noqa: BLE001  # Each store raises what it likes.
+        except Exception as error:  # noqa: BLE001  # fsspec backends raise errors of any type
             logger.warning(
                 "The rest of the log of %s cannot be stored now: %s", submission_id, error
             )
@@ -119,11 +119,11 @@ class LogCopier:
         return LogEnd(lines or self._copied_tail(job_id, number))
 
     def copy_rest(self, job_id: str, number: int, submission_id: str) -> int | None:
-        """Copy what is not stored yet of an ended driver's log. It may be repeated.
+        """Copy the part of an ended driver's log that is not stored yet. Idempotent.
 
         Returns:
-            The size of Ray's log, which is 0 if Ray does not know the driver any more; `None` if nothing
-            was done, because the store is away.
+            The size of Ray's log, 0 if Ray no longer knows the driver; `None` if nothing was done because
+            the store is unavailable.
         """
         if self._outage.away:
             return None
@@ -136,7 +136,7 @@ class LogCopier:
             with self._outage.watch():
                 text, _ = AttemptLog(self._storage, job_id, number).tail(TAIL_LINES)
                 return _lines(b"".join(text))
-        except Exception as error:  # noqa: BLE001  # Each store raises what it likes.
+        except Exception as error:  # noqa: BLE001  # fsspec backends raise errors of any type
             logger.warning("The log of attempt %d of %s cannot be read: %s", number, job_id, error)
             return []
 
@@ -179,7 +179,7 @@ class LogCopier:
 
     def _check_in_charge(self, submission_id: str) -> None:
         if not self._in_charge():
-            raise LeaseLost(f"The log of {submission_id} is another dispatcher's to copy")
+            raise LeaseLost(f"Another dispatcher copies the log of {submission_id}")
 
 
 def last_lines(executor: Executor, submission_id: str) -> list[str]:
@@ -190,7 +190,7 @@ def last_lines(executor: Executor, submission_id: str) -> list[str]:
 
 
 def last_lines_if_readable(executor: Executor, submission_id: str) -> list[str]:
-    """Return `last_lines`; none if the executor cannot provide them, as when the driver's node is gone."""
+    """Return `last_lines`; empty if the executor cannot provide them, for example after the node has ended."""
     try:
         return last_lines(executor, submission_id)
     except ExecutorUnavailable as error:

@@ -1,7 +1,7 @@
-"""Ends of logs that were not stored when their attempts were finalized, because the artifact store was away.
+"""Copy the ends of logs that could not be stored when their attempts were finalized.
 
-An attempt must end without its store, so the rest of its log is copied later, for a day. What a killed
-dispatcher left is found by comparing the logs of the last day with Ray's.
+An attempt must be able to end while the artifact store is unavailable, so the rest of its log is copied later,
+for a day. After a start, the logs of the last day are compared with Ray's, as an earlier dispatcher may have been killed.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 
 _RETRY_EVERY = timedelta(seconds=30)
 KEEP_TRYING = timedelta(days=1)
-"""The logs of attempts that ended longer ago are not copied any more."""
+"""How long after its end an attempt's log is still copied."""
 _BATCH_SIZE = 20
 
 
@@ -38,17 +38,17 @@ class LogRecovery:
         """Attempts whose logs could not be stored, by submission id."""
         self._failed_at: datetime | None = None
         self._term = 0
-        """The time in charge for which the logs of the last day are compared."""
+        """The value of `terms` for which the logs of the last day are compared."""
         self._compared: Ended | None = None
-        """How far they are compared; `None`: all are."""
+        """The last attempt whose log is compared; `None`: all are."""
 
     @property
     def is_pending(self) -> bool:
-        """Whether logs are known that could not be stored yet."""
+        """Whether the rest of any log is not stored yet."""
         return bool(self._missing)
 
     def add(self, attempt: AttemptView) -> None:
-        """Copy the rest of this attempt's log later. Another thread than that of `round` may call it."""
+        """Copy the rest of this attempt's log later. Thread-safe."""
         self._missing[attempt.submission_id] = attempt
 
     def round(self) -> bool:
@@ -66,30 +66,30 @@ class LogRecovery:
 
     def _copy_batch(self, now: datetime) -> None:
         if self._term != self._context.terms:
-            # Before this time in charge, another dispatcher may have finalized attempts and been killed.
+            # Another dispatcher may have finalized attempts and been killed before this one took the lease.
             self._term, self._compared = self._context.terms, Ended(now - KEEP_TRYING)
         missing, compared = list(self._missing.values())[:_BATCH_SIZE], self._compared
         if not missing and compared is None:
             return
         with self._context.database.read() as session:
             recent = [] if compared is None else self._finalized(session, compared, now)
-            attempts = {each.submission_id: each for each in (*missing, *recent)}
+            attempts = {attempt.submission_id: attempt for attempt in (*missing, *recent)}
             jobs = {attempt.job_id for attempt in attempts.values()}
-            kept = repository.with_logs(session, jobs)
+            jobs_with_logs = repository.with_logs(session, jobs)
         for name, attempt in attempts.items():
-            known = self._missing.pop(name, None) is not None
-            if attempt.job_id in kept:
-                run_isolated(partial(self._copy, known=known), attempt, "copy the rest of this log")
-        self._compared = Ended.of(recent[-1]) if len(recent) == _BATCH_SIZE else None
+            copy = partial(self._copy, incomplete=self._missing.pop(name, None) is not None)
+            if attempt.job_id in jobs_with_logs:
+                run_isolated(copy, attempt, "copy the rest of this log")
+        self._compared = Ended.from_view(recent[-1]) if len(recent) == _BATCH_SIZE else None
 
     def _finalized(self, session: Session, after: Ended, now: datetime) -> list[AttemptView]:
         return scheduling.finalized_attempts(session, after=after, before=now, limit=_BATCH_SIZE)
 
-    def _copy(self, attempt: AttemptView, *, known: bool) -> None:
+    def _copy(self, attempt: AttemptView, *, incomplete: bool) -> None:
         """Copy the rest of a log, or keep the attempt for later.
 
         Args:
-            known: whether the log is known to be incomplete.
+            incomplete: whether the log is certain to be incomplete.
         """
         name = attempt.submission_id
         try:
@@ -97,24 +97,24 @@ class LogRecovery:
         except (LeaseLost, *AWAY):
             raise
         except ExecutorUnavailable as error:
-            # Raised here, too, if it is Ray that does not answer, and not only the node with the log.
+            # Check whether Ray does not answer, or only the node with the log.
             try:
                 self._context.executor.status(name)
             except ExecutorUnavailable:
                 self._keep(attempt)
             else:
-                if known:
+                if incomplete:
                     logger.warning("The rest of the log of %s is lost: %s", name, error)
-        except Exception as error:  # noqa: BLE001  # Each store raises what it likes.
-            if not known:
+        except Exception as error:  # noqa: BLE001  # fsspec backends raise errors of any type
+            if not incomplete:
                 logger.warning("The rest of the log of %s is not stored now: %s", name, error)
             self._keep(attempt)
         else:
             if size is None:
                 self._keep(attempt)
-            elif known and size == 0:
+            elif incomplete and size == 0:
                 logger.warning("Ray no longer has the log of %s, whose end may not be stored", name)
-            elif known:
+            elif incomplete:
                 logger.info("The log of %s is complete now", name)
 
     def _keep(self, attempt: AttemptView) -> None:
@@ -125,4 +125,4 @@ class LogRecovery:
             name = attempt.submission_id
             logger.warning("The rest of the log of %s is lost: it was not stored for a day", name)
             return
-        self._missing[attempt.submission_id] = attempt  # After the others, which may be storable.
+        self._missing[attempt.submission_id] = attempt  # moves it to the end

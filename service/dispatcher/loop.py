@@ -1,8 +1,8 @@
 """Main loop of the dispatcher: each `tick` checks all runs once and admits queued jobs.
 
 Only the holder of the lease acts. A round checks existing runs before it starts new ones. After a
-crash at any point, the next round, of this or another dispatcher, recovers from the state in the
-database. No network call is made inside a transaction.
+crash, the next round of any dispatcher recovers from the state in the database. No network call is made
+inside a transaction.
 """
 
 from __future__ import annotations
@@ -72,11 +72,11 @@ _THINNING_INTERVAL_SECONDS = 1.0
 _UPLOADS_INTERVAL_SECONDS = 0.5
 _WEBHOOKS_INTERVAL_SECONDS = 0.5
 _CHECK_INTERVAL_SECONDS = 5.0
-# Of the intervals, while there is no work.
+# Factor of the intervals while there is no work.
 _IDLE_PACE = 4.0
-# Loops that may hang with what they check.
+# Loops that may hang because the service that they check hangs.
 _CHECKS = ("store", "api")
-# How long a dispatcher that stops waits for each check.
+# How long a stopping dispatcher waits for each check.
 _CHECK_PATIENCE_SECONDS = 3.0
 _POLL_CLUSTER_EVERY = timedelta(seconds=2)
 # Ray's head may share its cores with training, so it is polled less often than the queue.
@@ -90,10 +90,9 @@ class Dispatcher:
     """Claims queued jobs, runs their attempts through an executor, and finalizes them.
 
     Args:
-        holder: the name of this dispatcher in the lease. A dispatcher that is certain to be the only
-            one (by a lock on its home) uses the same name after a restart, and so need not wait until
-            its earlier lease expires.
-        on_demand: starts the executor for work, and ends it; `None`: it always runs.
+        holder: the name of this dispatcher in the lease. If a lock on its home excludes other dispatchers, use
+            the same name after a restart: it then need not wait until its earlier lease expires.
+        on_demand: starts and ends the executor as needed; `None`: it always runs.
     """
 
     def __init__(
@@ -129,7 +128,7 @@ class Dispatcher:
         adoption, recovery = Adoption(self._context, outage), LogRecovery(self._context, logs)
         self._on_demand, self._recovery = on_demand, recovery
         self._rest: RayReport | None = None
-        """What an executor on demand does in place of running."""
+        """What an executor on demand does while it does not run."""
         self._rest_saved_at: datetime | None = None
         self._has_work = True
         self._store = StoreCheck(self._context)
@@ -144,7 +143,7 @@ class Dispatcher:
             ModelRunPolicy(self._context),
             SearchPolicy(self._context),
         )
-        self._task_watchers = [RunWatcher(self._context, each) for each in self._tasks]
+        self._task_watchers = [RunWatcher(self._context, policy) for policy in self._tasks]
         # One watcher for each kind of run.
         self._watchers: Sequence[RunWatcher[Any]] = (
             self._attempts,
@@ -156,7 +155,7 @@ class Dispatcher:
         garbage, thinner = Garbage(self._context, adoption), MetricThinner(self._context)
         self.background = {
             "logs": self._loop(finalizer.round, _LOG_INTERVAL_SECONDS),
-            # One loop for both: no log is copied while it is removed.
+            # A single thread for both, so that no log is copied while it is removed.
             "garbage": self._loop(
                 lambda: recovery.round() and garbage.round(), _GARBAGE_INTERVAL_SECONDS
             ),
@@ -183,12 +182,11 @@ class Dispatcher:
         self._asked_at, self._awake_at = time.monotonic(), float("-inf")
 
     def cluster_was_restarted(self, restarted: Restarted) -> None:
-        """Treat earlier attempts that Ray does not know as lost at once, because the cluster is new.
+        """Treat earlier attempts that Ray does not know as lost immediately, because the cluster is new.
 
         Args:
-            restarted: if the whole service was restarted, the jobs of the lost attempts are retried in any
-                case. If only Ray was, they are a limited number of times in a row, because a job may have
-                been the cause.
+            restarted: if the whole service was restarted, the jobs of the lost attempts are always retried. If
+                only Ray was, the number of retries in a row is limited, because a job may have been the cause.
         """
         self._train.restarted = self._restarted = restarted
         for policy in (self._ingest, *self._tasks):
@@ -209,18 +207,19 @@ class Dispatcher:
         return self._context.in_charge
 
     def stuck(self) -> str | None:
-        """Return which loop has made no progress for `DASL_STUCK_SECONDS`, as a sentence; else `None`.
+        """Return which loop has made no progress for `DASL_STUCK_SECONDS`, as a sentence; otherwise `None`.
 
-        Call it every few seconds. A database or a Ray that is away does not stop a loop: its rounds fail and are repeated.
+        Call it every few seconds. An outage of the database or of Ray does not stop a loop: its rounds fail and
+        are repeated.
         """
         now, limit = time.monotonic(), self._context.settings.stuck_seconds
-        # Called this late, the process itself was suspended, or its machine: all loops get their full time again.
+        # If this call is late, the process or its machine was suspended: restart the time of all loops.
         if now - self._asked_at >= limit / 2:
             self._awake_at = now
         self._asked_at = now
         for name, loop in list(self._loops.items()):
             at = loop.progressed_at
-            # Nothing waits for the checks, and a restart would not help them.
+            # Nothing waits for the checks, and a restart would not unblock them.
             if name in _CHECKS or at is None:
                 continue
             if (idle := now - max(at, self._awake_at)) >= limit:
@@ -237,8 +236,8 @@ class Dispatcher:
         """Run all loops until `stop` is set; then let the attempts save, and release the lease.
 
         Args:
-            save_seconds: called once `stop` is set; how long running attempts may take to save a checkpoint
-                and stop. 0: they are not asked to.
+            save_seconds: called once `stop` is set; returns how long running attempts may take to save a
+                checkpoint and stop. 0: do not stop them.
         """
         background_stop = threading.Event()
         threads = {
@@ -250,7 +249,7 @@ class Dispatcher:
         for thread in threads.values():
             thread.start()
         try:
-            # It looks for new work as often as ever while the executor runs, or is to run.
+            # While the executor runs or starts, look for new work at the full rate.
             self._loops["queue"] = Loop(
                 self._main_round,
                 interval,
@@ -263,7 +262,7 @@ class Dispatcher:
         finally:
             background_stop.set()
             for name, thread in threads.items():
-                # A store that hangs must not keep the lease from the next dispatcher.
+                # A hanging store must not delay the release of the lease.
                 thread.join(_CHECK_PATIENCE_SECONDS if name in _CHECKS else None)
         Loop(self._release_lease, interval, self._outage).run_once()
 
@@ -278,14 +277,14 @@ class Dispatcher:
         self.begin_shutdown()
         deadline, over = time.monotonic() + seconds, threading.Event()
 
-        def round_of_saving() -> bool:
+        def saving_round() -> bool:
             if not self._saving or time.monotonic() >= deadline:
                 over.set()
                 return False
             self.tick()
             return True
 
-        Loop(round_of_saving, interval, self._outage).run(over)
+        Loop(saving_round, interval, self._outage).run(over)
 
     def _main_round(self) -> bool:
         self.tick()
@@ -298,7 +297,7 @@ class Dispatcher:
     def tick(self) -> None:
         """Run one round of the main loop. Does nothing when another dispatcher is in charge."""
         if not self._context.take_lease():
-            self._saving = False  # The attempts are those of the dispatcher in charge.
+            self._saving = False  # Another dispatcher watches the attempts.
             return
         try:
             self._round()
@@ -326,10 +325,10 @@ class Dispatcher:
             return
         with self._context.database.read() as session:
             retries = repository.due_retries(session, now)
-            # These end with an upload and a report: their images would be read for nothing.
+            # Do not start runs whose result could not be stored or reported.
             can_end = self._store.is_writable and self._api.answers
             dataset_ids = self._ingest.due(session) if can_end else []
-            tasks = [each.due(session) if can_end else [] for each in self._tasks]
+            tasks = [policy.due(session) if can_end else [] for policy in self._tasks]
         for job_id in retries:
             with self._context.write() as session:
                 lifecycle.requeue(session, job_id)
@@ -341,17 +340,17 @@ class Dispatcher:
         self._admit()
 
     def _executor_runs(self) -> bool:
-        """Have an executor on demand started or ended, as is due; return whether it runs."""
+        """Start or end an executor on demand, as is due; return whether the executor runs."""
         if self._on_demand is None:
             return True
         with self._context.database.read() as session:
             had_work, self._has_work = self._has_work, repository.has_work(session)
         if self._has_work and not had_work:
-            self._cluster_polled_at = None  # It is admitted by what is free now.
+            self._cluster_polled_at = None  # Admit by current resources.
         report = self._on_demand.keep(needed=self._has_work or self._recovery.is_pending)
         if report is None:
             if self._rest is not None:
-                self._rest = self._cluster_polled_at = None  # It is new.
+                self._rest = self._cluster_polled_at = None  # The cluster is new.
             return True
         now = self._context.clock()
         if report != self._rest or passed(self._rest_saved_at, now, self._context.lease / 4):
@@ -362,7 +361,7 @@ class Dispatcher:
         return False
 
     def _watch(self) -> None:
-        """Check all live runs, also those of earlier dispatchers."""
+        """Check all live runs, including runs of earlier dispatchers."""
         with self._context.database.read() as session:
             live = [(watcher, watcher.live(session)) for watcher in self._watchers]
         self._context.submitted &= {run.submission_id for _, runs in live for run in runs}
@@ -377,10 +376,10 @@ class Dispatcher:
         """Run a step for one item; its failure must not block the others."""
         if not self._context.executor_answers:
             return
-        # Each step calls Ray, and together they may take longer than a lease.
+        # Steps call Ray and may together take longer than a lease.
         self._context.keep_lease()
         if not run_isolated(step, item, action):
-            # If all of Ray is unreachable, the rest of the round is skipped.
+            # Skip the rest of the round if Ray is unreachable.
             self._cluster_polled_at = None
             self._poll_cluster()
 
@@ -409,12 +408,12 @@ class Dispatcher:
         return self._context.executor_answers
 
     def _save_snapshot(self, cluster: Cluster | None) -> None:
-        """Save the cluster's state for the API; `None` if the executor does not answer, or rests."""
+        """Save the cluster's state for the API; `None` if the executor does not answer or does not run."""
         now = self._context.clock()
         alive, report = self.sees_nodes, self._report(cluster)
         with self._context.write() as session:
             if self._rest is not None:
-                # What a new job can use, once Ray has started again.
+                # A new job can use these nodes once Ray has started again.
                 cluster = scheduling.last_cluster(session)
             nodes = [scheduling.stored_node(node) for node in (cluster.nodes if cluster else ())]
             scheduling.save_snapshot(
@@ -450,7 +449,7 @@ class Dispatcher:
         at = self._started_at
         with self._context.write() as session:
             for attempt in scheduling.live_attempts(session):
-                # Those after it are this dispatcher's own.
+                # Later ones are attempts of this dispatcher.
                 if attempt.created_at < at:
                     message = f"{what} was restarted while attempt {attempt.number} was running"
                     data = {"attempt": attempt.number, "restarted_at": at.isoformat()}
@@ -459,7 +458,7 @@ class Dispatcher:
                     )
 
     def _admit(self) -> None:
-        """Start the queued jobs that are admitted; record why the others wait."""
+        """Start admitted jobs, and record why the others wait."""
         cluster = self._cluster
         if cluster is None or not cluster.nodes or not self._context.executor_answers:
             return
@@ -497,11 +496,11 @@ class Dispatcher:
     def _show_demand(
         self, cluster: Cluster, taken: Sequence[Running], decisions: Sequence[Decision]
     ) -> None:
-        # While the store or the API is away, jobs wait for their nodes, too.
-        unknown = any(each.waits_for in ("store", "api") for each in decisions)
+        # Jobs that wait for the store or the API may lack nodes as well.
+        unknown = any(decision.waits_for in ("store", "api") for decision in decisions)
         if self._autoscaler is not None and not unknown:
-            running = [each.demand for each in taken]
-            running += [each.job.demand for each in decisions if each.starts]
+            running = [holding.demand for holding in taken]
+            running += [decision.job.demand for decision in decisions if decision.starts]
             self._autoscaler.show(cluster, running, autoscaling.waiting_demands(decisions))
 
     def _preempt(
@@ -512,37 +511,41 @@ class Dispatcher:
         decisions: Sequence[Decision],
         now: datetime,
     ) -> None:
-        """Let running jobs give way to the first job with a reservation that fits then."""
-        reserved = [each.job for each in decisions if each.may_preempt]
+        """Preempt running jobs for the first job with a reservation that fits then."""
+        reserved = [decision.job for decision in decisions if decision.may_preempt]
         if not reserved:
             return
-        known = {each.job_id for each in candidates}
-        # Those that end now are stopping; their room is a reserved job's already.
-        staying = [each for each in taken if each.ends_by > now and each.job_id not in known]
-        for each in decisions:
-            held = each.job.demand if each.starts else each.keeps
+        preemptible = {candidate.job_id for candidate in candidates}
+        # Jobs that end now are stopping; their room already belongs to a reserved job.
+        staying = [
+            holding
+            for holding in taken
+            if holding.ends_by > now and holding.job_id not in preemptible
+        ]
+        for decision in decisions:
+            held = decision.job.demand if decision.starts else decision.keeps
             if held is not None:
-                staying.append(Running(held, now + each.job.max_runtime))
+                staying.append(Running(held, now + decision.job.max_runtime))
         mode = self._context.settings.preemption
         for job in reserved:
-            chosen = victims(nodes, staying, candidates, job, now, mode)
-            if chosen:
-                self._request_room(chosen, job)
+            preempted = victims(nodes, staying, candidates, job, now, mode)
+            if preempted:
+                self._request_room(preempted, job)
                 return
-            # The next one gets none of the room that is kept for this one.
+            # Later jobs must not use the room that is kept for this one.
             staying.append(Running(job.demand, now + job.max_runtime))
 
-    def _request_room(self, chosen: Sequence[Candidate], job: Queued) -> None:
-        """Ask attempts to save a checkpoint and to give way to a job."""
-        # It may be another tenant's, so it is not named.
+    def _request_room(self, preempted: Sequence[Candidate], job: Queued) -> None:
+        """Request that attempts save a checkpoint and stop, to make room for a job."""
+        # The job may belong to another tenant, so do not name it.
         why = f"A job of higher rank needs its room (priority {job.priority})"
         with self._context.write() as session:
-            for each in chosen:
+            for candidate in preempted:
                 reason = StopReason.PREEMPTED
-                lifecycle.request_stop(session, each.job_id, each.attempt, reason, why)
+                lifecycle.request_stop(session, candidate.job_id, candidate.attempt, reason, why)
 
     def _record_waits(self, waiting: list[Decision]) -> None:
-        """Add an event to each waiting job with the reason; once per reason and attempt."""
+        """Add an event with the reason to each waiting job, once per reason and attempt."""
         waits = {
             (decision.job.job_id, decision.job.attempt + 1, str(decision.waits_for)): decision
             for decision in waiting

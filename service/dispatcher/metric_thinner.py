@@ -1,7 +1,7 @@
 """Thinning of old metric points in the background, in transactions of bounded length.
 
-All points are removed before it is recorded how far a job is thinned. An interrupted thinning is therefore repeated,
-which removes nothing more: the extremes of what is left are the same.
+Points are removed before the progress of a job is recorded, so an interrupted thinning is repeated. The repetition
+removes no other points, because the remaining ones have the same extremes.
 """
 
 from __future__ import annotations
@@ -15,21 +15,20 @@ from service.metrics import repository as metrics
 from service.metrics.repository import Thinning
 from service.metrics.thinning import Section, extremes, sections_due
 
-# Steps that one transaction thins, of one series.
+# Number of steps of a series that one transaction thins.
 STRIDE = 1024
-# Together they take about a second, after which another round begins: a dispatcher that stops waits for it.
+# A round takes about a second, because a stopping dispatcher waits for it.
 _STRIDES_PER_ROUND, _STRIDES_PER_JOB = 8, 4
 _JOBS_PER_ROUND = 100
 
 
 class MetricThinner:
-    """Thins the metrics of running jobs as they grow, and those of other jobs once."""
+    """Thins the metrics of running jobs as they grow, and of ended jobs once."""
 
     def __init__(self, context: DispatcherContext) -> None:
         self._context = context
-        self._after = (
-            ""  # The last job that was looked at; from the first one again after all others.
-        )
+        self._after = ""
+        """The last job of the previous round; empty: start at the first job."""
         self._jobs: dict[str, Thinning] = {}
         self._strides_left = 0
 
@@ -51,7 +50,7 @@ class MetricThinner:
         return True
 
     def thin(self, job_id: str) -> None:
-        """Thin the metrics of a job of this round, as far as there is time."""
+        """Thin the metrics of a job of this round, until the time of the round is used up."""
         stored = job = self._jobs[job_id]
         with self._context.database.read() as session:
             newest = metrics.newest_step(session, job_id)
@@ -59,7 +58,7 @@ class MetricThinner:
                 return
             reported = metrics.reported(session, job_id)
             names = metrics.names(session, job_id)
-        # What a newer attempt repeats has all its points again.
+        # A newer attempt stores all points of the steps that it repeats.
         repeated = [steps.first for number, steps in reported.items() if number > job.attempt]
         attempt = max(reported, default=job.attempt)
         last = reported[attempt].last if attempt in reported else 0
@@ -91,6 +90,6 @@ class MetricThinner:
                     keep[name] = kept | (protected & values.keys())
         for name, steps in keep.items():
             show_progress()
-            # A transaction for each, because other writers may wait for it.
+            # A transaction per series, because other writers may wait for it.
             with self._context.write() as session:
                 metrics.remove(session, job.job_id, name, section, job.attempt, steps)

@@ -1,7 +1,7 @@
 """Adapter of the executor port to Ray's HTTP API; this package does not import Ray.
 
-Paths, header and bodies are those of Ray's own Jobs client (`ray.dashboard.modules.job.sdk`).
-Written against and tested with the version `TESTED_RAY`.
+It sends the same requests as Ray's Jobs client (`ray.dashboard.modules.job.sdk`) and is tested with the
+version `TESTED_RAY`.
 """
 
 from __future__ import annotations
@@ -56,9 +56,9 @@ class _Driver(NamedTuple):
 
 
 def with_variables(command: str, variables: Mapping[str, str]) -> str:
-    """Return a shell command that sets variables of its environment first."""
-    given = " ".join(f"{name}={shlex.quote(value)}" for name, value in variables.items())
-    return f"export {given}; {command}" if given else command
+    """Return a shell command that first exports environment variables."""
+    exports = " ".join(f"{name}={shlex.quote(value)}" for name, value in variables.items())
+    return f"export {exports}; {command}" if exports else command
 
 
 class RayExecutor:
@@ -91,14 +91,13 @@ class RayExecutor:
         """See `Executor.submit`. The driver reserves no CPU; its workers do."""
         body = {
             "submission_id": submission_id,
-            # Not in the runtime environment: with one that is the same for all submissions, Ray can give
-            # them a standby process.
+            # Do not use the runtime environment: Ray has standby processes only if all submissions have the same.
             "entrypoint": with_variables(entrypoint, env),
             "metadata": {METADATA_KEY: token},
             "entrypoint_num_cpus": 0,
         }
         answer = self._request("POST", "/api/jobs/", json=body, timeout=_SUBMIT_TIMEOUT)
-        # The agent answers 400 to an id that exists, and the dashboard wraps this in a 500.
+        # The agent answers 400 to an existing id, and the dashboard wraps this in a 500.
         if answer.is_success or (submission_id in answer.text and _TAKEN in answer.text):
             return
         if answer.status_code == httpx.codes.BAD_REQUEST:
@@ -128,7 +127,7 @@ class RayExecutor:
         """See `Executor.logs`.
 
         Ray's agent on the driver's node serves ranges of the file. If the agent is unreachable, Ray's
-        head sends the whole file each time. The Jobs API would do so, too, but only for UTF-8 logs.
+        head sends the whole file each time. The Jobs API would do so only for UTF-8 logs.
         """
         if submission_id not in self._drivers and self.status(submission_id) is None:
             return LogPiece(b"", 0)
@@ -182,7 +181,7 @@ class RayExecutor:
     def delete(self, submission_id: str) -> bool:
         """See `Executor.delete`. Ray leaves the log on the disk of the driver's node; `workers.ray_logs` removes it."""
         path = f"/api/jobs/{quote(submission_id)}"
-        # The head passes this on to its agent, too.
+        # The head forwards this to its agent.
         answer = self._request("DELETE", path, timeout=_SUBMIT_TIMEOUT)
         if _NOT_ENDED in answer.text:
             return False
@@ -247,13 +246,13 @@ class RayExecutor:
         return answer
 
     def _silent(self, error: httpx.HTTPError) -> ExecutorUnavailable:
-        self._version_checked = False  # It may be replaced by another version.
+        self._version_checked = False  # Another version may replace it.
         reason = str(error) or type(error).__name__
         return ExecutorUnavailable(f"Ray does not answer at {self._http.base_url}: {reason}")
 
 
 def is_tested(version: str) -> bool:
-    """Whether DASL is tested with this version of Ray; the last part of the version may be any."""
+    """Whether DASL is tested with this version of Ray; the patch version is ignored."""
     return version.split(".")[:2] == TESTED_RAY.split(".")
 
 
@@ -275,17 +274,17 @@ def _node(node: dict[str, Any], usage: dict[str, list[float]]) -> Node:
 
 @contextmanager
 def _understood(answer: httpx.Response) -> Iterator[None]:
-    """Treat an answer that is not as expected like none: another version of Ray may give it.
+    """Treat an unexpected answer as an outage: another version of Ray may have given it.
 
     Raises:
-        ExecutorUnavailable: something in it is missing or of another type.
+        ExecutorUnavailable: a part of the answer is missing or has another type.
     """
     try:
         yield
     except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
         raise ExecutorUnavailable(
-            f"Ray answered {answer.request.method} {answer.request.url.path} with something else than "
-            f"version {TESTED_RAY} does ({type(error).__name__}: {error})"
+            f"Ray's answer to {answer.request.method} {answer.request.url.path} differs from version "
+            f"{TESTED_RAY} ({type(error).__name__}: {error})"
         ) from error
 
 
@@ -294,7 +293,7 @@ def _json(answer: httpx.Response) -> dict[str, Any]:
         raise _unavailable(answer)
     body = answer.json()
     if not isinstance(body, dict):
-        raise TypeError(f"a {type(body).__name__} in place of an object")
+        raise TypeError(f"expected an object, not a {type(body).__name__}")
     return body
 
 

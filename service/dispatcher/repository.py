@@ -1,4 +1,4 @@
-"""SQL that only the dispatcher needs. Nothing here commits; the caller's transaction does."""
+"""SQL for the dispatcher. The caller commits."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from service.runs.endings import LONGEST_RETRY
 from service.states import TERMINAL, Desired, JobStatus
 from service.tasks.repository import model_runs, preparations, previews, searches
 
-# Each round of the dispatcher needs this. SQLAlchemy takes longer to build a statement than to run it.
+# Built once, because each round needs it and SQLAlchemy takes longer to build a statement than to run it.
 _DUE_RETRIES = select(Job.id).where(
     Job.status == JobStatus.RETRY_WAIT,
     or_(Job.not_before <= bindparam("now"), Job.not_before > bindparam("latest")),
@@ -34,14 +34,14 @@ _HAS_WORK = select(
 def due_retries(session: Session, now: datetime) -> Sequence[str]:
     """Return the jobs whose wait for a retry is over.
 
-    A clock that was set back never prolongs a wait beyond the longest retry delay.
+    If the clock was set back, a wait takes at most the longest retry delay.
     """
     values = {"now": now, "latest": now + LONGEST_RETRY}
     return session.scalars(_DUE_RETRIES, values).all()
 
 
 def has_work(session: Session) -> bool:
-    """Whether anything runs, waits to run, or ended and is not finalized."""
+    """Whether any run is queued, live, or ended but not finalized."""
     return bool(session.scalar(_HAS_WORK))
 
 
@@ -63,6 +63,6 @@ def waiting_events(session: Session, job_ids: Collection[str]) -> set[tuple[str,
 
 
 def with_logs(session: Session, job_ids: Collection[str]) -> set[str]:
-    """Return those of these jobs that are not deleted, and whose logs retention has not removed."""
-    kept = (Job.deleted_at.is_(None), Job.logs_removed_at.is_(None))
-    return set(session.scalars(select(Job.id).where(Job.id.in_(job_ids), *kept)))
+    """Filter jobs: return the ones that are not deleted and whose logs retention has not removed."""
+    has_logs = (Job.deleted_at.is_(None), Job.logs_removed_at.is_(None))
+    return set(session.scalars(select(Job.id).where(Job.id.in_(job_ids), *has_logs)))

@@ -1,9 +1,9 @@
-"""Rules that runs without checkpoints share: ingests, and those of tasks such as previews and embeddings.
+"""Rules for runs without checkpoints: ingests, and tasks such as previews and embeddings.
 
-A run that Ray has not accepted is submitted again, and so is one that ended when the whole service was stopped. Running
-it twice is harmless: it only reads images, and the API accepts only the report with the newest token. One that Ray alone
-does not know any more is lost, and so is one that was running when the whole service was killed. That counts: the run may
-be what took Ray's head, or everything, down. One that did not reach the API does not count.
+A run is submitted again if Ray has not accepted it, or if it ended because the whole service was stopped. Running it
+twice is harmless: it only reads images, and the API accepts only reports with the newest token. A run is lost if only
+Ray was restarted, or if the whole service was killed while it ran. Losses are counted, because the run may have been the
+cause. Runs that could not reach the API are not counted.
 """
 
 from __future__ import annotations
@@ -34,19 +34,19 @@ class RerunPolicy(RunPolicy[WatchedRun]):
 
     finalized = False
     max_failures: int
-    """How many runs of an owner may fail, until it fails for good."""
+    """Number of failed runs after which the owner fails."""
     max_losses: int
-    """How many of its runs Ray may lose. Restarts of Ray for other reasons must not fail it too soon."""
+    """Number of lost runs after which the owner fails. Ray may also be restarted for other reasons."""
     time_limit: timedelta
-    """Of a run, measured from this dispatcher's first check of it."""
+    """Time limit of a run, from this dispatcher's first check of it."""
 
     def __init__(self, context: DispatcherContext) -> None:
         self._context = context
         self.restarted: Restarted | None = None
-        """Set if Ray is known to have lost all submissions of earlier dispatchers."""
+        """Set if Ray has lost all submissions of earlier dispatchers."""
         self._first_checked_at: dict[str, datetime] = {}
         self._undelivered_at: dict[str, datetime] = {}
-        """When the last run of each owner ended without the API, for a pause of `LONGEST_RETRY`."""
+        """When the last run of each owner ended without reaching the API; the next one waits for `LONGEST_RETRY`."""
 
     def create(
         self,
@@ -56,19 +56,19 @@ class RerunPolicy(RunPolicy[WatchedRun]):
         demand: Demand | None,
         avoided: Collection[str],
     ) -> Run | None:
-        """Begin the next run of an owner. It is on Ray's head: it needs no place."""
+        """Begin the next run of an owner. It runs on Ray's head, so demand and avoided nodes are ignored."""
         return self.begin(session, owner, token_hash)
 
     @abstractmethod
     def begin(self, session: Session, owner: str, token_hash: str) -> Run | None:
-        """Add the owner's next run; return `None` if none is due any more."""
+        """Add the owner's next run; return `None` if none is due."""
 
     @abstractmethod
-    def gone(self, culprit: str, losses: int) -> str:
-        """Return why an owner fails for good whose runs Ray, or the service, has lost so often."""
+    def lost_message(self, cause: str, losses: int) -> str:
+        """Return the error message of an owner that fails because Ray or the service lost its runs."""
 
     def counted_after(self, session: Session, owner: str) -> int:
-        """Return the number of the last run that does not count any more: of an earlier request."""
+        """Return the number of the last run of an earlier request; later runs count."""
         return 0
 
     def pausing(self) -> Collection[str]:
@@ -80,13 +80,13 @@ class RerunPolicy(RunPolicy[WatchedRun]):
         return self._undelivered_at
 
     def on_missing(self, run: WatchedRun) -> Ending | MissingAction:
-        # A token that is left was not accepted by Ray.
+        # Ray has not accepted a submission whose token is still stored.
         is_earlier = (
             run.submission_id not in self._context.submitted
             or run.submission_id in self._context.tokens
         )
         ended_with_service = self.restarted == "service" and is_earlier
-        # A service that was stopped says nothing of the run; one that was killed may have been by it.
+        # The run cannot have caused a regular stop of the service, but it may have caused a crash.
         crashed = ended_with_service and self._context.follows_crash
         may_be_cause = not ended_with_service or (crashed and run.state == AttemptState.RUNNING)
         if run.state == AttemptState.CREATED or not may_be_cause:
@@ -102,7 +102,7 @@ class RerunPolicy(RunPolicy[WatchedRun]):
                     f"The service was killed during the {self.noun}, perhaps for lack of memory"
                 )
             return Ending("lost", {"type": kind, "message": message}, Retry.INFRASTRUCTURE)
-        message = self.gone("The service" if crashed else "Ray", losses)
+        message = self.lost_message("The service" if crashed else "Ray", losses)
         return Ending("lost", {"type": kind, "message": message}, Retry.NEVER)
 
     def on_driver_ended(self, run: WatchedRun, submission: Submission) -> Ending:
@@ -116,7 +116,7 @@ class RerunPolicy(RunPolicy[WatchedRun]):
         return Ending("failed", driver_ended(self.noun, submission, lines))
 
     def enforce(self, run: WatchedRun) -> Ending | None:
-        """Return the ending of a run that hangs or takes too long: it must not block others."""
+        """Return the ending of a run that hangs or exceeds its time limit, as it would block others."""
         seconds = self._context.settings.hang_seconds
         if run.standstill >= timedelta(seconds=seconds):
             message = f"The {self.noun} has read no image for {seconds:g} s (DASL_HANG_SECONDS). Check that the disk with the images responds"
@@ -134,7 +134,7 @@ class RerunPolicy(RunPolicy[WatchedRun]):
         return Ending("failed", {"type": "too-long", "message": message}, Retry.NEVER)
 
     def is_repeated(self, session: Session, run: RunView, ending: Ending) -> bool:
-        """Whether another run follows one that ended so."""
+        """Whether another run follows after this ending."""
         if ending.retry == Retry.FREE:
             self._undelivered_at[run.owner] = self._context.clock()
         after = self.counted_after(session, run.owner)

@@ -1,8 +1,7 @@
-"""Retention by age and size, as the settings say: what ended jobs no longer need is removed in batches.
+"""Retention by age and size: remove files and rows of ended jobs in batches, as the settings say.
 
-Previews go by age in `garbage`, and by size here.
-
-Files are removed before the rows that name them, so that an interrupted removal is repeated.
+Previews are removed by age in `garbage`, and by size in this module. Files are removed before the rows that name
+them, so that an interrupted removal is repeated.
 """
 
 from __future__ import annotations
@@ -32,9 +31,9 @@ _BATCH_SIZE = 20
 _ROWS_AT_ONCE, _TRANSACTIONS = 5000, 20
 # A failed removal must not block the others.
 _RETRY_AFTER = timedelta(hours=1)
-# Its requester may be downloading one.
+# The requester may be downloading a preview.
 _KEEP_PREVIEWS = timedelta(hours=1)
-# If so many failed, the store is probably away; and a query takes a limited number of ids.
+# After this many failures, the store is probably unavailable; and a query takes a limited number of ids.
 _MOST_FAILED = 1000
 
 Select = Callable[[Session, datetime, int, Collection[str]], Sequence[str]]
@@ -42,7 +41,7 @@ Remove = Callable[[str], object]
 
 
 class Retention:
-    """Removes what the settings no longer keep of ended jobs."""
+    """Removes the parts of ended jobs that the settings no longer keep."""
 
     def __init__(self, context: DispatcherContext) -> None:
         self._context = context
@@ -50,7 +49,7 @@ class Retention:
         self._tried_at: dict[str, datetime] = {}
 
     def round(self) -> None:
-        """Remove a batch; if everything is removed, the next batch is minutes later."""
+        """Remove a batch; if nothing is left to remove, wait some minutes before the next batch."""
         now = self._context.clock()
         if not passed(self._swept_at, now, _EVERY):
             return
@@ -72,7 +71,7 @@ class Retention:
             self._swept_at = now
 
     def _apply(self, select: Select, before: datetime, remove: Remove) -> bool:
-        """Apply a rule to a batch of jobs; return whether it has nothing left to do for now."""
+        """Apply a rule to a batch of jobs; return whether nothing is left to do for now."""
         now = self._context.clock()
         self._tried_at = {
             id: at for id, at in self._tried_at.items() if not passed(at, now, _RETRY_AFTER)
@@ -89,7 +88,7 @@ class Retention:
             except (OSError, ValueError) as error:
                 logger.warning("The files of %s cannot be removed now: %s", job_id, error)
                 return
-            del self._tried_at[job_id]  # not reached if it failed
+            del self._tried_at[job_id]
 
         for job_id in jobs:
             run_isolated(remove_one, job_id, "apply the retention rules to this job")
@@ -101,12 +100,12 @@ class Retention:
             job = lock_job(session, job_id)
             if job is None:
                 return
-            held = [each.id for each in checkpoints.lock_of_job(session, job_id)]
-            if checkpoints.awaited(session, held):  # asked for in between
+            held = [checkpoint.id for checkpoint in checkpoints.lock_of_job(session, job_id)]
+            if checkpoints.awaited(session, held):  # requested since the query
                 return
             try:
                 deletion.delete_job(session, job)
-            except Problem as problem:  # pinned or cloned in between
+            except Problem as problem:  # pinned or cloned since the query
                 logger.info("Job %s is kept: %s", job_id, problem.detail)
                 return
         logger.info("retention deleted the %s job %s", job.status, job_id)
@@ -129,7 +128,7 @@ class Retention:
             needed: remove checkpoints only until this number of bytes is freed.
 
         Returns:
-            The bytes that are freed, or will be once the files of the marked checkpoints are removed.
+            Number of bytes that are freed, including the files of marked checkpoints.
         """
         with self._context.write() as session:
             job = lock_job(session, job_id)
@@ -175,12 +174,12 @@ class Retention:
         logger.info("retention removed the logs of %s", job_id)
 
     def shrink(self, most: int) -> bool:
-        """Remove a batch of what can be made again, or checkpoints and artifacts of a batch of jobs, if the store is too full.
+        """Remove a batch of files if the store holds more than `most` bytes.
 
-        Previews are removed first, then embeddings and exports.
+        Previews are removed first, then embeddings and exports, then checkpoints and artifacts of ended jobs.
 
         Returns:
-            Whether it holds few enough now, or nothing more may be removed.
+            Whether the store is small enough, or nothing more may be removed.
         """
         now = self._context.clock()
         with self._context.database.read() as session:
@@ -194,7 +193,7 @@ class Retention:
                 deleted = delete_oldest(
                     session, tasks, left, now - _KEEP_PREVIEWS, now, _BATCH_SIZE
                 )
-            freed = sum(each.size or 0 for each in deleted)
+            freed = sum(task.size or 0 for task in deleted)
             left -= freed
             if deleted:
                 message = "retention deleted %d %ss (%.1f MB)"

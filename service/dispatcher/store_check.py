@@ -1,4 +1,4 @@
-"""Checks of the artifact store, in a loop of their own: a store that hangs must not stop the dispatcher."""
+"""Check the artifact store in a separate loop: a hanging store must not stop the dispatcher."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from service.scheduling.dispatcher_report import StoreReport
 
 logger = logging.getLogger(__name__)
 
-# The sizes of all checkpoints are added up.
+# The query adds up the sizes of all checkpoints.
 _EVERY = timedelta(minutes=1)
 
 
 class StoreCheck:
-    """Checks every minute whether the store is writable, and what it holds."""
+    """Checks every minute whether the store is writable, and how much it holds."""
 
     def __init__(self, context: DispatcherContext) -> None:
         self._context = context
         self._checked_at: datetime | None = None
         self._result: StoreReport | None = None
         self._asked_at: datetime | None = None
-        """When the check began that is not answered yet."""
+        """When the pending check began."""
 
     @property
     def report(self) -> StoreReport | None:
-        """The last result, or that the store has given no answer for five minutes."""
+        """The last result; a problem if the store has not answered for five minutes."""
         asked_at, now = self._asked_at, self._context.clock()
         if asked_at is None or not passed(asked_at, now, free_space.SILENT):
             return self._result
@@ -38,7 +38,7 @@ class StoreCheck:
 
     @property
     def is_writable(self) -> bool:
-        """Whether the store is writable, as far as known."""
+        """Whether the store was writable at the last check."""
         report = self.report
         return report is None or report.problem is None
 
@@ -63,12 +63,12 @@ class StoreCheck:
             checkpoint_bytes=of_checkpoints,
             artifact_bytes=of_artifacts,
         )
-        # Last: after an outage of the database the next check is not a minute later.
+        # Set it last, so that after an outage of the database the next check comes at once.
         self._checked_at = now
         return True
 
     def _problem(self) -> tuple[str | None, int | None]:
-        """Return why the store cannot be written, if so, and its free space."""
+        """Return why the store cannot be written (`None` if it can) and its free space."""
         uri, free = self._context.storage.root, None
         try:
             free = free_space.free_bytes(uri)

@@ -1,4 +1,4 @@
-"""What the loops of a dispatcher know of an outage of the artifact store: it is waited for once, not by each item."""
+"""Outages of the artifact store, shared by the loops of a dispatcher, so that not every item waits for a timeout."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from service.db.session import AWAY
 from service.dispatcher.context import Clock, LeaseLost, passed
 from service.dispatcher.executor import ExecutorUnavailable
 
-# A store that refuses at once delays no other attempt, and may refuse only this file.
+# A store that fails fast delays nothing, and may only refuse this file.
 _LONG_SECONDS = 1.0
 _PAUSE = timedelta(seconds=30)
 
@@ -25,12 +25,12 @@ class StoreOutage:
 
     @property
     def away(self) -> bool:
-        """Whether the store failed within the last 30 s, so that another try would only wait again."""
+        """Whether the store failed within the last 30 s, so that another try would probably wait again."""
         return self._failed_at is not None and not passed(self._failed_at, self._clock(), _PAUSE)
 
     @contextmanager
     def watch(self) -> Iterator[None]:
-        """Note whether the store fails in this block, and after how long."""
+        """Record whether the store fails in this block, and how long that takes."""
         began = time.monotonic()
         try:
             yield

@@ -1,7 +1,7 @@
 """Removal of ended submissions from Ray, whose head otherwise keeps the records of all of them in memory.
 
-What Ray does not know counts as lost, so only the submissions of runs are removed that are finalized, and whose logs
-are not read any more. A removal that is missed is repeated after the next start of a dispatcher, or is harmless.
+A run that Ray does not know counts as lost, so only submissions of finalized runs, whose logs are no longer read, are
+removed. The next dispatcher repeats a removal that was missed.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from service.runs.repository import Position
 logger = logging.getLogger(__name__)
 
 KEEP = 2 * KEEP_TRYING
-"""Submissions stay for this long after the end of their run, also for Ray's own tools."""
-# After a start, runs that ended earlier are not examined again: most of their submissions are gone already.
+"""How long submissions are kept after the end of their run, for example for Ray's tools."""
+# After a start, runs that ended earlier are not examined again: most of their submissions are already removed.
 _BACK_TO = KEEP + timedelta(days=1)
 _RUNS_EVERY = timedelta(minutes=10)
 _DEMAND_EVERY = timedelta(minutes=1)
@@ -32,7 +32,7 @@ _QUERY_SIZE = 5000
 
 
 class SubmissionRemoval:
-    """Removes the submissions of finalized runs, and of programs that showed a demand to the autoscaler."""
+    """Removes the submissions of finalized runs and of requests to the autoscaler."""
 
     def __init__(self, context: DispatcherContext) -> None:
         self._context = context
@@ -42,7 +42,7 @@ class SubmissionRemoval:
         self._to_remove: deque[str] = deque()
 
     def round(self) -> None:
-        """Remove a batch of each kind; if there are no more, or Ray fails, the next ones are minutes later."""
+        """Remove a batch of each kind; if there are no more, or Ray fails, wait some minutes before the next ones."""
         now = self._context.clock()
         if not self._context.executor_answers:
             return
@@ -74,12 +74,12 @@ class SubmissionRemoval:
         """Remove a batch of submissions of runs."""
         for _ in range(min(_BATCH_SIZE, len(self._to_remove))):
             show_progress()
-            # Off the list even if its removal fails: one that always fails must not hold up the others.
+            # Drop it from the list even if its removal fails, so that it does not block the others.
             self._context.executor.delete(self._to_remove.popleft())
 
 
 def _log_failure(remove: Callable[[], None]) -> bool:
-    """Run a removal; log its failure, and return whether there was none."""
+    """Run a removal; return whether it succeeded, and log its failure."""
     try:
         remove()
     except ExecutorUnavailable as error:

@@ -1,4 +1,4 @@
-"""Rules for runs of tasks, such as previews and embeddings, beside those of `rerun_policy`."""
+"""Rules for runs of tasks, such as previews and embeddings, in addition to `rerun_policy`."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class TaskPolicy(RerunPolicy):
 
 
 class PreviewPolicy(TaskPolicy):
-    """Rules for runs that draw previews, on one core of Ray's head each."""
+    """Rules for runs that draw previews; each uses one core of Ray's head."""
 
     noun = "preview"
     max_concurrent = 2
@@ -64,19 +64,19 @@ class PreviewPolicy(TaskPolicy):
     def command(self, run: RunView) -> str:
         return self._context.entrypoints.preview.format(run=run.submission_id, preview=run.owner)
 
-    def gone(self, culprit: str, losses: int) -> str:
+    def lost_message(self, cause: str, losses: int) -> str:
         return (
-            f"{culprit} went away {losses} times while the preview was drawn, perhaps for lack of memory. Check why Ray's "
+            f"{cause} ended {losses} times while the preview was drawn, perhaps for lack of memory. Check why Ray's "
             "head ended, then request it again, with fewer images or a smaller backbone.image_size"
         )
 
 
 class PreparationPolicy(TaskPolicy):
-    """Rules for runs that decode images, on all cores of Ray's head each."""
+    """Rules for runs that decode images; each uses all cores of Ray's head."""
 
     noun = "preparation"
     max_concurrent = 2
-    # Each may be that of all trainings, too, and costs one shard.
+    # A loss of Ray may also end all trainings; this run only repeats one shard.
     max_losses = 3
     time_limit = timedelta(hours=24)
 
@@ -88,15 +88,15 @@ class PreparationPolicy(TaskPolicy):
             run=run.submission_id, preparation=run.owner
         )
 
-    def gone(self, culprit: str, losses: int) -> str:
+    def lost_message(self, cause: str, losses: int) -> str:
         return (
-            f"{culprit} went away {losses} times while the images were decoded, perhaps for lack of memory. Check why Ray's "
+            f"{cause} ended {losses} times while the images were decoded, perhaps for lack of memory. Check why Ray's "
             "head ended, give it more memory or make the largest images smaller, then request it again: it continues"
         )
 
 
 class ModelRunPolicy(TaskPolicy):
-    """Rules for runs that evaluate, embed with, or export a finished model: on a free GPU, or else all cores of Ray's head."""
+    """Rules for runs that evaluate, embed with or export a finished model, on a free GPU or all cores of Ray's head."""
 
     noun = "model run"
     max_concurrent = 2
@@ -111,15 +111,15 @@ class ModelRunPolicy(TaskPolicy):
             run=run.submission_id, model_run=run.owner
         )
 
-    def gone(self, culprit: str, losses: int) -> str:
+    def lost_message(self, cause: str, losses: int) -> str:
         return (
-            f"{culprit} went away {losses} times during the run of the model, perhaps for lack of memory. Check why Ray's "
+            f"{cause} ended {losses} times during the run of the model, perhaps for lack of memory. Check why Ray's "
             "head ended, and give it more memory, then request it again"
         )
 
 
 class SearchPolicy(TaskPolicy):
-    """Rules for runs that find neighbors, on Ray's head; each ends when no questions arrive any more."""
+    """Rules for runs that find neighbors on Ray's head; a run ends when no more queries arrive."""
 
     noun = "search"
     max_concurrent = 2
@@ -132,8 +132,8 @@ class SearchPolicy(TaskPolicy):
     def command(self, run: RunView) -> str:
         return self._context.entrypoints.search.format(run=run.submission_id, search=run.owner)
 
-    def gone(self, culprit: str, losses: int) -> str:
+    def lost_message(self, cause: str, losses: int) -> str:
         return (
-            f"{culprit} went away {losses} times while neighbors were searched, perhaps for lack of memory. Check why Ray's "
+            f"{cause} ended {losses} times while neighbors were searched, perhaps for lack of memory. Check why Ray's "
             "head ended, then ask again"
         )

@@ -40,7 +40,7 @@ _STOP_OUTCOMES: dict[Desired, states.AttemptOutcome] = {
 }
 
 Restarted = Literal["service", "ray"]
-"""What was restarted, so that Ray lost all submissions: the whole service, or Ray alone."""
+"""What was restarted, and made Ray lose all submissions: the whole service, or only Ray."""
 
 
 class TrainPolicy(RunPolicy[AttemptView]):
@@ -54,16 +54,16 @@ class TrainPolicy(RunPolicy[AttemptView]):
     ) -> None:
         self._context, self._logs, self._store, self._api = context, logs, store, api
         self.restarted: Restarted | None = None
-        """Set if Ray is known to have lost all submissions of earlier dispatchers."""
+        """Set if Ray has lost all submissions of earlier dispatchers."""
         self._silent_since: dict[str, datetime] = {}
         """When this dispatcher first saw each live attempt that has not reported, by submission id."""
         self._grace = timedelta(seconds=context.settings.cancel_grace_seconds)
-        # Heartbeats come at least twice as often as that.
+        # Heartbeats arrive at least twice per interval.
         self._contact = Contact(self._grace / 2)
 
     def live(self, session: Session) -> Sequence[AttemptView]:
         attempts, now = scheduling.live_attempts(session), self._context.clock()
-        silent = [each.submission_id for each in attempts if each.state != AttemptState.RUNNING]
+        silent = [item.submission_id for item in attempts if item.state != AttemptState.RUNNING]
         self._silent_since = {name: self._silent_since.get(name, now) for name in silent}
         self._contact.keep(attempts)
         return attempts
@@ -77,7 +77,7 @@ class TrainPolicy(RunPolicy[AttemptView]):
         avoided: Collection[str],
     ) -> Attempt | None:
         if scheduling.has_unfinalized_attempt(session, owner):
-            return None  # The checkpoint to resume from is not known yet.
+            return None  # The checkpoint to resume from is not adopted yet.
         if demand is None:
             return lifecycle.start_attempt(session, owner, token_hash, avoided=avoided)
         return lifecycle.start_attempt(
@@ -95,8 +95,8 @@ class TrainPolicy(RunPolicy[AttemptView]):
         if run.requested != Desired.RUN:
             return Ending(_STOP_OUTCOMES[run.requested])
         if run.submission_id not in self._context.tokens:
-            # The token is lost with the earlier dispatcher. If that still submits the attempt, the API
-            # refuses the requests of its driver.
+            # The token was lost with the earlier dispatcher. If that one still submits the attempt, the API
+            # refuses its driver's requests.
             message = "The dispatcher was restarted before Ray accepted the attempt"
             return Ending("lost", {"type": "attempt-lost", "message": message}, Retry.FREE)
         if self._exceeds_time_limit(run):
@@ -135,14 +135,14 @@ class TrainPolicy(RunPolicy[AttemptView]):
         lifecycle.finish_attempt(session, run.owner, run.number, ending)
 
     def request_checkpoints(self) -> bool:
-        """Request that all attempts save a checkpoint and stop, as the service is being stopped.
+        """Request that all attempts save a checkpoint and stop, because the service is stopping.
 
         Returns:
-            Whether any of them has not ended. One that has reported no progress has nothing to save.
+            Whether any of them is still live. Attempts without progress have nothing to save and do not count.
         """
         with self._context.database.read() as session:
             live = scheduling.live_attempts(session)
-        saving = [each for each in live if each.progress_reported_at is not None]
+        saving = [attempt for attempt in live if attempt.progress_reported_at is not None]
         for attempt in saving:
             if attempt.requested == Desired.RUN:
                 self._request_stop(attempt, StopReason.SHUTDOWN)
@@ -151,7 +151,7 @@ class TrainPolicy(RunPolicy[AttemptView]):
     def request_checkpoints_on_drained(self, cluster: Cluster) -> None:
         """Request that attempts with ranks on drained nodes save a checkpoint and stop.
 
-        One that has reported no progress has nothing to save yet.
+        Attempts without progress have nothing to save yet and are skipped.
         """
         with self._context.database.read() as session:
             saving = {drain.node for drain in scheduling.drains(session) if drain.save}
@@ -161,13 +161,13 @@ class TrainPolicy(RunPolicy[AttemptView]):
             on_drained = scheduling.attempts_on(session, nodes)
             live = scheduling.live_attempts(session)
         for attempt in live:
-            here = ALL_NODES in saving or (attempt.job_id, attempt.number) in on_drained
-            if here and attempt.progress_reported_at and attempt.requested == Desired.RUN:
+            is_drained = ALL_NODES in saving or (attempt.job_id, attempt.number) in on_drained
+            if is_drained and attempt.progress_reported_at and attempt.requested == Desired.RUN:
                 self._request_stop(attempt, StopReason.DRAIN)
 
     def _check_lost(self, attempt: AttemptView) -> Ending | MissingAction:
         """Return the ending of an attempt that Ray has forgotten, once its processes are silent."""
-        # After a crash of Ray's head, its workers may run for another minute. The next attempt may
+        # After a crash of Ray's head, its workers may run for another minute, so the next attempt may
         # start only after a lease without a heartbeat.
         last_heartbeat = attempt.heartbeat_at or attempt.created_at
         submitted_here = attempt.submission_id in self._context.submitted
@@ -183,16 +183,16 @@ class TrainPolicy(RunPolicy[AttemptView]):
             "message": message,
             "log_tail": self._logs.tail(attempt.job_id, attempt.number, attempt.submission_id),
         }
-        # Ray alone may have died because of the job.
+        # The job may have made Ray crash.
         retry = Retry.FREE if restarted == "service" else Retry.INFRASTRUCTURE
         return Ending("lost", error, retry)
 
     def _stop_if_due(self, attempt: AttemptView) -> None:
-        """Stop an attempt's driver if its ranks stand still or take too long.
+        """Stop an attempt's driver if its ranks make no progress or take too long after a stop request.
 
-        The ranks receive the request to stop from the API, and stop after a step or in an evaluation.
-        Saving may take minutes, in which rank 0 reports progress. Only time in which the attempt's
-        heartbeats arrive counts as standing still: while the API is away, the ranks know of no request.
+        The ranks receive the stop request from the API, and stop after a step or during an evaluation.
+        Saving may take minutes, during which rank 0 reports progress. Only time with heartbeats counts:
+        while the API is unreachable, the ranks do not receive the request.
         """
         requested_at = attempt.stop_requested_at
         if attempt.desired != Desired.RUN:
@@ -207,7 +207,7 @@ class TrainPolicy(RunPolicy[AttemptView]):
 
     def _is_due(self, attempt: AttemptView, requested_at: datetime | None) -> bool:
         if attempt.state == AttemptState.SUBMITTED:
-            return True  # A driver that has not reported yet has nothing to save.
+            return True  # A driver that never reported has nothing to save.
         longest = timedelta(seconds=self._context.settings.cancel_max_seconds)
         if requested_at is None or passed(requested_at, self._context.clock(), longest):
             return True
@@ -218,12 +218,12 @@ class TrainPolicy(RunPolicy[AttemptView]):
             lifecycle.request_stop(session, attempt.job_id, attempt.number, reason)
 
     def _exceeds_time_limit(self, attempt: AttemptView) -> bool:
-        """Whether the attempts of a job together ran for its time limit."""
+        """Whether a job's attempts together exceed its time limit."""
         now = self._context.clock()
         if now - (attempt.job_started_at or attempt.created_at) < attempt.limit:
             return False
-        # Only confirmed runtime counts: no pauses, and no time in which the service was off or its
-        # machine slept. Without a heartbeat, the time since creation counts.
+        # Count only confirmed runtime: neither pauses nor the time that the service was off or its machine
+        # slept. Without a heartbeat, count the time since creation.
         runtime = now - attempt.created_at
         if attempt.heartbeat_at is not None:
             silent = max(now - attempt.heartbeat_at, timedelta())
@@ -233,7 +233,7 @@ class TrainPolicy(RunPolicy[AttemptView]):
         return earlier + runtime >= attempt.limit
 
     def _check_start(self, attempt: AttemptView) -> Ending | None:
-        """Return the ending of an attempt whose driver Ray has, but which has never reported."""
+        """Return the ending of an attempt that Ray accepted, but whose driver has not reported in time."""
         if not self._is_late(attempt):
             return None
         error = {
@@ -242,14 +242,14 @@ class TrainPolicy(RunPolicy[AttemptView]):
             f"{self._allowed_to_start()}. Check that Ray's nodes reach {self._context.settings.api_url} "
             "(DASL_API_URL)",
         }
-        # Without the API no driver can report; the next attempt starts when it answers.
+        # No driver can report while the API does not answer; the next attempt starts when it does.
         retry = Retry.INFRASTRUCTURE if self._api.answers else Retry.FREE
         return Ending("failed", error, retry)
 
     def _is_late(self, attempt: AttemptView) -> bool:
-        """Whether an attempt has not reported for too long, as far as this dispatcher has seen.
+        """Whether this dispatcher has waited too long for an attempt's first report.
 
-        While no dispatcher ran, the API may have been away as well.
+        While no dispatcher ran, the API may have been unreachable as well.
         """
         since = self._silent_since.get(attempt.submission_id)
         allowed = timedelta(seconds=self._context.settings.start_seconds)
@@ -259,10 +259,9 @@ class TrainPolicy(RunPolicy[AttemptView]):
         return f"{self._context.settings.start_seconds:g} s (DASL_START_SECONDS)"
 
     def _check_hang(self, attempt: AttemptView) -> Ending | None:
-        """Return the ending of an attempt that hangs: it reports, but makes no progress.
+        """Return the ending of an attempt that hangs: it sends heartbeats, but makes no progress.
 
-        An attempt whose rank 0 is silent does not count as hanging: the rank may train normally and only
-        fail to reach the API.
+        A silent rank 0 does not count as hanging: it may train normally and only fail to reach the API.
         """
         allowed = timedelta(seconds=self._context.settings.hang_seconds)
         if attempt.standstill < allowed:
@@ -272,6 +271,6 @@ class TrainPolicy(RunPolicy[AttemptView]):
             "message": "The training has made no progress for "
             f"{allowed.total_seconds():g} s (DASL_HANG_SECONDS)",
         }
-        # A store that hangs lets the attempts that use it hang.
+        # A hanging store makes attempts hang.
         retry = Retry.LIMITED if self._store.is_writable else Retry.OUTAGE
         return Ending("failed", error, retry)

@@ -1,7 +1,7 @@
 """Completion of uploads whose last byte is stored, and removal of abandoned ones.
 
-A file is completed in short rounds, because joining or checking it may take minutes; a restarted dispatcher begins
-again with it.
+A file is completed in short rounds, because joining or checking it may take minutes. A restarted dispatcher starts
+over.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ _SWEEP_EVERY = timedelta(minutes=5)
 
 
 class Uploads:
-    """Completes uploads, one after the other, and deletes abandoned ones."""
+    """Completes uploads one by one, and deletes abandoned ones."""
 
     def __init__(self, context: DispatcherContext) -> None:
         self._context = context
         self._running: dict[str, Iterator[None]] = {}
-        """The completion of the current upload, if it takes more than a round."""
+        """The completion of the current upload, by data set, if it takes more than a round."""
         self._tried_at: dict[str, datetime] = {}
         self._swept_at: datetime | None = None
 
@@ -48,11 +48,11 @@ class Uploads:
         with self._context.database.read() as session:
             due = repository.complete(session, _BATCH_SIZE, without)
         self._running = {
-            each.id: self._running[each.id] for each in due if each.id in self._running
+            item.id: self._running[item.id] for item in due if item.id in self._running
         }
         for dataset in sorted(due, key=lambda each: each.id not in self._running):
             run_isolated(
-                lambda each: self._continue(each, deadline), dataset, "complete this upload"
+                lambda item: self._continue(item, deadline), dataset, "complete this upload"
             )
             if time.monotonic() >= deadline:
                 return True
@@ -64,7 +64,7 @@ class Uploads:
         return True
 
     def _continue(self, dataset: Dataset, deadline: float) -> None:
-        self._tried_at[dataset.id] = self._context.clock()  # not reached again soon if it fails
+        self._tried_at[dataset.id] = self._context.clock()  # retried later if it fails
         steps = self._running.pop(dataset.id, None) or self.complete(dataset)
         try:
             for _ in steps:
@@ -78,10 +78,10 @@ class Uploads:
         del self._tried_at[dataset.id]
 
     def complete(self, dataset: Dataset) -> Iterator[None]:
-        """Complete the file of an upload step by step, check it, and let it be ingested.
+        """Complete the file of an upload step by step, check it, and queue its ingest.
 
         Raises:
-            OSError: the store does not answer, or is full.
+            OSError: the store does not answer or is full.
         """
         assert dataset.upload_file is not None
         assert dataset.upload_size is not None
@@ -103,7 +103,7 @@ class Uploads:
         with self._context.write() as session:
             finished = repository.finish(session, dataset.id)
             is_deleted = datasets.by_id(session, dataset.id).deleted_at is not None
-        if is_deleted:  # perhaps also its folder, before the file appeared
+        if is_deleted:  # its folder may have been removed before the file appeared
             self._remove(dataset)
         elif finished:
             logger.info("the upload of %s is complete (%d bytes)", dataset.id, dataset.upload_size)
@@ -132,7 +132,7 @@ class Uploads:
             self._remove(dataset)
 
     def _remove(self, dataset: Dataset) -> None:
-        """Remove the folder of an upload. Also that of the chunks: their rows are removed in a later round."""
+        """Remove the folder of an upload and of its chunks. The chunks' rows are removed in a later round."""
         self._context.storage.remove(f"{self._context.storage.dataset_uri(dataset.id)}/upload")
 
     def _delete_abandoned(self) -> None:

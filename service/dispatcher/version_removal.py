@@ -13,13 +13,13 @@ from service.dispatcher.isolation import run_isolated
 
 logger = logging.getLogger(__name__)
 
-# Finding them reads the jobs of data sets that have old versions.
+# The query reads the jobs of data sets with old versions.
 _EVERY = timedelta(minutes=5)
 _BATCH_SIZE = 20
 
 
 class VersionRemoval:
-    """Removes old versions in batches. One whose removal fails is tried again minutes later, after the others."""
+    """Removes old versions in batches. A failed removal is retried after some minutes."""
 
     def __init__(self, context: DispatcherContext) -> None:
         self._context = context
@@ -27,7 +27,7 @@ class VersionRemoval:
         self._failed: set[str] = set()
 
     def round(self) -> None:
-        """Remove a batch; if it is the last one, the next is minutes later."""
+        """Remove a batch; after the last one, wait some minutes before the next."""
         if not passed(self._done_at, self._context.clock(), _EVERY):
             return
         with self._context.database.read() as session:
@@ -39,7 +39,7 @@ class VersionRemoval:
             self._failed.clear()
 
     def remove(self, version: DatasetVersion) -> None:
-        """Remove the files of a version, unless a job needs it by now."""
+        """Remove the files of a version, unless a new job needs it."""
         dataset_id, number = version.dataset_id, version.number
         with self._context.write() as session:
             if not versions.give_up(session, dataset_id, number):

@@ -1,6 +1,6 @@
-"""Ends a dispatcher that is stuck, so that whatever runs the process starts it again.
+"""End a stuck dispatcher, so that its supervisor restarts it.
 
-Docker restarts a container whose process ends, but not one that is unhealthy.
+Docker restarts a container whose process ends, but not an unhealthy one.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pathlib import Path
 logger = logging.getLogger(__name__)
 
 STUCK_EXIT_CODE = 70
-"""Exit code of a process that found itself stuck (EX_SOFTWARE)."""
+"""Exit code of a stuck process (EX_SOFTWARE)."""
 
 _CHECK_EVERY_SECONDS = 5.0
 
@@ -26,7 +26,7 @@ class Watchdog(threading.Thread):
 
     Args:
         stuck: returns why the dispatcher is stuck, or `None`.
-        alive_file: is touched at each check; `None`: no file.
+        alive_file: file to touch at each check; `None`: no file.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class Watchdog(threading.Thread):
             if reason is not None:
                 logger.critical("%s. This process ends, to be started again", reason)
                 faulthandler.dump_traceback(sys.stderr)
-                # A stuck thread cannot be ended, nor waited for.
+                # A stuck thread can be neither ended nor joined.
                 os._exit(STUCK_EXIT_CODE)
             if self._alive_file is not None:
                 try:

@@ -1,7 +1,7 @@
 """Watcher of runs: submits, adopts, watches and ends the runs of one kind.
 
-The row of a run, with its submission id, is committed before the run is submitted to Ray. After a crash,
-the watcher therefore looks up each live run in Ray before it submits one. A `RunPolicy` contains the
+The row of a run, with its submission id, is committed before the run is submitted to Ray. The watcher therefore
+looks up each live run in Ray before it submits one, as it may have crashed in between. A `RunPolicy` contains the
 rules that differ between kinds of runs.
 """
 
@@ -54,7 +54,11 @@ class RunPolicy(Protocol[V]):
         demand: Demand | None,
         avoided: Collection[str],
     ) -> Run | None:
-        """Add the owner's next run, as admitted and without some nodes; return `None` if none is due any more."""
+        """Add the owner's next run with the admitted demand; return `None` if none is due.
+
+        Args:
+            avoided: nodes that the run must not use.
+        """
 
     def command(self, run: RunView) -> str:
         """Return the shell command of a run."""
@@ -84,13 +88,13 @@ class RunWatcher(Generic[V]):
         return f"watch this {self._policy.noun}"
 
     def live(self, session: Session) -> Sequence[V]:
-        """Return the runs to watch, also those of earlier dispatchers."""
+        """Return the runs to watch, including runs of earlier dispatchers."""
         return self._policy.live(session)
 
     def start(
         self, owner: str, demand: Demand | None = None, avoided: Collection[str] = ()
     ) -> None:
-        """Start the owner's next run; that of a job as it was admitted: with which workers, and where not."""
+        """Start the owner's next run; for a job, with the admitted demand and without the nodes to avoid."""
         token, hashed = credentials.new_token()
         with self._context.write() as session:
             row = self._policy.create(session, owner, hashed, demand, avoided)
@@ -112,7 +116,7 @@ class RunWatcher(Generic[V]):
         elif run.state == AttemptState.CREATED:
             self._mark_submitted(run)
         elif submission.state.ended:
-            # If the driver reported a result, the run has already ended and this changes nothing.
+            # If the driver reported a result, the run has already ended, and this has no effect.
             self._end(run, self._policy.on_driver_ended(run, submission))
         elif (ending := self._policy.enforce(run)) is not None:
             self._stop_and_end(run, ending)
@@ -131,7 +135,7 @@ class RunWatcher(Generic[V]):
         self._mark_submitted(run)
 
     def _replace_token(self, run: RunView) -> bool:
-        """Replace the token of a live run, of which this dispatcher has only the hash."""
+        """Replace the token of a live run, because this dispatcher only has the hash of the old one."""
         token, hashed = credentials.new_token()
         with self._context.write() as session:
             replaced = runs.replace_token(session, run.owner, run.number, hashed)
@@ -145,7 +149,7 @@ class RunWatcher(Generic[V]):
 
     def _stop_and_end(self, run: RunView, ending: Ending) -> None:
         if self._policy.finalized:
-            # From now on the API refuses requests of the run; `Finalizer` stops its processes.
+            # The API refuses further requests of the run; `Finalizer` stops its processes.
             self._end(run, ending)
             self._context.stop(run.submission_id)
         else:

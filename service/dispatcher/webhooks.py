@@ -1,4 +1,4 @@
-"""Delivery of the messages of webhooks, in a loop of its own.
+"""Delivery of the messages of webhooks, in a separate loop.
 
 Each request runs in a thread, at most one for each webhook and a bounded number in all, so that a slow receiver delays
 only its own messages. No request is made inside a transaction, and none by the loop itself.
@@ -28,10 +28,10 @@ from service.outbox.sender import Sender
 logger = logging.getLogger(__name__)
 
 MAX_REQUESTS, MAX_REQUESTS_OF_TENANT = 32, 8
-"""Requests that are made at the same time, in all and for the webhooks of one tenant."""
+"""Number of concurrent requests, in total and per tenant."""
 _ROUND_SECONDS = 1.0
 _POLL_SECONDS = 0.1
-_UNKNOWN = Outcome(None, "the dispatcher ended during the last attempt, whose result is not known")
+_UNKNOWN = Outcome(None, "the dispatcher ended during the last attempt, whose result is unknown")
 # In place of a token in the audit log.
 _ACTOR = "dispatcher"
 
@@ -62,10 +62,10 @@ class WebhookDelivery:
         allowed = context.settings.webhook_allowed_hosts
         self._sender: Sends = sender or Sender(AddressGuard(allowed))
         self._sending: dict[str, str] = {}
-        """The tenants of the webhooks to which a request is made."""
+        """The webhooks with a pending request, and their tenants."""
         self._ended: SimpleQueue[_Attempt] = SimpleQueue()
         self._unrecorded: list[_Attempt] = []
-        """Kept until they are stored, through an outage of the database."""
+        """Ended attempts, kept until the database has stored them."""
 
     def round(self) -> bool:
         """Send due messages for about a second; return `False` if this dispatcher is not in charge."""
@@ -107,7 +107,7 @@ class WebhookDelivery:
         try:
             body = messages.body(message.message, message.format, self._context.settings.public_url)
             outcome = self._sender.send(message.url, message.id, body, list(message.secrets))
-        except Exception:  # else the webhook would count as busy until the dispatcher restarts
+        except Exception:  # otherwise the webhook would count as busy until the dispatcher restarts
             logger.exception("delivery %s of webhook %s", message.id, message.webhook_id)
             outcome = Outcome(None, "the dispatcher failed to send it; see its log")
         self._ended.put(_Attempt(message, outcome))

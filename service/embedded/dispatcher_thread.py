@@ -37,7 +37,7 @@ class DispatcherThread(threading.Thread):
             database,
             ray,
             holder=holder,
-            entrypoints=Entrypoints.of_this_python(),
+            entrypoints=Entrypoints.for_local_python(),
             on_demand=ray,
         )
         if restarted is not None:

@@ -108,7 +108,7 @@ def test_ray_imports_nothing_from_the_working_folder(
 def test_entrypoint_imports_nothing_from_the_working_folder(tmp_path: Path, command: str) -> None:
     for module in ("argparse", "workers"):
         (tmp_path / f"{module}.py").write_text(PLANTED)
-    entrypoint = getattr(Entrypoints.of_this_python(), command)
+    entrypoint = getattr(Entrypoints.for_local_python(), command)
     line = entrypoint.format(run="job_1-1", job="job_1", attempt=1, dataset="ds_1") + " --help"
     done = subprocess.run(
         line, shell=True, cwd=tmp_path, capture_output=True, text=True, timeout=120

@@ -71,7 +71,7 @@ class Ended(NamedTuple):
     number: int = 0
 
     @classmethod
-    def of(cls, attempt: AttemptView) -> Ended:
+    def from_view(cls, attempt: AttemptView) -> Ended:
         """Return the position of an ended attempt."""
         assert attempt.finished_at is not None
         return cls(attempt.finished_at, attempt.owner, attempt.number)

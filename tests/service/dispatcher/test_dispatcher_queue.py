@@ -518,7 +518,7 @@ def test_ingest_during_which_the_service_is_killed_each_time_fails(
     assert state.state == ("failed" if killed else "ingesting")
     if killed:
         assert state.error is not None
-        assert state.error["message"].startswith("The service went away 3 times")
+        assert state.error["message"].startswith("The service ended 3 times")
     else:
         assert world.executor.is_running(world.run_id(dataset))
 
@@ -558,7 +558,7 @@ def test_ingest_that_takes_ray_down_each_time_fails(world: World) -> None:
         assert len(running) == 1, "apart from each other"
     error = world.dataset(harmful).error
     assert error is not None
-    assert error["message"].startswith("Ray went away 3 times while the images were read")
+    assert error["message"].startswith("Ray ended 3 times while the images were read")
     world.tick()
     assert world.dataset(beside).state == "ingesting"
     assert world.ingest_run(beside, 2).state == "submitted"

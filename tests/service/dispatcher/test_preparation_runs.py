@@ -36,7 +36,7 @@ def test_lost_preparation_continues_twice(world: World) -> None:
     assert ended.state == "failed"
     assert ended.error is not None
     assert ended.error["type"] == "preparation-lost"
-    assert "Ray went away 3 times while the images were decoded" in ended.error["message"]
+    assert "Ray ended 3 times while the images were decoded" in ended.error["message"]
 
 
 def test_preparation_that_reads_no_image_is_stopped(world: World) -> None:

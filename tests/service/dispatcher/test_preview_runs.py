@@ -64,7 +64,7 @@ def test_lost_preview_is_drawn_again_once(world: World) -> None:
     assert ended.state == "failed"
     assert ended.error is not None
     assert ended.error["type"] == "preview-lost"
-    assert "Ray went away 2 times" in ended.error["message"]
+    assert "Ray ended 2 times" in ended.error["message"]
     assert started(world) == [preview] * 2
 
 

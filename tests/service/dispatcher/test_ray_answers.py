@@ -86,7 +86,7 @@ def test_live_nodes_are_found_among_many_dead_ones() -> None:
 )
 def test_unexpected_answer_counts_as_none(answer: Answer) -> None:
     with pytest.raises(
-        ExecutorUnavailable, match=r"GET /api/v0/nodes with something else than .*2\.60"
+        ExecutorUnavailable, match=r"GET /api/v0/nodes differs from version .*2\.60"
     ):
         cluster_of(lambda request: answer)
 

@@ -34,10 +34,10 @@ SERVE = """
 import sys
 from service.dispatcher.context import Entrypoints
 from service.embedded.serve import main
-commands = Entrypoints.of_this_python()
+commands = Entrypoints.for_local_python()
 driver = commands.job.replace("workers.driver", "tests.support.stand_in.training")
 commands = Entrypoints(f"setsid sleep 1000 & exec {driver}", commands.ingest)
-Entrypoints.of_this_python = staticmethod(lambda: commands)
+Entrypoints.for_local_python = staticmethod(lambda: commands)
 sys.exit(main())
 """
 
