@@ -1,7 +1,7 @@
 """Copies of the database in one file: complete, durable and checked before the file gets its name.
 
-SQLite is copied through its online backup, while the service writes; a copy of its file would lack what is
-still in the write-ahead log. PostgreSQL's own program does the same for its databases.
+SQLite is copied by its online backup while the service writes; a copy of its file would lack the write-ahead log.
+PostgreSQL is copied by `pg_dump`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _KEPT_BEFORE_UPGRADES = 2
 
 
 def backup(url: str, file: Path) -> None:
-    """Copy the database to a new file, also while the service is running.
+    """Copy the database to a new file, even while the service is running.
 
     Raises:
         ValueError: the file exists or cannot be written, or the database cannot be read or is damaged.
@@ -49,7 +49,7 @@ def backup(url: str, file: Path) -> None:
 
 
 def backup_before_upgrade(url: URL, revision: str) -> None:
-    """Copy an SQLite database beside it as `<name>.backup-<revision>`; keep the newest two of these.
+    """Copy an SQLite database to `<name>.backup-<revision>` in the same folder; keep the newest two copies.
 
     Raises:
         ValueError: the copy cannot be written.
@@ -59,7 +59,7 @@ def backup_before_upgrade(url: URL, revision: str) -> None:
     with partial_file(file) as partial:
         copy_sqlite(path, partial)
         publish(partial, file)
-    # A backup that somebody made beside the database may have a similar name.
+    # Do not remove manual backups with a similar name.
     copies = path.parent.glob(f"{path.name}.backup-[0-9][0-9][0-9][0-9]")
     newest_first = sorted(copies, key=lambda copy: copy.stat().st_mtime_ns, reverse=True)
     for old in newest_first[_KEPT_BEFORE_UPGRADES:]:
@@ -68,7 +68,7 @@ def backup_before_upgrade(url: URL, revision: str) -> None:
 
 @contextmanager
 def partial_file(file: Path) -> Iterator[Path]:
-    """Yield a private empty file beside `file`, and remove it at the end if it is still there.
+    """Yield a private empty file in the folder of `file`, and remove it at the end if it still exists.
 
     Raises:
         ValueError: it cannot be written.
@@ -110,7 +110,7 @@ def copy_sqlite(path: Path, target: Path) -> None:
     try:
         with closing(open_existing(path)) as source, closing(sqlite3.connect(target)) as copy:
             source.backup(copy)
-            # One file without a log beside it; the service switches back.
+            # Write a single file without a log; the service switches back.
             copy.execute("PRAGMA journal_mode=DELETE")
             (result,) = copy.execute("PRAGMA integrity_check(1)").fetchone()
     except sqlite3.Error as error:
@@ -121,7 +121,7 @@ def copy_sqlite(path: Path, target: Path) -> None:
 
 def open_existing(path: Path) -> sqlite3.Connection:
     """Open an SQLite database without creating it."""
-    # Not read-only: such a connection would leave the files of the write-ahead log behind.
+    # Do not open it read-only: such a connection would leave the files of the write-ahead log.
     return sqlite3.connect(f"file:{quote(str(path))}?mode=rw", uri=True)
 
 
@@ -134,10 +134,10 @@ def check_installed(program: str, *arguments: str) -> None:
     """Check that one of PostgreSQL's programs is installed.
 
     Args:
-        arguments: for the command that the error recommends.
+        arguments: arguments of the command that the error recommends.
 
     Raises:
-        ValueError: it is not.
+        ValueError: it is not installed.
     """
     if shutil.which(program) is None:
         raise ValueError(
@@ -147,7 +147,7 @@ def check_installed(program: str, *arguments: str) -> None:
 
 
 def run_postgresql(program: str, url: URL, *arguments: str) -> str:
-    """Run one of PostgreSQL's programs and return its output; the password is in no argument.
+    """Run one of PostgreSQL's programs and return its output; the password is not an argument.
 
     Raises:
         ValueError: it fails.
@@ -164,6 +164,6 @@ def run_postgresql(program: str, url: URL, *arguments: str) -> str:
 
 
 def without_password(url: URL) -> str:
-    """Return the URL as PostgreSQL's programs take it, without the password."""
+    """Return the URL for PostgreSQL's programs, without the password."""
     user, host, port, name = url.username, url.host, url.port, url.database
     return str(URL.create("postgresql", user, None, host, port, name, url.query))

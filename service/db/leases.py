@@ -1,4 +1,4 @@
-"""Leases: which process holds a role, and until when. Nothing here commits."""
+"""Leases: which process holds a role, and until when. The caller commits."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from service.db.models import Lease
 
 DISPATCHER_LEASE = "dispatcher"
 MAX_LEASE = timedelta(minutes=10)
-"""Limit of `DASL_LEASE_SECONDS`."""
+"""Upper limit of `DASL_LEASE_SECONDS`."""
 _NOBODY = ""
 """Holder of a lease that was released."""
 
@@ -29,19 +29,19 @@ def current_time(session: Session) -> datetime:
 
 
 def time_left(session: Session, name: str) -> timedelta | None:
-    """Return when a lease expires, negative if it has; `None` if it was never taken."""
+    """Return the time until a lease expires, negative if it has expired; `None` if it was never taken."""
     row = session.get(Lease, name)
     return None if row is None else row.expires_at - current_time(session)
 
 
 def was_abandoned(session: Session, name: str) -> bool:
-    """Whether the last holder of a lease has not released it, as a process that was killed has not."""
+    """Whether the last holder of a lease has not released it, for example because it was killed."""
     row = session.get(Lease, name, populate_existing=True)
     return row is not None and row.holder != _NOBODY
 
 
-# Each round of the dispatcher needs these. SQLAlchemy takes longer to build a statement than to run it. The names of
-# columns are not allowed as those of parameters.
+# Built once, because each round needs them and SQLAlchemy takes longer to build a statement than to run it. Names of
+# columns are not allowed as names of parameters.
 _RENEW = (
     update(Lease)
     .where(Lease.name == bindparam("name_"), Lease.holder == bindparam("holder_"))
@@ -66,9 +66,9 @@ _TAKE = (
 
 
 def take_lease(session: Session, name: str, holder: str, length: timedelta) -> bool:
-    """Take or renew a lease that is free, expired, or the holder's own.
+    """Take or renew a lease that is free, expired or already held by `holder`.
 
-    A lease that ends later than any lease can dates from before the clock was set back: it is expired.
+    A lease that ends later than possible dates from before the clock was set back and counts as expired.
     """
     now = current_time(session)
     expires_at = now + length
@@ -79,7 +79,7 @@ def take_lease(session: Session, name: str, holder: str, length: timedelta) -> b
         except IntegrityError:
             return False  # Another holder took it first.
         return True
-    # Not `length`: the holder may have another one.
+    # Do not use `length`, as the holder may have another setting.
     values = {"holder_": holder, "until": expires_at, "now": now, "latest": now + MAX_LEASE}
     return session.execute(_TAKE, {"name_": name, **values}).scalar() is not None
 

@@ -21,11 +21,11 @@ _ADVISORY_LOCK = 0x4441534C
 def upgrade(url: str) -> None:
     """Upgrade a database to the newest schema, in one transaction; concurrent calls take turns.
 
-    SQLite's file is first copied beside it: `backup_before_upgrade`.
+    SQLite's file is first copied (`backup_before_upgrade`).
 
     Raises:
-        ValueError: the database is unreachable or invalid, another version made its tables, or it cannot
-            be copied.
+        ValueError: the database is unreachable or invalid, another version created its tables, or it cannot be
+            copied.
     """
     engine = make_engine(url)
     try:
@@ -33,7 +33,7 @@ def upgrade(url: str) -> None:
             has_tables = inspect(connection).has_table("alembic_version")
             revision = _current_revision(connection) if has_tables else None
             if revision is not None:
-                check_known(revision, "The database (DASL_DATABASE_URL)")
+                check_supported(revision, "The database (DASL_DATABASE_URL)")
                 if revision != head() and connection.dialect.name == "sqlite":
                     backup_before_upgrade(engine.url, revision)
             if connection.dialect.name == "postgresql":
@@ -57,7 +57,7 @@ def is_empty(url: str) -> bool:
     """Whether a database has no tables of DASL; false if it cannot be reached, which `upgrade` reports."""
     parsed = make_url(url)
     if parsed.drivername.startswith("sqlite") and not Path(str(parsed.database)).exists():
-        return True  # connecting would create it
+        return True  # connecting would create the file
     engine = make_engine(url)
     try:
         with engine.connect() as connection:
@@ -68,14 +68,14 @@ def is_empty(url: str) -> bool:
         engine.dispose()
 
 
-def check_known(revision: str | None, database: str) -> None:
-    """Check that this version knows the tables of a database, or of a backup.
+def check_supported(revision: str | None, database: str) -> None:
+    """Check that this version supports the tables of a database or backup.
 
     Args:
-        database: how the error names it.
+        database: name of the database in the error.
 
     Raises:
-        ValueError: another version made them, or they are not DASL's.
+        ValueError: another version created them, or they are not DASL's.
     """
     if revision is None:
         raise ValueError(f"{database} has no tables of DASL")
@@ -93,7 +93,7 @@ def _current_revision(connection: Connection) -> str | None:
 
 
 def behind(connection: Connection) -> str | None:
-    """Return the problem if the tables are older than this version needs, else `None`.
+    """Return the problem if the tables are older than this version needs, otherwise `None`.
 
     Newer tables are accepted: during a rolling update, older processes keep serving.
     """
@@ -111,7 +111,7 @@ def head() -> str:
 
 @cache
 def _revisions() -> tuple[str, ...]:
-    """Return all revisions that this version knows, newest first."""
+    """Return all revisions of this version, newest first."""
     script = ScriptDirectory.from_config(configuration())
     return tuple(revision.revision for revision in script.walk_revisions())
 

@@ -1,4 +1,4 @@
-"""Restoration of a backup of the database. What it replaces is kept."""
+"""Restoration of a backup of the database. The replaced database is kept."""
 
 from __future__ import annotations
 
@@ -24,22 +24,22 @@ from service.db.backup import (
     sqlite_path,
     without_password,
 )
-from service.db.migrate import check_known
+from service.db.migrate import check_supported
 from service.db.session import first_line, make_engine
 
-# The line after COPY in a script of PostgreSQL.
+# The revision is in the line after COPY in a script of PostgreSQL.
 _REVISION = re.compile(r"^COPY [^\n]*alembic_version[^\n]*\n(\S+)$", re.MULTILINE)
 _LOCK_SECONDS = 2.0
 
 
 def restore(url: str, file: Path) -> Path | None:
-    """Replace the database by a backup; return where the replaced SQLite file is kept, if there was one.
+    """Replace the database by a backup; return the path of the replaced SQLite file, if there was one.
 
-    A PostgreSQL database must be empty, so that nothing is replaced.
+    A PostgreSQL database must be empty.
 
     Raises:
         ValueError: the backup is damaged or of an unknown version, or the database is in use, not empty or
-            unreachable. Nothing is changed then.
+            unreachable. Nothing is changed.
     """
     if not file.is_file():
         raise ValueError(f"{file} does not exist; give a file that `dasl db backup` wrote")
@@ -54,11 +54,10 @@ def _restore_sqlite(path: Path, file: Path) -> Path | None:
     path.parent.mkdir(parents=True, exist_ok=True)
     with partial_file(path) as partial:
         copy_sqlite(file, partial)
-        check_known(_revision(file), str(file))
+        check_supported(_revision(file), str(file))
         with _unused(path):
             if path.exists():
-                # A restoration by root must not take the file away from the service's user. Before there is a
-                # second name, because it may fail.
+                # Keep the owner if root restores. Do it before the second name is created, because it may fail.
                 shutil.copymode(path, partial)
                 before = path.stat()
                 os.chown(partial, before.st_uid, before.st_gid)
@@ -78,7 +77,7 @@ def _revision(file: Path) -> str | None:
 
 @contextmanager
 def _unused(path: Path) -> Iterator[None]:
-    """Hold the exclusive lock of the database, if it exists and is readable, within the block.
+    """Lock the database exclusively within the block, if it exists and is readable.
 
     Raises:
         ValueError: another process has it open.
@@ -89,7 +88,7 @@ def _unused(path: Path) -> Iterator[None]:
     in_use = f"{path} is in use; stop `dasl serve`, or the API and the dispatcher, first"
     with closing(sqlite3.connect(path, isolation_level=None, timeout=_LOCK_SECONDS)) as connection:
         try:
-            # Moves the write-ahead log into the file. Refused while another process has it open.
+            # This moves the write-ahead log into the file, and fails while another process has it open.
             (mode,) = connection.execute("PRAGMA journal_mode=DELETE").fetchone()
             if mode != "delete":
                 raise ValueError(in_use)
@@ -98,20 +97,20 @@ def _unused(path: Path) -> Iterator[None]:
             problem = in_use if "locked" in str(error) else f"{path} cannot be replaced: {error}"
             raise ValueError(problem) from error
         except sqlite3.DatabaseError:
-            pass  # A damaged database is a reason to restore.
+            pass  # a damaged database may be replaced
         yield
 
 
 def _keep_aside(path: Path) -> Path | None:
-    """Give the database a second name and return it; `None` if there is no database.
+    """Link the database to a second name and return that; `None` if there is no database.
 
-    It keeps its first name until that is replaced, so that after a crash the old one is in place.
+    It keeps its first name until it is replaced, so that a crash leaves the old database in place.
     """
     existed = path.exists()
     aside = path.with_name(f"{path.name}.replaced-{datetime.now(UTC):%Y%m%dT%H%M%S.%f}")
     if existed:
         os.link(path, aside)
-    # There are logs only if the database is damaged or gone. They must not be applied to the new one.
+    # Logs exist only if the database is damaged or missing. They must not be applied to the new one.
     for suffix in ("-wal", "-shm"):
         log = path.with_name(path.name + suffix)
         if log.exists():
@@ -127,27 +126,27 @@ def _restore_postgresql(url: URL, file: Path) -> None:
     check_installed("pg_restore", *in_one)
     only_revision = ("--data-only", "--table=alembic_version", "--file=-", str(file))
     revision = _REVISION.search(run_postgresql("pg_restore", url, *only_revision))
-    check_known(revision[1] if revision else None, str(file))
+    check_supported(revision[1] if revision else None, str(file))
     _check_empty(url)
     run_postgresql("pg_restore", url, *in_one)
 
 
 def _check_empty(url: URL) -> None:
     engine = make_engine(url.render_as_string(hide_password=False))
-    shown = url.render_as_string(hide_password=True)
+    masked = url.render_as_string(hide_password=True)
     try:
         with engine.connect() as connection:
             tables = inspect(connection).get_table_names()
     except SQLAlchemyError as error:
-        raise ValueError(f"The database {shown} cannot be read: {first_line(error)}") from error
+        raise ValueError(f"The database {masked} cannot be read: {first_line(error)}") from error
     finally:
         engine.dispose()
     if tables:
         name = url.database
-        # Without its owner, PostgreSQL 15 and newer refuse tables in the schema public.
+        # PostgreSQL 15 and newer allow tables in the schema public only to its owner.
         owner = f' OWNER "{url.username}"' if url.username else ""
         raise ValueError(
-            f"The database {shown} is not empty, and only an empty one can be restored. Stop the service and, "
+            f"The database {masked} is not empty, and only an empty one can be restored. Stop the service and, "
             f'connected to another database such as postgres, keep the old one with ALTER DATABASE "{name}" '
             f'RENAME TO "{name}_replaced", and create an empty one with CREATE DATABASE "{name}"{owner}'
         )

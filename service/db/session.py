@@ -18,9 +18,9 @@ from sqlalchemy.orm import Session, sessionmaker
 from sqlalchemy.pool import ConnectionPoolEntry
 
 if TYPE_CHECKING:
-    import psycopg  # Not loaded when SQLite is used.
+    import psycopg  # not loaded when SQLite is used
 
-# Errors of a database that is unreachable or temporarily refuses writes, as a standby does. Retry them.
+# Retryable errors: the database is unreachable or temporarily refuses writes, like a standby.
 AWAY = (OperationalError, InternalError, PoolTimeout)
 _READ_ONLY, _SINGLE, _RELAXED = "dasl_read_only", "dasl_single", "dasl_relaxed"
 # How long to wait for a lock, and how long an idle transaction may hold one.
@@ -35,19 +35,19 @@ _POSTGRESQL_LIVENESS = {
 }
 _POSTGRESQL_CANCELED = "57014"
 _SYNC_MODE = "dasl_sync_mode"
-# Limit of a reading session, and the number of SQLite's steps (some 0.1 ms) between two checks of it.
+# Time limit of a reading session, and the number of SQLite's steps (some 0.1 ms) between two checks of it.
 _STATEMENT_SECONDS, _STEPS_PER_CHECK = "dasl_statement_seconds", 10_000
-# Beside SQLITE_FULL: SQLite cannot extend the index of its write-ahead log.
+# In addition to SQLITE_FULL: SQLite cannot extend the index of its write-ahead log.
 _SQLITE_FULL = {sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_SHMSIZE}
 _POSTGRESQL_FULL = {"53100"}  # disk_full
-# The dispatcher and the workers write more often than this.
+# Longer than the pauses between writes of the dispatcher and the workers.
 _FULL_SECONDS = 60.0
 # A connection used this recently is assumed to work.
 _USED_AT, _TRUSTED_SECONDS = "dasl_used_at", 1.0
 
 
 def first_line(error: Exception) -> str:
-    """Return the database's message: its first line, without the statement and link of SQLAlchemy."""
+    """Return the first line of the database's message, without SQLAlchemy's statement and link."""
     return str(getattr(error, "orig", None) or error).strip().splitlines()[0]
 
 
@@ -71,7 +71,7 @@ def is_full(error: Exception) -> bool:
 class Database:
     """A connection pool with writing, reading and autocommit sessions.
 
-    A session connects at its first statement and is short: no network call happens inside one.
+    A session connects at its first statement and must be short: make no network calls inside one.
     """
 
     def __init__(self, url: str) -> None:
@@ -79,7 +79,7 @@ class Database:
         self._full_at: float | None = None
         event.listen(self.engine, "handle_error", self._note_full)
         event.listen(self.engine, "commit", self._note_commit)
-        # One snapshot for all statements, as in SQLite's transactions.
+        # A single snapshot for all statements, like SQLite's transactions.
         reader = self.engine.execution_options(
             **{_READ_ONLY: True}
             if self.engine.dialect.name == "sqlite"
@@ -112,31 +112,31 @@ class Database:
 
     @contextmanager
     def autocommit(self) -> Iterator[Session]:
-        """Open an autocommit session for single reads, each of the data committed at that moment."""
+        """Open an autocommit session for single reads of the data committed at that moment."""
         with self._single() as session:
             yield session
 
     def writer(self, *, relaxed_durability: bool = False) -> Session:
-        """Return a session as in `write`; the caller commits and closes it.
+        """Return a session like `write`'s; the caller commits and closes it.
 
         Args:
-            relaxed_durability: SQLite commits without waiting for the disk. A power cut may undo the
-                transaction until a later one that is not relaxed commits.
+            relaxed_durability: whether SQLite commits without waiting for the disk. A power failure may undo the
+                transaction until a later, durable one commits.
         """
         return self._write_relaxed() if relaxed_durability else self._write()
 
     def reader(self, *, statement_seconds: float | None = None) -> Session:
-        """Return a session as in `read`; the caller closes it.
+        """Return a session like `read`'s; the caller closes it.
 
         Args:
             statement_seconds: interrupt statements that take longer, with an error that `is_timeout`
-                recognizes. On SQLite the limit is for all statements of a transaction together.
+                recognizes. On SQLite the limit applies to all statements of a transaction together.
         """
         return self._read(info={_STATEMENT_SECONDS: statement_seconds})
 
     @property
     def is_full(self) -> bool:
-        """Whether a write failed within the last minute because the database's disk is full, and none succeeded since."""
+        """Whether the last write failed within the last minute because the database's disk is full."""
         return self._full_at is not None and time.monotonic() - self._full_at < _FULL_SECONDS
 
     def _note_full(self, context: ExceptionContext) -> None:
@@ -160,9 +160,9 @@ def make_engine(url: str) -> Engine:
         ValueError: the URL names another database or driver.
     """
     parsed = make_url(url)
-    # More connections than the API has threads (see `service.api.threads`, and those of the probes), so
-    # that no thread waits for one. They stay open: reopening them at each peak would take longer than the
-    # queries. Parameters are hidden as they may be private and errors are logged.
+    # More connections than the API's threads (`service.api.threads`) and probes together, so that no thread
+    # waits for one. They stay open, because opening takes longer than the queries. Hide parameters in logged
+    # errors, as they may be private.
     options: dict[str, Any] = {
         "pool_size": 60,
         "max_overflow": 0,
@@ -173,7 +173,7 @@ def make_engine(url: str) -> Engine:
         if parsed.database in (None, "", ":memory:"):
             raise ValueError("SQLite needs a file: every connection of a pool must see the same")
         Path(str(parsed.database)).parent.mkdir(parents=True, exist_ok=True)
-        # A request moves between the threads of a pool but never runs in two at once.
+        # A request moves between the threads of a pool, but never runs in two at the same time.
         engine = create_engine(parsed, connect_args={"check_same_thread": False}, **options)
         event.listen(engine, "connect", _configure_sqlite)
         queue = _WriterQueue()
@@ -213,21 +213,20 @@ def _ping_when_idle(engine: Engine) -> None:
 
 
 def _configure_sqlite(connection: sqlite3.Connection, _record: object) -> None:
-    # Driver autocommit: only `_WriterQueue.begin` begins transactions.
+    # Enable the driver's autocommit: only `_WriterQueue.begin` begins transactions.
     connection.isolation_level = None
     cursor = connection.cursor()
-    # The timeout first: switching to WAL may itself wait for a lock.
+    # Set the timeout first: switching to WAL may wait for a lock.
     cursor.execute(f"PRAGMA busy_timeout={_BUSY_SECONDS * 1000}")
     cursor.execute("PRAGMA journal_mode=WAL")
-    # A committed transaction must survive a power cut; NORMAL would sync it only later.
+    # A committed transaction must survive a power failure; NORMAL would sync it later.
     cursor.execute("PRAGMA synchronous=FULL")
     cursor.execute("PRAGMA foreign_keys=ON")
     cursor.close()
 
 
 def _configure_postgresql(connection: psycopg.Connection[Any], _record: object) -> None:
-    # Limits how long a stalled process, or one whose machine died, holds its locks, and how long
-    # others wait for a lock.
+    # Limit how long a stalled or dead process holds its locks, and how long others wait for a lock.
     connection.autocommit = True
     for name in ("idle_in_transaction_session_timeout", "lock_timeout"):
         connection.execute("SELECT set_config(%s, %s, false)", (name, f"{_BUSY_SECONDS}s"))
@@ -249,16 +248,16 @@ def _limit_statements(session: Session, _transaction: object, connection: Connec
 
 
 def _remove_limit(connection: sqlite3.Connection | None, _record: object) -> None:
-    if connection is not None:  # `None`: it was closed after an error
+    if connection is not None:  # `None`: closed after an error
         connection.set_progress_handler(None, 0)
 
 
 class _WriterQueue:
-    """Begin SQLite's transactions, and let one writer of this process in at a time.
+    """Begins SQLite's transactions, with one writer of this process at a time.
 
-    SQLite has no queue of its own: a writer that meets a lock retries after pauses of up to 0.1 s, and
-    under load most of the time is spent in them. The writers of this process therefore wait for each
-    other here; SQLite's retries remain for the writers of other processes.
+    SQLite has no queue of writers: on a lock it retries after pauses of up to 0.1 s, which dominate under load. The
+    writers of this process therefore wait for each other in this class; writers of other processes use SQLite's
+    retries.
     """
 
     def __init__(self) -> None:
@@ -269,13 +268,13 @@ class _WriterQueue:
         options = connection.get_execution_options()
         if options.get(_SINGLE, False):
             return
-        # Writers begin IMMEDIATE: a deferred transaction that reads first cannot be upgraded once another
-        # process has written; it would lose updates or fail with "database is locked".
+        # Writers begin IMMEDIATE: a deferred transaction that has read cannot write once another process has
+        # written, and would fail with "database is locked".
         if options.get(_READ_ONLY, False):
             connection.exec_driver_sql("BEGIN")
             return
         owner = connection.connection._connection_record
-        # After this timeout SQLite itself reports the lock.
+        # After this timeout SQLite reports the lock.
         if self._owner is not owner and self._free.acquire(timeout=_BUSY_SECONDS):
             self._owner = owner
         mode = "NORMAL" if options.get(_RELAXED, False) else "FULL"

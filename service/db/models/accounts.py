@@ -1,4 +1,4 @@
-"""Tables of tenants, users, tokens and sessions, and of what they have used and changed."""
+"""Tables of tenants, users, tokens, sessions, usage and the audit log."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Token(Base):
     name: Mapped[str] = mapped_column(String(200))
     hash: Mapped[str] = mapped_column(String(64), unique=True)
     scopes: Mapped[list[str]]
-    # The person it belongs to, whose role limits its scopes.
+    # The user whose role limits the token's scopes.
     user_id: Mapped[str | None] = mapped_column(String(40), index=True)
     # Quotas of the jobs submitted and the data sets registered with this token; None: no limit.
     max_queued_jobs: Mapped[int | None]
@@ -38,14 +38,14 @@ class Token(Base):
     created_at: Mapped[datetime]
     expires_at: Mapped[datetime | None]
     revoked_at: Mapped[datetime | None]
-    # Created by a login: removed long after its expiry.
+    # Whether a login created it; such tokens are removed long after their expiry.
     from_login: Mapped[bool] = mapped_column(default=False)
-    # To the minute: see `service.api.last_use`.
+    # With a resolution of minutes (`service.api.last_use`).
     last_used_at: Mapped[datetime | None]
 
 
 class User(Base):
-    """A person of a tenant; the identity at a login provider is optional."""
+    """A user of a tenant; the identity at a login provider is optional."""
 
     __tablename__ = "users"
     __table_args__ = (
@@ -64,23 +64,23 @@ class User(Base):
     subject: Mapped[str | None] = mapped_column(String(255))
     created_at: Mapped[datetime]
     last_login_at: Mapped[datetime | None]
-    # Its tokens are refused.
+    # Whether its tokens are refused.
     disabled_at: Mapped[datetime | None]
 
 
 class Login(Base):
-    """A login that was started and not finished; it is removed when it is used, or has expired."""
+    """A login in progress; removed when it is used or has expired."""
 
     __tablename__ = "logins"
 
-    # Only hashes of what the client must present: the `state`, and the secret that only it knows.
+    # Only hashes of the `state` and of the secret that the client must present.
     state_hash: Mapped[str] = mapped_column(String(64), primary_key=True)
     secret_hash: Mapped[str] = mapped_column(String(64))
     nonce: Mapped[str] = mapped_column(String(64))
     code_verifier: Mapped[str] = mapped_column(String(128))
     redirect_uri: Mapped[str] = mapped_column(String(200))
     expires_at: Mapped[datetime] = mapped_column(index=True)
-    # Of the client that started it.
+    # Address of the client that started it.
     address: Mapped[str | None] = mapped_column(String(100))
 
 
@@ -89,7 +89,7 @@ class WebSession(Base):
 
     __tablename__ = "web_sessions"
 
-    # Of the cookie.
+    # Hash of the cookie.
     hash: Mapped[str] = mapped_column(String(64), primary_key=True)
     token_id: Mapped[str] = mapped_column(ForeignKey("tokens.id", ondelete="CASCADE"), index=True)
     created_at: Mapped[datetime]
@@ -97,7 +97,7 @@ class WebSession(Base):
 
 
 class LoginCode(Base):
-    """A code that starts one session of its token; it is removed when it is used, or has expired."""
+    """A code that starts one session of its token; removed when it is used or has expired."""
 
     __tablename__ = "login_codes"
 
@@ -113,16 +113,16 @@ class Tenant(Base):
     __tablename__ = "tenants"
 
     name: Mapped[str] = mapped_column(String(100), primary_key=True)
-    # Share of the cluster, relative to those of the other tenants.
+    # Share of the cluster, relative to other tenants.
     weight: Mapped[float] = mapped_column(Double, default=1.0)
-    # Quotas of all its jobs together, and limits on each of them; None: no limit.
+    # Quotas of all its jobs together, and limits on each job; None: no limit.
     max_queued_jobs: Mapped[int | None]
     max_running_jobs: Mapped[int | None]
     max_gpus: Mapped[int | None]
     max_priority: Mapped[int | None]
     max_hours: Mapped[float | None] = mapped_column(Double)
     created_at: Mapped[datetime]
-    # Its tokens are refused.
+    # Whether its tokens are refused.
     disabled_at: Mapped[datetime | None]
 
 
@@ -136,7 +136,7 @@ class Usage(Base):
     hour: Mapped[datetime] = mapped_column(primary_key=True)
     tenant: Mapped[str] = mapped_column(String(100))
     token_id: Mapped[str | None] = mapped_column(String(40))
-    # As of the job.
+    # Copied from the job.
     account_id: Mapped[str] = mapped_column(String(40))
     tags: Mapped[dict[str, str]]
     gpu_seconds: Mapped[float] = mapped_column(Double)
@@ -144,7 +144,7 @@ class Usage(Base):
 
 
 class AuditEntry(Base):
-    """A request that changed something or was forbidden: who, what, when, from where."""
+    """A request that changed something or was forbidden: its caller, action, time and address."""
 
     __tablename__ = "audit_entries"
     __table_args__ = (Index(None, "tenant", "id"),)
@@ -153,7 +153,7 @@ class AuditEntry(Base):
     at: Mapped[datetime]
     tenant: Mapped[str] = mapped_column(String(100))
     token_id: Mapped[str] = mapped_column(String(40))
-    # The user of the token, which a removed token no longer names.
+    # The user of the token, stored because the token may be removed.
     user_id: Mapped[str | None] = mapped_column(String(40))
     method: Mapped[str] = mapped_column(String(10))
     path: Mapped[str] = mapped_column(Text)

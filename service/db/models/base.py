@@ -1,4 +1,4 @@
-"""What all tables share: types of their columns, and names of their constraints."""
+"""Base of all tables: column types and names of constraints."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ Object = dict[str, Any]
 
 
 class UtcDateTime(TypeDecorator[datetime]):
-    """A time in UTC with a time zone, also on SQLite, which stores no time zones."""
+    """A time in UTC with a time zone, even on SQLite, which stores no time zones."""
 
     impl = DateTime(timezone=True)
     cache_ok = True
 
     def process_bind_param(self, value: datetime | None, dialect: Dialect) -> datetime | None:
-        """Convert an aware time to UTC; a naive one is an error of the caller."""
+        """Convert an aware time to UTC; naive times are not allowed."""
         if value is None:
             return None
         assert value.tzinfo is not None, "naive datetime"
         return value.astimezone(UTC)
 
     def process_result_value(self, value: datetime | None, dialect: Dialect) -> datetime | None:
-        """Return the time as an aware one, in UTC."""
+        """Return an aware time in UTC."""
         if value is None:
             return None
         return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)

@@ -1,4 +1,4 @@
-"""Tables of the cluster as the dispatcher sees it."""
+"""Tables of the cluster: the dispatcher's snapshot, drains and leases."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Drain(Base):
     __tablename__ = "drains"
 
     node: Mapped[str] = mapped_column(String(200), primary_key=True)
-    # Attempts with ranks there save a checkpoint and stop.
+    # Whether attempts with ranks there save a checkpoint and stop.
     save: Mapped[bool]
     reason: Mapped[str] = mapped_column(Text)
     tenant: Mapped[str] = mapped_column(String(100))

@@ -42,24 +42,24 @@ class Dataset(Base):
     # Which images are used (`dasl_core.spec.source.SourceOptions`); null: the defaults.
     source: Mapped[Object | None]
     state: Mapped[str] = mapped_column(String(20))
-    # Copies of those of the newest version (`DatasetVersion`), and its number: 1 also before it is ingested.
+    # Copied from the newest version (`DatasetVersion`), with its number, which is 1 even before the first ingest.
     facts: Mapped[Object | None]
     report: Mapped[Object | None]
     index_uri: Mapped[str | None] = mapped_column(Text)
     version: Mapped[int] = mapped_column(default=1)
     error: Mapped[Object | None]
-    # Of the ingest of the next version: pending, ingesting or failed; null: none was requested, or the last one ended.
+    # State of the ingest of the next version: pending, ingesting or failed; null: none was requested, or the last one ended.
     refresh_state: Mapped[str | None] = mapped_column(String(20))
     refresh_error: Mapped[Object | None]
     refresh_requested_at: Mapped[datetime | None]
-    # The token that asked for the newest ingest and whose quota it uses; null: the one that registered the data set.
+    # The token that requested the newest ingest and whose quota it uses; null: the token that registered the data set.
     refresh_token_id: Mapped[str | None] = mapped_column(String(40))
-    # The runs of the newest ingest have greater numbers: failures of earlier ones do not count.
+    # The runs of the newest ingest have greater numbers; failures of earlier runs do not count.
     ingest_after: Mapped[int] = mapped_column(default=0)
-    # Of the running ingest (`service.protocol.IngestProgress`).
+    # Progress of the running ingest (`service.protocol.IngestProgress`).
     progress: Mapped[Object | None]
-    # Of an upload, else null: {filename, sha256, fingerprint}, its bytes and how many are stored, and when the last
-    # of them were.
+    # Null unless uploaded: {filename, sha256, fingerprint}, the file's size, the number of stored bytes, and the time of
+    # the last chunk.
     upload_file: Mapped[Object | None]
     upload_size: Mapped[int | None] = mapped_column(BigInteger)
     upload_received: Mapped[int | None] = mapped_column(BigInteger)
@@ -79,7 +79,7 @@ class Dataset(Base):
 
     @property
     def upload_folder(self) -> str | None:
-        """The folder of the uploaded file, from which alone the data set is read."""
+        """The folder of the uploaded file, the only folder that the data set is read from."""
         return None if self.upload_file is None else self.uri.rpartition("/")[0]
 
     @property
@@ -92,23 +92,23 @@ class Dataset(Base):
 
 
 class DatasetVersion(Base):
-    """What one ingest of a data set has found."""
+    """A version of a data set: the result of an ingest."""
 
     __tablename__ = "dataset_versions"
 
     dataset_id: Mapped[str] = mapped_column(ForeignKey("datasets.id"), primary_key=True)
     number: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
-    # In a folder with the other files of the ingest; null once they are removed.
+    # URI of the index, in a folder with the other files of the ingest; null once they are removed.
     index_uri: Mapped[str | None] = mapped_column(Text)
     facts: Mapped[Object]
     report: Mapped[Object | None]
     created_at: Mapped[datetime]
-    # When it was given up: no job can choose it any more, and its files are being removed.
+    # When it was given up: no new job can use it, and its files are being removed.
     removed_at: Mapped[datetime | None]
 
 
 class UploadChunk(Base):
-    """A chunk of an upload in an object store, an object of its own until all of them are joined."""
+    """A chunk of an upload in an object store, a separate object until all chunks are joined."""
 
     __tablename__ = "upload_chunks"
 

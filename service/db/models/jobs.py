@@ -33,7 +33,7 @@ class Job(Base):
     __tablename__ = "jobs"
     __table_args__ = (
         Index(None, "tenant", "id"),
-        # Lists are ordered by id, with any filter.
+        # For lists, which are ordered by id, with any filter.
         Index(None, "tenant", "status", "id"),
         Index(None, "tenant", "method", "id"),
         Index(None, "experiment_id", "id"),
@@ -53,7 +53,7 @@ class Job(Base):
             sqlite_where=text(OLD_CHECKPOINTS),
             postgresql_where=text(OLD_CHECKPOINTS),
         ),
-        # Few jobs are deleted and not removed yet.
+        # For the few deleted jobs that are not removed yet.
         Index(
             None,
             "deleted_at",
@@ -70,13 +70,13 @@ class Job(Base):
     method: Mapped[str] = mapped_column(String(50))
     status: Mapped[str] = mapped_column(String(20))
     desired: Mapped[str] = mapped_column(String(20))
-    # As they were stored: the API shows them, and code reads `submitted_spec` and `resolved_spec`. The first attempt
-    # completes `resolved` with what its nodes decide (`service.lifecycle`); nothing else changes them.
+    # The stored documents, which the API shows; code reads `submitted_spec` and `resolved_spec`. The first attempt fills in
+    # "auto" resources in `resolved` (`service.lifecycle`); nothing else changes them.
     spec: Mapped[Object]
     resolved: Mapped[Object]
     spec_version: Mapped[int]
     priority: Mapped[int] = mapped_column(default=0)
-    # A copy of `preemptible` of the spec: the queue is ordered by it.
+    # A copy of the spec's `preemptible`, because the queue is ordered by it.
     preemptible: Mapped[bool] = mapped_column(default=False)
     tags: Mapped[dict[str, str]]
     dataset_id: Mapped[str] = mapped_column(ForeignKey("datasets.id"), index=True)
@@ -88,7 +88,7 @@ class Job(Base):
     finished_at: Mapped[datetime | None]
     attempt: Mapped[int] = mapped_column(default=0)
     restarts: Mapped[int] = mapped_column(default=0)
-    # In a row and without progress.
+    # Number of failures in a row without progress.
     infrastructure_failures: Mapped[int] = mapped_column(default=0)
     next_event: Mapped[int] = mapped_column(default=1)
     not_before: Mapped[datetime | None]
@@ -98,25 +98,25 @@ class Job(Base):
     # The token that submitted the job and whose quota it uses, and the checkpoint that a clone starts from.
     token_id: Mapped[str | None] = mapped_column(String(40))
     start_checkpoint_id: Mapped[str | None] = mapped_column(String(40), index=True)
-    # Replaces `resources.max_hours` of the spec, which stays.
+    # Replaces the spec's `resources.max_hours`; the spec does not change.
     max_hours: Mapped[float | None] = mapped_column(Double)
-    # How far the metrics are thinned (`service.metrics.repository.Thinning`), and whether completely.
+    # Step up to which the metrics are thinned (`service.metrics.repository.Thinning`), and whether they are completely.
     thinned_attempt: Mapped[int] = mapped_column(default=0)
     thinned_step: Mapped[int] = mapped_column(BigInteger, default=0)
     thinned: Mapped[bool] = mapped_column(default=False)
-    # Hidden from every endpoint; the dispatcher removes its files and rows, this one last.
+    # A deleted job is hidden from every endpoint; the dispatcher removes its files and rows, this row last.
     deleted_at: Mapped[datetime | None]
-    # When retention removed what is older than the settings keep; its checkpoints have their own state.
+    # When retention removed its metrics, logs and artifacts; checkpoints have their own state.
     logs_removed_at: Mapped[datetime | None]
     metrics_removed_at: Mapped[datetime | None]
     artifacts_removed_at: Mapped[datetime | None]
-    # Whether retention by age has passed over its checkpoints: what may go is gone.
+    # Whether retention by age has removed all checkpoints that it may remove.
     checkpoints_thinned: Mapped[bool] = mapped_column(default=False)
-    # Replaces `resources.workers` in the same way.
+    # Replaces the spec's `resources.workers`.
     workers: Mapped[int | None]
-    # Who is charged: the user of the token, else the token.
+    # The account that is charged: the user of the token, or the token if it has no user.
     account_id: Mapped[str] = mapped_column(String(40))
-    # The name of the user, else of the token; read only where a query asks for it.
+    # The name of the user or token; read only by queries that select it.
     submitted_by: Mapped[str | None] = column_property(
         func.coalesce(
             select(User.name).where(User.id == account_id).scalar_subquery(),
@@ -124,17 +124,17 @@ class Job(Base):
         ),
         deferred=True,
     )
-    # Its experiment and place there; null: it belongs to none.
+    # Its experiment, variant and seed; null: it belongs to no experiment.
     experiment_id: Mapped[str | None] = mapped_column(String(40))
     variant: Mapped[str | None] = mapped_column(String(100))
     seed: Mapped[int | None] = mapped_column(BigInteger)
 
     @property
     def submitted_spec(self) -> Object:
-        """The spec as it was submitted, in today's version.
+        """The submitted spec, in the current version.
 
         Raises:
-            UnreadableSpec: as in `versions.upgrade`.
+            UnreadableSpec: see `versions.upgrade`.
         """
         return versions.upgrade(self.spec, self.spec_version)
 
@@ -143,16 +143,16 @@ class Job(Base):
         """The resolved spec.
 
         Raises:
-            UnreadableSpec: as in `versions.load`.
+            UnreadableSpec: see `versions.load`.
         """
         return versions.load(self.resolved, self.spec_version)
 
     @property
     def resources(self) -> Resources:
-        """The resources of the resolved spec, of which nothing else is read.
+        """The resources of the resolved spec; the other sections are not parsed.
 
         Raises:
-            UnreadableSpec: as in `versions.load_resources`.
+            UnreadableSpec: see `versions.load_resources`.
         """
         return versions.load_resources(self.resolved, self.spec_version)
 
@@ -161,7 +161,7 @@ class Job(Base):
         """Time limit of all attempts of the job together.
 
         Raises:
-            UnreadableSpec: as in `resources`.
+            UnreadableSpec: see `resources`.
         """
         hours = self.resources.max_hours if self.max_hours is None else self.max_hours
         return timedelta(hours=hours)
@@ -187,7 +187,7 @@ class IdempotencyKey(Base):
     key: Mapped[str] = mapped_column(String(255), primary_key=True)
     body_hash: Mapped[str] = mapped_column(String(64))
     answer: Mapped[Object]
-    # Indexed to remove old rows.
+    # Indexed for the removal of old rows.
     created_at: Mapped[datetime] = mapped_column(index=True)
 
 
@@ -200,7 +200,7 @@ class Experiment(Base):
     id: Mapped[str] = mapped_column(String(40), primary_key=True)
     tenant: Mapped[str] = mapped_column(String(100))
     name: Mapped[str] = mapped_column(String(100))
-    # What the variants have in common, as it was submitted, and {name, changes, held_out_images} of each of them.
+    # The submitted base spec, and {name, changes, held_out_images} of each variant.
     spec: Mapped[Object]
     variants: Mapped[list[Object]]
     seeds: Mapped[list[int]]

@@ -1,4 +1,4 @@
-"""Tables of what jobs write: events, metrics, evaluations, checkpoints and artifacts."""
+"""Tables of the records of jobs: events, metrics, evaluations, checkpoints and artifacts."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from service.db.models.base import Base, Object
 
 # As literal SQL: SQLite uses a partial index only for a condition without parameters.
 UNPLACED = "position IS NULL"
-"""Condition on events that have no place in the order of all jobs' events yet."""
+"""Condition on events without a position in the order of all jobs' events."""
 
 
 class Event(Base):
@@ -46,15 +46,15 @@ class Event(Base):
     type: Mapped[str] = mapped_column(String(50))
     message: Mapped[str] = mapped_column(Text)
     data: Mapped[Object]
-    # The order of the events of all jobs, with a copy of the job's tenant and the level: null for a moment, until
-    # `service.events.repository.place` sets all three.
+    # Position among the events of all jobs, and copies of the job's tenant and the level. All are null until
+    # `service.events.repository.assign_positions` sets them a moment later.
     position: Mapped[int | None] = mapped_column(BigInteger)
     tenant: Mapped[str | None] = mapped_column(String(100))
     level: Mapped[str | None] = mapped_column(String(10))
 
 
 class EventCounter(Base):
-    """The last position that was given to an event: one row, `id` 1, whose lock puts those who give them in sequence."""
+    """The last assigned position of an event: one row, `id` 1, whose lock serializes the assignment."""
 
     __tablename__ = "event_counter"
 
@@ -116,13 +116,13 @@ class Checkpoint(Base):
     state: Mapped[str] = mapped_column(String(20))
     final: Mapped[bool]
     pinned: Mapped[bool] = mapped_column(default=False)
-    # Bytes of all files.
+    # Total size of the files in bytes.
     size: Mapped[int] = mapped_column(BigInteger)
     created_at: Mapped[datetime]
 
 
 class Artifact(Base):
-    """A file of a job beside its checkpoints; a new upload replaces the file of the same name."""
+    """A file of a job that is not part of a checkpoint; an upload of the same name replaces it."""
 
     __tablename__ = "artifacts"
 

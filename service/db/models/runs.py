@@ -1,4 +1,4 @@
-"""Tables of runs: the processes on the cluster that work on a job, a data set or a task."""
+"""Tables of runs: processes on the cluster that work on a job, a data set or a task."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Run(Base):
 
     __tablename__ = "runs"
     __table_args__ = (Index(None, "kind", "state"),)
-    __mapper_args__ = {"polymorphic_on": "kind"}  # noqa: RUF012  # as SQLAlchemy types it
+    __mapper_args__ = {"polymorphic_on": "kind"}  # noqa: RUF012  # SQLAlchemy's type
 
     owner: Mapped[str] = mapped_column(String(40), primary_key=True)
     number: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
@@ -29,9 +29,9 @@ class Run(Base):
     submission_id: Mapped[str] = mapped_column(String(60), unique=True)
     state: Mapped[str] = mapped_column(String(20))
     token_hash: Mapped[str] = mapped_column(String(64), unique=True)
-    # Liveness: the last heartbeat of any process of the run.
+    # The last heartbeat of any process of the run.
     heartbeat_at: Mapped[datetime | None]
-    # Progress: its last report, which only rank 0 sends, and its last change. See `service.runs.liveness`.
+    # The last report of progress, which only rank 0 sends, and its last change (`service.runs.liveness`).
     progress_reported_at: Mapped[datetime | None]
     progressed_at: Mapped[datetime | None]
     created_at: Mapped[datetime]
@@ -39,22 +39,22 @@ class Run(Base):
     # Confirmed runtime: each gap between heartbeats counts for at most `service.runs.liveness.MAX_SILENCE`.
     ran_seconds: Mapped[float] = mapped_column(default=0.0)
     error: Mapped[Object | None]
-    # The error's type, to count by: the error itself may hold a long log.
+    # The error's type, for grouping: the error may contain a long log.
     error_type: Mapped[str | None] = mapped_column(String(200))
-    # A request of the service itself to save and stop (`service.states.StopReason`).
+    # The service's request to save and stop (`service.states.StopReason`).
     stop_reason: Mapped[str | None] = mapped_column(String(20))
     stop_requested_at: Mapped[datetime | None]
     resume_checkpoint_id: Mapped[str | None] = mapped_column(String(40))
-    # Number of ranks of an attempt; null: as many as the spec says.
+    # Number of ranks of an attempt; null: the spec's number of workers.
     workers: Mapped[int | None]
-    # Whether the run has ended, its processes are gone, and its log is complete.
+    # Whether the run and its processes have ended, and its log is complete.
     settled: Mapped[bool] = mapped_column(default=False, index=True)
 
 
 class Attempt(Run):
     """A training run of a job."""
 
-    __mapper_args__ = {"polymorphic_identity": "train"}  # noqa: RUF012  # as SQLAlchemy types it
+    __mapper_args__ = {"polymorphic_identity": "train"}  # noqa: RUF012  # SQLAlchemy's type
 
     job_id: Mapped[str] = synonym("owner")
 
@@ -62,7 +62,7 @@ class Attempt(Run):
 class IngestRun(Run):
     """An ingest run of a data set."""
 
-    __mapper_args__ = {"polymorphic_identity": "ingest"}  # noqa: RUF012  # as SQLAlchemy types it
+    __mapper_args__ = {"polymorphic_identity": "ingest"}  # noqa: RUF012  # SQLAlchemy's type
 
     dataset_id: Mapped[str] = synonym("owner")
 
@@ -70,22 +70,22 @@ class IngestRun(Run):
 class PreviewRun(Run):
     """A run that draws a preview."""
 
-    __mapper_args__ = {"polymorphic_identity": "preview"}  # noqa: RUF012  # as SQLAlchemy types it
+    __mapper_args__ = {"polymorphic_identity": "preview"}  # noqa: RUF012  # SQLAlchemy's type
 
 
 class PreparationRun(Run):
     """A run that decodes the images of a data set."""
 
-    __mapper_args__ = {"polymorphic_identity": "prepare"}  # noqa: RUF012  # as SQLAlchemy types it
+    __mapper_args__ = {"polymorphic_identity": "prepare"}  # noqa: RUF012  # SQLAlchemy's type
 
 
 class ModelRunRun(Run):
     """A run of a finished model."""
 
-    __mapper_args__ = {"polymorphic_identity": "model"}  # noqa: RUF012  # as SQLAlchemy types it
+    __mapper_args__ = {"polymorphic_identity": "model"}  # noqa: RUF012  # SQLAlchemy's type
 
 
 class SearchRun(Run):
     """A run that finds neighbors."""
 
-    __mapper_args__ = {"polymorphic_identity": "search"}  # noqa: RUF012  # as SQLAlchemy types it
+    __mapper_args__ = {"polymorphic_identity": "search"}  # noqa: RUF012  # SQLAlchemy's type

@@ -1,4 +1,4 @@
-"""Tables of what people request of data sets and checkpoints beside jobs."""
+"""Tables of tasks on data sets and checkpoints."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from service.db.models.base import Base, Object
 
 
 class Task(Base):
-    """Something that people request of a data set, which is queued, and runs beside trainings."""
+    """A requested task on a data set, which is queued and runs in addition to trainings."""
 
     __abstract__ = True
 
     @declared_attr.directive
     def __table_args__(cls) -> tuple[Any, ...]:  # a class
-        # Lists are ordered by id.
+        # For lists, which are ordered by id.
         columns = (("dataset_id", "id"), ("state", "id"), ("token_id", "state"))
-        return tuple(Index(None, *each) for each in columns)
+        return tuple(Index(None, *names) for names in columns)
 
     id: Mapped[str] = mapped_column(String(40), primary_key=True)
     tenant: Mapped[str] = mapped_column(String(100))
@@ -38,59 +38,61 @@ class Task(Base):
     token_id: Mapped[str | None] = mapped_column(String(40))
     created_at: Mapped[datetime]
     finished_at: Mapped[datetime | None]
-    # Hidden from every endpoint; the dispatcher stops its run and removes its files, then the row.
+    # A deleted task is hidden from every endpoint; the dispatcher stops its run and removes its files, then the row.
     deleted_at: Mapped[datetime | None]
 
 
 class Preview(Task):
-    """Views of a data set as a spec draws them; its runs are `PreviewRun`s."""
+    """Views of a data set by a spec; its runs are `PreviewRun`s."""
 
     __tablename__ = "previews"
 
     dataset_version: Mapped[int]
-    # As of a job: the spec as it was submitted, and resolved.
+    # The submitted and the resolved spec, like a job's.
     spec: Mapped[Object]
     resolved: Mapped[Object]
     spec_version: Mapped[int]
     images: Mapped[int]
-    # The folder of the files, a list of {name, size, sha256}, and their bytes, of a preview that succeeded.
+    # Set if it succeeded: the folder of the files, a list of {name, size, sha256}, and their total size.
     uri: Mapped[str | None] = mapped_column(Text)
     files: Mapped[list[Object]]
     size: Mapped[int | None] = mapped_column(BigInteger)
 
 
 class Preparation(Task):
-    """Decoding of a version of a data set into the cache, before a job needs it; its runs are `PreparationRun`s."""
+    """Decoding of a version of a data set into the cache before a job needs it; its runs are `PreparationRun`s."""
 
     __tablename__ = "preparations"
 
     dataset_version: Mapped[int]
-    # What determines the decoded images, as in a resolved spec.
+    # The settings of a resolved spec that determine the decoded images.
     image_size: Mapped[int]
     channels: Mapped[int]
     image_cache: Mapped[str] = mapped_column(String(20))
-    # Of the running preparation (`service.worker_api.ingest_estimate.IngestEstimate`).
+    # Progress of the running preparation (`service.worker_api.ingest_estimate.IngestEstimate`).
     progress: Mapped[Object | None]
-    # Of one that succeeded (`service.protocol.PreparationResult`).
+    # Set if it succeeded (`service.protocol.PreparationResult`).
     result: Mapped[Object | None]
 
 
 class ModelRun(Task):
-    """Work of a finished model, that of a checkpoint: an evaluation, an embedding or an export; its runs are
-    `ModelRunRun`s. It is deleted with its checkpoint, which is no foreign key because the row may be removed before."""
+    """An evaluation, embedding or export of a checkpoint; its runs are `ModelRunRun`s.
+
+    It is deleted with its checkpoint. That is not a foreign key, because the checkpoint's row may be removed first.
+    """
 
     __tablename__ = "model_runs"
 
-    # Null: an export reads no images.
+    # Null for an export, which reads no images.
     dataset_id: Mapped[str | None] = mapped_column(ForeignKey("datasets.id"))  # type: ignore[assignment]
     dataset_version: Mapped[int | None]
     checkpoint_id: Mapped[str] = mapped_column(String(40), index=True)
     # `service.protocol.ModelRunKind`, and its settings without "auto" values.
     kind: Mapped[str] = mapped_column(String(20))
     settings: Mapped[Object]
-    # Of the running one, as of a preparation.
+    # Progress of the running one, like a preparation's.
     progress: Mapped[Object | None]
-    # Of one that succeeded: what it has measured, and its files as those of a preview.
+    # Set if it succeeded: its metrics, and its files like a preview's.
     result: Mapped[Object | None]
     uri: Mapped[str | None] = mapped_column(Text)
     files: Mapped[list[Object]]
@@ -98,7 +100,7 @@ class ModelRun(Task):
 
 
 class Search(Task):
-    """A process that finds neighbors among the images of an embedding, and ends when no questions arrive any more; its runs
+    """A process that finds neighbors among the images of an embedding and ends when no more questions arrive; its runs
     are `SearchRun`s."""
 
     __tablename__ = "searches"
@@ -114,10 +116,10 @@ class SearchQuery(Base):
 
     id: Mapped[str] = mapped_column(String(40), primary_key=True)
     embedding_id: Mapped[str] = mapped_column(String(40), index=True)
-    # The key of an image of the embedding, or else the content of an image file.
+    # The key of an image of the embedding, or the content of an image file.
     key: Mapped[str | None] = mapped_column(Text)
     image: Mapped[bytes | None] = mapped_column(LargeBinary)
     k: Mapped[int]
     created_at: Mapped[datetime]
-    # `service.protocol.QueryAnswer`, once there is one.
+    # Set once it is answered (`service.protocol.QueryAnswer`).
     answer: Mapped[Object | None]

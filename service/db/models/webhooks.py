@@ -17,11 +17,11 @@ from service.db.models.base import Base, Object
 
 # As literal SQL: SQLite uses a partial index only for a condition without parameters.
 PENDING_DELIVERY = "state = 'pending'"
-"""Condition on deliveries of webhooks that are not over."""
+"""Condition on deliveries of webhooks that have not ended."""
 
 
 class Webhook(Base):
-    """An address that is notified of the events of a tenant."""
+    """An address that is notified of a tenant's events."""
 
     __tablename__ = "webhooks"
     __table_args__ = (Index(None, "tenant", "id"),)
@@ -30,11 +30,11 @@ class Webhook(Base):
     tenant: Mapped[str] = mapped_column(String(100))
     name: Mapped[str] = mapped_column(String(200))
     url: Mapped[str] = mapped_column(Text)
-    # Which events: types, or "*" for all; and tags that the job must have.
+    # Types of events, or "*" for all; and tags that the job must have.
     events: Mapped[list[str]]
     tags: Mapped[dict[str, str]]
     format: Mapped[str] = mapped_column(String(20))
-    # Readable, because messages are signed with them. The previous one, too, until a time after its rotation.
+    # Stored in plain text, because messages are signed with them; the previous one until some time after its rotation.
     secret: Mapped[str] = mapped_column(String(100))
     previous_secret: Mapped[str | None] = mapped_column(String(100))
     previous_secret_until: Mapped[datetime | None]
@@ -49,8 +49,8 @@ class Webhook(Base):
 class WebhookDelivery(Base):
     """A message for a webhook: added in the transaction of its event, and sent until the receiver accepts it.
 
-    It has no foreign key: a webhook may be deleted at any time, and must not make the transaction of an event fail.
-    Deliveries of a deleted webhook are not sent, and removed.
+    It has no foreign key, because the deletion of a webhook must not make the transaction of an event fail. Deliveries
+    of a deleted webhook are removed without being sent.
     """
 
     __tablename__ = "webhook_deliveries"
@@ -74,13 +74,13 @@ class WebhookDelivery(Base):
     # `timestamp` and `data` of the payload.
     message: Mapped[Object]
     state: Mapped[str] = mapped_column(String(20))
-    # Counted before each attempt, so that one in which the process is killed counts, too.
+    # Counted before each attempt, so that an attempt counts even if the process is killed.
     attempts: Mapped[int]
     created_at: Mapped[datetime]
-    # Begin of the time in which it is tried again: its creation, or when a person requested it again.
+    # Start of the time for retries: its creation, or the last manual request.
     queued_at: Mapped[datetime]
     next_at: Mapped[datetime]
-    # Of the last attempt: when it began, how long it took, the status of the answer, and why it failed.
+    # The last attempt: its start, its duration, the status of the answer, and the reason of its failure.
     attempted_at: Mapped[datetime | None]
     seconds: Mapped[float | None] = mapped_column(Double)
     response_status: Mapped[int | None]

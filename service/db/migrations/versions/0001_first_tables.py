@@ -22,7 +22,7 @@ def _where(condition: str) -> dict[str, Any]:
 
 
 def _create_task_table(name: str, *columns: sa.Column[Any], has_dataset: bool = True) -> None:
-    """Create a table of what people request of data sets and checkpoints beside jobs."""
+    """Create a table of tasks on data sets or checkpoints."""
     op.create_table(
         name,
         sa.Column("id", _ID, primary_key=True),
