@@ -26,7 +26,7 @@ class TokenSettings(TokenChanges, total=False):
     """Settings of a new token."""
 
     user_id: str | None
-    """The user it belongs to; None: none."""
+    """The user it belongs to; None: no user."""
 
 
 class TenantLimits(TypedDict, total=False):

@@ -15,9 +15,9 @@ RAY_JOB_CONFIG = "RAY_JOB_CONFIG_JSON_ENV_VAR"
 
 
 def read_attempt_token() -> str:
-    """Return this driver process's token, of its attempt or ingest run.
+    """Return the token of this driver's attempt or ingest run.
 
-    DASL_WORKER_TOKEN takes precedence, so that a driver can be started by hand.
+    DASL_WORKER_TOKEN takes precedence, so that a driver can be started manually.
 
     Raises:
         ValueError: there is no token.

@@ -50,7 +50,7 @@ def resolve_connection(url: str | None = None, token: str | None = None) -> Conn
     address = url or os.environ.get("DASL_URL") or stored.get("url")
     if token is None:
         token = os.environ.get("DASL_TOKEN")
-        # The file's token belongs to the file's address and is never sent to another server.
+        # The file's token belongs to the file's address and must not be sent to another server.
         if not token and (address is None or same_server(address, stored.get("url", DEFAULT_URL))):
             token = stored.get("token")
     return Connection(_checked_url(address or DEFAULT_URL, str(source)), _checked_token(token))
@@ -67,7 +67,7 @@ def stored_url() -> str | None:
 
 
 def write_config(path: Path, url: str, token: str, *, author: str) -> None:
-    """Write a configuration file, readable by its owner only.
+    """Write a configuration file that only its owner can read.
 
     Args:
         author: the command that writes it.
@@ -78,7 +78,7 @@ def write_config(path: Path, url: str, token: str, *, author: str) -> None:
 
 
 def write_private(path: Path, text: str) -> None:
-    """Write a file that only its owner can read, as a whole or not at all."""
+    """Write a file atomically that only its owner can read."""
     path.parent.mkdir(parents=True, exist_ok=True)
     unfinished = path.with_name(f".{path.name}.{os.getpid()}")
     unfinished.unlink(missing_ok=True)
@@ -89,7 +89,7 @@ def write_private(path: Path, text: str) -> None:
 
 
 def same_server(first: str, second: str) -> bool:
-    """Whether two addresses are of the same server: all names of this machine are one."""
+    """Whether two addresses belong to the same server; all names of this machine are equal."""
     try:
         return _identity(first) == _identity(second)
     except ValueError:  # an invalid port, which is reported elsewhere

@@ -12,7 +12,7 @@ from typing import Any
 from dasl_core.text import cut
 
 STALE_ATTEMPT = "stale-attempt"
-"""Last part of the problem `type` with which the worker API refuses a superseded attempt."""
+"""Last part of the problem `type` of a request from a superseded attempt."""
 
 UNAUTHENTICATED = "unauthenticated"
 LOGIN_FAILED = "login-failed"
@@ -89,7 +89,7 @@ class ApiError(DaslError):
     """The server refused a request. `problem` is its RFC 9457 document (may be empty).
 
     Args:
-        is_remote: the server is on another machine.
+        is_remote: whether the server is on another machine.
     """
 
     def __init__(self, status: int, problem: Mapping[str, Any], is_remote: bool = False) -> None:
@@ -106,7 +106,7 @@ class ApiError(DaslError):
         return type(self), (self.status, self.problem, self.is_remote)
 
     def _text(self) -> str:
-        # A detail that only repeats the fields' messages is left out.
+        # Leave out a detail that only repeats the fields' messages.
         redundant = bool(self.errors) and all(error.reason in self.detail for error in self.errors)
         if redundant and len(self.errors) == 1:
             lines = [str(self.errors[0])]
@@ -121,7 +121,7 @@ class ApiError(DaslError):
 
 
 def where_from(is_remote: bool) -> str:
-    """Say where a token of a server comes from."""
+    """Explain where to get a token of the server."""
     return "Ask your administrator for a new token" if is_remote else "`dasl serve` prints a token"
 
 
@@ -193,7 +193,7 @@ class ModelRunFailed(DaslError):
 
 
 class WaitTimeout(DaslError, TimeoutError):
-    """A `wait` reached its timeout; the job or ingest itself continues."""
+    """A `wait` reached its timeout; the job or ingest continues."""
 
 
 class DownloadFailed(DaslError):
@@ -201,7 +201,7 @@ class DownloadFailed(DaslError):
 
 
 class UploadFailed(DaslError):
-    """Files cannot be uploaded, or changed while they were."""
+    """Files cannot be uploaded, or changed during the upload."""
 
 
 def _field_errors(raw: object) -> list[FieldError]:

@@ -1,4 +1,4 @@
-"""Answers of the API as the client reads them: those of `service.wire`, and records with more types and methods."""
+"""Records of the client: answers of `service.wire` with more types and methods."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ M = TypeVar("M", bound=BaseModel)
 
 
 def read(model: type[M], answer: object) -> M:
-    """Read an answer of the API; fields that only a newer server knows are kept, in `model_extra`.
+    """Read an answer of the API; unknown fields of a newer server are kept in `model_extra`.
 
     Raises:
-        DaslError: it lacks a field, or has a value of another type.
+        DaslError: a field is missing or has another type.
     """
     try:
         return model.model_validate(answer, extra="allow")
@@ -38,7 +38,7 @@ def read(model: type[M], answer: object) -> M:
 
 
 class Stored(BaseModel):
-    """A JSON object that the API passes on as it is stored; all of it is kept."""
+    """A stored JSON object that the API returns unchanged; all fields are kept."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -56,16 +56,16 @@ class Problem(Stored):
 
     @property
     def is_explained(self) -> bool:
-        """Whether the message alone says what to change: an invalid setting or data set, a time limit."""
+        """Whether the message suffices to fix the error: an invalid setting or data set, a time limit."""
         return self.type in ("ValueError", _MAX_HOURS)
 
 
 class Progress(Stored):
-    """Progress of a job or an ingest; None means not known yet. `eta_seconds` is the estimated time left.
+    """Progress of a job or an ingest; None: not known yet. `eta_seconds` is the estimated remaining time.
 
-    `images_read` of `images_total` are in the image cache while that is built, before the first step. Of an ingest, they
-    are those of its `phase` ("listing", "headers", "sample" or "comparison"), as is the estimated `seconds_left`. `times`
-    has the share of the time of each activity of a training.
+    Before the first step of a job, `images_read` of `images_total` images are in the image cache. For an ingest, they and
+    `seconds_left` refer to its `phase` ("listing", "headers", "sample" or "comparison"). `times` has the share of time of
+    each activity of a training.
     """
 
     step: int | None = None
@@ -85,7 +85,7 @@ class Progress(Stored):
 
 
 class Verdict(Stored):
-    """Verdict on a finished training: in one word, in a sentence, and the metrics that decided it."""
+    """Verdict on a finished training: a word, a sentence, and the metrics that decided it."""
 
     verdict: str
     message: str = ""
@@ -95,7 +95,7 @@ class Verdict(Stored):
 class JobRecord(JobView):
     """Snapshot of a job.
 
-    Only the answer to a submission has an `estimate` and `warnings`, such as that it must wait for nodes.
+    Only the answer to a submission has an `estimate` and `warnings`, for example that the job must wait for nodes.
     """
 
     progress: Progress | None
@@ -111,14 +111,14 @@ class JobRecord(JobView):
 
     @property
     def is_at_time_limit(self) -> bool:
-        """Whether the job is paused because it ran for its time limit."""
+        """Whether the job is paused because it reached its time limit."""
         error = self.error
         return self.status == JobStatus.PAUSED and error is not None and error.type == _MAX_HOURS
 
 
 @dataclass(frozen=True)
 class ServerSentEvent:
-    """One message of a live stream. `id` is the last id in the stream so far, "" if there was none."""
+    """A message of a live stream. `id` is the last id in the stream so far, or ""."""
 
     id: str
     event: str
@@ -126,7 +126,7 @@ class ServerSentEvent:
 
 
 class Attempt(AttemptView):
-    """One execution of a job; a job that was restarted has several."""
+    """An execution of a job; a restarted job has several."""
 
     error: Problem | None
 
@@ -152,7 +152,7 @@ class Validation(BaseModel):
 
 
 class VariantPlan(BaseModel):
-    """The spec of a variant, resolved with the first seed, and the estimated cost of each of its jobs."""
+    """The spec of a variant, resolved with the first seed, and the estimated cost per job."""
 
     name: str
     resolved: dict[str, Any]
@@ -175,8 +175,8 @@ class SkippedFile(Stored):
 class IngestReport(Stored):
     """Result of an ingest; `skipped` lists at most the first 1000 files.
 
-    `warnings` are sentences on what training loses of the usable images. `ignored_endings` counts the files that are not
-    named like images by their endings.
+    `warnings` say what training loses of the usable images. `ignored_endings` counts the files without an ending of
+    images, by ending.
     """
 
     num_images: int | None = None
@@ -199,7 +199,7 @@ class Refresh(RefreshView):
 class DatasetRecord(DatasetView):
     """Registered images. `state` is uploading, pending, ingesting, ready or failed.
 
-    One that is ready stays so, with its newest version, while it is refreshed; `refresh` is None otherwise.
+    A ready data set stays ready, with its newest version, during a refresh. `refresh` is None if there is no refresh.
     """
 
     refresh: Refresh | None
@@ -219,7 +219,7 @@ class DatasetRecord(DatasetView):
 
     @property
     def error_message(self) -> str:
-        """Why the ingest, or the last refresh, failed; empty if it did not."""
+        """Why the ingest or the last refresh failed; empty if it did not."""
         error = self.error
         if error is None and self.refresh is not None:
             error = self.refresh.error
@@ -227,9 +227,9 @@ class DatasetRecord(DatasetView):
 
 
 class Preview(PreviewView):
-    """Views of a data set as a spec draws them. `state` is queued, running, succeeded or failed.
+    """Views of a data set by a spec. `state` is queued, running, succeeded or failed.
 
-    A list of previews has neither their specs nor their files.
+    Previews in a list have neither spec nor files.
     """
 
     error: Problem | None
@@ -239,14 +239,14 @@ class Preview(PreviewView):
 
     @property
     def done(self) -> bool:
-        """Whether it is drawn, or has failed."""
+        """Whether it has succeeded or failed."""
         return self.state in (TaskState.SUCCEEDED, TaskState.FAILED)
 
 
 class Preparation(PreparationView):
     """Decoding of a data set before a job needs it. `state` is queued, running, succeeded or failed.
 
-    `result` says how many images are `cached`, of `images`, in which `form`, and whether they are `shared` with all nodes.
+    `result` has the number of `cached` images of `images`, their `form`, and whether they are `shared` with all nodes.
     """
 
     progress: Progress | None
@@ -274,6 +274,6 @@ class Node(Stored):
 
 
 class Cluster(ClusterView):
-    """The cluster as the dispatcher saw it at `at` (None: not yet), and the queue in its order."""
+    """The state of the cluster at the time `at` (None: not reported yet), and the queue in its order."""
 
     nodes: list[Node] = Field(default_factory=list)

@@ -1,6 +1,6 @@
 """The content of an upload: a file, or the images of a folder as a tar that is never stored.
 
-Content can be read from any offset on and is the same each time, so that an upload resumes also in another process.
+Content can be read from any offset and never changes, so that an upload can resume in another process.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _SPECIAL = re.compile(r"[^A-Za-z0-9._+-]")
 
 
 class Content(Protocol):
-    """What is uploaded.
+    """The content of an upload.
 
     Attributes:
         filename: name of the file on the server.
@@ -39,7 +39,7 @@ class Content(Protocol):
         """Read the bytes from `start` to `stop` (exclusive).
 
         Raises:
-            UploadFailed: a file has changed since the content was opened, or is gone.
+            UploadFailed: a file was changed or removed since the content was opened.
         """
         ...
 
@@ -58,12 +58,12 @@ def open_content(path: Path) -> Content:
 
 
 class FileContent:
-    """A file as it is."""
+    """A file that is uploaded unchanged."""
 
     def __init__(self, path: Path) -> None:
         status = path.stat()
         self._path, self._stamp = path, status.st_mtime_ns
-        # A name that the server accepts.
+        # Make a name that the server accepts.
         self.filename, self.size = _SPECIAL.sub("_", path.name)[-100:].lstrip(".+-"), status.st_size
         self.fingerprint = f"file {status.st_size} {status.st_mtime_ns}"
 
@@ -72,7 +72,7 @@ class FileContent:
 
 
 class Member(NamedTuple):
-    """An image of a folder: its path relative to it, and what its file was like."""
+    """An image of a folder: its relative path, and the state of its file."""
 
     name: str
     size: int
@@ -82,8 +82,8 @@ class Member(NamedTuple):
 class FolderContent:
     """The images of a folder as a tar archive, sorted by their paths.
 
-    As at the ingest of a folder, hidden files, files without the extension of an image and links that lead out of the
-    folder are left out.
+    Like the ingest of a folder, it leaves out hidden files, files without the extension of an image, and links that
+    lead out of the folder.
 
     Attributes:
         num_images: number of images.
@@ -100,7 +100,7 @@ class FolderContent:
             raise UploadFailed(
                 f"{folder} contains no images. Upload a folder of images, or one archive or table."
             )
-        # Where each member begins; with a million images, a list of numbers would take 32 MB more.
+        # Offset of each member, in an array: with a million images, a list would take 32 MB more.
         self._starts = array("q", [0])
         digest = hashlib.blake2b(digest_size=16)
         for member in self._members:
@@ -138,7 +138,7 @@ class FolderContent:
             folder = pending.pop()
             try:
                 with os.scandir(self._folder / folder) as scan:
-                    entries = [each for each in scan if not each.name.startswith(".")]
+                    entries = [entry for entry in scan if not entry.name.startswith(".")]
             except OSError:
                 if not folder:
                     raise
@@ -173,7 +173,7 @@ def _is_image(name: str) -> bool:
 
 
 def _header(member: Member) -> bytes:
-    """Return the header of a member, with one more record or two for a long name or a large file."""
+    """Return the header of a member, with additional records for a long name or a large file."""
     about = tarfile.TarInfo(member.name)
     about.size = member.size
     return about.tobuf(tarfile.PAX_FORMAT)
@@ -184,7 +184,7 @@ def _padding(size: int) -> int:
 
 
 def _read(path: Path, start: int, stop: int, size: int, stamp: int) -> bytes:
-    """Read a part of a file that must be as it was."""
+    """Read a part of a file that must not have changed."""
     try:
         with path.open("rb") as file:
             status = os.fstat(file.fileno())

@@ -1,6 +1,6 @@
-"""Specs as the SDK accepts them.
+"""The forms of specs that the SDK accepts.
 
-The vocabulary of specs is imported on first use, because most commands need none of it and it takes long.
+The classes of specs are imported on first use, because that takes long and most commands do not need them.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Spec: TypeAlias = "JobSpec | Mapping[str, Any] | str | os.PathLike[str]"
 
 
 def spec_body(spec: Spec) -> dict[str, Any]:
-    """Return a spec as the body of a request.
+    """Convert a spec to the body of a request.
 
     Raises:
         InvalidSpec: its file cannot be read.
@@ -28,7 +28,7 @@ def spec_body(spec: Spec) -> dict[str, Any]:
     from dasl_core.spec import JobSpec, load_spec
 
     if isinstance(spec, JobSpec):
-        # Only the fields that were set: defaults are the server's to choose.
+        # Send only the fields that were set, so that the server chooses the defaults.
         body = spec.model_dump(mode="json", exclude_unset=True)
         if "method" in body:
             body["method"]["name"] = (

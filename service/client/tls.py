@@ -1,4 +1,4 @@
-"""TLS contexts, shared within a process: to read the certificates of all authorities takes 30 ms of CPU."""
+"""TLS contexts, shared within a process because reading the certificates of all authorities takes 30 ms of CPU."""
 
 from __future__ import annotations
 
@@ -12,11 +12,10 @@ import httpx
 def tls_context(url: str, *, trust_env: bool = True) -> ssl.SSLContext:
     """Return the argument `verify` for httpx clients that only use one server.
 
-    The context for an `http` address trusts no authority, because none is needed: a request to an `https` address
-    would fail.
+    The context for an `http` address trusts no authority, so a request to an `https` address would fail.
 
     Args:
-        trust_env: as of `default_context`.
+        trust_env: see `default_context`.
     """
     if url.lower().startswith("http:"):
         return _trusting_none()
@@ -24,10 +23,10 @@ def tls_context(url: str, *, trust_env: bool = True) -> ssl.SSLContext:
 
 
 def default_context(*, trust_env: bool = True) -> ssl.SSLContext:
-    """Return a context with the authorities that httpx trusts by default, those of certifi.
+    """Return a context with the authorities of certifi, which httpx trusts by default.
 
     Args:
-        trust_env: use the authorities of SSL_CERT_FILE or SSL_CERT_DIR instead, where these are set.
+        trust_env: whether to use the authorities of SSL_CERT_FILE or SSL_CERT_DIR instead, if set.
     """
     if not trust_env:
         return _verifying(None, None)

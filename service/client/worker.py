@@ -1,8 +1,8 @@
-"""Client of the worker API, with which a run reports to the service.
+"""Client of the worker API, by which a run reports to the service.
 
-Every call is retried for `patience` seconds, because an unreachable control plane alone must never end a
-training. `StaleAttempt` means that the attempt was superseded, its job has ended, or its token is not valid, as
-after the database was restored from a backup: the process must exit.
+Every call is retried for `patience` seconds, because an unreachable control plane must not end a training.
+`StaleAttempt` means that the process must exit: the attempt was superseded, its job has ended, or its token is invalid,
+for example after the database was restored from a backup.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class WorkerClient:
     """Reports of one run. Thread-safe.
 
     Args:
-        run: its id.
+        run: id of the run.
     """
 
     def __init__(self, url: str, token: str, run: str, *, patience: float = 60.0) -> None:
@@ -64,13 +64,13 @@ class WorkerClient:
         self._reported_not_finite: set[str] = set()
 
     def start(self, *, patience: float | None = None) -> AttemptStart:
-        """Report that the attempt has started, and fetch what it needs. Idempotent."""
+        """Report that the attempt has started, and fetch its settings. Idempotent."""
         return AttemptStart.model_validate(self._post("start", None, patience))
 
     def damaged(
         self, checkpoint_id: str, damage: str, *, patience: float | None = None
     ) -> AttemptStart:
-        """Report that the checkpoint to resume from is damaged, and fetch the one to use instead."""
+        """Report that the checkpoint to resume from is damaged, and fetch its replacement."""
         report = _report(DamageReport, checkpoint_id=checkpoint_id, damage=damage)
         return AttemptStart.model_validate(self._post("damaged-checkpoint", report, patience))
 
@@ -95,7 +95,7 @@ class WorkerClient:
                     message = f"{name} is {value} at step {point['step']}"
                     data = {"metric": name, "step": point["step"]}
                     self.event("nan", message, data, patience=patience)
-                    # Only after the request: if it fails, the repeated call must send the event again.
+                    # Do this after the request: if it fails, the repeated call must send the event again.
                     self._reported_not_finite.add(name)
         cleaned = [{**point, "values": finite(point["values"])} for point in points]
         nonempty = [point for point in cleaned if point["values"]]
@@ -183,9 +183,8 @@ class WorkerClient:
         """Report how the attempt ended.
 
         Args:
-            retryable: False fails the job at once.
-            repeatable: True fails the job if the next attempt ends with the same error, without a step
-                more.
+            retryable: False fails the job immediately.
+            repeatable: True fails the job if the next attempt ends with the same error without another step.
         """
         report = _report(
             FinishReport,
@@ -197,7 +196,7 @@ class WorkerClient:
         self._post("finish", report, patience)
 
     def dataset_start(self, *, patience: float | None = None) -> IngestStart:
-        """Report that the ingest run has started, and fetch where the images are."""
+        """Report that the ingest run has started, and fetch the location of the images."""
         return IngestStart.model_validate(self._post("start", None, patience))
 
     def dataset_finish(
@@ -222,11 +221,11 @@ class WorkerClient:
         self._post("finish", result, patience)
 
     def preview_start(self) -> PreviewStart:
-        """Report that the preview run has started, and fetch what it draws."""
+        """Report that the preview run has started, and fetch its settings."""
         return PreviewStart.model_validate(self._post("start", None, None))
 
     def preview_succeeded(self, uri: str, files: Sequence[FileEntry]) -> None:
-        """Report the files of the preview run, which are written."""
+        """Report the written files of the preview run."""
         self._post(
             "finish",
             _report(PreviewReport, state="succeeded", uri=uri, files=list(files)),
@@ -239,39 +238,39 @@ class WorkerClient:
         self._post("finish", _report(PreviewReport, state="failed", error=error), None)
 
     def preparation_start(self) -> PreparationStart:
-        """Report that the preparation has started, and fetch how the images are decoded."""
+        """Report that the preparation has started, and fetch its settings."""
         return PreparationStart.model_validate(self._post("start", None, None))
 
     def preparation_succeeded(self, result: PreparationResult) -> None:
-        """Report what the preparation has left in the cache."""
+        """Report the result of the preparation."""
         report = _report(PreparationReport, state="succeeded", result=result)
         self._post("finish", report, None)
 
     def preparation_failed(self, type: str, message: str) -> None:
-        """Report why the images cannot be decoded, or cached."""
+        """Report why the images cannot be decoded or cached."""
         error = {"type": type, "message": message}
         self._post("finish", _report(PreparationReport, state="failed", error=error), None)
 
     def model_run_start(self) -> ModelRunStart:
-        """Report that the run of a finished model has started, and fetch what it does."""
+        """Report that the model run has started, and fetch its settings."""
         return ModelRunStart.model_validate(self._post("start", None, None))
 
     def model_run_succeeded(
         self, result: Mapping[str, Any], uri: str | None, files: Sequence[FileEntry]
     ) -> None:
-        """Report the result of a run of a finished model, and its files, which are written."""
+        """Report the result and the written files of the model run."""
         report = _report(
             ModelRunReport, state="succeeded", result=dict(result), uri=uri, files=list(files)
         )
         self._post("finish", report, None)
 
     def model_run_failed(self, type: str, message: str) -> None:
-        """Report why the work cannot be done."""
+        """Report why the model run failed."""
         error = {"type": type, "message": message}
         self._post("finish", _report(ModelRunReport, state="failed", error=error), None)
 
     def search_start(self) -> SearchStart:
-        """Report that the search has started, and fetch where its embedding is."""
+        """Report that the search has started, and fetch the location of its embedding."""
         return SearchStart.model_validate(self._post("start", None, None))
 
     def search_queries(self, answers: Sequence[QueryAnswer]) -> Queries:
@@ -280,7 +279,7 @@ class WorkerClient:
         return Queries.model_validate(self._post("queries", report, None))
 
     def search_ended(self) -> None:
-        """Report that no questions arrive any more."""
+        """Report that the search ends, because no more questions arrive."""
         self._post("finish", _report(SearchReport, state="succeeded"), None)
 
     def close(self) -> None:
@@ -290,18 +289,18 @@ class WorkerClient:
     def _post(self, action: str, report: WorkerRequest | None, patience: float | None) -> Any:
         body = {} if report is None else report.model_dump()
         path = f"{self._path}/{action}"
-        # All requests are idempotent: the worker API accepts a report again whose answer was lost.
+        # All requests are idempotent: a report whose answer was lost can be sent again.
         try:
             return self._transport.json("POST", path, body=body, repeatable=True, patience=patience)
         except ApiError as error:
-            # The type tells the API's own answer from that of a proxy, whose problem may be temporary.
+            # Without a type, a proxy answered, whose problem may be temporary.
             if (error.status, error.type) == (401, UNAUTHENTICATED):
                 raise StaleAttempt(error.status, error.problem) from error
             raise
 
 
 def _report(model: type[M], **fields: object) -> M:
-    """Return a report, or raise what the API answers to an invalid one.
+    """Build a report; raise the error that the API would answer to an invalid one.
 
     Raises:
         ApiError: 422, a field is invalid.

@@ -1,1 +1,1 @@
-"""The asynchronous client, from whose modules `tools.sync_client` writes those of `service.client.sync`."""
+"""The asynchronous client; `tools.sync_client` generates `service.client.sync` from its modules."""

@@ -37,7 +37,7 @@ class AsyncTenants:
             yield read(TenantView, item)
 
     async def set(self, name: str, **limits: Unpack[TenantLimits]) -> TenantView:
-        """Change weight and limits of a tenant. Those that are not passed stay as they are."""
+        """Change weight and limits of a tenant; arguments that are not passed change nothing."""
         return await self._change(name, dict(limits))
 
     async def disable(self, name: str) -> TenantView:
@@ -52,7 +52,7 @@ class AsyncTenants:
         """Delete an empty tenant.
 
         Raises:
-            ApiError: 409, something is left in it.
+            ApiError: 409, the tenant is not empty.
         """
         await self._transport.json("DELETE", path_to("tenants", name))
 
@@ -84,13 +84,13 @@ class AsyncUsers:
             yield read(UserView, item)
 
     async def set(self, user_id: str, **changes: Unpack[UserChanges]) -> UserView:
-        """Change a user. A disabled user's tokens are refused at once."""
+        """Change a user. The tokens of a disabled user are refused immediately."""
         path = path_to("users", user_id)
         return read(UserView, await self._transport.json("PATCH", path, body=changes))
 
 
 class AsyncTokens:
-    """`client.tokens`. Every call but `current` needs a token with scope `admin`."""
+    """`client.tokens`. All calls except `current` need a token with scope `admin`."""
 
     def __init__(self, transport: AsyncTransport) -> None:
         self._transport = transport
@@ -103,8 +103,8 @@ class AsyncTokens:
     ) -> NewToken:
         """Create a token. Its secret is returned once, in `.token`.
 
-        Unless `user_id` is passed (None: of no user), it belongs to the user of this client's token. Unless
-        `expires_at` or `expires_in_days` is passed, it expires with this client's token; an operator's do not.
+        By default it belongs to the user of this client's token (`user_id=None`: to no user), and expires with this
+        client's token (set `expires_at` or `expires_in_days`). An operator's tokens do not expire by default.
         """
         body = {"name": name, "scopes": list(scopes), **settings}
         return read(NewToken, await self._transport.json("POST", path_to("tokens"), body=body))
@@ -119,7 +119,7 @@ class AsyncTokens:
             yield read(TokenView, item)
 
     async def set(self, token_id: str, **changes: Unpack[TokenChanges]) -> TokenView:
-        """Change quotas and expiry of a token. What is not passed stays as it is."""
+        """Change quotas and expiry of a token; arguments that are not passed change nothing."""
         path = path_to("tokens", token_id)
         return read(TokenView, await self._transport.json("PATCH", path, body=changes))
 
@@ -138,7 +138,7 @@ class AsyncLogin:
         """Start a login.
 
         Args:
-            redirect_uri: `http://127.0.0.1:PORT/callback`, where the browser brings `state` and `code`.
+            redirect_uri: `http://127.0.0.1:PORT/callback`, where the browser sends `state` and `code`.
         """
         answer = await self._transport.json(
             "POST", path_to("login"), body={"redirect_uri": redirect_uri}
@@ -146,7 +146,7 @@ class AsyncLogin:
         return read(StartedLogin, answer)
 
     async def finish(self, login: StartedLogin, code: str) -> NewToken:
-        """Finish a login with the code that the browser brought. The token's secret is in `.token`."""
+        """Finish a login with the code that the browser sent. The token's secret is in `.token`."""
         body = {"state": login.state, "secret": login.secret, "code": code}
         answer = await self._transport.json("POST", path_to("login", "finish"), body=body)
         return read(NewToken, answer)

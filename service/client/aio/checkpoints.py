@@ -27,7 +27,7 @@ class AsyncCheckpoints:
         """Return a checkpoint with its manifest.
 
         Args:
-            checkpoint_id: with `job` also "best" or "final", of that job.
+            checkpoint_id: id of the checkpoint; with `job` also "best" or "final".
         """
         path = path_to("checkpoints", checkpoint_id)
         return read(CheckpointView, await self._transport.json("GET", path, params={"job": job}))
@@ -43,9 +43,9 @@ class AsyncCheckpoints:
         """Evaluate the backbone on a data set, in the background.
 
         Args:
-            dataset: id or name.
-            version: of the data set; None: the newest.
-            settings: as the section `evaluate` of a spec.
+            dataset: id or name of the data set.
+            version: version of the data set; None: the newest.
+            settings: settings like the section `evaluate` of a spec.
         """
         body = {"dataset": dataset, "version": version, "settings": dict(settings or {})}
         return await self._request(checkpoint_id, "evaluations", body)
@@ -61,7 +61,7 @@ class AsyncCheckpoints:
         normalize: bool = False,
         dtype: EmbeddingType = "float32",
     ) -> ModelRun:
-        """Embed all images of a data set, in the background; arguments as of `evaluate`, and of `POST .../embeddings`."""
+        """Embed all images of a data set in the background; see `evaluate` and `POST .../embeddings` for arguments."""
         body = {
             "dataset": dataset,
             "version": version,
@@ -79,7 +79,7 @@ class AsyncCheckpoints:
     async def runs(
         self, checkpoint_id: str, kind: Literal["evaluations", "embeddings", "exports"]
     ) -> AsyncIterator[ModelRun]:
-        """Iterate over what a checkpoint was asked for, newest first."""
+        """List a checkpoint's model runs, newest first."""
         path = path_to("checkpoints", checkpoint_id, kind)
         async for item in self._transport.pages(path, {"limit": 100}):
             yield read(ModelRun, item)
@@ -96,12 +96,12 @@ class AsyncCheckpoints:
         """Find the images of an embedding nearest to an image.
 
         Args:
-            image: the key of an image of the embedding; or the path or the content of an image file.
-            dataset: whose embedding is searched; None: the newest.
-            patience: seconds to wait until the search has started, which the first question starts.
+            image: the key of an image of the embedding, or the path or content of an image file.
+            dataset: data set of the embedding; None: the newest embedding.
+            patience: seconds to wait for the start of the search, which the first question starts.
 
         Raises:
-            ApiError: 409, the checkpoint has no embedding; 422, the image is none, or not one of the embedding.
+            ApiError: 409, the checkpoint has no embedding; 422, the image is invalid or not in the embedding.
         """
         path, params = (
             path_to("checkpoints", checkpoint_id, "neighbors"),
@@ -125,14 +125,14 @@ class AsyncCheckpoints:
         return read(NeighborsView, answer)
 
     async def _request(self, checkpoint_id: str, kind: str, body: Mapping[str, Any]) -> ModelRun:
-        """Request a run; one that does the same and has not failed is the answer."""
+        """Request a run; an equal run that has not failed is returned instead."""
         path = path_to("checkpoints", checkpoint_id, kind)
         return read(
             ModelRun, await self._transport.json("POST", path, body=dict(body), repeatable=True)
         )
 
     async def pin(self, checkpoint_id: str, pinned: bool = True) -> CheckpointView:
-        """Pin a checkpoint, or unpin it. A pinned one is kept even if the job's settings would delete it."""
+        """Pin or unpin a checkpoint. A pinned one is kept even if the job's settings would delete it."""
         path = path_to("checkpoints", checkpoint_id)
         return read(
             CheckpointView, await self._transport.json("PATCH", path, body={"pinned": pinned})

@@ -32,10 +32,9 @@ from service.wire.usage import UsageView
 class AsyncClient:
     """Client of a DASL server.
 
-    Address and token come from the arguments, else from DASL_URL and DASL_TOKEN, else from the file
-    that `dasl serve` writes. No request is sent before the first call. Idempotent calls are retried for
-    `patience` seconds if the server does not answer. An operator's token acts for `tenant` (else DASL_TENANT, else
-    its own tenant).
+    Address and token come from the arguments, from DASL_URL and DASL_TOKEN, or from the file that `dasl serve` writes,
+    in this order. No request is sent before the first call. Idempotent calls are retried for `patience` seconds if the
+    server does not answer. An operator's token acts for `tenant`, DASL_TENANT, or its own tenant, in this order.
 
         async with AsyncClient() as client:
             job = await client.jobs.submit("spec.yaml")
@@ -85,7 +84,7 @@ class AsyncClient:
         return read(Cluster, await self._transport.json("GET", path_to("cluster")))
 
     async def readiness(self) -> dict[str, str]:
-        """Return the checks of the service, each `ok` or a reason; empty if the server has none."""
+        """Return the checks of the service, each `ok` or a reason; empty if the server has no checks."""
         try:
             answer = await self._transport.json("GET", "/readyz", patience=0.0)
         except ApiError as error:
@@ -143,10 +142,10 @@ class AsyncClient:
     ) -> AsyncGenerator[EventEntry, None]:
         """Iterate over the events of all jobs as they happen, without end.
 
-        Each event is yielded once and in order, also after lost connections and server restarts.
+        Each event is yielded once and in order, even after lost connections and server restarts.
 
         Args:
-            after: `id` of an event, to begin with the next one; by default with the next event that happens.
+            after: `id` of the event before the first one; by default the newest event.
         """
         return events.live(self._transport, job, type, level, after)
 
@@ -156,24 +155,24 @@ class AsyncClient:
         return page_address(self.url, answer["code"])
 
     async def storage(self) -> StorageView:
-        """Return what the jobs of the tenant take. Needs a token with scope `admin`."""
+        """Return the storage of the tenant's jobs. Needs a token with scope `admin`."""
         return read(StorageView, await self._transport.json("GET", path_to("storage")))
 
     async def drain(
         self, node: str | None = None, *, save: bool = True, reason: str = ""
     ) -> list[DrainView]:
-        """Give a node, or the whole cluster, no new workers; return all drains.
+        """Drain a node or the whole cluster, so that it gets no new workers; return all drains.
 
         Args:
             node: id, name or address; None: the whole cluster.
-            save: attempts with ranks there save a checkpoint, and their jobs are queued again.
+            save: whether attempts with ranks there save a checkpoint, and their jobs are queued again.
         """
         body = {"node": node, "save": save, "reason": reason}
         answer = await self._transport.json("POST", path_to("cluster", "drain"), body=body)
         return [read(DrainView, each) for each in answer["data"]]
 
     async def undrain(self, node: str | None = None) -> list[DrainView]:
-        """End the drain of a node, or that of the whole cluster; return the drains that are left."""
+        """End the drain of a node, or of the whole cluster; return the remaining drains."""
         body = {"node": node}
         answer = await self._transport.json("POST", path_to("cluster", "undrain"), body=body)
         return [read(DrainView, each) for each in answer["data"]]
@@ -181,11 +180,11 @@ class AsyncClient:
     async def usage(
         self, *, since: str | None = None, until: str | None = None, group_by: str = "token"
     ) -> UsageView:
-        """Return GPU- and CPU-hours: of the tenant with an admin token, else of this token's user.
+        """Return GPU- and CPU-hours: of the tenant for a token with scope `admin`, otherwise of the token's user.
 
         Args:
             since: a date, or a date and time, in UTC; by default 30 days before `until`.
-            until: the end, not included; by default now.
+            until: the end (exclusive); by default now.
             group_by: "user", "token" or "tag:KEY".
         """
         params = {"from": since, "to": until, "group_by": group_by}

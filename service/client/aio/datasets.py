@@ -38,9 +38,8 @@ class AsyncDatasets:
         """Register images. Their ingest runs in the background; `.wait()` waits for it.
 
         Args:
-            path: the folder, archive, list or table as the service's machines see it: a path, a `file://`
-                URI, or one of an object store. A relative path is resolved against the current directory
-                of this process.
+            path: the folder, archive, list or table on the service's machines: a path, a `file://` URI, or a URI
+                of an object store. A relative path is resolved against the current directory of this process.
             name: name of the data set.
             source: which images are used, and where their labels are: fields of
                 `dasl_core.spec.source.SourceOptions`.
@@ -69,13 +68,13 @@ class AsyncDatasets:
         Args:
             path: an archive (tar, zip), a Parquet file or an `.npy` file; or a folder, whose images are sent as a tar.
             name: name of the data set.
-            source: as for `add`.
-            sha256: of the file, to be checked after the upload. Each chunk is checked in any case.
+            source: see `add`.
+            sha256: SHA-256 of the file, to check after the upload. Each chunk is always checked.
             on_bytes: called with the number of bytes that the server has, and the size.
 
         Raises:
-            UploadFailed: the path is neither, or a file changed while it was uploaded.
-            ApiError: the server refused the upload, for example as too large, or there is a data set of this name.
+            UploadFailed: the path is not such a file or folder, or a file changed while it was uploaded.
+            ApiError: the server refused the upload, for example because it is too large or the name is taken.
             ConnectionFailed: the server has not answered for minutes; repeat the call to resume.
         """
         from service.client.packing import open_content
@@ -92,8 +91,8 @@ class AsyncDatasets:
         sha256: str | None = None,
         on_bytes: OnBytes | None = None,
     ) -> AsyncDataset:
-        """Upload content that is open already; as `upload`."""
-        # Only for uploads, as it would slow down every command.
+        """Upload content that is already open; see `upload`."""
+        # Imported only for uploads, as it would slow down every command.
         from service.client.aio.uploads import check_resumable, send
 
         dataset = await anext(self.list(name=name, page_size=1), None)
@@ -126,7 +125,7 @@ class AsyncDatasets:
     async def list(
         self, *, name: str | None = None, page_size: int = 100
     ) -> AsyncIterator[AsyncDataset]:
-        """Iterate over data sets, newest first; with `name`, over the one that has it."""
+        """Iterate over data sets, newest first; with `name`, only over the data set of that name."""
         params = {"name": name, "limit": page_size}
         async for item in self._transport.pages(path_to("datasets"), params):
             yield self._bind(item)
@@ -150,7 +149,7 @@ class AsyncDatasets:
         """Wait until the data set is ready.
 
         Args:
-            on_poll: called with each state of the data set, such as to show its progress.
+            on_poll: called with each state of the data set, for example to show its progress.
 
         Raises:
             DatasetFailed: ingest failed.
@@ -164,7 +163,7 @@ class AsyncDatasets:
         return dataset
 
     async def refresh(self, dataset_id: str) -> AsyncDataset:
-        """Read the images again, in the background; the data set stays usable. Idempotent while one runs."""
+        """Read the images again in the background; the data set stays usable. Idempotent while a refresh runs."""
         path = path_to("datasets", dataset_id, "refresh")
         return self._bind(await self._transport.json("POST", path, repeatable=True))
 
@@ -176,10 +175,10 @@ class AsyncDatasets:
         poll: float = 0.5,
         on_poll: Callable[[AsyncDataset], None] = lambda dataset: None,
     ) -> AsyncDataset:
-        """Wait until no ingest of the data set waits or runs; arguments as of `wait`.
+        """Wait until no ingest of the data set waits or runs; see `wait` for arguments.
 
         Raises:
-            DatasetFailed: the refresh failed. A data set that was ready still is.
+            DatasetFailed: the refresh failed. The data set stays ready.
             WaitTimeout: it has not ended after `timeout` seconds.
         """
         dataset = await self._wait_until(

@@ -29,9 +29,9 @@ async def newest(
 async def live(
     transport: AsyncTransport, job: Names, type: Names, level: Names, after: int | None
 ) -> AsyncGenerator[EventEntry, None]:
-    """Iterate over events as they happen, over lost connections."""
+    """Iterate over events as they happen, even after lost connections."""
     params: Params = {"job": job, "type": type, "level": level}
-    if after is None:  # so that none is lost before the first one arrives
+    if after is None:  # so that no event is lost before the first one arrives
         first = await anext(newest(transport, None, None, None, 1), None)
         after = 0 if first is None else first.id
     last_answer, pause = time.monotonic(), 0.2

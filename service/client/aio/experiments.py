@@ -31,14 +31,14 @@ class AsyncExperiments:
     async def submit(
         self, experiment: Mapping[str, Any] | str | Path, *, idempotency_key: str | None = None
     ) -> SubmittedExperiment:
-        """Submit an experiment: all of its jobs are queued, or none.
+        """Submit an experiment: either all of its jobs are queued or none.
 
         Args:
             experiment: a mapping with `name`, `spec`, `variants` or `grid`, and `seeds`, or a YAML or JSON file.
-            idempotency_key: as in `client.jobs.submit`.
+            idempotency_key: see `client.jobs.submit`.
 
         Raises:
-            ApiError: the server refused it; the names of fields begin with that of their variant.
+            ApiError: the server refused it; names of fields begin with the name of their variant.
             InvalidSpec: it cannot be read or sent.
         """
         headers = {"Idempotency-Key": idempotency_key or str(uuid.uuid4())}
@@ -49,7 +49,7 @@ class AsyncExperiments:
         """Resolve the specs of all variants and estimate the cost of their jobs, without submitting them.
 
         Raises:
-            ApiError, InvalidSpec: as `submit` does.
+            ApiError, InvalidSpec: see `submit`.
         """
         path = path_to("experiments", "validate")
         return read(ExperimentValidation, await self._send(path, experiment, {}))
@@ -67,7 +67,7 @@ class AsyncExperiments:
         """Return an experiment with its jobs, and the results of the metric that decides.
 
         Args:
-            experiment_id: or a name that it alone has, the beginning of its id, or "last".
+            experiment_id: its id, a unique name, the beginning of its id, or "last".
         """
         path = path_to("experiments", experiment_id)
         return read(ExperimentView, await self._transport.json("GET", path, patience=patience))
@@ -85,10 +85,10 @@ class AsyncExperiments:
         poll: float = 2.0,
         on_poll: Callable[[ExperimentView], None] = lambda _: None,
     ) -> ExperimentView:
-        """Wait until all jobs have ended, however they did.
+        """Wait until all jobs have ended in any state.
 
         Args:
-            on_poll: called with each state that was fetched.
+            on_poll: called with each fetched state.
 
         Raises:
             WaitTimeout: they have not ended after `timeout` seconds.
@@ -115,7 +115,7 @@ class AsyncExperiments:
         """Delete an experiment.
 
         Args:
-            jobs: delete its jobs as well, all of which must have ended.
+            jobs: whether to delete its jobs as well, all of which must have ended.
         """
         path = path_to("experiments", experiment_id)
         await self._transport.json("DELETE", path, params={"jobs": "true"} if jobs else None)
@@ -140,4 +140,4 @@ class AsyncExperiments:
         path = path_to("experiments", experiment_id, "curves")
         params = {"metric": metric, "max_points": max_points}
         answer = await self._transport.json("GET", path, params=params)
-        return [read(VariantCurve, each) for each in answer["variants"]]
+        return [read(VariantCurve, curve) for curve in answer["variants"]]

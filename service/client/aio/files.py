@@ -42,7 +42,11 @@ async def fetch_all(
     directory: Path,
     on_bytes: OnBytes | None,
 ) -> list[Path]:
-    """Download the files of a manifest, that of an owner of a kind such as "checkpoints"; see `fetch`."""
+    """Download the files in the manifest of an owner; see `fetch`.
+
+    Args:
+        kind: kind of the owner in paths, such as "checkpoints".
+    """
     for file in files:  # refuse a bad manifest before writing anything
         safe_name(file.name)
     return [
@@ -86,11 +90,11 @@ async def fetch(
         return target
     partial = directory / f".{name}.{(sha256 or 'unverified')[:16]}.part"
     if sha256 is None:
-        partial.unlink(missing_ok=True)  # cannot be checked against this file
+        partial.unlink(missing_ok=True)  # it may belong to another version of the file
     resumed = partial.exists()
     await _receive(transport, path, partial, name, size, on_bytes)
     if not await in_thread(_matches, partial, size, sha256) and resumed:
-        # The earlier bytes may be damaged; download the whole file once more.
+        # The earlier bytes may be damaged, so download the whole file again.
         partial.unlink()
         await _receive(transport, path, partial, name, size, on_bytes)
     if not await in_thread(_matches, partial, size, sha256):
@@ -142,7 +146,7 @@ async def _receive_once(
     size: int | None,
     on_bytes: OnBytes | None,
 ) -> None:
-    # identity: Range and the hash refer to the uncompressed bytes.
+    # "identity", because Range and the hash refer to the uncompressed bytes.
     headers = {"Accept": "*/*", "Accept-Encoding": "identity"}
     if offset:
         headers["Range"] = f"bytes={offset}-"
@@ -155,7 +159,7 @@ async def _receive_once(
             raise DownloadFailed(f"The server sent the wrong byte range of {name}.")
         received = offset if resumes else 0
         with partial.open("ab" if resumes else "wb") as file:
-            # Write chunks as they arrive: chunks buffered to a fixed size would be lost with the connection.
+            # Write chunks as they arrive: buffered ones would be lost with the connection.
             async for chunk in response.aiter_bytes():
                 received += len(chunk)
                 if size is not None and received > size:

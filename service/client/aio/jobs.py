@@ -79,7 +79,7 @@ class AsyncJobs:
         """Cancel a job.
 
         Raises:
-            ApiError: 409 if it has already ended otherwise.
+            ApiError: 409 if it has already ended in another state.
         """
         return self._bind(await self._transport.json("POST", path_to("jobs", job_id, "cancel")))
 
@@ -121,7 +121,7 @@ class AsyncJobs:
             changes: fields of the spec to change, nested as in a spec.
             checkpoint: id of one of the job's checkpoints; "newest"; "best" by `checkpoints.best_by` of the
                 job; None starts from scratch.
-            idempotency_key: as in `submit`.
+            idempotency_key: see `submit`.
 
         Raises:
             ApiError: the server refused the request.
@@ -142,9 +142,9 @@ class AsyncJobs:
         max_hours: float | None = None,
         workers: int | None = None,
     ) -> AsyncJob:
-        """Change the name, tags, priority, time limit or workers of a job; None leaves a field as it is.
+        """Change the name, tags, priority, time limit or workers of a job; None leaves a field unchanged.
 
-        Only a job that is paused or queued can change its workers.
+        Only a paused or queued job can change its workers.
         """
         resources = {"max_hours": max_hours, "workers": workers}
         changed = {key: value for key, value in resources.items() if value is not None}
@@ -200,7 +200,7 @@ class AsyncJobs:
     ) -> AsyncGenerator[EventView, None]:
         """Iterate over events after number `after`, then over new ones, until the job has ended.
 
-        Each event is yielded once and in order, also after lost connections and server restarts.
+        Each event is yielded once and in order, even after lost connections and server restarts.
         """
         path, last_id = path_to("jobs", job_id, "events"), str(after) if after else ""
         async with aclosing(self._follow(job_id, path, last_id)) as messages:
@@ -259,7 +259,7 @@ class AsyncJobs:
         return sorted(checkpoints, key=lambda checkpoint: (checkpoint.step, checkpoint.id))
 
     async def delete_checkpoints(self, job_id: str) -> DeletedCheckpoints:
-        """Delete the checkpoints of an ended job but the newest, the final, the best and pinned ones.
+        """Delete the checkpoints of an ended job except the newest, final, best and pinned ones.
 
         Raises:
             ApiError: 409 if it has not ended.
@@ -318,7 +318,7 @@ class AsyncJobs:
                 headers["Last-Event-ID"] = last_id
             ended = False
             try:
-                # Checked before the stream opens: if the job has ended, that stream is complete.
+                # Check it before the stream opens: if the job has ended, the stream is complete.
                 job = await self._get(job_id)
                 ended = job.done
                 async with self._transport.stream(path, params=params, headers=headers) as response:

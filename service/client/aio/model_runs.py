@@ -1,4 +1,4 @@
-"""Runs of finished models: wait, download, delete."""
+"""Model runs (evaluations, embeddings and exports of checkpoints): wait, download, delete."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from service.states import TaskState
 
 
 class AsyncModelRuns:
-    """`client.model_runs`: what `client.checkpoints` was asked for."""
+    """`client.model_runs`: evaluations, embeddings and exports of checkpoints."""
 
     def __init__(self, transport: AsyncTransport) -> None:
         self._transport = transport
@@ -26,7 +26,7 @@ class AsyncModelRuns:
         return read(ModelRun, await self._transport.json("GET", path, patience=patience))
 
     async def delete(self, run_id: str) -> None:
-        """Delete a run with its files; one that is not over is stopped."""
+        """Delete a run with its files, and stop it if it runs."""
         await self._transport.json("DELETE", path_to("model-runs", run_id))
 
     async def wait(
@@ -40,7 +40,7 @@ class AsyncModelRuns:
         """Wait until a run has ended.
 
         Args:
-            on_poll: called with each state that was fetched.
+            on_poll: called with each fetched state.
 
         Raises:
             ModelRunFailed: it has failed.
@@ -68,7 +68,7 @@ class AsyncModelRuns:
         """Download all files into `directory`, verified, and return their paths.
 
         Raises:
-            DownloadFailed: a file is incomplete or differs from what was registered.
+            DownloadFailed: a file is incomplete or differs from the manifest.
         """
         target = Path(directory)
         return await fetch_all(self._transport, "model-runs", run.id, run.files, target, on_bytes)

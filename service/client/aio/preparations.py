@@ -19,12 +19,12 @@ class AsyncPreparations:
         self._transport = transport
 
     async def request(self, dataset_id: str, spec: Mapping[str, Any] | None = None) -> Preparation:
-        """Decode the images of a data set as a training does, in the background.
+        """Decode the images of a data set for trainings, in the background.
 
-        While the same is queued or running, this returns that preparation.
+        If an equal preparation is queued or running, return that.
 
         Args:
-            spec: that of the training, or only the fields that matter: `backbone.image_size`,
+            spec: the spec of the training, or only the relevant fields: `backbone.image_size`,
                 `backbone.in_channels` and `train.image_cache`. Its `dataset` is ignored.
 
         Raises:
@@ -41,7 +41,7 @@ class AsyncPreparations:
         return read(Preparation, await self._transport.json("GET", path, patience=patience))
 
     async def delete(self, preparation_id: str) -> None:
-        """Delete a preparation; one that runs is stopped. What is decoded stays in the cache."""
+        """Delete a preparation, and stop it if it runs. Decoded images stay in the cache."""
         await self._transport.json("DELETE", path_to("preparations", preparation_id))
 
     async def wait(
@@ -55,10 +55,10 @@ class AsyncPreparations:
         """Wait until the images are decoded.
 
         Args:
-            on_poll: called with each state that was fetched.
+            on_poll: called with each fetched state.
 
         Raises:
-            PreparationFailed: they cannot be decoded, or cached.
+            PreparationFailed: they cannot be decoded or cached.
             WaitTimeout: it has not ended after `timeout` seconds.
         """
 

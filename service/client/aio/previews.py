@@ -33,10 +33,10 @@ class AsyncPreviews:
         """Draw the views of the first images of a training, in the background.
 
         Args:
-            spec: that of a job, or only the sections that matter, such as `method`, `augment` and `backbone`. Its
-                `dataset` is ignored.
-            images: their number.
-            version: of the data set; None: the newest.
+            spec: the spec of a job, or only the relevant sections: `method`, `augment` and `backbone`. Its `dataset` is
+                ignored.
+            images: number of images.
+            version: version of the data set; None: the newest.
 
         Raises:
             ApiError: 422, a field of the spec is invalid.
@@ -59,7 +59,7 @@ class AsyncPreviews:
         return read(Preview, await self._transport.json("GET", path, patience=patience))
 
     async def delete(self, preview_id: str) -> None:
-        """Delete a preview; one that is being drawn is stopped."""
+        """Delete a preview, and stop it if it is being drawn."""
         await self._transport.json("DELETE", path_to("previews", preview_id))
 
     async def wait(
@@ -92,7 +92,7 @@ class AsyncPreviews:
         """Download all files into `directory`, verified, and return their paths.
 
         Raises:
-            DownloadFailed: a file is incomplete or differs from what was registered.
+            DownloadFailed: a file is incomplete or differs from the manifest.
         """
         files, target = preview.files, Path(directory)
         return await fetch_all(self._transport, "previews", preview.id, files, target, on_bytes)

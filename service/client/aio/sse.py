@@ -11,7 +11,7 @@ _LINE_END = re.compile(rb"\r\n|\n|\r")
 
 
 async def parse(chunks: AsyncIterable[bytes]) -> AsyncIterator[ServerSentEvent]:
-    """Yield complete messages. An incomplete last one is dropped, as the format requires."""
+    """Yield complete messages; drop an incomplete last one, as the format requires."""
     last_id, name, data = "", "", list[str]()
     async for raw in _lines(chunks):
         line = raw.decode("utf-8", errors="replace")

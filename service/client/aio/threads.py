@@ -1,4 +1,4 @@
-"""What takes long, without blocking the event loop; `service.client.sync.threads` has the same for the synchronous client."""
+"""Sleep and blocking calls for the asynchronous client; the counterpart is `service.client.sync.threads`."""
 
 from __future__ import annotations
 
@@ -21,5 +21,5 @@ async def sleep(seconds: float) -> None:
 async def in_thread(
     function: Callable[Arguments, Result], *args: Arguments.args, **kwargs: Arguments.kwargs
 ) -> Result:
-    """Call a function that blocks in a thread."""
+    """Call a blocking function in a thread."""
     return await anyio.to_thread.run_sync(partial(function, *args, **kwargs))

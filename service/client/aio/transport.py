@@ -26,7 +26,7 @@ BUSY = frozenset({502, 503, 504})
 """Status codes of a server or proxy that is temporarily unavailable."""
 
 _OF_PROXY = frozenset({403, 404, 408, 425, 429})
-"""What a proxy answers, too, while the server behind it is replaced or busy."""
+"""Further status codes of a proxy while the server behind it is replaced or busy."""
 
 _SIGNATURE = "X-Amz-Signature"
 """Parameter of a URL that is valid without a token."""
@@ -42,8 +42,8 @@ class AsyncTransport:
             504, in seconds; calls may override it. A request is repeatable if it is a GET, has an
             Idempotency-Key, or the caller declares it.
         timeout: seconds to wait for an answer.
-        awaits_server: also retry what only a proxy answers, such as a 404 that is no problem document, and then raise
-            `ConnectionFailed`: the server is known to exist.
+        awaits_server: also retry answers of a proxy, such as a 404 without a problem document, and finally raise
+            `ConnectionFailed`. For callers that know that the server exists.
         tenant: the tenant for which an operator's token acts; `None`: its own.
     """
 
@@ -71,7 +71,7 @@ class AsyncTransport:
             base_url=connection.url,
             headers=headers,
             timeout=httpx.Timeout(timeout, connect=5.0),
-            # A stream holds a connection until it ends; a token may have a hundred.
+            # A stream holds a connection until it ends, and a token may have a hundred streams.
             limits=httpx.Limits(max_connections=500, max_keepalive_connections=20),
             trust_env=trust_env,
             verify=tls_context(connection.url, trust_env=trust_env),
@@ -91,7 +91,7 @@ class AsyncTransport:
         repeatable: bool | None = None,
         patience: float | None = None,
     ) -> Any:
-        """Send a request, with a body of bytes or JSON, and return the decoded JSON answer, None if it is empty.
+        """Send a request with a body of bytes or JSON; return the decoded JSON answer, None if it is empty.
 
         Raises:
             ApiError: the server refused the request.
@@ -149,9 +149,8 @@ class AsyncTransport:
         A redirect to an object store is followed without the token.
 
         Raises:
-            ConnectionFailed: the connection failed, also while the body is read.
-            ApiError: the server or the store refused the request, except with 416, which a resuming download
-                handles.
+            ConnectionFailed: the connection failed, possibly while the body was read.
+            ApiError: the server or the store refused the request, except with 416, which downloads handle.
         """
         store: httpx.URL | None = None
         try:
@@ -161,7 +160,7 @@ class AsyncTransport:
                 )
                 location = httpx.URL(response.headers.get("location", ""))
                 if response.status_code == 307 and _SIGNATURE in location.params:
-                    # Without its query, which is valid as a token.
+                    # Remove the query, which is a credential.
                     store = location.copy_with(raw_path=b"")
                     verify = tls_context(str(store))
                     http = await stack.enter_async_context(
@@ -208,14 +207,14 @@ class AsyncTransport:
                 failure = ConnectionFailed(self.url, _reason(error, self._timeout))
                 failure.__cause__ = error
             else:
-                if self._awaits_server and _is_of_proxy(response):
+                if self._awaits_server and _is_from_proxy(response):
                     answer = f"a proxy answers {response.status_code}"
                     failure = ConnectionFailed(self.url, answer)
                 elif response.status_code not in BUSY:
                     self._raise_for(response)
                     return response
                 retry_after = _retry_after(response)
-            # Jitter, so that many workers do not retry at the same moment.
+            # Add jitter, so that many workers do not retry at the same moment.
             wait = max(pause * random.uniform(0.75, 1.25), retry_after)
             if not repeatable or time.monotonic() + wait > deadline:
                 if failure is not None:
@@ -244,7 +243,7 @@ class AsyncTransport:
 def path_to(*segments: str) -> str:
     """Join quoted segments to `/v1/...`, so that a name cannot reach another path."""
     for segment in segments:
-        # Servers decode %2F to a slash; only the names of tenants may have one.
+        # Servers decode %2F to a slash, which only names of tenants may contain.
         if segment in {"", ".", ".."} or ("/" in segment and segments[0] != "tenants"):
             raise ValueError(f"{segment!r} is not an id")
     return "/v1/" + "/".join(quote(segment, safe="") for segment in segments)
@@ -265,8 +264,8 @@ def _problem(response: httpx.Response) -> dict[str, Any]:
     return decoded if isinstance(decoded, dict) else {}
 
 
-def _is_of_proxy(response: httpx.Response) -> bool:
-    """Whether an answer is that of a proxy, and may be temporary. Each problem of the API has a type."""
+def _is_from_proxy(response: httpx.Response) -> bool:
+    """Whether a proxy answered, perhaps temporarily. Each problem of the API has a type."""
     return response.status_code in _OF_PROXY and not _problem(response).get("type")
 
 

@@ -1,4 +1,4 @@
-"""Uploads of images in chunks, which resume by themselves and in another process."""
+"""Uploads of images in chunks, which resume automatically, even in another process."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ from service.client.models import DatasetRecord
 from service.client.packing import Content
 
 CHUNK_BYTES = 16 << 20
-"""Also what an upload takes of memory, and what an interruption may cost."""
+"""Size of a chunk: the memory of an upload, and the most bytes that an interruption costs."""
 OnBytes = Callable[[int, int], None]
 """Progress callback: bytes that the server has, and size."""
 
 _TRANSIENT = BUSY | {408, 429}
-# Other requests of the same upload end, or a damaged chunk is sent once more.
+# Retry after other requests of the same upload, and send damaged chunks again.
 _REPEATED = ("upload-offset", "upload-busy", "digest-mismatch")
 _LONGEST_PAUSE = 10.0
 
 
 def check_resumable(dataset: DatasetRecord, content: Content) -> None:
-    """Check that the upload of a data set can be continued with this content.
+    """Check that the upload of a data set can be resumed with this content.
 
     Raises:
-        UploadFailed: it is of another content.
+        UploadFailed: the upload has other content.
     """
     names = ("filename", "size", "fingerprint")
     if any(getattr(dataset.upload, name, None) != getattr(content, name) for name in names):
         raise UploadFailed(
-            f"The unfinished upload of {dataset.name} is of other files, or they changed since it began. Remove it "
+            f"The unfinished upload of {dataset.name} has other files, or they changed since it began. Remove it "
             f"(dasl datasets rm {dataset.id}) and upload again, or choose another name."
         )
 
@@ -49,7 +49,7 @@ async def send(
     patience: float = OUTAGE_SECONDS,
     on_bytes: OnBytes | None = None,
 ) -> None:
-    """Send what the server does not have yet; go on after lost connections.
+    """Send the bytes that the server lacks; resume after lost connections.
 
     Args:
         received: number of bytes that the server has.
@@ -78,7 +78,7 @@ async def send(
             await sleep(pause)
             pause = min(2 * pause, _LONGEST_PAUSE)
             answer = await transport.json("GET", path, patience=patience)
-        # An answer that was lost may have been that of a chunk which is stored.
+        # The server may have stored a chunk although its answer was lost.
         if (now := _received(answer)) > received:
             received, progressed_at, pause = now, time.monotonic(), 0.2
     if on_bytes is not None:

@@ -26,7 +26,7 @@ async def wait_until(
     """Call `fetch` every `poll` seconds until `done` accepts its result, and return that.
 
     Args:
-        name: of what is waited for, for the error.
+        name: name of the job or ingest, for the error.
 
     Raises:
         WaitTimeout: `timeout` seconds have passed.

@@ -1,4 +1,4 @@
-"""Webhooks: addresses that are notified of the events of a tenant, and what was delivered to them."""
+"""Webhooks: addresses that are notified of a tenant's events, and their deliveries."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ class AsyncWebhooks:
 
         Args:
             url: where messages are sent.
-            events: types such as "job.failed", or "*" for all; by default those after which a job does not run any more.
-            tags: only events of jobs that have all of these.
-            format: "standard", or "slack" for addresses that take Slack's messages.
+            events: types such as "job.failed", or "*" for all; by default the types after which a job no longer runs.
+            tags: only events of jobs with all of these tags.
+            format: "standard", or "slack" for Slack's message format.
         """
         body: dict[str, object] = {"url": url, "format": format}
         if name is not None:
@@ -54,7 +54,7 @@ class AsyncWebhooks:
             yield read(WebhookView, item)
 
     async def set(self, webhook_id: str, **changes: Unpack[WebhookChanges]) -> WebhookView:
-        """Change a webhook. What is not passed stays as it is."""
+        """Change a webhook; arguments that are not passed change nothing."""
         path = path_to("webhooks", webhook_id)
         return read(WebhookView, await self._transport.json("PATCH", path, body=changes))
 
@@ -66,7 +66,7 @@ class AsyncWebhooks:
         """Replace the secret, which is returned once, in `.secret`.
 
         Args:
-            keep_hours: for how long messages are also signed with the previous one.
+            keep_hours: how long messages are also signed with the previous secret.
         """
         path, body = path_to("webhooks", webhook_id, "rotate"), {"keep_hours": keep_hours}
         return read(NewSecret, await self._transport.json("POST", path, body=body))
@@ -82,7 +82,7 @@ class AsyncWebhooks:
         """Iterate over the messages of a webhook, newest first.
 
         Args:
-            state: only those that are "pending", "succeeded" or "failed".
+            state: "pending", "succeeded" or "failed"; None: all.
         """
         path, params = path_to("webhooks", webhook_id, "deliveries"), {"state": state}
         async for item in self._transport.pages(path, {**params, "limit": page_size}):

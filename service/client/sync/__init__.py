@@ -1,4 +1,4 @@
-"""The synchronous client: `tools.sync_client` writes its modules when the package is installed or built."""
+"""The synchronous client; `tools.sync_client` generates its modules when the package is installed or built."""
 
 from __future__ import annotations
 

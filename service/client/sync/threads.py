@@ -1,4 +1,4 @@
-"""What takes long, for the synchronous client; `service.client.aio.threads` has the same for the asynchronous one."""
+"""Sleep and blocking calls for the synchronous client; the counterpart is `service.client.aio.threads`."""
 
 from __future__ import annotations
 
@@ -18,5 +18,5 @@ def sleep(seconds: float) -> None:
 def in_thread(
     function: Callable[Arguments, Result], *args: Arguments.args, **kwargs: Arguments.kwargs
 ) -> Result:
-    """Call a function that blocks."""
+    """Call a blocking function."""
     return function(*args, **kwargs)

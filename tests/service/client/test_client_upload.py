@@ -199,7 +199,7 @@ def test_repeated_command_resumes(client: Client, tmp_path: Path) -> None:
     other.write_bytes(bytes(23_000))
     shutil.copystat(archive, other)
     assert FileContent(other).fingerprint == FileContent(archive).fingerprint
-    with pytest.raises(UploadFailed, match="is of other files, or they changed"):
+    with pytest.raises(UploadFailed, match="has other files, or they changed"):
         client.datasets.upload(other, "owls")
     resumed = CliRunner().invoke(
         app, ["datasets", "add", str(archive), "--name", "owls", "--upload", "--no-wait"]
