@@ -35,10 +35,10 @@ from service.wire.checkpoints import FileEntry, FileName, Sha256, Size
 from service.wire.model_runs import Finite, NeighborEntry
 
 NODE_DIED = "node-died"
-"""Type of the error of an attempt one of whose ranks was on a node that is gone."""
+"""Error type of an attempt with a rank on a node that died."""
 
 STORE_UNAVAILABLE = "store-unavailable"
-"""Type of the error of an attempt that could not use the artifact store."""
+"""Error type of an attempt that could not use the artifact store."""
 
 IngestOutcome = Literal["ready", "failed"]
 TaskOutcome = Literal["succeeded", "failed"]
@@ -47,7 +47,7 @@ CONTACT_SHEET = "contact-sheet.jpg"
 """Name of the contact sheet, in the folder of the index."""
 
 NO_ROOM = "no-room"
-"""Type of the error of an attempt for whose ranks Ray had no room."""
+"""Error type of an attempt for whose ranks Ray had no room."""
 
 Step = Annotated[int, Field(ge=0, le=2**63 - 1, strict=True)]
 Epoch = Annotated[float, Field(ge=0, allow_inf_nan=False)]
@@ -57,11 +57,11 @@ Text = Annotated[str, StringConstraints(max_length=20_000)]
 Uri = Annotated[str, StringConstraints(min_length=1, max_length=1000)]
 
 MAX_FILES = 10_000
-"""Limit of the files of a checkpoint."""
+"""Most files of a checkpoint."""
 
 UNDELIVERED_EXIT_CODE = 75
-"""Exit code of a driver whose run ended and saved its state, while the API stayed unreachable, and of an ingest that
-did not reach it."""
+"""Exit code of a driver whose run saved its state and ended because the API stayed unreachable, and of an ingest that
+could not reach it."""
 
 
 def _not_reserved(type: str) -> str:
@@ -83,20 +83,20 @@ class WorkerAnswer(BaseModel):
 
 
 class Heartbeat(WorkerRequest):
-    """A heartbeat; rank 0's has its progress, and an ingest's has `IngestProgress`."""
+    """A heartbeat, with the progress of rank 0 or the `IngestProgress` of an ingest."""
 
     progress: Values = {}
 
 
 class IngestProgress(WorkerRequest):
-    """Progress of an ingest or a task: images read, of those to be read; of an ingest and a model run, in its phase."""
+    """Progress of an ingest or a task: images read and in total, within the current phase if there is one."""
 
     images_read: Size
     images_total: Size
     phase: IngestPhase | ModelRunPhase | None = None
 
     def reported(self) -> tuple[int, int, str | None]:
-        """Return all of it, to be compared with what is stored."""
+        """Return all fields, for comparison with the stored ones."""
         return self.images_read, self.images_total, self.phase
 
 
@@ -138,7 +138,7 @@ class VerdictData(WorkerRequest):
 
 
 class NodeRanks(WorkerRequest):
-    """The ranks on one node; `id` is the executor's."""
+    """The ranks on a node; `id` is the executor's."""
 
     id: Annotated[str, StringConstraints(min_length=1, max_length=200)]
     address: Annotated[str, StringConstraints(max_length=200)]
@@ -159,7 +159,7 @@ _EVENT_DATA: dict[str, type[WorkerRequest]] = {"verdict": VerdictData, PLACEMENT
 class EventReport(WorkerRequest):
     """An entry of the job's history.
 
-    `status` events are the service's own; a `verdict` is also the job's, and admission uses a `placement`.
+    Only the service adds `status` events. A `verdict` is stored as the job's, and admission uses a `placement`.
     """
 
     type: Annotated[
@@ -178,7 +178,7 @@ class EventReport(WorkerRequest):
 
 
 class CheckpointReport(WorkerRequest):
-    """A written checkpoint; it is registered once this request is answered."""
+    """A written checkpoint; registered once this request is answered."""
 
     step: Step
     epoch: Epoch
@@ -189,7 +189,7 @@ class CheckpointReport(WorkerRequest):
 
 
 class CheckpointManifest(BaseModel):
-    """The manifest in a checkpoint's folder: what its registration says, if that is never delivered."""
+    """The manifest in a checkpoint's folder, from which it is registered if its report is lost."""
 
     model_config = ConfigDict(extra="ignore")
 
@@ -231,7 +231,7 @@ class CheckpointAnswer(WorkerAnswer):
 
 
 class DamageReport(WorkerRequest):
-    """The checkpoint to resume from differs from what was registered."""
+    """The checkpoint to resume from differs from its manifest."""
 
     checkpoint_id: Annotated[str, StringConstraints(max_length=40)]
     damage: Annotated[str, StringConstraints(min_length=1, max_length=2000)]
@@ -261,8 +261,8 @@ class ErrorReport(BaseModel):
 class FinishReport(WorkerRequest):
     """How an attempt ended.
 
-    A failure that is not `retryable` fails the job at once. A `repeatable` one fails the job if it
-    occurs twice in a row without a step in between.
+    A failure that is not `retryable` fails the job immediately. A `repeatable` one fails the job if it occurs twice
+    in a row without a step in between.
     """
 
     outcome: Outcome
@@ -275,7 +275,7 @@ class WorkerDataset(WorkerAnswer):
     """A data set to read: images below `uri`, their index at `index_uri`.
 
     Attributes:
-        upload_folder: where its uploaded file is, and from where alone it is read; None: it was not uploaded.
+        upload_folder: folder of its uploaded file, the only folder that it is read from; None: it was not uploaded.
     """
 
     id: str
@@ -291,7 +291,7 @@ class Resume(WorkerAnswer):
     """The checkpoint to resume from.
 
     Attributes:
-        branch: the checkpoint is of another job, whose settings may differ.
+        branch: whether the checkpoint belongs to another job, whose settings may differ.
     """
 
     checkpoint_id: str
@@ -302,13 +302,13 @@ class Resume(WorkerAnswer):
 
 
 class ReadableAnswer(WorkerAnswer):
-    """Base of answers that say where images and weights may be read from.
+    """Base of answers with the folders that images and weights may be read from.
 
     Attributes:
         dataset_roots: the only folders that may be read from; empty: no restriction.
-        excluded_folders: folders that may not be read from, unless a root lies inside of them.
+        excluded_folders: folders that may not be read from, except for roots inside them.
         dataset_uris: prefixes of object stores that may be read from; None: no restriction.
-        excluded_uris: prefixes that may not be read from in any case.
+        excluded_uris: prefixes that may never be read from.
     """
 
     dataset_roots: list[str]
@@ -317,7 +317,7 @@ class ReadableAnswer(WorkerAnswer):
     excluded_uris: list[str] = []
 
     def readable(self) -> ReadableFolders:
-        """Return where the images and weights may be read from."""
+        """Return the folders that images and weights may be read from."""
         return ReadableFolders(
             self.dataset_roots,
             self.excluded_folders,
@@ -337,7 +337,7 @@ def readable_fields(readable: ReadableFolders) -> dict[str, Any]:
 
 
 class AttemptStart(ReadableAnswer):
-    """All that an attempt needs to train.
+    """The settings of an attempt.
 
     Attributes:
         excluded_nodes: ids of the nodes that get no rank.
@@ -354,7 +354,7 @@ class AttemptStart(ReadableAnswer):
     tracking_hosts: list[str] | None = None
 
     def job_spec(self) -> ResolvedJobSpec:
-        """Return the spec, checked; it names the version of the data set, for the model card."""
+        """Return the validated spec, with the version of the data set for the model card."""
         spec = ResolvedJobSpec.model_validate(self.spec)
         named = f"{self.dataset.name}@{self.dataset.version}"
         is_told = self.dataset.version is not None and len(named) <= LONGEST_NAME
@@ -363,15 +363,15 @@ class AttemptStart(ReadableAnswer):
         return spec.model_copy(update={"dataset": named})
 
     def resources(self) -> ResolvedResources:
-        """Return the resources of the spec, in which the service has replaced "auto"."""
+        """Return the resources of the spec, without "auto"."""
         return ResolvedResources.model_validate(self.spec["resources"])
 
 
 class IngestStart(ReadableAnswer):
-    """What an ingest run reads, and the folder for its index.
+    """The images of an ingest run, and the folder for its index.
 
     Attributes:
-        previous_index_uri: of the newest version, in a refresh. A run that finds no change reports it again.
+        previous_index_uri: in a refresh, the index of the newest version. A run without changes reports it again.
     """
 
     uri: str
@@ -398,13 +398,13 @@ class IngestReport(WorkerRequest):
 
 
 class TaskStart(ReadableAnswer):
-    """The data set of a task, and from where its run may read."""
+    """The data set of a task, and the folders that its run may read from."""
 
     dataset: WorkerDataset
 
 
 class PreviewStart(TaskStart):
-    """What a preview run draws, and the folder for its files."""
+    """The settings of a preview run, and the folder for its files."""
 
     spec: dict[str, Any]
     images: int
@@ -412,7 +412,7 @@ class PreviewStart(TaskStart):
     artifacts_uri: str
 
     def job_spec(self) -> ResolvedJobSpec:
-        """Return the spec, checked."""
+        """Return the validated spec."""
         return ResolvedJobSpec.model_validate(self.spec)
 
 
@@ -432,7 +432,7 @@ class PreviewReport(WorkerRequest):
 
 
 class PreparationStart(TaskStart):
-    """How a preparation decodes the images."""
+    """The settings of a preparation."""
 
     image_size: int
     channels: int
@@ -441,14 +441,14 @@ class PreparationStart(TaskStart):
 
 
 class PreparationResult(WorkerRequest):
-    """What a preparation has left in the cache.
+    """The result of a preparation in the cache.
 
     Attributes:
-        cached: images that jobs need not decode, of `images`.
+        cached: number of the `images` that jobs need not decode.
         form: "raw", or the coding of shards: "lossless" or "jpeg".
-        bytes: in the cache of the node.
+        bytes: size in the cache of the node.
         shared: whether all nodes have the images, through `DASL_SHARDS_URI`.
-        not_cached: why some are decoded in every epoch; None if none are.
+        not_cached: why some images are decoded in every epoch; None if all are cached.
     """
 
     images: Size
@@ -478,7 +478,7 @@ ModelRunKind = Literal["evaluation", "embedding", "export"]
 
 
 class EmbeddingSettings(BaseModel):
-    """What an embedding has of each image, and how its files are written."""
+    """Features and file format of an embedding."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -504,12 +504,12 @@ class StoredFolder(WorkerAnswer):
 
 
 class ModelRunStart(ReadableAnswer):
-    """What a run of a finished model does, and the folder for its files.
+    """The settings of a run of a finished model, and the folder for its files.
 
     Attributes:
-        dataset: None: it reads no images.
-        settings: depending on the kind: those of `ResolvedEvaluate`, `EmbeddingSettings` or `ExportSettings`.
-        gpu_is_free: whether a node has a GPU that nothing uses.
+        dataset: the data set; None: the run reads no images.
+        settings: by kind, the fields of `ResolvedEvaluate`, `EmbeddingSettings` or `ExportSettings`.
+        gpu_is_free: whether a node has an unused GPU.
     """
 
     kind: ModelRunKind
@@ -522,7 +522,7 @@ class ModelRunStart(ReadableAnswer):
 
 
 class ModelRunReport(WorkerRequest):
-    """How a run of a finished model ended: its files, if it has any, are in the folder `uri`."""
+    """How a run of a finished model ended; its files, if any, are in the folder `uri`."""
 
     state: TaskOutcome
     result: dict[str, Any] | None = None
@@ -540,10 +540,10 @@ class ModelRunReport(WorkerRequest):
 
 
 class SearchStart(WorkerAnswer):
-    """The embedding in which neighbors are searched, and the checkpoint that embeds images to compare with it.
+    """The embedding to search, and the checkpoint that embeds the images of queries.
 
     Attributes:
-        facts: about the data set of the embedding.
+        facts: facts about the data set of the embedding.
     """
 
     embedding: StoredFolder
@@ -554,7 +554,7 @@ class SearchStart(WorkerAnswer):
 
 
 class QueryAnswer(WorkerRequest):
-    """The neighbors that a query asked for, or why there are none."""
+    """The neighbors for a query, or the reason why there are none."""
 
     id: Annotated[str, StringConstraints(max_length=40)]
     neighbors: Annotated[list[NeighborEntry], Field(max_length=1000)] = []
@@ -562,13 +562,13 @@ class QueryAnswer(WorkerRequest):
 
 
 class QueryAnswers(WorkerRequest):
-    """Answers to queries; the next ones are returned."""
+    """Answers to queries; the answer has the next queries."""
 
     answers: Annotated[list[QueryAnswer], Field(max_length=100)] = []
 
 
 class Query(WorkerAnswer):
-    """A question for the `k` images nearest to an image of the embedding, or to an image file, in Base64."""
+    """A query for the `k` images nearest to an image of the embedding or to an image file (in Base64)."""
 
     id: str
     key: str | None = None
@@ -577,7 +577,7 @@ class Query(WorkerAnswer):
 
 
 class Queries(WorkerAnswer):
-    """Questions to answer next; none after some seconds without any. `stop`: no question has arrived for minutes."""
+    """The next queries; empty after some seconds without any. `stop`: no query has arrived for minutes."""
 
     queries: list[Query]
     stop: bool = False

@@ -1,1 +1,1 @@
-"""The answers of the API: the server makes them of rows, the client reads them. Needs pydantic alone."""
+"""The answers of the API, which the server builds from rows and the client reads. Needs only pydantic."""

@@ -25,7 +25,7 @@ class TenantView(Answer):
 
 
 class UserView(Answer):
-    """A person of a tenant; `issuer` and `subject` are the identity at the login provider."""
+    """A user of a tenant; `issuer` and `subject` are the identity at the login provider."""
 
     id: str
     name: str
@@ -63,7 +63,7 @@ class NewToken(TokenView):
 
 
 class SessionView(TokenView):
-    """The token of a session with all scopes that it includes, lowest first, and what `X-CSRF-Token` must be."""
+    """The token of a session with all scopes that it includes, lowest first, and the value of `X-CSRF-Token`."""
 
     csrf: str
     session_expires_at: datetime
@@ -77,7 +77,7 @@ class NewLoginCode(Answer):
 
 
 class StartedLogin(Answer):
-    """A started login: the page to open, and what the client must present to finish it."""
+    """A started login: the page to open, and the secrets with which the client finishes it."""
 
     authorization_url: str
     state: Annotated[str, Field(repr=False)]

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     StoredObject = Any
 else:
     StoredObject = dict[str, Any]
-"""A JSON object that is shown as it was stored. Records of the client give it a type of their own."""
+"""A JSON object that is returned as stored. The client's records replace it by more specific types."""
 
 
 class Answer(BaseModel):

@@ -49,7 +49,7 @@ class CheckpointView(Answer):
 
 
 class DeletedCheckpoints(Answer):
-    """How many checkpoints of a job were deleted, and the bytes that their files took."""
+    """Number of deleted checkpoints of a job, and the size of their files in bytes."""
 
     deleted: int
     bytes: int

@@ -8,7 +8,7 @@ from typing import Literal
 from service.wire.base import Answer, StoredObject
 
 WaitsFor = Literal["machines", "quota", "room", "reserved-room", "store", "api"]
-"""What a queued job waits for."""
+"""Reason why a queued job waits."""
 
 
 class QueuedJob(Answer):
@@ -49,25 +49,25 @@ class ClusterView(Answer):
     total_cpus: float = 0
     total_gpus: float = 0
     allocated_cpus: float = 0
-    """Allocated to jobs: from the start of an attempt until its driver is gone, and while a job waits for
+    """Allocated to jobs: from the start of an attempt until its driver has ended, and while a job waits for
     a retry."""
     allocated_gpus: float = 0
     used_cpus: float = 0
-    """In use by Ray, also for programs other than DASL; lags some seconds behind the allocation."""
+    """In use by Ray, including other programs; some seconds older than the allocation."""
     used_gpus: float = 0
     free_cpus: float = 0
     """Neither allocated nor used; an upper bound."""
     free_gpus: float = 0
     api_started_at: datetime | None = None
-    """When the API process that answers was started."""
+    """Start of the API process that answers."""
     dispatcher_started_at: datetime | None = None
     ray_version: str | None = None
     ray_tested: bool | None = None
     """Whether DASL is tested with this version of Ray."""
     rest: Literal["idle", "starting"] | None = None
-    """Set while a Ray that is started for work only does not run; `nodes` are then those of its last time."""
+    """Set while a Ray that runs only for work does not run; `nodes` are then its last nodes."""
     queued: int = 0
     """Number of queued jobs; `queue` has the first 200."""
     queue: list[QueuedJob] = []
     drains: list[DrainView] = []
-    """Only for tokens with the scope `admin`; everyone sees `drained` of nodes."""
+    """Only for tokens with the scope `admin`; `drained` of nodes is always visible."""

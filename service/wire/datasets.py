@@ -9,7 +9,7 @@ from service.wire.base import Answer, StoredObject
 
 
 class UploadView(Answer):
-    """A file of images, of whose `size` bytes the first `received` are stored."""
+    """A file of images; the first `received` of its `size` bytes are stored."""
 
     filename: str
     size: int
@@ -19,7 +19,7 @@ class UploadView(Answer):
 
 
 class RefreshView(Answer):
-    """A refresh that is pending, ingesting or failed; the newest version stays in use meanwhile."""
+    """A refresh that is pending, ingesting or failed; the newest version stays in use."""
 
     state: str
     error: StoredObject | None
@@ -29,8 +29,7 @@ class RefreshView(Answer):
 class DatasetView(Answer):
     """A data set: uploading, pending, ingesting, ready or failed; `report` says what was skipped and why.
 
-    While it is ingested, `progress` has the `phase`, `images_read` of its `images_total`, and its `seconds_left` as
-    estimated.
+    While it is ingested, `progress` has the `phase`, and its `images_read`, `images_total` and estimated `seconds_left`.
     """
 
     id: str
@@ -39,7 +38,7 @@ class DatasetView(Answer):
     source: dict[str, Any] | None
     state: str
     version: int
-    """The newest version, of which `facts` and `report` are."""
+    """The newest version, which `facts` and `report` describe."""
     refresh: RefreshView | None
     facts: dict[str, Any] | None
     report: StoredObject | None
@@ -50,7 +49,7 @@ class DatasetView(Answer):
 
 
 class Changes(Answer):
-    """Numbers of images that differ from the version before."""
+    """Numbers of images that differ from the previous version."""
 
     added: int
     removed: int
@@ -65,5 +64,5 @@ class VersionView(Answer):
     created_at: datetime
     facts: dict[str, Any]
     changes: Changes | None
-    """Null for the first version, and if the version before was not at hand."""
+    """Null for the first version, and if the previous version was not available."""
     removed: bool

@@ -31,7 +31,7 @@ class EventView(Answer):
 
 
 class EventEntry(EventView):
-    """An event of one of the tenant's jobs; `id` orders the events of all jobs, `seq` those of its job."""
+    """An event of one of the tenant's jobs; `id` orders the events of all jobs, `seq` the events of its job."""
 
     id: int
     job_id: str

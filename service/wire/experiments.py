@@ -16,7 +16,7 @@ class VariantView(Answer):
     name: str
     changes: dict[str, Any]
     held_out_images: int | None
-    """Number of images that it is evaluated on; an expected one if whole classes are held out, null without any."""
+    """Number of images that it is evaluated on; the expected number if whole classes are held out, null without any."""
 
 
 class MemberJob(Answer):
@@ -27,11 +27,11 @@ class MemberJob(Answer):
     id: str | None
     """Null: the job was deleted."""
     status: str
-    """As of a job, or `deleted`."""
+    """Status of the job, or `deleted`."""
 
 
 class SummaryView(Answer):
-    """Mean and spread over seeds. `std` is the sample's; null of one value."""
+    """Mean and spread over seeds. `std` is the sample standard deviation; null for one value."""
 
     n: int
     mean: float
@@ -52,12 +52,12 @@ class VariantResult(Answer):
 
     variant: str
     values: dict[int, float]
-    """By seed, of the jobs that have succeeded and measured it."""
+    """Values by seed, of the succeeded jobs that measured the metric."""
     summary: SummaryView | None
     difference: DifferenceView | None
-    """From the baseline; null of the baseline itself, and without a seed that both have."""
+    """Difference from the baseline; null for the baseline, and without a common seed."""
     verdict: Verdict | None
-    """Null of the baseline, of a metric without a better direction, and of R@K of views that are made otherwise."""
+    """Null for the baseline, for a metric without a better direction, and for R@K of views with other augmentations."""
 
 
 class MetricResult(Answer):
@@ -66,21 +66,21 @@ class MetricResult(Answer):
     metric: str
     larger_is_better: bool | None
     resolution: float | None
-    """The share of one held-out image, in steps of which the metric moves; null if it does not, or it is not known."""
+    """The smallest step of the metric, the share of one held-out image; null if unknown or not applicable."""
     variants: list[VariantResult]
 
 
 class Results(Answer):
-    """What an experiment shows so far."""
+    """Current results of an experiment."""
 
     experiment: str
     baseline: str
     metric: str | None
-    """The metric that decides; null as long as nothing was measured."""
+    """The metric that decides; null before the first evaluation."""
     sentences: list[str]
-    """What the figures of that metric, or of those that were asked for, allow to say of each variant."""
+    """Verdict on each variant by that metric, or by the requested metrics."""
     notes: list[str]
-    """What the figures do not cover."""
+    """Limits of the results."""
     metrics: list[MetricResult]
 
 
@@ -120,7 +120,7 @@ class ExperimentEstimate(Answer):
 
     jobs: int
     seconds: TotalSeconds | None
-    """null: nothing is known of the time of a variant."""
+    """null: the time of a variant is unknown."""
     checkpoints_bytes: int
 
 

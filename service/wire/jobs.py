@@ -12,11 +12,11 @@ from service.wire.events import EventView
 
 
 def as_object(value: object) -> dict[str, Any]:
-    """Return a stored object, empty if it is none."""
+    """Return a stored value if it is an object, otherwise an empty object."""
     return value if isinstance(value, dict) else {}
 
 
-# A row that was changed by hand must not make a list of jobs fail.
+# A manually changed row must not make a list of jobs fail.
 StoredSpec = Annotated[dict[str, Any], BeforeValidator(as_object)]
 
 
@@ -28,7 +28,7 @@ class DatasetReference(Answer):
 
 
 class ExperimentPlace(Answer):
-    """The experiment of a job, and its place there."""
+    """The experiment of a job, and the job's variant and seed."""
 
     id: str
     variant: str
@@ -46,14 +46,14 @@ class JobView(Answer):
     resolved: StoredSpec
     dataset: DatasetReference
     dataset_version: int
-    """The version of the data set that it runs on in all attempts."""
+    """The version of the data set, the same for all attempts."""
     evaluate_dataset_version: int | None
-    """Likewise of `evaluate.dataset`; null if there is none."""
+    """The version of `evaluate.dataset`; null without one."""
     priority: int
     max_hours: float | None
-    """The time limit, if it was changed after the submission: it replaces `resources.max_hours`."""
+    """The time limit if it was changed after the submission; replaces `resources.max_hours`."""
     workers: int | None
-    """The number of ranks, if it was changed after the submission: it replaces `resources.workers`."""
+    """The number of ranks if it was changed after the submission; replaces `resources.workers`."""
     tags: dict[str, str]
     created_at: datetime
     started_at: datetime | None
@@ -63,7 +63,7 @@ class JobView(Answer):
     progress: StoredObject | None
     error: StoredObject | None
     verdict: StoredObject | None
-    """After the last evaluation: `verdict` in one word, `message` in a sentence, `metrics` that decided it."""
+    """After the last evaluation: `verdict` as a word, `message` as a sentence, `metrics` that decided it."""
     logs_removed_at: datetime | None
     metrics_removed_at: datetime | None
     artifacts_removed_at: datetime | None
@@ -72,9 +72,9 @@ class JobView(Answer):
     token_id: str | None
     """The token that submitted the job, whose quotas it uses."""
     submitted_by: str | None
-    """The name of that token's user, else of the token; null: it was removed."""
+    """The name of that token's user, or of the token if it has no user; null: it was removed."""
     experiment: ExperimentPlace | None
-    """Null: it was submitted alone."""
+    """Null: it belongs to no experiment."""
 
 
 class JobSummary(Answer):
@@ -101,9 +101,9 @@ class JobSummary(Answer):
     verdict: StoredObject | None
     """Its `verdict` and `message`."""
     best: dict[str, float]
-    """The greatest `knn_top1` and `recall_at_1` of the evaluations of the trained network."""
+    """The largest `knn_top1` and `recall_at_1` among the evaluations of the trained network."""
     waits_for: str | None
-    """Of a queued job, as in `GET /v1/cluster`."""
+    """What a queued job waits for, as in `GET /v1/cluster`."""
     reason: str
     """Why a queued job waits."""
     start_checkpoint_id: str | None
@@ -122,9 +122,9 @@ class AttemptView(Answer):
     heartbeat_at: datetime | None
     resume_checkpoint_id: str | None
     workers: int | None
-    """Number of its ranks; null: as many as the spec says."""
+    """Number of its ranks; null: the spec's number of workers."""
     stop_reason: str | None
-    """Why the service itself requested that the attempt saves a checkpoint and stops."""
+    """Why the service requested that the attempt saves a checkpoint and stops."""
     error: StoredObject | None
 
 

@@ -1,4 +1,4 @@
-"""Runs of finished models, and what a search finds."""
+"""Runs of finished models, and results of searches."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ Finite = Annotated[float, Field(allow_inf_nan=False, strict=True)]
 class ModelRunView(Answer):
     """A run of a finished model: queued, running, succeeded or failed.
 
-    While it runs, `progress` has `images_read` of `images_total` in its `phase`, and `seconds_left` as estimated. An
-    evaluation that succeeded has `metrics` in its `result`, by subject; an embedding the number of `images`, the `shape` of
-    the features of each, and `images_per_second`.
+    While it runs, `progress` has the `phase`, and its `images_read`, `images_total` and estimated `seconds_left`. The
+    `result` of an evaluation has `metrics` by subject; the `result` of an embedding has the number of `images`, the `shape`
+    of the features of an image, and `images_per_second`.
     """
 
     id: str
@@ -47,7 +47,7 @@ class NeighborEntry(Answer):
 
 
 class NeighborsView(Answer):
-    """The images of an embedding that are nearest to an image by the cosine of their features, the nearest first."""
+    """The nearest images of an embedding by the cosine of their features, the nearest first."""
 
     embedding_id: str
     dataset_id: str

@@ -11,8 +11,8 @@ from service.wire.base import Answer, StoredObject
 class PreparationView(Answer):
     """A preparation: queued, running, succeeded or failed.
 
-    While it runs, `progress` has `images_read` of `images_total`, and `seconds_left` as estimated. `result` says how many
-    images are `cached`, of `images`.
+    While it runs, `progress` has `images_read`, `images_total` and the estimated `seconds_left`. `result` has the number of
+    `cached` images of `images`.
     """
 
     id: str

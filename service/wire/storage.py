@@ -22,14 +22,14 @@ class StoredLogs(Answer):
 
 
 class MetricRows(Answer):
-    """Number of metric values; `more` if there are more than were counted."""
+    """Number of counted metric values; `more`: whether there are more."""
 
     count: int
     more: bool
 
 
 class LargeJob(Answer):
-    """A job that takes much space."""
+    """A job with large files."""
 
     id: str
     name: str
@@ -39,7 +39,7 @@ class LargeJob(Answer):
 
 
 class TenantBytes(Answer):
-    """What the checkpoints, artifacts, previews and model runs of a tenant take, and its uploads."""
+    """Bytes of a tenant's checkpoints, artifacts, previews and model runs, and of its uploads."""
 
     tenant: str
     bytes: int
@@ -47,9 +47,9 @@ class TenantBytes(Answer):
 
 
 class Store(Answer):
-    """The artifact store; total and free bytes are of its disk, null if it is remote.
+    """The artifact store; total and free bytes are its disk's, null if it is remote.
 
-    `bytes` are those of `tenants`, without uploads: all of them for an operator, else the caller's own.
+    `bytes` is the sum over `tenants`, without uploads: all tenants for an operator, otherwise the caller's.
     """
 
     bytes: int
@@ -60,7 +60,7 @@ class Store(Answer):
 
 
 class StorageView(Answer):
-    """What the jobs, previews, model runs and uploads of a tenant take, without what is about to be removed."""
+    """Storage of a tenant's jobs, previews, model runs and uploads, without files that are about to be removed."""
 
     checkpoints: StoredFiles
     artifacts: StoredFiles

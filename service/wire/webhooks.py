@@ -42,16 +42,16 @@ class DeliveryView(Answer):
     type: str
     state: str
     attempts: int
-    """Since it was added, or last requested again."""
+    """Number of attempts since it was added or last requested again."""
     created_at: datetime
     attempted_at: datetime | None
     next_at: datetime | None
-    """When it is sent next; null once it is over."""
+    """Time of the next attempt; null once it has ended."""
     finished_at: datetime | None
     response_status: int | None
     """Status code of the last answer."""
     seconds: float | None
-    """How long the last attempt took."""
+    """Duration of the last attempt."""
     error: str | None
     """Why the last attempt failed."""
     payload: dict[str, Any]
