@@ -1,6 +1,6 @@
 """Identifiers: a type prefix and a UUIDv7 (RFC 9562) as 26 lowercase Crockford base-32 digits.
 
-They sort by time of creation, so lists are paged by the primary key alone.
+They sort by time of creation, so lists can be paged by the primary key.
 """
 
 from __future__ import annotations
@@ -50,10 +50,10 @@ def is_id(prefix: Prefix, value: str) -> bool:
 
 
 def ids_beginning_with(prefix: Prefix, beginning: str) -> tuple[str, str] | None:
-    """Return the first and the last possible id of a kind with this beginning; None if there can be none.
+    """Return the first and last possible id of a kind with this beginning; None if no id can have it.
 
     Args:
-        beginning: with or without the prefix.
+        beginning: the beginning with or without the prefix.
     """
     digits = beginning.removeprefix(f"{prefix}_")
     if not 0 < len(digits) <= _DIGITS or set(digits) - set(_ALPHABET):
@@ -65,7 +65,7 @@ def ids_beginning_with(prefix: Prefix, beginning: str) -> tuple[str, str] | None
 
 
 def created_at(value: str) -> datetime:
-    """The time at which an id was created, to the millisecond."""
+    """Return the time at which an id was created, to the millisecond."""
     number = 0
     for digit in value.partition("_")[2]:
         number = number << 5 | _ALPHABET.index(digit)

@@ -1,6 +1,6 @@
 """Log records as lines of text or JSON, with context fields such as the job, and without secrets.
 
-Uses the standard library only, as the training processes import it too.
+Uses only the standard library, because training processes import it as well.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _context: ContextVar[Fields] = ContextVar("log_context", default=_NO_FIELDS)
 REQUESTS = "service.requests"
 """Name of the logger of answered requests."""
 _CHATTY = ("httpx", "alembic", "uvicorn.error")
-# Secrets that the text of an exception may contain. DASL's own tokens are recognized by their form.
+# Secrets that the text of an exception may contain. DASL's tokens are recognized by their form.
 _SECRETS = (
     (re.compile(r"\bdasl_[A-Za-z0-9_-]{43}"), "dasl_***"),
     (re.compile(r"\bwhsec_[A-Za-z0-9+/=]+"), "whsec_***"),
@@ -36,7 +36,7 @@ _SECRETS = (
 
 @contextmanager
 def log_fields(**fields: object) -> Iterator[None]:
-    """Add these fields to every record that is made within the block."""
+    """Add these fields to every record of the block."""
     token = _context.set({**_context.get(), **fields})
     try:
         yield
@@ -63,7 +63,7 @@ def configure(style: LogFormat, *, secrets: Iterable[str] = (), **fields: object
     for name in _CHATTY:
         logging.getLogger(name).setLevel(logging.WARNING)
     if style == "text":
-        # A person who watches the log needs the failed requests, not every poll.
+        # Log failed requests only, as a person who watches the log does not need every poll.
         logging.getLogger(REQUESTS).setLevel(logging.WARNING)
 
 
@@ -75,8 +75,8 @@ class _Lines(logging.Formatter):
         self._secrets = sorted(filter(None, secrets), key=len, reverse=True)
         self._fields = dict(fields or {})
 
-    def fields_of(self, record: logging.LogRecord) -> dict[str, object]:
-        """All fields of a record: the process's, the task's and its own."""
+    def all_fields(self, record: logging.LogRecord) -> dict[str, object]:
+        """Return all fields of a record: of the process, the task and the record."""
         record_fields = getattr(record, "fields", {})
         fields = {**self._fields, **_context.get(), **record_fields}
         return {name: value for name, value in fields.items() if value is not None}
@@ -95,7 +95,7 @@ class TextLines(_Lines):
 
     def formatMessage(self, record: logging.LogRecord) -> str:
         """See `logging.Formatter.formatMessage`."""
-        fields = " ".join(f"{name}={value}" for name, value in self.fields_of(record).items())
+        fields = " ".join(f"{name}={value}" for name, value in self.all_fields(record).items())
         return super().formatMessage(record) + (f" [{fields}]" if fields else "")
 
     def format(self, record: logging.LogRecord) -> str:
@@ -113,7 +113,7 @@ class JsonLines(_Lines):
             "level": record.levelname,
             "logger": record.name,
             "message": record.getMessage(),
-            **self.fields_of(record),
+            **self.all_fields(record),
         }
         if record.exc_info:
             line["exception"] = self.formatException(record.exc_info)

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 _READ_BLOCK = 4 << 20
 _PART = 8 << 20
 _WRITERS = 3
-# Longer outages are for the callers to handle: a request of the API must not wait for minutes.
+# Callers handle longer outages, because a request of the API must not wait for minutes.
 _RETRY = timedelta(seconds=10)
 _CODE = re.compile("<Code>(.*?)</Code>(?:<Message>(.*?)</Message>)?", re.DOTALL)
 
@@ -39,14 +39,14 @@ class StoreError(OSError):
 
 
 def open_store(uri: str) -> tuple[Any, str]:
-    """Return the file system of a URI, and its path in there."""
+    """Return the file system of a URI, and the path in it."""
     fs, path = fsspec.core.url_to_fs(uri)
     return fs, str(path)
 
 
 @contextmanager
 def store_errors(uri: str) -> Iterator[None]:
-    """Raise the errors of a store of any kind as `StoreError`, with the `errno` of their cause."""
+    """Raise the errors of any kind of store as `StoreError`, with the `errno` of their cause."""
     try:
         yield
     except StoreError:
@@ -57,11 +57,11 @@ def store_errors(uri: str) -> Iterator[None]:
 
 
 def signed_url(uri: str, lifetime: timedelta, endpoint: str = "") -> str:
-    """Return a URL with which anyone can GET an object for some time.
+    """Return a URL by which anyone can GET an object for some time.
 
     Args:
         uri: the object, `s3://bucket/key`.
-        endpoint: where clients reach the store; empty: where this process does.
+        endpoint: endpoint of the store for clients; empty: the same as for this process.
     """
     bucket, _, key = uri.removeprefix("s3://").partition("/")
     with _os_errors(uri):
@@ -164,7 +164,7 @@ class S3FileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has no t
 
 
 def _about(path: str, entry: ObjectMeta) -> dict[str, Any]:
-    """Describe an object, with the names that `s3fs` gives; a refresh compares the ETag."""
+    """Describe an object with the names of `s3fs`; a refresh compares the ETag."""
     return {
         "name": path,
         "size": entry["size"],
@@ -225,7 +225,7 @@ class _Writer(io.RawIOBase):
 
 @lru_cache(maxsize=16)
 def _store(bucket: str, endpoint: str = "") -> S3Store:
-    """Return the client of a bucket, which all threads share."""
+    """Return the client of a bucket, shared by all threads."""
     config: S3Config = {"endpoint": endpoint} if endpoint else {}
     endpoint = endpoint or os.environ.get("AWS_ENDPOINT_URL", "")
     try:
@@ -274,5 +274,5 @@ def _first_line(error: Exception) -> str:
     return line
 
 
-# Not as an entry point of the package: that would change `s3://` for everything else in an environment.
+# Not an entry point of the package, which would change `s3://` for all other programs in the environment.
 fsspec.register_implementation(S3FileSystem.protocol, S3FileSystem, clobber=True)

@@ -24,7 +24,7 @@ class JobStatus(StrEnum):
 
 
 class Desired(StrEnum):
-    """Status of a job that a person requested; the words are those of `dasl_core.vocabulary`."""
+    """Requested status of a job, in the words of `dasl_core.vocabulary`."""
 
     RUN = "run"
     PAUSE = "pause"
@@ -32,7 +32,7 @@ class Desired(StrEnum):
 
 
 class AttemptState(StrEnum):
-    """State of one attempt; `lost` is an attempt that went silent."""
+    """State of an attempt; a `lost` attempt stopped sending heartbeats."""
 
     CREATED = "created"
     SUBMITTED = "submitted"
@@ -45,18 +45,18 @@ class AttemptState(StrEnum):
 
 
 class StopReason(StrEnum):
-    """Why the service itself stops an attempt, which saves a checkpoint first."""
+    """Why the service stops an attempt, which saves a checkpoint first."""
 
     TIME_LIMIT = "time-limit"
-    """The attempts of the job ran for its time limit; then the job is paused."""
+    """The job's attempts reached its time limit; the job is paused."""
     SHUTDOWN = "shutdown"
-    """The service is being stopped; then the job is queued again, without using up a restart."""
+    """The service is stopping; the job is queued again, without using up a restart."""
     DRAIN = "drain"
-    """A node of its ranks is drained; then the job is queued again, too."""
+    """A node of its ranks is drained; the job is queued again, without using up a restart."""
     PREEMPTED = "preempted"
-    """The job gives way to one of higher rank; then it is queued again, without using up a restart."""
+    """The job is preempted by one of higher rank; it is queued again, without using up a restart."""
     OTHER = "other"
-    """A reason that only a newer version knows; then the job is queued again, without using up a restart."""
+    """A reason of a newer version; the job is queued again, without using up a restart."""
 
     @classmethod
     def _missing_(cls, value: object) -> StopReason | None:
@@ -74,7 +74,7 @@ class DatasetState(StrEnum):
 
 
 READY = frozenset({"ok", "idle", "starting"})
-"""Results of the checks of `/readyz` with which jobs can be submitted and run; a Ray that is idle starts for them."""
+"""Results of the checks of `/readyz` that allow jobs to be submitted and run; an idle Ray starts for them."""
 
 
 class TaskState(StrEnum):

@@ -1,6 +1,6 @@
-"""Ids of runs at Ray: the id of the owner, the number of the run, and a random part.
+"""Submission ids of runs in Ray: the id of the owner, the number of the run, and a random part.
 
-Uses the standard library only, as workers recognize these ids, too.
+Uses only the standard library, because workers also recognize these ids.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ _SUBMISSION_PATTERN = re.compile(
 
 
 def new_submission_id(owner: str, number: int) -> str:
-    """Return an id at Ray for an owner's run: a job's attempt, a data set's ingest, or the run of a task.
+    """Return a submission id for an owner's run: a job's attempt, a data set's ingest, or the run of a task.
 
-    The random part distinguishes it from a run of the same number that Ray knows and the database does
-    not, because the database was restored from a backup.
+    After the database was restored from a backup, the random part distinguishes the run from an earlier run with the
+    same number that only Ray knows.
     """
     return f"{owner}-{number}-{secrets.token_hex(4)}"
 

@@ -1,4 +1,4 @@
-"""`/v1/demo`: the data set and the job that show DASL at work."""
+"""`/v1/demo`: the data set and the job of the demo."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ router = APIRouter(prefix="/v1/demo", tags=["datasets"], route_class=StrictRoute
 
 @router.post("", responses=FULL)
 async def add_demo(request: Request, caller: Submitter, context: WithContext) -> DemoView:
-    """Register the images that come with DASL, if they are not yet, and return them with the spec of the demo's job.
+    """Register the images of the demo, unless they are registered; return them with the spec of the demo's job.
 
     Repeat it until the data set is ready, then submit the spec.
     """

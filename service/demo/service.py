@@ -1,4 +1,4 @@
-"""The images that come with DASL as a data set. They take the way of an upload, so workers on any machine find them."""
+"""The demo's data set: images that come with DASL. They are stored like an upload, so workers on any machine find them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from service.states import DatasetState
 NAME = "emoji-demo"
 _FOLDER = Path(__file__).parent
 _FINGERPRINT = "images of the demo"
-# The folder in the archive that holds one folder for each class.
+# The folder in the archive with one folder per class.
 _SOURCE = SourceOptions(split="emoji")
 
 
@@ -39,14 +39,14 @@ def demo_spec() -> dict[str, Any]:
 
 
 def add_images(context: Context, caller: Caller, on_change: Callable[[Session], None]) -> Dataset:
-    """Register the images and store their file. Idempotent: a repeated call completes what an earlier one began.
+    """Register the images and store their file. Idempotent: a repeated call completes an earlier one.
 
     Args:
         on_change: called in each transaction that changes something.
 
     Raises:
         Problem: 409, the tenant has another data set of this name, or images cannot be uploaded; 507, the disk is
-            full; or as `register` raises.
+            full; or a problem of `register`.
     """
     dataset = _find(context, caller.tenant)
     if dataset is not None and dataset.state != DatasetState.UPLOADING:

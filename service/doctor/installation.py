@@ -1,4 +1,4 @@
-"""Checks of the installed packages and of the GPUs that training would see.
+"""Checks of the installed packages and of the GPUs that training would use.
 
 Neither torch nor Ray is imported: versions come from package metadata, and GPUs from a subprocess.
 """
@@ -33,14 +33,14 @@ _GPU_CHECK_SECONDS = 120
 def run_checks() -> Iterator[Finding]:
     """Check Python, DASL, the packages for training, and GPUs."""
     yield _python()
-    yield Finding("dasl", "ok", version_of("dasl") or "runs from a source tree")
+    yield Finding("dasl", "ok", installed_version("dasl") or "runs from a source tree")
     requirements = _requirements()
     for name in _TRAINING:
         yield _package(name, requirements.get(name))
     yield _gpus()
 
 
-def version_of(package: str) -> str | None:
+def installed_version(package: str) -> str | None:
     """Return the installed version of a package, or None."""
     try:
         return version(package)
@@ -58,7 +58,7 @@ def _python() -> Finding:
 
 
 def _package(name: str, required: SpecifierSet | None) -> Finding:
-    installed = version_of(name)
+    installed = installed_version(name)
     if installed is None:
         return Finding(name, "warn", "not installed", _INSTALL)
     if required is not None and not required.contains(installed, prereleases=True):
@@ -68,19 +68,19 @@ def _package(name: str, required: SpecifierSet | None) -> Finding:
 
 
 def _requirements() -> dict[str, SpecifierSet]:
-    """Return the version ranges of DASL's own requirements, from its metadata."""
+    """Return the version ranges of DASL's requirements, from its metadata."""
     try:
         from packaging.requirements import Requirement
 
         parsed = [Requirement(line) for line in requires("dasl") or ()]
     except (ModuleNotFoundError, PackageNotFoundError):
-        # Training installs bring `packaging`; only a source tree has no metadata.
+        # Installations for training include `packaging`; only a source tree has no metadata.
         return {}
     return {requirement.name: requirement.specifier for requirement in parsed}
 
 
 def _gpus() -> Finding:
-    if version_of("torch") is None:
+    if installed_version("torch") is None:
         return Finding("GPUs", "skip", "torch is not installed")
     try:
         done = subprocess.run(

@@ -1,6 +1,6 @@
 """Checks of the local storage of a service: home, disk, database and artifacts.
 
-Nothing that is missing is created, because a machine may be only a client.
+It does not create what is missing, because a machine may be only a client.
 """
 
 from __future__ import annotations
@@ -73,5 +73,5 @@ def _elsewhere(uri: str, home: Path) -> Path | None:
 
 
 def _nearest_existing(path: Path) -> Path:
-    """Return the path itself, or else its nearest parent that exists."""
+    """Return the path, or its nearest existing parent."""
     return path if path.exists() or path == path.parent else _nearest_existing(path.parent)

@@ -13,15 +13,15 @@ from service.client.config import Connection, config_path, resolve_connection
 from service.client.errors import ConfigError, where_from
 from service.client.tls import tls_context
 from service.doctor import Finding, State
-from service.doctor.installation import version_of
+from service.doctor.installation import installed_version
 from service.states import READY
 
 _TIMEOUT_SECONDS = 10.0
 _MAX_SKEW_SECONDS = 5.0
 _REMEDIES = {
-    # The first: a full disk makes the others fail, too.
-    "storage": "Make room on that disk: remove checkpoints with `dasl delete`, or anything else. Jobs then "
-    "continue by themselves",
+    # First, because a full disk makes the others fail as well.
+    "storage": "Make room on that disk: remove checkpoints with `dasl delete`, or other files. Jobs then "
+    "continue automatically",
     "database": "Check the database server and the API's DASL_DATABASE_URL",
     "dispatcher": "Start a dispatcher: `dasl serve`, or `python -m service.dispatcher`",
     "ray": "Ray takes up to a minute to start. After that, check its head (DASL_RAY_ADDRESS) and "
@@ -72,7 +72,7 @@ def _check_server(http: httpx.Client, connection: Connection) -> Iterator[Findin
 
 
 def _version(url: str, theirs: str) -> Finding:
-    ours = version_of("dasl")
+    ours = installed_version("dasl")
     if ours is None or theirs.split(".")[:2] == ours.split(".")[:2]:
         return Finding("server", "ok", f"{url}, version {theirs}")
     message = f"{url} has version {theirs}, but this client has version {ours}"

@@ -19,17 +19,17 @@ def check_database(configured_url: str) -> Finding:
     """Check that the database answers and has the tables of this version."""
     try:
         url = make_url(configured_url)
-        shown = url.render_as_string(hide_password=True)
+        masked = url.render_as_string(hide_password=True)
         if url.drivername.startswith("sqlite"):
             if url.database and not Path(url.database).exists():
-                return Finding("database", "ok", f"{shown} {MISSING}")
+                return Finding("database", "ok", f"{masked} {MISSING}")
         else:
             url = url.update_query_dict({"connect_timeout": _CONNECT_SECONDS})
         database = Database(url.render_as_string(hide_password=False))
         try:
             with database.read() as session:
                 if not inspect(session.connection()).has_table("alembic_version"):
-                    message = f"{shown} has no tables yet; `dasl serve` creates them"
+                    message = f"{masked} has no tables yet; `dasl serve` creates them"
                     return Finding("database", "ok", message)
                 behind = migrate.behind(session.connection())
         finally:
@@ -40,8 +40,8 @@ def check_database(configured_url: str) -> Finding:
         )
         return Finding("database", "fail", first_line(error), remedy)
     if behind:
-        return Finding("database", "fail", f"{shown} {behind}", "dasl db upgrade")
-    return Finding("database", "ok", f"{shown} has the tables of this version")
+        return Finding("database", "fail", f"{masked} {behind}", "dasl db upgrade")
+    return Finding("database", "ok", f"{masked} has the tables of this version")
 
 
 def check_artifacts(root: str) -> Finding:

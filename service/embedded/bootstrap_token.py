@@ -22,10 +22,10 @@ _TENANT = "default"
 
 
 def choose_config(database: Database, url: str, shared: Path, private: Path) -> Path:
-    """Choose the file for the address and token of `dasl serve`: `shared`, unless it is another server's.
+    """Choose the file for the address and token of `dasl serve`: `shared`, unless it belongs to another server.
 
-    It is this server's if it names this address, or has a token that is valid here (of an earlier start
-    on another port). A missing or invalid file may be overwritten.
+    It belongs to this server if it has this address, or a token of this server (from an earlier start on another
+    port). A missing or invalid file may be overwritten.
 
     Args:
         shared: the file that `dasl` reads by default.
@@ -39,11 +39,11 @@ def choose_config(database: Database, url: str, shared: Path, private: Path) -> 
 
 
 def admin_token(database: Database, config: Path) -> str:
-    """Return the token in a client's configuration if it is valid here, else a new one."""
+    """Return the token in a client's configuration if this server accepts it, otherwise a new one."""
     token = (_read(config) or {}).get("token")
     with database.write() as session:
         return (
-            # A user of one machine has access to its database, and so is an operator anyway.
+            # A user of the machine has access to the database and is therefore an operator anyway.
             token
             if token and _is_valid(session, token)
             else _new(session, _TENANT, "dasl serve", "operator")
@@ -69,7 +69,7 @@ def _is_valid(session: Session, token: str | None) -> bool:
 
 
 def _read(config: Path) -> dict[str, str] | None:
-    """The string values of a configuration file; `None` if it is missing or invalid."""
+    """Return the string values of a configuration file; `None` if it is missing or invalid."""
     try:
         content = tomllib.loads(config.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError):

@@ -18,7 +18,7 @@ class DispatcherThread(threading.Thread):
     """Runs a dispatcher for the local Ray until `stop`.
 
     Args:
-        restarted: what was restarted; Ray's previous jobs are gone then. `None`: Ray kept running.
+        restarted: what was restarted, so that Ray's previous jobs are lost. `None`: Ray kept running.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class DispatcherThread(threading.Thread):
         self._dispatcher.run(self._stop_event, save_seconds=lambda: self._save_seconds)
 
     def stop(self, *, save_seconds: float = 0.0) -> None:
-        """Ask the loop to stop, and wait briefly for it; a pending call to Ray may take longer.
+        """Stop the loop, and wait briefly for it; a pending call to Ray may take longer.
 
         Args:
             save_seconds: how long running attempts may take to save a checkpoint first.

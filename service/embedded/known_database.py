@@ -1,4 +1,4 @@
-"""The database that a home folder was used with: an empty one in its place would look as if all were lost."""
+"""Remember the database of a home folder: an empty one in its place would look as if all data were lost."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ _FILE = "database"
 
 
 def check_database(settings: Settings) -> None:
-    """Check that the database is not an empty one in place of another.
+    """Check that the home was not used with another database while this one is empty.
 
     Raises:
-        ValueError: it is, as after a start without `DASL_DATABASE_URL`.
+        ValueError: it was, for example because `DASL_DATABASE_URL` is not set.
     """
     file, named = settings.home / _FILE, _name(settings)
     known = file.read_text(encoding="utf-8").strip() if file.exists() else named
@@ -27,7 +27,7 @@ def check_database(settings: Settings) -> None:
 
 
 def remember_database(settings: Settings) -> None:
-    """Note which database the home is used with."""
+    """Record the database that the home is used with."""
     write_private(settings.home / _FILE, f"{_name(settings)}\n")
 
 

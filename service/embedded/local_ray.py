@@ -1,4 +1,4 @@
-"""A private Ray on this machine, on loopback only, with its own ports and token; it is never orphaned."""
+"""A private Ray on this machine's loopback, with its own ports and token; it is never orphaned."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _OBJECT_STORE_BYTES = 200_000_000
 # A Unix socket's path has at most 107 bytes; Ray adds up to 71 for its session and socket.
 _MAX_FOLDER_BYTES = 36
 _GRACE_SECONDS = 2.0
-# Standby processes use 1.6 GB; with less memory than this, jobs may need that themselves.
+# Standby processes use 1.6 GB, which jobs may need if there is less memory than this.
 _STANDBY_MIN_BYTES = 4 * 10**9
 _NO_RAY = 'Ray is not installed here; in a checkout of DASL: pip install ".[server,training]"'
 # Variables that workers inherit; the dispatcher passes everything else to each job.
@@ -37,7 +37,7 @@ class LocalRay:
     """A Ray head node under a subreaper process, which can be restarted.
 
     Args:
-        folder: for the files of Ray's current session, such as its logs.
+        folder: folder for the files of Ray's current session, such as its logs.
         log: receives the output of `ray start`. Ray's working directory is its folder, which no other
             user may write to.
         cpus: number of CPUs that Ray offers; `None`: all of the machine. Ray detects GPUs.
@@ -78,13 +78,13 @@ class LocalRay:
                     ),
                     *_command(folder, ports, self._cpus),
                 ],
-                # This process holds the only writing end, which closes however the process ends.
+                # This process has the only writing end, which closes whenever the process ends.
                 stdin=subprocess.PIPE,
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 env=_environment(self.token, ports),
-                # Python imports from the working directory first: it must be neither the one that the
-                # service was started in, nor Ray's own folder, which is world-readable and -writable.
+                # Python imports from the working directory first, so it must be neither the directory that the
+                # service was started in, nor Ray's folder, which is world-readable and -writable.
                 cwd=self.log.parent,
                 # Ctrl-C in a terminal reaches only `dasl serve`, which then stops the rest in order.
                 start_new_session=True,
@@ -178,12 +178,12 @@ def _command(folder: Path, ports: list[int], cpus: int | None) -> list[str]:
 
 def default_standby_ranks(available_bytes: int) -> int:
     """Return the number of standby ranks for a machine with this much available memory."""
-    # A second one would cost a laptop another 0.7 GB.
+    # A second rank would cost a laptop another 0.7 GB.
     return 1 if available_bytes >= _STANDBY_MIN_BYTES else 0
 
 
 def _environment(token: str, ports: list[int]) -> dict[str, str]:
-    # Without settings for another Ray and without the service's own, which include passwords.
+    # Remove settings for another Ray, and the service's settings, which include passwords.
     excluded = ("RAY_ADDRESS", "DASL_")
     environment = {k: v for k, v in os.environ.items() if not k.startswith(excluded)}
     environment |= {name: os.environ[name] for name in _WORKER_VARIABLES if name in os.environ}
@@ -207,8 +207,8 @@ def _environment(token: str, ports: list[int]) -> dict[str, str]:
         # Two ports that would otherwise be the same for every Ray on the machine.
         "AUTOSCALER_METRIC_PORT": str(ports[7]),
         "DASHBOARD_METRIC_PORT": str(ports[8]),
-        # By default Ray starts one idle worker per CPU at its own start and at that of each job. Jobs
-        # cannot use them, because they have environment variables: see `workers.standby`.
+        # By default Ray starts one idle worker per CPU at its start and at the start of each job. Jobs cannot use
+        # them, because jobs have environment variables (`workers.standby`).
         "RAY_enable_worker_prestart": "0",
         "RAY_prestart_worker_first_driver": "0",
     }

@@ -1,4 +1,4 @@
-"""What `dasl serve` prints of its cluster and its jobs."""
+"""Messages of `dasl serve` about its cluster and its jobs."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from service.states import TERMINAL, JobStatus
 
 
 def describe_cluster(cluster: Cluster) -> str:
-    """Return the CPU cores and GPUs that jobs can use."""
+    """Describe the CPU cores and GPUs that jobs can use."""
     cores, gpus = cluster.total_cpus, cluster.total_gpus
     with_gpus = f"{gpus:g} GPU{'s' if gpus != 1 else ''}" if gpus else "no GPU"
     return f"Jobs can use {cores:g} CPU core{'s' if cores != 1 else ''} and {with_gpus}."
 
 
 def describe_unfinished(database: Database) -> str | None:
-    """Return how many jobs the next start continues; None if there are none. Paused ones wait for their users."""
+    """Describe the jobs that the next start continues; None if there are none. Paused jobs do not count."""
     with database.read() as session:
         counts = repository.jobs_by_status(session)
     number = sum(

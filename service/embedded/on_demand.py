@@ -1,6 +1,6 @@
 """The local Ray as an executor that runs only while it is needed: off, starting, running, stopping.
 
-The dispatcher's main loop alone drives it, with `keep`, and hands it work, so Ray is never ended while it is handed work.
+Only the dispatcher's main loop calls `keep` and submits work, so Ray never ends during a submission.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _START_SECONDS = 300.0
 
 
 class State(Enum):
-    """What the local Ray does."""
+    """State of the local Ray."""
 
     OFF = auto()
     STARTING = auto()
@@ -38,26 +38,26 @@ class RayOnDemand:
 
     Args:
         idle_seconds: how long Ray runs without work; 0: it always runs.
-        visited: is set when a person comes, whom work may follow.
+        visited: set when a person visits the page, as work may follow.
     """
 
     def __init__(self, ray: LocalRay, idle_seconds: float, visited: threading.Event) -> None:
         self._ray, self._idle_seconds, self._visited = ray, idle_seconds, visited
         self._state = State.OFF
         self._executor: RayExecutor | None = None
-        # Held for each change of the state: the service may be stopped meanwhile.
+        # Held for each change of the state, because the service may be stopped concurrently.
         self._lock, self._closed = threading.Lock(), False
         self._needed_at = self._not_before = float("-inf")
         self._started_at, self._pause = 0.0, _FIRST_PAUSE_SECONDS
         self._problem: str | None = None
         self.first_cluster: Cluster | None = None
-        """What Ray offered when it ran for the first time."""
+        """The cluster when Ray ran for the first time."""
         self.lost_work = threading.Event()
         """Set when a running Ray ended by itself; it is not started again until this is cleared."""
 
     @property
     def is_running(self) -> bool:
-        """Whether work can be handed to Ray."""
+        """Whether Ray accepts work."""
         return self._state == State.RUNNING
 
     def keep(self, *, needed: bool) -> RayReport | None:
@@ -67,7 +67,7 @@ class RayOnDemand:
             self._visited.clear()
             self._needed_at = now
         is_needed = now == self._needed_at or now - self._needed_at < self._idle_seconds
-        # Without the lock: a Ray that starts may take long to answer.
+        # Do not hold the lock: a starting Ray may take long to answer.
         cluster = self._answer() if self._state == State.STARTING else None
         with self._lock:
             if not self._closed:
@@ -119,7 +119,7 @@ class RayOnDemand:
         self._end()
 
     def _end(self) -> None:
-        # The executor is not closed: another loop may use it now.
+        # Do not close the executor: another loop may be using it.
         self._state, self._executor = State.OFF, None
         self._ray.stop()
 
@@ -130,7 +130,7 @@ class RayOnDemand:
             return None
 
     def close(self) -> None:
-        """End Ray, for good."""
+        """End Ray permanently."""
         with self._lock:
             self._closed = True
             self._end()
@@ -141,7 +141,7 @@ class RayOnDemand:
         return executor
 
     def _running(self) -> RayExecutor | None:
-        """Return the executor of the running Ray; `None` while there is none, which knows no submission."""
+        """Return the executor of the running Ray; `None` while Ray is off and has no submissions."""
         if self._state == State.OFF:
             return None
         if self._state != State.RUNNING:

@@ -14,17 +14,17 @@ from service.sessions import service
 def show_page(database: Database, url: str, token: str, *, open_page: bool) -> None:
     """Print the address of the page, and open it in a browser if requested.
 
-    Only a terminal gets a code that logs in: anything else may be a log, which others may read.
+    Print a login code only to a terminal: other output may be a log that others can read.
     """
     is_terminal = sys.stdout.isatty()
-    shown = f"{url} (log in with: dasl open)"
+    address = f"{url} (log in with: dasl open)"
     if is_terminal or open_page:
-        address = page.page_address(url, _new_code(database, token))
+        with_code = page.page_address(url, _new_code(database, token))
         if is_terminal:
-            shown = f"{address} (logs in once, within ten minutes; then: dasl open)"
-        if open_page and not page.open_page(address):
-            shown += "; no browser was found"
-    print(f"Page: {shown}", flush=True)
+            address = f"{with_code} (logs in once, within ten minutes; then: dasl open)"
+        if open_page and not page.open_page(with_code):
+            address += "; no browser was found"
+    print(f"Page: {address}", flush=True)
 
 
 def _new_code(database: Database, token: str) -> str:

@@ -1,8 +1,8 @@
 """`dasl serve`: API, dispatcher and a local Ray in one command, which leaves no process behind.
 
-The API and the dispatcher are threads of this process. Ray, which runs while there is work, is a child process under a
-guard that stops it however this process ends. A lock on the home folder allows only one server, so a new start may take
-over the attempts of the previous one at once.
+The API and the dispatcher are threads of this process. Ray runs while there is work, as a child process under a guard
+that stops it whenever this process ends. A lock on the home folder allows only one server, so a new start can
+immediately take over the attempts of the previous one.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ def _serve(
     ray: LocalRay,
     open_page: bool,
 ) -> None:
-    # Imported late, as it takes a second: an error in the settings is reported sooner.
+    # Imported late, as it takes a second and errors in the settings should be reported first.
     from service.artifacts import free_space
     from service.artifacts.storage import Storage
     from service.client.config import config_path, write_config
@@ -135,7 +135,7 @@ def _serve(
     _print_address(settings.api_url, token, config, config_path())
     show_page(database, settings.api_url, token, open_page=open_page)
     on_demand = RayOnDemand(ray, 60 * settings.ray_idle_minutes, api.visited)
-    # Jobs that are gone before Ray's first answer ended with the previous service, not with Ray.
+    # Jobs that Ray does not know at its first answer ended with the previous service.
     dispatcher = DispatcherThread(settings, database, on_demand, restarted="service")
     dispatcher.start()
     freeze_garbage_collection()
@@ -153,10 +153,10 @@ def _serve(
                 raise RuntimeError("The API ended unexpectedly; the reason is logged above")
             stuck = dispatcher.stuck()
             if stuck is None and (stuck := api.stuck()) is not None:
-                # As after Ctrl-C, trainings may save first: workers' requests have threads of their own.
+                # Let trainings save first, as after Ctrl-C: workers' requests have separate threads.
                 stop.set()
             if stuck is not None:
-                # A stuck thread cannot be ended: another dispatcher beside it would share its lease.
+                # A stuck thread cannot be ended, and a second dispatcher would share its lease.
                 raise RuntimeError(f"{stuck}. The service ends; start it again")
             lost_by: Restarted | None = None if on_demand.first_cluster else "service"
             if on_demand.lost_work.is_set():
@@ -174,8 +174,8 @@ def _serve(
         saving = f". Running jobs have {seconds:g} s to save; Ctrl-C again stops at once"
         print(f"Stopping{saving if seconds else ''}", flush=True)
         dispatcher.stop(save_seconds=seconds)
-        # The API before Ray: an attempt that is interrupted here must not report a failure. The next
-        # start resumes it from its last checkpoint.
+        # Stop the API before Ray, so that an interrupted attempt cannot report a failure. The next start resumes it
+        # from its last checkpoint.
         api.stop()
         on_demand.close()
         if stuck is None:
@@ -189,7 +189,7 @@ def _locked(home: Path) -> Iterator[None]:
     """Create the home folder and hold its lock within the block."""
     try:
         home.mkdir(parents=True, exist_ok=True)
-        # Private: it holds the database, and Ray writes its jobs' environment into world-readable logs.
+        # Private, because it contains the database, and Ray's world-readable logs contain the environment of jobs.
         home.chmod(0o700)
     except OSError as error:
         raise ValueError(f"{home} (DASL_HOME) cannot be used: {error.strerror}") from error
@@ -209,7 +209,7 @@ def _locked(home: Path) -> Iterator[None]:
 
 
 def _for_local_ray(settings: Settings, port: int) -> Settings:
-    """The settings with the actual port, an `api_url` that local workers reach, and the local cluster."""
+    """Return the settings with the actual port, an `api_url` for local workers, and the local cluster."""
     is_set = settings.api_url != f"http://{settings.host}:{settings.port}"
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(settings.host, settings.host)
     url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
@@ -230,11 +230,11 @@ def _print(sentence: str | None) -> None:
 
 def _print_address(url: str, token: str, config: Path, shared: Path) -> None:
     print(f"DASL serves at {url}")
-    # Anything but a terminal may be a log, which others may read.
-    shown = f"{token} (also in {config})" if sys.stdout.isatty() else f"in {config}"
-    print(f"Token: {shown}", flush=True)
+    # Print the token only to a terminal: other output may be a log that others can read.
+    where = f"{token} (also in {config})" if sys.stdout.isatty() else f"in {config}"
+    print(f"Token: {where}", flush=True)
     if config == shared:
-        print("`dasl` finds both by itself.", flush=True)
+        print("`dasl` finds both automatically.", flush=True)
         return
     print(
         f"{shared} belongs to another server and is not changed. To use this one with `dasl`: "

@@ -3,9 +3,9 @@
     python -m service.embedded.subreaper GRACE COMMAND...
 
 The guard is a small process between `dasl serve` and Ray. It stops the command on SIGTERM, or when its
-standard input closes, which happens however the parent died. As the subreaper of all orphans below it,
-it also reaches processes that left their group or session, as Ray's workers and drivers do. It imports
-the standard library only, to start fast and stay small.
+standard input closes, which happens whenever the parent dies. As the subreaper of all orphans below it,
+it also reaches processes that left their group or session, such as Ray's workers and drivers. It imports
+only the standard library, to start fast and stay small.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ _PR_SET_CHILD_SUBREAPER = 36
 
 
 def descendants(ancestor: int) -> set[int]:
-    """Ids of all descendants of a process, from /proc; empty on systems without it."""
+    """Return the ids of all descendants of a process, from /proc; empty on systems without it."""
     children: dict[int, list[int]] = {}
     for entry in Path("/proc").glob("[0-9]*/stat"):
         try:
             # The name in parentheses may contain anything; the parent's id is the 2nd field after it.
             parent = int(entry.read_text(errors="replace").rpartition(")")[2].split()[1])
         except (OSError, IndexError):
-            continue  # It ended between the listing and the reading.
+            continue  # it ended after the listing
         children.setdefault(parent, []).append(int(entry.parent.name))
     descendant_ids: set[int] = set()
     generation = [ancestor]
@@ -53,10 +53,10 @@ def guard(command: list[str], grace: float) -> int:
         grace: seconds between SIGTERM and SIGKILL.
 
     Returns:
-        The command's exit status; 0 if it was stopped from here.
+        The command's exit status; 0 if the guard stopped it.
     """
     adopt_orphans()
-    # Signals only wake the loop up, through a pipe; SIGCHLD when a child ended.
+    # Signals only wake the loop through a pipe; SIGCHLD means that a child ended.
     wake, waker = os.pipe()
     os.set_blocking(waker, False)
     signal.set_wakeup_fd(waker, warn_on_full_buffer=False)
@@ -87,7 +87,7 @@ def guard(command: list[str], grace: float) -> int:
             select.select([wake], [], [], 0.1)
             status = _reap(process.pid)
         status = 0
-    # Kill what is left. Orphans become children of this process, so none is missed.
+    # Kill the remaining processes. Orphans become children of this process, so none is missed.
     while remaining := descendants(os.getpid()):
         for pid in remaining:
             try:

@@ -38,8 +38,8 @@ WithProvider = Annotated[Provider, Depends(_provider)]
 def start_login(
     login: LoginRequest, request: Request, context: WithContext, provider: WithProvider
 ) -> StartedLogin:
-    """Start a login: a person opens the page, and the client presents the code that the browser brings."""
-    # It needs no token and adds a row, so it is rate-limited.
+    """Start a login: a person opens the page, and the client presents the code that the browser sends."""
+    # Limit the rate, because it needs no token and adds a row.
     address = client_address(request.scope)
     wait = context.logins.count(address or "")
     if wait is not None:
@@ -52,7 +52,7 @@ def finish_login(
     result: LoginResult, request: Request, context: WithContext, provider: WithProvider
 ) -> NewToken:
     """Finish a login: create or update the user, and return a token that expires."""
-    claims = service.claims_of(context.database, provider, result)
+    claims = service.redeem_claims(context.database, provider, result)
     with context.database.write() as session:
         token, text = service.log_in(session, context.settings, claims)
         audit_log.record(session, request, token.tenant, token.id, token.user_id, 201)

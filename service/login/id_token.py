@@ -1,4 +1,4 @@
-"""Verification of ID tokens (OpenID Connect Core, section 3.1.3.7) with PyJWT, which is of the extra `oidc`."""
+"""Verification of ID tokens (OpenID Connect Core, section 3.1.3.7) with PyJWT, from the extra `oidc`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import jwt
 from service.api.problems import Problem
 from service.login.provider import Provider, login_failed
 
-# Asymmetric ones only: with HS256, the public key would be enough to sign.
+# Only asymmetric ones: with HS256, the public key would suffice to sign.
 _ALGORITHMS = (
     "RS256",
     "RS384",
@@ -49,7 +49,7 @@ def verified_claims(token: str, nonce: str, provider: Provider) -> dict[str, Any
     except (jwt.PyJWTError, ValueError, TypeError) as error:
         raise _invalid(str(error)) from error
     several = isinstance(claims["aud"], list) and len(claims["aud"]) > 1
-    # Of several audiences, the authorized party is the one for which it was issued.
+    # With several audiences, the authorized party is the one that the token was issued for.
     if claims.get("azp", None if several else provider.client_id) != provider.client_id:
         raise _invalid("it was issued for another client")
     received = claims.get("nonce")

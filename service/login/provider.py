@@ -22,12 +22,12 @@ from service.settings import Settings
 
 _TIMEOUT_SECONDS = 10.0
 _METADATA_SECONDS = 3600.0
-# A key that is not known yet is looked up again at most this often.
+# An unknown key is looked up again at most this often.
 _KEYS_SECONDS = 60.0
 
 
 class ProviderUnavailable(Problem):
-    """The provider does not answer, or not as OpenID Connect requires."""
+    """The provider does not answer, or violates OpenID Connect."""
 
     def __init__(self, detail: str) -> None:
         super().__init__(
@@ -40,13 +40,13 @@ class ProviderUnavailable(Problem):
 
 @dataclass(frozen=True)
 class Metadata:
-    """What a provider publishes about itself (OpenID Connect Discovery)."""
+    """Published metadata of a provider (OpenID Connect Discovery)."""
 
     authorization_endpoint: str
     token_endpoint: str
     jwks_uri: str
     secret_in_body: bool
-    """Whether the token endpoint accepts the client's secret in the body only."""
+    """Whether the token endpoint accepts the client's secret only in the body."""
 
 
 class Provider:
@@ -127,10 +127,10 @@ class Provider:
         return id_token
 
     def metadata(self) -> Metadata:
-        """Return what the provider publishes about itself, fetched once an hour.
+        """Return the provider's published metadata, fetched once per hour.
 
         Raises:
-            ProviderUnavailable: it cannot be fetched, or is not that of this issuer.
+            ProviderUnavailable: it cannot be fetched, or belongs to another issuer.
         """
         with self._lock:
             cached = self._metadata
@@ -163,7 +163,7 @@ class Provider:
         """Return the provider's public keys, a JWK set.
 
         Args:
-            newer: fetch them again, unless that was done within the last minute.
+            newer: whether to fetch them again, unless that was done within the last minute.
 
         Raises:
             ProviderUnavailable: they cannot be fetched.
@@ -202,7 +202,7 @@ class Provider:
 
 
 def login_failed(reason: str) -> Problem:
-    """A 401 problem of a login."""
+    """Build a 401 problem of a login."""
     return Problem(
         401,
         "login-failed",

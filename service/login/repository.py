@@ -1,4 +1,4 @@
-"""SQL of logins that were started and not finished."""
+"""SQL of logins in progress."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def take(session: Session, state_hash: str, now: datetime) -> Login | None:
 
 
 def remove_expired(session: Session, now: datetime) -> int:
-    """Remove expired logins; return how many are left."""
+    """Remove expired logins; return the number of the remaining ones."""
     session.execute(
         delete(Login).where(Login.expires_at <= now).execution_options(synchronize_session=False)
     )
@@ -35,6 +35,6 @@ def remove_expired(session: Session, now: datetime) -> int:
 
 
 def count_from(session: Session, address: str | None) -> int:
-    """How many logins from an address are not finished."""
+    """Count the unfinished logins from an address."""
     query = select(func.count()).where(Login.address.is_not_distinct_from(address))
     return session.scalar(query) or 0

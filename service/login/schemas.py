@@ -15,7 +15,7 @@ _LOOPBACK = re.compile(r"http://(127\.0\.0\.1|\[::1\]):([1-9][0-9]{0,4})/callbac
 def _on_loopback(uri: str) -> str:
     match = _LOOPBACK.fullmatch(uri)
     if match is None or int(match[2]) > 65535:
-        # Elsewhere, the code of a login could reach another machine.
+        # With another address, the code of a login could reach another machine.
         expected = "http://127.0.0.1:PORT/callback or http://[::1]:PORT/callback"
         raise problem("is not an address of the client's own machine", uri, expected)
     return uri
@@ -25,7 +25,7 @@ Opaque = Annotated[str, Field(min_length=1, max_length=4096)]
 
 
 class LoginRequest(BaseModel):
-    """The start of a login; the browser brings its result to `redirect_uri`."""
+    """The start of a login; the browser sends its result to `redirect_uri`."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -33,7 +33,7 @@ class LoginRequest(BaseModel):
 
 
 class LoginResult(BaseModel):
-    """The result of a login: `code` is what the provider gave to the browser."""
+    """The result of a login, with the `code` that the provider gave to the browser."""
 
     model_config = ConfigDict(extra="forbid")
 

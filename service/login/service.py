@@ -1,7 +1,7 @@
-"""Log people in at the OpenID Connect provider, and give them a token of limited life.
+"""Log people in at the OpenID Connect provider, and give them a token that expires.
 
-The browser brings the provider's code to the client, which started the login and alone knows its secret. State,
-nonce and PKCE verifier are used once.
+The browser sends the provider's code to the client, which started the login and is the only one that knows its secret.
+State, nonce and PKCE verifier are used once.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from service.wire.access import StartedLogin
 
 _PENDING = timedelta(minutes=10)
 _MAX_PENDING = 10_000
-# So that one address cannot keep all others from logging in.
+# Limited, so that one address cannot keep others from logging in.
 _MAX_PENDING_PER_ADDRESS = 100
 
 
@@ -39,10 +39,10 @@ def start(
     """Start a login.
 
     Args:
-        address: of the client.
+        address: address of the client.
 
     Raises:
-        Problem: 429, too many of this address, or of all, are unfinished; 503, the provider does not answer.
+        Problem: 429, too many logins, of this address or in total, are unfinished; 503, the provider does not answer.
     """
     state, secret, nonce, verifier = (secrets.token_urlsafe(32) for _ in range(4))
     url = provider.authorization_url(
@@ -56,7 +56,7 @@ def start(
         code_verifier=verifier,
         redirect_uri=request.redirect_uri,
         expires_at=now + _PENDING,
-        address=address and network_of(address),
+        address=address and client_network(address),
     )
     with database.write() as session:
         if repository.remove_expired(session, now) >= _MAX_PENDING:
@@ -69,14 +69,14 @@ def start(
     )
 
 
-def network_of(address: str) -> str:
-    """Return an address, or of an IPv6 address its network of 64 bits, which one client may have for itself."""
+def client_network(address: str) -> str:
+    """Return an IPv4 address, or the /64 network of an IPv6 address, which may belong to a single client."""
     try:
         ip = ipaddress.ip_address(address)
-    except ValueError:  # as of a Unix socket
+    except ValueError:  # for example of a Unix socket
         return address[:100]
     if isinstance(ip, ipaddress.IPv6Address):
-        # A server that listens on both versions sees the clients of IPv4 as ::ffff:192.0.2.7.
+        # A server that listens on both versions sees IPv4 clients as ::ffff:192.0.2.7.
         if ip.ipv4_mapped is not None:
             return str(ip.ipv4_mapped)
         return str(ipaddress.ip_network((ip.packed, 64), strict=False))
@@ -88,14 +88,14 @@ def _too_many(reason: str) -> Problem:
     return Problem(429, "too-many-logins", f"{reason}; try again in ten minutes", headers=headers)
 
 
-def claims_of(database: Database, provider: Provider, result: LoginResult) -> dict[str, Any]:
+def redeem_claims(database: Database, provider: Provider, result: LoginResult) -> dict[str, Any]:
     """Redeem the code of a login and return the verified claims about the person.
 
     Raises:
         Problem: 401, the login is unknown, used or expired, or the provider's answer is not valid; 503.
     """
     verified_claims = id_token_check()
-    # Committed before the provider is asked: a login is tried once.
+    # Commit before the request to the provider, so that a login is tried only once.
     with database.write() as session:
         login = repository.take(session, credentials.hash_token(result.state), datetime.now(UTC))
     if login is None or not credentials.token_matches(result.secret, login.secret_hash):
@@ -124,7 +124,7 @@ def id_token_check() -> Callable[[str, str, Provider], dict[str, Any]]:
 
 
 def log_in(session: Session, settings: Settings, claims: dict[str, Any]) -> tuple[Token, str]:
-    """Create or update the user of verified claims; returns a token and its text.
+    """Create or update the user of verified claims; return a token and its text.
 
     Raises:
         Problem: 403, the claims name no tenant or role, or the tenant or user is disabled.
@@ -140,7 +140,7 @@ def log_in(session: Session, settings: Settings, claims: dict[str, Any]) -> tupl
     if user.disabled_at is not None:
         raise _refused("this user is disabled; an administrator of the tenant can enable it")
     if settings.oidc_role_claim:
-        user.role = role  # Otherwise, administrators set it.
+        user.role = role  # otherwise, administrators set it
     name, email = _text(claims, "name", "preferred_username", "email", "sub"), _email(claims)
     user.name, user.email, user.last_login_at = name, email, now
     return tokens.create(
@@ -155,7 +155,7 @@ def log_in(session: Session, settings: Settings, claims: dict[str, Any]) -> tupl
 
 
 def _user(session: Session, tenant: str, claims: dict[str, Any], role: str, now: datetime) -> User:
-    """Return the user of an identity, which is added at the first login."""
+    """Return the user of an identity; add it at the first login."""
     issuer, subject = str(claims["iss"]), str(claims["sub"])
     if not subject or len(subject) > 255 or not subject.isprintable():
         raise _refused("the claim 'sub' is not valid")
@@ -198,11 +198,11 @@ def _values(claims: dict[str, Any], name: str) -> list[str]:
     """Return the values of a claim that is a string or a list of strings."""
     value = claims.get(name)
     values: Iterable[object] = value if isinstance(value, list) else [value]
-    return [each for each in values if isinstance(each, str) and each.isprintable() and each]
+    return [text for text in values if isinstance(text, str) and text.isprintable() and text]
 
 
 def _text(claims: dict[str, Any], *names: str) -> str:
-    """Return the first of some claims that is a text, at most 200 characters of it."""
+    """Return up to 200 characters of the first of these claims that is a text."""
     return next((value[0][:200] for name in names if (value := _values(claims, name))), "-")
 
 

@@ -1,4 +1,4 @@
-"""Choice of the steps that an answer with few points keeps."""
+"""Selection of the steps that a downsampled answer keeps."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ Point = Sequence[Any]
 
 
 def steps_to_keep(points: Iterable[Point], first: int, last: int, intervals: int) -> set[int]:
-    """Return the first and the last step, and each series' minima and maxima in equal intervals of steps.
+    """Return the first and last step, and the steps of each series' minima and maxima in equal intervals.
 
-    Of equal values, the first counts.
+    Among equal values, the first counts.
 
     Args:
-        points: by name and step; of duplicates of both, the last one is used.
+        points: points sorted by name and step; the last of duplicates is used.
         first: the smallest step.
         last: the greatest step.
         intervals: number of intervals.
@@ -42,7 +42,7 @@ def steps_to_keep(points: Iterable[Point], first: int, last: int, intervals: int
 
 
 def _without_superseded(points: Iterable[Point]) -> Iterator[Point]:
-    """Yield the last of the points that have the same name and step."""
+    """Yield the last of the points with the same name and step."""
     name, step, newest = None, None, None
     for point in points:
         if newest is not None and (point[1] != step or point[0] != name):

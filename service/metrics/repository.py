@@ -1,4 +1,4 @@
-"""SQL for metric points: reading them, and thinning the old ones."""
+"""SQL for metric points: reading, and thinning of old ones."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from service.states import TERMINAL, JobStatus
 
 # Limit of one response.
 _MAX_VALUES = 1_000_000
-# Rows that are held in memory while a response is built.
+# Number of rows in memory while a response is built.
 _ROWS_AT_ONCE = 1000
 # SQLite takes 32,766 parameters, PostgreSQL 65,535.
 _MOST_PARAMETERS = 10_000
@@ -63,8 +63,8 @@ def points(
     max_points = min(max_points, max(2, _MAX_VALUES // max(1, series)))
     if steps <= max_points:
         return session.execute(query)
-    # A pass over thinned rows, in the order of the primary key, is faster than SQL that ranks them. Without the
-    # ORM, which would double its time.
+    # A pass over thinned rows, in the order of the primary key, is faster than ranking in SQL. The ORM would double its
+    # time.
     intervals = max(1, (max_points - 2) // (2 * series))
     values = select(Metric.name, Metric.step, Metric.value).where(*conditions).order_by(*order)
     options = {"yield_per": _ROWS_AT_ONCE}
@@ -77,7 +77,7 @@ def points(
 
 @dataclass(frozen=True)
 class Thinning:
-    """How far the metrics of a job are thinned."""
+    """Progress of thinning the metrics of a job."""
 
     job_id: str
     ended: bool
@@ -85,7 +85,7 @@ class Thinning:
     attempt: int
     """The newest attempt whose points are thinned."""
     step: int
-    """The points are thinned as they should be once this is the last step of that attempt."""
+    """The last step of that attempt for which the points are thinned."""
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,7 @@ class Reported:
     last: int
 
 
-# Each round of the dispatcher needs these. SQLAlchemy takes longer to build a statement than to run it.
+# Built once, because each round needs them and SQLAlchemy takes longer to build a statement than to run it.
 _UNTHINNED = (
     select(Job.id, Job.status, Job.thinned_attempt, Job.thinned_step)
     .where(text(UNTHINNED), Job.id > bindparam("after"))
@@ -109,7 +109,7 @@ _NEWEST_STEP = select(func.max(Metric.step)).where(
 
 
 def unthinned(session: Session, after: str, limit: int) -> list[Thinning]:
-    """Return jobs whose metrics may have to be thinned, by id, from the first one after `after`."""
+    """Return jobs after the id `after` whose metrics may have to be thinned, sorted by id."""
     rows = session.execute(_UNTHINNED, {"after": after, "limit": limit})
     return [
         Thinning(id, JobStatus(status) in TERMINAL, attempt, step)
@@ -133,7 +133,7 @@ def reported(session: Session, job_id: str) -> dict[int, Reported]:
 
 
 def names(session: Session, job_id: str) -> list[str]:
-    """Return the names of a job's series. Each is found by the primary key, whatever their length."""
+    """Return the names of a job's series, each by a search in the primary key, independent of its length."""
     found: list[str] = []
     query = select(func.min(Metric.name)).where(Metric.job_id == job_id)
     name = session.scalar(query)
@@ -146,7 +146,7 @@ def names(session: Session, job_id: str) -> list[str]:
 def values(
     session: Session, job_id: str, name: str, section: Section, attempt: int
 ) -> dict[int, float]:
-    """Return the values of a section's steps, up to this attempt; at each step the newest one counts."""
+    """Return the values of a section's steps, up to this attempt; at each step the newest attempt counts."""
     rows = session.execute(
         select(Metric.step, Metric.value)
         .where(*_in_section(job_id, name, section, attempt))
@@ -156,10 +156,9 @@ def values(
 
 
 def protected_steps(session: Session, job_id: str, name: str) -> set[int] | None:
-    """Return the steps of a series that are never removed; `None`: all, as it has few points.
+    """Return the steps of a series that must never be removed; `None`: all, as it has few points.
 
-    They are its first step and, because `service.runs.repository.last_step` reads it, the last one of
-    each attempt's loss.
+    These are its first step and the last step of each attempt's loss, which `service.runs.repository.last_step` reads.
     """
     of_series = (Metric.job_id == job_id, Metric.name == name)
     some = select(Metric.step).where(*of_series).limit(FULL_STEPS + 1).subquery()
@@ -176,7 +175,7 @@ def remove(
 ) -> None:
     """Remove the points of a section except those at the steps to keep.
 
-    Those of attempts after `attempt` stay: they were not known when the steps were chosen.
+    Points of attempts after `attempt` stay, because they were added after the steps were chosen.
     """
     session.execute(
         delete(Metric)
@@ -186,7 +185,7 @@ def remove(
 
 
 def save_thinning(session: Session, thinning: Thinning, *, complete: bool) -> None:
-    """Record how far a job is thinned, and whether nothing is left to do for good."""
+    """Record the progress of a job's thinning, and whether it is complete."""
     session.execute(
         update(Job)
         .where(Job.id == thinning.job_id)

@@ -1,8 +1,8 @@
 """Thinning of old metric points, so that a series grows with the logarithm of its length.
 
-The newest `FULL_STEPS` steps of a job keep every point. Older ones are divided into buckets, of which the points
-with the minimum and the maximum stay. The width of the buckets doubles with the age. As the extremes of
-a wide bucket are among those of its narrow ones, points can be thinned again at any time.
+The newest `FULL_STEPS` steps of a job keep every point. Older steps are divided into buckets, which keep the points
+with the minimum and the maximum. The width of the buckets doubles with the age. As the extremes of a wide bucket are
+among the extremes of its narrow ones, points can be thinned again at any time.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from itertools import count, groupby
 from typing import NamedTuple
 
 FULL_STEPS = 10_000
-"""Number of a job's newest steps that keep every point; also of the points that a series keeps in any case."""
+"""Number of a job's newest steps that keep every point, and of the points that a series always keeps."""
 NARROWEST = 32
-"""Width of the narrowest buckets, in steps: those of steps that are up to `2 * FULL_STEPS` old."""
+"""Width in steps of the narrowest buckets, for steps that are up to `2 * FULL_STEPS` old."""
 
 
 class Section(NamedTuple):
@@ -26,7 +26,7 @@ class Section(NamedTuple):
 
 
 def sections_due(thinned: int, newest: int) -> list[Section]:
-    """Return what to thin after `newest` steps if all was thinned after `thinned` steps, newest first."""
+    """Return the sections to thin after `newest` steps if thinning was complete after `thinned` steps, newest first."""
     sections: list[Section] = []
     for level in count():
         width = NARROWEST << level
@@ -41,7 +41,7 @@ def sections_due(thinned: int, newest: int) -> list[Section]:
 
 
 def extremes(points: Iterable[tuple[int, float]], width: int) -> set[int]:
-    """Return the steps of each bucket's minimum and maximum; of equal values, the first counts.
+    """Return the steps of each bucket's minimum and maximum; among equal values, the first counts.
 
     Args:
         points: (step, value) by step, each step once.

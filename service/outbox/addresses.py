@@ -1,6 +1,6 @@
-"""Which addresses webhooks may reach: public ones over https, and others only if the operator lists them.
+"""Addresses that webhooks may reach: public ones over https, and others only if the operator lists them.
 
-Anyone who may create a webhook could otherwise make the service send requests to machines that only it can reach.
+Otherwise the creator of a webhook could make the service send requests to machines that only the service can reach.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from urllib.parse import urlsplit
 
 Address = IPv4Address | IPv6Address
 Resolver = Callable[[str, int], Sequence[str]]
-"""Returns the addresses of a host, as text."""
+"""Function that returns the addresses of a host, as text."""
 
 LONGEST_URL = 2000
 NOT_PUBLIC = "is not a public address; the operator can list it (DASL_WEBHOOK_ALLOWED_HOSTS)"
-# What Python's `is_global` takes for public, in some of its versions: metadata services of clouds, and addresses that
-# stand for IPv4 addresses in a way that this module does not read.
+# Not public, although some versions of Python's `is_global` say so: metadata services of clouds, and addresses that
+# contain IPv4 addresses in a form that this module does not parse.
 _NOT_PUBLIC: tuple[IPv4Network | IPv6Network, ...] = tuple(
     ip_network(text)
     for text in (
@@ -43,21 +43,21 @@ _NAT64 = IPv6Network("64:ff9b::/96")
 
 
 class Refused(Exception):
-    """Raised for an address that webhooks may not reach; says why, without naming what a name stands for."""
+    """Webhooks may not reach an address. The message has the reason, but not the resolved address."""
 
 
 def resolve(host: str, port: int) -> list[str]:
     """Return the addresses of a host, in the order of the system.
 
     Raises:
-        OSError: it has none.
+        OSError: it has no address.
     """
-    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    return list(dict.fromkeys(str(each[4][0]) for each in found))
+    entries = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    return list(dict.fromkeys(str(entry[4][0]) for entry in entries))
 
 
 def is_public(address: Address) -> bool:
-    """Whether an address is that of a machine in the internet."""
+    """Whether an address belongs to a machine in the internet."""
     if isinstance(address, IPv6Address):
         if address.ipv4_mapped is not None:
             return is_public(address.ipv4_mapped)
@@ -76,7 +76,7 @@ class AddressGuard:
     """Decides which addresses may be reached.
 
     Args:
-        allowed: names, addresses and networks that need not be public: `DASL_WEBHOOK_ALLOWED_HOSTS`.
+        allowed: names, addresses and networks that need not be public (`DASL_WEBHOOK_ALLOWED_HOSTS`).
     """
 
     def __init__(self, allowed: Sequence[str], resolver: Resolver = resolve) -> None:
@@ -85,10 +85,10 @@ class AddressGuard:
         self._resolve = resolver
 
     def check_url(self, url: str) -> None:
-        """Check all of a URL that can be checked without resolving its name.
+        """Check a URL, without resolving its name.
 
         Raises:
-            Refused: it has another form, or leads to an address that may not be reached.
+            Refused: it has another form, or an address that may not be reached.
         """
         try:
             parts = urlsplit(url)
@@ -118,7 +118,7 @@ class AddressGuard:
             )
 
     def addresses(self, host: str, port: int) -> list[str]:
-        """Resolve a host and return its addresses, all of which may be reached. Connect to these only.
+        """Resolve a host and return its addresses, which all may be reached. Connect only to these.
 
         Raises:
             Refused: one of them may not be reached.
@@ -128,7 +128,7 @@ class AddressGuard:
         if not texts:
             raise OSError("the name has no address")
         if host.lower() not in self._names:
-            # Of a mixture, the caller of a name server could choose the private one.
+            # Refuse a mixture, from which an attacker could select the private address.
             for text in texts:
                 address = _address(text)
                 if address is None or not self._may_reach(address):

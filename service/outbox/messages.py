@@ -1,4 +1,4 @@
-"""Messages of webhooks: their types, their content, and the formats in which they are sent."""
+"""Messages of webhooks: types, content and formats."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from service.protocol import ModelRunKind
 from service.states import JobStatus, TaskState
 
 VERSION = 1
-"""Of the payload. Fields may be added to it without a new version."""
+"""Version of the payload. Fields may be added without a new version."""
 ALL = "*"
-"""As a type in the filter of a webhook: every event, also of types that a later version adds."""
+"""Type in the filter of a webhook that matches every event, including types of later versions."""
 TEST = "webhook.test"
 DISABLED = "webhook.disabled"
 Format = Literal["standard", "slack"]
 
-# Statuses in which a job stays for a while.
+# Statuses of some duration.
 _JOB_STATUSES = [
     each for each in JobStatus if each not in (JobStatus.PAUSING, JobStatus.CANCELLING)
 ]
 JOB_EVENTS = ("checkpoint", "collapse", "evaluation", "verdict")
-"""Types of events of a job, beside changes of its status, that webhooks can be notified of."""
+"""Types of events of a job, other than changes of status, that webhooks can be notified of."""
 TYPES = (
     *(f"job.{each}" for each in (*_JOB_STATUSES, *JOB_EVENTS)),
     *("dataset.ready", "dataset.failed"),
@@ -36,12 +36,12 @@ TYPES = (
     ),
     DISABLED,
 )
-"""Types of messages, which the filter of a webhook names."""
+"""Types of messages, for the filter of a webhook."""
 DEFAULT_TYPES = ("job.succeeded", "job.failed", "job.cancelled", "job.paused")
-"""The job does not run any more."""
+"""Types after which the job no longer runs."""
 
 _LONGEST_MESSAGE = 500
-# Of a job's progress.
+# Metrics of a job's progress.
 _METRICS = ("epoch", "step", "loss", *(each.field for each in ACCURACIES))
 
 
@@ -104,13 +104,13 @@ def webhook_message(webhook_id: str, name: str, message: str) -> dict[str, Any]:
 
 
 def stored(type: str, at: datetime, data: dict[str, Any]) -> dict[str, Any]:
-    """Return the payload of a message as it is stored: with a link that does not name the server."""
+    """Build the stored payload of a message, with a link relative to the server."""
     timestamp = at.isoformat().replace("+00:00", "Z")
     return {"type": type, "version": VERSION, "timestamp": timestamp, "data": data}
 
 
 def with_link(message: dict[str, Any], public_url: str) -> dict[str, Any]:
-    """Return the payload of a message, whose link begins with the address of the service."""
+    """Return the payload of a message with an absolute link."""
     data = message["data"]
     return {**message, "data": {**data, "url": f"{public_url}{data['url']}"}}
 
@@ -119,7 +119,7 @@ def body(message: dict[str, Any], format: str, public_url: str) -> bytes:
     """Return the body of a request.
 
     Args:
-        format: `Format`; one that only a newer version knows is "standard".
+        format: a `Format`; unknown formats of a newer version count as "standard".
     """
     payload = with_link(message, public_url)
     content = {"text": _text(payload)} if format == "slack" else payload
@@ -127,7 +127,7 @@ def body(message: dict[str, Any], format: str, public_url: str) -> bytes:
 
 
 def _text(payload: dict[str, Any]) -> str:
-    """Return a message as a line of text with a link, as Slack marks it."""
+    """Format a message as a line of text with a link in Slack's syntax."""
     data = payload["data"]
     metrics = data.get("metrics") or {}
     shown = [

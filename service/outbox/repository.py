@@ -1,7 +1,7 @@
 """SQL of the outbox: messages are added in the transaction of their event, then delivered by the dispatcher.
 
-A delivery is claimed, which counts the attempt, before anything is sent. So whenever a process is killed, the message
-is sent again, but not more often than `retries.MAX_ATTEMPTS` times.
+A delivery is claimed, which counts the attempt, before anything is sent. If the process is killed, the message is sent
+again, but not more than `retries.MAX_ATTEMPTS` times.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from service.outbox import messages
 from service.outbox.retries import ATTEMPT_SECONDS, GONE, Outcome, next_attempt, pause_after
 from service.states import DeliveryState
 
-# Each change of a job's status needs it. SQLAlchemy takes longer to build a statement than to run it.
+# Built once, because each change of a job's status needs it and SQLAlchemy takes longer to build a statement than to run it.
 _LISTENING = select(Webhook.id, Webhook.events, Webhook.tags).where(
     Webhook.tenant == bindparam("tenant"), Webhook.disabled_at.is_(None)
 )
@@ -39,7 +39,7 @@ class Due:
     webhook_id: str
     tenant: str
     attempts: int
-    """Before this one."""
+    """Number of earlier attempts."""
     message: dict[str, Any]
     format: str
     url: str
@@ -83,7 +83,7 @@ def add_task_event(
 
 
 def add_test(session: Session, webhook: Webhook, at: datetime) -> str:
-    """Add a test message for a webhook, whatever events it wants; return the id of the delivery."""
+    """Add a test message for a webhook, ignoring its filter; return the id of the delivery."""
     data = messages.webhook_message(webhook.id, webhook.name, "This is a test of a webhook")
     return _add(session, webhook.tenant, [webhook.id], messages.TEST, at, data)[0]
 
@@ -91,11 +91,11 @@ def add_test(session: Session, webhook: Webhook, at: datetime) -> str:
 def _listening(
     session: Session, tenant: str, kind: str, tags: dict[str, str] | None = None
 ) -> list[str]:
-    """Return the webhooks of a tenant that want a type of event, of a job with these tags."""
-    found = session.execute(_LISTENING, {"tenant": tenant})
+    """Return the webhooks of a tenant whose filter matches a type of event and a job's tags."""
+    rows = session.execute(_LISTENING, {"tenant": tenant})
     return [
         row.id
-        for row in found
+        for row in rows
         if (messages.ALL in row.events or kind in row.events)
         and row.tags.items() <= (tags or {}).items()
     ]
@@ -130,7 +130,7 @@ def _add(
 
 
 def _due() -> Select[*tuple[WebhookDelivery, Webhook]]:
-    """The first due delivery of each webhook, those that have waited longest first."""
+    """Select the first due delivery of each webhook, the longest waiting first."""
     first = (
         select(WebhookDelivery.id)
         .where(
@@ -158,10 +158,10 @@ _DUE = _due()
 
 
 def due(session: Session, now: datetime, busy: Collection[str]) -> list[Due]:
-    """Return the first message that is due of each webhook.
+    """Return the first due message of each webhook.
 
     Args:
-        busy: ids of webhooks to which a message is being sent.
+        busy: ids of webhooks with a pending request, which are left out.
     """
     rows = session.execute(_DUE, {"now": now, "busy": [*busy]}).all()
     return [
@@ -180,7 +180,7 @@ def due(session: Session, now: datetime, busy: Collection[str]) -> list[Due]:
 
 
 def valid_secrets(webhook: Webhook, now: datetime) -> list[str]:
-    """Return the secrets with which a message is signed now, the newest first."""
+    """Return the currently valid secrets for signing, the newest first."""
     until = webhook.previous_secret_until
     if webhook.previous_secret is None or until is None or until <= now:
         return [webhook.secret]
@@ -188,9 +188,9 @@ def valid_secrets(webhook: Webhook, now: datetime) -> list[str]:
 
 
 def claim(session: Session, message: Due, now: datetime) -> bool:
-    """Count an attempt that begins now; `False` if the message is not to be sent any more.
+    """Count an attempt that begins now; `False` if the message must no longer be sent.
 
-    If its outcome is never recorded, because the process is killed, the message is due again after a pause.
+    If its outcome is never recorded, because the process was killed, the message is due again after a pause.
     """
     attempts = message.attempts + 1
     enabled = exists().where(Webhook.id == message.webhook_id, Webhook.disabled_at.is_(None))
@@ -208,15 +208,15 @@ def claim(session: Session, message: Due, now: datetime) -> bool:
 def record(
     session: Session, delivery_id: str, attempts: int, outcome: Outcome, now: datetime
 ) -> str | None:
-    """Record how an attempt ended; of one that is not the newest, nothing. Disable a webhook that failed for good.
+    """Record how the newest attempt ended; ignore older ones. Disable a webhook that has failed permanently.
 
     Args:
-        attempts: the number of the attempt.
+        attempts: number of the attempt.
 
     Returns:
         Why the webhook is disabled, if this attempt was the reason.
     """
-    # The webhook's row first, as where a person changes it: of the two, none waits for the other while it is awaited.
+    # Lock the webhook's row first, like changes by a person, to avoid deadlocks.
     webhook_id = select(WebhookDelivery.webhook_id).where(WebhookDelivery.id == delivery_id)
     webhook = select(Webhook.id).where(Webhook.id == webhook_id.scalar_subquery())
     session.execute(webhook.with_for_update())
@@ -272,8 +272,8 @@ def disable(session: Session, webhook_id: str, reason: str, now: datetime) -> bo
 
 
 def remove_old(session: Session, before: datetime, limit: int) -> int:
-    """Remove deliveries that ended before a time, and those of deleted webhooks; return their number."""
-    # Its event was committed just after the webhook was deleted.
+    """Remove deliveries that ended before a time or whose webhook was deleted; return their number."""
+    # An event may have been committed just after the webhook was deleted.
     is_orphan = and_(_IS_PENDING, ~exists().where(Webhook.id == WebhookDelivery.webhook_id))
     old = select(WebhookDelivery.id).where(or_(WebhookDelivery.finished_at < before, is_orphan))
     removed = session.execute(
@@ -286,7 +286,7 @@ def remove_old(session: Session, before: datetime, limit: int) -> int:
 
 
 def _attempt(delivery_id: str, attempts: int) -> tuple[Any, ...]:
-    """Conditions on a delivery that is pending, and whose newest attempt has this number."""
+    """Build the conditions that a delivery is pending and its newest attempt has this number."""
     return WebhookDelivery.id == delivery_id, _IS_PENDING, WebhookDelivery.attempts == attempts
 
 

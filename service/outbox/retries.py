@@ -1,4 +1,4 @@
-"""When a message is sent again, and when it is given up."""
+"""Schedule of retries of a message."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 RETRY_PERIOD = timedelta(days=3)
-"""A message is sent again for this long after its first attempt was due, or a person requested it again."""
+"""How long a message is retried after its first attempt was due, or after a manual request."""
 MAX_ATTEMPTS = 18
-"""Attempts in this time, at most."""
+"""Most attempts in this time."""
 ATTEMPT_SECONDS = 10.0
 """Time limit of an attempt."""
 GONE = 410
-"""Status by which a receiver says that it wants no more messages."""
+"""Status code of a receiver that wants no more messages."""
 
 _FIRST_PAUSE, _FACTOR, _LONGEST_PAUSE = timedelta(seconds=5), 4, timedelta(hours=6)
 _JITTER = 0.25
@@ -25,10 +25,10 @@ class Outcome:
     """How an attempt ended.
 
     Attributes:
-        status: of the answer; `None`: there was none.
+        status: status code of the answer; `None`: no answer.
         error: why the attempt failed; `None`: the receiver accepted the message.
-        retry_after: how long the receiver asks to wait.
-        seconds: how long the attempt took.
+        retry_after: wait that the receiver requested.
+        seconds: duration of the attempt.
     """
 
     status: int | None
@@ -38,9 +38,9 @@ class Outcome:
 
 
 def pause_after(attempts: int, retry_after: timedelta | None = None) -> timedelta:
-    """Return how long to wait after a number of attempts: 5 seconds, four times as long each time, 6 hours at most.
+    """Return the wait after a number of attempts: 5 seconds, then four times as long each time, at most 6 hours.
 
-    It varies by a quarter at random, so that messages that failed together are not sent together again.
+    It varies randomly by a quarter, so that messages that failed together are not sent together again.
     """
     factor = int(_FACTOR ** min(attempts - 1, 20))
     pause = min(_FIRST_PAUSE * factor, _LONGEST_PAUSE)

@@ -1,7 +1,6 @@
 """Requests to receivers of webhooks: signed, bounded in time and size, and only to checked addresses.
 
-Redirects are not followed, and proxies of the environment are not used: each would reach an address that was not
-checked.
+Redirects and proxies of the environment are not used, because they would lead to unchecked addresses.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ def signature(secret: str, message_id: str, timestamp: int, body: bytes) -> str:
 
 
 class Sender:
-    """Sends messages, each over a connection of its own. For use by several threads.
+    """Sends messages, each over a separate connection. Thread-safe.
 
     Args:
         seconds: time limit of an attempt, without the resolution of the name.
@@ -54,11 +53,11 @@ class Sender:
         """Send a message once.
 
         Args:
-            secrets: the signatures of all of them are sent.
+            secrets: secrets to sign with; all signatures are sent.
         """
         began = time.monotonic()
         timestamp = int(time.time())
-        signatures = (signature(each, message_id, timestamp, body) for each in secrets)
+        signatures = (signature(secret, message_id, timestamp, body) for secret in secrets)
         headers: dict[bytes | str, bytes | str] = {
             "Content-Type": "application/json",
             "User-Agent": "dasl-webhooks",
@@ -96,7 +95,7 @@ class Sender:
             pool.stream("POST", url, headers=headers, content=body) as response,
         ):
             size = 0
-            # What a receiver says is not kept. Some log an error if it is never read.
+            # Read and discard the answer, because some receivers log an error otherwise.
             for part in response.iter_stream():
                 size += len(part)
                 if size > _MAX_RESPONSE_BYTES:
@@ -105,10 +104,10 @@ class Sender:
 
 
 class _CheckedNetwork(httpcore.NetworkBackend):
-    """Connects to checked addresses only, and ends all work of a connection at a deadline.
+    """Connects only to checked addresses, and ends all work of a connection at a deadline.
 
-    The host is resolved here, and its addresses are checked and used: a name that stands for another address a moment
-    later changes nothing. TLS still verifies the name.
+    It connects to the addresses that it has resolved and checked, so a later change of the name has no effect. TLS
+    still verifies the name.
     """
 
     def __init__(self, guard: AddressGuard, seconds: float) -> None:
@@ -130,7 +129,7 @@ class _CheckedNetwork(httpcore.NetworkBackend):
             try:
                 return self._connect(address, port, deadline)
             except (httpcore.NetworkError, httpcore.TimeoutException):
-                continue  # Perhaps this machine has no IPv6.
+                continue  # this machine may have no IPv6
         return self._connect(addresses[-1], port, deadline)
 
     def _connect(self, address: str, port: int, deadline: float) -> httpcore.NetworkStream:
@@ -140,7 +139,7 @@ class _CheckedNetwork(httpcore.NetworkBackend):
 
 
 class _BoundedStream(httpcore.NetworkStream):
-    """A stream whose reads and writes all end at a deadline, however slowly the other side sends."""
+    """A stream whose reads and writes end at a deadline, even if the other side is slow."""
 
     def __init__(self, stream: httpcore.NetworkStream, deadline: float) -> None:
         self._stream, self._deadline = stream, deadline
@@ -192,7 +191,7 @@ def _reason(error: Exception) -> str:
 
 
 def _retry_after(headers: Sequence[tuple[bytes, bytes]]) -> timedelta | None:
-    """Return how long the receiver asks to wait: a number of seconds, or until a date."""
+    """Return the wait that the receiver requests: a number of seconds, or until a date."""
     for name, value in headers:
         if name.lower() != b"retry-after":
             continue

@@ -31,6 +31,6 @@ def preview_view(preview: Preview) -> PreviewView:
 
 def _file(entry: dict[str, Any]) -> PreviewFile:
     guessed, _ = mimetypes.guess_type(entry["name"])
-    # Nothing else is ever written; a browser must not guess.
+    # No other types are written; set the type, as a browser must not guess it.
     kind = guessed if guessed in ("image/png", "application/json") else None
     return PreviewFile(**entry, content_type=kind or "application/octet-stream")

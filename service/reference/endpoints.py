@@ -18,7 +18,7 @@ _FILES = {
     "swagger-ui.css": (_FOLDER / "vendor" / "swagger-ui.css", "text/css"),
 }
 _HEADERS = {
-    # The style sheet has its icons in data URLs.
+    # The style sheet contains icons as data URLs.
     "Content-Security-Policy": "default-src 'self'; img-src 'self' data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",

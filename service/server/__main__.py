@@ -48,7 +48,7 @@ def main() -> int:
                 if (reason := api.stuck()) is not None:
                     logger.critical("%s. This process ends, to be started again", reason)
                     faulthandler.dump_traceback(sys.stderr)
-                    # A stuck thread cannot be ended, nor waited for.
+                    # A stuck thread can be neither ended nor joined.
                     os._exit(STUCK_EXIT_CODE)
             api.stop()
     except ValueError as error:

@@ -1,4 +1,4 @@
-"""The API as an ASGI application. Importing this loads neither torch nor Ray."""
+"""The API as an ASGI application. Importing this module loads neither torch nor Ray."""
 
 from __future__ import annotations
 
@@ -71,11 +71,11 @@ from service.worker_api.endpoints import routers as workers
 
 
 def _operation_id(route: APIRoute) -> str:
-    """Return the name of a route's function, which code generators make a function of their client."""
+    """Return the name of a route's function, which code generators use for their client's functions."""
     return f"worker_{route.name}" if route.path.startswith("/worker/") else route.name
 
 
-# All apps of a process share these routes: FastAPI takes 60 ms to build them, at the first requests.
+# Shared by all apps of a process, because FastAPI takes 60 ms to build them at the first requests.
 _router = APIRouter(generate_unique_id_function=_operation_id)
 for _part in (
     jobs,
@@ -125,7 +125,7 @@ def create_app(settings: Settings, database: Database | None = None) -> FastAPI:
 
     Args:
         settings: see `Settings`.
-        database: shared with the caller, which closes it; without it, the app opens and closes its own.
+        database: database that the caller closes; without it, the app opens and closes one.
 
     `app.state.context.closing.set()` ends the live streams, so that a server can shut down.
     """
@@ -218,7 +218,7 @@ def _document_models(app: FastAPI) -> None:
 
 
 def _spell_constants_as_enums(part: object) -> None:
-    """Replace `const` in unions, where code generators try it first and then refuse all other values."""
+    """Replace `const` in unions, because code generators try it first and then refuse all other values."""
     if isinstance(part, dict):
         for choice in part.get("anyOf", ()):
             if "const" in choice:

@@ -21,8 +21,8 @@ def bind_listener(settings: Settings) -> Iterator[socket.socket]:
         ValueError: the port is taken, or the address does not exist.
     """
     family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
-    # asyncio sets TCP_NODELAY only if the protocol is given. Without it a body waits, often 40 ms,
-    # until its headers are acknowledged.
+    # Pass the protocol, so that asyncio sets TCP_NODELAY. Without it a body waits, often 40 ms, until its headers are
+    # acknowledged.
     with socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP) as listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -36,7 +36,7 @@ def bind_listener(settings: Settings) -> Iterator[socket.socket]:
 
 
 def warn_if_exposed(settings: Settings) -> None:
-    """Log warnings about what other machines can do, if they can reach the port."""
+    """Log warnings about the access of other machines, if they can reach the port."""
     if _is_loopback(settings.host):
         return
     logger.warning(

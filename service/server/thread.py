@@ -46,12 +46,12 @@ class ApiThread(threading.Thread):
                 timeout_graceful_shutdown=_SHUTDOWN_SECONDS,
             )
         )
-        # Listen before the address is printed, so that no early client is refused.
+        # Listen now, before the address is printed, so that no early client is refused.
         listener.listen(self._server.config.backlog)
 
     @property
     def visited(self) -> threading.Event:
-        """Set when a person logs in to the page, or loads it."""
+        """Set when a person loads the page or logs in to it."""
         visited: threading.Event = self._app.state.context.visited
         return visited
 
@@ -62,7 +62,7 @@ class ApiThread(threading.Thread):
     def stuck(self) -> str | None:
         """Return why the API is stuck, as a sentence; `None` if it is not. Call it every few seconds.
 
-        It is if the event loop or all threads for requests are busy for `DASL_STUCK_SECONDS`.
+        It is stuck if the event loop or all threads for requests are busy for `DASL_STUCK_SECONDS`.
         """
         loop: asyncio.AbstractEventLoop | None = self._app.state.loop
         if loop is None or loop.is_closed():

@@ -14,12 +14,11 @@ logger = logging.getLogger(__name__)
 
 
 def stay_on_one_core() -> None:
-    """Pin this thread, and the threads that it starts from now on, to one core.
+    """Pin this thread, and the threads that it starts later, to one core.
 
-    The API's threads hand over the GIL at each database call, and only one runs at a time. Waking the
-    next thread on another core is slow: above some load a request takes half as long again, and a queue
-    that has formed stays (`benchmarks/README.md`, "load"). Does nothing on systems without
-    CPU affinity, or where setting it is forbidden.
+    The API's threads pass the GIL at each database call, and only one runs at a time. Waking the next thread on
+    another core is slow: above some load a request takes 50 % longer, and a queue does not drain
+    (`benchmarks/README.md`, "load"). Does nothing on systems without CPU affinity, or where setting it is forbidden.
     """
     if sys.platform == "linux":
         try:
@@ -32,12 +31,12 @@ _reservations: list[socket.socket] = []
 
 
 def _reserve_core(cores: Collection[int]) -> int:
-    """Return a core that no other API of this machine uses, or any if there is none."""
+    """Return a core that no other API of this machine uses, or any core if all are used."""
     shuffled = random.sample(sorted(cores), k=len(cores))
     for core in shuffled:
         name = socket.socket(socket.AF_UNIX)
         try:
-            # An abstract name, which the kernel frees when the process ends. Containers have their own.
+            # An abstract name, which the kernel frees when the process ends. Each container has separate names.
             name.bind(f"\0dasl-api-core-{core}")
         except OSError:
             name.close()

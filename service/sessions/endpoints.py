@@ -62,7 +62,7 @@ def log_out(
 
 @router.post("/codes", status_code=201)
 def create_login_code(caller: Reader, session: WriteSession) -> NewLoginCode:
-    """Create a code that starts one session of this token, within ten minutes; `dasl open` puts it into an address."""
+    """Create a code that starts one session of this token within ten minutes; `dasl open` adds it to an address."""
     if caller.session_hash is not None:
         raise Problem(403, "forbidden", "A login code would outlive its session; use the token")
     row, code = service.new_code(session, caller.token_id)

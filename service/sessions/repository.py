@@ -11,7 +11,7 @@ from service.db.models import LoginCode, WebSession
 
 
 def add(session: Session, row: WebSession | LoginCode, *, keep: int) -> None:
-    """Store a session or code; expired ones of all tokens are removed, and the oldest of its token beyond `keep`."""
+    """Store a session or code; remove expired ones of all tokens, and the token's oldest ones beyond `keep`."""
     kind = type(row)
     session.execute(
         delete(kind)
@@ -34,7 +34,7 @@ def add(session: Session, row: WebSession | LoginCode, *, keep: int) -> None:
 
 
 def get(session: Session, hash: str) -> WebSession | None:
-    """The session whose cookie has this hash."""
+    """Return the session whose cookie has this hash."""
     return session.get(WebSession, hash)
 
 
@@ -48,13 +48,13 @@ def remove(session: Session, hash: str) -> None:
 
 
 def has_code(session: Session, hash: str, now: datetime) -> bool:
-    """Whether there is an unexpired code with this hash."""
+    """Whether an unexpired code with this hash exists."""
     query = select(LoginCode.hash).where(LoginCode.hash == hash, LoginCode.expires_at > now)
     return session.scalar(query) is not None
 
 
 def take_code(session: Session, hash: str, now: datetime) -> str | None:
-    """Remove a code that has not expired, so that it is used once; return the id of its token."""
+    """Remove an unexpired code, so that it is used once; return the id of its token."""
     return session.scalars(
         delete(LoginCode)
         .where(LoginCode.hash == hash, LoginCode.expires_at > now)

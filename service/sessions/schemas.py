@@ -10,7 +10,7 @@ Secret = Annotated[str, Field(min_length=1, max_length=500)]
 
 
 class SessionRequest(BaseModel):
-    """A login of the page: by a token, or by a login code."""
+    """A login of the page, by a token or a login code."""
 
     model_config = ConfigDict(extra="forbid")
 

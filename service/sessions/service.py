@@ -1,7 +1,7 @@
-"""Sessions of the page, each started with a token or with a login code, and login codes.
+"""Sessions of the page, which are started with a token or a login code, and login codes.
 
-A session and a code refer to a token and grant nothing beyond it. Both secrets have 256 random bits, and only
-their hashes are stored.
+Sessions and codes refer to a token and grant nothing beyond it. Their secrets have 256 random bits, and only the hashes
+are stored.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from service.sessions.schemas import SessionRequest
 from service.wire.access import SessionView, TokenView
 
 _CODE_LIFE = timedelta(minutes=10)
-# Of one token. A script that logs in again and again ends its own oldest sessions.
+# Most sessions of a token. A script that logs in repeatedly ends its oldest sessions.
 _MAX_SESSIONS, _MAX_CODES = 100, 20
 
 
 def check(database: Database, request: SessionRequest) -> None:
-    """Check a login without writing, as failed ones must not take turns with the writers of the database.
+    """Check a login without writing, so that failed logins do not compete with writers of the database.
 
     Raises:
-        Problem: 401, the token or code is not valid; 422, there is not exactly one of them.
+        Problem: 401, the token or code is invalid; 422, the request does not have exactly one of them.
     """
     now = datetime.now(UTC)
     with database.autocommit() as session:

@@ -36,7 +36,7 @@ def create_tenant(
 def list_tenants(
     caller: Reader, session: ReadSession, after: After = None, limit: Limit = 50
 ) -> Page[TenantView]:
-    """List tenants by name: all for an operator, else the caller's own."""
+    """List tenants by name: all tenants for an operator, otherwise the caller's tenant."""
     only = None if caller.may("operator") else caller.tenant
     rows = repository.by_name(session, only=only, after=after, limit=limit)
     return page(rows, limit, TenantView.model_validate, lambda row: row.name)
@@ -45,7 +45,7 @@ def list_tenants(
 # Names of earlier versions may contain slashes.
 @router.get("/{tenant:path}")
 def show_tenant(tenant: str, caller: Reader, session: ReadSession) -> TenantView:
-    """Show a tenant; for an operator any, else the caller's own."""
+    """Show a tenant; callers who are not operators see only their own."""
     if tenant != caller.tenant and not caller.may("operator"):
         raise not_found("tenant", tenant)
     return TenantView.model_validate(service.get(session, tenant))
@@ -55,7 +55,7 @@ def show_tenant(tenant: str, caller: Reader, session: ReadSession) -> TenantView
 def change_tenant(
     tenant: str, changes: TenantChanges, caller: Operator, session: WriteSession
 ) -> TenantView:
-    """Change what the request names: weight, limits, and whether its tokens are refused."""
+    """Change the given fields: weight, limits, and whether the tenant's tokens are refused."""
     changed = service.change(session, tenant, changes, own=caller.token_tenant)
     return TenantView.model_validate(changed)
 

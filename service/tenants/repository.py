@@ -44,7 +44,7 @@ def get(session: Session, name: str, *, lock: bool = False) -> Tenant | None:
     """Return a tenant.
 
     Args:
-        lock: until the transaction ends.
+        lock: whether to lock it until the transaction ends.
     """
     return session.get(Tenant, name, with_for_update=lock or None, populate_existing=lock)
 
@@ -52,7 +52,7 @@ def get(session: Session, name: str, *, lock: bool = False) -> Tenant | None:
 def by_name(
     session: Session, *, only: str | None, after: str | None, limit: int
 ) -> Sequence[Tenant]:
-    """Return tenants in the order of their names; one more than `limit`.
+    """Return up to `limit` + 1 tenants, sorted by name.
 
     Args:
         only: the one tenant to return; `None`: all.
@@ -66,7 +66,7 @@ def by_name(
 
 
 def contents(session: Session, name: str, now: datetime) -> dict[str, int]:
-    """Count what keeps a tenant from being deleted, without what is deleted, revoked or disabled."""
+    """Count the objects that prevent the deletion of a tenant; deleted, revoked and disabled ones do not."""
 
     def count(query: Select[Any]) -> int:
         return session.scalar(query) or 0

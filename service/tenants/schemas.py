@@ -43,6 +43,6 @@ class TenantRequest(Limits):
 
 
 class TenantChanges(Limits):
-    """Changes of a tenant: what the request names."""
+    """Changes of a tenant."""
 
     disabled: bool = False

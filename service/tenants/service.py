@@ -19,21 +19,21 @@ def create(session: Session, request: TenantRequest) -> Tenant:
     """Create a tenant.
 
     Raises:
-        Problem: 409, there is one of this name.
+        Problem: 409, a tenant of this name exists.
     """
     limits = {field: getattr(request, field) for field in Limits.model_fields}
     if not repository.add(session, request.name, datetime.now(UTC), **limits):
         raise Problem(
             409,
             "name-taken",
-            f"There is a tenant {request.name!r} already. Choose another name, or change this one.",
+            f"The tenant {request.name!r} exists. Choose another name, or change that tenant.",
         )
     return get(session, request.name)
 
 
 def ensure(session: Session, name: str) -> None:
-    """Add the row of a tenant that has none, with the defaults, and keep it until the transaction ends."""
-    while not lock_tenant(session, name):  # It may be deleted in between.
+    """Add a tenant's row with the defaults, unless it exists, and lock it until the transaction ends."""
+    while not lock_tenant(session, name):  # it may be deleted concurrently
         repository.add(session, name, datetime.now(UTC))
 
 
@@ -50,7 +50,7 @@ def get(session: Session, name: str, *, lock: bool = False) -> Tenant:
 
 
 def change(session: Session, name: str, changes: TenantChanges, *, own: str) -> Tenant:
-    """Change what the request names. Jobs that were submitted before continue.
+    """Change the given fields. Jobs that were already submitted continue.
 
     Args:
         own: the tenant of the caller's token, which the caller cannot disable.
@@ -79,19 +79,20 @@ def delete(session: Session, name: str) -> None:
     """Delete an empty tenant. Its audit log stays.
 
     Raises:
-        Problem: 404; 409, something is left in it.
+        Problem: 404; 409, it is not empty.
     """
     get(session, name, lock=True)
-    left = repository.contents(session, name, datetime.now(UTC))
-    if left:
+    contents = repository.contents(session, name, datetime.now(UTC))
+    if contents:
         parts = [
-            f"{number} {_NOUNS[kind]}{'' if number == 1 else 's'}" for kind, number in left.items()
+            f"{number} {_NOUNS[kind]}{'' if number == 1 else 's'}"
+            for kind, number in contents.items()
         ]
         raise Problem(
             409,
             "tenant-not-empty",
             f"The tenant {name!r} has {', '.join(parts)}. Remove them first, or disable the tenant "
             f"(dasl tenants disable {name})",
-            extra={"left": left},
+            extra={"contents": contents},
         )
     repository.remove(session, name)

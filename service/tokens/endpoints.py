@@ -20,7 +20,7 @@ router = APIRouter(prefix="/v1/tokens", tags=["tokens"], route_class=Route)
 
 @router.post("", status_code=201)
 def create_token(request: TokenRequest, caller: Admin, session: WriteSession) -> NewToken:
-    """Create a token; its text is in this answer only."""
+    """Create a token; only this answer contains its text."""
     token, text = service.create_for(session, caller, request)
     return NewToken(**TokenView.model_validate(token).model_dump(), token=text)
 
@@ -32,7 +32,7 @@ def list_tokens(
     after: Annotated[After, position("tok")] = None,
     limit: Limit = 50,
 ) -> Page[TokenView]:
-    """List tokens, newest first, revoked ones included."""
+    """List tokens, newest first, including revoked ones."""
     rows = newest(session, owned(Token, caller.tenant), after, limit)
     return page(rows, limit, TokenView.model_validate, lambda row: row.id)
 
@@ -47,7 +47,7 @@ def show_current_token(caller: Reader, session: ReadSession) -> TokenView:
 def change_token(
     token_id: str, changes: TokenChanges, caller: Admin, session: WriteSession
 ) -> TokenView:
-    """Change the quotas and the expiry that the request names; null: no limit, no expiry."""
+    """Change the given quotas and expiry; null: no limit, no expiry."""
     return TokenView.model_validate(service.change(session, caller, token_id, changes))
 
 

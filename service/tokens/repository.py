@@ -12,10 +12,10 @@ from service.states import TERMINAL, JobStatus
 
 
 def lock_queue_limit(session: Session, token_id: str, user_id: str | None) -> int | None:
-    """Return how many of a token's jobs may be queued; `None`: no limit.
+    """Return the limit of a token's queued jobs; `None`: unlimited.
 
-    If there is a limit, the row, and that of the token's user, stay locked until the transaction ends:
-    concurrent submissions are serialized, so two of them cannot both take the last place.
+    If there is a limit, the rows of the token and its user stay locked until the transaction ends, so that two
+    concurrent submissions cannot both take the last place.
     """
     limit = session.scalar(
         select(Token.max_queued_jobs)
@@ -28,16 +28,16 @@ def lock_queue_limit(session: Session, token_id: str, user_id: str | None) -> in
 
 
 def count_queued(session: Session, account_id: str) -> int:
-    """How many jobs of a user, or of a token without user, are queued."""
+    """Count the queued jobs of a user, or of a token without user."""
     query = select(func.count()).where(Job.account_id == account_id, Job.status == JobStatus.QUEUED)
     return session.execute(query).scalar_one()
 
 
 def remove_expired_logins(session: Session, before: datetime, limit: int) -> int:
-    """Remove tokens of logins that expired before a time; return their number, `limit` at most.
+    """Remove up to `limit` tokens of logins that expired before a time; return their number.
 
-    Those with a job that has not ended stay, as its quotas are theirs. Jobs, use and the audit log keep the ids of
-    token and user.
+    Tokens with unfinished jobs stay, because their quotas apply to the jobs. Jobs, use and the audit log keep the ids
+    of token and user.
     """
     unfinished = exists().where(Job.token_id == Token.id, Job.status.not_in(TERMINAL))
     expired = select(Token.id).where(Token.from_login, Token.expires_at < before, ~unfinished)

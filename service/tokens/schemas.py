@@ -29,7 +29,7 @@ def _in_future(at: datetime) -> datetime:
 
 
 class Quotas(BaseModel):
-    """Limits on the jobs and data sets of a token, at any one time; null: no limit."""
+    """Limits on the concurrent jobs and data sets of a token; null: no limit."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -56,7 +56,7 @@ class Expiry(BaseModel):
         """Return the end; `None`: the token does not expire.
 
         Raises:
-            Problem: 422, it is given twice.
+            Problem: 422, it is set twice.
         """
         if self.expires_in_days is None:
             return self.expires_at
@@ -68,7 +68,7 @@ class Expiry(BaseModel):
 
 
 class TokenRequest(Expiry, DefaultQuotas):
-    """A token to create; `user_id` is the user it belongs to: by default that of the caller, null: none."""
+    """A token to create; `user_id` is the user it belongs to: by default the caller's user, null: no user."""
 
     name: TokenName
     scopes: Annotated[list[Scope], Field(min_length=1, max_length=4, fail_fast=True)] = [
@@ -79,4 +79,4 @@ class TokenRequest(Expiry, DefaultQuotas):
 
 
 class TokenChanges(Expiry, Quotas):
-    """Changes of a token: what the request names."""
+    """Changes of a token."""

@@ -20,9 +20,9 @@ from service.users import service as users
 
 
 def create_for(session: Session, caller: Caller, request: TokenRequest) -> tuple[Token, str]:
-    """Create the token that a caller requests; returns its row and its text.
+    """Create the token that a caller requests; return its row and its text.
 
-    Unless the request says otherwise, it belongs to the caller's user, and expires when the caller's token does.
+    By default it belongs to the caller's user and expires with the caller's token.
 
     Raises:
         Problem: 403, the user is an operator; 404, no such user; 409, the user is disabled; 422, a scope exceeds the caller's or the user's.
@@ -65,7 +65,7 @@ def create(
     expires_at: datetime | None = None,
     from_login: bool = False,
 ) -> tuple[Token, str]:
-    """Create a token, and the row of its tenant; returns its row and its text, which is not stored."""
+    """Create a token, and the row of its tenant; return its row and its text, which is not stored."""
     tenants.ensure(session, tenant)
     text, hashed = credentials.new_token()
     quotas = quotas or DefaultQuotas()
@@ -86,7 +86,7 @@ def create(
 
 
 def change(session: Session, caller: Caller, token_id: str, changes: TokenChanges) -> Token:
-    """Set the quotas and the expiry that the request names. Running jobs continue even above a new limit.
+    """Change the given quotas and expiry. Running jobs continue even above a new limit.
 
     Raises:
         Problem: 403, it is an operator's; 404, the tenant has no such token; 422, the caller may not extend a token
@@ -109,7 +109,7 @@ def check_queue(session: Session, caller: Caller, limit: int | None, jobs: int =
 
     Args:
         limit: from `repository.lock_queue_limit` in the same transaction.
-        jobs: to be queued together.
+        jobs: number of jobs that are queued together.
 
     Raises:
         Problem: 429, the queue quota is exhausted.
@@ -129,14 +129,14 @@ def check_queue(session: Session, caller: Caller, limit: int | None, jobs: int =
 
 
 def exceeding(jobs: int) -> str:
-    """Return what to do about a full queue, as a clause."""
+    """Return the remedy for a full queue, as a clause."""
     if jobs == 1:
         return "submit again when one has started"
     return f"these are {jobs} more. Submit fewer, or again when others have started"
 
 
 def revoke(session: Session, caller: Caller, token_id: str) -> None:
-    """Revoke a token; a repetition changes nothing.
+    """Revoke a token. Idempotent.
 
     Raises:
         Problem: 403, it is an operator's; 404, the tenant has no such token.
@@ -147,7 +147,7 @@ def revoke(session: Session, caller: Caller, token_id: str) -> None:
 
 
 def _check_owner(session: Session, caller: Caller, token: Token) -> None:
-    """Check that a caller may change a token: only operators change those of other operators."""
+    """Check that a caller may change a token: only operators may change tokens of operators."""
     if token.user_id is not None:
         users.check_may_change(caller, users.get(session, token.tenant, token.user_id))
     elif credentials.highest_scope(token.scopes) == "operator" and not caller.may("operator"):

@@ -35,10 +35,10 @@ def show_usage(
         Query(max_length=100, pattern=r"^[^\x00]*$", description="`user`, `token` or `tag:KEY`."),
     ] = "token",
 ) -> UsageView:
-    """Show GPU- and CPU-hours: of the tenant for an administrator, else of the caller, with all tokens of the same user."""
+    """Show GPU- and CPU-hours: of the tenant for an administrator, otherwise of all tokens of the caller's user."""
     key = group_by.removeprefix(_TAG) if group_by.startswith(_TAG) else None
     if group_by not in _GROUPS and not key:
-        raise field_problem("group_by", "is not known", group_by, "user, token or tag:KEY")
+        raise field_problem("group_by", "unknown group", group_by, "user, token or tag:KEY")
     end = end or datetime.now(UTC)
     if start is None and end - datetime.min.replace(tzinfo=UTC) < _DEFAULT:
         raise field_problem("to", "is out of range", str(end), "a date of this century")

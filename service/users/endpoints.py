@@ -22,7 +22,7 @@ router = APIRouter(prefix="/v1/users", tags=["users"], route_class=Route)
 def create_user(
     request: UserRequest, response: Response, caller: Admin, session: WriteSession
 ) -> UserView:
-    """Create a user; tokens are created for it with `user_id`."""
+    """Create a user; create its tokens with `user_id`."""
     user = service.create(session, caller, request)
     response.headers["Location"] = f"/v1/users/{user.id}"
     return UserView.model_validate(user)
@@ -35,7 +35,7 @@ def list_users(
     after: Annotated[After, position("usr")] = None,
     limit: Limit = 50,
 ) -> Page[UserView]:
-    """List users, newest first, disabled ones included."""
+    """List users, newest first, including disabled ones."""
     rows = newest(session, owned(User, caller.tenant), after, limit)
     return page(rows, limit, UserView.model_validate, lambda row: row.id)
 
@@ -50,5 +50,5 @@ def show_user(user_id: str, caller: Admin, session: ReadSession) -> UserView:
 def change_user(
     user_id: str, changes: UserChanges, caller: Admin, session: WriteSession
 ) -> UserView:
-    """Change what the request names; a disabled user's tokens are refused at once."""
+    """Change the given fields; the tokens of a disabled user are refused immediately."""
     return UserView.model_validate(service.change(session, caller, user_id, changes))

@@ -24,7 +24,7 @@ class UserRequest(BaseModel):
 
 
 class UserChanges(BaseModel):
-    """Changes of a user: what the request names."""
+    """Changes of a user."""
 
     model_config = ConfigDict(extra="forbid")
 

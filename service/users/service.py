@@ -49,7 +49,7 @@ def get(session: Session, tenant: str, user_id: str, *, lock: bool = False) -> U
 
 
 def change(session: Session, caller: Caller, user_id: str, changes: UserChanges) -> User:
-    """Change what the request names; a lower role limits the user's tokens at once.
+    """Change the given fields; a lower role limits the user's tokens immediately.
 
     Raises:
         Problem: 403, the user is an operator; 404; 422, the caller may not grant the role.
@@ -71,7 +71,7 @@ def change(session: Session, caller: Caller, user_id: str, changes: UserChanges)
 
 
 def check_grant(caller: Caller, field: str, scope: Scope | str) -> None:
-    """Check that a caller grants no more than it has: only operators make operators.
+    """Check that a caller grants no more than its own scope: only operators may create operators.
 
     Raises:
         Problem: 422 for the field.

@@ -1,1 +1,1 @@
-"""The page: static files that the API process serves at `/`, a client of the public API and nothing else."""
+"""The page: static files that the API process serves at `/`; it uses only the public API."""

@@ -39,7 +39,7 @@ HEADERS = {
     "Cross-Origin-Opener-Policy": "same-origin",
     "Vary": "Accept-Encoding",
 }
-# The folder of the files is named after their content, so that a browser may keep them for good.
+# The folder of the files is named after their content, so that a browser may cache them forever.
 _IMPORT = re.compile(r"""^(?:import|export|\}) .*from "(\.[^"]+)";$""", re.MULTILINE)
 _COMMENT = re.compile(r"^ *//.*$|/\*\*[\s\S]*?\*/ ?", re.MULTILINE)
 _FOREVER = "public, max-age=31536000, immutable"
@@ -47,7 +47,7 @@ _FOREVER = "public, max-age=31536000, immutable"
 
 @dataclass(frozen=True)
 class File:
-    """A file of the page, also compressed."""
+    """A file of the page, with and without compression."""
 
     content: bytes
     compressed: bytes
@@ -55,16 +55,16 @@ class File:
     etag: str
 
     @classmethod
-    def of(cls, content: bytes, suffix: str) -> File:
-        """Build a file with this content; `suffix` tells its type."""
-        # Weak: the same for both encodings.
+    def from_content(cls, content: bytes, suffix: str) -> File:
+        """Build a file with this content; `suffix` determines its type."""
+        # A weak tag, because it is the same for both encodings.
         etag = f'W/"{hashlib.sha256(content).hexdigest()[:32]}"'
         return cls(content, gzip.compress(content, mtime=0), _TYPES[suffix], etag)
 
 
 @dataclass(frozen=True)
 class Page:
-    """All files by their path, the document apart; `version` names their content."""
+    """The document, and all other files by path; `version` identifies their content."""
 
     version: str
     document: File
@@ -81,21 +81,23 @@ def page() -> Page:
     for name, content in contents.items():
         digest.update(name.encode() + b"\0" + hashlib.sha256(content).digest())
     version = digest.hexdigest()[:16]
-    files = {name: File.of(content, Path(name).suffix) for name, content in contents.items()}
-    # The modules of the first view are requested at once, not each when the one that imports it has arrived.
+    files = {
+        name: File.from_content(content, Path(name).suffix) for name, content in contents.items()
+    }
+    # Preload the modules of the first view in parallel, instead of one import after the other.
     modules = "\n".join(
         f'<link rel="modulepreload" href="page/{version}/{name}">'
         for name in sorted(_imported("js/main.js", contents))
     )
     filled = document.replace(b"{{version}}", version.encode())
     filled = filled.replace(b"{{modules}}", modules.encode())
-    return Page(version, File.of(filled, ".html"), files)
+    return Page(version, File.from_content(filled, ".html"), files)
 
 
 def _imported(
     name: str, contents: dict[str, bytes], known: frozenset[str] = frozenset()
 ) -> frozenset[str]:
-    """Return a module and all that it imports at once; what it imports later, by `import()`, is not among them."""
+    """Return a module and its static imports, recursively; dynamic imports (`import()`) are left out."""
     if name in known:
         return known
     known |= {name}
@@ -106,7 +108,7 @@ def _imported(
 
 
 def _served(path: Path) -> bytes:
-    """Read a file; own modules are served without comments, an eighth of them, with their lines where they were."""
+    """Read a file; strip the comments (an eighth) of DASL's modules, but keep the line numbers."""
     content = path.read_bytes()
     if path.parent.is_relative_to(ROOT / "js"):
         text = _COMMENT.sub(lambda comment: "\n" * comment[0].count("\n"), content.decode())
@@ -116,7 +118,7 @@ def _served(path: Path) -> bytes:
 
 @router.api_route("/", methods=["GET", "HEAD"])
 async def show_page(request: Request) -> Response:
-    """Return the document. A browser asks each time whether it has changed."""
+    """Return the document. Browsers revalidate it each time."""
     return _answer(request, page().document, "no-cache")
 
 
@@ -127,7 +129,7 @@ async def show_file(request: Request, version: str, name: str) -> Response:
     file = known.files.get(name)
     if file is None:
         raise not_found("file of the page", name)
-    # During an upgrade, a document of the other version may ask: it gets today's file, and does not keep it.
+    # During an upgrade, a document of another version may request it: send this version's file, without caching.
     return _answer(request, file, _FOREVER if version == known.version else "no-cache")
 
 

@@ -1,4 +1,4 @@
-"""`/v1/webhooks`: for administrators, as a webhook sends a tenant's events to another machine, and its URL may be a secret."""
+"""`/v1/webhooks`, for administrators, because webhooks send events to other machines and their URLs may be secret."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def create_webhook(
     context: WithContext,
     session: WriteSession,
 ) -> NewSecret:
-    """Create a webhook; its secret is in this answer only."""
+    """Create a webhook; only this answer contains its secret."""
     webhook = service.create(session, caller, request, context.settings)
     response.headers["Location"] = f"/v1/webhooks/{webhook.id}"
     return NewSecret.model_validate(webhook)
@@ -60,14 +60,14 @@ def change_webhook(
     context: WithContext,
     session: WriteSession,
 ) -> WebhookView:
-    """Change what the request names; `disabled` ends and resumes the notification."""
+    """Change the given fields; `disabled` stops and resumes notifications."""
     webhook = service.change(session, caller.tenant, webhook_id, changes, context.settings)
     return WebhookView.model_validate(webhook)
 
 
 @router.delete("/{webhook_id}", status_code=204, response_class=Response)
 def delete_webhook(webhook_id: str, caller: Admin, session: WriteSession) -> None:
-    """Delete a webhook with its deliveries; messages that wait are not sent."""
+    """Delete a webhook with its deliveries; waiting messages are not sent."""
     service.delete(session, caller.tenant, webhook_id)
 
 

@@ -12,14 +12,14 @@ from service.states import DeliveryState
 
 
 def lock_tenant_to_add(session: Session, tenant: str) -> bool:
-    """Let one webhook of a tenant be added at a time, until the transaction ends; `False` if the tenant was deleted."""
+    """Lock a tenant against concurrent additions of webhooks; `False` if the tenant was deleted."""
     query = select(Tenant.name).where(Tenant.name == tenant)
-    # Submissions, which hold `lock_tenant`, need not wait.
+    # This lock does not block submissions, which hold `lock_tenant`.
     return session.scalar(query.with_for_update(key_share=True)) is not None
 
 
 def count(session: Session, tenant: str) -> int:
-    """How many webhooks a tenant has."""
+    """Count the webhooks of a tenant."""
     query = select(func.count()).where(Webhook.tenant == tenant)
     return session.execute(query).scalar_one()
 
@@ -42,7 +42,7 @@ def deliveries(webhook_id: str, state: DeliveryState | None = None) -> Select[We
 
 
 def send_again(session: Session, row: WebhookDelivery, now: datetime) -> None:
-    """Let a locked delivery be sent now, and again for the whole time if that fails."""
+    """Queue a locked delivery now, with the full time for retries."""
     row.state, row.finished_at = DeliveryState.PENDING, None
     row.queued_at = row.next_at = now
     row.attempts, row.response_status, row.error, row.seconds = 0, None, None, None

@@ -36,10 +36,10 @@ Tags = Annotated[dict[Tag, Tag], Field(max_length=50)]
 
 
 class WebhookRequest(BaseModel):
-    """A webhook to create: where messages are sent, and about which events.
+    """A webhook to create: the receiver's address and the events.
 
-    `events` are types, or "*" for all; by default those after which a job does not run any more. With `tags`, only events
-    of jobs that have all of these are sent.
+    `events` are types, or "*" for all; by default the types after which a job no longer runs. With `tags`, only events of
+    jobs with all of these tags are sent.
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -52,7 +52,7 @@ class WebhookRequest(BaseModel):
 
 
 class WebhookChanges(BaseModel):
-    """Changes of a webhook: what the request names."""
+    """Changes of a webhook."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -66,12 +66,12 @@ class WebhookChanges(BaseModel):
     @model_validator(mode="after")
     def _check_any(self) -> Self:
         if not self.model_fields_set:
-            raise problem("names no change", "{}", "a field of the webhook")
+            raise problem("is empty", "{}", "a field of the webhook")
         return self
 
 
 class Rotation(BaseModel):
-    """How a secret is replaced: for how long messages are also signed with the previous one."""
+    """Rotation of a secret: how long messages are also signed with the previous one."""
 
     model_config = ConfigDict(extra="forbid")
 

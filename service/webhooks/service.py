@@ -22,7 +22,7 @@ from service.webhooks.schemas import Rotation, WebhookChanges, WebhookRequest
 from service.wire.webhooks import DeliveryView
 
 MAX_WEBHOOKS = 20
-"""Of a tenant. Each status of a job is matched with all of them."""
+"""Most webhooks of a tenant. Each change of a job's status is matched with all of them."""
 _BY_PERSON = "A person disabled it"
 
 
@@ -32,7 +32,7 @@ def create(
     """Add a webhook with a new secret.
 
     Raises:
-        Problem: 404, the tenant was deleted; 422, the address may not be reached; 429, the tenant has as many as it may.
+        Problem: 404, the tenant was deleted; 422, the address may not be reached; 429, the tenant has too many webhooks.
     """
     _check_url(request.url, settings)
     if not repository.lock_tenant_to_add(session, caller.tenant):
@@ -73,7 +73,7 @@ def get(session: Session, tenant: str, webhook_id: str, *, lock: bool = False) -
 def change(
     session: Session, tenant: str, webhook_id: str, changes: WebhookChanges, settings: Settings
 ) -> Webhook:
-    """Change what the request names. Messages that wait are given up when it is disabled.
+    """Change the given fields. Disabling a webhook drops its waiting messages.
 
     Raises:
         Problem: 404; 422, the address may not be reached.
@@ -96,7 +96,7 @@ def change(
 
 
 def delete(session: Session, tenant: str, webhook_id: str) -> None:
-    """Delete a webhook with its deliveries. Nothing more is sent, except a request that is under way.
+    """Delete a webhook with its deliveries. Nothing more is sent, except a pending request.
 
     Raises:
         Problem: 404.
@@ -143,7 +143,7 @@ def delivery(
 
 
 def redeliver(session: Session, tenant: str, webhook_id: str, delivery_id: str) -> WebhookDelivery:
-    """Let a message be sent again, also one that was accepted. One that is pending is sent at once.
+    """Send a message again, even if it was accepted. A pending one is sent immediately.
 
     Raises:
         Problem: 404; 409, the webhook is disabled.
@@ -188,7 +188,7 @@ def _check_url(url: str, settings: Settings) -> None:
         AddressGuard(settings.webhook_allowed_hosts).check_url(url)
     except Refused as refused:
         expected = "an https URL of a public address"
-        # Not repeated in the answer: it may be a secret, as those of Slack are.
+        # Do not repeat it in the answer: it may be a secret, like Slack's URLs.
         raise field_problem("url", str(refused), "", expected) from refused
 
 

@@ -483,4 +483,4 @@ def test_unfinished_logins_of_one_address_do_not_keep_others_out(
     ],
 )
 def test_logins_are_counted_by_network(address: str, network: str) -> None:
-    assert service.network_of(address) == network
+    assert service.client_network(address) == network

@@ -242,7 +242,7 @@ def test_last_attempt_whose_result_is_unknown_is_not_repeated(world: World) -> N
         run(world)
     row = delivery(world, message)
     assert (row.state, hook.requests) == ("failed", [])
-    assert "is not known" in str(row.error)
+    assert "is unknown" in str(row.error)
 
 
 @dataclass
