@@ -339,7 +339,7 @@ class Simulation:
             self.queue[job.id] = job
 
 
-def results_of(simulation: Simulation) -> dict[str, Any]:
+def compute_results(simulation: Simulation) -> dict[str, Any]:
     """Return what the limits are about."""
     used, hours = simulation.used, simulation.now
     waiting = [tenant for tenant in TENANTS if tenant.waiting and tenant.quota == NO_QUOTA]
@@ -406,7 +406,7 @@ def main() -> int:
     for load, quiet_weekends in (("always busy", False), ("quiet weekends", True)):
         began, simulation = time.process_time(), Simulation(random.Random(SEED), quiet_weekends)
         simulation.run(arguments.hours)
-        result = results_of(simulation)
+        result = compute_results(simulation)
         result["within_limits"] = within_limits(result)
         result["cpu_seconds"] = round(time.process_time() - began, 1)
         results[load] = result

@@ -220,7 +220,7 @@ def timed(database: Database, job_id: str) -> tuple[float, float]:
     """Return the seconds, and the CPU seconds of this process, of the default answer, read and encoded."""
     begin, busy = time.perf_counter(), time.process_time()
     with database.read() as session:
-        columns = Columns.of(repository.points(session, job_id, (), 0, MAX_POINTS))
+        columns = Columns.from_points(repository.points(session, job_id, (), 0, MAX_POINTS))
     assert sum(len(block) for block in columns.as_json()) > 100_000
     busy = time.process_time() - busy
     return round(time.perf_counter() - begin, 2), round(busy, 2)

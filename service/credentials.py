@@ -1,6 +1,6 @@
 """API tokens and their scopes, and the secrets of webhooks.
 
-Only a hash of a token is stored; for 256 random bits a plain hash is enough.
+Only a hash of a token is stored; a plain hash suffices for 256 random bits.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from collections.abc import Iterable
 from typing import Literal, get_args
 
 Scope = Literal["read", "submit", "admin", "operator"]
-"""What a token may do; each scope includes those before it. `operator` is valid in all tenants."""
+"""Scopes of tokens; each scope includes the ones before it. `operator` is valid in all tenants."""
 
 SCOPES: tuple[Scope, ...] = get_args(Scope)
 
 
 def highest_scope(scopes: Iterable[str]) -> Scope | None:
-    """Return the highest of some stored scopes; those of a newer version grant nothing."""
+    """Return the highest of the stored scopes; scopes of a newer version grant nothing."""
     return max((scope for scope in SCOPES if scope in set(scopes)), key=SCOPES.index, default=None)
 
 
@@ -29,13 +29,13 @@ def includes(held: Scope | None, needed: Scope) -> bool:
 
 
 def new_token() -> tuple[str, str]:
-    """Create a token; returns it and its hash. The token itself is shown once and never stored."""
+    """Create a token; return it and its hash. The token is shown once and never stored."""
     token = f"dasl_{secrets.token_urlsafe(32)}"
     return token, hash_token(token)
 
 
 def new_webhook_secret() -> str:
-    """Create the secret of a webhook, in the form of Standard Webhooks. It is stored, to sign with."""
+    """Create the secret of a webhook, in the format of Standard Webhooks. It is stored to sign messages."""
     return f"whsec_{base64.b64encode(secrets.token_bytes(32)).decode()}"
 
 

@@ -1,11 +1,9 @@
 """Lifecycle of a job: the only code that changes a job's status.
 
 Every transition is a guarded UPDATE (it names the old status and the attempt) and writes its event, and the
-messages of webhooks about it, in the same transaction. The first transaction to commit wins; any other gets `False` or `None` and discards
-its result. A terminal status never changes, and the event of the transition to it is the last event of
-the job.
-
-Nothing here commits: the caller's transaction does.
+messages of webhooks about it, in the same transaction. The first transaction to commit wins; any other gets
+`False` or `None` and discards its result. A terminal status never changes, and the event of the transition to
+it is the last event of the job. The caller commits.
 """
 
 from __future__ import annotations
@@ -49,7 +47,7 @@ Data = dict[str, Any]
 _JOBS, _EVENTS = (Base.metadata.tables[row.__tablename__] for row in (Job, Event))
 _ADD_JOB, _ADD_EVENT = insert(_JOBS), insert(_EVENTS)
 
-# What an attempt did that the service stopped and whose job is queued again.
+# How an attempt ended that the service stopped and whose job is queued again.
 _CAUSES = {
     StopReason.SHUTDOWN: "ended as the service was stopped",
     StopReason.DRAIN: "ended as a node of its ranks is drained",
@@ -65,7 +63,7 @@ _WHY = {
 
 
 def enqueue(session: Session, job: Job) -> None:
-    """Store a new job as queued, with its first event. `job` itself is not added to the session."""
+    """Store a new job as queued, with its first event. `job` is not added to the session."""
     job.status, job.desired = JobStatus.QUEUED, Desired.RUN
     job.attempt = job.restarts = job.infrastructure_failures = 0
     job.next_event = 2
@@ -88,18 +86,17 @@ def start_attempt(
 ) -> Attempt | None:
     """Move a queued job to starting and add its next attempt, which is not submitted yet.
 
-    The attempt resumes from the newest registered checkpoint, or else from the one that the job was
-    cloned from.
+    The attempt resumes from the newest registered checkpoint, or from the checkpoint that the job was cloned from.
 
     Args:
-        workers: its number of ranks, if not that of the job.
+        workers: its number of ranks; `None`: the job's number of workers.
         avoided: ids of nodes that get none of its ranks, because the last attempt failed there.
-        worker: what a rank gets of that which the spec leaves to the service, for this attempt and all later ones; by
-            default, the least.
+        worker: the resources of a rank in place of "auto", for this attempt and all later ones; by default the
+            smallest.
 
     Returns:
-        The attempt; `None` if the job is no longer queued, a pause or cancellation was requested, or it is not to
-        run with so many workers.
+        The attempt; `None` if the job is no longer queued, a pause or cancellation was requested, or the job must not
+        run with this number of workers.
     """
     job = lock_job(session, job_id)
     if job is None or job.status != JobStatus.QUEUED or job.desired != Desired.RUN:
@@ -147,7 +144,7 @@ def start_attempt(
 
 
 def _why_no_gpus(session: Session, job: Job) -> str:
-    """Return why the ranks of a job get no GPUs although its spec allows them, and what to do."""
+    """Explain why the ranks of a job get no GPUs although its spec allows them, and what to do."""
     if scheduling.max_gpus(session, job.tenant, job.token_id) == 0:
         why, remedy = "max_gpus of its token or tenant is 0", "Once that is raised"
     else:
@@ -162,15 +159,18 @@ def _why_no_gpus(session: Session, job: Job) -> str:
 
 
 def _decided(job: Job, worker: Worker | None) -> dict[str, int]:
-    """Return what a first attempt has in place of "auto", by the name of the setting; nothing for later attempts."""
+    """Return the values of a first attempt in place of "auto", by setting; empty for later attempts."""
     resources = job.resources
-    worker, automatic = worker or Worker.of(resources), Automatic.of(resources)
+    worker, automatic = (
+        worker or Worker.from_resources(resources),
+        Automatic.from_resources(resources),
+    )
     decided = {"cpus_per_worker": worker.cpus} if automatic.cpus else {}
     return decided | ({"gpus_per_worker": worker.gpus} if automatic.gpus else {})
 
 
 def _completed(job: Job, decided: dict[str, int]) -> Data:
-    """Return the resolved spec of a job with what its first attempt decides: numbers, and by the GPUs its precision."""
+    """Return a job's resolved spec with the numbers that its first attempt decides, and the precision for its GPUs."""
     resolved = {**job.resolved, "resources": {**job.resolved["resources"], **decided}}
     gpus = decided.get("gpus_per_worker")
     if gpus is not None and (job.spec.get("train") or {}).get("precision", "auto") == "auto":
@@ -183,10 +183,9 @@ def resume_from_another(
 ) -> None:
     """Mark an attempt's resume checkpoint as damaged and choose another one.
 
-    The checkpoint is never offered again. The attempt resumes from the previous one, or starts from
-    scratch if there is none. A clone's start checkpoint has no fallback, because resuming elsewhere
-    would be a different experiment: it stays, and the attempt must give up. Idempotent. Both rows must
-    be locked (`lock_live_attempt`).
+    The checkpoint is never used again. The attempt resumes from the previous one, or starts from scratch if there
+    is none. A clone's start checkpoint has no fallback, because resuming elsewhere would be a different experiment:
+    it stays, and the attempt must fail. Idempotent. Both rows must be locked (`lock_live_attempt`).
     """
     if attempt.resume_checkpoint_id != checkpoint_id:
         return
@@ -209,7 +208,7 @@ def mark_running(session: Session, job_id: str, number: int) -> None:
     """Move an attempt and its job to running, at the worker's first report. Idempotent.
 
     Raises:
-        StaleAttempt: the attempt is not the job's newest, or is over.
+        StaleAttempt: the attempt is not the job's newest, or has ended.
     """
     job, attempt = lock_live_attempt(session, job_id, number)
     now = datetime.now(UTC)
@@ -226,9 +225,9 @@ def mark_running(session: Session, job_id: str, number: int) -> None:
 def finish_attempt(session: Session, job_id: str, number: int, ending: Ending) -> JobStatus | None:
     """End an attempt; then end its job, pause it, or let it wait for a retry.
 
-    A failed or lost attempt is retried as `ending.retry` says. A job whose cancellation was
-    requested ends cancelled however its attempt ended, unless the attempt succeeded before the
-    cancellation began. A job whose pause was requested is paused instead of retried.
+    A failed or lost attempt is retried as `ending.retry` says. After a request to cancel, the job ends cancelled for
+    any ending, unless the attempt succeeded before the cancellation began. After a request to pause, the job is
+    paused instead of retried.
 
     Returns:
         The job's new status, or `None` if the attempt had already ended (the result is discarded).
@@ -239,7 +238,7 @@ def finish_attempt(session: Session, job_id: str, number: int, ending: Ending) -
     outcome = ending.outcome
     if not runs.move(session, Attempt, job_id, number, AttemptState(outcome), error=ending.error):
         return None
-    # The checkpoint that the attempt resumed from is not in use any more.
+    # The checkpoint that the attempt resumed from is no longer in use.
     retention.mark_obsolete(session, job)
     if outcome == "succeeded" and job.status != JobStatus.CANCELLING:
         if job.status == JobStatus.STARTING:
@@ -269,7 +268,7 @@ def _retry_or_fail(
     """Pause, fail or retry a job after its newest attempt failed or was lost."""
     error, retry = ending.error, ending.retry
     if stop_reason in _CAUSES and retry != Retry.NEVER:
-        retry = Retry.FREE  # It would not have stopped then but for the service.
+        retry = Retry.FREE  # the service made it stop
     message = str((error or {}).get("message") or f"Attempt {job.attempt} was {ending.outcome}")
     reason = message.removesuffix(".")  # It becomes part of a sentence.
     is_charged = retry in (Retry.INFRASTRUCTURE, Retry.OUTAGE)
@@ -286,7 +285,7 @@ def _retry_or_fail(
         "restarts": budget.restarts,
         "infrastructure_failures": budget.infrastructure_failures,
     }
-    # Before the budget: a job that was to be paused must stay resumable, even if it could not save.
+    # Check it before the budget: a job that should be paused must stay resumable, even if it could not save.
     if job.desired == Desired.PAUSE and retry != Retry.NEVER:
         message = f"{ended}. Job paused"
         return _pause(session, job, message, {"error": error}, error=error, **counts)
@@ -305,17 +304,17 @@ def _retry_or_fail(
 
 
 def _made_progress(session: Session, job: Job) -> bool:
-    """Whether the newest attempt registered a checkpoint, or came further than those before it."""
+    """Whether the newest attempt registered a checkpoint, or got further than earlier attempts."""
     job_id, number = job.id, job.attempt
-    return bool(checkpoints.uris_of_attempt(session, job_id, number)) or (
+    return bool(checkpoints.attempt_uris(session, job_id, number)) or (
         runs.last_step(session, job_id, number) > runs.last_step_before(session, job_id, number)
     )
 
 
 def count_adopted_progress(session: Session, job: Job, number: int) -> None:
-    """Refill the budget of infrastructure failures: the newest attempt registers a checkpoint after its end.
+    """Reset the count of infrastructure failures to one, because a checkpoint of the newest attempt was adopted.
 
-    The failure that ended it is the first one since then. The job must be locked.
+    The failure that ended the attempt is the first one after that progress. The job must be locked.
     """
     if job.attempt == number and job.infrastructure_failures > 1:
         job.infrastructure_failures = 1
@@ -323,9 +322,9 @@ def count_adopted_progress(session: Session, job: Job, number: int) -> None:
 
 
 def _max_restarts(job: Job) -> int | None:
-    """Return how often the job may be retried; `None` if its spec cannot be read.
+    """Return the limit of the job's restarts; `None` if its spec cannot be read.
 
-    Such a job waits in the queue for a dispatcher that can read it, however often it was retried.
+    Such a job is always queued again, for a dispatcher that can read it.
     """
     try:
         return job.resources.max_restarts
@@ -336,7 +335,7 @@ def _max_restarts(job: Job) -> int | None:
 def _is_repeated(session: Session, job: Job, error: Data) -> bool:
     """Whether the previous attempt failed with the same error and the newest one made no progress.
 
-    On the same node, a broken GPU or disk may be the cause, if the job could run on other nodes.
+    If both ran on the same node and the job could run on others, a broken GPU or disk may be the cause.
     """
     job_id, number = job.id, job.attempt
     previous = session.get(Attempt, (job_id, number - 1))
@@ -357,10 +356,10 @@ def requeue(session: Session, job_id: str) -> bool:
 
 
 def request_pause(session: Session, job_id: str) -> JobStatus | None:
-    """Pause a job: at once if no attempt is live, else by setting its desired state.
+    """Pause a job: immediately if no attempt is live, otherwise by setting its desired state.
 
     Returns:
-        The new status; `None` if the job is terminal, is to be cancelled, or is unknown.
+        The new status; `None` if the job is terminal, is being cancelled, or does not exist.
     """
     job = lock_job(session, job_id)
     if job is None or JobStatus(job.status) in TERMINAL or job.desired == Desired.CANCEL:
@@ -378,7 +377,7 @@ def request_resume(session: Session, job_id: str) -> JobStatus | None:
     """Move a paused job to queued; its next attempt resumes from the newest checkpoint.
 
     Returns:
-        The new status; `None` if the job is not paused, or unknown.
+        The new status; `None` if the job is not paused or does not exist.
     """
     job = lock_job(session, job_id)
     if job is None or job.status != JobStatus.PAUSED:
@@ -392,11 +391,10 @@ def request_resume(session: Session, job_id: str) -> JobStatus | None:
 def request_stop(
     session: Session, job_id: str, number: int, reason: StopReason, why: str = ""
 ) -> bool:
-    """Request, on the service's own account, that a live attempt saves a checkpoint and stops.
+    """Request, for the service, that a live attempt saves a checkpoint and stops.
 
-    The reason decides what becomes of the job then. The first request of an attempt counts, and those
-    of people come first. `why` is a sentence for its owner, without a full stop; a shutdown and a drain need
-    none.
+    The reason decides what happens to the job. The first request of an attempt counts, but requests of people take
+    precedence. `why` is a sentence for the job's owner, without a full stop; not needed for a shutdown or drain.
     """
     job = lock_job(session, job_id)
     attempt = session.get(Attempt, (job_id, number), populate_existing=True)
@@ -414,8 +412,8 @@ def request_stop(
     return True
 
 
-def desired_of_attempt(job: Job, attempt: Attempt) -> Desired:
-    """Return what an attempt is to do: what a person requested, or else the service."""
+def desired_state(job: Job, attempt: Attempt) -> Desired:
+    """Return the desired state of an attempt: requested by a person, or else by the service."""
     desired = Desired(job.desired)
     return Desired.PAUSE if desired == Desired.RUN and attempt.stop_reason else desired
 
@@ -443,10 +441,10 @@ def change_workers(session: Session, job: Job, workers: int) -> bool:
 
 
 def request_cancel(session: Session, job_id: str) -> JobStatus | None:
-    """Cancel a job: at once if no attempt is live, else by setting its desired state.
+    """Cancel a job: immediately if no attempt is live, otherwise by setting its desired state.
 
     Returns:
-        The new status; `None` if the job is terminal, or unknown.
+        The new status; `None` if the job is terminal or does not exist.
     """
     job = lock_job(session, job_id)
     if job is None or JobStatus(job.status) in TERMINAL:
@@ -479,7 +477,7 @@ def lock_live_attempt(session: Session, job_id: str, number: int) -> tuple[Job, 
     """Lock a job and its attempt for a request of that attempt.
 
     Raises:
-        StaleAttempt: the attempt is not the job's newest, or is over.
+        StaleAttempt: the attempt is not the job's newest, or has ended.
     """
     job = lock_job(session, job_id)
     attempt = session.get(Attempt, (job_id, number), populate_existing=True)
@@ -493,9 +491,9 @@ def lock_live_attempt(session: Session, job_id: str, number: int) -> tuple[Job, 
 def record_heartbeat(session: Session, job: Job, attempt: Attempt, progress: Data) -> None:
     """Record a heartbeat and merge the reported progress; both rows are locked (`lock_live_attempt`).
 
-    Only rank 0 reports progress; a heartbeat without progress is the driver's. After rank 0's first
-    report, a driver's heartbeat shows only that the attempt is alive: a silent rank 0 may train normally
-    and only fail to reach the API.
+    Only rank 0 reports progress; a heartbeat without progress comes from the driver. After rank 0's first report, a
+    driver's heartbeat only shows that the attempt is alive: a silent rank 0 may train normally and only fail to
+    reach the API.
     """
     now = datetime.now(UTC)
     last_report = attempt.progress_reported_at or attempt.heartbeat_at
@@ -517,14 +515,14 @@ def record_heartbeat(session: Session, job: Job, attempt: Attempt, progress: Dat
 
 def _add_use(session: Session, job: Job, attempt: Attempt, seconds: float, now: datetime) -> None:
     workers = attempt.workers if attempt.workers is not None else job.workers
-    demand = scheduling.demand_of(session, job.id, workers)
+    demand = scheduling.job_demand(session, job.id, workers)
     ledger.add(session, job, now, seconds * demand.gpus, seconds * demand.cpus)
 
 
 def append_event(
     session: Session, job_id: str, type: str, message: str, data: Data | None = None
 ) -> int | None:
-    """Add an event and return its sequence number; `None` if the job is terminal. The status stays."""
+    """Add an event without a change of status; return its sequence number, `None` if the job is terminal."""
     after = session.execute(
         update(Job)
         .where(Job.id == job_id, Job.status.not_in(TERMINAL))
@@ -542,9 +540,9 @@ def append_event(
 
 
 def attach_log_tail(session: Session, job_id: str, number: int, lines: list[str]) -> None:
-    """Add the last lines of an attempt's log to its error, and to the job's error if that is the same.
+    """Add the last lines of an attempt's log to its error, and to the job's error if that is equal.
 
-    A separate step, because the log of a driver is complete only after the attempt has ended.
+    This is a separate step, because a driver's log is complete only after the attempt has ended.
     """
     job = lock_job(session, job_id)
     attempt = session.get(Attempt, (job_id, number), populate_existing=True)

@@ -17,13 +17,13 @@ from service.protocol import CheckpointReport
 def register(
     session: Session, job: Job, number: int, report: CheckpointReport, *, adopted: bool = False
 ) -> str:
-    """Register a whole checkpoint of a locked job and return its id. Idempotent: a URI is registered once.
+    """Register a complete checkpoint of a locked job and return its id. Idempotent: a URI is registered once.
 
-    A job that has ended gets no event, because its last one is that of its end.
+    A job that has ended gets no event, because its last event must be its end.
 
     Args:
-        number: the attempt that wrote it.
-        adopted: the attempt ended before its report was delivered.
+        number: number of the attempt that wrote it.
+        adopted: whether the attempt ended before its report was delivered.
     """
     registered = checkpoints.by_uri(session, report.uri)
     if registered is not None:

@@ -20,7 +20,7 @@ import yaml
 from dasl_core.spec import JobSpec
 from service.cli.app import app
 from service.experiments.schemas import ExperimentRequest
-from service.experiments.variants import specs_of
+from service.experiments.variants import variant_specs
 from service.server.app import create_app
 from service.settings import Settings
 
@@ -101,7 +101,7 @@ def test_yaml_examples_are_valid_specs() -> None:
             continue
         experiment = ExperimentRequest.model_validate(content)
         variants = experiment.all_variants()
-        assert specs_of(experiment.spec, variants, experiment.seeds, experiment.name)[1] == []
+        assert variant_specs(experiment.spec, variants, experiment.seeds, experiment.name)[1] == []
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))

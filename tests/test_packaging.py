@@ -15,7 +15,7 @@ from hatchling.builders.wheel import WheelBuilder
 
 from dasl_core.spec import DatasetFacts, JobSpec, load_spec, resolve
 from service.experiments.schemas import ExperimentRequest
-from service.experiments.variants import specs_of
+from service.experiments.variants import variant_specs
 from tools import sync_client
 
 ROOT = Path(__file__).parents[1]
@@ -72,7 +72,9 @@ def test_published_specs_and_experiments_are_valid() -> None:
         content = load_spec(file)
         if "spec" in content:
             asked = ExperimentRequest.model_validate(content)
-            specs, problems = specs_of(asked.spec, asked.all_variants(), asked.seeds, asked.name)
+            specs, problems = variant_specs(
+                asked.spec, asked.all_variants(), asked.seeds, asked.name
+            )
         else:
             specs, problems = {"": JobSpec.model_validate(content)}, []
         assert problems == [], file

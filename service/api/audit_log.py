@@ -15,14 +15,14 @@ from service.api.json_body import client_address
 
 _CHANGES = frozenset({"POST", "PUT", "PATCH", "DELETE"})
 _LONGEST_PATH = 500
-# A token that a client sent in place of an id must not be stored.
+# Do not store a token that a client sent in place of an id.
 _TOKEN = re.compile(r"dasl_[\w-]{20,}")
 
 
 def record_change(session: Session, request: Request) -> None:
-    """Add a row in the transaction of a successful request of a user.
+    """Add a row in the transaction of a user's successful request.
 
-    Reports of workers add none, as they are in the events of their job.
+    Reports of workers are not added, because they are in the events of their job.
     """
     caller = getattr(request.state, "caller", None)
     if caller is not None and request.method in _CHANGES:
@@ -46,7 +46,7 @@ def record(
         "token_id": token_id,
         "user_id": user_id,
         "method": request.method,
-        # Quoted: a path may contain characters that no database stores.
+        # Quote the path, which may contain characters that no database stores.
         "path": _TOKEN.sub("dasl_...", quote(request.scope["path"]))[:_LONGEST_PATH],
         "status": status,
         "address": client_address(request.scope),

@@ -1,9 +1,9 @@
-"""Bearer tokens and session cookies. Only hashes are stored; 256 random bits need no more than a plain hash.
+"""Bearer tokens and session cookies. Only hashes are stored; a plain hash suffices for 256 random bits.
 
 A session acts as its token. Its cookie counts only in requests without the header `Authorization`, and only for `/v1`.
 
-An operator may name a tenant in the header `DASL-Tenant` of any request, and then acts as an administrator of
-it. A header leaves paths, bodies and the links of lists the same for all tenants.
+An operator may name a tenant in the header `DASL-Tenant` of any request, and then acts as its administrator. With a
+header, paths, bodies and links of lists are the same for all tenants.
 """
 
 from __future__ import annotations
@@ -36,19 +36,19 @@ class Caller:
     """The tenant of the token, or the one that an operator names."""
     token_tenant: str
     scope: Scope | None
-    """The highest scope; `None` if the token has none that this version knows."""
+    """The highest scope; `None` if this version knows none of the token's scopes."""
     has_queue_limit: bool
     """Whether the number of its queued jobs is limited, so that its submissions are serialized."""
     user_id: str | None
     """The user of the token."""
     expires_at: datetime | None
-    """End of the token."""
+    """Expiry of the token."""
     session_hash: str | None = None
-    """The hash of the session's cookie, if the request has no token but a session."""
+    """The hash of the session's cookie, if the request has a session instead of a token."""
 
     @property
     def account_id(self) -> str:
-        """Who is charged: the user of the token, else the token."""
+        """The account that is charged: the user of the token, or the token if it has no user."""
         return self.user_id or self.token_id
 
     def may(self, scope: Scope) -> bool:
@@ -71,7 +71,7 @@ def bearer_token(request: Request) -> str:
 
 
 def unauthenticated(detail: str) -> Problem:
-    """A 401 problem with a `WWW-Authenticate` header."""
+    """Build a 401 problem with a `WWW-Authenticate` header."""
     return Problem(401, "unauthenticated", detail, headers={"WWW-Authenticate": "Bearer"})
 
 
@@ -100,7 +100,7 @@ def _authenticate(
     request: Request, context: Context, after_response: BackgroundTasks, scope: Scope
 ) -> Caller:
     now = datetime.now(UTC)
-    # A separate session, as the endpoint's transaction has not begun and may be a writing one.
+    # Use a separate session, as the endpoint's transaction has not begun and may be a writing one.
     with context.database.autocommit() as session:
         credential, session_hash = _credential(session, request, now)
         if (reason := credential.refusal(now)) is not None:
@@ -135,10 +135,10 @@ def _authenticate(
 def _credential(
     session: Session, request: Request, now: datetime
 ) -> tuple[repository.Credential, str | None]:
-    """Return the token of a request, and the hash of the session cookie if it comes from there.
+    """Return the token of a request, and the hash of the session cookie if that has it.
 
     Raises:
-        Problem: 401; or 403, another page than the session's makes the request.
+        Problem: 401; or 403, the request does not come from the session's page.
     """
     cookie = request.cookies.get(web_session.COOKIE)
     if cookie is None or "authorization" in request.headers:
@@ -152,7 +152,7 @@ def _credential(
 
 
 def token_credential(session: Session, token: str) -> repository.Credential:
-    """Look up a token; whether it is still valid is to be checked by `refusal`.
+    """Look up a token; check its validity by `refusal`.
 
     Raises:
         Problem: 401, it does not exist.
@@ -170,7 +170,7 @@ def _named_tenant(request: Request) -> str | None:
 
 
 def _forbidden(request: Request, context: Context, caller: Caller, needed: Scope) -> Problem:
-    # A 403 writes an audit row, so it is rate-limited.
+    # A 403 writes an audit row, so limit the rate.
     wait = context.forbidden.count(caller.token_id)
     if wait is not None:
         return too_many(

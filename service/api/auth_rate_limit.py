@@ -1,8 +1,7 @@
 """A rate limit on failed authentication, by client address.
 
-Its purpose is not to protect tokens, whose 256 random bits cannot be guessed, but to keep a broken or
-hostile client from filling logs, and to make it visible. Valid tokens are never limited: a whole office
-may share one address, and one broken client must not lock out the others.
+It keeps a broken or hostile client from filling logs, and makes it visible; tokens have 256 random bits and cannot be
+guessed. Valid tokens are never limited, because a whole office may share one address.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from service.api.problems import Problem
 
 logger = logging.getLogger(__name__)
 _WINDOW_SECONDS = 60.0
-# Beyond this many addresses, those with the oldest failures are dropped.
+# Beyond this number of addresses, the ones with the oldest failures are dropped.
 _MAX_ADDRESSES = 10_000
 
 
@@ -39,7 +38,7 @@ class Failures:
         self._lock = threading.Lock()
 
     def count(self, address: str) -> float | None:
-        """Count a failure; above the limit it is not counted, and the seconds to wait are returned."""
+        """Count a failure; above the limit, return the seconds to wait instead."""
         with self._lock:
             return self._count(address)
 
@@ -96,5 +95,5 @@ class FailedAuthLimit:
 
 
 def too_many(detail: str, wait: float) -> Problem:
-    """A 429 problem with a `Retry-After` header."""
+    """Build a 429 problem with a `Retry-After` header."""
     return Problem(429, "too-many-failures", detail, headers={"Retry-After": str(int(wait) + 1)})

@@ -1,4 +1,4 @@
-"""Strict JSON request bodies of bounded size, whose text every database can store."""
+"""Strict JSON request bodies of bounded size, with text that every database can store."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ _UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
 
 _JSON = re.compile(r"application/([\w.+-]+\+)?json\s*(;|$)", re.ASCII | re.IGNORECASE)
 
-# Stored values are serialized again later, by recursive functions.
+# Bounded, because recursive functions serialize stored values later.
 _MAX_DEPTH = 50
 
-# Each invalid key takes a kilobyte of error text before it is shortened. No valid object has nearly as many.
+# Bounded, because each invalid key takes a kilobyte of error text before it is shortened. Valid objects have far fewer.
 _MAX_KEYS = 2000
 
 
@@ -54,7 +54,7 @@ class StrictRequest(Request):
         """
         body = await self.body()
         try:
-            # Decoded here, as `json.loads` would also accept UTF-16 and UTF-32.
+            # Decode it first, as `json.loads` would also accept UTF-16 and UTF-32.
             value = json.loads(
                 body.decode(),
                 parse_constant=_refuse_constant,
@@ -88,7 +88,7 @@ class BodyLimit:
     """ASGI middleware that answers a body larger than `limit` bytes with 413.
 
     Args:
-        other_limit: returns the limit of a request that has another one.
+        other_limit: returns the limit of a request with a different limit; None: `limit`.
     """
 
     def __init__(
@@ -130,7 +130,7 @@ class BodyLimit:
 
 
 def client_address(scope: Scope) -> str | None:
-    """The address of the client; behind a proxy that is not trusted, the proxy's."""
+    """Return the address of the client, or of an untrusted proxy."""
     client = scope.get("client")
     return str(client[0])[:100] if client else None
 
@@ -159,8 +159,8 @@ def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _check_content(value: Any) -> None:
-    # An explicit stack, as recursion could exceed the interpreter's limit before the depth is checked.
-    # It holds iterators and the current path only: a body may have millions of values.
+    # Use an explicit stack, as recursion could exceed the interpreter's limit before the depth is checked.
+    # It holds only iterators and the current path, because a body may have millions of values.
     path: list[object] = []
     levels: list[Iterator[tuple[object, Any]]] = [iter([("body", value)])]
     while levels:
@@ -189,7 +189,7 @@ def _entries(item: dict[str, Any] | list[Any]) -> Iterator[tuple[object, Any]]:
 
 def _check_text(text: str, path: Sequence[object]) -> None:
     if _UNSTORABLE.search(text):
-        # Without the leading "body", unless the body itself is the text.
+        # Drop the leading "body", unless the body itself is the text.
         field = ".".join(map(shorten_name, path[1:] or path))
         raise field_problem(field, "has a NUL or half a surrogate pair", text, "plain text")
 

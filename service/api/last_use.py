@@ -1,7 +1,6 @@
 """Record when tokens were last used, to the minute, after the response was sent.
 
-No request waits for it. A power cut or an unreachable database may lose a record; the next use of the token
-adds one.
+No request waits for it. A power failure or an unreachable database may lose a record; the next use adds one.
 """
 
 from __future__ import annotations
@@ -19,14 +18,14 @@ _MAX_TOKENS = 10_000
 
 
 class LastUse:
-    """Decides which uses are recorded: one per token and minute of this process."""
+    """Selects the uses to record: one per token and minute in this process."""
 
     def __init__(self) -> None:
         self._recorded_at: dict[str, datetime] = {}
         self._lock = threading.Lock()
 
     def is_due(self, token_id: str, stored: datetime | None, now: datetime) -> bool:
-        """Whether this use is to be recorded; another process may have stored a recent one."""
+        """Whether to record this use; another process may have stored a recent one."""
         if stored is not None and now - stored < _RESOLUTION:
             return False
         with self._lock:
@@ -40,7 +39,7 @@ class LastUse:
 
 
 def record(database: Database, token_id: str) -> None:
-    """Record a use of now."""
+    """Record a use at the current time."""
     try:
         with database.writer(relaxed_durability=True) as session, session.begin():
             repository.record_use(session, token_id, datetime.now(UTC), _RESOLUTION)

@@ -45,14 +45,14 @@ def page(
     """Build a page of at most `limit` rows.
 
     Args:
-        rows: up to `limit + 1`; the additional one shows that there is a next page.
+        rows: up to `limit + 1` rows; the additional one means that there is a next page.
         to_item: converts a row to the item of the response.
         key: the id by which the rows are ordered.
     """
-    shown = rows[:limit]
+    page_rows = rows[:limit]
     has_more = len(rows) > limit
     return Page(
-        data=[to_item(row) for row in shown],
+        data=[to_item(row) for row in page_rows],
         has_more=has_more,
-        next=key(shown[-1]) if has_more else None,
+        next=key(page_rows[-1]) if has_more else None,
     )

@@ -29,7 +29,7 @@ from service.states import StaleAttempt
 MEDIA_TYPE = "application/problem+json"
 REQUEST_ID = "X-Request-ID"
 request_id: ContextVar[str | None] = ContextVar("request_id", default=None)
-"""The id of the current request, which its log records have too."""
+"""The id of the current request, which is also in its log records."""
 logger = logging.getLogger(__name__)
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -100,7 +100,7 @@ class Problem(HTTPException):
         self.extra = extra or {}
 
     def response(self) -> JSONResponse:
-        """The response with the problem document."""
+        """Build the response with the problem document."""
         document = {
             "type": self.type,
             "title": _title(self.type),
@@ -118,19 +118,19 @@ class Problem(HTTPException):
 def field_problem(
     field: str, message: str, given: object = "", expected: str = "", *, status: int = 422
 ) -> Problem:
-    """A problem with one field of the request."""
-    error = FieldProblem(field, message, _shown(given), expected)
+    """Build a problem with one field of the request."""
+    error = FieldProblem(field, message, _quoted(given), expected)
     return Problem(status, "validation", f"{field}: {message}", errors=[error])
 
 
 def spec_problem(problems: Sequence[FieldProblem]) -> Problem:
-    """A 422 problem for an invalid job spec."""
+    """Build a 422 problem for an invalid job spec."""
     detail = "; ".join(f"{problem.field}: {problem.message}" for problem in problems)
     return Problem(422, "validation", detail, errors=problems)
 
 
 def validated(document: dict[str, Any], model: type[Model]) -> Model:
-    """Validate a document whose model depends on the state of the service.
+    """Validate a document against a model that depends on the state of the service.
 
     Raises:
         Problem: 422.
@@ -154,17 +154,17 @@ _LISTED_BY = {
 
 
 def not_found(kind: str, name: str, where: str = "") -> Problem:
-    """Return a 404 problem, the same for a missing object and for another tenant's.
+    """Build a 404 problem, the same for a missing object and for another tenant's.
 
     Args:
-        where: what was searched, as the end of a sentence.
+        where: where it was searched, as the end of a sentence.
     """
     remedy = f"; see: {_LISTED_BY[kind]}" if kind in _LISTED_BY else ""
-    return Problem(404, "not-found", f"No {kind} {_shown(name)}{where}{remedy}")
+    return Problem(404, "not-found", f"No {kind} {_quoted(name)}{where}{remedy}")
 
 
 def install(app: FastAPI) -> None:
-    """Answer every error of `app`, the framework's included, with a problem document."""
+    """Answer every error of `app`, including the framework's, with a problem document."""
     app.add_exception_handler(HTTPException, _on_http)
     app.add_exception_handler(RequestValidationError, _on_validation)
     app.add_exception_handler(StaleAttempt, _on_stale_attempt)
@@ -205,7 +205,7 @@ async def _on_validation(request: Request, error: Exception) -> JSONResponse:
 
 
 def _body_model(request: Request) -> type[BaseModel] | None:
-    """The model that validates the body of the request."""
+    """Return the model of the request's body."""
     field = getattr(request.scope.get("route"), "body_field", None)
     model = getattr(getattr(field, "field_info", None), "annotation", None)
     return model if isinstance(model, type) and issubclass(model, BaseModel) else None
@@ -222,13 +222,13 @@ async def _on_unreadable_spec(_: Request, error: Exception) -> JSONResponse:
 
 
 async def _on_database(request: Request, error: Exception) -> JSONResponse:
-    # Quoted: a line break in the path could forge a log record.
+    # Quote the path: a line break in it could forge a log record.
     logger.error("%s %s: %s", request.method, quote(request.url.path), first_line(error))
     if is_timeout(error):
         detail = "The database took longer than DASL_STATEMENT_SECONDS to read this. Request less, or retry later"
         return Problem(503, "read-timeout", detail, headers={"Retry-After": "10"}).response()
     if is_full(error):
-        # Not 507: workers and clients repeat a request only after a 503.
+        # Answer 503 instead of 507, because workers and clients repeat a request only after a 503.
         detail = f"Nothing can be stored: {free_space.full(free_space.DATABASE)}"
         return Problem(503, "storage-full", detail, headers={"Retry-After": "5"}).response()
     problem = Problem(
@@ -249,7 +249,7 @@ async def _on_store(request: Request, error: Exception) -> JSONResponse:
 
 
 async def _on_unexpected(_: Request, error: Exception) -> JSONResponse:
-    # The framework raises the error again after this response, so the server logs it.
+    # The framework raises the error again after this response, and the server logs it.
     return Problem(
         500, "internal-error", "An internal error of the service; it was logged"
     ).response()
@@ -259,6 +259,6 @@ def _title(kind: str) -> str:
     return kind.replace("-", " ").capitalize()
 
 
-def _shown(value: object) -> str:
+def _quoted(value: object) -> str:
     text = value if isinstance(value, str) else json.dumps(value, default=str)
     return cut(text.encode("utf-8", "replace").decode())

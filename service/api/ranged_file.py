@@ -16,7 +16,7 @@ from service.api.transaction import Context
 _BYTES = {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}
 RESPONSES: dict[int | str, dict[str, Any]] = {
     200: {"content": _BYTES},
-    206: {"description": "The part that `Range` names.", "content": _BYTES},
+    206: {"description": "The requested range.", "content": _BYTES},
     304: {"description": "The client has it (`If-None-Match`)."},
     307: {"description": "It is at the URL in `Location` for some minutes; send no token there."},
 }
@@ -46,8 +46,8 @@ class StoredFile:
 def answer(request: Request, context: Context, file: StoredFile) -> Response:
     """Answer with the file or the requested part of it; 304 if the client already has it.
 
-    It reads the store, so it belongs in the threads of a `StoreRoute`. With presigned downloads, a GET is
-    answered with 307 and a URL of the store.
+    It reads the store, so call it in the threads of a `StoreRoute`. With presigned downloads, a GET is answered
+    with 307 and a URL of the store.
 
     Raises:
         Problem: 404, the store has lost the file; 416, the range lies outside of the file.
@@ -69,9 +69,9 @@ def answer(request: Request, context: Context, file: StoredFile) -> Response:
             "file-missing",
             f"{file.name} is missing from the artifact store, or has another size",
         )
-    is_redirected = request.method == "GET" and not _is_shown(request, file)
+    is_redirected = request.method == "GET" and not _may_display(request, file)
     if is_redirected and (url := storage.direct_url(file.uri)) is not None:
-        # The URL is a credential: no cache may keep it.
+        # The URL is a credential, so no cache may store it.
         location = {"Location": url, "Cache-Control": "no-store", "Referrer-Policy": "no-referrer"}
         return Response(status_code=307, headers=location)
     start, stop, status = 0, file.size, 200
@@ -87,16 +87,16 @@ def answer(request: Request, context: Context, file: StoredFile) -> Response:
     return StreamingResponse(body, status, headers, media_type=file.content_type)
 
 
-def _is_shown(request: Request, file: StoredFile) -> bool:
-    """Whether the page may show the file: its policy lets it load nothing from another origin.
+def _may_display(request: Request, file: StoredFile) -> bool:
+    """Whether the page may display the file, although its policy allows only its own origin.
 
-    Requests without the header that get here have the cookie of a session.
+    Requests without a token have the cookie of a session.
     """
     return "authorization" not in request.headers and file.size <= _SHOWN_BYTES
 
 
 def _range(request: Request, file: StoredFile) -> tuple[int, int] | None:
-    """The requested range as (start, stop); `None`: answer with the whole file."""
+    """Return the requested range as (start, stop); `None`: the whole file."""
     value = request.headers.get("range")
     if value is None or request.headers.get("if-range", file.etag) != file.etag:
         return None
@@ -108,7 +108,7 @@ def _range(request: Request, file: StoredFile) -> tuple[int, int] | None:
         start = _number(match[1])
         stop = min(file.size, _number(match[2]) + 1) if match[2] else file.size
         if match[2] and _number(match[2]) < start:
-            return None  # Not a valid range, so it is ignored.
+            return None  # ignore an invalid range
     else:
         start, stop = max(0, file.size - _number(match[2])), file.size
     if start >= stop:

@@ -1,4 +1,4 @@
-"""Answers for an id that no row has, and for a reference that fits no row or several."""
+"""Answers for an id that no row has, and for a reference that matches no row or several."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ def get(
     """Return the row of a query with this id.
 
     Args:
-        noun, where: name the kind of row, and what was searched, in the message.
-        lock: until the transaction ends.
+        noun, where: the kind of row, and where it was searched, for the message.
+        lock: whether to lock the row until the transaction ends.
 
     Raises:
         Problem: 404.
@@ -38,25 +38,29 @@ def get(
     return row
 
 
-def check_fits_one(noun: str, reference: str, candidates: Sequence[tuple[str, ...]]) -> None:
-    """Check that a reference fits one row.
+def check_matches_one(noun: str, reference: str, candidates: Sequence[tuple[str, ...]]) -> None:
+    """Check that a reference matches one row.
 
     Args:
-        candidates: id, name and more of each row that it fits, newest first.
+        candidates: id, name and more columns of each matching row, newest first.
 
     Raises:
-        Problem: 404, it fits none; 409, it fits several, which the answer lists.
+        Problem: 404, it matches no row; 409, it matches several rows, which the answer lists.
     """
     if not candidates:
         raise not_found(noun, reference)
     if len(candidates) == 1:
         return
-    shown = candidates[:MOST_CANDIDATES]
-    number = str(len(shown)) if len(candidates) == len(shown) else f"more than {len(shown)}"
-    listed = ", ".join(f"{each[0]} ({', '.join(each[1:])})" for each in shown)
+    listed_rows = candidates[:MOST_CANDIDATES]
+    number = (
+        str(len(listed_rows))
+        if len(candidates) == len(listed_rows)
+        else f"more than {len(listed_rows)}"
+    )
+    listed = ", ".join(f"{row[0]} ({', '.join(row[1:])})" for row in listed_rows)
     raise Problem(
         409,
         "ambiguous",
-        f"{reference!r} fits {number} {noun}s, newest first: {listed}. Use an id, or more of it",
-        extra={f"{noun}s": [each[0] for each in shown]},
+        f"{reference!r} matches {number} {noun}s, newest first: {listed}. Use an id, or more of it",
+        extra={f"{noun}s": [row[0] for row in listed_rows]},
     )

@@ -18,7 +18,7 @@ _CREDENTIAL = (
     .outerjoin(Tenant, Tenant.name == Token.tenant)
     .outerjoin(User, User.id == Token.user_id)
 )
-# Built once: they run for every request, and building one takes half of its run time.
+# Built once, because they run for every request and building one takes half of its run time.
 _BY_HASH = _CREDENTIAL.where(Token.hash == bindparam("hash"))
 _BY_ID = _CREDENTIAL.where(Token.id == bindparam("id"))
 _BY_SESSION = _CREDENTIAL.join(WebSession, WebSession.token_id == Token.id).where(
@@ -30,7 +30,7 @@ _ADD_AUDIT_ENTRY = insert(Base.metadata.tables[AuditEntry.__tablename__])
 
 @dataclass(frozen=True)
 class Credential:
-    """A token with all that decides whether it is valid, and for what."""
+    """A token with everything that decides its validity and scope."""
 
     token: Token
     tenant_disabled_at: datetime | None
@@ -81,7 +81,7 @@ def credential_by_id(session: Session, token_id: str) -> Credential | None:
 
 
 def tenant_exists(session: Session, name: str) -> bool:
-    """Whether there is a tenant of this name."""
+    """Whether a tenant of this name exists."""
     query = select(Tenant.name).where(Tenant.name == name)
     return "\0" not in name and session.scalar(query) is not None
 
@@ -100,5 +100,5 @@ def record_use(session: Session, token_id: str, now: datetime, resolution: timed
 
 
 def add_audit_entry(session: Session, columns: dict[str, Any]) -> None:
-    """Add a row to the audit log; `columns` are those of `AuditEntry`."""
+    """Add a row to the audit log, with the columns of `AuditEntry`."""
     session.execute(_ADD_AUDIT_ENTRY, columns)

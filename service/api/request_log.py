@@ -18,14 +18,14 @@ from service.log_records import REQUESTS, set_context
 logger = logging.getLogger(REQUESTS)
 
 _WELL_FORMED = re.compile(r"[A-Za-z0-9._-]{1,64}")
-# Other methods share one label: a client must not be able to create series.
+# Other methods share one label, so that a client cannot create series.
 _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
-# Requested every few seconds, and covered by the metrics.
+# Not logged: requested every few seconds, and covered by the metrics.
 _QUIET = ("/livez", "/readyz", "/metrics", "/worker/")
-# An answer, not an error: at a start, it is the rule.
+# Not an error: normal while a search starts.
 _NOT_READY = ("/readyz", 503)
 LOGGED_IDS = "dasl.logged_ids"
-"""Key of the request's ASGI scope for ids that its path does not spell out, by path parameter."""
+"""Key of the request's ASGI scope for ids that are not in its path, by path parameter."""
 
 
 class RequestLog:
@@ -43,14 +43,14 @@ class RequestLog:
         self.latency = latency
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Handle the request and record when its answer begins, as a live stream may never end."""
+        """Handle the request, and record when its answer begins, as a live stream may never end."""
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
         client_id = Headers(scope=scope).get(REQUEST_ID, "")
         id = client_id if _WELL_FORMED.fullmatch(client_id) else uuid4().hex
-        # Never reset: the answer to an unexpected error is made outside of this middleware, and each
-        # request runs in a separate task.
+        # Never reset it: the answer to an unexpected error is built outside of this middleware, and each request
+        # runs in a separate task.
         request_id.set(id)
         set_context(_RequestContext(id, scope))
         began = time.perf_counter()
@@ -107,7 +107,7 @@ class _RequestContext(Mapping[str, object]):
             return self._id
         ids = {**self._scope.get("path_params", {}), **self._scope.get(LOGGED_IDS, {})}
         value = ids.get(self._PARAMETERS[name])
-        # A path may contain anything, such as a line break followed by a forged record.
+        # Quote ids: a path may contain a line break followed by a forged record.
         return value if value is None or _WELL_FORMED.fullmatch(str(value)) else "malformed"
 
     def __iter__(self) -> Iterator[str]:

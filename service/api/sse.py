@@ -1,4 +1,4 @@
-"""Server-sent events, by polling; between two polls a stream holds no thread and no connection."""
+"""Server-sent events by polling; between two polls a stream holds neither a thread nor a connection."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from service.api.auth import Caller
 from service.api.problems import Problem
 from service.api.transaction import Context
 
-# Each stream polls the database twice a second.
+# Limited, because each stream polls the database twice per second.
 _PER_TOKEN = 100
 
 
@@ -27,8 +27,8 @@ class PollResult:
 
     Attributes:
         messages: from `format_sse_event`; a client that reconnects resumes after the last `id`.
-        more: poll again at once.
-        ended: no message will follow.
+        more: whether to poll again immediately.
+        ended: whether no message will follow.
     """
 
     messages: Sequence[bytes]
@@ -47,10 +47,10 @@ def wants_stream(request: Request) -> bool:
 def stream(
     context: Context, caller: Caller, poll: Callable[[], PollResult], run: Run = run_in_threadpool
 ) -> EventSourceResponse:
-    """Stream what `poll` returns until it reports the end, or the token is no longer valid.
+    """Stream the messages of `poll` until it reports the end, or the token is no longer valid.
 
     Args:
-        run: calls `poll` in a thread; by default in one of those that most requests share.
+        run: calls `poll` in a thread; by default in the threads that most requests share.
 
     Raises:
         Problem: 429, the token has too many open streams.
@@ -94,7 +94,7 @@ async def _messages(
             )
             return credential is None or credential.refusal(now) is not None
 
-    # Sent at once: a client knows that it is connected before the first event.
+    # Send it immediately, so that a client knows that it is connected before the first event.
     yield format_sse_event(retry=2000)
     sent_at = checked_at = time.monotonic()
     while not context.closing.is_set():
@@ -111,7 +111,7 @@ async def _messages(
         if result.more:
             continue
         if time.monotonic() - sent_at >= settings.stream_heartbeat_seconds:
-            # A comment keeps proxies from closing the connection and detects a closed one.
+            # A comment keeps proxies from closing the connection, and detects a closed connection.
             yield format_sse_event(comment="still here")
             sent_at = time.monotonic()
         await anyio.sleep(settings.stream_poll_seconds)

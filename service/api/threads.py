@@ -1,7 +1,7 @@
-"""Threads of the API by kind of request, so that slow ones delay neither heartbeats nor other requests.
+"""Threads of the API by kind of request, so that slow requests delay neither heartbeats nor others.
 
-A thread uses at most one database connection, so their numbers also divide the pool of connections. Those that
-check paths use none.
+A thread uses at most one database connection, so their numbers also divide the pool of connections. Threads that check
+paths use none.
 """
 
 from __future__ import annotations
@@ -19,32 +19,32 @@ from service.api.problems import Problem
 T = TypeVar("T")
 
 GENERAL_THREADS = 22
-"""Threads of all requests that have no pool of their own."""
+"""Threads of all requests without a separate pool."""
 WORKER_THREADS = 16
 HEAVY_THREADS = 4
 STORE_THREADS = 8
 """Threads of requests that read the artifact store, which may not answer for seconds."""
 UPLOAD_THREADS = 6
-"""Threads of requests that store a chunk of an upload; each waits for the store, but not for its client."""
+"""Threads of requests that store a chunk of an upload; they wait for the store, but not for the client."""
 SEARCH_THREADS = 2
-"""Threads of questions for neighbors; each question takes one only for moments."""
+"""Threads of questions for neighbors; a question only takes one for moments."""
 PATH_THREADS = 32
 """Threads of requests that check folders and weights, whose file system may hang."""
-PATH_THREADS_OF_TOKEN = 8
-"""How many of them a token may use, so that a mount that hangs leaves threads for the paths of others."""
+PATH_THREADS_PER_TOKEN = 8
+"""Most of them per token, so that a hanging mount leaves threads for other tokens."""
 _RETRY_AFTER = {"Retry-After": "2"}
 
 
 class InThread(Protocol):
-    """Runs a call in a thread; it waits for one if all are busy."""
+    """Runs a call in a thread; waits for one if all are busy."""
 
     async def __call__(self, call: Callable[[], T]) -> T:
-        """Return what the call returns."""
+        """Return the result of the call."""
         ...
 
 
 def size_general_pool() -> None:
-    """Set the number of threads of the requests that have no pool of their own, in this event loop."""
+    """Set the number of threads of requests without a separate pool, in this event loop."""
     to_thread.current_default_thread_limiter().total_tokens = GENERAL_THREADS
 
 
@@ -55,11 +55,11 @@ class Threads:
         self._limiter = CapacityLimiter(number)
 
     async def run(self, call: Callable[[], T]) -> T:
-        """Run a call in a thread; it waits for one if all are busy."""
+        """Run a call in a thread; wait for one if all are busy."""
         return await to_thread.run_sync(call, limiter=self._limiter)
 
     async def iterate(self, blocks: Generator[T, None, None]) -> AsyncIterator[T]:
-        """Yield the blocks of an answer; each is made in a thread. Close them also if the client leaves."""
+        """Yield the blocks of an answer, each made in a thread; close the generator even if the client leaves."""
         try:
             while True:
                 block = await self.run(partial(next, blocks, None))
@@ -67,36 +67,36 @@ class Threads:
                     return
                 yield block
         finally:
-            # Without a thread: whoever cancels a request allows no further waiting.
+            # Close it without a thread, because a cancelled request must not wait.
             blocks.close()
 
 
 class LimitedThreads(Threads):
-    """Threads of requests that may take seconds. Few of them run at once, and a limited number waits."""
+    """Threads of requests that may take seconds. Few of them run at a time, and a limited number waits."""
 
     def __init__(
         self,
         number: int,
         *,
         kind: str,
-        of: str,
+        subject: str,
         per_token: int,
         in_all: int,
-        number_of_token: int | None = None,
+        running_per_token: int | None = None,
     ) -> None:
         """Args:
-        number: requests that run at once.
-        kind: word for these requests in the types of problems.
-        of: what such a request is for.
-        per_token: requests of a token that may run or wait.
-        in_all: requests of all tokens that may run or wait.
-        number_of_token: requests of a token that run at once; `None`: `number`.
+        number: most requests that run at a time.
+        kind: kind of these requests in the types of problems.
+        subject: subject of these requests, for messages.
+        per_token: most requests of a token that run or wait.
+        in_all: most requests of all tokens that run or wait.
+        running_per_token: most requests of a token that run at a time; `None`: `number`.
         """
         super().__init__(number)
         self.per_token, self.in_all = per_token, in_all
-        self._type, self._of = f"too-many-{kind}-requests", of
+        self._type, self._subject = f"too-many-{kind}-requests", subject
         self._requests: Counter[str] = Counter()
-        self._number_of_token = number_of_token or number
+        self._running_per_token = running_per_token or number
         self._limiters: dict[str, CapacityLimiter] = {}
 
     @property
@@ -105,29 +105,29 @@ class LimitedThreads(Threads):
         return self._requests.total()
 
     async def run_for(self, token_id: str, call: Callable[[], T]) -> T:
-        """Run a call of a token in a thread; raises as `admitted`."""
+        """Run a call of a token in a thread; see `admitted` for errors."""
         async with self.admitted(token_id) as in_thread:
             return await in_thread(call)
 
     @asynccontextmanager
     async def admitted(self, token_id: str) -> AsyncIterator[InThread]:
-        """Count a request of a token, and yield what runs its calls: in between it holds no thread.
+        """Count a request of a token, and yield the runner of its calls. Between calls it holds no thread.
 
         Raises:
-            Problem: 429, too many such requests of the token run or wait; 503, of all tokens.
+            Problem: too many such requests run or wait: 429, of the token; 503, of all tokens.
         """
         if self._requests[token_id] >= self.per_token:
             detail = (
-                f"{self.per_token} requests of this token for {self._of} are being answered; "
+                f"{self.per_token} requests of this token for {self._subject} are being answered; "
                 "wait for some of them"
             )
             raise Problem(429, self._type, detail, headers=_RETRY_AFTER)
         if self.requests >= self.in_all:
-            detail = f"The service is answering too many requests for {self._of}; retry later"
+            detail = f"The service is answering too many requests for {self._subject}; retry later"
             raise Problem(503, self._type, detail, headers=_RETRY_AFTER)
         self._requests[token_id] += 1
         if token_id not in self._limiters:
-            self._limiters[token_id] = CapacityLimiter(self._number_of_token)
+            self._limiters[token_id] = CapacityLimiter(self._running_per_token)
         limiter = self._limiters[token_id]
 
         async def in_thread(call: Callable[[], T]) -> T:
@@ -144,13 +144,13 @@ class LimitedThreads(Threads):
 
 def heavy_threads() -> LimitedThreads:
     """Return the threads of requests for metrics, which read and encode up to a million values."""
-    return LimitedThreads(HEAVY_THREADS, kind="heavy", of="metrics", per_token=16, in_all=64)
+    return LimitedThreads(HEAVY_THREADS, kind="heavy", subject="metrics", per_token=16, in_all=64)
 
 
 def store_threads() -> LimitedThreads:
     """Return the threads of requests that read the artifact store, which may not answer for seconds."""
     return LimitedThreads(
-        STORE_THREADS, kind="store", of="files and logs", per_token=32, in_all=128
+        STORE_THREADS, kind="store", subject="files and logs", per_token=32, in_all=128
     )
 
 
@@ -159,16 +159,18 @@ def upload_threads() -> LimitedThreads:
     return LimitedThreads(
         UPLOAD_THREADS,
         kind="upload",
-        of="chunks of uploads",
+        subject="chunks of uploads",
         per_token=8,
         in_all=64,
-        number_of_token=UPLOAD_THREADS // 2,
+        running_per_token=UPLOAD_THREADS // 2,
     )
 
 
 def search_threads() -> LimitedThreads:
-    """Return the threads of questions for neighbors; each may bring an image of many megabytes."""
-    return LimitedThreads(SEARCH_THREADS, kind="search", of="neighbors", per_token=16, in_all=32)
+    """Return the threads of questions for neighbors, which may have images of many megabytes."""
+    return LimitedThreads(
+        SEARCH_THREADS, kind="search", subject="neighbors", per_token=16, in_all=32
+    )
 
 
 def path_threads() -> LimitedThreads:
@@ -176,8 +178,8 @@ def path_threads() -> LimitedThreads:
     return LimitedThreads(
         PATH_THREADS,
         kind="path",
-        of="checks of paths (their file system may hang)",
+        subject="checks of paths (their file system may hang)",
         per_token=128,
         in_all=256,
-        number_of_token=PATH_THREADS_OF_TOKEN,
+        running_per_token=PATH_THREADS_PER_TOKEN,
     )

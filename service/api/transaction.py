@@ -1,9 +1,8 @@
 """Dependencies of all endpoints: the service's context and the transaction of a request.
 
-Services never commit; `Route` does, after the endpoint has returned and before the answer is sent. A
-transaction begins at its first statement and ends in the same thread call that runs the endpoint.
-Therefore no request holds a connection or a lock while it waits for a thread; otherwise requests that
-occupy all threads could wait for that lock.
+Services never commit; `Route` does, after the endpoint has returned and before the answer is sent. A transaction
+begins at its first statement and ends in the thread call of the endpoint, so that no request holds a connection or a
+lock while it waits for a thread. Otherwise requests in all threads could wait for that lock.
 """
 
 from __future__ import annotations
@@ -51,9 +50,9 @@ class Context:
     forbidden: Failures
     """Counts the requests answered with 403, by token."""
     decisions: DecisionCache
-    """Decisions on the queue that all requests share."""
+    """Decisions on the queue, shared by all requests."""
     logins: Failures
-    """Counts the logins that were started, by address."""
+    """Counts started logins, by address."""
     streams: Counter[str] = field(default_factory=Counter)
     """Number of open live streams, by token."""
     worker_threads: Threads = field(default_factory=lambda: Threads(WORKER_THREADS))
@@ -66,7 +65,7 @@ class Context:
     closing: threading.Event = field(default_factory=threading.Event)
     """Set at shutdown, to end the live streams."""
     visited: threading.Event = field(default_factory=threading.Event)
-    """Set when a person logs in to the page, or loads it."""
+    """Set when a person loads the page or logs in to it."""
     started_at: datetime = field(default_factory=lambda: datetime.now(UTC))
 
 
@@ -116,9 +115,9 @@ RelaxedWriteSession = Annotated[Session, Depends(_write_relaxed)]
 
 @dataclass(frozen=True)
 class InTransaction:
-    """The value of a dependency, to be read in the endpoint's transaction just before the endpoint runs.
+    """A dependency's value that is read in the endpoint's transaction, just before the endpoint runs.
 
-    If the dependency read it, it would hold a connection while the request waits for a thread.
+    Otherwise the dependency would hold a connection while the request waits for a thread.
     """
 
     session: Session
@@ -133,7 +132,7 @@ class Route(StrictRoute):
 
 
 class WorkerRoute(StrictRoute):
-    """As `Route`, in the threads of the workers' requests. The endpoint needs a session."""
+    """Like `Route`, in the threads of the workers' requests. The endpoint needs a session."""
 
     def __init__(self, path: str, endpoint: Callable[..., Any], **options: Any) -> None:
         run = _transacted(endpoint)
@@ -147,7 +146,7 @@ class WorkerRoute(StrictRoute):
 
 
 class HeavyRoute(StrictRoute):
-    """As `Route`, in the threads of heavy requests. The endpoint needs a session and a caller."""
+    """Like `Route`, in the threads of heavy requests. The endpoint needs a session and a caller."""
 
     def __init__(self, path: str, endpoint: Callable[..., Any], **options: Any) -> None:
         run = _transacted(endpoint)
@@ -162,9 +161,9 @@ class HeavyRoute(StrictRoute):
 
 
 class StoreRoute(StrictRoute):
-    """As `Route`; the endpoint returns a function that reads the artifact store and returns the answer.
+    """Like `Route`; the endpoint returns a function that reads the artifact store and returns the answer.
 
-    It is called after the transaction, in the threads of such requests. The endpoint needs a session and a
+    The function is called after the transaction, in the threads of the store. The endpoint needs a session and a
     caller.
     """
 
@@ -196,7 +195,7 @@ def _transacted(endpoint: Callable[..., Any]) -> Callable[..., Any]:
                     values[name] = value.read()
             answer = endpoint(**values)
             if transaction.writes:
-                # In the same transaction, so that change and audit row are committed together.
+                # Use the same transaction, so that the change and its audit row are committed together.
                 audit_log.record_change(session, transaction.request)
                 session.commit()
         return answer

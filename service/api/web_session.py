@@ -1,8 +1,8 @@
 """The cookie of the page's sessions, and the check that a request comes from the page.
 
-A browser sends the cookie with every request to the service, whichever page makes it. A request that changes
-something must therefore prove its origin, with a header that only the page knows (`X-CSRF-Token`) and with what the
-browser says (`Sec-Fetch-Site`, `Origin`). `SameSite=Strict` alone is not enough: all ports of a host are one site.
+A browser sends the cookie with every request to the service, from any page. A request that changes something must
+therefore prove its origin: by a header that only the page knows (`X-CSRF-Token`), and by headers of the browser
+(`Sec-Fetch-Site`, `Origin`). `SameSite=Strict` alone does not suffice, because all ports of a host are one site.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ def csrf_token(cookie: str) -> str:
 
 
 def check_write(request: Request, cookie: str) -> None:
-    """Check that a request which changes something comes from the page of the session.
+    """Check that a request that changes something comes from the session's page.
 
     Raises:
-        Problem: 403, it comes from another origin, or does not have the CSRF token.
+        Problem: 403, it comes from another origin or lacks the CSRF token.
     """
     if request.method in _SAFE_METHODS:
         return
@@ -46,18 +46,18 @@ def check_write(request: Request, cookie: str) -> None:
 
 
 def check_origin(request: Request) -> None:
-    """Check that no page of another origin makes the request.
+    """Check that the request does not come from a page of another origin.
 
     Raises:
         Problem: 403.
     """
-    # Browsers send `Sec-Fetch-Site` over TLS and to loopback only, and `none` if a person made the request.
+    # Browsers send `Sec-Fetch-Site` only over TLS and to loopback, and `none` if a person made the request.
     site, origin = request.headers.get("sec-fetch-site"), request.headers.get("origin")
     if site is not None:
-        is_own = site in ("same-origin", "none")
+        is_same_origin = site in ("same-origin", "none")
     else:
-        is_own = origin is None or _host(origin) == request.headers.get("host")
-    if not is_own:
+        is_same_origin = origin is None or _host(origin) == request.headers.get("host")
+    if not is_same_origin:
         raise Problem(
             403,
             "cross-origin",
@@ -86,7 +86,7 @@ def clear_cookie(request: Request, response: Response) -> None:
 
 
 def _is_secure(request: Request) -> bool:
-    # Of a request through a trusted proxy, this is the scheme that the proxy reports.
+    # For a request through a trusted proxy, this is the scheme that the proxy reports.
     return request.url.scheme == "https"
 
 

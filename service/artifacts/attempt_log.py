@@ -5,15 +5,14 @@ streams resume by them. `driver.log` begins at 0; once it is full, `driver.log.<
 log that exceeds its limit loses parts from its middle: half of the limit holds its beginning, the
 other half its end.
 
-An object store cannot append. New bytes become an object of their own there, `driver.log.<start>-<end>`,
-and take in objects before them, so that each object is larger than all later ones of its part. An object
-at least doubles whenever it is written again: a log of n bytes costs O(n log n) written bytes and has
-O(log n) objects in each part.
-Objects never change, so a reader or a second writer sees whole ones at any time; an object that a larger
-one covers is what a killed writer left, and the next one removes it.
+An object store cannot append. There, new bytes become a separate object, `driver.log.<start>-<end>`, which
+absorbs earlier objects, so that each object is larger than all later ones of its part. An object at least
+doubles whenever it is rewritten: a log of n bytes costs O(n log n) written bytes and has O(log n) objects in
+each part. Objects never change, so readers and a second writer always see complete ones. An object that a
+larger one covers was left by a killed writer, and the next writer removes it.
 
-Beside the parts, the name of a file `driver.log.of-<submission>` says whose log they are: a restored database
-repeats an attempt whose files are still there.
+The name of a further file, `driver.log.of-<submission>`, says to which submission the log belongs: a restored
+database repeats an attempt whose files still exist.
 """
 
 from __future__ import annotations
@@ -71,7 +70,7 @@ class AttemptLog:
         return self._list()[0]
 
     def _list(self) -> tuple[list[Part], list[Part]]:
-        """Return the stored parts without overlaps, and those that are covered by others."""
+        """Return the stored parts without overlaps, and the parts that others cover."""
         stored = []
         for entry in self._entries():
             name = _NAME.fullmatch(entry["name"].rpartition("/")[2])
@@ -99,13 +98,13 @@ class AttemptLog:
         return entries
 
     def belongs_to(self, submission_id: str) -> bool:
-        """Whether `begin` was called for this submission, and for no other after it."""
+        """Whether `begin` was last called for this submission."""
         return self._owners() == [f"{self._owner}{submission_id}"]
 
     def begin(self, submission_id: str) -> None:
-        """Remove the log of another submission, if there is one, before that of this submission is written."""
+        """Remove the log of another submission, before this submission's log is written."""
         if owners := self._owners():
-            # The owners last, so that an interrupted removal is repeated.
+            # Remove the owners last, so that an interrupted removal is repeated.
             self._remove_parts()
             for path in owners:
                 self._fs.rm_file(path)
@@ -114,7 +113,7 @@ class AttemptLog:
         self._fs.pipe_file(f"{self._owner}{submission_id}", submission_id.encode())
 
     def _owners(self) -> list[str]:
-        """Return the files that say whose log it is."""
+        """Return the files that name the log's submission."""
         paths = (str(entry["name"]) for entry in self._entries())
         return [path for path in paths if path.startswith(self._owner)]
 
@@ -126,7 +125,7 @@ class AttemptLog:
 
     def _remove_parts(self) -> None:
         parts, covered = self._list()
-        # Those that are covered first: they would be the log once the others are gone.
+        # Remove covered parts first: they would become the log once the others are removed.
         for part in (*covered, *reversed(parts)):
             self._fs.rm_file(part.path)
 
@@ -161,7 +160,7 @@ class AttemptLog:
     def tail(self, lines: int) -> tuple[Generator[bytes, None, None], int]:
         """Return the last lines in blocks, and the position where they begin.
 
-        They reach back at most to the last dropped bytes, for which there is a line then.
+        They reach back at most to the last dropped bytes, which a line then replaces.
         """
         parts = self.parts()
         end = position = parts[-1].end if parts else 0
@@ -194,7 +193,7 @@ class AttemptLog:
         while position < end:
             piece = self.read(position, min(_BLOCK, end - position))
             if piece.start > position:
-                yield left_out(piece.start - position)
+                yield omission_line(piece.start - position)
             if not piece.data:
                 return
             yield piece.data
@@ -203,7 +202,7 @@ class AttemptLog:
     def append(self, position: int, data: bytes, limit: int) -> None:
         """Add the bytes at `position`, then drop parts from the middle until `limit` is kept.
 
-        Bytes that are stored already are not added again. A position beyond the end leaves a gap.
+        Bytes that are already stored are skipped. A position beyond the end leaves a gap.
         Parts end with a whole line where possible.
         """
         part_size = max(1, limit // _PARTS)
@@ -267,8 +266,8 @@ class AttemptLog:
 
     def _write(self, path: str, offset: int, data: bytes) -> None:
         self._fs.makedirs(self._folder, exist_ok=True)
-        # Written at an offset, not appended: a dispatcher that lost its lease here and repeats
-        # the write does not duplicate bytes.
+        # Write at an offset instead of appending, so that a repeated write after a lost lease does not duplicate
+        # bytes.
         with self._fs.open(path, "ab"):
             pass
         with self._fs.open(path, "r+b") as file:
@@ -276,21 +275,21 @@ class AttemptLog:
             file.write(data)
 
 
-def left_out(count: int) -> bytes:
-    """The line that replaces `count` dropped bytes of a log."""
+def omission_line(count: int) -> bytes:
+    """Return the line that replaces `count` dropped bytes of a log."""
     return f"[dasl: {count:,} bytes were left out here, see DASL_LOG_MAX_BYTES]\n".encode()
 
 
 def _division(data: bytes, room: int) -> int:
-    """How many bytes fit into `room`: all of them, or whole lines."""
+    """Return the number of bytes that fit into `room`: all of them, or whole lines."""
     return len(data) if len(data) <= room else data.rfind(b"\n", 0, room) + 1
 
 
 def _merged(parts: list[Part], position: int, size: int, part_size: int) -> list[Part]:
-    """The last parts that are written again with `size` bytes at `position`, within one part.
+    """Return the last parts to rewrite together with `size` new bytes at `position`, within one part.
 
-    They begin with the first one that is not larger than all bytes after it. Each part was larger than
-    those after it before, so all of them at least double.
+    They begin with the first part that is not larger than all bytes after it. As each part was larger than all later
+    ones, each of them at least doubles.
     """
     count = 0
     for number, part in enumerate(reversed(parts), start=1):

@@ -8,14 +8,14 @@ from pathlib import Path
 
 from sqlalchemy import make_url
 
-# Less than the smallest checkpoint: nothing useful can be written any more.
+# Smaller than the smallest checkpoint, so nothing useful can be written.
 FULL_BYTES = 32 << 20
 
 
 def free_bytes(uri: str) -> int | None:
-    """Return the space that is free for this user below a folder; `None` if the URI is not local.
+    """Return the free space for this user below a folder; `None` if the URI is not local.
 
-    A missing folder counts as its nearest parent that exists.
+    For a missing folder, use its nearest existing parent.
 
     Raises:
         OSError: the file system does not answer.
@@ -38,9 +38,9 @@ def local_folder(uri: str) -> Path | None:
 
 
 def shortage(what: str, uri: str) -> str | None:
-    """Return a message that the disk of a folder is full; `None` if it is not, or not local.
+    """Return a message if the disk of a local folder is full; otherwise `None`.
 
-    The path is left out: `/readyz` needs no token.
+    It has no path, because `/readyz` needs no token.
     """
     free = free_bytes(uri)
     return None if free is None or free >= FULL_BYTES else full(what, free)
@@ -48,16 +48,16 @@ def shortage(what: str, uri: str) -> str | None:
 
 def full(what: str, free: int | None = None) -> str:
     """Describe a full disk, with the remedy."""
-    left = "" if free is None else f" ({free / 1e6:.0f} MB are free)"
-    return f"the disk of {what} is full{left}. Make room there; then jobs continue by themselves"
+    space = "" if free is None else f" ({free / 1e6:.0f} MB are free)"
+    return f"the disk of {what} is full{space}. Make room there; then jobs continue automatically"
 
 
 SILENT = timedelta(minutes=5)
-"""A store that gives no answer for this long counts as away: it may hang, as a hard mount of NFS does."""
+"""A store that does not answer for this long counts as unavailable; a hard NFS mount, for example, may hang."""
 
 
 def silent(since: timedelta) -> str:
-    """Describe a store of artifacts that gives no answer."""
+    """Describe an artifact store that does not answer."""
     return f"the store of {ARTIFACTS} has not answered for {since.total_seconds():.0f} s"
 
 

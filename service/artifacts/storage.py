@@ -11,7 +11,7 @@ from uuid import uuid4
 from service.object_store import open_store, signed_url
 
 _BLOCK = 1 << 20
-# It must only be valid when the download starts; a client that resumes gets another one.
+# A URL must only be valid when the download starts; a resuming client gets another one.
 _URL_LIFETIME = timedelta(minutes=10)
 _UNSAFE = re.compile(r"[\x00-\x1f\x7f\\]")
 
@@ -20,8 +20,8 @@ class Storage:
     """The artifact store below a root URI.
 
     Args:
-        presigned: whether clients download files directly from the store, which must be S3 then.
-        public_endpoint: where clients reach the store; empty: where this process does.
+        presigned: whether clients download files directly from the store, which must then be S3.
+        public_endpoint: endpoint of the store for clients; empty: the same as for this process.
     """
 
     def __init__(self, root: str, *, presigned: bool = False, public_endpoint: str = "") -> None:
@@ -64,7 +64,7 @@ class Storage:
         """Size of a file in bytes; `None` if it does not exist."""
         fs, path = open_store(uri)
         try:
-            # A cached listing would give an old size: logs grow while they are read.
+            # A cached listing would have an old size, because logs grow while they are read.
             fs.invalidate_cache()
             return int(fs.info(path)["size"])
         except FileNotFoundError:
@@ -84,7 +84,7 @@ class Storage:
                 yield block
 
     def direct_url(self, uri: str) -> str | None:
-        """A URL with which anyone can download a file for some minutes; `None`: only through the API."""
+        """Return a URL by which anyone can download a file for some minutes; `None`: only through the API."""
         if not self._presigned:
             return None
         return signed_url(uri, _URL_LIFETIME, self._public_endpoint)

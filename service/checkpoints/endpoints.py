@@ -31,7 +31,7 @@ OfJob = Annotated[
     str | None,
     Query(
         max_length=100,
-        description="Id of a job: `best` or `final` in place of the id are its best or its final checkpoint.",
+        description="Id of a job, whose checkpoint `best` or `final` may then replace the id.",
     ),
 ]
 
@@ -49,9 +49,9 @@ async def _get_to_change(
 
 
 OwnCheckpoint = Annotated[Checkpoint, Depends(_get)]
-"""The checkpoint of the path, of the caller's tenant; else 404. Needs a `ReadSession`."""
+"""The checkpoint of the path, if it belongs to the caller's tenant; otherwise 404. Needs a `ReadSession`."""
 OwnCheckpointToChange = Annotated[Checkpoint, Depends(_get_to_change)]
-"""As `OwnCheckpoint`, for callers who may submit. Needs a `WriteSession`."""
+"""Like `OwnCheckpoint`, for callers who may submit. Needs a `WriteSession`."""
 
 
 @router.get("/{checkpoint_id}")
@@ -75,7 +75,7 @@ def delete_checkpoint(checkpoint: OwnCheckpointToChange, session: WriteSession) 
     service.delete(session, checkpoint)
 
 
-# `:path`, so that a name with a slash is refused here instead of matching another route.
+# `:path`, so that a name with a slash is refused instead of matching another route.
 @files.head("/{checkpoint_id}/files/{name:path}", include_in_schema=False)
 @files.get(
     "/{checkpoint_id}/files/{name:path}",

@@ -11,16 +11,16 @@ from service.db.models import Artifact, Attempt, Checkpoint, Job, ModelRun
 from service.states import TaskState
 
 REGISTERED, DELETING, DELETED = "registered", "deleting", "deleted"
-# An attempt that tried to resume from it reported that its files differ from the manifest.
+# State of a checkpoint whose files differ from the manifest, as an attempt that tried to resume reported.
 DAMAGED = "damaged"
 HAS_FILES = Checkpoint.state.in_((REGISTERED, DAMAGED, DELETING))
-"""Condition on checkpoints whose files exist. It names their states, because no index serves `!=`."""
+"""Condition on checkpoints whose files exist. It lists the states, because no index supports `!=`."""
 
 
 def get(
     session: Session, tenant: str, checkpoint_id: str, *, for_update: bool = False
 ) -> Checkpoint | None:
-    """A tenant's checkpoint. With `for_update` it is refreshed, and locked until the transaction ends."""
+    """Return a tenant's checkpoint; `for_update`: refresh it and lock it until the transaction ends."""
     query = (
         select(Checkpoint)
         .join(Job, Checkpoint.job_id == Job.id)
@@ -41,7 +41,7 @@ def by_id(session: Session, checkpoint_id: str) -> Checkpoint:
     return session.get_one(Checkpoint, checkpoint_id)
 
 
-def job_of(session: Session, checkpoint_id: str) -> Job:
+def get_job(session: Session, checkpoint_id: str) -> Job:
     """Return the job of an existing checkpoint."""
     query = select(Job).join(Checkpoint, Checkpoint.job_id == Job.id)
     return session.scalars(query.where(Checkpoint.id == checkpoint_id)).one()
@@ -54,12 +54,12 @@ def add(session: Session, checkpoint: Checkpoint) -> None:
 
 
 def by_uri(session: Session, uri: str) -> Checkpoint | None:
-    """The checkpoint with this URI."""
+    """Return the checkpoint with this URI."""
     return session.scalars(select(Checkpoint).where(Checkpoint.uri == uri)).one_or_none()
 
 
-def of_job(session: Session, job_id: str) -> Sequence[Checkpoint]:
-    """A job's available checkpoints, oldest first."""
+def available(session: Session, job_id: str) -> Sequence[Checkpoint]:
+    """Return a job's available checkpoints, oldest first."""
     return session.scalars(
         select(Checkpoint)
         .where(Checkpoint.job_id == job_id, Checkpoint.state == REGISTERED)
@@ -67,8 +67,8 @@ def of_job(session: Session, job_id: str) -> Sequence[Checkpoint]:
     ).all()
 
 
-def newest_of_job(session: Session, job_id: str, *, for_update: bool = False) -> Checkpoint | None:
-    """The checkpoint that a job's next attempt resumes from; `for_update` as in `get`."""
+def newest(session: Session, job_id: str, *, for_update: bool = False) -> Checkpoint | None:
+    """Return the checkpoint that a job's next attempt resumes from; see `get` for `for_update`."""
     query = (
         select(Checkpoint)
         .where(Checkpoint.job_id == job_id, Checkpoint.state == REGISTERED)
@@ -80,7 +80,7 @@ def newest_of_job(session: Session, job_id: str, *, for_update: bool = False) ->
     return session.scalars(query).first()
 
 
-def lock_of_job(session: Session, job_id: str) -> list[Checkpoint]:
+def lock_all(session: Session, job_id: str) -> list[Checkpoint]:
     """Lock a job's checkpoints against use and deletion by other transactions; newest first."""
     return list(
         session.scalars(
@@ -94,13 +94,13 @@ def lock_of_job(session: Session, job_id: str) -> list[Checkpoint]:
 
 
 def in_use(session: Session, ids: Collection[str]) -> set[str]:
-    """The checkpoints among `ids` that a live attempt or an unfinished clone resumes from.
+    """Return the checkpoints among `ids` that a live attempt or an unfinished clone resumes from.
 
-    Call it with the checkpoints locked; otherwise a concurrent use may be missed.
+    Lock the checkpoints first; otherwise a concurrent use may be missed.
     """
     if not ids:
         return set()
-    # Few attempts are not finalized, and the column is indexed.
+    # Fast, because few attempts are not finalized and the column is indexed.
     attempts = select(Attempt.resume_checkpoint_id).where(
         Attempt.resume_checkpoint_id.in_(ids), ~Attempt.settled, Attempt.finished_at.is_(None)
     )
@@ -111,7 +111,7 @@ def in_use(session: Session, ids: Collection[str]) -> set[str]:
 
 
 def awaited(session: Session, ids: Collection[str]) -> set[str]:
-    """The checkpoints among `ids` that a queued or running evaluation, embedding or export reads."""
+    """Return the checkpoints among `ids` that a queued or running evaluation, embedding or export reads."""
     if not ids:
         return set()
     pending = ModelRun.state.in_((TaskState.QUEUED, TaskState.RUNNING))
@@ -122,7 +122,7 @@ def awaited(session: Session, ids: Collection[str]) -> set[str]:
 
 
 def with_results(session: Session, ids: Collection[str]) -> set[str]:
-    """The checkpoints among `ids` of which there are evaluations, embeddings or exports."""
+    """Return the checkpoints among `ids` with evaluations, embeddings or exports."""
     if not ids:
         return set()
     query = select(ModelRun.checkpoint_id).where(
@@ -133,13 +133,13 @@ def with_results(session: Session, ids: Collection[str]) -> set[str]:
     return set(session.scalars(query))
 
 
-def own_job(session: Session, tenant: str, job_id: str) -> Job | None:
+def find_job(session: Session, tenant: str, job_id: str) -> Job | None:
     """Return a tenant's job."""
     query = select(Job).where(Job.id == job_id, Job.tenant == tenant, Job.deleted_at.is_(None))
     return session.scalars(query).one_or_none()
 
 
-# Each round of the dispatcher needs this. SQLAlchemy takes longer to build a statement than to run it.
+# Built once, because each round needs it and SQLAlchemy takes longer to build a statement than to run it.
 _TO_DELETE = (
     select(Checkpoint)
     .where(
@@ -154,12 +154,12 @@ _TO_DELETE = (
 def to_delete(
     session: Session, limit: int, *, without: Collection[str] = ()
 ) -> Sequence[Checkpoint]:
-    """Checkpoints marked for deletion, except those in `without`."""
+    """Return checkpoints that are marked for deletion, except the ids in `without`."""
     return session.scalars(_TO_DELETE, {"limit": limit, "without": [*without]}).all()
 
 
 def examine_again(session: Session, job_id: str) -> None:
-    """Let the retention of an ended job's artifacts and checkpoints begin again."""
+    """Restart the retention of an ended job's artifacts and checkpoints."""
     for passed_over, again in (
         (Job.artifacts_removed_at.is_not(None), {"artifacts_removed_at": None}),
         (Job.checkpoints_thinned, {"checkpoints_thinned": False}),
@@ -173,7 +173,7 @@ def examine_again(session: Session, job_id: str) -> None:
 
 
 def mark_damaged(session: Session, checkpoint_id: str) -> None:
-    """Mark a checkpoint whose files differ from the manifest: no attempt resumes from it again."""
+    """Mark a checkpoint as damaged: no attempt resumes from it again."""
     session.execute(
         update(Checkpoint)
         .where(Checkpoint.id == checkpoint_id, Checkpoint.state == REGISTERED)
@@ -185,8 +185,8 @@ def mark_damaged(session: Session, checkpoint_id: str) -> None:
 def mark_deleted(session: Session, checkpoint_id: str) -> None:
     """Mark a checkpoint as deleted, once its files are removed. Its row stays, without the manifest.
 
-    Attempts, clones and events refer to it. Most checkpoints of a long job are deleted, and a manifest takes a
-    kilobyte.
+    Attempts, clones and events refer to the row. The manifest is dropped because it takes a kilobyte, and most
+    checkpoints of a long job are deleted.
     """
     session.execute(
         update(Checkpoint)
@@ -195,8 +195,8 @@ def mark_deleted(session: Session, checkpoint_id: str) -> None:
     )
 
 
-def uris_of_attempt(session: Session, job_id: str, number: int) -> set[str]:
-    """Return the URIs of all checkpoints of an attempt, deleted ones included."""
+def attempt_uris(session: Session, job_id: str, number: int) -> set[str]:
+    """Return the URIs of all checkpoints of an attempt, including deleted ones."""
     return set(
         session.scalars(
             select(Checkpoint.uri).where(Checkpoint.job_id == job_id, Checkpoint.attempt == number)
@@ -205,14 +205,14 @@ def uris_of_attempt(session: Session, job_id: str, number: int) -> set[str]:
 
 
 def artifacts(session: Session, job_id: str) -> Sequence[Artifact]:
-    """A job's artifacts by name."""
+    """Return a job's artifacts, sorted by name."""
     return session.scalars(
         select(Artifact).where(Artifact.job_id == job_id).order_by(Artifact.name)
     ).all()
 
 
 def artifact(session: Session, job_id: str, name: str) -> Artifact | None:
-    """One artifact of a job."""
+    """Return an artifact of a job."""
     return session.get(Artifact, (job_id, name))
 
 
@@ -222,7 +222,7 @@ def save_artifact(session: Session, artifact: Artifact) -> None:
 
 
 def stored_bytes(session: Session) -> tuple[int, int]:
-    """Return the size of all checkpoints whose files exist, and that of all other files of jobs."""
+    """Return the total size of all checkpoints whose files exist, and of all other files of jobs."""
     of_checkpoints = session.scalar(select(func.sum(Checkpoint.size)).where(HAS_FILES))
     of_artifacts = session.scalar(select(func.sum(Artifact.size)))
     return int(of_checkpoints or 0), int(of_artifacts or 0)

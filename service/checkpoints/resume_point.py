@@ -11,8 +11,8 @@ from service.db.models import Checkpoint, Job
 
 
 def find(session: Session, job: Job) -> Checkpoint | None:
-    """Return the newest registered checkpoint, or else the one that the job was cloned from."""
-    newest = repository.newest_of_job(session, job.id)
+    """Return the newest registered checkpoint, or the checkpoint that the job was cloned from."""
+    newest = repository.newest(session, job.id)
     if newest is None and job.start_checkpoint_id is not None:
         return repository.by_id(session, job.start_checkpoint_id)
     return newest
@@ -29,7 +29,7 @@ def progress_at(job: Job, resume: Checkpoint | None) -> dict[str, Any] | None:
 
 
 def verdict_at(job: Job, resume: Checkpoint | None) -> dict[str, Any] | None:
-    """Return a job's verdict if it resumes after its last evaluation; else it will report another one."""
+    """Return a job's verdict if it resumes after its last evaluation; otherwise it will report another one."""
     return job.verdict if resume is not None and resume.final else None
 
 

@@ -19,7 +19,7 @@ logger = logging.getLogger(__name__)
 
 
 class Dropped(NamedTuple):
-    """What `drop_checkpoints` marked, and whether nothing is left to mark."""
+    """The checkpoints that `drop_checkpoints` marked, and whether nothing is left to mark."""
 
     checkpoints: int
     bytes: int
@@ -33,7 +33,7 @@ def mark_obsolete(session: Session, job: Job) -> None:
     except UnreadableSpec as error:
         logger.warning("Job %s keeps all its checkpoints: %s", job.id, error)
         return
-    obsolete = obsolete_checkpoints(policy, repository.lock_of_job(session, job.id))
+    obsolete = obsolete_checkpoints(policy, repository.lock_all(session, job.id))
     used = _used(session, obsolete)
     for checkpoint in obsolete:
         if checkpoint.id not in used:
@@ -42,9 +42,9 @@ def mark_obsolete(session: Session, job: Job) -> None:
 
 
 def mark_obsolete_start(session: Session, clone: Job) -> None:
-    """Mark the checkpoint that a clone started from, now that it ended, unless its job still keeps it."""
+    """After the end of a clone, mark its start checkpoint, unless the source job still keeps it."""
     if clone.start_checkpoint_id is not None:
-        mark_obsolete(session, repository.job_of(session, clone.start_checkpoint_id))
+        mark_obsolete(session, repository.get_job(session, clone.start_checkpoint_id))
 
 
 def obsolete_checkpoints(
@@ -52,8 +52,8 @@ def obsolete_checkpoints(
 ) -> list[Checkpoint]:
     """Select the checkpoints that are neither among the newest or the best, nor pinned, nor final.
 
-    Those within an epoch, from `checkpoints.every_minutes` or a pause, only serve to resume: they are kept while
-    they are among the two newest, of which one may be damaged, and `checkpoints.keep_last` does not count them.
+    Checkpoints within an epoch, from `checkpoints.every_minutes` or a pause, only serve to resume: they are kept while
+    they are among the two newest (one may be damaged), and `checkpoints.keep_last` does not count them.
     """
     within_epochs = [c for c in newest_first[2:] if not c.epoch.is_integer()]
     ends = [c for c in newest_first if c.epoch.is_integer()]
@@ -67,8 +67,8 @@ def obsolete_checkpoints(
 def droppable(policy: Checkpoints, newest_first: Sequence[Checkpoint]) -> list[Checkpoint]:
     """Select the checkpoints of an ended job that retention may remove, oldest first.
 
-    These are not the newest, which clones start from by default, the best (of `checkpoints.keep_best`, at
-    least one), the final and the pinned ones.
+    Kept are the newest, which clones start from by default, the best (`checkpoints.keep_best`, at least one), the final
+    and the pinned ones.
     """
     ranked = [c for c in newest_first if is_ranked(c.metrics, policy.best_by)]
     best = {c.id for c in best_first(policy, ranked)[: max(1, policy.keep_best)]}
@@ -80,19 +80,19 @@ def drop_checkpoints(session: Session, job: Job, needed: int | None = None) -> D
     """Mark checkpoints of an ended job for deletion, oldest first. The job must be locked.
 
     Args:
-        needed: stop once this number of bytes is freed; None: mark all that may be removed, except those of which
-            there are evaluations, embeddings or exports, which would be deleted with them.
+        needed: stop once this number of bytes is freed; None: mark all removable checkpoints, except those with
+            evaluations, embeddings or exports, which would be deleted as well.
     """
     try:
         policy = job.resolved_spec.checkpoints
     except UnreadableSpec as error:
         logger.warning("Job %s keeps all its checkpoints: %s", job.id, error)
         return Dropped(0, 0, True)
-    candidates = droppable(policy, repository.lock_of_job(session, job.id))
+    candidates = droppable(policy, repository.lock_all(session, job.id))
     used = _used(session, candidates)
     if needed is None:
-        finished = repository.with_results(session, {each.id for each in candidates})
-        candidates = [each for each in candidates if each.id not in finished]
+        finished = repository.with_results(session, {checkpoint.id for checkpoint in candidates})
+        candidates = [checkpoint for checkpoint in candidates if checkpoint.id not in finished]
     count = freed = 0
     for checkpoint in candidates:
         if needed is not None and freed >= needed:
@@ -105,8 +105,8 @@ def drop_checkpoints(session: Session, job: Job, needed: int | None = None) -> D
 
 
 def best(policy: Checkpoints, newest_first: Sequence[Checkpoint]) -> Checkpoint | None:
-    """Return the best checkpoint by `checkpoints.best_by`; None if none was measured."""
-    ranked = [each for each in newest_first if is_ranked(each.metrics, policy.best_by)]
+    """Return the best checkpoint by `checkpoints.best_by`; None if no checkpoint has the metric."""
+    ranked = [c for c in newest_first if is_ranked(c.metrics, policy.best_by)]
     return next(iter(best_first(policy, ranked)), None)
 
 
@@ -125,14 +125,14 @@ def best_first(policy: Checkpoints, checkpoints: Sequence[Checkpoint]) -> list[C
 
 
 def delete(session: Session, job: Job, checkpoint: Checkpoint) -> None:
-    """Mark a checkpoint for deletion; a repetition changes nothing. Both rows must be locked.
+    """Mark a checkpoint for deletion. Idempotent. Both rows must be locked.
 
     Raises:
         Problem: 409, it is pinned, or a job may still resume from it.
     """
     if checkpoint.state not in (repository.REGISTERED, repository.DAMAGED):
         return
-    newest = repository.newest_of_job(session, job.id)
+    newest = repository.newest(session, job.id)
     reason = None
     if checkpoint.pinned:
         reason = "it is pinned"

@@ -20,16 +20,16 @@ BEST, FINAL = "best", "final"
 
 
 def get(session: Session, tenant: str, checkpoint_id: str, job_id: str | None = None) -> Checkpoint:
-    """Return a tenant's checkpoint: that with an id, or the best or the final one of a job.
+    """Return a tenant's checkpoint by id, or the best or final checkpoint of a job.
 
     Raises:
-        Problem: 404; 422, `job` is missing, or names a job in vain.
+        Problem: 404; 422, `job` is missing or has no effect.
     """
     if checkpoint_id in (BEST, FINAL):
         return _of_job(session, tenant, checkpoint_id, job_id)
     if job_id is not None:
-        message = f"only goes with the checkpoint {BEST!r} or {FINAL!r}"
-        raise field_problem("job", message, job_id, "no job beside the id of a checkpoint")
+        message = f"has no effect with the id of a checkpoint; remove it, or request {BEST!r} or {FINAL!r}"
+        raise field_problem("job", message, job_id)
     is_id = ids.is_id("ckpt", checkpoint_id)
     checkpoint = repository.get(session, tenant, checkpoint_id) if is_id else None
     if checkpoint is None:
@@ -41,17 +41,17 @@ def _of_job(session: Session, tenant: str, alias: str, job_id: str | None) -> Ch
     if job_id is None:
         message = f"is missing: {alias!r} is a checkpoint of a job"
         raise field_problem("job", message, "", f"checkpoints/{alias}?job=JOB")
-    job = repository.own_job(session, tenant, job_id) if ids.is_id("job", job_id) else None
+    job = repository.find_job(session, tenant, job_id) if ids.is_id("job", job_id) else None
     if job is None:
         raise not_found("job", job_id)
-    available = repository.of_job(session, job.id)
+    available = repository.available(session, job.id)
     if alias == FINAL:
-        found = max(available, key=lambda each: (each.final, each.step, each.id), default=None)
+        checkpoint = max(available, key=lambda item: (item.final, item.step, item.id), default=None)
     else:
-        found = retention.best(job.resolved_spec.checkpoints, available[::-1])
-    if found is None:
+        checkpoint = retention.best(job.resolved_spec.checkpoints, available[::-1])
+    if checkpoint is None:
         raise not_found(f"checkpoint of {job.id}:", alias)
-    return found
+    return checkpoint
 
 
 def pin(session: Session, checkpoint: Checkpoint, pinned: bool) -> None:
@@ -60,23 +60,23 @@ def pin(session: Session, checkpoint: Checkpoint, pinned: bool) -> None:
     Raises:
         Problem: 410, it was deleted or is damaged.
     """
-    # The job's row first, as in `delete` and in retention: two of them never wait for each other.
+    # Lock the job's row first, as in `delete` and in retention, to avoid deadlocks.
     lock_job(session, checkpoint.job_id)
     repository.lock(session, checkpoint)
     check_available(checkpoint)
     was_pinned, checkpoint.pinned = checkpoint.pinned, pinned
-    if was_pinned and not pinned:  # retention by age has passed over it
+    if was_pinned and not pinned:  # retention by age may have skipped it
         repository.examine_again(session, checkpoint.job_id)
     session.flush()
 
 
 def delete(session: Session, checkpoint: Checkpoint) -> None:
-    """Delete a checkpoint; a repetition changes nothing.
+    """Delete a checkpoint. Idempotent.
 
     Raises:
         Problem: 409, it is pinned, or a job may still resume from it.
     """
-    # The job's row first, in the order of `lifecycle.start_attempt`: no attempt can choose it now.
+    # Lock the job's row first, like `lifecycle.start_attempt`, so that no attempt can choose the checkpoint now.
     job = lock_job(session, checkpoint.job_id)
     assert job is not None, "a checkpoint has a job"
     repository.lock(session, checkpoint)
@@ -84,12 +84,12 @@ def delete(session: Session, checkpoint: Checkpoint) -> None:
 
 
 def thin(session: Session, job: Job) -> DeletedCheckpoints:
-    """Delete the checkpoints of an ended job but the newest, the final, the best and pinned ones.
+    """Delete the checkpoints of an ended job except the newest, final, best and pinned ones.
 
-    Those with evaluations, embeddings or exports stay as well, and until they have ended, those that clones start from.
+    Checkpoints with evaluations, embeddings or exports stay as well, and start checkpoints of unfinished clones.
 
     Raises:
-        Problem: 404, the job was deleted in between; 409, it has not ended.
+        Problem: 404, the job was deleted concurrently; 409, it has not ended.
     """
     locked = lock_job(session, job.id)
     if locked is None or locked.deleted_at is not None:

@@ -1,4 +1,4 @@
-"""Drain and undrain nodes. Nothing here commits."""
+"""Drain and undrain nodes. The caller commits."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from service.scheduling.nodes import ALL_NODES, Node
 from service.wire.cluster import DrainView
 
 
-def shown(session: Session) -> list[DrainView]:
+def views(session: Session) -> list[DrainView]:
     """Return all drains."""
     return [
         DrainView(
@@ -43,27 +43,27 @@ def drain(session: Session, caller: Caller, request: DrainRequest) -> None:
 
 
 def undrain(session: Session, node: str | None) -> None:
-    """End the drain of a node, or that of the whole cluster; a repetition changes nothing."""
+    """End the drain of a node, or of the whole cluster. Idempotent."""
     names = {ALL_NODES if node is None else node}
     names |= {
         name
-        for each in _nodes(session)
-        if each.is_named(names)
-        for name in (each.id, each.address, each.name)
+        for node in _nodes(session)
+        if node.is_named(names)
+        for name in (node.id, node.address, node.name)
     }
     repository.remove_drains(session, names)
 
 
 def _nodes(session: Session) -> Sequence[Node]:
     snapshot = scheduling.snapshot(session)
-    return () if snapshot is None else scheduling.nodes_of(snapshot)
+    return () if snapshot is None else scheduling.read_nodes(snapshot)
 
 
 def _lasting_name(node: str | None, nodes: Sequence[Node]) -> str:
-    """Return how a drain names a node: by its address instead of its id, which changes when Ray restarts there."""
+    """Return a node's name for a drain: its address in place of its id, which changes when Ray restarts."""
     if node is None:
         return ALL_NODES
-    for each in nodes:
-        if each.id == node and [other.address for other in nodes].count(each.address) == 1:
-            return each.address
+    for other in nodes:
+        if other.id == node and [n.address for n in nodes].count(other.address) == 1:
+            return other.address
     return node

@@ -31,17 +31,17 @@ def show_cluster(caller: Reader, context: WithContext, session: ReadSession) -> 
 
 @router.post("/cluster/drain")
 def drain_node(request: DrainRequest, caller: Operator, session: WriteSession) -> Drains:
-    """Drain a node or the whole cluster: it gets no new workers. Also while Ray is away.
+    """Drain a node or the whole cluster: it gets no new workers. Works while Ray does not run.
 
     With `save`, attempts with ranks there save a checkpoint and stop, and their jobs are queued again
     without using up a restart.
     """
     drains.drain(session, caller, request)
-    return Drains(data=drains.shown(session))
+    return Drains(data=drains.views(session))
 
 
 @router.post("/cluster/undrain")
 def undrain_node(request: UndrainRequest, caller: Operator, session: WriteSession) -> Drains:
-    """End the drain of a node, or that of the whole cluster."""
+    """End the drain of a node, or of the whole cluster."""
     drains.undrain(session, request.node)
-    return Drains(data=drains.shown(session))
+    return Drains(data=drains.views(session))

@@ -35,12 +35,12 @@ def waiting(
     if jobs and snapshot is not None and snapshot.alive:
         # Jobs of other tenants count as well; only their total demand is disclosed.
         decisions = cache.decisions(session, snapshot, taken, now)
-    # Fair share orders the jobs of a rank; those without a decision come behind.
+    # Fair share orders the jobs of a rank; jobs without a decision come last.
     order = {job_id: place for place, job_id in enumerate(decisions)}
     jobs = sorted(jobs, key=lambda job: order.get(job.id, len(order)))
     unreadable = scheduling.why_unreadable(session, [job.id for job in jobs])
     default_reason = "" if snapshot is None or snapshot.alive else _why_none_starts(snapshot)
-    # Not the number of decisions: there are none on unreadable jobs, which take a place all the same.
+    # Unreadable jobs have no decision, but still take a place.
     if decisions and scheduling.is_queue_full(session, ALWAYS):
         default_reason = _BEHIND
     views = []
@@ -64,7 +64,7 @@ def waiting(
 
 
 def _why_none_starts(snapshot: ClusterSnapshot) -> str:
-    report = DispatcherReport.of(snapshot)
+    report = DispatcherReport.from_snapshot(snapshot)
     if report is None or report.ray is None:
         return _UNAVAILABLE
     return report.ray.problem or _STARTING

@@ -33,5 +33,5 @@ class UndrainRequest(BaseModel):
 
     node: Annotated[
         NodeName | None,
-        Field(description="Id, name or address; null: that of the whole cluster."),
+        Field(description="Id, name or address; null: the drain of the whole cluster."),
     ] = None

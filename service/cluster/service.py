@@ -32,7 +32,7 @@ def view(
     """Return the state of the cluster with the tenant's queue.
 
     Args:
-        decisions: on the queue of all tenants.
+        decisions: cache of the decisions on the queue of all tenants.
         names_nodes: show the ids and addresses of nodes; otherwise nodes are numbered.
     """
     now = datetime.now(UTC)
@@ -40,10 +40,10 @@ def view(
     taken = scheduling.resources_in_use(session, now)
     queued = repository.count_queued(session, tenant)
     queue = waiting(session, tenant, snapshot, taken, now, decisions)
-    shown = drains.shown(session) if names_nodes else []
+    shown = drains.views(session) if names_nodes else []
     if snapshot is None:
         return ClusterView(api_started_at=api_started_at, queued=queued, queue=queue, drains=shown)
-    report = DispatcherReport.of(snapshot)
+    report = DispatcherReport.from_snapshot(snapshot)
     cpus = sum(one.demand.cpus for one in taken)
     gpus = sum(one.demand.gpus for one in taken)
     return ClusterView(
@@ -72,7 +72,7 @@ def view(
 def _views(
     session: Session, snapshot: ClusterSnapshot, *, names_nodes: bool
 ) -> list[dict[str, Any]]:
-    cluster = with_drains(Cluster(scheduling.nodes_of(snapshot)), scheduling.drained(session))
+    cluster = with_drains(Cluster(scheduling.read_nodes(snapshot)), scheduling.drained(session))
     views = []
     for number, node in enumerate(cluster.nodes, start=1):
         view = {**vars(node), "labels": dict(node.labels), "gpu_type": node.gpu_type}
@@ -86,7 +86,7 @@ def readiness(session: Session, settings: Settings, *, full: bool = False) -> di
     """Check database, dispatcher, Ray and storage; each result is `ok` or a reason.
 
     Args:
-        full: a write failed just now because the database's disk is full.
+        full: whether a write just failed because the database's disk is full.
     """
     now = datetime.now(UTC)
     behind = migrate.behind(session.connection())
@@ -110,12 +110,12 @@ def readiness(session: Session, settings: Settings, *, full: bool = False) -> di
 
 
 def _rest(snapshot: ClusterSnapshot) -> RayReport | None:
-    report = DispatcherReport.of(snapshot)
+    report = DispatcherReport.from_snapshot(snapshot)
     return report.ray if report else None
 
 
 def _storage(snapshot: ClusterSnapshot | None, settings: Settings, full: bool) -> str | None:
-    """Return why nothing can be stored, if so: in the database, or among the artifacts."""
+    """Return why the database or the artifact store cannot be written; `None` if both can."""
     if full:
         return free_space.full(free_space.DATABASE)
     for what, uri in (
@@ -128,7 +128,7 @@ def _storage(snapshot: ClusterSnapshot | None, settings: Settings, full: bool) -
             return f"the disk of {what} does not answer: {error.strerror}"
         if shortage is not None:
             return shortage
-    report = DispatcherReport.of(snapshot)
+    report = DispatcherReport.from_snapshot(snapshot)
     if snapshot is None or report is None:
         return None
     if report.store is not None and report.store.problem is not None:

@@ -32,20 +32,20 @@ async def _get_to_change(
 
 
 OwnDataset = Annotated[Dataset, Depends(_get)]
-"""The data set of the path, of the caller's tenant; else 404. Needs a `ReadSession`."""
+"""The data set of the path, if it belongs to the caller's tenant; otherwise 404. Needs a `ReadSession`."""
 OwnDatasetToChange = Annotated[Dataset, Depends(_get_to_change)]
-"""As `OwnDataset`, for callers who may submit. Needs a `WriteSession`."""
+"""Like `OwnDataset`, for callers who may submit. Needs a `WriteSession`."""
 
 
 class _Checked(NamedTuple):
-    """A request whose images exist and may be read by the caller, who may submit; and the room for an upload."""
+    """A checked request: its images exist and the caller may read them; with the room for an upload."""
 
     dataset: DatasetRequest
     free_bytes: int | None = None
 
 
 async def _check(request: DatasetRequest, caller: Submitter, context: WithContext) -> _Checked:
-    # Before the transaction, in threads of their own, as a file system may hang.
+    # Check before the transaction and in separate threads, as a file system may hang.
     threads, token, settings = context.path_threads, caller.token_id, context.settings
     if request.upload is not None:
         measure = partial(uploads.measure_room, request.upload, settings)
@@ -68,7 +68,7 @@ def register_dataset(
     context: WithContext,
     session: WriteSession,
 ) -> DatasetView:
-    """Register images by their path or URI, or for an upload; they are ingested in the background, tenants taking turns."""
+    """Register images by path or URI, or for an upload. They are ingested in the background; tenants take turns."""
 
     def begin_upload(dataset: Dataset) -> None:
         if (upload := request.dataset.upload) is not None:
@@ -105,5 +105,5 @@ def show_dataset(dataset: OwnDataset) -> DatasetView:
 
 @router.delete("/{dataset_id}", status_code=204, response_class=Response)
 def delete_dataset(dataset: OwnDatasetToChange, session: WriteSession) -> None:
-    """Delete a data set and what was uploaded, but not a folder of its own; 409 while an unfinished job uses it."""
+    """Delete a data set and its upload, but not a registered folder; 409 while an unfinished job uses it."""
     service.delete(session, dataset)

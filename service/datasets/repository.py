@@ -1,4 +1,4 @@
-"""SQL of data sets. Their states are moved by the modules of uploads and ingests."""
+"""SQL of data sets. The modules of uploads and ingests move their states."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from service.runs import repository as runs
 from service.states import TERMINAL, AttemptState
 
 REMOVED = "removed"
-"""State of a deleted data set whose ingest run and files are gone, too."""
+"""State of a deleted data set whose ingest run has ended and whose files are removed."""
 
 
-# Each submission runs this query: building it once halves its time.
+# Built once, which halves the time of a query that each submission runs.
 _FIND = select(Dataset).where(
     Dataset.tenant == bindparam("tenant"),
     Dataset.deleted_at.is_(None),
@@ -74,7 +74,7 @@ def unfinished_jobs(session: Session, dataset_id: str, limit: int = 5) -> Sequen
     ).all()
 
 
-# Each round of the dispatcher needs this. SQLAlchemy takes longer to build a statement than to run it.
+# Built once, because each round needs it and SQLAlchemy takes longer to build a statement than to run it.
 _DELETED = (
     select(Dataset)
     .where(
@@ -93,7 +93,7 @@ def deleted(session: Session, limit: int, without: Collection[str]) -> Sequence[
 
 
 def mark_removed(session: Session, dataset_id: str) -> None:
-    """Record that nothing but the row is left of a deleted data set."""
+    """Record that only the row of a deleted data set remains."""
     session.execute(
         update(Dataset)
         .where(Dataset.id == dataset_id, Dataset.deleted_at.is_not(None))

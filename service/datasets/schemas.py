@@ -29,7 +29,7 @@ def _not_an_id(name: str) -> str:
 
 
 def _location(uri: str) -> str:
-    """Normalize a path or a URI to what is stored: of this machine, the path."""
+    """Normalize a path or a URI; a URI of this machine becomes a path."""
     try:
         if remote_scheme(uri) is not None:
             if ".." in uri.split("/") or not uri.isprintable():
@@ -43,7 +43,7 @@ def _location(uri: str) -> str:
     return str(path)
 
 
-# As `dasl_core.spec` accepts them in a job: no slash, no control character.
+# The same names as `dasl_core.spec` accepts in a job: no slash, no control character.
 DatasetName = Annotated[
     str,
     StringConstraints(min_length=1, max_length=200, pattern=NAME_PATTERN),
@@ -55,9 +55,9 @@ DatasetUri = Annotated[
 
 
 class DatasetRequest(BaseModel):
-    """Images to register: a folder, an archive, a list, a table or an array, here or in an object store.
+    """Images to register: a folder, archive, list, table or array, on the server or in an object store.
 
-    In place of `uri`, `upload` describes a file whose content follows in chunks.
+    Instead of `uri`, `upload` describes a file whose content follows in chunks.
     """
 
     model_config = ConfigDict(extra="forbid")

@@ -43,7 +43,7 @@ def check_location(uri: str, tenant: str, settings: Settings) -> None:
         if not readable.allow_uri(uri):
             raise field_problem("uri", "is outside of what may be read (DASL_DATASET_URIS)", uri)
         return
-    # Checked first: the answer must not reveal what exists in other folders.
+    # Check it first: the answer must not disclose what exists in other folders.
     if not readable.allow(uri):
         raise field_problem("uri", OUTSIDE, uri, readable.expected("a folder"))
     if not readable.allow_tree(uri):
@@ -52,7 +52,7 @@ def check_location(uri: str, tenant: str, settings: Settings) -> None:
         return
     path = Path(uri)
     if is_pattern(path.name):
-        path = path.parent  # of the files that the pattern stands for
+        path = path.parent  # the folder of the files that match the pattern
     try:
         exists = path.exists()
         is_folder = path.is_dir()
@@ -98,7 +98,7 @@ def register(
     while not repository.add(session, dataset):
         existing = repository.find(session, tenant, request.name)
         if existing is None:
-            continue  # It was deleted in between.
+            continue  # deleted since the query
         detail = f"The data set {request.name!r} exists: {existing.id}, {existing.uri}"
         if existing.state == DatasetState.FAILED:
             reason = (existing.error or {}).get("message", "see its report")
@@ -115,13 +115,13 @@ def register(
             detail,
             extra={"dataset": {"id": existing.id, "uri": existing.uri}},
         )
-    # A name that is taken is reported first, because waiting would not help.
+    # Report a taken name first, because waiting would not help.
     _check_quota(session, caller, limit)
     return dataset
 
 
 def _check_quota(session: Session, caller: Caller, limit: int | None) -> None:
-    """Check that a caller has no more pending data sets than its token allows, the new one included."""
+    """Check that the token allows the number of pending data sets, including the new one."""
     if limit is None:
         return
     used = ingests.count_pending(session, caller.token_id, caller.user_id) - 1
@@ -130,7 +130,7 @@ def _check_quota(session: Session, caller: Caller, limit: int | None) -> None:
 
 
 def quota_exceeded(caller: Caller, limit: int, used: int) -> Problem:
-    """Return the answer to a caller whose token allows no more pending data sets."""
+    """Build the answer if the token allows no more pending data sets."""
     whose = "it" if caller.user_id is None else "tokens of its user"
     return Problem(
         429,
@@ -154,7 +154,7 @@ def delete(session: Session, dataset: Dataset) -> None:
     """Delete a data set but not its folder.
 
     Raises:
-        Problem: 404, it was deleted in between; 409, an unfinished job uses it.
+        Problem: 404, it was deleted concurrently; 409, an unfinished job uses it.
     """
     if repository.lock(session, dataset.id) is None:
         raise not_found("data set", dataset.id)

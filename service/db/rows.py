@@ -16,7 +16,7 @@ from service.db.models import Base
 
 Row = TypeVar("Row", bound=Base)
 LAST = "last"
-# A reference that fits more rows than these is answered with the newest of them.
+# A reference that matches more rows than these is answered with the newest of them.
 MOST_CANDIDATES = 10
 
 
@@ -63,14 +63,14 @@ def newest(session: Session, query: Select[Row], after: str | None, limit: int) 
     return session.scalars(query.order_by(kind.id.desc()).limit(limit + 1)).all()
 
 
-def fitting(
+def matching(
     session: Session,
     query: Select[*tuple[Any, ...]],
     prefix: ids.Prefix,
     reference: str,
     is_own: ColumnElement[bool],
 ) -> Sequence[ResultRow[*tuple[Any, ...]]]:
-    """Return the rows that a reference fits, newest first, at most one more than `MOST_CANDIDATES`.
+    """Return the rows that a reference matches, newest first, at most one more than `MOST_CANDIDATES`.
 
     Args:
         query: selects the kind of row, which has an id and a name, before other columns.

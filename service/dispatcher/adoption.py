@@ -125,7 +125,7 @@ class Adoption:
     def _unregistered(self, attempt: AttemptView) -> list[str]:
         storage = self._context.storage
         with self._context.database.read() as session:
-            uris = checkpoints.uris_of_attempt(session, attempt.job_id, attempt.number)
+            uris = checkpoints.attempt_uris(session, attempt.job_id, attempt.number)
         # Compare paths below the attempt's folder: the API may write the root differently.
         folder = f"/jobs/{attempt.job_id}/attempts/{attempt.number}/"
         if not all(folder in uri for uri in uris):

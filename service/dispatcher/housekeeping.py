@@ -41,7 +41,7 @@ class Housekeeping:
         keep_use = max(KEEP_USE, FORGOTTEN * self._context.settings.fair_share_half_life)
         with self._context.write() as session:
             # A request for events after days must not have to number them first.
-            events.place(session)
+            events.assign_positions(session)
         with self._context.write() as session:
             counts = [ledger.remove_before(session, now - keep_use, _ROWS_AT_ONCE)]
         with self._context.write() as session:

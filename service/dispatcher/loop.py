@@ -56,9 +56,9 @@ from service.scheduling import repository as scheduling
 from service.scheduling.admission import Decision, Queued, Running, decide, without_foreign
 from service.scheduling.dispatcher_report import DispatcherReport, RayReport
 from service.scheduling.foreign_use import ForeignUse
-from service.scheduling.machines_lack import MachinesLack
 from service.scheduling.nodes import Cluster, Node, with_drains
 from service.scheduling.preemption import Candidate, victims
+from service.scheduling.shortage_tracker import ShortageTracker
 from service.scheduling.window import QueueWindow
 from service.settings import Settings
 from service.states import StopReason
@@ -176,7 +176,7 @@ class Dispatcher:
         self._watched_at: datetime | None = None
         self._recorded_waits: set[tuple[str, int, str]] = set()
         self._autoscaler = AutoscalerDemand(self._context) if settings.autoscale else None
-        self._foreign_use, self._lack = ForeignUse(), MachinesLack()
+        self._foreign_use, self._shortages = ForeignUse(), ShortageTracker()
         self._queue = QueueWindow(settings.fair_share_half_life)
         self._shutting_down = self._saving = False
         self._asked_at, self._awake_at = time.monotonic(), float("-inf")
@@ -356,7 +356,7 @@ class Dispatcher:
         if report != self._rest or passed(self._rest_saved_at, now, self._context.lease / 4):
             self._rest, self._rest_saved_at = report, now
             self._context.executor_answers, self._cluster = False, None
-            self._lack.reset()
+            self._shortages.reset()
             self._save_snapshot(None)
         return False
 
@@ -401,7 +401,7 @@ class Dispatcher:
                 logger.info("Ray answers")
             self._context.executor_answers = True
         if not self.sees_nodes:
-            self._lack.reset()
+            self._shortages.reset()
             if self._autoscaler is not None:
                 self._autoscaler.forget()
         self._save_snapshot(self._cluster)
@@ -471,18 +471,18 @@ class Dispatcher:
                 return
             cluster = with_drains(cluster, scheduling.drained(session))
             candidates = scheduling.candidates(session, taken)
-        foreign = self._foreign_use.of(cluster.nodes, taken)
+        foreign = self._foreign_use.by_node(cluster.nodes, taken)
         decisions = decide(
             cluster,
             taken,
             queue,
             now,
             foreign,
-            lacking=self._lack.long(now),
+            lacking=self._shortages.persistent(now),
             is_writable=self._store.is_writable,
             api_answers=self._api.answers,
         )
-        self._lack.update(decisions, now)
+        self._shortages.update(decisions, now)
         for decision in decisions:
             if decision.starts:
                 job = decision.job

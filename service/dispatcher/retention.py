@@ -100,7 +100,7 @@ class Retention:
             job = lock_job(session, job_id)
             if job is None:
                 return
-            held = [checkpoint.id for checkpoint in checkpoints.lock_of_job(session, job_id)]
+            held = [checkpoint.id for checkpoint in checkpoints.lock_all(session, job_id)]
             if checkpoints.awaited(session, held):  # requested since the query
                 return
             try:

@@ -6,7 +6,7 @@ import logging
 from datetime import datetime, timedelta
 
 from service.datasets.versions import repository as versions
-from service.datasets.versions.service import folder_of
+from service.datasets.versions.service import removable_uri
 from service.db.models import DatasetVersion
 from service.dispatcher.context import DispatcherContext, passed
 from service.dispatcher.isolation import run_isolated
@@ -46,7 +46,7 @@ class VersionRemoval:
                 return
         self._failed.add(dataset_id)
         try:
-            self._context.storage.remove(folder_of(version, self._context.storage))
+            self._context.storage.remove(removable_uri(version, self._context.storage))
         except (OSError, ValueError) as error:
             logger.warning("Version %s of %s cannot be removed now: %s", number, dataset_id, error)
             return

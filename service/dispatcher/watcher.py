@@ -100,7 +100,7 @@ class RunWatcher(Generic[V]):
             row = self._policy.create(session, owner, hashed, demand, avoided)
         if row is None:
             return
-        run = RunView.of(row)
+        run = RunView.from_row(row)
         self._context.tokens[run.submission_id] = token
         self._submit(run)
 

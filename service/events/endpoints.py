@@ -13,7 +13,7 @@ from service.api.problems import field_problem
 from service.api.sse import stream, wants_stream
 from service.api.transaction import ReadSession, Route, WithContext
 from service.events import repository
-from service.events.feed import Feed, TenantStream, place_for_list
+from service.events.feed import Feed, TenantStream, assign_before_list
 from service.events.repository import EventFilter
 from service.events.views import event_entry
 from service.wire.events import EventEntry, Level
@@ -54,16 +54,16 @@ def list_events(
     """List events, newest first; with `Accept: text/event-stream`, stream new ones as they happen."""
     filter = EventFilter(caller.tenant, tuple(job or ()), tuple(type or ()), tuple(level or ()))
     if wants_stream(request):
-        # A browser that reconnects repeats the address, and adds the header.
+        # A browser that reconnects repeats the address and adds the header.
         last = repository.last_position(session)
         position = last
         if last_event_header:
             position = _number("Last-Event-ID", last_event_header)
         elif last_event_id:
             position = _number("last_event_id", last_event_id)
-        # A greater one is of a database that was replaced by a backup.
+        # A greater position comes from a database that was replaced by a backup.
         return stream(context, caller, TenantStream(feed, filter, min(position, last)).poll)
-    place_for_list(feed)
+    assign_before_list(feed)
     before = None if after is None else _number("after", after)
     rows = repository.newest(session, filter, before, limit)
     return page(

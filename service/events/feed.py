@@ -31,20 +31,20 @@ class Feed:
         self._seconds = seconds
         self._lock = threading.Lock()
         self._read_at: float | None = None
-        # Positions up to `_base` were given before the first poll; `_newest` has tenants with later ones.
+        # Positions up to `_base` were assigned before the first poll; `_newest` has tenants with later positions.
         self._base = self._last = 0
         self._newest: dict[str, int] = {}
 
-    def place(self) -> None:
-        """Give positions to the events that have none."""
+    def assign_positions(self) -> None:
+        """Assign positions to the events without one."""
         with self.database.autocommit() as session:
-            is_due = repository.has_unplaced(session)
+            is_due = repository.has_unassigned(session)
         if is_due:
             with self.database.write() as session:
-                repository.place(session)
+                repository.assign_positions(session)
 
     def newest(self, tenant: str) -> int:
-        """Return a position after which the tenant has no events, as of the last poll; poll if that is due."""
+        """Return a position after which the tenant had no events at the last poll; poll if due."""
         with self._lock:
             now = time.monotonic()
             if self._read_at is None or now - self._read_at >= self._seconds:
@@ -53,7 +53,7 @@ class Feed:
             return self._newest.get(tenant, self._base)
 
     def _poll(self) -> None:
-        self.place()
+        self.assign_positions()
         with self.database.autocommit() as session:
             if self._read_at is None:
                 self._base = self._last = repository.last_position(session)
@@ -62,10 +62,10 @@ class Feed:
         self._last = max([self._last, *newest.values()])
 
 
-def place_for_list(feed: Feed) -> None:
-    """Give positions to new events before a list is read; if the database is full, the list is shown without them."""
+def assign_before_list(feed: Feed) -> None:
+    """Assign positions to new events before a list is read; if the database is full, the list lacks them."""
     try:
-        feed.place()
+        feed.assign_positions()
     except AWAY as error:
         logger.warning("New events are not in the list: %s", first_line(error))
 

@@ -1,4 +1,4 @@
-"""The level of an event: whether a person should look at it."""
+"""Levels of events."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ BAD_VERDICTS: Mapping[str, Level] = {
 }
 
 
-def level_of(type: str, data: Mapping[str, Any]) -> Level:
+def event_level(type: str, data: Mapping[str, Any]) -> Level:
     """Return the level of an event. `service.events.repository` has the same rules in SQL.
 
     A change of status is an error if the job has failed, and a warning if only an attempt has.

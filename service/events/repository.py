@@ -1,9 +1,9 @@
 """SQL of the events of a tenant: their order, and reading them.
 
-Events are numbered per job when they are added. Their order over all jobs, `position`, is given to them later, in
-transactions that a lock puts in sequence. A reader that has seen a position has therefore seen all smaller
-ones. A number taken while an event is added would not do: on PostgreSQL, transactions commit in another order than
-they take numbers in, and a reader would pass an event that is committed late.
+Events are numbered per job when they are added. Their `position` among the events of all jobs is assigned later, in
+transactions that a lock serializes, so that a reader that has seen a position has seen all smaller ones. A number
+taken while an event is added would not suffice: on PostgreSQL, transactions may commit in another order than they take
+numbers, and a reader would skip an event that is committed late.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ _LEVEL = case(
     (Event.type.in_(sorted(WARNINGS)), "warning"),
     else_="info",
 )
-# Built once: they run for every poll.
+# Built once, because they run for every poll.
 _HAS_UNPLACED = select(exists().where(Event.position.is_(None)))
 _LAST = select(EventCounter.last).where(EventCounter.id == 1)
 
 
 @dataclass(frozen=True)
 class EventFilter:
-    """The events of a tenant to read; empty: of all jobs, types or levels."""
+    """The events of a tenant to read; an empty field means all jobs, types or levels."""
 
     tenant: str
     jobs: tuple[str, ...] = ()
@@ -45,23 +45,23 @@ class EventFilter:
     levels: tuple[str, ...] = ()
 
 
-def has_unplaced(session: Session) -> bool:
-    """Whether an event has no position yet."""
+def has_unassigned(session: Session) -> bool:
+    """Whether any event has no position yet."""
     return session.execute(_HAS_UNPLACED).scalar_one()
 
 
 def last_position(session: Session) -> int:
-    """Return the greatest position that was given to an event; no later one gets it again."""
+    """Return the greatest assigned position; later events get greater ones."""
     return session.execute(_LAST).scalar_one()
 
 
-def place(session: Session) -> int:
-    """Give the next positions to all events without one, in order of time; return their number.
+def assign_positions(session: Session) -> int:
+    """Assign the next positions to all events without one, in order of time; return their number.
 
-    Of a job, events keep their order, also if the clocks of the processes that added them differ.
+    Events of a job keep their order, even if the clocks of the processes that added them differ.
     """
     last = session.execute(_LAST.with_for_update()).scalar_one()
-    # A statement of its own: on PostgreSQL it sees all that was committed before the lock was taken.
+    # Use a separate statement: on PostgreSQL it sees everything that was committed before the lock was taken.
     at = func.max(Event.at).over(partition_by=Event.job_id, order_by=Event.seq)
     unplaced = (
         select(
@@ -94,7 +94,7 @@ def place(session: Session) -> int:
 
 
 def newest_positions(session: Session, after: int) -> dict[str, int]:
-    """Return the greatest position of each tenant that has events after a position."""
+    """Return the greatest position of each tenant with events after a position."""
     query = select(Event.tenant, func.max(Event.position)).where(Event.position > after)
     rows = session.execute(query.group_by(Event.tenant))
     return {tenant: position for tenant, position in rows if tenant and position}
@@ -123,7 +123,7 @@ def _read(
     order: ColumnElement[int | None],
     limit: int,
 ) -> Sequence[Row[Event, str]]:
-    # As in the list of jobs: an index orders the positions within a level, or a type, so there is a query for each.
+    # An index orders the positions within a level or type, so run one query for each, as in the list of jobs.
     parts = [query.where(*bounds).order_by(order).limit(limit + 1) for query in _parts(filter)]
     positions = (
         union_all(*(select(part.subquery()) for part in parts)) if len(parts) > 1 else parts[0]
@@ -145,7 +145,7 @@ def _parts(filter: EventFilter) -> list[Select[int | None]]:
         .join(Job, Job.id == Event.job_id)
         .where(Event.tenant == filter.tenant, Event.position.is_not(None), Job.deleted_at.is_(None))
     )
-    if filter.jobs:  # the primary key finds their events, and they are few
+    if filter.jobs:  # the primary key finds their few events
         if filter.types:
             query = query.where(Event.type.in_(filter.types))
         if filter.levels:

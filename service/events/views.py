@@ -1,16 +1,16 @@
-"""Answers made from the rows of events."""
+"""Build answers from the rows of events."""
 
 from __future__ import annotations
 
 from service.db.models import Event
-from service.events.levels import level_of
+from service.events.levels import event_level
 from service.wire.events import EventEntry, EventView
 
 
 def event_view(event: Event) -> EventView:
     """Return the view of an event."""
     fields = {name: getattr(event, name) for name in ("seq", "at", "type", "message", "data")}
-    return EventView(level=level_of(event.type, event.data), **fields)
+    return EventView(level=event_level(event.type, event.data), **fields)
 
 
 def event_entry(event: Event, job_name: str) -> EventEntry:

@@ -1,4 +1,4 @@
-"""Curves of an experiment: a metric of each variant over steps that its seeds share."""
+"""Curves of an experiment: a metric of each variant over common steps of its seeds."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ Points = Iterable[tuple[int, float]]
 
 @dataclass(frozen=True)
 class _Buckets:
-    """Equal intervals of steps, within which the values of a series are averaged; `width` 1 keeps each step."""
+    """Equal intervals of steps over which a series is averaged; `width` 1 keeps every step."""
 
     first: int
     width: int
 
     def average(self, points: Points) -> dict[int, float]:
-        """Return the mean of the points in each interval by its number. Of a repeated step, the last point counts."""
+        """Return the mean of the points in each interval, by the interval's number. The last point of a step counts."""
         sums: dict[int, tuple[float, int]] = defaultdict(lambda: (0.0, 0))
         for step, value in dict(points).items():
             total, count = sums[number := (step - self.first) // self.width]
@@ -39,13 +39,12 @@ class _Buckets:
         return self.first + (number + 1) * self.width - 1
 
 
-def curves_of(
+def compute_curves(
     session: Session, experiment: Experiment, jobs: Sequence[Job], metric: str, max_points: int
 ) -> Curves:
     """Return mean and spread of a metric over the seeds of each variant.
 
-    Metrics of evaluations keep their steps. Of the others, at most `max_points` intervals of steps are left, in which
-    the values of each job are averaged.
+    Metrics of evaluations keep their steps. Other metrics are averaged per job over at most `max_points` intervals.
     """
     span = repository.steps(session, [job.id for job in jobs], metric)
     if span is None:
@@ -53,7 +52,7 @@ def curves_of(
         series = {job.id: buckets.average(_evaluated(session, job.id, metric)) for job in jobs}
     else:
         first, last, most = span
-        # Jobs report at the same steps, but older ones are thinned to different ones.
+        # Jobs report at the same steps, but thinning keeps different ones of old steps.
         width = 1 if most <= max_points else -((first - last - 1) // max_points)
         buckets = _Buckets(first, width)
         series = {job.id: buckets.average(_reported(session, job.id, metric)) for job in jobs}
@@ -75,16 +74,16 @@ def _reported(session: Session, job_id: str, metric: str) -> Iterator[tuple[int,
 
 
 def _evaluated(session: Session, job_id: str, metric: str) -> Iterator[tuple[int, float]]:
-    for each in repository.evaluations(session, job_id):
-        value = number_of(each.metrics, metric)
+    for evaluation in repository.evaluations(session, job_id):
+        value = number_of(evaluation.metrics, metric)
         if value is not None and math.isfinite(value):
-            yield each.step, value
+            yield evaluation.step, value
 
 
 def _curve(name: str, series: Sequence[Mapping[int, float]], buckets: _Buckets) -> VariantCurve:
     curve = VariantCurve(variant=name, step=[], n=[], mean=[], std=[], min=[], max=[])
-    for number in sorted({number for each in series for number in each}):
-        summary = summarize([each[number] for each in series if number in each])
+    for number in sorted({number for means in series for number in means}):
+        summary = summarize([means[number] for means in series if number in means])
         assert summary is not None
         curve.step.append(buckets.last_step(number))
         curve.n.append(summary.n)

@@ -21,7 +21,7 @@ from service.api.transaction import (
 from service.db.models import Experiment
 from service.db.rows import newest, owned
 from service.experiments import repository, service, submission
-from service.experiments.curves import curves_of
+from service.experiments.curves import compute_curves
 from service.experiments.schemas import ExperimentRequest, ValidatedExperiment
 from service.experiments.submission import CheckedVariants
 from service.experiments.tables import as_csv, as_markdown
@@ -52,7 +52,7 @@ async def _to_validate(
 
 
 async def _check(request: ExperimentRequest, caller: Caller, context: Context) -> CheckedVariants:
-    specs = submission.specs_of_request(request)
+    specs = submission.build_specs(request)
     checks = {name: await check_spec(context, caller, spec) for name, spec in specs.items()}
     return CheckedVariants(request, specs, checks)
 
@@ -125,10 +125,10 @@ def list_experiments(
 def show_experiment(experiment_id: str, caller: Reader, session: ReadSession) -> ExperimentView:
     """Show an experiment with its jobs, and the results of the metric that decides.
 
-    By its id; or by a name that it alone has, the beginning of its id, or `last`, the caller's newest. All other paths
-    take ids only.
+    The path is its id, a unique name, the beginning of its id, or `last`, the caller's newest. All other paths take
+    only ids.
     """
-    return service.view_of(session, service.find(session, caller, experiment_id))
+    return service.experiment_view(session, service.find(session, caller, experiment_id))
 
 
 @router.post("/{experiment_id}/cancel", status_code=202)
@@ -145,7 +145,7 @@ def delete_experiment(
         bool, Query(description="Delete its jobs as well, all of which must have ended.")
     ] = False,
 ) -> None:
-    """Delete an experiment. Its jobs stay, and belong to no experiment then."""
+    """Delete an experiment. Its jobs stay, without an experiment."""
     service.delete(session, experiment, with_jobs=jobs)
 
 
@@ -179,4 +179,4 @@ def show_curves(
 ) -> Curves:
     """Show mean and spread of a metric over the seeds of each variant, by step."""
     jobs = repository.jobs(session, experiment.id)
-    return curves_of(session, experiment, jobs, metric, max_points)
+    return compute_curves(session, experiment, jobs, metric, max_points)

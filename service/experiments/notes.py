@@ -1,4 +1,4 @@
-"""What the figures of an experiment do not cover, in sentences."""
+"""Notes on the limits of an experiment's results."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _SUBJECTS = {
 }
 
 
-def notes_of(
+def build_notes(
     experiment: Experiment,
     jobs: Sequence[Job],
     before_training: Iterable[Measured],
@@ -35,7 +35,7 @@ def notes_of(
 
     Args:
         before_training: evaluations of raw pixels and of the network before training, newer ones last.
-        tables: of the metrics of which sentences are stated.
+        tables: results of the metrics with sentences.
     """
     notes = []
     planned = len(experiment.variants) * len(experiment.seeds)
@@ -45,10 +45,10 @@ def notes_of(
         notes.append(
             f"{succeeded} of {planned} jobs have succeeded ({running} still to end); only those that have succeeded count."
         )
-    variant_of = {job.id: str(job.variant) for job in jobs}
+    variants_by_job = {job.id: str(job.variant) for job in jobs}
     before = list(before_training)
     for table in tables:
-        notes += _reference_notes(table, before, variant_of)
+        notes += _reference_notes(table, before, variants_by_job)
     notes += _setting_notes(experiment, jobs)
     notes += _view_notes(experiment, jobs, tables)
     notes.append(_image_note(experiment, jobs, tables))
@@ -62,8 +62,8 @@ def notes_of(
     return notes
 
 
-def with_other_views(experiment: Experiment, jobs: Sequence[Job]) -> list[str]:
-    """Return the variants whose views are not made as those of the baseline: their `augment` differs."""
+def with_other_augmentations(experiment: Experiment, jobs: Sequence[Job]) -> list[str]:
+    """Return the variants whose augmentations differ from the baseline's."""
     return [
         variant
         for variant, settings in _differing(experiment, jobs).items()
@@ -72,30 +72,32 @@ def with_other_views(experiment: Experiment, jobs: Sequence[Job]) -> list[str]:
 
 
 def _reference_notes(
-    table: MetricResult, before: Sequence[Measured], variant_of: Mapping[str, str]
+    table: MetricResult, before: Sequence[Measured], variants_by_job: Mapping[str, str]
 ) -> Iterator[str]:
-    """Yield whether the variants are better than what needs no training, each compared with that of its own jobs."""
-    metric, means = table.metric, _means(table.metric, before, variant_of)
-    results = [each for each in table.variants if each.summary and means.get(each.variant)]
+    """Yield whether the variants are better than before training, each compared with its own jobs."""
+    metric, means = table.metric, _means(table.metric, before, variants_by_job)
+    results = [result for result in table.variants if result.summary and means.get(result.variant)]
     if table.larger_is_better is None or not results:
         return
     worse = []
-    for each in results:
-        assert each.summary is not None
+    for result in results:
+        assert result.summary is not None
         sign = 1 if table.larger_is_better else -1
-        if any(sign * each.summary.mean <= sign * mean for mean in means[each.variant].values()):
-            worse.append(each.variant)
-    subjects = [name for name in _SUBJECTS if any(name in means[each.variant] for each in results)]
-    figures = []
-    for subject in subjects:
-        values = [
-            means[each.variant][subject] for each in results if subject in means[each.variant]
-        ]
-        figures.append(_span(values, metric))
-    first = f"{figures[0]} points of {metric}" if is_share_of_images(metric) else f"{metric} {figures[0]}"  # fmt: skip
+        if any(
+            sign * result.summary.mean <= sign * mean for mean in means[result.variant].values()
+        ):
+            worse.append(result.variant)
+    by_variant = [means[result.variant] for result in results]
+    subjects = [name for name in _SUBJECTS if any(name in mean for mean in by_variant)]
+    spans = [
+        _span([mean[name] for mean in by_variant if name in mean], metric) for name in subjects
+    ]
+    first = (
+        f"{spans[0]} points of {metric}" if is_share_of_images(metric) else f"{metric} {spans[0]}"
+    )
     sentence = f"{_SUBJECTS[subjects[0]]} {first}"
-    for subject, figure in zip(subjects[1:], figures[1:], strict=True):
-        sentence += f", {_SUBJECTS[subject].rpartition(' ')[0]} {figure}"
+    for subject, span in zip(subjects[1:], spans[1:], strict=True):
+        sentence += f", {_SUBJECTS[subject].rpartition(' ')[0]} {span}"
     than = {1: "", 2: " than both"}.get(len(subjects), " than all of these")
     if len(worse) == len(results):
         finding = f"no variant is better{than}"
@@ -107,7 +109,7 @@ def _reference_notes(
 
 
 def _means(
-    metric: str, before: Sequence[Measured], variant_of: Mapping[str, str]
+    metric: str, before: Sequence[Measured], variants_by_job: Mapping[str, str]
 ) -> dict[str, dict[str, float]]:
     """Return the mean of a metric over the jobs of each variant, by subject."""
     last: dict[tuple[str, str], float] = {}
@@ -117,7 +119,7 @@ def _means(
             last[each.job_id, each.subject] = value
     values: dict[str, dict[str, list[float]]] = {}
     for (job_id, subject), value in last.items():
-        if (variant := variant_of.get(job_id)) is not None:
+        if (variant := variants_by_job.get(job_id)) is not None:
             values.setdefault(variant, {}).setdefault(subject, []).append(value)
     return {
         variant: {subject: fmean(each) for subject, each in of_variant.items()}
@@ -134,7 +136,7 @@ def _span(values: Sequence[float], metric: str) -> str:
 
 
 def _setting_notes(experiment: Experiment, jobs: Sequence[Job]) -> Iterator[str]:
-    """Yield which settings differ from the baseline's although neither changes them: they follow from those changed."""
+    """Yield which settings differ from the baseline's although no variant sets them: they depend on the changes."""
     changes = {variant["name"]: _paths(variant["changes"]) for variant in experiment.variants}
     variants_by_names: dict[tuple[str, ...], list[str]] = {}
     for variant, settings in _differing(experiment, jobs).items():
@@ -150,7 +152,7 @@ def _setting_notes(experiment: Experiment, jobs: Sequence[Job]) -> Iterator[str]
 
 
 def _differing(experiment: Experiment, jobs: Sequence[Job]) -> dict[str, dict[str, list[object]]]:
-    """Return the resolved settings in which each variant and the baseline differ, but for the seed."""
+    """Return the resolved settings, except the seed, in which each variant differs from the baseline."""
     resolved: dict[str, Mapping[str, Any]] = {}
     for job in jobs:
         resolved.setdefault(str(job.variant), job.resolved)
@@ -166,7 +168,7 @@ def _differing(experiment: Experiment, jobs: Sequence[Job]) -> dict[str, dict[st
 
 
 def _paths(changes: Mapping[str, Any], prefix: str = "") -> list[str]:
-    """Return the dotted names of what a variant sets, null included."""
+    """Return the dotted names of the settings of a variant, including null values."""
     paths = []
     for name, value in changes.items():
         if isinstance(value, dict) and value:
@@ -180,9 +182,9 @@ def _follows(name: str, values: Sequence[object], changed: Sequence[str]) -> boo
     if any(name == path or name.startswith(f"{path}.") for path in changed):
         return False
     section = name.partition(".")[0]
-    if f"{section}.name" in changed:  # another method has settings of its own
+    if f"{section}.name" in changed:  # another method has other settings
         return False
-    # What one of them alone has belongs to the section that was changed.
+    # A setting that only one of them has belongs to the changed section.
     return None not in values or all(path.partition(".")[0] != section for path in changed)
 
 
@@ -190,11 +192,11 @@ def _view_notes(
     experiment: Experiment, jobs: Sequence[Job], tables: Sequence[MetricResult]
 ) -> Iterator[str]:
     metrics = [table.metric for table in tables if table.metric.startswith(OF_VIEWS)]
-    variants = with_other_views(experiment, jobs)
+    variants = with_other_augmentations(experiment, jobs)
     if metrics and variants:
         yield (
-            f"{_listed(variants)}: no verdict on {_listed(metrics)}, as the views that it compares are not made as those of "
-            f"{experiment.baseline}: `augment` differs."
+            f"{_listed(variants)}: no verdict on {_listed(metrics)}, because the augmentations (`augment`) differ from "
+            f"{experiment.baseline}."
         )
 
 
@@ -213,7 +215,7 @@ def _image_note(experiment: Experiment, jobs: Sequence[Job], tables: Sequence[Me
 
 
 def _holds_out_classes(resolved: Mapping[str, Any]) -> bool:
-    """Whether the number of held-out images is an expected one, from their share of the classes."""
+    """Whether whole classes are held out, so that the number of held-out images is only expected."""
     evaluate = resolved.get("evaluate") or {}
     holdout = evaluate.get("holdout") or {}
     return evaluate.get("dataset") is None and holdout.get("by") == "class"

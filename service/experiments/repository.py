@@ -51,7 +51,7 @@ def statuses(session: Session, experiment_ids: Sequence[str]) -> dict[str, dict[
 
 
 def remove(session: Session, experiment_id: str) -> None:
-    """Remove an experiment. Its jobs belong to none then."""
+    """Remove an experiment. Its jobs stay, without an experiment."""
     session.execute(
         update(Job)
         .where(Job.experiment_id == experiment_id)
@@ -66,7 +66,7 @@ def remove(session: Session, experiment_id: str) -> None:
 
 
 def final_evaluations(session: Session, experiment_id: str) -> Sequence[Measured]:
-    """Return the last evaluations of what was trained, of the jobs that have succeeded; newer ones last."""
+    """Return the last evaluations of the trained networks of succeeded jobs, newer ones last."""
     last = (
         select(Evaluation.job_id, func.max(Evaluation.step).label("step"))
         .join(Job, Job.id == Evaluation.job_id)
@@ -86,7 +86,7 @@ def final_evaluations(session: Session, experiment_id: str) -> Sequence[Measured
 
 
 def evaluations_before_training(session: Session, experiment_id: str) -> Sequence[Measured]:
-    """Return the evaluations of raw pixels and of the network before training, of the jobs that have succeeded."""
+    """Return the evaluations of raw pixels and of the network before training of succeeded jobs."""
     query = select(Evaluation).join(Job, Job.id == Evaluation.job_id)
     return _measured(
         session,
@@ -100,7 +100,7 @@ def evaluations_before_training(session: Session, experiment_id: str) -> Sequenc
 
 
 def evaluations(session: Session, job_id: str) -> Sequence[Measured]:
-    """Return all evaluations of what a job trains, by step; newer ones last."""
+    """Return all evaluations of a job's trained network, by step; newer ones last."""
     query = select(Evaluation).where(Evaluation.job_id == job_id)
     return _measured(session, query.where(Evaluation.subject.in_(TRAINED)))
 
@@ -112,7 +112,7 @@ def _measured(session: Session, query: Any) -> Sequence[Measured]:
 
 
 def steps(session: Session, job_ids: Sequence[str], metric: str) -> tuple[int, int, int] | None:
-    """Return the first and the last step of a training metric in any of the jobs, and the most points of a job."""
+    """Return the first and last step of a training metric in the jobs, and the largest number of points of a job."""
     rows = session.execute(
         select(func.min(Metric.step), func.max(Metric.step), func.count())
         .where(Metric.job_id.in_(job_ids), Metric.name == metric)

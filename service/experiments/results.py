@@ -1,4 +1,4 @@
-"""Results of an experiment: metrics of its variants over seeds, differences from the baseline, and sentences."""
+"""Results of an experiment: metrics of its variants over seeds, differences from the baseline, and verdicts."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from dasl_core.headlines import (
     number_of,
 )
 from service.db.models import Experiment, Job
-from service.experiments.notes import OF_VIEWS, notes_of, with_other_views
+from service.experiments.notes import OF_VIEWS, build_notes, with_other_augmentations
 from service.experiments.repository import Measured
 from service.experiments.statistics import (
     FEWEST_PAIRS,
@@ -36,7 +36,7 @@ Values = dict[str, dict[int, float]]
 """Values of a metric by variant and seed."""
 
 
-def results_of(
+def compute_results(
     experiment: Experiment,
     jobs: Sequence[Job],
     evaluations: Iterable[Measured],
@@ -45,31 +45,31 @@ def results_of(
     *,
     only_deciding: bool = False,
 ) -> Results:
-    """Return the results of the jobs that have succeeded.
+    """Compute the results of the jobs that have succeeded.
 
     Args:
-        evaluations: the last ones of these jobs, newer ones last.
-        before_training: evaluations of raw pixels and of the network before training, likewise.
-        metrics: names of the metrics, on which the sentences are then; by default all with a better direction that were
-            measured, with sentences on the one that decides.
-        only_deciding: of the metric that decides alone: each bootstrap takes some milliseconds.
+        evaluations: last evaluations of these jobs, newer ones last.
+        before_training: evaluations of raw pixels and of the network before training, newer ones last.
+        metrics: names of the metrics to compare, with sentences on all of them; by default all measured metrics with a
+            better direction, with sentences on the one that decides.
+        only_deciding: compare only the metric that decides, because each bootstrap takes some milliseconds.
     """
     # The embedding of a supervised method, which counts, is recorded after its backbone.
-    measured = {each.job_id: each for each in evaluations}
-    known = _measured_names(measured.values())
-    deciding = experiment.metric or next((name for name in known if name in HEADLINES), None)
+    measured = {evaluation.job_id: evaluation for evaluation in evaluations}
+    names = _measured_names(measured.values())
+    deciding = experiment.metric or next((name for name in names if name in HEADLINES), None)
     first = [] if deciding is None else [deciding]
-    stated = first if only_deciding or metrics is None else list(dict.fromkeys(metrics))
-    shown = stated if only_deciding or metrics is not None else list(dict.fromkeys(first + known))
-    tables = {name: _table(experiment, jobs, measured, name) for name in shown}
+    judged = first if only_deciding or metrics is None else list(dict.fromkeys(metrics))
+    listed = judged if only_deciding or metrics is not None else list(dict.fromkeys(first + names))
+    tables = {name: _table(experiment, jobs, measured, name) for name in listed}
     sentences = [
-        _sentence(each, experiment, tables[name])
-        for name in stated
-        for each in tables[name].variants
-        if each.verdict is not None
+        _sentence(result, experiment, tables[name])
+        for name in judged
+        for result in tables[name].variants
+        if result.verdict is not None
     ]
-    notes = notes_of(experiment, jobs, before_training, [tables[name] for name in stated])
-    if deciding is not None and shown != first:
+    notes = build_notes(experiment, jobs, before_training, [tables[name] for name in judged])
+    if deciding is not None and listed != first:
         notes.append(
             f"{deciding} decides. Verdicts on other metrics are hints: of ten metrics, one may differ by chance."
         )
@@ -101,8 +101,8 @@ def _table(
             assert job.seed is not None
             values[job.variant][job.seed] = value
     resolution = _resolution(experiment, metric)
-    # Views that are made otherwise are harder or easier to find, however good the network is.
-    unlike = with_other_views(experiment, jobs) if metric.startswith(OF_VIEWS) else []
+    # With other augmentations, views are harder or easier to retrieve, independent of the network.
+    unlike = with_other_augmentations(experiment, jobs) if metric.startswith(OF_VIEWS) else []
     variants = [
         _variant_result(
             name, values, experiment.baseline, metric, resolution, judged=name not in unlike
@@ -142,14 +142,14 @@ def _variant_result(
 
 
 def _resolution(experiment: Experiment, metric: str) -> float | None:
-    """Return the share of one held-out image, if all variants are evaluated on as many."""
+    """Return the share of one held-out image, if all variants are evaluated on the same number."""
     held_out = {variant["held_out_images"] for variant in experiment.variants}
     images = held_out.pop() if len(held_out) == 1 else None
     return 1 / denominator(metric, images) if images and is_share_of_images(metric) else None
 
 
 def _sentence(result: VariantResult, experiment: Experiment, table: MetricResult) -> str:
-    """Return what the figures allow to say of a variant and the baseline."""
+    """Return the verdict on a variant and the baseline as a sentence."""
     variant, baseline, metric = result.variant, experiment.baseline, table.metric
     difference, verdict = result.difference, result.verdict
     assert verdict is not None
@@ -161,13 +161,13 @@ def _sentence(result: VariantResult, experiment: Experiment, table: MetricResult
         )
     low, high = (_signed(bound, metric) for bound in difference.t_interval)
     unit = " points" if is_share_of_images(metric) else ""
-    figures = f"{_signed(difference.mean, metric)}{unit}, {LEVEL:.0%} interval {low} to {high}"
+    evidence = f"{_signed(difference.mean, metric)}{unit}, {LEVEL:.0%} interval {low} to {high}"
     if verdict == "no_difference":
-        sentence = f"{variant}: no difference from {baseline} in {metric} beyond the spread of {pairs} seeds ({figures})."
+        sentence = f"{variant}: no difference from {baseline} in {metric} beyond the spread of {pairs} seeds ({evidence})."
         if is_within(difference.mean, table.resolution):
             sentence += " The difference is at most one of the held-out images."
         return sentence
-    return f"{variant}: {verdict} than {baseline} in {metric} ({figures}, {pairs} seeds)."
+    return f"{variant}: {verdict} than {baseline} in {metric} ({evidence}, {pairs} seeds)."
 
 
 def _seeds(pairs: int) -> str:
@@ -175,5 +175,5 @@ def _seeds(pairs: int) -> str:
 
 
 def _signed(difference: float, metric: str) -> str:
-    """Return a difference with its sign, that of a share in percentage points."""
+    """Format a difference with its sign; differences of shares in percentage points."""
     return f"{100 * difference:+.2f}" if is_share_of_images(metric) else f"{difference:+.3g}"

@@ -47,7 +47,7 @@ DecidingMetric = Annotated[
 
 
 class ExperimentRequest(BaseModel):
-    """A base spec, its variants, and the seeds with which each of them is trained."""
+    """A base spec, its variants, and the seeds of each variant."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -96,12 +96,12 @@ class ExperimentRequest(BaseModel):
     @model_validator(mode="after")
     def _check_grid(self) -> Self:
         if (self.variants is None) == (self.grid is None):
-            given = "neither" if self.grid is None else "both"
-            raise problem("needs variants or a grid", given, "one of them", field="variants")
+            value = "neither" if self.grid is None else "both"
+            raise problem("needs variants or a grid", value, "one of them", field="variants")
         if len(set(self.seeds)) < len(self.seeds):
             raise problem("has a seed twice", self.seeds, "different numbers", field="seeds")
         for path in self.grid or {}:
-            if outer := next((each for each in self.grid or {} if path.startswith(f"{each}.")), ""):
+            if outer := next((key for key in self.grid or {} if path.startswith(f"{key}.")), ""):
                 message = f"is a part of {outer}, which the grid sets as well"
                 raise problem(message, path, "fields apart, or `variants`", field=f"grid.{path}")
         combinations = 1
@@ -115,7 +115,7 @@ class ExperimentRequest(BaseModel):
         names = [variant.name for variant in self.all_variants()]
         if len(set(names)) < len(names) or max(map(len, names)) > LONGEST_NAME:
             message = (
-                f"makes variants without names of their own of at most {LONGEST_NAME} characters"
+                f"makes variants whose names are equal or longer than {LONGEST_NAME} characters"
             )
             raise problem(
                 message, self.grid, "short, different values, or `variants`", field="grid"
@@ -128,14 +128,14 @@ class ExperimentRequest(BaseModel):
         return self
 
     def all_variants(self) -> list[Variant]:
-        """Return the variants, those of a grid in the order of its values."""
+        """Return the variants; variants of a grid in the order of its values."""
         if self.variants is None:
             return grid_variants(self.grid or {})
         return [Variant(name, changes) for name, changes in self.variants.items()]
 
 
 class VariantPlan(Answer):
-    """The spec of a variant, resolved with the first seed, and the estimated cost of each of its jobs."""
+    """The spec of a variant, resolved with the first seed, and the estimated cost per job."""
 
     name: str
     resolved: dict[str, Any]

@@ -1,4 +1,4 @@
-"""Find, show, cancel and delete experiments. Nothing here commits."""
+"""Find, show, cancel and delete experiments. The caller commits."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from service.api import references
 from service.api.auth import Caller
 from service.api.problems import Problem
 from service.db.models import Experiment, Job
-from service.db.rows import fitting, owned
+from service.db.rows import matching, owned
 from service.experiments import repository
-from service.experiments.results import results_of
+from service.experiments.results import compute_results
 from service.states import TERMINAL, JobStatus
 from service.storage import deletion
 from service.wire.experiments import (
@@ -31,7 +31,7 @@ def get(session: Session, tenant: str, experiment_id: str, *, lock: bool = False
     """Return a tenant's experiment.
 
     Args:
-        lock: until the transaction ends.
+        lock: whether to lock it until the transaction ends.
 
     Raises:
         Problem: 404.
@@ -41,20 +41,20 @@ def get(session: Session, tenant: str, experiment_id: str, *, lock: bool = False
 
 
 def find(session: Session, caller: Caller, reference: str) -> Experiment:
-    """Return the experiment that a reference fits.
+    """Return the experiment that a reference matches.
 
     Args:
-        reference: as of `service.db.rows.fitting`; `last` is the newest experiment with jobs that the
+        reference: as of `service.db.rows.matching`; `last` is the newest experiment with jobs that the
             caller's user or token has submitted.
 
     Raises:
-        Problem: 404; 409, it fits several experiments, which the answer lists.
+        Problem: 404; 409, it matches several experiments, which the answer lists.
     """
     query, is_own = owned(Experiment, caller.tenant), repository.has_job_of(caller.account_id)
-    found = fitting(session, query, "exp", reference, is_own)
+    found = matching(session, query, "exp", reference, is_own)
     experiments: list[Experiment] = [row[0] for row in found]
     candidates = [(each.id, each.name, f"{each.created_at:%Y-%m-%d %H:%M}") for each in experiments]
-    references.check_fits_one("experiment", reference, candidates)
+    references.check_matches_one("experiment", reference, candidates)
     return experiments[0]
 
 
@@ -64,7 +64,7 @@ def summaries(session: Session, rows: Sequence[Experiment]) -> dict[str, Experim
     return {row.id: _summary(row, statuses.get(row.id, {})) for row in rows}
 
 
-def view_of(session: Session, experiment: Experiment) -> ExperimentView:
+def experiment_view(session: Session, experiment: Experiment) -> ExperimentView:
     """Return the view of an experiment with its jobs, and the results of the metric that decides."""
     jobs = repository.jobs(session, experiment.id)
     by_place = {(job.variant, job.seed): job for job in jobs}
@@ -82,7 +82,7 @@ def view_of(session: Session, experiment: Experiment) -> ExperimentView:
         **dict(_summary(experiment, statuses)),
         spec=experiment.spec,
         jobs=members,
-        results=results_of(experiment, jobs, evaluations, before, only_deciding=True),
+        results=compute_results(experiment, jobs, evaluations, before, only_deciding=True),
     )
 
 
@@ -91,21 +91,21 @@ def results(session: Session, experiment: Experiment, metrics: Sequence[str] | N
     jobs = repository.jobs(session, experiment.id)
     evaluations = repository.final_evaluations(session, experiment.id)
     before = repository.evaluations_before_training(session, experiment.id)
-    return results_of(experiment, jobs, evaluations, before, metrics)
+    return compute_results(experiment, jobs, evaluations, before, metrics)
 
 
 def cancel(session: Session, experiment: Experiment) -> ExperimentView:
-    """Request that all jobs that have not ended are cancelled; a repetition changes nothing."""
+    """Request that all unfinished jobs are cancelled. Idempotent."""
     for job in repository.jobs(session, experiment.id):
         lifecycle.request_cancel(session, job.id)
-    return view_of(session, experiment)
+    return experiment_view(session, experiment)
 
 
 def delete(session: Session, experiment: Experiment, *, with_jobs: bool) -> None:
-    """Delete an experiment; its jobs stay, and belong to none then.
+    """Delete an experiment; its jobs stay, without an experiment.
 
     Args:
-        with_jobs: delete the jobs as well.
+        with_jobs: whether to delete the jobs as well.
 
     Raises:
         Problem: 409, a job to be deleted has not ended, or cannot be deleted for another reason.

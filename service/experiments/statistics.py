@@ -1,7 +1,7 @@
-"""Statistics over seeds: spread, paired differences with intervals, and the verdict that they allow.
+"""Statistics over seeds: spread, paired differences with intervals, and verdicts.
 
-Pure Python and deterministic. The intervals cover what the seed changes (initial weights, views, order of the images)
-and nothing else: the images are the same for all seeds.
+Pure Python and deterministic. The intervals cover only what the seed changes (initial weights, views, order of the
+images): the images are the same for all seeds.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from service.wire.experiments import Verdict
 
 LEVEL = 0.95
 FEWEST_PAIRS = 3
-"""Two pairs have an interval, too, but it is 18 times as wide as their standard deviation."""
+"""Fewest pairs for a verdict. Two pairs also have an interval, but it is 18 times as wide as their standard deviation."""
 RESAMPLES = 2000
-"""Number of random resamples of more than `MOST_ENUMERATED` pairs."""
+"""Number of random resamples for more than `MOST_ENUMERATED` pairs."""
 MOST_ENUMERATED = 7
-"""Up to so many pairs, all resamples are enumerated: nothing is random then."""
+"""Up to this number of pairs, all resamples are enumerated, without randomness."""
 _TAIL = (1 - LEVEL) / 2
 
 Interval = tuple[float, float]
@@ -31,7 +31,7 @@ Interval = tuple[float, float]
 
 @dataclass(frozen=True)
 class Summary:
-    """Mean and spread of values. `std` is the sample's, None of one value."""
+    """Mean and spread of values. `std` is the sample standard deviation, None for one value."""
 
     n: int
     mean: float
@@ -42,14 +42,14 @@ class Summary:
 
 @dataclass(frozen=True)
 class Difference(Summary):
-    """Mean and spread of paired differences, with two intervals of their mean; None of one pair."""
+    """Mean and spread of paired differences, with two intervals of their mean; None for one pair."""
 
     t_interval: Interval | None
     bootstrap_interval: Interval | None
 
 
 def summarize(values: Sequence[float]) -> Summary | None:
-    """Return mean and spread of values; None of none."""
+    """Return mean and spread of values; None without values."""
     if not values:
         return None
     std = stdev(values) if len(values) > 1 else None
@@ -59,14 +59,14 @@ def summarize(values: Sequence[float]) -> Summary | None:
 def paired_difference(
     values: dict[int, float], baseline: dict[int, float], resolution: float | None = None
 ) -> Difference | None:
-    """Return the differences of values from those of the baseline with the same seed; None without a pair.
+    """Return the differences of values from the baseline's with the same seed; None without a pair.
 
     Args:
-        values: by seed; seeds that only one of both has are left out.
-        baseline: likewise.
-        resolution: the smallest step of the metric, if it is known.
+        values: values by seed; seeds without a value of the baseline are left out.
+        baseline: values of the baseline by seed.
+        resolution: the smallest step of the metric, if known.
     """
-    # Sorted: neither rounding nor the resamples depend on the order of the seeds.
+    # Sort, so that neither rounding nor the resamples depend on the order of the seeds.
     differences = sorted(
         value - baseline[seed] for seed, value in values.items() if seed in baseline
     )
@@ -90,7 +90,7 @@ def judge(
     """Judge a difference by its t interval.
 
     Args:
-        resolution: the smallest step of the metric, if it is known. A difference of at most one step is none.
+        resolution: the smallest step of the metric, if known. A difference of at most one step does not count.
     """
     if difference is None or difference.n < FEWEST_PAIRS or difference.t_interval is None:
         return "too_few_seeds"
@@ -101,15 +101,15 @@ def judge(
 
 
 def is_within(difference: float, resolution: float | None) -> bool:
-    """Whether a difference is at most one step of the metric, but for rounding."""
+    """Whether a difference is at most one step of the metric, up to rounding."""
     return resolution is not None and abs(difference) <= resolution * (1 + 1e-9)
 
 
 def _t_interval(summary: Summary, resolution: float | None) -> Interval | None:
     """Return Student's interval of the mean, which is exact for normally distributed differences.
 
-    Rounding to steps alone gives the difference of two values a variance of two twelfths of a step's square. Equal
-    differences of few images are no sign of a smaller one.
+    Rounding to steps alone gives the difference of two values a variance of step² / 6. The variance is at least that,
+    as equal differences on few images do not show a smaller one.
     """
     if summary.std is None:
         return None
@@ -119,17 +119,17 @@ def _t_interval(summary: Summary, resolution: float | None) -> Interval | None:
 
 
 def bootstrap_interval(values: Sequence[float]) -> Interval | None:
-    """Return the percentile bootstrap interval of the mean; None of one value."""
+    """Return the percentile bootstrap interval of the mean; None for one value."""
     n = len(values)
     if n < 2:
         return None
-    value = values.__getitem__  # and `sum`, as `fmean` takes ten times as long
+    value = values.__getitem__  # with `sum`, as `fmean` takes ten times as long
     means = sorted((sum(map(value, chosen)) / n, weight) for chosen, weight in _resamples(n))
     return _quantile(means), _quantile(means[::-1])
 
 
 def _quantile(means: Sequence[tuple[float, float]]) -> float:
-    """Return the first mean with which more than the tail's share of the resamples is covered."""
+    """Return the first mean at which the cumulated share of the resamples exceeds the tail."""
     covered = 0.0
     for mean, weight in means:
         covered += weight
@@ -138,7 +138,7 @@ def _quantile(means: Sequence[tuple[float, float]]) -> float:
     return means[-1][0]
 
 
-# Those of a hundred seeds take 2 MB.
+# The resamples of a hundred seeds take 2 MB.
 @lru_cache(maxsize=8)
 def _resamples(n: int) -> Sequence[tuple[Sequence[int], float]]:
     """Return resamples of n positions, with their probabilities."""
@@ -156,8 +156,8 @@ def _resamples(n: int) -> Sequence[tuple[Sequence[int], float]]:
 
 @cache
 def t_quantile(df: int) -> float:
-    """Return the bound within which Student's t with `df` degrees of freedom is with probability `LEVEL`."""
-    low, high = 0.0, 13.0  # of one degree: 12.7
+    """Return the two-sided quantile of Student's t with `df` degrees of freedom for the probability `LEVEL`."""
+    low, high = 0.0, 13.0  # 12.7 for one degree of freedom
     for _ in range(60):
         middle = (low + high) / 2
         low, high = (middle, high) if _probability_within(middle, df) < LEVEL else (low, middle)

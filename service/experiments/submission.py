@@ -1,4 +1,4 @@
-"""Submit experiments: check all variants, then queue all jobs, or none. Nothing here commits."""
+"""Submit experiments: check all variants, then queue all jobs or none. The caller commits."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from service.api.problems import Problem, spec_problem
 from service.db.models import Experiment
 from service.db.rows import add, one, owned
 from service.experiments.schemas import ExperimentRequest, ValidatedExperiment, VariantPlan
-from service.experiments.service import view_of
-from service.experiments.variants import located, specs_of, with_seed
+from service.experiments.service import experiment_view
+from service.experiments.variants import located, variant_specs, with_seed
 from service.jobs import idempotency, submission, tenant_limits
 from service.jobs.path_checks import PathChecks
 from service.settings import ClusterLimit
@@ -27,20 +27,22 @@ from service.wire.experiments import ExperimentEstimate, SubmittedExperiment, To
 
 @dataclass(frozen=True)
 class CheckedVariants:
-    """The specs of a request by variant, with the first seed, and what their paths were found to be."""
+    """The specs of a request by variant, with the first seed, and the checks of their paths."""
 
     request: ExperimentRequest
     specs: Mapping[str, JobSpec]
     checks: Mapping[str, PathChecks]
 
 
-def specs_of_request(request: ExperimentRequest) -> dict[str, JobSpec]:
-    """Return the spec of each variant, with the first seed.
+def build_specs(request: ExperimentRequest) -> dict[str, JobSpec]:
+    """Build the spec of each variant, with the first seed.
 
     Raises:
         Problem: 422, naming each field at fault with its variant.
     """
-    specs, problems = specs_of(request.spec, request.all_variants(), request.seeds, request.name)
+    specs, problems = variant_specs(
+        request.spec, request.all_variants(), request.seeds, request.name
+    )
     if problems:
         raise spec_problem(problems)
     return specs
@@ -52,7 +54,7 @@ def validate(
     """Resolve all variants and estimate their cost, without storing anything.
 
     Raises:
-        Problem: as `submit` does of specs and data sets.
+        Problem: the problems of specs and data sets of `submit`.
     """
     plans = _plans(session, caller, checked, cluster_limit)
     variants = [
@@ -114,11 +116,11 @@ def submit(
         spec=request.spec,
         variants=[
             {
-                "name": each.name,
-                "changes": each.changes,
-                "held_out_images": plans[each.name].held_out_images,
+                "name": variant.name,
+                "changes": variant.changes,
+                "held_out_images": plans[variant.name].held_out_images,
             }
-            for each in variants
+            for variant in variants
         ],
         seeds=seeds,
         baseline=request.baseline or variants[0].name,
@@ -127,31 +129,31 @@ def submit(
         created_at=datetime.now(UTC),
     )
     add(session, experiment)
-    # Seed by seed, so that all variants have been trained with the first one before the next begins.
+    # Queue seed by seed, so that all variants are trained with the first seed before the next one begins.
     for seed in seeds:
-        for each in variants:
-            spec = with_seed(checked.specs[each.name], request.name, each.name, seed)
-            planned = plans[each.name].with_seed(seed, spec.name)
-            place = submission.Place(experiment.id, each.name, seed)
-            submission.enqueue(session, caller, spec, planned, place=place)
-    shown = SubmittedExperiment(**dict(view_of(session, experiment)))
+        for variant in variants:
+            spec = with_seed(checked.specs[variant.name], request.name, variant.name, seed)
+            planned = plans[variant.name].with_seed(seed, spec.name)
+            membership = submission.ExperimentMembership(experiment.id, variant.name, seed)
+            submission.enqueue(session, caller, spec, planned, membership=membership)
+    shown = SubmittedExperiment(**dict(experiment_view(session, experiment)))
     shown.estimate = _estimate(list(plans.values()), len(seeds))
     shown.warnings = _warnings(plans)
     return keyed.store(session, shown.model_dump(mode="json"), experiment.created_at)
 
 
 def _estimate(plans: Sequence[submission.Plan], seeds: int) -> ExperimentEstimate:
-    """Sum up what all variants take, each with so many seeds."""
+    """Sum up the estimates of all variants with this number of seeds."""
     times = [planned.estimate.seconds for planned in plans]
-    known = [each for each in times if each is not None]
+    known_times = [time for time in times if time is not None]
     total = TotalSeconds(
-        low=round(seeds * sum(each.low for each in known), 1),
-        high=round(seeds * sum(each.high for each in known), 1),
+        low=round(seeds * sum(time.low for time in known_times), 1),
+        high=round(seeds * sum(time.high for time in known_times), 1),
     )
     return ExperimentEstimate(
         jobs=seeds * len(plans),
-        seconds=total if len(known) == len(times) else None,
-        checkpoints_bytes=seeds * sum(each.estimate.checkpoints_bytes for each in plans),
+        seconds=total if len(known_times) == len(times) else None,
+        checkpoints_bytes=seeds * sum(plan.estimate.checkpoints_bytes for plan in plans),
     )
 
 
@@ -161,12 +163,12 @@ def _warnings(plans: Mapping[str, submission.Plan]) -> list[str]:
 
 
 def _equal_variants(plans: Mapping[str, submission.Plan]) -> Iterator[str]:
-    """Name the variants whose jobs would do the same, such as those of the values 1 and 1.0."""
+    """Yield warnings of variants with equal settings, such as the values 1 and 1.0."""
     first = dict[str, str]()
     for name, planned in plans.items():
         settings = planned.resolved.model_copy(update={"name": None}).model_dump_json()
         if (other := first.setdefault(settings, name)) != name:
-            yield f"variants.{name}: has the settings of {other}, so its jobs repeat those of {other}"
+            yield f"variants.{name}: has the same settings as {other}; its jobs only repeat them"
 
 
 def _plans(

@@ -25,8 +25,8 @@ def as_csv(results: Results) -> str:
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(_COLUMNS)
     for table in results.metrics:
-        for each in table.variants:
-            writer.writerow(_row(table, each))
+        for result in table.variants:
+            writer.writerow(_row(table, result))
     return text.getvalue()
 
 
@@ -76,15 +76,17 @@ def _line(result: VariantResult) -> str:
     else:
         spread = f"{summary.min:.4g} to {summary.max:.4g}"
         cells += [str(summary.n), f"{summary.mean:.4g}", _number(summary.std), spread]
-    cells += ["", "", ""] if difference is None else _of(difference)
+    cells += ["", "", ""] if difference is None else _difference_cells(difference)
     cells.append(_WORDS.get(result.verdict, str(result.verdict)))
     return f"| {' | '.join(cells)} |"
 
 
-def _of(difference: DifferenceView) -> list[str]:
+def _difference_cells(difference: DifferenceView) -> list[str]:
     intervals = (difference.t_interval, difference.bootstrap_interval)
-    shown = ["" if each is None else f"{each[0]:+.3g} to {each[1]:+.3g}" for each in intervals]
-    return [f"{difference.mean:+.3g} (n {difference.n})", *shown]
+    cells = [
+        "" if bounds is None else f"{bounds[0]:+.3g} to {bounds[1]:+.3g}" for bounds in intervals
+    ]
+    return [f"{difference.mean:+.3g} (n {difference.n})", *cells]
 
 
 def _number(value: float | None) -> str:

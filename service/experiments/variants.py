@@ -26,7 +26,7 @@ class Variant:
 
 
 def grid_variants(grid: Mapping[str, Sequence[Any]]) -> list[Variant]:
-    """Return a variant for each combination of values, named after them: `dar.weight=0.1, train.epochs=50`.
+    """Build a variant for each combination of values, with a name such as `dar.weight=0.1, train.epochs=50`.
 
     Args:
         grid: values by the dotted path of their field.
@@ -41,13 +41,13 @@ def grid_variants(grid: Mapping[str, Sequence[Any]]) -> list[Variant]:
     return variants
 
 
-def specs_of(
+def variant_specs(
     base: Mapping[str, Any], variants: Iterable[Variant], seeds: Sequence[int], name: str
 ) -> tuple[dict[str, JobSpec], list[FieldProblem]]:
-    """Return the spec of each variant with its first seed, by its name, and the problems of all variants.
+    """Build the spec of each variant with its first seed, by name, and collect the problems of all variants.
 
     Args:
-        name: of the experiment, with which the names of its jobs begin.
+        name: name of the experiment, which is the prefix of its jobs' names.
     """
     specs, problems = {}, dict[str, list[FieldProblem]]()
     for variant in variants:
@@ -68,7 +68,7 @@ def specs_of(
 
 
 def with_seed(spec: JobSpec, experiment: str, variant: str, seed: int) -> JobSpec:
-    """Return the spec of a variant with another seed. Only what was set before is set in it, for the stored document."""
+    """Return the spec of a variant with another seed; unset fields stay unset, for the stored document."""
     train = spec.train.model_copy(update={"seed": seed})
     return spec.model_copy(update={"train": train, "name": job_name(experiment, variant, seed)})
 
@@ -83,15 +83,15 @@ def located(
 ) -> list[FieldProblem]:
     """Return problems with the paths of their fields in the request.
 
-    One that all variants have is one of the base spec.
+    A problem of all variants belongs to the base spec.
     """
     in_all = [
         problem
         for problem in problems.get(variants[0], ())
         if len(variants) > 1 and all(problem in problems.get(name, ()) for name in variants)
     ]
-    found = [replace(problem, field=f"spec.{problem.field}") for problem in in_all]
-    return found + list(_variant_problems(problems, in_all))
+    in_base = [replace(problem, field=f"spec.{problem.field}") for problem in in_all]
+    return in_base + list(_variant_problems(problems, in_all))
 
 
 def _variant_problems(
@@ -111,6 +111,6 @@ def _nested(path: str, value: Any) -> dict[str, Any]:
 
 
 def _text(value: Any) -> str:
-    """Return a value as it is shown in a name, which has no slashes."""
+    """Format a value for a name, which has no slashes."""
     text = value if isinstance(value, str) else json.dumps(value)
     return text.replace("/", "-").replace("\\", "-")

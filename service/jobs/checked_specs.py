@@ -1,6 +1,6 @@
 """Dependencies that check the paths of the spec in a request, before the request's transaction begins.
 
-A file system may hang, so the checks have threads of their own: only requests that name paths wait for it.
+A file system may hang, so the checks run in separate threads: only requests that name paths wait for it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from service.jobs.schemas import CloneRequest, SpecBody
 
 @dataclass(frozen=True)
 class CheckedSpec:
-    """A spec, and what its paths were found to be."""
+    """A spec and the checks of its paths."""
 
     spec: JobSpec
     checks: PathChecks
@@ -32,7 +32,7 @@ class CheckedSpec:
 
 @dataclass(frozen=True)
 class CheckedClone:
-    """A request for a clone, the clone's spec, and what its paths were found to be."""
+    """A request for a clone, the clone's spec and the checks of its paths."""
 
     request: CloneRequest
     spec: JobSpec
@@ -45,7 +45,7 @@ async def _to_submit(spec: SpecBody, caller: Submitter, context: WithContext) ->
 
 async def _to_validate(spec: SpecBody, caller: Reader, context: WithContext) -> CheckedSpec:
     if spec.backbone.pretrained is not None and not caller.may("submit"):
-        # The answer would tell which files exist, and what they are.
+        # The answer would disclose which files exist and what they contain.
         message = "is a path, which only a token with the scope submit may check"
         expected = "null, or a token with the scope submit"
         raise field_problem("backbone.pretrained", message, spec.backbone.pretrained, expected)
@@ -56,19 +56,21 @@ async def _to_clone(
     job_id: str, caller: Submitter, context: WithContext, request: CloneRequest | None = None
 ) -> CheckedClone:
     request = request or CloneRequest()
-    find = partial(_spec_of_clone, context.database, caller.tenant, job_id, request)
+    find = partial(_find_clone_spec, context.database, caller.tenant, job_id, request)
     spec = await run_in_threadpool(find)
     return CheckedClone(request, spec, await check_spec(context, caller, spec))
 
 
-def _spec_of_clone(database: Database, tenant: str, job_id: str, request: CloneRequest) -> JobSpec:
+def _find_clone_spec(
+    database: Database, tenant: str, job_id: str, request: CloneRequest
+) -> JobSpec:
     continues = request.checkpoint is not None
     with database.read() as session:
-        return clones.spec_of_clone(session, tenant, job_id, request.changes, continues=continues)
+        return clones.clone_spec(session, tenant, job_id, request.changes, continues=continues)
 
 
 async def check_spec(context: Context, caller: Caller, spec: JobSpec) -> PathChecks:
-    """Check the paths that a spec names, in threads of their own."""
+    """Check the paths that a spec names, in separate threads."""
     tenant = caller.tenant
     ready = await run_in_threadpool(path_checks.find_datasets, context.database, tenant, spec)
     problems = path_checks.tracking_problems(context.settings, spec)
@@ -82,6 +84,6 @@ async def check_spec(context: Context, caller: Caller, spec: JobSpec) -> PathChe
 SpecToSubmit = Annotated[CheckedSpec, Depends(_to_submit)]
 """The spec of the body, for callers who may submit."""
 SpecToValidate = Annotated[CheckedSpec, Depends(_to_validate)]
-"""The spec of the body; only callers who may submit learn of its weights."""
+"""The spec of the body; its paths are checked only for callers who may submit."""
 CloneToSubmit = Annotated[CheckedClone, Depends(_to_clone)]
-"""The clone that the body describes, of the job of the path, for callers who may submit."""
+"""The clone of the path's job that the body describes, for callers who may submit."""

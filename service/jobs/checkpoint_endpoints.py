@@ -21,13 +21,13 @@ files = APIRouter(prefix="/v1/jobs", tags=["checkpoints"], route_class=StoreRout
 @router.get("/{job_id}/checkpoints")
 def list_checkpoints(job: OwnJob, session: ReadSession) -> Page[CheckpointView]:
     """List a job's checkpoints, oldest first."""
-    rows = repository.of_job(session, job.id)
+    rows = repository.available(session, job.id)
     return Page(data=[CheckpointView.model_validate(row) for row in rows])
 
 
 @router.delete("/{job_id}/checkpoints")
 def delete_checkpoints(job: OwnJobToChange, session: WriteSession) -> DeletedCheckpoints:
-    """Delete a job's checkpoints but the newest, final, best and pinned ones, and those in use; 409 if it has not ended."""
+    """Delete a job's checkpoints except the newest, final, best, pinned and used ones; 409 if it has not ended."""
     return service.thin(session, job)
 
 

@@ -1,4 +1,4 @@
-"""Clones: the spec of a job with changes, and the checkpoint that it continues from."""
+"""Clones: a job's spec with changes, and the checkpoint that the clone continues from."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ from service.jobs import repository, service
 from service.jobs.path_checks import PathChecks
 
 
-def spec_of_clone(
+def clone_spec(
     session: Session, tenant: str, job_id: str, changes: dict[str, Any], *, continues: bool
 ) -> JobSpec:
     """Apply changes to a job's submitted spec, on the same data sets.
 
     Args:
-        continues: from a checkpoint: the data sets keep their versions.
+        continues: whether the clone continues from a checkpoint; its data sets then keep their versions.
 
     Raises:
         Problem: 404; 422, the changed spec is invalid.
@@ -47,7 +47,7 @@ def spec_of_clone(
         datasets_by_id["evaluate"] = {"dataset": evaluated}
     source = merge(job.submitted_spec, datasets_by_id)
     if continues and (source.get("train") or {}).get("precision", "auto") == "auto":
-        # That of its checkpoint, whether or not the clone's ranks have GPUs.
+        # Keep the checkpoint's precision, whether or not the clone's ranks have GPUs.
         source = merge(source, {"train": {"precision": job.resolved_spec.train.precision}})
     try:
         return JobSpec.model_validate(merge(source, changes))
@@ -55,31 +55,33 @@ def spec_of_clone(
         raise spec_problem(field_problems(error, JobSpec)) from error
 
 
-def checks_of_clone(
+def clone_path_checks(
     session: Session, checks: PathChecks, spec: JobSpec, start: Checkpoint
 ) -> PathChecks:
     """Return the path checks of a job that continues from a checkpoint, which contains all weights.
 
     The weights that its source started from are not read: they may be gone, and the images are normalized
-    as the source's were.
+    like the source's.
     """
-    record = _record_of(repository.by_id(session, start.job_id))
+    record = _weights_record(repository.by_id(session, start.job_id))
     if "auto" not in (spec.backbone.mean, spec.backbone.std):
         record = record._replace(normalization=None)
-    problems = [each for each in checks.problems if each.field != "backbone.pretrained"]
+    problems = [problem for problem in checks.problems if problem.field != "backbone.pretrained"]
     return replace(checks, problems=problems, record=record)
 
 
-def _record_of(job: Job) -> WeightsRecord:
-    """Return what the checkpoints of a job record."""
+def _weights_record(job: Job) -> WeightsRecord:
+    """Return the weights record of a job's checkpoints."""
     backbone = job.resolved_spec.backbone
     return WeightsRecord(
         backbone.normalization, backbone.stem, backbone.image_size, backbone.in_channels
     )
 
 
-def start_of_clone(session: Session, tenant: str, job_id: str, checkpoint_id: str) -> Checkpoint:
-    """Return the checkpoint of a job to start a clone from: "newest", "best", or that with an id.
+def find_start_checkpoint(
+    session: Session, tenant: str, job_id: str, checkpoint_id: str
+) -> Checkpoint:
+    """Find the checkpoint of a job to start a clone from: "newest", "best", or by id.
 
     Raises:
         Problem: 409, the job has no checkpoint; 422, it has none with this id, or none is the best.
@@ -87,9 +89,9 @@ def start_of_clone(session: Session, tenant: str, job_id: str, checkpoint_id: st
     if checkpoint_id == "best":
         checkpoint = _best_checkpoint(session, lock_job(session, job_id))
     elif checkpoint_id == "newest":
-        # Wait for a registration in progress: it may retire the previous checkpoint before this one is visible.
+        # Wait for a registration in progress: it may retire the previous checkpoint before the new one is visible.
         lock_job(session, job_id)
-        checkpoint = checkpoints.newest_of_job(session, job_id, for_update=True)
+        checkpoint = checkpoints.newest(session, job_id, for_update=True)
     else:
         checkpoint = checkpoints.get(session, tenant, checkpoint_id, for_update=True)
         if (
@@ -115,7 +117,7 @@ def _best_checkpoint(session: Session, job: Job | None) -> Checkpoint | None:
     if job is None:
         return None
     policy = job.resolved_spec.checkpoints
-    ranked = retention.best_first(policy, checkpoints.lock_of_job(session, job.id))
+    ranked = retention.best_first(policy, checkpoints.lock_all(session, job.id))
     if ranked and not is_ranked(ranked[0].metrics, policy.best_by):
         metric = policy.best_by or "knn_top1 or recall_at_1"
         raise field_problem(

@@ -1,4 +1,4 @@
-"""How long a job takes, what it stores, and what of that may surprise."""
+"""Estimate a job's time, memory and disk, and warn of surprising costs."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from service.scheduling import repository as scheduling
 from service.scheduling.dispatcher_report import DispatcherReport
 from service.scheduling.packing import Worker
 
-# By the speed of an earlier job: evaluations are not in it, and other programs may use the machine.
+# An earlier job's speed excludes evaluations, and other programs may use the machine.
 _LEAST_MEASURED, _MOST_MEASURED = 0.9, 1.5
 _EARLIER_JOBS = 20
-# Views of larger images than this multiple of the originals show no more, and take the square of it in time.
+# Enlarging images by more than this factor adds no detail, and the time grows with its square.
 _ENLARGED = 4
 
 
@@ -40,7 +40,7 @@ def estimate(
     """Estimate time, memory and disk of a job.
 
     Args:
-        worker: what each rank would have if the job started now; None: not known.
+        worker: the resources of each rank if the job started now; None: unknown.
     """
     costs = estimate_cost(resolved, facts)
     images = costs.total_steps * resolved.train.batch_size
@@ -65,7 +65,7 @@ def _by_computation(costs: Estimate, resolved: ResolvedJobSpec, machine: Machine
 def _by_earlier_job(
     session: Session, tenant: str, resolved: ResolvedJobSpec, machine: Machine, images: int
 ) -> Seconds | None:
-    """Estimate by the speed of the newest job that did the same on as many CPUs and GPUs."""
+    """Estimate by the speed of the newest similar job on the same number of CPUs and GPUs."""
     same = _work(resolved.model_dump(mode="json"))
     for job in repository.speeds(session, tenant, resolved.method.name, _EARLIER_JOBS):
         speed = _speed(job.progress)
@@ -82,13 +82,13 @@ def _by_earlier_job(
 
 
 def _speed(progress: dict[str, Any] | None) -> float | None:
-    """Return the images per second of a progress, which workers report without a schema."""
+    """Return the images per second in a progress report, which has no schema."""
     speed = (progress or {}).get("images_per_second")
     return speed if isinstance(speed, int | float) and 0 < speed < math.inf else None
 
 
 def _work(resolved: dict[str, Any]) -> tuple[Any, ...]:
-    """Return what decides how long an image takes."""
+    """Return the settings that decide how long an image takes."""
     backbone, train, method = (resolved[part] for part in ("backbone", "train", "method"))
     return (
         *(backbone.get(name) for name in ("name", "image_size", "stem", "in_channels")),
@@ -109,19 +109,19 @@ def _machine(job: repository.Speed) -> Machine | None:
 def warnings(
     session: Session, resolved: ResolvedJobSpec, facts: DatasetFacts, estimate: JobEstimate
 ) -> list[str]:
-    """Return sentences on images that are enlarged and checkpoints that do not fit the disk."""
-    found = []
+    """Return warnings of enlarged images and of checkpoints that do not fit on the disk."""
+    messages = []
     size, median = resolved.backbone.image_size, facts.median_size
     if size > _ENLARGED * median:
-        found.append(
+        messages.append(
             f"backbone.image_size: the images are enlarged to {size} px; half of them have {median} px or less on their "
             f"shorter side. Set a smaller one, unless the weights to start from need it."
         )
-    report = DispatcherReport.of(scheduling.snapshot(session))
+    report = DispatcherReport.from_snapshot(scheduling.snapshot(session))
     free = report.store.free_bytes if report is not None and report.store is not None else None
     if free is not None and estimate.checkpoints_bytes > free:
-        found.append(
+        messages.append(
             f"checkpoints: {estimate.checkpoints_kept} checkpoints take about {estimate.checkpoints_bytes / 1e9:.1f} GB, "
             f"and {free / 1e9:.1f} GB are free. Set checkpoints.keep_last, or make room."
         )
-    return found
+    return messages

@@ -21,6 +21,6 @@ async def _get_to_change(job_id: str, caller: Submitter, session: WriteSession) 
 
 
 OwnJob = Annotated[Job, Depends(_get)]
-"""The job of the path, of the caller's tenant; else 404. Needs a `ReadSession`."""
+"""The job of the path, if it belongs to the caller's tenant; otherwise 404. Needs a `ReadSession`."""
 OwnJobToChange = Annotated[Job, Depends(_get_to_change)]
-"""As `OwnJob`, for callers who may submit. Needs a `WriteSession`."""
+"""Like `OwnJob`, for callers who may submit. Needs a `WriteSession`."""

@@ -76,7 +76,7 @@ def submit_job(
 def validate_job(
     checked: SpecToValidate, caller: Reader, context: WithContext, session: ReadSession
 ) -> ValidatedJob:
-    """Resolve a spec (no "auto" is left but in `resources`) and estimate its cost, without storing anything."""
+    """Resolve a spec (every "auto" except in `resources`) and estimate its cost, without storing anything."""
     limit = context.settings.cluster_limit
     planned = submission.plan(
         session,
@@ -118,7 +118,7 @@ def list_jobs(
     sort: Annotated[
         str,
         Query(max_length=100, description="A column, or `best.METRIC`; with `-` descending."),
-        AfterValidator(listing.order_of),
+        AfterValidator(listing.check_order),
     ] = "-created_at",
     summary: Annotated[bool, Query(description="Small rows, for a list.")] = False,
     after: Annotated[After, Query(max_length=1000)] = None,
@@ -140,22 +140,22 @@ def list_jobs(
         text=q,
     )
     rows = listing.rows(session, filter, sort, after, limit)
-    order = listing.parsed(sort)
-    shown = rows[:limit]
+    order = listing.parse_order(sort)
+    page = rows[:limit]
     has_more = len(rows) > limit
-    following = listing.cursor(order, shown[-1]) if has_more else None
+    following = listing.cursor(order, page[-1]) if has_more else None
     if summary:
-        small = listing.summaries(session, caller.tenant, shown, context.decisions)
+        small = listing.summaries(session, caller.tenant, page, context.decisions)
         return Page(data=small, has_more=has_more, next=following)
-    views = [job_view(row.job, row.dataset_name) for row in shown]
+    views = [job_view(row.job, row.dataset_name) for row in page]
     return Page(data=views, has_more=has_more, next=following)
 
 
 @router.get("/{job_id}")
 def show_job(job_id: str, caller: Reader, session: ReadSession) -> JobView:
-    """Show a job by its id; or by a name that it alone has, the beginning of its id, or `last`, the caller's newest.
+    """Show a job by its id, a unique name, the beginning of its id, or `last`, the caller's newest job.
 
-    All other paths take ids only: what they change must not depend on jobs that others submit meanwhile.
+    All other paths take only ids, so that a change cannot hit a job that was submitted meanwhile.
     """
     return service.find(session, caller, job_id)
 
@@ -166,14 +166,14 @@ def change_job(
 ) -> JobView:
     """Change a job's name, tags, priority, or time limit (`resources.max_hours`).
 
-    `resources.workers` of a job that is paused or queued can be changed, too; 409 otherwise.
+    `resources.workers` of a paused or queued job can also be changed; 409 otherwise.
     """
     return service.patch(session, job, changes, context.settings.cluster_limit)
 
 
 @router.delete("/{job_id}", status_code=204, response_class=Response)
 def delete_job(job: OwnJobToChange, session: WriteSession) -> None:
-    """Delete a job that has ended, with all that belongs to it; 409 while it, or a clone of it, has not ended."""
+    """Delete a job that has ended, with everything that belongs to it; 409 while it or a clone of it has not ended."""
     deletion.delete_job(session, job)
 
 
@@ -209,9 +209,9 @@ def clone_job(
     find_checkpoint = None
     if request.checkpoint is not None:
         find_checkpoint = partial(
-            clones.start_of_clone, session, caller.tenant, job_id, request.checkpoint
+            clones.find_start_checkpoint, session, caller.tenant, job_id, request.checkpoint
         )
-    # Hashed as it was sent, not as resolved: the newest checkpoint may differ when it is repeated.
+    # Hash the request as sent: "newest" may be another checkpoint when the request is repeated.
     replayable = {"clone": job_id} | request.model_dump(mode="json")
     answer, repeated = submission.submit(
         session,

@@ -15,8 +15,8 @@ class Seconds(BaseModel):
     low: float
     high: float
     source: Literal["earlier_job", "computation"]
-    """`earlier_job`: the speed of one that did the same on as many CPUs and GPUs. `computation`: the floating-point
-    operations, and what cores were measured to do; for CPUs only."""
+    """`earlier_job`: the speed of a similar job on the same number of CPUs and GPUs. `computation`: floating-point
+    operations and the measured speed of cores; for CPUs only."""
     job_id: str | None = None
     """The earlier job."""
     images_per_second: float | None = None
@@ -27,4 +27,4 @@ class JobEstimate(Estimate):
     """Estimated cost of a job."""
 
     seconds: Seconds | None
-    """null: nothing is known."""
+    """null: unknown."""

@@ -70,10 +70,10 @@ def show_job_metrics(
 
     Thinning keeps minima and maxima.
     """
-    columns = Columns.of(
+    columns = Columns.from_points(
         metrics.points(session, job.id, name or (), from_step, max_points, to_step)
     )
-    # Read completely: neither the connection nor the transaction waits for a slow client.
+    # Read everything first, so that neither the connection nor the transaction waits for a slow client.
     session.close()
     blocks = context.heavy_threads.iterate(columns.as_json())
     return StreamingResponse(blocks, media_type="application/json")

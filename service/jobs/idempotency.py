@@ -17,12 +17,12 @@ from service.jobs import repository
 
 @dataclass(frozen=True)
 class Request:
-    """A request that adds something, with or without a key.
+    """A request that adds a resource, with or without a key.
 
     Attributes:
-        body: what the key identifies.
-        noun: what it adds, in messages.
-        exists: whether what an earlier request added, by its id, has not been deleted.
+        body: the content that the key identifies.
+        noun: the kind of resource, for messages.
+        exists: whether the resource that an earlier request added still exists, by its id.
     """
 
     tenant: str
@@ -40,7 +40,7 @@ class Request:
         """Return the answer to an earlier request with this key, if any.
 
         Raises:
-            Problem: 422, the key was used for another request; 410, what that added was deleted.
+            Problem: 422, the key was used for another request; 410, the resource was deleted.
         """
         stored = None
         if self.key is not None:
@@ -65,7 +65,7 @@ class Request:
     def store(
         self, session: Session, answer: dict[str, Any], at: datetime
     ) -> tuple[dict[str, Any], bool]:
-        """Store the answer; return it, or that of a concurrent request, and whether it is the latter."""
+        """Store the answer; return the stored answer, and whether it is a concurrent request's."""
         row = {
             "tenant": self.tenant,
             "key": self.key,
@@ -75,7 +75,7 @@ class Request:
         }
         if self.key is None or repository.store_answer(session, row):
             return answer, False
-        # A concurrent request with the same key committed first: undo this one and give that answer.
+        # A concurrent request with the same key committed first: undo this one and return that answer.
         session.rollback()
         replay = self.replay(session)
         assert replay is not None, "the answer of the other request is committed"

@@ -1,4 +1,4 @@
-"""Arrangement of metrics in columns over common steps, in a few bytes per value."""
+"""Metrics as columns over common steps, with a few bytes per value."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ class _Series:
 
 @dataclass
 class Columns:
-    """Metric points as columns over common steps. Python's lists would take ten times the memory."""
+    """Metric points as columns over common steps. Python lists would take ten times the memory."""
 
     steps: array[int] = field(default_factory=lambda: array("q"))
     times: array[float] = field(default_factory=lambda: array("d"))
     _series: dict[str, _Series] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, points: Iterable[Sequence[Any]]) -> Columns:
-        """Return points as columns.
+    def from_points(cls, points: Iterable[Sequence[Any]]) -> Columns:
+        """Arrange points in columns.
 
         Args:
-            points: (name, step, time, value) by name and step; of duplicates of both, the last one is used.
+            points: (name, step, time, value), sorted by name and step; the last of duplicates is used.
         """
         columns = cls()
         for name, rows in groupby(points, key=itemgetter(0)):
@@ -53,7 +53,7 @@ class Columns:
         return columns
 
     def as_json(self) -> Generator[bytes, None, None]:
-        """Encode a `MetricColumns`, in blocks."""
+        """Encode a `MetricColumns` as JSON, in blocks."""
         yield b'{"step":'
         yield from _encoded(self.steps)
         yield b',"time":'
@@ -92,9 +92,9 @@ class Columns:
 
 
 def _encoded(values: Iterable[float | None]) -> Iterator[bytes]:
-    left = iter(values)
+    remaining = iter(values)
     before = b"["
-    while block := list(islice(left, _BLOCK)):
+    while block := list(islice(remaining, _BLOCK)):
         yield before + to_json(block)[1:-1]
         before = b","
     yield b"[]" if before == b"[" else b"]"

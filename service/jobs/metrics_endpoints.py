@@ -61,15 +61,15 @@ def show_metrics(
             series,
             f"at most {_MAX_SERIES} series",
         )
-    known = repository.existing(
+    existing = repository.existing(
         session, caller.tenant, [id for id in job_ids if ids.is_id("job", id)]
     )
     for job_id in job_ids:
-        if job_id not in known:
+        if job_id not in existing:
             raise not_found("job", job_id)
     points = max(2, min(max_points, _MAX_VALUES // series))
     columns = [
-        Columns.of(
+        Columns.from_points(
             chain(
                 metrics.points(session, job_id, names, from_step, points, to_step),
                 _evaluated(repository.evaluations(session, job_id), names, from_step, to_step),
@@ -77,7 +77,7 @@ def show_metrics(
         )
         for job_id in job_ids
     ]
-    # Read completely: neither the connection nor the transaction waits for a slow client.
+    # Read everything first, so that neither the connection nor the transaction waits for a slow client.
     session.close()
     blocks = context.heavy_threads.iterate(_as_json(job_ids, columns))
     return StreamingResponse(blocks, media_type="application/json")
@@ -86,7 +86,7 @@ def show_metrics(
 def _evaluated(
     evaluations: Iterable[Evaluation], names: Sequence[str], from_step: int, to_step: int | None
 ) -> Iterator[tuple[str, int, float, float]]:
-    """Yield (name, step, time, value) of what evaluations of the trained network measured, by name and step."""
+    """Yield (name, step, time, value) of evaluations of the trained network, by name and step."""
     rows = [
         row
         for row in evaluations
@@ -95,8 +95,8 @@ def _evaluated(
     ]
     if not rows:
         return
-    # `evaluate.on` names the last one that there is.
-    subject = max((row.subject for row in rows), key=[str(each) for each in TRAINED].index)
+    # `evaluate.on` names the last subject of `TRAINED` with an evaluation.
+    subject = max((row.subject for row in rows), key=[str(name) for name in TRAINED].index)
     for name in names:
         for row in rows:
             value = number_of(row.metrics, name)
@@ -105,10 +105,10 @@ def _evaluated(
 
 
 def _as_json(job_ids: Sequence[str], columns: Sequence[Columns]) -> Generator[bytes, None, None]:
-    """Encode a `JobsMetrics`, in blocks."""
+    """Encode a `JobsMetrics` as JSON, in blocks."""
     before = b'{"data":['
-    for job_id, each in zip(job_ids, columns, strict=True):
-        blocks = each.as_json()
+    for job_id, job_columns in zip(job_ids, columns, strict=True):
+        blocks = job_columns.as_json()
         yield before + b'{"job_id":' + to_json(job_id) + b"," + next(blocks).removeprefix(b"{")
         yield from blocks
         before = b","

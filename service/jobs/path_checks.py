@@ -1,4 +1,4 @@
-"""Check that the folders, weights and servers named by a spec are allowed, and that the former exist."""
+"""Check that the folders and weights that a spec names exist, and that they and its servers are allowed."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ from service.states import DatasetState
 
 @dataclass(frozen=True)
 class PathChecks:
-    """What the paths that a spec names are found to be.
+    """Results of checking the paths that a spec names.
 
     Attributes:
-        problems: of the paths.
-        record: what the weights to start from record; nothing where the server cannot read them.
+        problems: problems of the paths.
+        record: record of the weights to start from; empty if the server cannot read them.
     """
 
     problems: Sequence[FieldProblem] = ()
@@ -39,7 +39,7 @@ class PathChecks:
 
 
 def find_datasets(database: Database, tenant: str, spec: JobSpec) -> dict[str, Dataset]:
-    """Return the data sets of a spec that are ready, by field."""
+    """Return the ready data sets of a spec, by field."""
     with database.autocommit() as session:
         rows = {
             field: versions.find(session, tenant, name)[0]
@@ -55,9 +55,7 @@ def find_datasets(database: Database, tenant: str, spec: JobSpec) -> dict[str, D
 def check_paths(
     settings: Settings, tenant: str, spec: JobSpec, ready: Mapping[str, Dataset]
 ) -> PathChecks:
-    """Check the paths that a spec names.
-
-    It uses no database connection, as a file system may hang.
+    """Check the paths that a spec names, without a database connection, as a file system may hang.
 
     Args:
         ready: data sets by field, from `find_datasets`.
@@ -76,11 +74,11 @@ def check_paths(
 
 
 def tracking_problems(settings: Settings, spec: JobSpec) -> list[FieldProblem]:
-    """Return the problem of a tracker's address to which workers may not send metrics."""
+    """Check that workers may send metrics to the tracker's address."""
     mlflow, hosts = spec.track.mlflow, settings.allowed_tracking_hosts
     if mlflow is None or mlflow.is_allowed(hosts):
         return []
-    message = "is a server to which jobs may not log"
+    message = "cannot be used here: jobs may not log to this server"
     expected = (
         f"a server on {' or '.join(hosts)}" if hosts else "null; the service allows no server"
     )
@@ -111,7 +109,7 @@ def _weights_problems(
     try:
         if not path.exists():
             return [FieldProblem(field, "does not exist on the server", pretrained, expected)]
-        # Opening a pipe would wait for its other end.
+        # Opening a pipe would block until its other end opens.
         if not path.is_dir() and (path.suffix not in WEIGHTS_ENDINGS or not path.is_file()):
             endings = ", ".join(WEIGHTS_ENDINGS)
             return [
@@ -123,18 +121,18 @@ def _weights_problems(
 
 
 def _record(readable: ReadableFolders, pretrained: str) -> tuple[WeightsRecord, list[FieldProblem]]:
-    """Read what weights record, from files only that may be read."""
+    """Read the record of weights, only from files that may be read."""
     field, path = "backbone.pretrained", local_path(pretrained)
     try:
-        # The weights of a checkpoint are in a file of its folder.
+        # The weights of a checkpoint are in its folder.
         for file in (*describing_files(path), path / CHECKPOINT_WEIGHTS):
             if not readable.allow(file):
-                message = f"has a file beside it, {file}, that {OUTSIDE}"
+                message = f"has a related file, {file}, that {OUTSIDE}"
                 expected = readable.expected("weights")
                 return NO_RECORD, [FieldProblem(field, message, pretrained, expected)]
         return read_record(path), []
     except (OSError, ValueError) as error:
-        # Perhaps only workers may read the weights; they compare what is recorded.
+        # Perhaps only workers can read the weights; they compare the record.
         if isinstance(error, PermissionError) or isinstance(error.__cause__, PermissionError):
             return NO_RECORD, []
         message = str(error).removeprefix(f"{field}: ")
@@ -151,13 +149,13 @@ def _images_problems(
     settings: Settings, readable: ReadableFolders, field: str, name: str, dataset: Dataset
 ) -> list[FieldProblem]:
     uri, is_remote = dataset.uri, remote_scheme(dataset.uri) is not None
-    # The service itself chose where an upload is, and workers may read that place.
+    # The service chose the folder of an upload, and workers may read it.
     if dataset.upload_folder is None and not (
         readable.allow_uri(uri) if is_remote else readable.allow_tree(uri)
     ):
         message = f"was ingested, but its folder {uri} {OUTSIDE}"
         return [FieldProblem(field, message, name, readable.expected("a data set"))]
-    # Whether a store has the images, the workers find out.
+    # Workers check whether an object store has the images.
     reason = _why_unreadable(uri) if settings.check_paths and not is_remote else None
     if reason is not None:
         message = f"was ingested, but its folder {uri} {reason}"
@@ -175,6 +173,6 @@ def _why_unreadable(location: str) -> str | None:
     try:
         if path.exists() or (is_pattern(path.name) and path.parent.exists()):
             return None
-        return "is no longer there"
+        return "no longer exists"
     except OSError as error:
         return f"cannot be read: {error.strerror}"

@@ -1,4 +1,4 @@
-"""Preparations: `/v1/preparations`, and those of a data set."""
+"""`/v1/preparations` and `/v1/datasets/{id}/preparations`: decode a data set in advance."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from service.db.models import Preparation
 from service.jobs import preparations
 from service.jobs.checked_specs import check_spec
 from service.jobs.path_checks import PathChecks
-from service.jobs.previews import spec_of
+from service.jobs.previews import build_spec
 from service.preparations.schemas import PreparationRequest
 from service.tasks import service as tasks
 from service.tasks.repository import preparations as kind
@@ -40,7 +40,7 @@ class _Checked:
 async def _to_prepare(
     dataset_id: str, request: PreparationRequest, caller: Submitter, context: WithContext
 ) -> _Checked:
-    spec = spec_of(dataset_id, request.spec)
+    spec = build_spec(dataset_id, request.spec)
     return _Checked(spec, await check_spec(context, caller, spec))
 
 
@@ -62,7 +62,7 @@ OwnPreparationToChange = Annotated[Preparation, Depends(_get_to_change)]
 @router.post(
     "/datasets/{dataset_id}/preparations",
     status_code=201,
-    responses={200: {"model": PreparationView, "description": "The same was requested before"}},
+    responses={200: {"model": PreparationView, "description": "An equal preparation exists"}},
 )
 def request_preparation(
     checked: CheckedRequest,
@@ -71,10 +71,10 @@ def request_preparation(
     context: WithContext,
     session: WriteSession,
 ) -> PreparationView:
-    """Decode the newest version of a data set as a training by a spec does, so that jobs start at once.
+    """Decode the newest version of a data set for trainings by a spec, so that their jobs start immediately.
 
-    The images are decoded in the background, tenants taking turns. While the same is queued or running, the answer is
-    that preparation, with status 200.
+    The images are decoded in the background; tenants take turns. If an equal preparation is queued or running, it is
+    returned with status 200.
     """
     preparation, is_new = preparations.submit(
         session, caller, checked.spec, checked.checks, context.settings.cluster_limit
@@ -105,5 +105,5 @@ def show_preparation(preparation: OwnPreparation) -> PreparationView:
 
 @router.delete("/preparations/{preparation_id}", status_code=204, response_class=Response)
 def delete_preparation(preparation: OwnPreparationToChange, session: WriteSession) -> None:
-    """Delete a preparation; one that runs is stopped. What is decoded stays in the cache."""
+    """Delete a preparation, and stop it if it runs. Decoded images stay in the cache."""
     tasks.delete(session, kind, preparation)

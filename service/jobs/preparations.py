@@ -1,4 +1,4 @@
-"""Request preparations: resolve a spec as a submission on the data set, and queue the decoding."""
+"""Request preparations: resolve a spec like a job's, and queue the decoding."""
 
 from __future__ import annotations
 
@@ -29,16 +29,15 @@ def submit(
     checks: PathChecks,
     cluster_limit: ClusterLimit,
 ) -> tuple[Preparation, bool]:
-    """Queue the decoding of the newest version of a data set, unless it is queued or runs already.
+    """Queue the decoding of the newest version of a data set, unless an equal preparation is queued or running.
 
     Args:
-        spec: on the data set to prepare.
-        checks: of the paths that the spec names.
+        spec: a spec on the data set to prepare.
+        checks: the checks of the paths that the spec names.
         cluster_limit: as in `submission.plan`.
 
     Returns:
-        The preparation, and whether it is new: one of the same images for the same settings that waits or runs
-        serves as well.
+        The preparation, and whether it is new.
 
     Raises:
         Problem: as in `submission.plan`; 404, the data set does not exist; 429, too many preparations are queued.
@@ -46,7 +45,7 @@ def submit(
     if not lock_tenant(session, caller.tenant):
         raise not_found("tenant", caller.tenant)
     dataset = datasets_service.get(session, caller.tenant, spec.dataset)
-    # Concurrent requests are serialized.
+    # Serialize concurrent requests.
     if datasets.lock(session, dataset.id) is None:
         raise not_found("data set", dataset.id)
     planned = submission.plan(

@@ -48,7 +48,7 @@ class _Checked:
 async def _to_preview(
     dataset_id: str, request: PreviewRequest, caller: Submitter, context: WithContext
 ) -> _Checked:
-    spec = previews.spec_of(dataset_id, request.spec, request.version)
+    spec = previews.build_spec(dataset_id, request.spec, request.version)
     return _Checked(request, spec, await check_spec(context, caller, spec))
 
 
@@ -78,7 +78,7 @@ def request_preview(
 ) -> Response:
     """Draw the views of the first images of a training; the spec is checked and resolved as for a job.
 
-    They are drawn in the background, tenants taking turns. A request repeated with the same `Idempotency-Key` gets
+    They are drawn in the background; tenants take turns. A request repeated with the same `Idempotency-Key` gets
     the first answer.
     """
     answer, repeated = previews.submit(
@@ -117,7 +117,7 @@ def show_preview(preview: OwnPreview) -> PreviewView:
 
 @router.delete("/previews/{preview_id}", status_code=204, response_class=Response)
 def delete_preview(preview: OwnPreviewToChange, session: WriteSession) -> None:
-    """Delete a preview, also one that is being drawn."""
+    """Delete a preview, even while it is being drawn."""
     tasks.delete(session, kind, preview)
 
 

@@ -1,4 +1,4 @@
-"""Request previews: resolve a spec as a submission on the data set, and queue the drawing."""
+"""Request previews: resolve a spec like a job's, and queue the drawing."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from service.tasks.repository import previews
 from service.tasks.service import check_pending
 
 
-def spec_of(dataset_id: str, spec: dict[str, Any], version: int | None = None) -> JobSpec:
-    """Return the spec of a request, on a version of the data set of its path; None: the newest.
+def build_spec(dataset_id: str, spec: dict[str, Any], version: int | None = None) -> JobSpec:
+    """Build the spec of a request on a version of the path's data set; None: the newest.
 
     Raises:
-        Problem: 422, naming each field at fault as a submission does.
+        Problem: 422, naming each field at fault.
     """
     try:
         dataset = dataset_id if version is None else f"{dataset_id}@{version}"
@@ -52,9 +52,9 @@ def submit(
     """Queue the drawing of a preview.
 
     Args:
-        spec: of the request, as `spec_of` returns it.
+        spec: the request's spec, from `build_spec`.
         key: the Idempotency-Key. The same key with the same request replays the first answer.
-        checks: of the paths that the spec names.
+        checks: the checks of the paths that the spec names.
         cluster_limit: as in `submission.plan`.
 
     Returns:
@@ -68,7 +68,7 @@ def submit(
     keyed = idempotency.Request(
         caller.tenant,
         key,
-        # Without the version, which the data set names: other releases do not know it.
+        # Leave out the version, which the data set already names.
         {"preview": spec.dataset} | request.model_dump(mode="json", exclude={"version"}),
         "preview",
         lambda preview_id: one(session, previews.owned(caller.tenant), preview_id) is not None,

@@ -32,7 +32,7 @@ from service.db.models import (
 )
 from service.states import JobStatus
 
-# Statements of every submission. Building one takes half of its run time, so they are built once.
+# Built once, because building a statement takes half of its run time and every submission needs them.
 _TAGS, _ANSWERS = (Base.metadata.tables[row.__tablename__] for row in (JobTag, IdempotencyKey))
 _ADD_TAG = insert(_TAGS)
 _ANSWER = select(IdempotencyKey.body_hash, IdempotencyKey.answer).where(
@@ -48,7 +48,7 @@ _STORE_ANSWER = {
 
 
 class Speed(NamedTuple):
-    """A job that ran or runs."""
+    """The settings and progress of a job that ran or runs."""
 
     id: str
     resolved: dict[str, Any]
@@ -90,12 +90,12 @@ def get(session: Session, tenant: str, job_id: str) -> Row[Job, str] | None:
 
 
 def submitted_by(session: Session, job_id: str) -> str | None:
-    """Return the name of who has submitted a job."""
+    """Return the name of the user or token that submitted a job."""
     return session.scalars(select(Job.submitted_by).where(Job.id == job_id)).one()
 
 
 def existing(session: Session, tenant: str, job_ids: Sequence[str]) -> set[str]:
-    """Return those of some ids that are of jobs of a tenant."""
+    """Return the ids that belong to jobs of a tenant."""
     query = select(Job.id).where(
         Job.tenant == tenant, Job.deleted_at.is_(None), Job.id.in_(job_ids)
     )
@@ -119,8 +119,8 @@ def newest(
     limit: int,
 ) -> Sequence[Row[Job, str]]:
     """Return up to `limit` + 1 jobs of a tenant, newest first, with the names of their data sets."""
-    # Rows are wide, so select ids first, which indexes provide. The index orders ids within a status, so
-    # there is one query for each. Duplicates are dropped: SQLite allows some 500 queries in a union.
+    # Rows are wide, so select ids first, which indexes provide. The index orders ids within a status, so run
+    # one query per status, without duplicates: SQLite allows some 500 queries in a union.
     queries = [
         _ids(tenant, status, method, tag, experiment, after).limit(limit + 1)
         for status in dict.fromkeys(statuses) or (None,)
@@ -203,7 +203,7 @@ def attempts(session: Session, job_id: str) -> Sequence[Attempt]:
 
 
 def evaluations(session: Session, job_id: str) -> Sequence[Evaluation]:
-    """Return a job's evaluations by step; for a repeated one, that of the newest attempt."""
+    """Return a job's evaluations by step; for a repeated step, the newest attempt's."""
     rows = session.scalars(
         select(Evaluation)
         .where(Evaluation.job_id == job_id)
@@ -236,16 +236,16 @@ def tenant(session: Session, name: str) -> Tenant | None:
 
 
 def lock_queue_limit(session: Session, tenant: str) -> int | None:
-    """Return how many jobs of a tenant may be queued; `None`: no limit. Its row stays locked."""
+    """Return the limit of a tenant's queued jobs; `None`: unlimited. The tenant's row stays locked."""
     return session.scalar(
         select(Tenant.max_queued_jobs)
         .where(Tenant.name == tenant, Tenant.max_queued_jobs.is_not(None))
-        # Two submissions that hold `lock_tenant` must not wait for one another.
+        # Avoid a deadlock of two submissions that hold `lock_tenant`.
         .with_for_update(key_share=True)
     )
 
 
 def count_queued(session: Session, tenant: str) -> int:
-    """How many jobs of a tenant are queued."""
+    """Count the queued jobs of a tenant."""
     query = select(func.count()).where(Job.tenant == tenant, Job.status == JobStatus.QUEUED)
     return session.execute(query).scalar_one()

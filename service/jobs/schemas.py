@@ -57,13 +57,13 @@ class ResourcesPatch(BaseModel):
 
     max_hours: Annotated[float | None, Field(gt=0, le=100_000)] = None
     workers: Annotated[
-        int | None, Field(ge=1, le=4096, description="Of a job that is paused or queued.")
+        int | None, Field(ge=1, le=4096, description="Only for a paused or queued job.")
     ] = None
 
     @model_validator(mode="after")
     def _check_any(self) -> Self:
         if self.max_hours is None and self.workers is None:
-            raise problem("names no change", "{}", "max_hours, workers or both")
+            raise problem("is empty", "{}", "max_hours, workers or both")
         return self
 
 
@@ -83,7 +83,7 @@ class SubmittedJob(JobView):
 
     estimate: JobEstimate | None = None
     warnings: list[str] = []
-    """Sentences on what may surprise, such as a job that must wait for nodes."""
+    """Warnings, for example that the job must wait for nodes."""
 
 
 class ValidatedJob(Answer):

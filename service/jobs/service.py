@@ -1,4 +1,4 @@
-"""Find and change a tenant's jobs. Nothing here commits."""
+"""Find and change a tenant's jobs. The caller commits."""
 
 from __future__ import annotations
 
@@ -44,19 +44,19 @@ def view(session: Session, tenant: str, job_id: str) -> JobView:
 
 
 def find(session: Session, caller: Caller, reference: str) -> JobView:
-    """Return the API's view of the job that a reference fits.
+    """Return the API's view of the job that a reference matches.
 
     Args:
-        reference: as of `service.db.rows.fitting`; `last` is the newest job that the caller's user or token
+        reference: as of `service.db.rows.matching`; `last` is the newest job that the caller's user or token
             has submitted.
 
     Raises:
-        Problem: 404; 409, it fits several jobs, which the answer lists.
+        Problem: 404; 409, it matches several jobs, which the answer lists.
     """
     query, is_own = repository.with_dataset(caller.tenant), Job.account_id == caller.account_id
-    found = rows.fitting(session, query, "job", reference, is_own)
+    found = rows.matching(session, query, "job", reference, is_own)
     candidates = [(row[0].id, row[0].name, row[0].status) for row in found]
-    references.check_fits_one("job", reference, candidates)
+    references.check_matches_one("job", reference, candidates)
     return job_view(found[0][0], found[0][1])
 
 
@@ -64,10 +64,10 @@ def patch(session: Session, job: Job, changes: JobPatch, limit: ClusterLimit) ->
     """Change the fields that the request names.
 
     Raises:
-        Problem: 409, the time limit of a job that has ended cannot be changed, nor the workers of one that may
-            run; 422, so many workers cannot share its batch, or never fit, or a value exceeds a cap of the tenant.
+        Problem: 409, the job has ended and its time limit cannot change, or it may run and its workers cannot;
+            422, the workers cannot share its batch or never fit, or a value exceeds a cap of the tenant.
     """
-    lock_job(session, job.id)  # Two concurrent changes of the tags must not mix.
+    lock_job(session, job.id)  # Serialize concurrent changes of the tags.
     named = changes.model_fields_set
     tenant_limits.check_caps(
         session,
@@ -80,7 +80,7 @@ def patch(session: Session, job: Job, changes: JobPatch, limit: ClusterLimit) ->
         if workers is not None:
             _change_workers(session, job, workers, limit)
         if hours is not None and not lifecycle.change_time_limit(session, job, hours):
-            raise _wrong_state(job, "its time limit cannot be changed any more")
+            raise _wrong_state(job, "its time limit can no longer be changed")
     for field in changes.model_fields_set - {"resources"}:
         setattr(job, field, getattr(changes, field))
     session.flush()
@@ -103,7 +103,7 @@ def _change_workers(session: Session, job: Job, workers: int, limit: ClusterLimi
             raise field_problem("resources.workers", message, workers, expected)
         finetune = spec.evaluate.finetune
         if finetune and finetune.batch_size < workers:
-            message = f"leaves ranks without an image of evaluate.finetune.batch_size, {finetune.batch_size}"
+            message = f"exceeds evaluate.finetune.batch_size ({finetune.batch_size}): some ranks would have no image"
             expected = f"at most {finetune.batch_size}"
             raise field_problem("resources.workers", message, workers, expected)
         room = capacity.check_capacity(
@@ -121,7 +121,7 @@ def _change_workers(session: Session, job: Job, workers: int, limit: ClusterLimi
 
 
 def cancel(session: Session, job: Job) -> JobView:
-    """Request that a job is cancelled; a repetition changes nothing.
+    """Request that a job is cancelled. Idempotent.
 
     Raises:
         Problem: 409, it has ended.
@@ -132,7 +132,7 @@ def cancel(session: Session, job: Job) -> JobView:
 
 
 def pause(session: Session, job: Job) -> JobView:
-    """Request that a job is paused; a repetition changes nothing.
+    """Request that a job is paused. Idempotent.
 
     Raises:
         Problem: 409, it has ended or is being cancelled.
@@ -148,7 +148,7 @@ def resume(session: Session, job: Job) -> JobView:
     """Queue a paused job again.
 
     Raises:
-        Problem: 409, it is not paused, or has run for its time limit.
+        Problem: 409, it is not paused, or has used up its time limit.
     """
     _check_time_left(session, job)
     if lifecycle.request_resume(session, job.id) is None:
@@ -159,7 +159,7 @@ def resume(session: Session, job: Job) -> JobView:
 def _check_time_left(session: Session, job: Job) -> None:
     try:
         limit = job.time_limit
-    except UnreadableSpec:  # it waits in the queue for a server that can read it
+    except UnreadableSpec:  # let it wait in the queue for a server that can read it
         return
     used = runs.time_used(session, job.id)
     if job.status != JobStatus.PAUSED or used < limit:
@@ -173,7 +173,7 @@ def _check_time_left(session: Session, job: Job) -> None:
 
 
 def _view(session: Session, job: Job) -> JobView:
-    """The view of a job, read again after a change."""
+    """Return the view of a job after a change."""
     return view(session, job.tenant, job.id)
 
 

@@ -1,4 +1,4 @@
-"""Live streams of a job's events and log, each from a given position on."""
+"""Live streams of a job's events and log, from a position on."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from fastapi.sse import format_sse_event
 
 from service.api.sse import PollResult
 from service.api.transaction import Context
-from service.artifacts.attempt_log import AttemptLog, left_out
+from service.artifacts.attempt_log import AttemptLog, omission_line
 from service.events.views import event_view
 from service.jobs import repository
 from service.states import TERMINAL
@@ -31,7 +31,7 @@ class EventStream:
     def poll(self) -> PollResult:
         """Read the events since the last poll; the stream ends after the last event of a job that has ended."""
         with self.context.database.read() as session:
-            # Read the status first: if it is terminal, the events read next are all there are.
+            # Read the status first: if it is terminal, no event can follow the ones that are read next.
             state = repository.status_and_last_event(session, self.job_id)
             if state is None:
                 return PollResult([], ended=True)
@@ -82,12 +82,12 @@ class LogStream:
         is_over = self.number < newest or ended
         is_last_piece = piece.start + len(block) == piece.end
         if is_last_piece and not (is_over and settled) and len(block) < _LOG_BYTES_AT_ONCE:
-            # An unfinished line is sent once it is complete.
+            # Send an unfinished line once it is complete.
             block = block[: block.rfind(b"\n") + 1]
         messages = []
         if block:
             self.offset = piece.start + len(block)
-            text = (left_out(skipped) if skipped else b"") + block
+            text = (omission_line(skipped) if skipped else b"") + block
             lines = text.decode("utf-8", "replace").removesuffix("\n")
             position = f"{self.number}:{self.offset}"
             messages.append(format_sse_event(id=position, event="log", data_str=lines))

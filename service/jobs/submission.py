@@ -1,4 +1,4 @@
-"""Submit jobs: find the data, resolve the spec, queue the job. Nothing here commits."""
+"""Submit jobs: find the data, resolve the spec, queue the job. The caller commits."""
 
 from __future__ import annotations
 
@@ -51,9 +51,9 @@ class Plan:
 
     @property
     def held_out_images(self) -> int | None:
-        """Number of images to evaluate on; an expected one if whole classes are held out.
+        """Number of images to evaluate on; the expected number if whole classes are held out.
 
-        None without any, and with a gallery, of whose images no query is made.
+        None without held-out images, and with a gallery, whose images are not used as queries.
         """
         if self.resolved.evaluate.gallery is not None:
             return None
@@ -62,7 +62,7 @@ class Plan:
         return self.estimate.held_out_images or None
 
     def with_seed(self, seed: int, name: str | None) -> Plan:
-        """Return the plan of the same spec with another seed and name, on which nothing else depends."""
+        """Return the plan with another seed and name, on which no other setting depends."""
         train = self.resolved.train.model_copy(update={"seed": seed})
         resolved = self.resolved.model_copy(update={"train": train, "name": name})
         return replace(self, resolved=resolved)
@@ -82,11 +82,11 @@ def plan(
     """Find the data sets of a spec and resolve it.
 
     Args:
-        checks: of the paths that the spec names.
+        checks: the checks of the paths that the spec names.
         cluster_limit: the largest cluster, which the job must fit on.
-        token_id: of the job; its quota may allow too few GPUs.
-        lock: lock the data sets against deletion until this writing transaction ends.
-        from_checkpoint: the job continues from a checkpoint, which has weights.
+        token_id: the job's token, whose quota may allow too few GPUs.
+        lock: whether to lock the data sets against deletion until this writing transaction ends.
+        from_checkpoint: whether the job continues from a checkpoint, which has weights.
 
     Raises:
         Problem: 422 naming each field at fault; 409 while a data set is still being ingested.
@@ -126,7 +126,7 @@ def plan(
             )
             problems += [unfit] if unfit else []
     if problems:
-        # Too many workers exceed both the cluster and the data: report one problem per field.
+        # Report one problem per field: too many workers may exceed both the cluster and the data.
         by_field: dict[str, FieldProblem] = {}
         for problem in problems:
             by_field.setdefault(problem.field, problem)
@@ -151,7 +151,7 @@ def submit(
 
     Args:
         key: the Idempotency-Key. The same key with the same request replays the first answer.
-        checks: of the paths that the spec names; a replay ignores their problems.
+        checks: the checks of the paths that the spec names; a replay ignores their problems.
         cluster_limit: as in `plan`.
         find_checkpoint: finds another job's checkpoint to start from; not called for a replay.
         request: the request that the key identifies, if it is not the spec itself.
@@ -176,7 +176,7 @@ def submit(
         return replay, True
     checkpoint = find_checkpoint() if find_checkpoint is not None else None
     if checkpoint is not None:
-        checks = clones.checks_of_clone(session, checks, spec, checkpoint)
+        checks = clones.clone_path_checks(session, checks, spec, checkpoint)
     planned = plan(
         session,
         caller.tenant,
@@ -192,14 +192,14 @@ def submit(
     check_queue(session, caller, queue_limit)
     tenant_limits.check_queue(session, caller.tenant)
     job = enqueue(session, caller, spec, planned, checkpoint=checkpoint)
-    shown = dict(job_view(job, planned.dataset.name))
-    shown["submitted_by"] = repository.submitted_by(session, job.id)
-    answer = SubmittedJob(**shown, estimate=planned.estimate, warnings=planned.warnings)
+    view = dict(job_view(job, planned.dataset.name))
+    view["submitted_by"] = repository.submitted_by(session, job.id)
+    answer = SubmittedJob(**view, estimate=planned.estimate, warnings=planned.warnings)
     return keyed.store(session, answer.model_dump(mode="json"), job.created_at)
 
 
 def lock_queue(session: Session, caller: Caller) -> int | None:
-    """Keep the tenant from being deleted, and its token's other submissions waiting; return the token's limit.
+    """Lock the tenant against deletion, and the token against concurrent submissions; return the token's limit.
 
     Raises:
         Problem: 404, the tenant was deleted.
@@ -212,8 +212,8 @@ def lock_queue(session: Session, caller: Caller) -> int | None:
 
 
 @dataclass(frozen=True)
-class Place:
-    """The place of a job in an experiment."""
+class ExperimentMembership:
+    """The experiment, variant and seed that a job belongs to."""
 
     experiment_id: str
     variant: str
@@ -227,7 +227,7 @@ def enqueue(
     planned: Plan,
     *,
     checkpoint: Checkpoint | None = None,
-    place: Place | None = None,
+    membership: ExperimentMembership | None = None,
 ) -> Job:
     """Queue a job whose quotas were checked."""
     evaluated = planned.evaluate_version
@@ -250,9 +250,9 @@ def enqueue(
         token_id=caller.token_id,
         account_id=caller.account_id,
         start_checkpoint_id=checkpoint and checkpoint.id,
-        experiment_id=place and place.experiment_id,
-        variant=place and place.variant,
-        seed=place.seed if place is not None else None,
+        experiment_id=membership and membership.experiment_id,
+        variant=membership and membership.variant,
+        seed=membership.seed if membership is not None else None,
     )
     lifecycle.enqueue(session, job)
     repository.add_tags(session, job)

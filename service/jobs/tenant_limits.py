@@ -13,7 +13,7 @@ from service.tokens.service import exceeding
 def check_caps(
     session: Session, tenant: str, *, priority: int | None = None, hours: float | None = None
 ) -> None:
-    """Check the priority and the time limit of a job; `None`: not to be checked.
+    """Check the priority and the time limit of a job; `None`: do not check.
 
     Raises:
         Problem: 422 naming each field that exceeds its cap.
@@ -39,11 +39,11 @@ def check_caps(
 def check_queue(session: Session, tenant: str, jobs: int = 1) -> None:
     """Check that a tenant may have more jobs in the queue.
 
-    If it has a quota, its row stays locked until the transaction ends: two concurrent submissions
-    cannot both take the last place.
+    If it has a quota, its row stays locked until the transaction ends, so that two concurrent submissions cannot
+    both take the last place.
 
     Args:
-        jobs: to be queued together.
+        jobs: number of jobs that are queued together.
 
     Raises:
         Problem: 429, the quota is exhausted.

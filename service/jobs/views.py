@@ -1,4 +1,4 @@
-"""Answers made from the rows of jobs."""
+"""Build answers from the rows of jobs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def job_view(job: Job, dataset_name: str) -> JobView:
     """Return the view of a job."""
     built = ("dataset", "experiment")
     fields = {name: getattr(job, name) for name in JobView.model_fields if name not in built}
-    fields["experiment"] = _place(job)
+    fields["experiment"] = _membership(job)
     return JobView(dataset=DatasetReference(id=job.dataset_id, name=dataset_name), **fields)
 
 
@@ -29,7 +29,7 @@ def job_summary(
     """Return the summary of a job.
 
     Args:
-        queued: what it waits for.
+        queued: its entry in the queue.
     """
     stored = JobSummary.model_fields.keys() & set(Job.__table__.columns.keys())
     return JobSummary(
@@ -40,13 +40,13 @@ def job_summary(
         verdict=_only(job.verdict, "verdict", "message"),
         best=best,
         submitted_by=job.submitted_by,
-        experiment=_place(job),
+        experiment=_membership(job),
         waits_for=queued and queued.waits_for,
         reason=queued.reason if queued else "",
     )
 
 
-def _place(job: Job) -> ExperimentPlace | None:
+def _membership(job: Job) -> ExperimentPlace | None:
     if job.experiment_id is None or job.variant is None or job.seed is None:
         return None
     return ExperimentPlace(id=job.experiment_id, variant=job.variant, seed=job.seed)

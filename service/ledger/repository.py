@@ -1,4 +1,4 @@
-"""SQL of the ledger of use: GPU- and CPU-seconds of each job in each hour. Nothing here commits."""
+"""SQL of the ledger of use: GPU- and CPU-seconds of each job in each hour. The caller commits."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ _ADD = {
 
 
 def add(session: Session, job: Job, now: datetime, gpu_seconds: float, cpu_seconds: float) -> None:
-    """Charge a job, whose row is locked, with use that ended at `now`.
+    """Charge a locked job with use that ended at `now`.
 
-    In the same transaction as the confirmed runtime of its run, so that nothing counts twice.
+    Call it in the transaction that stores the run's confirmed runtime, so that nothing counts twice.
     """
     session.execute(
         _ADD[session.get_bind().dialect.name],
@@ -82,7 +82,7 @@ def by_token(
     """Return (token id, its name, jobs, gpu_seconds, cpu_seconds) of a tenant, most use first.
 
     Args:
-        account_id: only this user, or token without user; `None`: all.
+        account_id: return only this user, or token without user; `None`: all.
     """
     query = select(Usage.token_id, Token.name, *_SUMS)
     query = query.join(Token, Token.id == Usage.token_id, isouter=True)
@@ -99,7 +99,7 @@ def by_user(
     end: datetime,
     limit: int,
 ) -> Sequence[Row[*tuple[Any, ...]]]:
-    """Return the same for each user; `None` for the use of tokens without a user."""
+    """Return the same as `by_token` for each user; `None` for the use of tokens without a user."""
     query = select(User.id, User.name, *_SUMS)
     query = query.join(User, User.id == Usage.account_id, isouter=True)
     query = query.group_by(User.id, User.name)
@@ -116,13 +116,13 @@ def by_tag(
     limit: int,
     key: str,
 ) -> Sequence[Row[*tuple[Any, ...]]]:
-    """Return the same for each value of a tag; `None` for the use without it. There is no name.
+    """Return the same as `by_token` for each value of a tag, without names; `None` for the use without the tag.
 
-    The tags are those that a job had in the hour, when it first used the cluster in it.
+    A job's tags in an hour are its tags when it first used the cluster in that hour.
     """
     value: ColumnElement[str | None]
     if session.get_bind().dialect.name == "sqlite":
-        # Not json_extract: its path cannot name every key.
+        # Do not use json_extract, whose path cannot name every key.
         entry = func.json_each(Usage.tags).table_valued("key", "value")
         value = select(entry.c.value).where(entry.c.key == key).scalar_subquery()
     else:
@@ -151,5 +151,5 @@ _MOST_FIRST = (_SUMS[1].desc(), _SUMS[2].desc())
 def _between(
     tenant: str, account_id: str | None, start: datetime, end: datetime
 ) -> list[ColumnElement[bool]]:
-    found = [Usage.tenant == tenant, Usage.hour >= start, Usage.hour < end]
-    return found if account_id is None else [*found, Usage.account_id == account_id]
+    conditions = [Usage.tenant == tenant, Usage.hour >= start, Usage.hour < end]
+    return conditions if account_id is None else [*conditions, Usage.account_id == account_id]

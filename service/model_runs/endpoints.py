@@ -33,7 +33,7 @@ files = APIRouter(prefix="/v1/model-runs", tags=["model runs"], route_class=Stor
 
 _CREATED: dict[str, Any] = {
     "status_code": 201,
-    "responses": {200: {"model": ModelRunView, "description": "The same was requested before"}},
+    "responses": {200: {"model": ModelRunView, "description": "An equal run exists"}},
 }
 
 
@@ -66,7 +66,7 @@ def request_evaluation(
 ) -> ModelRunView:
     """Evaluate a checkpoint's backbone on a data set, as its training does on held-out images.
 
-    If the same is queued, runs or has succeeded, the answer is that, with status 200.
+    An equal evaluation that is queued, running or succeeded is returned with status 200.
     """
     return _requested(service.evaluate(session, caller, checkpoint, request), response)
 
@@ -79,7 +79,7 @@ def request_embedding(
     caller: Submitter,
     session: WriteSession,
 ) -> ModelRunView:
-    """Embed all images of a data set with a checkpoint's backbone; repeated as an evaluation."""
+    """Embed all images of a data set with a checkpoint's backbone; an equal embedding is returned with status 200."""
     return _requested(service.embed(session, caller, checkpoint, request), response)
 
 
@@ -91,7 +91,7 @@ def request_export(
     caller: Submitter,
     session: WriteSession,
 ) -> ModelRunView:
-    """Convert a checkpoint's backbone to another format; repeated as an evaluation."""
+    """Convert a checkpoint's backbone to another format; an equal export is returned with status 200."""
     return _requested(service.export(session, caller, checkpoint, request), response)
 
 
@@ -151,7 +151,7 @@ def show_model_run(run: OwnModelRun) -> ModelRunView:
 
 @router.delete("/model-runs/{model_run_id}", status_code=204, response_class=Response)
 def delete_model_run(run: OwnModelRunToChange, session: WriteSession) -> None:
-    """Delete an evaluation, an embedding or an export with its files; one that runs is stopped."""
+    """Delete an evaluation, an embedding or an export with its files, and stop it if it runs."""
     tasks.delete(session, model_runs, run)
 
 

@@ -1,4 +1,4 @@
-"""`/v1/checkpoints/{id}/neighbors`: images of an embedding that are near another one."""
+"""`/v1/checkpoints/{id}/neighbors`: the nearest images of an embedding."""
 
 from __future__ import annotations
 
@@ -30,13 +30,17 @@ _BODY: dict[str, Any] = {
         "content": {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}},
     }
 }
-# A process that starts takes longer; clients ask again.
+# A search that is starting takes longer; clients ask again.
 _PATIENCE_SECONDS = 8.0
 _LOOK_SECONDS = 0.02
 
 Dataset = Annotated[
     str | None,
-    Query(min_length=1, max_length=300, description="Of the embedding; the newest one without it."),
+    Query(
+        min_length=1,
+        max_length=300,
+        description="Data set of the embedding; the newest embedding without it.",
+    ),
 ]
 Number = Annotated[int, Query(ge=1, le=1000, description="How many neighbors.")]
 
@@ -81,7 +85,7 @@ async def neighbors_of_file(
             await in_thread(question.check)
             return await _answer(context, question, in_thread, await _whole(body))
     finally:
-        # Else a client that still sends would find the connection closed, and no answer.
+        # Otherwise a client that still sends would find the connection closed without an answer.
         await body.drain()
 
 
@@ -95,17 +99,17 @@ async def _whole(body: Body) -> bytes:
 async def _answer(
     context: Context, question: Question, in_thread: InThread, image: bytes = b""
 ) -> NeighborsView:
-    """Ask, and wait for the answer; between two looks, this holds no thread and no connection."""
+    """Ask, and poll for the answer without holding a thread or a connection."""
     asked = await in_thread(partial(question.ask, image))
-    del image  # of many megabytes, which the database has now
+    del image  # many megabytes that the database has now
     until = anyio.current_time() + _PATIENCE_SECONDS
     try:
-        while (found := await in_thread(partial(question.look, asked))) is None:
+        while (answer := await in_thread(partial(question.poll, asked))) is None:
             if anyio.current_time() >= until or context.closing.is_set():
                 detail = "The search of this embedding is starting; ask again"
                 raise Problem(503, "search-starting", detail, headers={"Retry-After": "2"})
             await anyio.sleep(_LOOK_SECONDS)
-        return found
+        return answer
     finally:
         with anyio.CancelScope(shield=True):
             await in_thread(partial(question.forget, asked))

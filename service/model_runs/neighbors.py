@@ -1,7 +1,7 @@
-"""Ask the search of an embedding for neighbors; a process on the cluster answers, and starts with the first question.
+"""Ask the search of an embedding for neighbors; the first question starts its process on the cluster.
 
-The API has neither the vectors nor a network, and no process of a run listens for connections. So a question is a row, which
-the search fetches, and so is its answer.
+The API has neither the vectors nor the network, and runs do not accept connections. Questions and answers are therefore
+rows in the database, which the search polls.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from service.tasks.questions import repository as questions
 from service.tasks.repository import model_runs, searches
 from service.wire.model_runs import NeighborsView
 
-# Each waits some 50 ms for the others before it.
+# A question takes some 50 ms, which the others must wait.
 _MOST_OPEN = 16
 _RETRY_AFTER = {"Retry-After": "2"}
 
 
 @dataclass(frozen=True)
 class Asked:
-    """A question that was asked.
+    """A pending question.
 
     Attributes:
-        search_id: the search that was to answer it, as of the last look.
+        search_id: the search that should answer it.
     """
 
     query_id: str
@@ -46,11 +46,11 @@ class Asked:
 
 @dataclass(frozen=True)
 class Question:
-    """Which images are nearest to an image of an embedding (`key`), or to an image file?
+    """A question for the nearest images to an image of an embedding (`key`) or to an image file.
 
     Attributes:
-        checkpoint: its id, or an alias together with `job`.
-        dataset: of the embedding; None: any.
+        checkpoint: id of the checkpoint, or an alias together with `job`.
+        dataset: data set of the embedding; None: any.
     """
 
     database: Database
@@ -65,7 +65,7 @@ class Question:
         """Check what can be checked before an image file has arrived.
 
         Raises:
-            Problem: as `ask`.
+            Problem: see `ask`.
         """
         with self.database.read() as session:
             _check_room(session, self._embeddings(session)[0])
@@ -74,9 +74,8 @@ class Question:
         """Add the question, and a search for its embedding unless there is one.
 
         Raises:
-            Problem: 404, no such checkpoint or data set; 409, it has no embedding in which neighbors can be searched;
-                422, there is no image;
-                429, too many questions wait.
+            Problem: 404, no such checkpoint or data set; 409, it has no searchable embedding; 422, the image is
+                missing; 429, too many questions wait.
         """
         with self.database.write() as session:
             embedding = self._locked_embedding(session)
@@ -100,17 +99,16 @@ class Question:
                 query.id, search_id, embedding.id, embedding.dataset_id, embedding.dataset_version
             )
 
-    def look(self, asked: Asked) -> NeighborsView | None:
+    def poll(self, asked: Asked) -> NeighborsView | None:
         """Return the answer, if there is one.
 
         Raises:
-            Problem: 404, the embedding was deleted meanwhile; 409, the search has failed; 422, the image cannot be
-                compared.
+            Problem: 404, the embedding was deleted; 409, the search failed; 422, the image cannot be compared.
         """
         ended = False
         with self.database.read() as session:
-            found = questions.answer_to(session, asked.query_id)
-            if found is None:
+            stored = questions.get_answer(session, asked.query_id)
+            if stored is None:
                 search = searches.get_any(session, asked.search_id)
                 if search is None:
                     raise not_found("embedding", asked.embedding_id)
@@ -119,11 +117,11 @@ class Question:
                 elif search.state == TaskState.FAILED:
                     reason = (search.error or {}).get("message", "no reason")
                     raise Problem(409, "search-failed", f"The search has failed: {reason}")
-        if found is None:
+        if stored is None:
             if ended:
                 self._start_again(asked)
             return None
-        answer = QueryAnswer.model_validate(found)
+        answer = QueryAnswer.model_validate(stored)
         if answer.problem is not None:
             expected = "the key of an image of the embedding" if self.key else "an image file"
             raise field_problem("image", answer.problem, self.key or "", expected)
@@ -140,15 +138,15 @@ class Question:
             questions.remove(session, asked.query_id)
 
     def _locked_embedding(self, session: Session) -> ModelRun:
-        """Lock the newest embedding: of two first questions, one adds the search."""
-        for each in self._embeddings(session):
-            locked = model_runs.lock(session, each.id)
+        """Lock the newest embedding, so that only one of two concurrent questions adds the search."""
+        for embedding in self._embeddings(session):
+            locked = model_runs.lock(session, embedding.id)
             if locked is not None:
                 return locked
         raise _no_embedding("no embedding", self.checkpoint, self.dataset)
 
     def _embeddings(self, session: Session) -> list[ModelRun]:
-        """Return the embeddings in which neighbors can be searched, newest first; at least one."""
+        """Return the searchable embeddings, newest first; at least one."""
         checkpoint = checkpoints.get(session, self.caller.tenant, self.checkpoint, self.job)
         dataset_id = None
         if self.dataset is not None:
@@ -156,15 +154,15 @@ class Question:
             if dataset is None:
                 raise not_found("data set", self.dataset)
             dataset_id = dataset.id
-        found = model_runs.embeddings(session, checkpoint.id, dataset_id)
-        usable = [each for each in found if each.settings.get("features") != "patch"]
+        embeddings = model_runs.embeddings(session, checkpoint.id, dataset_id)
+        usable = [run for run in embeddings if run.settings.get("features") != "patch"]
         if not usable:
-            which = "only embeddings of patches" if found else "no embedding"
+            which = "only embeddings of patches" if embeddings else "no embedding"
             raise _no_embedding(which, checkpoint.id, self.dataset)
         return usable
 
     def _start_again(self, asked: Asked) -> None:
-        """Add a search in place of one that ended in the moment of the question."""
+        """Add a search in place of one that ended when the question was added."""
         with self.database.write() as session:
             embedding = model_runs.lock(session, asked.embedding_id)
             if embedding is not None:
@@ -174,7 +172,7 @@ class Question:
         now = datetime.now(UTC)
         search = searches.pending(session, embedding.id)
         if search is not None:
-            # Its end takes the same lock: it cannot end without seeing this question.
+            # The end of a search takes the same lock, so it cannot end without reading this question.
             locked = searches.lock(session, search.id)
             if locked is not None and locked.state in (TaskState.QUEUED, TaskState.RUNNING):
                 locked.asked_at = now
@@ -200,9 +198,9 @@ def _check_room(session: Session, embedding: ModelRun) -> None:
 
 
 def _no_embedding(which: str, checkpoint_id: str, dataset: str | None) -> Problem:
-    of = f" of {dataset}" if dataset else ""
+    subject = f" of {dataset}" if dataset else ""
     detail = (
-        f"The checkpoint has {which}{of}. Make one first: dasl embed {checkpoint_id} --dataset "
+        f"The checkpoint has {which}{subject}. Make one first: dasl embed {checkpoint_id} --dataset "
         f"{dataset or 'DATASET'} (POST /v1/checkpoints/{checkpoint_id}/embeddings)"
     )
     return Problem(409, "no-embedding", detail)

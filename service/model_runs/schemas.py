@@ -14,7 +14,9 @@ DatasetName = Annotated[
 ]
 Version = Annotated[
     int | None,
-    Field(strict=True, ge=1, le=999_999_999, description="Of the data set; null: the newest."),
+    Field(
+        strict=True, ge=1, le=999_999_999, description="Version of the data set; null: the newest."
+    ),
 ]
 
 
@@ -30,7 +32,7 @@ class EvaluationRequest(_Request):
     settings: Annotated[
         Evaluate,
         Field(
-            description="As the section `evaluate` of a spec. `holdout` chooses the images of this data set that are "
+            description="Like the section `evaluate` of a spec. `holdout` chooses the images of this data set that are "
             "evaluated; null: all."
         ),
     ] = Field(default_factory=Evaluate)

@@ -29,7 +29,7 @@ from service.tasks.service import check_pending
 def evaluate(
     session: Session, caller: Caller, checkpoint: Checkpoint, request: EvaluationRequest
 ) -> tuple[ModelRun, bool]:
-    """Queue an evaluation of a checkpoint on a data set; returns and raises as `_queue` and `_images`."""
+    """Queue an evaluation of a checkpoint on a data set; see `_queue` and `_images`."""
     spec, version = _images(session, caller, checkpoint, request)
     try:
         facts = DatasetFacts.model_validate(version.facts)
@@ -43,19 +43,19 @@ def evaluate(
 def embed(
     session: Session, caller: Caller, checkpoint: Checkpoint, request: EmbeddingRequest
 ) -> tuple[ModelRun, bool]:
-    """Queue an embedding of a data set by a checkpoint; returns and raises as `_queue` and `_images`."""
+    """Queue an embedding of a data set by a checkpoint; see `_queue` and `_images`."""
     spec, version = _images(session, caller, checkpoint, request)
     if problem := features_problem(request.features, spec.backbone):
         raise spec_problem([problem])
-    chosen = request.model_dump(include=set(EmbeddingSettings.model_fields))
-    settings = EmbeddingSettings.model_validate(chosen)
+    fields = request.model_dump(include=set(EmbeddingSettings.model_fields))
+    settings = EmbeddingSettings.model_validate(fields)
     return _queue(session, caller, checkpoint, "embedding", settings.model_dump(), version)
 
 
 def export(
     session: Session, caller: Caller, checkpoint: Checkpoint, request: ExportRequest
 ) -> tuple[ModelRun, bool]:
-    """Queue an export of a checkpoint; returns and raises as `_queue`."""
+    """Queue an export of a checkpoint; see `_queue`."""
     if not lock_tenant(session, caller.tenant):
         raise not_found("tenant", caller.tenant)
     settings = ExportSettings(format=request.format).model_dump()
@@ -73,11 +73,11 @@ def _images(
     Raises:
         Problem: 404, the tenant was deleted; 409, the data set is not ready; 422, it is not registered, or its images
             do not fit the backbone.
-        UnreadableSpec: as `Job.resolved_spec`.
+        UnreadableSpec: see `Job.resolved_spec`.
     """
     if not lock_tenant(session, caller.tenant):
         raise not_found("tenant", caller.tenant)
-    job = checkpoints.job_of(session, checkpoint.id)
+    job = checkpoints.get_job(session, checkpoint.id)
     spec = job.resolved_spec
     name = request.dataset if request.version is None else f"{request.dataset}@{request.version}"
     _, version = find_ready(session, caller.tenant, name, "dataset", lock=True)
@@ -91,8 +91,8 @@ def _images(
 def _trained_on(
     session: Session, job: Job, spec: ResolvedJobSpec, other: DatasetFacts
 ) -> DatasetFacts:
-    """Return the facts about the images that a job was trained on; what is known of them if they were deleted."""
-    version = versions.of_job(session, job.dataset_id, job.dataset_version)
+    """Return the facts about the images that a job was trained on; from its spec if the images were deleted."""
+    version = versions.get(session, job.dataset_id, job.dataset_version)
     if version is not None:
         return DatasetFacts.model_validate(version.facts)
     return other.model_copy(update={"bands": spec.backbone.in_channels})
@@ -106,7 +106,7 @@ def _queue(
     settings: dict[str, Any],
     version: DatasetVersion | None,
 ) -> tuple[ModelRun, bool]:
-    """Queue a run, unless the same one is queued, runs or has succeeded.
+    """Queue a run, unless an equal one is queued, running or succeeded.
 
     Returns:
         The run, and whether it is new.
@@ -114,7 +114,7 @@ def _queue(
     Raises:
         Problem: 410, the checkpoint was deleted or is damaged; 429, too many runs are queued.
     """
-    # Concurrent requests are serialized, and the checkpoint is not deleted meanwhile.
+    # Serialize concurrent requests, and lock the checkpoint against deletion.
     checkpoints.lock(session, checkpoint)
     checkpoints_service.check_available(checkpoint)
     wanted = ModelRun(

@@ -1,7 +1,7 @@
 """The metrics for Prometheus.
 
-Metrics of jobs and cluster are read from the database at each scrape, so that all API processes report
-the same, wherever the dispatcher runs. Only requests are counted in this process.
+Metrics of jobs and cluster are read from the database at each scrape, so that all API processes report the same.
+Only requests are counted in this process.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ REASONS = frozenset(
         "ValueError",
     }
 )
-"""Types of errors with a label of their own. Others count as `other`: workers choose their names."""
+"""Types of errors with a separate label. Others count as `other`, because workers choose their names."""
 
 
 class ProcessMetrics:
@@ -76,9 +76,9 @@ class ProcessMetrics:
 
 
 class QueueWaits:
-    """Histogram of the time that all jobs so far waited for their first attempt.
+    """Histogram of the time that jobs waited for their first attempt.
 
-    Reads only attempts that are new since the last update, as the table grows without bound.
+    Reads only new attempts since the last update, as the table grows without bound.
     """
 
     def __init__(self) -> None:
@@ -117,11 +117,11 @@ class State:
     """Number of ended attempts by state and type of the error."""
     later_attempts: int
     queued_at: datetime | None
-    """Since when the oldest job in the queue waits for its first or its next attempt."""
+    """Since when the oldest job in the queue waits for its first or next attempt."""
     datasets: Mapping[str, int]
     images: int
     pending_at: datetime | None
-    """Since when a data set waits for its ingest."""
+    """Since when the oldest pending data set waits for its ingest."""
     tenants: TenantUse | None
     start_at: datetime | None
     heartbeat_at: datetime | None
@@ -133,7 +133,7 @@ class State:
 
 
 def read_state(session: Session, waits: QueueWaits, *, names_tenants: bool = False) -> State:
-    """Read the state from the database; with the use by tenant only if `names_tenants`."""
+    """Read the state from the database, with the use by tenant if `names_tenants`."""
     waits.update(session)
     now = datetime.now(UTC)
     return State(
@@ -151,7 +151,7 @@ def read_state(session: Session, waits: QueueWaits, *, names_tenants: bool = Fal
         heartbeat_at=repository.oldest_heartbeat(session),
         lease_left=leases.time_left(session, DISPATCHER_LEASE),
         cluster=scheduling.snapshot(session),
-        allocated=[one.demand for one in scheduling.resources_in_use(session, now)],
+        allocated=[holding.demand for holding in scheduling.resources_in_use(session, now)],
         waits=waits.metric(),
     )
 
@@ -166,7 +166,7 @@ class Scrape(Collector):
     """All metrics of one scrape.
 
     Args:
-        up: whether each component works, as far as known.
+        up: whether each component works; unknown ones are left out.
         state: `None` if the database cannot be read.
     """
 
@@ -209,7 +209,7 @@ def _attempt_metrics(state: State) -> Iterator[Metric]:
         "Attempts that have ended, by outcome and type of the error.",
         labels=["outcome", "reason"],
     )
-    # Each series is there from the start, so that its first increase is seen.
+    # Emit each series from the start, so that its first increase is visible.
     counts = Counter({(str(name), "none"): 0 for name in set(AttemptState) - LIVE_ATTEMPT})
     for failure in (AttemptState.FAILED, AttemptState.LOST):
         counts.update({(str(failure), reason): 0 for reason in (*REASONS, "other")})
@@ -265,7 +265,7 @@ def _cluster_metrics(state: State) -> Iterator[Metric]:
 
 
 def _dispatcher_metrics(state: State) -> Iterator[Metric]:
-    report = DispatcherReport.of(state.cluster)
+    report = DispatcherReport.from_snapshot(state.cluster)
     if report is None:
         return
     yield GaugeMetricFamily(

@@ -43,13 +43,13 @@ class Observer:
             return self._database_failed(f"cannot be read ({type(error).__name__})")
 
     async def metrics(self) -> bytes:
-        """The metrics in Prometheus' text format; without the database, those of the process only."""
+        """Return the metrics in Prometheus' text format; without the database, only the process's."""
         checks: Checks
         state: State | None
         try:
             checks, state = await self._state.result(_SCRAPE_SECONDS)
         except (TimeoutError, SQLAlchemyError):
-            # Dispatcher and Ray are unknown then, which is not the same as down.
+            # Leave out dispatcher and Ray, because unknown is not the same as down.
             checks, state = {"database": "away"}, None
         up = {component: result in READY for component, result in checks.items()}
         return generate_latest(Scrape(self._version, self.process, up, state))
@@ -61,7 +61,7 @@ class Observer:
     def _read_state(self) -> tuple[Checks, State]:
         with self._database.read() as session:
             checks = cluster.readiness(session, self._settings, full=self._database.is_full)
-            # Names of tenants are not for everybody who reaches the API.
+            # Names of tenants must not be public.
             names_tenants = self._settings.metrics_token is not None
             return checks, read_state(session, self._waits, names_tenants=names_tenants)
 

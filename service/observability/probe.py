@@ -1,4 +1,4 @@
-"""Calls that may never return, such as to a database on a machine that hangs."""
+"""Calls that may never return, for example to a database on a hanging machine."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ Result = TypeVar("Result")
 class Probe(Generic[Result]):
     """Runs a function in its own thread, one call at a time.
 
-    Callers that arrive during a call share its result. So a function that hangs blocks a single
-    thread, however many callers time out, and no thread that serves requests.
+    Callers that arrive during a call share its result, so that a hanging function blocks only a single thread, and no
+    thread that serves requests.
     """
 
     def __init__(self, function: Callable[[], Result]) -> None:

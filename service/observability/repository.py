@@ -46,8 +46,8 @@ def first_in_queue(session: Session) -> str | None:
 
 
 def oldest_requeued(session: Session) -> datetime | None:
-    """When the job was queued again that has waited longest for another attempt."""
-    # The last events of a queued job are few: the index is read backwards up to its change of status.
+    """Return since when the requeued job that has waited longest waits."""
+    # The index is read backwards to the job's last change of status, which takes few events.
     queued_at = (
         select(Event.at)
         .where(Event.job_id == Job.id, Event.type == "status")
@@ -61,7 +61,7 @@ def oldest_requeued(session: Session) -> datetime | None:
 
 
 def oldest_heartbeat(session: Session) -> datetime | None:
-    """The oldest last sign of life among live attempts: a heartbeat, or else their start."""
+    """Return the oldest last heartbeat among live attempts, or the start of attempts without one."""
     sign = func.coalesce(Attempt.heartbeat_at, Attempt.created_at, type_=UtcDateTime())
     return session.scalar(select(func.min(sign)).where(Attempt.state.in_(LIVE_ATTEMPT)))
 
@@ -84,7 +84,7 @@ def dataset_images(session: Session) -> int:
 
 
 def oldest_pending_dataset(session: Session) -> datetime | None:
-    """When the data set was registered or refreshed that has waited longest for its ingest."""
+    """Return since when the data set that has waited longest waits for its ingest."""
     requested_at = func.coalesce(
         Dataset.refresh_requested_at, Dataset.created_at, type_=UtcDateTime()
     )
@@ -103,14 +103,14 @@ def jobs_by_tenant(session: Session, statuses: Collection[JobStatus]) -> dict[st
     return {row[0]: row[1] for row in rows}
 
 
-def tenants_of(session: Session, job_ids: Collection[str]) -> dict[str, str]:
+def tenants_by_job(session: Session, job_ids: Collection[str]) -> dict[str, str]:
     """Return the tenants of jobs."""
     rows = session.execute(select(Job.id, Job.tenant).where(Job.id.in_(job_ids)))
     return {row[0]: row[1] for row in rows}
 
 
 def oldest_start(session: Session) -> datetime | None:
-    """When the oldest live attempt began that has not reported."""
+    """Return the start of the oldest live attempt that has not reported."""
     silent = LIVE_ATTEMPT - {AttemptState.RUNNING}
     return session.scalar(select(func.min(Attempt.created_at)).where(Attempt.state.in_(silent)))
 
@@ -121,7 +121,7 @@ def later_attempts(session: Session) -> int:
 
 
 def first_attempts(session: Session, since: datetime) -> Iterable[Row[str, datetime]]:
-    """(job id, when it began) of the first attempts that began after `since`, oldest first."""
+    """Return (job id, start) of the first attempts that started after `since`, oldest first."""
     return session.execute(
         select(Attempt.job_id, Attempt.created_at)
         .where(Attempt.number == 1, Attempt.created_at > since)

@@ -13,9 +13,9 @@ from service.scheduling import repository as scheduling
 from service.states import JobStatus
 
 MOST_TENANTS = 50
-"""Number of tenants with labels of their own: each takes three series."""
+"""Number of tenants with separate labels; each takes three series."""
 OTHERS = "_other"
-"""Label of all further tenants together."""
+"""Label of all other tenants together."""
 _RUNNING = (JobStatus.STARTING, JobStatus.RUNNING, JobStatus.PAUSING, JobStatus.CANCELLING)
 
 
@@ -29,11 +29,11 @@ class TenantUse:
 
 
 def read_tenants(session: Session) -> TenantUse:
-    """Read the use of all tenants; those with the fewest jobs beyond the limit are added up."""
+    """Read the use of all tenants; beyond the limit, tenants with the fewest jobs are added up."""
     running = Counter(repository.jobs_by_tenant(session, _RUNNING))
     queued = Counter(repository.jobs_by_tenant(session, (JobStatus.QUEUED,)))
-    attempts = [each for each in scheduling.live_attempts(session) if each.demand.gpus]
-    tenants = repository.tenants_of(session, {attempt.job_id for attempt in attempts})
+    attempts = [item for item in scheduling.live_attempts(session) if item.demand.gpus]
+    tenants = repository.tenants_by_job(session, {attempt.job_id for attempt in attempts})
     gpus: Counter[str] = Counter()
     for attempt in attempts:
         gpus[tenants[attempt.job_id]] += attempt.demand.gpus

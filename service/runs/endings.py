@@ -1,4 +1,4 @@
-"""How a run ends, and whether another one follows."""
+"""Endings of runs, and whether another run follows."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from typing import Any
 from service.states import AttemptOutcome
 
 _FIRST_RETRY = timedelta(seconds=2)
-# Longer than it takes the dispatcher to notice that the artifact store is away (`StoreCheck`).
+# Longer than the dispatcher needs to notice an outage of the artifact store (`StoreCheck`).
 LONGEST_RETRY = timedelta(minutes=2)
 MAX_INFRASTRUCTURE_FAILURES = 10
-"""How often in a row infrastructure may end a job's attempts that make no progress. A limit, because a job may
-itself be what kills its processes or Ray."""
+"""Most infrastructure failures in a row without progress. It is limited, because the job may have killed its processes
+or Ray."""
 
 
 class Retry(StrEnum):
@@ -25,14 +25,14 @@ class Retry(StrEnum):
     LIMITED = "limited"
     """Retry as often as the spec's `resources.max_restarts` allows."""
     UNLESS_REPEATED = "unless-repeated"
-    """As `LIMITED`, but not if the same error occurs twice in a row without a step in between. For errors
-    that the training itself may cause."""
+    """Like `LIMITED`, but not if the same error occurs twice in a row without a step in between. For errors
+    that the training may cause."""
     INFRASTRUCTURE = "infrastructure"
     """Retry without using up a restart, `MAX_INFRASTRUCTURE_FAILURES` times in a row without progress: Ray or a
-    node went away, or the driver was killed."""
+    node ended, or the driver was killed."""
     OUTAGE = "outage"
-    """As `INFRASTRUCTURE`, but after `LONGEST_RETRY`: the artifact store was away. While the dispatcher does not reach it,
-    admission starts nothing, so an outage costs few failures, however long it lasts."""
+    """Like `INFRASTRUCTURE`, but after `LONGEST_RETRY`: the artifact store was unavailable. Admission starts nothing while
+    the dispatcher cannot reach it, so even a long outage causes few failures."""
     FREE = "free"
     """Always retry, without using up a restart: the service was stopped while the attempt ran, or Ray had
     no room for its ranks."""
@@ -52,16 +52,16 @@ class Ending:
 
 @dataclass(frozen=True)
 class Budget:
-    """What is left of a job's budgets after an attempt failed."""
+    """The remaining budgets of a job after an attempt failed."""
 
     restarts: int
     infrastructure_failures: int
     message: str = "It is retried without using up a restart"
-    """The budget that the failure used, for the event."""
+    """The budget that the failure used, as the message of the event."""
     delay: timedelta = timedelta()
     """Wait before the next attempt."""
     used_up: str | None = None
-    """Not `None` if no attempt follows: the budget that is used up, as a part of a sentence."""
+    """The budget that is used up, as a part of a sentence; `None` if another attempt follows."""
 
 
 def charge(
@@ -70,10 +70,10 @@ def charge(
     """Charge an attempt's failure to one of the job's two budgets.
 
     Args:
-        restarts: how many the job has used.
-        max_restarts: of its spec; `None` if that cannot be read: no limit.
-        failures: of the infrastructure, in a row.
-        progressed: whether the attempt came further than those before it.
+        restarts: number of restarts that the job has used.
+        max_restarts: the spec's limit; `None` if the spec is unreadable: unlimited.
+        failures: number of infrastructure failures in a row.
+        progressed: whether the attempt got further than earlier attempts.
     """
     if retry == Retry.NEVER:
         return Budget(restarts, failures, used_up="")

@@ -6,8 +6,8 @@ Two rules use the reports of a run:
   any of its processes.
 * Hanging: `DASL_HANG_SECONDS` lie between `progressed_at`, the last change of the reported progress, and
   `progress_reported_at`, the last report of progress (before the first one: `heartbeat_at`). If rank 0
-  cannot reach the API, both times stand still although the driver's heartbeats arrive, so the attempt
-  does not count as hanging.
+  cannot reach the API, neither time changes although the driver's heartbeats arrive, so the attempt does
+  not count as hanging.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from datetime import datetime, timedelta
 from service.db.models import Run
 
 MAX_SILENCE = timedelta(minutes=2)
-"""Longest gap between heartbeats that counts as runtime. In a longer gap the machine may have slept, the
+"""Longest gap between heartbeats that counts as runtime. During a longer gap the machine may have slept, the
 network may have been down, or the clock may have been set."""
 
 

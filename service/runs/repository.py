@@ -1,4 +1,4 @@
-"""SQL for runs of all kinds. Nothing here commits; the caller's transaction does."""
+"""SQL for runs of all kinds. The caller commits."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from service.states import LIVE_ATTEMPT, AttemptState
 R = TypeVar("R", bound=Run)
 
 Position = tuple[datetime, str, int]
-"""Place of a run in the order of their ends: its end, owner and number."""
+"""Position of a run in the order of ends: its end, owner and number."""
 
 
 @dataclass(frozen=True)
 class RunView:
-    """A run of any kind, read at one moment."""
+    """A snapshot of a run of any kind."""
 
     owner: str
     number: int
@@ -30,9 +30,9 @@ class RunView:
     state: AttemptState
 
     @classmethod
-    def of(cls, run: Run) -> RunView:
-        """Return the view of a row."""
-        return RunView(run.owner, run.number, run.submission_id, AttemptState(run.state))
+    def from_row(cls, row: Run) -> RunView:
+        """Build the view of a row."""
+        return RunView(row.owner, row.number, row.submission_id, AttemptState(row.state))
 
 
 @dataclass(frozen=True)
@@ -40,16 +40,16 @@ class WatchedRun(RunView):
     """A live run that reads images."""
 
     standstill: timedelta
-    """How long it has reported without progress, as of its last report."""
+    """How long it had made no progress at its last report."""
 
     @classmethod
-    def of(cls, run: Run) -> WatchedRun:
-        """Return the view of a row."""
+    def from_row(cls, row: Run) -> WatchedRun:
+        """Build the view of a row."""
         standstill = timedelta()
         # Previews report no progress.
-        if run.progress_reported_at is not None and run.progressed_at is not None:
-            standstill = run.progress_reported_at - run.progressed_at
-        return cls(**vars(RunView.of(run)), standstill=standstill)
+        if row.progress_reported_at is not None and row.progressed_at is not None:
+            standstill = row.progress_reported_at - row.progressed_at
+        return cls(**vars(RunView.from_row(row)), standstill=standstill)
 
 
 def add(
@@ -88,14 +88,14 @@ def by_submission_id(session: Session, submission_id: str) -> Run | None:
     """Return the run with this submission id, which may be any text, unless its kind is unknown."""
     if not submission_ids.is_submission_id(submission_id):
         return None
-    # A newer version, which runs too during an upgrade, may have added kinds.
-    known = Run.kind.in_(list(Run.__mapper__.polymorphic_map))
-    query = select(Run).where(Run.submission_id == submission_id, known)
+    # A newer version that runs during an upgrade may have added kinds.
+    has_known_kind = Run.kind.in_(list(Run.__mapper__.polymorphic_map))
+    query = select(Run).where(Run.submission_id == submission_id, has_known_kind)
     return session.scalars(query).one_or_none()
 
 
 def newest(session: Session, kind: type[R], owner: str) -> R | None:
-    """Return the newest run of an owner, read again from the database."""
+    """Return the newest run of an owner, refreshed from the database."""
     query = select(kind).where(kind.owner == owner).order_by(kind.number.desc()).limit(1)
     return session.scalars(query.execution_options(populate_existing=True)).one_or_none()
 
@@ -128,7 +128,7 @@ def move(
 
 
 def error_type(error: dict[str, Any] | None) -> str | None:
-    """Return the type of an error, for the column that metrics count by."""
+    """Return the type of an error, for the column that metrics group by."""
     type = (error or {}).get("type")
     return None if type is None else str(type)[:200]
 
@@ -144,9 +144,9 @@ def finalized(
     """Return the positions and submission ids of finalized runs of all kinds, in the order of their ends.
 
     Args:
-        after: position of the last run that is not returned.
-        before: time before which they ended.
-        limit: their largest number.
+        after: return only runs after this position.
+        before: return only runs that ended before this time.
+        limit: most runs to return.
     """
     position = (Run.finished_at, Run.owner, Run.number)
     ended = (Run.settled, tuple_(*position) > after, Run.finished_at < before)
@@ -154,7 +154,7 @@ def finalized(
     return [
         ((at, owner, number), submission_id)
         for at, owner, number, submission_id in session.execute(query)
-        if at is not None  # as `before` says
+        if at is not None  # implied by `before`
     ]
 
 
@@ -191,7 +191,7 @@ def _last_step(session: Session, job_id: str, attempts: ColumnElement[bool]) -> 
 
 
 def time_used(session: Session, owner: str, *, before: int | None = None) -> timedelta:
-    """Return the total confirmed runtime of an owner's runs, or of those before this number."""
+    """Return the total confirmed runtime of an owner's runs; with `before`, of runs with a smaller number."""
     query = select(func.sum(Run.ran_seconds)).where(Run.owner == owner)
     if before is not None:
         query = query.where(Run.number < before)
@@ -199,12 +199,12 @@ def time_used(session: Session, owner: str, *, before: int | None = None) -> tim
 
 
 def count_lost(session: Session, owner: str, after: int) -> int:
-    """How many runs of an owner, of those with numbers greater than `after`, Ray has lost."""
+    """Count the lost runs of an owner with numbers greater than `after`."""
     return _count(session, owner, after, Run.state == AttemptState.LOST)
 
 
 def count_ended_with(session: Session, owner: str, error_type: str, after: int) -> int:
-    """How many runs of an owner, of those with numbers greater than `after`, ended with an error of this type."""
+    """Count the runs of an owner with numbers greater than `after` that ended with an error of this type."""
     return _count(session, owner, after, Run.error["type"].as_string() == error_type)
 
 

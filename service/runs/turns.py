@@ -1,11 +1,11 @@
-"""Tenants take turns: the order in which what they registered gets one of a few places."""
+"""Tenants take turns: the order in which their owners of runs get one of a few places."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 
-# Before and after all times at which runs began.
+# Earlier and later than any start of a run.
 _NEVER, _NOW = (time.replace(tzinfo=UTC) for time in (datetime.min, datetime.max))
 
 
@@ -17,14 +17,14 @@ def take_turns(
 ) -> list[str]:
     """Return the owners whose runs start next.
 
-    The tenant with the fewest runs is next; of several, the one whose last run began first. Of a tenant, the
-    oldest owner is next.
+    The tenant with the fewest runs is next; among several, the one whose last run began first. A tenant's oldest
+    owner is next.
 
     Args:
         waiting: tenant and id of each owner, the oldest first.
         running: number of runs of each tenant.
-        began: when the last run of each tenant began, if it has had one.
-        places: the largest number of owners.
+        began: start of the last run of each tenant that has had one.
+        places: most owners to return.
     """
     queues: dict[str, list[str]] = {}
     for tenant, owner in waiting:

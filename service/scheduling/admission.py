@@ -1,31 +1,29 @@
 """Admission: which queued jobs start now, as a pure function of cluster, running jobs and queue.
 
-Jobs start in the order of the queue, each with all its workers at once. The first job that does not
-fit gets a reservation: the earliest time at which it is certain to fit, as every running job ends
-within its `resources.max_hours`. Later jobs are backfilled if they fit now and do not delay the
-reservation: their own limit ends them before it, or they leave enough room beside the reserved job. So
-small jobs can never postpone the reserved time, and resources that are not reserved are used.
+Order. Jobs start in the order of the queue, each with all its workers at once.
 
-A later job that does not fit gets a reservation of its own if no job with a reservation competes with it: they
-may use no node in common, or only one of them needs GPUs and the empty cluster is certain to have room for both.
-Otherwise a backlog for one kind of node would let a job for another kind wait behind jobs of lower rank. Such a
-reservation binds only the jobs behind it, so its time is a promise only if no job that waits before it may use its
-nodes.
+Reservations. The first job that does not fit gets a reservation: the earliest time at which it is certain to fit,
+as every running job ends within its `resources.max_hours`. Later jobs are backfilled if they fit now and do not
+delay the reservation: they end before it, or they leave enough room for the reserved job. A later job that does not
+fit gets another reservation if no job with a reservation competes with it: they have no usable node in common, or
+only one of them needs GPUs and the empty cluster has room for both. Otherwise a job for one kind of node would wait
+behind a backlog of lower rank for another kind. Such a reservation binds only the jobs behind it, so its time is a
+promise only if no job that waits before it may use its nodes.
 
-Room that other programs on the same Ray use is not there for any job. Jobs that do not fit beside them
-wait without a reservation, because nothing says when they end.
+Other programs. Resources that other programs on the same Ray use are not available. Jobs that only lack those wait
+without a reservation, because the end of other programs is unknown.
 
-A job starts on the nodes that its `resources` allow, and on none that is drained. It avoids the nodes where its last
-attempt failed before its first step, if it fits on others; for some minutes it also waits for others that are in use.
-If the nodes are too few for a job that has run before, and have been for some minutes or because nodes are drained,
-it starts with fewer workers if it is elastic: with the most that fit on them and divide its batch. In these minutes
-that room is kept for it. It never shrinks for lack of room alone, which running jobs will leave.
+Nodes. A job starts on the nodes that its `resources` allow and that are not drained. It avoids the nodes where its
+last attempt failed before its first step, if it fits on others; for some minutes it waits for others that are in
+use. An elastic job that has run before starts with fewer workers if the cluster has been too small for some minutes,
+or because nodes are drained: with the most workers that fit and divide its batch. Until then, room for these workers
+is kept. It never shrinks only because other jobs occupy the nodes.
 
-Jobs that would not fit on the empty cluster, and jobs held back by a quota of their token or tenant, are
-skipped and get no reservation: more machines, or the end of the owner's own jobs, must come first.
+Jobs that would not fit on the empty cluster, and jobs that a quota of their token or tenant holds back, are skipped
+and get no reservation.
 
-Within its quota, the first waiting job of a token or tenant has a reservation in the same way: later jobs
-of that owner do not delay the time from which the quota allows it. Jobs of others are not affected.
+Quotas. The first waiting job of a token or tenant also has a reservation within its quota: later jobs of that owner
+do not delay the time from which the quota allows it. Jobs of others are not affected.
 """
 
 from __future__ import annotations
@@ -61,7 +59,7 @@ class Running:
     tenant: str | None = None
     """The tenant whose quota it uses; `None` if no quota."""
     job_id: str | None = None
-    """`None` if it does not matter, as for an attempt that has ended."""
+    """`None` for an attempt that has ended."""
 
 
 @dataclass(frozen=True)
@@ -72,25 +70,25 @@ class Queued:
     attempt: int
     """Number of its last attempt; 0 if it never ran."""
     demand: Demand
-    """In decisions, with the numbers that `automatic` leaves to admission."""
+    """In decisions, the numbers of `automatic` are filled in."""
     max_runtime: timedelta
     """The longest time that it may run."""
     account_id: str | None = None
-    """The user of its token, else the token."""
+    """The user of its token, or the token if it has no user."""
     quota: Quota = NO_QUOTA
     """The quota of its token, for all jobs of the account."""
     smaller: tuple[Demand, ...] = ()
-    """What an elastic job that has run accepts if the nodes are too few: fewer workers, the most first."""
+    """Smaller demands that an elastic job accepts if the cluster is too small, the largest first."""
     tenant: str | None = None
     tenant_quota: Quota = NO_QUOTA
     priority: int = 0
     preemptible: bool = False
     avoided: frozenset[str] = frozenset()
-    """Ids of nodes that it does not use if it fits on others: those where its last attempt failed at once."""
+    """Ids of the nodes where its last attempt failed immediately; not used if the job fits on others."""
     avoids_until: datetime | None = None
-    """Until then it waits for others also if they are in use."""
+    """Until then it waits for other nodes even if they are in use."""
     automatic: Automatic = NOTHING
-    """What of its workers is chosen by the nodes, before its first attempt."""
+    """Numbers of its workers that admission chooses before the first attempt."""
 
     @property
     def may_use_gpus(self) -> bool:
@@ -99,9 +97,9 @@ class Queued:
 
     @property
     def quotas(self) -> list[tuple[Owner, Quota]]:
-        """The quotas that limit the job: that of its token, then that of its tenant."""
-        of_kind = {"user": self.quota, "token": self.quota, "tenant": self.tenant_quota}
-        return [(owner, of_kind[owner.kind]) for owner in owners(self.account_id, self.tenant)]
+        """The quotas that limit the job: first the token's, then the tenant's."""
+        by_kind = {"user": self.quota, "token": self.quota, "tenant": self.tenant_quota}
+        return [(owner, by_kind[owner.kind]) for owner in owners(self.account_id, self.tenant)]
 
 
 _NO_STORE = "Waiting for the artifact store, which cannot be written at the moment"
@@ -119,11 +117,11 @@ class Decision:
     """The latest start of a job with a reservation, unless a job of higher priority arrives. `None` if jobs
     that wait before it may take its room."""
     may_preempt: bool = False
-    """Whether it has a reservation, and would start at once if it had room."""
+    """Whether it has a reservation and only lacks room."""
     lacks_machines: bool = False
-    """Whether the nodes are too few for all its workers, even if they were empty."""
+    """Whether the empty cluster would be too small for all its workers."""
     keeps: Demand | None = None
-    """What is kept for it although it does not start: its fewer workers, until it may shrink."""
+    """Smaller demand whose room is kept until the job may shrink."""
 
     @property
     def starts(self) -> bool:
@@ -132,42 +130,42 @@ class Decision:
 
 
 class _Taken:
-    """What running jobs hold: resources of the nodes, and quotas by owner."""
+    """Resources of the nodes and parts of the quotas that running jobs hold."""
 
     def __init__(self, nodes: Sequence[Node]) -> None:
         self.occupancy = Occupancy(nodes)
         self.cpus = self.gpus = self.memory = 0
-        self.jobs_of: Counter[Owner] = Counter()
-        self.gpus_of: Counter[Owner] = Counter()
+        self.jobs_by_owner: Counter[Owner] = Counter()
+        self.gpus_by_owner: Counter[Owner] = Counter()
 
     @classmethod
-    def of(cls, nodes: Sequence[Node], running: Iterable[Running]) -> _Taken:
+    def from_running(cls, nodes: Sequence[Node], running: Iterable[Running]) -> _Taken:
         taken = cls(nodes)
         for job in running:
             taken.add(job)
         return taken
 
     def add(self, job: Running) -> None:
-        """Add the resources of a job, and its part of the quota."""
+        """Add the resources of a job and its part of the quotas."""
         self.occupancy.change(job.demand, job.placement, +1)
         self.cpus += job.demand.cpus
         self.gpus += job.demand.gpus
         self.memory += job.demand.memory
         for owner in owners(job.account_id, job.tenant):
-            self.jobs_of[owner] += 1
-            self.gpus_of[owner] += job.demand.gpus
+            self.jobs_by_owner[owner] += 1
+            self.gpus_by_owner[owner] += job.demand.gpus
 
 
 SHRINK_AFTER = timedelta(minutes=5)
-"""An attempt that starts with fewer workers keeps their number to its end. After a restart of Ray's head, or of a
-machine, nodes join one by one, within a few minutes."""
+"""How long an elastic job waits for its full number of workers. An attempt cannot grow, and nodes join within a few
+minutes after a restart of Ray or of a machine."""
 
 MAX_RESERVATIONS = 8
-"""Each costs a search through the ends of the running jobs in every round. Clusters have few kinds of nodes, and two
-reservations for a kind suffice: with and without GPUs."""
+"""Most reservations at a time: each costs a search through the ends of the running jobs in every round. Clusters have
+few kinds of nodes, and a kind needs at most two reservations, with and without GPUs."""
 
 _Nodes = frozenset[int]
-"""Nodes by their place in the cluster."""
+"""Indices of nodes in the cluster."""
 
 
 @dataclass
@@ -179,12 +177,12 @@ class _Reservation:
     nodes: _Nodes
     """The nodes that it may use."""
     others: Occupancy
-    """Resources that jobs may still hold at that time."""
+    """Resources that other jobs may still hold at that time."""
     delayed_by: set[Demand] = field(default_factory=set)
-    """Demands that are known to leave too little room if they are still held at that time."""
+    """Cache of demands that would leave too little room if they were still held at that time."""
 
     def with_job(self, demand: Demand) -> Occupancy | None:
-        """Return `others` with a further job that does not end before; `None` if that delays this one."""
+        """Return `others` with another job that runs beyond `at`; `None` if it would delay this job."""
         if demand in self.delayed_by:
             return None
         others = self.others.copy()
@@ -208,14 +206,14 @@ def decide(
 ) -> list[Decision]:
     """Decide on every job of the queue, in order.
 
-    What a job leaves to admission is chosen first: see `automatic`.
+    First choose the numbers that a job leaves to admission (see `automatic`).
 
     Args:
         running: all jobs that hold resources; their `ends_by` must be enforced.
-        foreign: what other programs use of each node, by its id; when that ends is not known.
-        lacking: ids of the jobs for which the nodes have been too few for `SHRINK_AFTER`.
-        is_writable: whether the artifact store is; if not, no job could save anything, and none starts.
-        api_answers: whether the API does; if not, no job could report its start, and none starts.
+        foreign: resources that other programs use on each node, by the node's id.
+        lacking: ids of the jobs for which the cluster has been too small for `SHRINK_AFTER`.
+        is_writable: whether the artifact store is writable; if not, no job starts.
+        api_answers: whether the API answers; if not, no job starts, as it could not report.
     """
     queue = _with_numbers(queue, cluster, without_foreign(cluster, foreign or {}))
     if not is_writable:
@@ -226,19 +224,19 @@ def decide(
 
 
 def _with_numbers(queue: Iterable[Queued], cluster: Cluster, nodes: Sequence[Node]) -> list[Queued]:
-    """Return the queue with numbers in place of what its jobs leave to admission."""
+    """Return the queue with the numbers that its jobs leave to admission."""
 
     # Most jobs of a long queue have equal demands.
     @cache
-    def chosen(demand: Demand, automatic: Automatic, may_use_gpus: bool) -> Demand:
-        # A GPU that another program uses for a while is waited for.
+    def with_numbers(demand: Demand, automatic: Automatic, may_use_gpus: bool) -> Demand:
+        # Count GPUs that another program uses: the job waits for them.
         gpus = may_use_gpus and has_gpus(demand, cluster.nodes)
         return choose(demand, automatic, nodes, gpus=gpus)
 
     return [
         job
         if job.automatic == NOTHING
-        else replace(job, demand=chosen(job.demand, job.automatic, job.may_use_gpus))
+        else replace(job, demand=with_numbers(job.demand, job.automatic, job.may_use_gpus))
         for job in queue
     ]
 
@@ -255,9 +253,9 @@ class _Round:
         self._cluster, self._now, self._lacking = cluster, now, lacking
         self._nodes = without_foreign(cluster, foreign)
         self._running = list(running)
-        self._taken = _Taken.of(self._nodes, running)
+        self._taken = _Taken.from_running(self._nodes, running)
         self._reservations: list[_Reservation] = []
-        # Nodes that the jobs may use which wait for room.
+        # Nodes that jobs waiting for room may use.
         self._contended: set[int] = set()
         # By owner and quota: the tokens of a user may have different quotas.
         self._quota_reservations: defaultdict[Owner, dict[Quota, QuotaReservation]] = defaultdict(
@@ -266,10 +264,10 @@ class _Round:
         # Most jobs of a long queue have equal demands. Room only shrinks during a round, so a demand that
         # did not fit once need not be tried again.
         usable = [node for node in cluster.nodes if not node.drained]
-        own = [node for node in self._nodes if not node.drained]
+        available = [node for node in self._nodes if not node.drained]
         self._places = cache(lambda demand: packing.most_places(usable, demand))
-        self._own_places = cache(lambda demand: packing.most_places(own, demand))
-        self._allowed = cache(self._nodes_of)
+        self._available_places = cache(lambda demand: packing.most_places(available, demand))
+        self._allowed = cache(self._allowed_nodes)
         self._leaves_room = cache(self._find_leaves_room)
         self._does_not_fit: set[Demand] = set()
 
@@ -280,21 +278,21 @@ class _Round:
         if self._places(job.demand) >= job.demand.workers:
             return self._decide_nodes(job)
         message = too_few_machines(job.demand, self._cluster)
-        smaller = (each for each in job.smaller if self._places(each) >= each.workers)
-        demand = next(smaller, None)
+        fitting = (demand for demand in job.smaller if self._places(demand) >= demand.workers)
+        demand = next(fitting, None)
         if demand is None:
             return Decision(job, "machines", message, lacks_machines=True)
         decision = self._decide_nodes(replace(job, demand=demand))
         if decision.waits_for == "quota" or self._may_shrink(job):
             return replace(decision, lacks_machines=True)
-        # Meanwhile the room of that decision is kept: jobs of lower rank would fill the nodes that are left.
+        # Keep the room of that decision, or jobs of lower rank would fill the remaining nodes.
         keeps = decision.job.demand if decision.starts else None
         minutes = SHRINK_AFTER // timedelta(minutes=1)
         message += f". It starts with {demand.workers} once this has lasted for {minutes} minutes and there is room"
         return Decision(job, "machines", message, lacks_machines=True, keeps=keeps)
 
     def _decide_nodes(self, job: Queued) -> Decision:
-        """Decide on a job whose workers would fit on the empty nodes."""
+        """Decide on a job that would fit on the empty cluster."""
         if not job.avoided:
             return self._decide_start(job)
         job = self._without_avoided(job)
@@ -303,19 +301,19 @@ class _Round:
             return decision
         nodes = "a node" if len(job.avoided) == 1 else f"{len(job.avoided)} nodes"
         why = f"It avoids {nodes} on which its last attempt failed before its first step"
-        # No job gives way to one that would fit on a node that it avoids.
+        # Do not preempt for a job that would fit on a node that it avoids.
         return replace(decision, message=f"{decision.message}. {why}", may_preempt=False)
 
     def _may_shrink(self, job: Queued) -> bool:
-        """Whether a job takes fewer workers: nodes are away for long, or a person drained them."""
+        """Whether a job may take fewer workers: nodes have been missing for long, or are drained."""
         drained_too = packing.most_places(self._cluster.nodes, job.demand)
         return job.job_id in self._lacking or drained_too >= job.demand.workers
 
     def _without_avoided(self, job: Queued) -> Queued:
-        """Exclude the nodes that a job avoids if it fits on others, or may wait for them; else avoid none."""
+        """Exclude the nodes that a job avoids if it fits on others or may wait for them; otherwise avoid none."""
         demand = job.demand.without(job.avoided)
         elsewhere = replace(job, demand=demand)
-        if self._own_places(demand) < demand.workers:
+        if self._available_places(demand) < demand.workers:
             return replace(job, avoided=frozenset())
         may_wait = job.avoids_until is not None and self._now < job.avoids_until
         if may_wait or (
@@ -339,7 +337,7 @@ class _Round:
     def _decide_quota(self, job: Queued) -> Decision | None:
         """Return the decision on a job that waits for a quota; `None` for any other.
 
-        A job that its token holds back keeps nothing of its tenant's quota.
+        A job that waits for its token's quota reserves nothing of its tenant's quota.
         """
         for owner, quota in job.quotas:
             reason = self._why_quota_waits(job, owner, quota)
@@ -358,12 +356,12 @@ class _Round:
 
     def _why_quota_waits(self, job: Queued, owner: Owner, quota: Quota) -> str | None:
         """Return why the quota of an owner holds a job back, as a clause; `None` if it does not."""
-        jobs, gpus = self._taken.jobs_of[owner], self._taken.gpus_of[owner]
+        jobs, gpus = self._taken.jobs_by_owner[owner], self._taken.gpus_by_owner[owner]
         excess = quota.excess(jobs, gpus, job.demand.gpus)
         if excess is not None:
             return excess
         reserved = self._quota_reservations[owner].get(quota)
-        if reserved is not None and reserved.is_delayed_by(self._end_of(job), job.demand.gpus):
+        if reserved is not None and reserved.is_delayed_by(self._latest_end(job), job.demand.gpus):
             return "it is kept for an earlier job"
         return None
 
@@ -382,8 +380,8 @@ class _Round:
     def _wait_for_room(self, job: Queued) -> Decision:
         held = Room(self._taken.cpus, self._taken.gpus, self._taken.memory)
         message = too_little_room(job.demand, self._cluster, self._nodes, held)
-        if self._own_places(job.demand) < job.demand.workers:
-            return Decision(job, "room", message)  # nothing says when other programs end
+        if self._available_places(job.demand) < job.demand.workers:
+            return Decision(job, "room", message)  # the end of other programs is unknown
         nodes = self._allowed(job.demand.choice)
         promised = self._contended.isdisjoint(nodes)
         self._contended |= nodes
@@ -401,48 +399,48 @@ class _Round:
         return Decision(job, "room", message, starts_by=at, may_preempt=may_preempt)
 
     def _may_reserve(self, demand: Demand, nodes: _Nodes) -> bool:
-        """Whether a job that does not fit gets a reservation: none of the earlier ones competes with it."""
+        """Whether a job that does not fit gets a reservation: no earlier reservation competes with it."""
         if len(self._reservations) >= MAX_RESERVATIONS:
             return False
-        near = [one.job.demand for one in self._reservations if not one.nodes.isdisjoint(nodes)]
-        return not any(bool(one.gpus) == bool(demand.gpus) for one in near) and all(
-            self._leaves_room(demand, one) for one in near
+        others = [r.job.demand for r in self._reservations if not r.nodes.isdisjoint(nodes)]
+        return not any(bool(other.gpus) == bool(demand.gpus) for other in others) and all(
+            self._leaves_room(demand, other) for other in others
         )
 
     def _find_leaves_room(self, demand: Demand, other: Demand) -> bool:
-        """Whether a job fits beside another one on the empty cluster, wherever Ray places that."""
+        """Whether the empty cluster has room for another job, wherever Ray places this one."""
         empty = Occupancy(self._nodes)
         empty.change(demand, None, +1)
         return empty.fits(other)
 
     def _start(self, job: Queued) -> None:
-        started = Running(job.demand, self._end_of(job), job.account_id, tenant=job.tenant)
+        started = Running(job.demand, self._latest_end(job), job.account_id, tenant=job.tenant)
         self._taken.add(started)
         self._running.append(started)
         for owner, _ in job.quotas:
             for reservation in self._quota_reservations[owner].values():
                 reservation.add(started.ends_by, job.demand.gpus)
 
-    def _end_of(self, job: Queued) -> datetime:
+    def _latest_end(self, job: Queued) -> datetime:
         """Return the latest end of a job that starts now."""
         return self._now + job.max_runtime
 
     def _reserve_quota(self, job: Queued, owner: Owner, quota: Quota) -> QuotaReservation | None:
-        """Return the reservation within a quota of an owner; its first waiting job gets it.
+        """Return the reservation within a quota of an owner, made for its first waiting job.
 
-        `None` if there is no quota, or the job needs more than all of it.
+        `None` if there is no quota, or the job needs more than the whole quota.
         """
         if quota == NO_QUOTA or not quota.ever_allows(job.demand.gpus):
             return None
         reservations = self._quota_reservations[owner]
         if quota not in reservations:
-            own = (one for one in self._running if owner in owners(one.account_id, one.tenant))
+            ends = (
+                (other.ends_by, other.demand.gpus)
+                for other in self._running
+                if owner in owners(other.account_id, other.tenant)
+            )
             reservations[quota] = QuotaReservation.at_earliest(
-                job.job_id,
-                quota,
-                job.demand.gpus,
-                ((other.ends_by, other.demand.gpus) for other in own),
-                self._now,
+                job.job_id, quota, job.demand.gpus, ends, self._now
             )
         return reservations[quota]
 
@@ -454,7 +452,7 @@ class _Round:
         self._does_not_fit.add(demand)
         return False
 
-    def _nodes_of(self, choice: NodeChoice) -> _Nodes:
+    def _allowed_nodes(self, choice: NodeChoice) -> _Nodes:
         return frozenset(n for n, node in enumerate(self._nodes) if choice.allows(node))
 
     def _reserve(self, job: Queued, nodes: _Nodes) -> _Reservation:
@@ -463,18 +461,18 @@ class _Round:
 
         def others_at(at: datetime) -> Occupancy:
             staying = (other for other in self._running if other.ends_by > at)
-            return _Taken.of(self._nodes, staying).occupancy
+            return _Taken.from_running(self._nodes, staying).occupancy
 
         # The job fits if no other job runs, so it fits at the last of these times.
         index = bisect_left(ends, True, key=lambda at: others_at(at).fits(job.demand))
         return _Reservation(job, ends[index], nodes, others_at(ends[index]))
 
     def _beside_reservations(self, job: Queued) -> list[tuple[_Reservation, Occupancy]] | None:
-        """Return what the reserved jobs will find if `job` starts now; `None` if that delays one of them.
+        """Return the reservations with the occupancy that they get if `job` starts now.
 
-        Reservations for times after its end are left out.
+        Reservations after the job's end are left out. `None` if the job would delay one of them.
         """
-        end, changed = self._end_of(job), []
+        end, changed = self._latest_end(job), []
         for reserved in self._reservations:
             if not self._leaves_quota_for_reservation(job, reserved.job):
                 return None
@@ -487,23 +485,23 @@ class _Round:
         return changed
 
     def _leaves_quota_for_reservation(self, job: Queued, reserved: Queued) -> bool:
-        # Checked now, not only at the reserved time: an exhausted quota would end the reservation.
-        own = owners(job.account_id, job.tenant)
+        # Check it now, not only at the reserved time: an exhausted quota would end the reservation.
+        job_owners = owners(job.account_id, job.tenant)
         for owner, quota in reserved.quotas:
-            jobs = self._taken.jobs_of[owner] + 1
-            gpus = self._taken.gpus_of[owner] + job.demand.gpus
-            if owner in own and quota.excess(jobs, gpus, reserved.demand.gpus) is not None:
+            jobs = self._taken.jobs_by_owner[owner] + 1
+            gpus = self._taken.gpus_by_owner[owner] + job.demand.gpus
+            if owner in job_owners and quota.excess(jobs, gpus, reserved.demand.gpus) is not None:
                 return False
         return True
 
 
 def without_foreign(cluster: Cluster, foreign: Mapping[str, Room]) -> list[Node]:
-    """Return the nodes of a cluster without what other programs use of each."""
+    """Return the nodes of a cluster without the resources that other programs use."""
     return [_without(node, foreign.get(node.id)) for node in cluster.nodes]
 
 
 def _without(node: Node, foreign: Room | None) -> Node:
-    """Return a node without what other programs use of it."""
+    """Return a node without the resources that other programs use."""
     if foreign is None:
         return node
     return replace(

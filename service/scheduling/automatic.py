@@ -1,16 +1,16 @@
-"""The numbers for `resources.gpus_per_worker: auto` and `cpus_per_worker: auto`, decided once, before the first attempt.
+"""Choose `resources.gpus_per_worker: auto` and `cpus_per_worker: auto` once, before the first attempt.
 
-A worker gets a GPU if a node that its job may use has one for it, and the job's quotas allow any. If that is known when
-the job is submitted, it is decided then: a job that was to have GPUs waits for them while they are away. Otherwise
-the nodes decide when it starts.
+GPUs: a worker gets one if a node that its job may use has a GPU for it, and the job's quotas allow any. If the nodes
+are known at submission, it is decided then, and the job waits for GPUs that are missing later. Otherwise it is decided
+when the job starts.
 
-The CPUs of a worker are decided when the job starts. They are a share of the smallest node that it fits on, of those
-with at least half the share of the largest: the node's CPUs divided by its GPUs, so that all of its GPUs stay usable,
-or on a node without GPUs as many as its job's workers can have each. No fewer of the job's workers fit than would with
-one CPU each, so a share never keeps a job from starting on empty nodes.
+CPUs: decided when the job starts. A node's share is its CPUs divided by its GPUs, so that all GPUs stay usable, or
+all its CPUs if it has no GPU. The worker gets the smallest share among the nodes that it fits on and that have at least
+half the largest share, reduced so that as many workers fit as with one CPU each. A share therefore never prevents a
+job from starting on empty nodes.
 
-From the first attempt on, the numbers are part of the resolved spec and stay: the number of threads decides the last
-bits of a result on CPUs.
+From the first attempt on, the numbers are part of the resolved spec and never change: the number of threads decides
+the last bits of a result on CPUs.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ from service.scheduling.packing import Demand, Room, most_places
 from service.settings import ClusterLimit
 
 MOST_CPUS_WITH_GPU = 16
-"""Decoding and augmentation of images for one GPU seldom use more; jobs without GPUs get the rest."""
+"""Decoding and augmentation for one GPU seldom use more CPUs; jobs without GPUs get the rest."""
 MOST_CPUS = 64
-"""Training on CPUs gains little from further threads."""
+"""Training on CPUs gains little from more threads."""
 
 
 class Automatic(NamedTuple):
-    """Which numbers of a job's workers are left to the service, and not decided yet."""
+    """Which numbers of a job's workers the service still has to choose."""
 
     cpus: bool = False
     gpus: bool = False
 
     @classmethod
-    def of(cls, resources: Resources) -> Automatic:
-        """Return what a spec's `resources` leave open."""
+    def from_resources(cls, resources: Resources) -> Automatic:
+        """Return the numbers that are "auto" in a spec's `resources`."""
         return cls(resources.cpus_per_worker == "auto", resources.gpus_per_worker == "auto")
 
 
@@ -46,13 +46,13 @@ NOTHING = Automatic()
 
 
 def has_gpus(demand: Demand, nodes: Sequence[Node], limit: ClusterLimit = None) -> bool:
-    """Whether a node that a job may use has a GPU for one of its workers, however busy or drained it is.
+    """Whether a node that a job may use, even a busy or drained one, has a GPU for one of its workers.
 
     Args:
-        limit: the largest cluster, which counts for jobs without `node_labels`: the labels of its nodes are not known.
+        limit: the largest cluster; ignored for jobs with `node_labels`, because the limit has no labels.
     """
     worker = demand.worker._replace(gpus=1)
-    if any(demand.choice.allows(node) and Room.of(node).places(worker) for node in nodes):
+    if any(demand.choice.allows(node) and Room.from_node(node).places(worker) for node in nodes):
         return True
     if not isinstance(limit, tuple) or demand.choice.labels:
         return False
@@ -60,16 +60,16 @@ def has_gpus(demand: Demand, nodes: Sequence[Node], limit: ClusterLimit = None) 
 
 
 def choose(demand: Demand, automatic: Automatic, nodes: Sequence[Node], *, gpus: bool) -> Demand:
-    """Return a demand with the numbers that are left to the service.
+    """Return a demand with the numbers that the service chooses.
 
     Args:
-        demand: with the least in their place.
-        nodes: that there are, without what other programs use of them.
-        gpus: whether its workers get one each, if that is left to the service.
+        demand: a demand with the smallest numbers in place of "auto".
+        nodes: the nodes of the cluster, without the resources that other programs use.
+        gpus: whether each worker gets a GPU, if the service chooses that.
     """
     worker = demand.worker
     if automatic.gpus:
-        # A type of GPU is a request for one.
+        # A GPU type in the spec requests a GPU.
         worker = worker._replace(gpus=int(gpus or demand.choice.gpu_type is not None))
     demand = demand._replace(worker=worker)
     if automatic.cpus:
@@ -78,28 +78,28 @@ def choose(demand: Demand, automatic: Automatic, nodes: Sequence[Node], *, gpus:
 
 
 def _hosts(demand: Demand, nodes: Sequence[Node]) -> list[Node]:
-    """Return the nodes by which the share is measured."""
+    """Return the nodes that decide the share."""
     usable = [node for node in nodes if demand.choice.allows(node) and not node.drained]
     if not demand.worker.gpus:
-        # The CPUs beside GPUs are for the workers of these.
+        # Leave the CPUs of nodes with GPUs to workers with GPUs.
         without = [node for node in usable if not node.total_gpus]
         usable = without if most_places(without, demand) >= demand.workers else usable
     least = demand.workers if demand.choice.same_node else 1
     least = max(1, min(least, most_places(usable, demand)))
-    return [node for node in usable if Room.of(node).places(demand.worker) >= least]
+    return [node for node in usable if Room.from_node(node).places(demand.worker) >= least]
 
 
 def _share(demand: Demand, nodes: Sequence[Node]) -> int:
     """Return the CPUs of each worker.
 
     Args:
-        demand: with one CPU for a worker.
-        nodes: on each of which a worker fits.
+        demand: the job's demand with one CPU per worker.
+        nodes: nodes on which a worker fits.
     """
     if not nodes:
         return 1
     shares = [int(node.total_cpus // max(1, int(node.total_gpus))) for node in nodes]
-    # A small head beside large nodes must not decide for these.
+    # A small head node must not limit the share on large nodes.
     most = min(share for share in shares if 2 * share >= max(shares))
     most = min(most, MOST_CPUS_WITH_GPU if demand.worker.gpus else MOST_CPUS)
     workers = min(demand.workers, most_places(nodes, demand))

@@ -1,10 +1,11 @@
-"""Demand of jobs for nodes, as Ray's autoscaler understands it.
+"""Resource requests to Ray's autoscaler.
 
-Version 2 of Ray's autoscaler serves a request as a whole or not at all: if one worker fits on no node that it may
-add, it adds none. So a request has what runs and, in the order of the queue, the waiting jobs that are certain to fit
-beside it on the largest cluster (`DASL_CLUSTER_LIMIT`), wherever Ray places each. The limit knows neither labels nor
-types of GPUs nor memory. Of the jobs that name these, of those that only may fit, and of all jobs if there is no limit,
-a request has one: they take turns by the clock, so that a wrong label delays the others and does not stop them.
+Version 2 of Ray's autoscaler serves a request completely or not at all: if one worker fits on no node that it may
+add, it adds none. A request therefore contains the running jobs and, in the order of the queue, the waiting jobs that
+are certain to fit together with them on the largest cluster (`DASL_CLUSTER_LIMIT`), wherever Ray places them.
+
+The limit has no labels, GPU types or memory. Jobs that request these, jobs that may not fit, and all jobs if there is
+no limit take turns by the clock: a request contains one of them, so that a wrong label only delays the others.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from service.scheduling.packing import Demand, Room, Worker, sure_places
 from service.settings import ClusterLimit
 
 MAX_WORKERS = 1000
-"""Limit of the workers of one request; what runs is in it in any case."""
+"""Most workers of one request, including the running ones."""
 
 Bundles = list[tuple[int, dict[str, float], dict[str, str]]]
 """Numbers of equal workers, with their resources and the labels of their nodes."""
@@ -29,13 +30,14 @@ _Kinds = Counter[tuple[Worker, NodeChoice]]
 
 
 def waiting_demands(decisions: Iterable[Decision]) -> list[Demand]:
-    """Return what the jobs that wait for nodes need; jobs that wait for a quota need none."""
-    waiting = (each.job.demand for each in decisions if each.waits_for in ("machines", "room"))
-    return [_as_shown(demand) for demand in waiting]
+    """Return the demands of the jobs that wait for nodes; jobs that wait for a quota are left out."""
+    return [
+        _simplified(item.job.demand) for item in decisions if item.waits_for in ("machines", "room")
+    ]
 
 
 def bundles(demands: Iterable[Demand]) -> Bundles:
-    """Return a request of Ray's autoscaler, which compares it with the whole cluster: it contains what runs."""
+    """Build a request to Ray's autoscaler, which must contain the running jobs as well."""
     parts = _kinds(demands).items()
     return sorted(
         ((count, _resources(worker), _labels(choice)) for (worker, choice), count in parts),
@@ -46,17 +48,17 @@ def bundles(demands: Iterable[Demand]) -> Bundles:
 def choose(
     running: Sequence[Demand], waiting: Sequence[Demand], limit: ClusterLimit, turn: int
 ) -> list[Demand]:
-    """Return for which of the waiting jobs nodes are requested.
+    """Choose the waiting jobs for which nodes are requested.
 
-    In one turn these are the jobs that are certain to fit, and in each further one also a kind of the others.
+    These are the jobs that are certain to fit, and in all turns but the first one kind of the others.
     """
     kinds, rooms = _kinds(running), _rooms(limit)
     sure = certain(running, waiting, limit)
     unsure = [
-        [each]
-        for each in dict.fromkeys(waiting)
-        if _may_fit(with_it := kinds + _kinds([each]), rooms)
-        and not (_is_described(each, limit) and _fits(with_it, rooms))
+        [demand]
+        for demand in dict.fromkeys(waiting)
+        if _may_fit(with_it := kinds + _kinds([demand]), rooms)
+        and not (_is_described(demand, limit) and _fits(with_it, rooms))
     ]
     turns = [[], *unsure] if sure or not unsure else unsure
     first = turns[turn % len(turns)]
@@ -66,33 +68,33 @@ def choose(
 def certain(
     running: Iterable[Demand], waiting: Iterable[Demand], limit: ClusterLimit
 ) -> list[Demand]:
-    """Return the waiting jobs that are certain to fit beside what runs, in the order of the queue."""
+    """Return the waiting jobs that are certain to fit together with the running ones, in the order of the queue."""
     kinds, rooms = _kinds(running), _rooms(limit)
-    queue = [each for each in waiting if _is_described(each, limit)]
-    chosen: list[Demand] = []
-    while fitting := {each for each in set(queue) if _fits(kinds + _kinds([each]), rooms)}:
-        queue = [each for each in queue if each in fitting]
-        # As many from its head as fit together; a search, because a check takes long for a large cluster.
+    queue = [demand for demand in waiting if _is_described(demand, limit)]
+    fits: list[Demand] = []
+    while fitting := {demand for demand in set(queue) if _fits(kinds + _kinds([demand]), rooms)}:
+        queue = [demand for demand in queue if demand in fitting]
+        # Take the longest prefix that fits, by bisection: a check takes long for a large cluster.
         count = bisect_left(
             range(1, len(queue) + 1),
             True,
             key=lambda n: not _fits(kinds + _kinds(queue[:n]), rooms),
         )
-        chosen += queue[:count]
+        fits += queue[:count]
         kinds += _kinds(queue[:count])
         queue = queue[count:]
-    return chosen
+    return fits
 
 
 def _kinds(demands: Iterable[Demand]) -> _Kinds:
     kinds: _Kinds = Counter()
-    for demand in map(_as_shown, demands):
+    for demand in map(_simplified, demands):
         kinds[demand.worker, demand.choice] += demand.workers
     return kinds
 
 
-def _as_shown(demand: Demand) -> Demand:
-    """Return a demand without the choices that Ray's autoscaler does not know."""
+def _simplified(demand: Demand) -> Demand:
+    """Return a demand without the constraints that Ray's autoscaler does not support."""
     return demand._replace(choice=demand.choice._replace(excluded=frozenset(), same_node=False))
 
 
@@ -107,22 +109,22 @@ def _rooms(limit: ClusterLimit) -> list[Room] | None:
 
 
 def _fits(kinds: _Kinds, rooms: Sequence[Room] | None) -> bool:
-    """Whether all workers fit on empty nodes, wherever Ray's autoscaler places those that it places first."""
+    """Whether all workers fit on empty nodes for any placement by Ray's autoscaler."""
     if not _may_fit(kinds, rooms):
         return False
     if rooms is None:
         return True
     placed: Counter[Worker] = Counter()
     for (worker, _), count in sorted(kinds.items(), key=_rank, reverse=True):
-        known = worker._replace(memory=0)
-        if sure_places(rooms, placed, known) < count:
+        without_memory = worker._replace(memory=0)
+        if sure_places(rooms, placed, without_memory) < count:
             return False
-        placed[known] += count
+        placed[without_memory] += count
     return True
 
 
 def _may_fit(kinds: _Kinds, rooms: Sequence[Room] | None) -> bool:
-    """Whether all workers together need no more than the empty nodes have, and each fits on one of them."""
+    """Whether the empty nodes have enough resources in total, and each worker fits on one of them."""
     if kinds.total() > MAX_WORKERS:
         return False
     if rooms is None:
@@ -138,7 +140,7 @@ def _may_fit(kinds: _Kinds, rooms: Sequence[Room] | None) -> bool:
 
 
 def _rank(item: tuple[tuple[Worker, NodeChoice], int]) -> tuple[int, int, float]:
-    """Return the key by which Ray's autoscaler sorts workers (`_sort_resource_request`), the largest first."""
+    """Return the sort key of Ray's autoscaler (`_sort_resource_request`), which places the largest workers first."""
     (worker, choice), _ = item
     resources = _resources(worker)
     return len(_labels(choice)), len(resources), math.fsum(resources.values())

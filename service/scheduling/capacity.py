@@ -21,15 +21,15 @@ from service.scheduling.packing import (
     most_places,
     places,
 )
-from service.scheduling.repository import nodes_of
+from service.scheduling.repository import read_nodes
 from service.settings import CURRENT_NODES, ClusterLimit
 
 
 class Capacity(NamedTuple):
-    """What the size of the cluster means for a job.
+    """Whether a job fits on the cluster.
 
-    `problems`: it can never start. `warnings`: it must wait for nodes that are not there now. `has_gpus`: whether its
-    workers get GPUs, as far as is known now. `worker`: what each would have if it started now; `None`: no node is known.
+    `problems`: why it can never start. `warnings`: why it must wait for more nodes. `has_gpus`: whether its workers get
+    GPUs. `worker`: the resources of each worker if it started now; `None` if no node is known.
     """
 
     problems: list[FieldProblem]
@@ -41,15 +41,15 @@ class Capacity(NamedTuple):
 def check_capacity(
     session: Session, resources: Resources, limit: ClusterLimit, *, max_gpus: int | None = None
 ) -> Capacity:
-    """Compare a job with the largest cluster, if that is known, and with the nodes of now.
+    """Compare a job with the largest cluster, if that is known, and with the current nodes.
 
     Args:
-        max_gpus: what the quotas of the job's owners allow; `None`: any number.
+        max_gpus: most GPUs that the quotas of the job's owners allow; `None`: any number.
     """
     snapshot = repository.snapshot(session)
-    # Also those of a Ray that is started for work only, and does not run now.
-    nodes = nodes_of(snapshot) if snapshot is not None else ()
-    demand, automatic = Demand.of(resources), Automatic.of(resources)
+    # The snapshot also has the nodes of a Ray that runs only for work and does not run now.
+    nodes = read_nodes(snapshot) if snapshot is not None else ()
+    demand, automatic = Demand.from_resources(resources), Automatic.from_resources(resources)
     gpus = max_gpus != 0 and has_gpus(demand, nodes, limit)
     demand = choose(demand, automatic, nodes, gpus=gpus)
     with_gpus = demand.gpus > 0
@@ -70,15 +70,15 @@ def check_capacity(
     if limit == CURRENT_NODES and misfits:
         return Capacity(misfits, [], with_gpus)
     if isinstance(limit, tuple):
-        # The memory of nodes that are not there is unknown.
+        # The limit does not say how much memory nodes have.
         largest = [Room(cpus, gpus, math.inf) for count, cpus, gpus in limit for _ in range(count)]
         if problems := _misfits(largest, resources, or_cpus):
             return Capacity(problems, [], with_gpus)
     warnings += _mixed_gpus(nodes, resources)
     end = "The job waits until Ray has more nodes."
     warnings += [f"{misfit.field}: {misfit.message}. {end}" for misfit in misfits]
-    known = bool(nodes) or not automatic.cpus
-    return Capacity([], warnings, with_gpus, worker if known else None)
+    is_decided = bool(nodes) or not automatic.cpus
+    return Capacity([], warnings, with_gpus, worker if is_decided else None)
 
 
 def _beyond_quota(demand: Demand, max_gpus: int) -> FieldProblem:
@@ -94,30 +94,29 @@ def _needs_gpus(demand: Demand) -> str:
 
 def _mixed_gpus(nodes: Sequence[Node], resources: Resources) -> list[str]:
     """Return a warning if the ranks of a job may get GPUs of several types."""
-    demand = Demand.of(resources)
+    demand = Demand.from_resources(resources)
     types = gpu_types([node for node in nodes if demand.choice.allows(node)])
     if len(types) < 2 or resources.workers < 2 or not resources.gpus_per_worker:
         return []
-    found = ", ".join(types)
     return [
-        f"resources.gpu_type: the cluster has GPUs of several types ({found}), and the slowest sets the "
-        "pace of all ranks. Name one to use it alone."
+        f"resources.gpu_type: the cluster has GPUs of several types ({', '.join(types)}), and the slowest sets the "
+        "pace of all ranks. Name one to use only that type."
     ]
 
 
 def _misfits_on(nodes: Sequence[Node], resources: Resources, or_cpus: bool) -> list[FieldProblem]:
     """Return why a job could not start even if these nodes were empty."""
-    demand = Demand.of(resources)
+    demand = Demand.from_resources(resources)
     if most_places(nodes, demand) >= resources.workers:
         return []
-    if (none := demand.choice.why_none(nodes)) is not None:
+    if (none := demand.choice.why_no_node(nodes)) is not None:
         field, message = none
-        given = getattr(resources, field)
-        return [FieldProblem(f"resources.{field}", message, str(given), "what a node has")]
-    allowed = [Room.of(node) for node in nodes if demand.choice.allows(node)]
+        value = str(getattr(resources, field))
+        return [FieldProblem(f"resources.{field}", message, value, "the value of a node")]
+    allowed = [Room.from_node(node) for node in nodes if demand.choice.allows(node)]
     if problems := _misfits(allowed, resources, or_cpus):
         return problems
-    # All nodes together have room.
+    # All nodes together have room, so `same_node` is the problem.
     room = most_places(nodes, demand)
     message = f"{resources.workers} workers with {amount(*demand.worker)} each: one node has room for {room}"
     return [FieldProblem("resources.same_node", message, "true", "false, or fewer workers")]
@@ -127,9 +126,9 @@ def _misfits(rooms: Sequence[Room], resources: Resources, or_cpus: bool) -> list
     """Return why a job could not start even if the nodes were empty.
 
     Args:
-        or_cpus: whether the GPUs of its workers were chosen, not requested.
+        or_cpus: whether the service chose GPUs for its workers, so that CPUs would do as well.
     """
-    worker = Worker.of(resources)
+    worker = Worker.from_resources(resources)
     room = places(rooms, worker)
     if room >= resources.workers:
         return []

@@ -15,7 +15,7 @@ from service.scheduling.admission import Decision, Running, decide
 from service.scheduling.dispatcher_report import DispatcherReport
 from service.scheduling.foreign_use import ForeignUse
 from service.scheduling.nodes import Cluster, with_drains
-from service.scheduling.repository import nodes_of
+from service.scheduling.repository import read_nodes
 from service.scheduling.window import FairQueue
 
 _LONG = 100
@@ -26,9 +26,9 @@ Decisions = Mapping[str, Decision]
 
 
 class DecisionCache:
-    """Decides as the dispatcher would, on the jobs that it considers in every round.
+    """Makes the dispatcher's decisions on the jobs that it considers in every round.
 
-    A long queue is decided on once a second at most, for all requests of the process together.
+    They are recomputed at most once per second, for all requests of the process.
     """
 
     def __init__(self, half_life: timedelta) -> None:
@@ -40,7 +40,7 @@ class DecisionCache:
     def decisions(
         self, session: Session, snapshot: ClusterSnapshot, taken: Sequence[Running], now: datetime
     ) -> Decisions:
-        """Return the decisions; they may be a second old.
+        """Return the decisions, which may be a second old.
 
         Args:
             taken: the jobs that hold resources.
@@ -59,11 +59,11 @@ class DecisionCache:
         taken: Sequence[Running],
         now: datetime,
     ) -> Decisions:
-        cluster = with_drains(Cluster(nodes_of(snapshot)), repository.drained(session))
-        foreign = ForeignUse().of(cluster.nodes, taken)
+        cluster = with_drains(Cluster(read_nodes(snapshot)), repository.drained(session))
+        foreign = ForeignUse().by_node(cluster.nodes, taken)
         first = self._queue.first(session, taken, now)
         queue = repository.load_queued(session, first)
-        report = DispatcherReport.of(snapshot)
+        report = DispatcherReport.from_snapshot(snapshot)
         decisions = decide(
             cluster,
             taken,

@@ -1,4 +1,4 @@
-"""What the dispatcher reports of itself: for metrics, `/readyz` and `/v1/cluster`."""
+"""State of the dispatcher, for metrics, `/readyz` and `/v1/cluster`."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from service.db.models import ClusterSnapshot
 
 
 class StoreReport(BaseModel):
-    """State of the artifact store, as the dispatcher last found it."""
+    """State of the artifact store at the dispatcher's last check."""
 
     model_config = ConfigDict(extra="ignore")
 
     checked_at: datetime
     problem: str | None = None
-    """Why nothing can be written there; `None`: it is writable."""
+    """Why the store cannot be written; `None`: it is writable."""
     free_bytes: int | None = None
     """Free space; `None` if the store is not a local folder."""
     checkpoint_bytes: int = 0
@@ -27,7 +27,7 @@ class StoreReport(BaseModel):
 
 
 class RayReport(BaseModel):
-    """State of a Ray that does not run, because it is started for work only."""
+    """State of a Ray that runs only while there is work, and does not run now."""
 
     model_config = ConfigDict(extra="ignore")
 
@@ -45,19 +45,19 @@ class DispatcherReport(BaseModel):
     ray_version: str | None = None
     ray_tested: bool | None = None
     ray: RayReport | None = None
-    """Set while Ray does not run because nothing needs it, or starts for work."""
+    """Set while Ray does not run, because there is no work or because it is starting."""
     failed_rounds: dict[str, int] = {}
-    """Rounds that failed since its start, by loop."""
+    """Number of failed rounds since the dispatcher's start, by loop."""
     store: StoreReport | None = None
     api_answers: bool = True
-    """Whether the API answers this dispatcher, as far as known."""
+    """Whether the API answered this dispatcher recently."""
 
     @property
     def is_writable(self) -> bool:
-        """Whether the artifact store is writable, as far as known."""
+        """Whether the artifact store was writable at the last check."""
         return self.store is None or self.store.problem is None
 
     @classmethod
-    def of(cls, snapshot: ClusterSnapshot | None) -> DispatcherReport | None:
-        """Return the report in a snapshot; `None` if there is none."""
+    def from_snapshot(cls, snapshot: ClusterSnapshot | None) -> DispatcherReport | None:
+        """Read the report from a snapshot; `None` if it has none."""
         return None if snapshot is None else cls.model_validate(snapshot.dispatcher)

@@ -1,12 +1,13 @@
-"""Fair share: the order of queued jobs of the same class, by what their tenants and accounts have used.
+"""Fair share: order queued jobs of the same class by the past use of their tenants and accounts.
 
 An account is a user, or a token that belongs to no user. Among tenants, the one with the least use in
 relation to its weight comes first; among its accounts, the one with the least use; among its jobs, the
 oldest. Use is counted in GPU-hours and decays with a half-life. A job is charged in advance with its first
-hour when it starts or takes its place in the order, so that jobs of several tenants alternate. With one tenant and one account, the order is that of submission.
+hour when it starts or takes its place in the order, so that jobs of several tenants alternate. With one tenant and
+one account, jobs start in the order of submission.
 
-Later jobs of an account may start before its oldest one, which lacks room, and use up the share of both. So that
-the oldest job starts nevertheless, it comes first once it has been its account's oldest for a day.
+Later jobs of an account may start before its oldest one, if that lacks room, and use up the share of both. Therefore
+a job that has been its account's oldest for a day comes first.
 """
 
 from __future__ import annotations
@@ -21,15 +22,15 @@ from typing import NamedTuple
 from service.scheduling.packing import Demand
 
 CPU_HOURS_PER_GPU_HOUR = 32
-"""So many CPU-hours count as much as one GPU-hour."""
+"""Number of CPU-hours that count as one GPU-hour."""
 IN_ADVANCE = timedelta(hours=1)
 """Use that a job is charged with when it starts."""
 PATIENCE = timedelta(hours=24)
-"""An account that has waited longer for the start of its oldest job comes first."""
+"""After this time without a start of its oldest job, an account comes first."""
 
 
 class Account(NamedTuple):
-    """Who is charged for a job."""
+    """The tenant, and user or token, that a job is charged to."""
 
     tenant: str
     id: str | None
@@ -37,7 +38,7 @@ class Account(NamedTuple):
 
 
 class Waiting(NamedTuple):
-    """A queued job, as far as the order needs it."""
+    """A queued job, with what decides its place in the order."""
 
     job_id: str
     demand: Demand
@@ -58,13 +59,13 @@ def cost(gpus: float, cpus: float, time: timedelta) -> float:
 
 
 def decayed(amount: float, age: timedelta, half_life: timedelta) -> float:
-    """Return what remains of a use of the past."""
+    """Return the part of a past use that still counts."""
     return float(amount * 0.5 ** (max(age, timedelta()) / half_life))
 
 
 @dataclass
 class Turns:
-    """Since when each account waits for the start of its oldest job."""
+    """Tracks since when each account waits for the start of its oldest job."""
 
     _since: dict[Account, tuple[datetime, str]] = field(default_factory=dict)
 
@@ -96,13 +97,13 @@ class Shares:
         return Shares(self.weights, self.of_tenant.copy(), self.of_account.copy())
 
     def add(self, uses: Iterable[Use], now: datetime, half_life: timedelta) -> None:
-        """Count uses of the past."""
+        """Add past uses."""
         for use in uses:
             amount = cost(use.gpu_seconds, use.cpu_seconds, timedelta(seconds=1))
             self._charge(use.account, decayed(amount, now - use.at, half_life))
 
     def charge(self, account: Account, demand: Demand) -> None:
-        """Charge an account in advance with a job that runs, or is the next to start."""
+        """Charge an account in advance for a job that runs or is the next to start."""
         self._charge(account, cost(demand.gpus, demand.cpus, IN_ADVANCE))
 
     def normalized(self, tenant: str) -> float:
@@ -120,13 +121,13 @@ def in_order(
     turns: Turns,
     now: datetime,
 ) -> Iterator[str]:
-    """Yield the ids of waiting jobs in the order of fair share, and charge each to `shares`.
+    """Yield the ids of waiting jobs in the order of fair share; charge each job to `shares`.
 
     Args:
-        queues: the waiting jobs of each account, oldest first; read only as far as needed.
+        queues: the waiting jobs of each account, oldest first; read lazily.
     """
-    found = ((account, next(queue, None)) for account, queue in queues.items())
-    oldest = {account: job for account, job in found if job is not None}
+    heads = ((account, next(queue, None)) for account, queue in queues.items())
+    oldest = {account: job for account, job in heads if job is not None}
     jobs = {account: job.job_id for account, job in oldest.items()}
     for account in turns.overdue(jobs, now):
         job = oldest.pop(account)

@@ -1,4 +1,4 @@
-"""What programs other than DASL use of the nodes of a shared Ray."""
+"""Use of a shared Ray's nodes by programs other than DASL."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from service.scheduling.occupancy import Occupancy
 from service.scheduling.packing import Demand, Room
 
 LAG = timedelta(seconds=20)
-"""For so long after the end of an attempt, Ray may still report its resources as used."""
+"""How long after the end of an attempt Ray may still report its resources as used."""
 
 
 class ForeignUse:
-    """What is certain about the use of each node by other programs: Ray's reports minus our own use.
+    """Lower bound on the use of each node by other programs: Ray's report minus the use by DASL.
 
-    An attempt whose nodes are not known may be what uses a node, and so may one that has just ended, as
-    Ray's reports lag behind. Such use is not counted as foreign.
+    Use that an attempt with unknown nodes may explain does not count as foreign, nor use by an attempt that has just
+    ended, as Ray's reports lag behind.
     """
 
     def __init__(self) -> None:
@@ -27,19 +27,19 @@ class ForeignUse:
 
     def update(self, live: Mapping[str, Demand], now: datetime) -> None:
         """Record the live attempts, by their submission id."""
-        gone = {name: (self._live[name], now) for name in self._live.keys() - live.keys()}
+        ended = {name: (self._live[name], now) for name in self._live.keys() - live.keys()}
         recent = {name: end for name, end in self._ended.items() if now - end[1] < LAG}
-        self._live, self._ended = live, recent | gone
+        self._live, self._ended = live, recent | ended
 
-    def of(self, nodes: Sequence[Node], held: Iterable[Running]) -> dict[str, Room]:
-        """Return what other programs use of nodes, by the node's id.
+    def by_node(self, nodes: Sequence[Node], held: Iterable[Running]) -> dict[str, Room]:
+        """Return the resources that other programs use, by the node's id.
 
         Args:
             held: the jobs that hold resources.
         """
-        own = Occupancy(nodes)
+        occupancy = Occupancy(nodes)
         for job in held:
-            own.change(job.demand, job.placement, +1)
+            occupancy.change(job.demand, job.placement, +1)
         for demand, _ in self._ended.values():
-            own.change(demand, None, +1)
-        return own.unexplained_use(nodes)
+            occupancy.change(demand, None, +1)
+        return occupancy.unexplained_use(nodes)

@@ -27,11 +27,11 @@ class Node:
     used_memory: float = 0.0
     labels: Mapping[str, str] = field(default_factory=dict)
     drained: bool = False
-    """It gets no new workers."""
+    """Whether it gets no new workers."""
 
     @property
     def gpu_type(self) -> str | None:
-        """Type of its GPUs, if it has any and the executor knows it."""
+        """Type of its GPUs; `None` if unknown or without GPUs."""
         return self.labels.get(GPU_TYPE_LABEL) if self.total_gpus else None
 
     def is_named(self, names: Collection[str]) -> bool:
@@ -41,7 +41,7 @@ class Node:
 
 @dataclass(frozen=True)
 class Cluster:
-    """All live nodes; their usage may lag some seconds behind."""
+    """All live nodes; their usage may be some seconds old."""
 
     nodes: tuple[Node, ...]
     version: str | None = None
@@ -79,7 +79,7 @@ class NodeChoice(NamedTuple):
     same_node: bool = False
 
     @classmethod
-    def of(cls, resources: Resources) -> NodeChoice:
+    def from_resources(cls, resources: Resources) -> NodeChoice:
         """Return the choice of a spec's `resources`."""
         return cls(
             resources.gpu_type,
@@ -96,8 +96,8 @@ class NodeChoice(NamedTuple):
             and not (self.excluded and node.is_named(self.excluded))
         )
 
-    def why_none(self, nodes: Sequence[Node]) -> tuple[str, str] | None:
-        """Return the field that excludes every node, and why; `None` if a node is left."""
+    def why_no_node(self, nodes: Sequence[Node]) -> tuple[str, str] | None:
+        """Return the field that excludes every node, and the reason; `None` if the job may use a node."""
         if any(self.allows(node) for node in nodes):
             return None
         if self.gpu_type is not None and all(n.gpu_type != self.gpu_type for n in nodes):
@@ -131,7 +131,7 @@ def with_drains(cluster: Cluster, drained: Collection[str]) -> Cluster:
 
 
 ALL_NODES = "*"
-"""In place of a node's name: the whole cluster."""
+"""Stands for the whole cluster in place of a node's name."""
 
 
 def gpu_types(nodes: Sequence[Node]) -> dict[str, int]:

@@ -1,4 +1,4 @@
-"""Occupancy: the resources of a cluster that jobs hold, on known nodes or on any."""
+"""Occupancy: the resources of a cluster that jobs hold, on known or unknown nodes."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from service.scheduling.nodes import Node
 from service.scheduling.packing import Demand, Room, Worker
 
 Placement = Mapping[str, int]
-"""How many workers of a job are on each node, by the node's id."""
+"""Number of workers of a job on each node, by the node's id."""
 
 
-def placement_of(data: PlacementData) -> Placement:
-    """Return the placement that an attempt reported."""
+def read_placement(data: PlacementData) -> Placement:
+    """Read the placement that an attempt reported."""
     placement: Counter[str] = Counter()
     for node in data.nodes:
         placement[node.id] += len(node.ranks)
@@ -26,16 +26,16 @@ def placement_of(data: PlacementData) -> Placement:
 class Occupancy:
     """Resources that jobs hold on some nodes.
 
-    Workers whose node is known take room exactly there. The others may be anywhere: those of an attempt
-    that is starting, of a job between two attempts, or on a node that is not in the cluster.
+    Workers with a known node take room on that node. Others may be on any node: workers of an attempt that is
+    starting, of a job between two attempts, or on a node that left the cluster.
     """
 
     def __init__(self, nodes: Sequence[Node]) -> None:
         self._nodes = nodes
-        self._rooms = [Room.of(node) for node in nodes]
+        self._rooms = [Room.from_node(node) for node in nodes]
         self._index = {node.id: index for index, node in enumerate(nodes)}
         self._anywhere: Counter[Demand] = Counter()
-        """Jobs by the workers whose node is not known."""
+        """Number of jobs on unknown nodes, by demand."""
 
     def copy(self) -> Self:
         """Return an independent copy."""
@@ -59,10 +59,9 @@ class Occupancy:
             self._anywhere[demand._replace(workers=anywhere)] += sign
 
     def fits(self, demand: Demand) -> bool:
-        """Whether all workers of a job are certain to fit beside those that hold resources.
+        """Whether all workers of a job are certain to fit in addition to the workers that hold resources.
 
-        Jobs that may use other nodes than this one may be placed later than it. Those that had room
-        before must keep it.
+        Ray may place this job before submitted jobs with other allowed nodes, which must keep their room.
         """
         if not self._has_room(demand):
             return False
@@ -81,14 +80,14 @@ class Occupancy:
         )
 
     def _has_room(self, demand: Demand, *, placed: bool = True) -> bool:
-        """Whether a job fits; if not `placed`, it is one of those whose nodes are not known."""
+        """Whether a job fits; if not `placed`, the job is already counted among those on unknown nodes."""
         others: Counter[Worker] = Counter()
         for other, jobs in self._anywhere.items():
             if other == demand and not placed:
                 jobs -= 1
             if self._meet(other, demand):
                 others[other.worker] += jobs * other.workers
-        # Jobs that are already starting may have been placed on a node before it was drained.
+        # A starting job may have been placed on a node before that was drained.
         rooms = [
             room
             for node, room in zip(self._nodes, self._rooms, strict=True)
@@ -106,11 +105,7 @@ class Occupancy:
         return any(one.choice.allows(node) and other.choice.allows(node) for node in self._nodes)
 
     def unexplained_use(self, nodes: Sequence[Node]) -> dict[str, Room]:
-        """Return what is in use of each node beyond what jobs may hold there.
-
-        Args:
-            nodes: those of this occupancy.
-        """
+        """Return the resources in use on each node of this occupancy that no job can explain."""
         cpus = sum(demand.cpus * jobs for demand, jobs in self._anywhere.items())
         gpus = sum(demand.gpus * jobs for demand, jobs in self._anywhere.items())
         memory = sum(demand.memory * jobs for demand, jobs in self._anywhere.items())

@@ -1,10 +1,9 @@
 """Packing: how many workers are certain to fit on nodes, for any placement of other workers.
 
-Ray places workers, and DASL learns where they are when an attempt reports it. Until then they may be on
-any node (`occupancy` knows both kinds). A job counts as fitting only if it fits for every placement that
-Ray may have chosen, so a submitted job never hangs for lack of room. While workers of other sizes start
-on several nodes this is conservative: a job may wait although it would fit. On one node, or if all
-starting workers are alike, the answer is exact.
+Ray places workers, and DASL learns their nodes when the attempt reports them. Until then they may be on any node
+(`occupancy` counts both kinds). A job fits only if it fits for every placement that Ray may have chosen, so that a
+submitted job never hangs for lack of room. This is exact on one node, or if all starting workers are alike. Otherwise
+it is conservative: a job may wait although it would fit.
 """
 
 from __future__ import annotations
@@ -28,24 +27,28 @@ class Worker(NamedTuple):
     memory: int = 0
 
     @classmethod
-    def of(cls, resources: Resources) -> Worker:
-        """Return what each worker of a spec's `resources` needs; the least in place of "auto"."""
+    def from_resources(cls, resources: Resources) -> Worker:
+        """Return the resources of each worker of a spec, with the smallest number in place of "auto"."""
         memory = int((resources.memory_gb_per_worker or 0) * BYTES_PER_GB)
         cpus, gpus = resources.cpus_per_worker, resources.gpus_per_worker
         return cls(1 if cpus == "auto" else cpus, 0 if gpus == "auto" else gpus, memory)
 
 
 class Demand(NamedTuple):
-    """Resources of one job: workers that start together. Its driver takes nothing."""
+    """Resources of one job: workers that start together. The driver needs none."""
 
     workers: int
     worker: Worker
     choice: NodeChoice = ANY_NODE
 
     @classmethod
-    def of(cls, resources: Resources) -> Demand:
+    def from_resources(cls, resources: Resources) -> Demand:
         """Return the demand of a spec's `resources`."""
-        return cls(resources.workers, Worker.of(resources), NodeChoice.of(resources))
+        return cls(
+            resources.workers,
+            Worker.from_resources(resources),
+            NodeChoice.from_resources(resources),
+        )
 
     @property
     def cpus(self) -> int:
@@ -63,7 +66,7 @@ class Demand(NamedTuple):
         return self.workers * self.worker.memory
 
     def without(self, nodes: Collection[str]) -> Demand:
-        """Return the same demand for other nodes than these, which are given by id."""
+        """Return the same demand with these nodes, given by id, excluded."""
         excluded = self.choice.excluded.union(nodes)
         return self._replace(choice=self.choice._replace(excluded=excluded))
 
@@ -72,19 +75,19 @@ class Demand(NamedTuple):
 
 
 class Room(NamedTuple):
-    """Resources of one node, or what is left of them."""
+    """Total or free resources of one node."""
 
     cpus: float
     gpus: float
     memory: float = 0.0
 
     @classmethod
-    def of(cls, node: Node) -> Room:
+    def from_node(cls, node: Node) -> Room:
         """Return all resources of a node."""
         return cls(node.total_cpus, node.total_gpus, node.total_memory)
 
     def places(self, worker: Worker) -> int:
-        """Return how many such workers fit."""
+        """Return the number of such workers that fit."""
         places = self.cpus // worker.cpus
         if worker.gpus:
             places = min(places, self.gpus // worker.gpus)
@@ -94,9 +97,9 @@ class Room(NamedTuple):
 
 
 def sure_places(rooms: Sequence[Room], others: Counter[Worker], worker: Worker) -> int:
-    """Return a lower bound on how many such workers fit, for any placement of the others.
+    """Return a lower bound on the number of such workers that fit, for any placement of the others.
 
-    It is the number of places without the others, minus the most that these can take.
+    It is the number of places without the others, minus the most places that the others can take.
     """
     hosts = [room for room in rooms if room.places(worker)]
     if len(hosts) == 1:
@@ -107,8 +110,8 @@ def sure_places(rooms: Sequence[Room], others: Counter[Worker], worker: Worker) 
         return Room(cpus, gpus, memory).places(worker)
     lost = lost_one_by_one = cpus_beyond = count = 0
     for other, number in others.items():
-        # A worker with GPUs takes the places of its GPUs, and uses their CPUs. Only its further CPUs may
-        # take more places, as those of a worker without GPUs do.
+        # A worker with GPUs takes the places of its GPUs and the CPUs that belong to these places. Only its
+        # remaining CPUs may take more places, like the CPUs of a worker without GPUs.
         gpu_places = math.ceil(other.gpus / worker.gpus) if worker.gpus else 0
         lost += number * gpu_places
         further_cpus = other.cpus - gpu_places * worker.cpus
@@ -117,21 +120,23 @@ def sure_places(rooms: Sequence[Room], others: Counter[Worker], worker: Worker) 
             cpus_beyond += number * further_cpus
             count += number
         if worker.memory:
-            # Beyond the places that its GPUs take, its memory may take more.
+            # Its memory may take more places than its GPUs do.
             lost += number * max(0, math.ceil(other.memory / worker.memory) - gpu_places)
-    # Two bounds for workers that compete for CPUs only; use the tighter one.
+    # Two bounds for workers that compete only for CPUs; use the tighter one.
     lost += min(lost_one_by_one, _most_lost(hosts, worker, cpus_beyond, count))
     return max(0, places(hosts, worker) - lost)
 
 
 def places(rooms: Sequence[Room], worker: Worker) -> int:
-    """Return the number of workers of this kind that fit if nothing else takes room."""
+    """Return the number of such workers that fit if nothing else takes room."""
     return sum(room.places(worker) for room in rooms)
 
 
 def most_places(nodes: Sequence[Node], demand: Demand) -> int:
-    """Return how many workers of a job fit on nodes that are empty, of those that it may use."""
-    rooms = [Room.of(node).places(demand.worker) for node in nodes if demand.choice.allows(node)]
+    """Return the number of workers of a job that fit on those of these nodes that it may use, if they are empty."""
+    rooms = [
+        Room.from_node(node).places(demand.worker) for node in nodes if demand.choice.allows(node)
+    ]
     return max(rooms, default=0) if demand.choice.same_node else sum(rooms)
 
 

@@ -1,8 +1,7 @@
-"""Preemption: which running jobs save a checkpoint and give way to the first job that lacks room.
+"""Preemption: choose running jobs that save a checkpoint and stop for the first job that lacks room.
 
-Only jobs of lower rank give way, and only if the waiting job then fits for certain. The room stays
-reserved for it, and the queue is ordered by the same rank, so that a preempted job never takes the room
-back from the job that it gave way to.
+Only jobs of lower rank are preempted, and only if the waiting job then certainly fits. The room stays reserved for it,
+and the queue is ordered by the same rank, so that a preempted job cannot take the room back.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from service.scheduling.occupancy import Occupancy
 Preemption = Literal["off", "low", "priority"]
 
 MIN_RUNTIME = timedelta(minutes=10)
-"""An attempt that has run for less does not give way: its start would have been for nothing."""
+"""An attempt that has run for less is not preempted, because its start would be wasted."""
 
 
 class Rank(NamedTuple):
@@ -46,7 +45,7 @@ class Candidate:
     attempt: int
     rank: Rank
     unsaved_since: datetime
-    """When it started, or registered its last checkpoint: what it did since may be lost."""
+    """When it started or registered its last checkpoint; later work may be lost."""
     started_at: datetime
     holds: Running
 
@@ -59,42 +58,42 @@ def victims(
     now: datetime,
     mode: Preemption,
 ) -> list[Candidate]:
-    """Return a minimal set of attempts that must stop so that a job fits; empty if none helps.
+    """Return a minimal set of attempts to stop so that a job fits; empty if no set suffices.
 
-    No subset of the returned attempts would do. Those of the lowest rank come first, then those with the
-    least work since their last checkpoint.
+    No subset of it suffices. Attempts of the lowest rank are taken first, then attempts with the least work since
+    their last checkpoint.
 
     Args:
-        nodes: without what other programs use of them.
-        staying: all other jobs that hold resources, without those that are stopping already.
+        nodes: the nodes without the resources that other programs use.
+        staying: all other jobs that hold resources and are not already stopping.
     """
     rank = Rank(not job.preemptible, job.priority)
     lower = sorted(
         (
-            each
-            for each in candidates
-            if each.rank.gives_way_to(rank, mode) and now - each.started_at >= MIN_RUNTIME
+            candidate
+            for candidate in candidates
+            if candidate.rank.gives_way_to(rank, mode) and now - candidate.started_at >= MIN_RUNTIME
         ),
-        key=lambda each: (each.rank, now - each.unsaved_since, each.job_id),
+        key=lambda item: (item.rank, now - item.unsaved_since, item.job_id),
     )
     if not lower:
         return []
     occupancy = Occupancy(nodes)
-    for held in (*staying, *(each.holds for each in candidates)):
+    for held in (*staying, *(candidate.holds for candidate in candidates)):
         occupancy.change(held.demand, held.placement, +1)
-    chosen: list[Candidate] = []
-    for each in lower:
+    preempted: list[Candidate] = []
+    for candidate in lower:
         if occupancy.fits(job.demand):
             break
-        occupancy.change(each.holds.demand, each.holds.placement, -1)
-        chosen.append(each)
+        occupancy.change(candidate.holds.demand, candidate.holds.placement, -1)
+        preempted.append(candidate)
     if not occupancy.fits(job.demand):
         return []
-    # Those of the highest rank are spared first.
-    for each in reversed(chosen.copy()):
-        occupancy.change(each.holds.demand, each.holds.placement, +1)
+    # Spare superfluous attempts, the highest rank first.
+    for candidate in reversed(preempted.copy()):
+        occupancy.change(candidate.holds.demand, candidate.holds.placement, +1)
         if occupancy.fits(job.demand):
-            chosen.remove(each)
+            preempted.remove(candidate)
         else:
-            occupancy.change(each.holds.demand, each.holds.placement, -1)
-    return chosen
+            occupancy.change(candidate.holds.demand, candidate.holds.placement, -1)
+    return preempted

@@ -18,11 +18,11 @@ class Owner(NamedTuple):
 
 
 def owners(account_id: str | None, tenant: str | None) -> list[Owner]:
-    """Return the user or token, and the tenant of a job, of those that are known."""
-    found = []
+    """Return the owners of a job that are known: its user or token, and its tenant."""
+    known = []
     if account_id is not None:
-        found.append(Owner("user" if is_id("usr", account_id) else "token", account_id))
-    return [*found, Owner("tenant", tenant)] if tenant is not None else found
+        known.append(Owner("user" if is_id("usr", account_id) else "token", account_id))
+    return [*known, Owner("tenant", tenant)] if tenant is not None else known
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class Quota:
         return None
 
     def ever_allows(self, needed: int) -> bool:
-        """Whether a job with so many GPUs may run when no other job of the owner does."""
+        """Whether a job with this number of GPUs may run if no other job of the owner does."""
         return self.excess(0, 0, needed) is None
 
 
@@ -58,7 +58,7 @@ NO_QUOTA = Quota()
 class QuotaReservation:
     """The part of an owner's quota that is kept, from `at` on, for its first waiting job.
 
-    `jobs` and `gpus` are those of the owner's other jobs that may still run at that time.
+    `jobs` and `gpus` count the owner's other jobs that may still run at that time.
     """
 
     job_id: str
@@ -83,11 +83,11 @@ class QuotaReservation:
             needed: GPUs of the job; the quota must allow it when no other job runs.
             running: latest end and GPUs of each running job of the owner.
         """
-        left, at = sorted(running, reverse=True), now
-        while quota.excess(len(left), sum(gpus for _, gpus in left), needed) is not None:
-            at = max(at, left[-1][0])
-            left = [(end, gpus) for end, gpus in left if end > at]
-        return cls(job_id, quota, needed, at, len(left), sum(gpus for _, gpus in left))
+        jobs, at = sorted(running, reverse=True), now
+        while quota.excess(len(jobs), sum(gpus for _, gpus in jobs), needed) is not None:
+            at = max(at, jobs[-1][0])
+            jobs = [(end, gpus) for end, gpus in jobs if end > at]
+        return cls(job_id, quota, needed, at, len(jobs), sum(gpus for _, gpus in jobs))
 
     def is_delayed_by(self, ends_by: datetime, gpus: int) -> bool:
         """Whether another job of the owner would delay the reserved one if it started now."""
@@ -96,7 +96,7 @@ class QuotaReservation:
         return self.quota.excess(self.jobs + 1, self.gpus + gpus, self.needed) is not None
 
     def add(self, ends_by: datetime, gpus: int) -> None:
-        """Count another job of the owner, which starts now."""
+        """Count another job of the owner that starts now."""
         if ends_by > self.at:
             self.jobs += 1
             self.gpus += gpus

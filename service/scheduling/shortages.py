@@ -1,4 +1,4 @@
-"""Why a job waits for room or for machines, in sentences for its owner."""
+"""Messages to users about jobs that wait for room or for machines."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from service.scheduling.packing import BYTES_PER_GB, Demand, Room, Worker, amoun
 
 
 def too_little_room(demand: Demand, cluster: Cluster, nodes: Sequence[Node], held: Room) -> str:
-    """Return that running jobs leave too little room.
+    """Explain that running jobs leave too little room.
 
     Args:
-        nodes: those of the cluster, without what other programs use of them.
-        held: by jobs.
+        nodes: the nodes of the cluster without the resources that other programs use.
+        held: the resources that jobs hold.
     """
     in_use = f"{held.cpus:g} of {cluster.total_cpus:g} CPUs"
     if cluster.total_gpus:
@@ -25,22 +25,22 @@ def too_little_room(demand: Demand, cluster: Cluster, nodes: Sequence[Node], hel
         message += f", and other programs use {amount(others_cpus, others_gpus)}"
     if demand.worker.memory:
         all_memory = sum(node.total_memory for node in cluster.nodes)
-        reserved, total = (f"{each / BYTES_PER_GB:.6g}" for each in (held.memory, all_memory))
+        reserved, total = (f"{size / BYTES_PER_GB:.6g}" for size in (held.memory, all_memory))
         message += f"; jobs reserve {reserved} of {total} GB of memory"
     allowed = sum(demand.choice.allows(node) and not node.drained for node in nodes)
     if allowed < len(nodes):
         message += f"; the job may use {allowed} of {len(nodes)} nodes"
-    left = demand.cpus <= cpus - held.cpus and demand.gpus <= gpus - held.gpus
-    return f"{message}, and no node may have enough of the rest" if left else message
+    enough_in_total = demand.cpus <= cpus - held.cpus and demand.gpus <= gpus - held.gpus
+    return f"{message}, and no node may have enough of the rest" if enough_in_total else message
 
 
 def too_few_machines(demand: Demand, cluster: Cluster) -> str:
-    """Return that the nodes would be too few even if they were empty, and what to do."""
+    """Explain why the job would not fit on an empty cluster, and what to do."""
     usable = [node for node in cluster.nodes if not node.drained]
     if not usable:
         return "Waiting for more machines: all nodes are drained, and get no new workers"
     allowed = [node for node in usable if demand.choice.allows(node)]
-    if (none := demand.choice.why_none(usable)) is not None:
+    if (none := demand.choice.why_no_node(usable)) is not None:
         message = f"Waiting for more machines: resources.{none[0]}: {none[1]}"
     elif (larger := _why_too_large(demand.worker, allowed)) is not None:
         message = f"Waiting for more machines: {larger}"
@@ -63,10 +63,7 @@ def too_few_machines(demand: Demand, cluster: Cluster) -> str:
 
 
 def _why_too_large(worker: Worker, nodes: Sequence[Node]) -> str | None:
-    """Return that no node has the CPUs or the GPUs of one worker, and what to do; `None` if one has.
-
-    The numbers may be those that the nodes of its first attempt decided.
-    """
+    """Explain why one worker fits on no node, and what to do; `None` if one has enough CPUs and GPUs."""
     if worker.gpus and not any(node.total_gpus >= worker.gpus for node in nodes):
         return (
             "each worker needs a GPU, and no node that the job may use has one. It starts once there are GPUs; to "

@@ -16,13 +16,13 @@ from service.scheduling.preemption import Rank
 from service.scheduling.repository import Entry, QueuePosition
 
 ALWAYS = 500
-"""The first jobs of the queue, which every round considers."""
+"""Number of jobs at the head of the queue that every round considers."""
 IN_TURN = 500
-"""Further jobs that a round considers; the next round considers those after them."""
+"""Number of further jobs that a round considers; the next round continues after them."""
 
 _REFRESH = timedelta(seconds=10)
 FORGOTTEN = 10
-"""Use counts for so many half-lives."""
+"""Number of half-lives for which use counts."""
 _REFILLS = 20
 
 
@@ -32,14 +32,14 @@ class FairQueue:
     def __init__(self, half_life: timedelta) -> None:
         self._half_life = half_life
         self._past, self._read_at = Shares(), datetime.min
-        # A restart of the process resets it, which only postpones the turns of overdue jobs.
+        # A restart of the process resets it, which only delays overdue jobs.
         self._turns: dict[Rank, Turns] = {}
 
     def first(self, session: Session, taken: Sequence[Running], now: datetime) -> list[str]:
         """Return the ids of the first jobs.
 
         Args:
-            taken: the jobs that hold resources, which are charged at once.
+            taken: the jobs that hold resources, which are charged first.
         """
         shares = self._read_past(session, now).copy()
         for job in taken:
@@ -49,7 +49,7 @@ class FairQueue:
         for preemptible in (False, True):
             left = ALWAYS - len(ids)
             entries = repository.front(session, preemptible, left + 1)
-            # Of the last rank that was read, more jobs may wait.
+            # More jobs of the last rank may wait than were read.
             cut = entries[-1].rank if len(entries) > left else None
             queues = _by_rank(session, entries)
             if cut is not None:
@@ -62,7 +62,7 @@ class FairQueue:
         return ids
 
     def _read_past(self, session: Session, now: datetime) -> Shares:
-        """Return the decayed use, which is read again after some seconds."""
+        """Return the decayed use, cached for some seconds."""
         naive = now.replace(tzinfo=None)
         if abs(naive - self._read_at) >= _REFRESH:
             rows = ledger.by_account(session, now - FORGOTTEN * self._half_life)
@@ -78,7 +78,7 @@ _Queues = dict[Account, Iterator[Waiting]]
 
 def _by_rank(session: Session, entries: Sequence[Entry]) -> dict[Rank, _Queues]:
     """Return the queues of accounts by rank, highest first, each oldest first."""
-    demands = repository.demands(session, [each.job_id for each in entries])
+    demands = repository.demands(session, [entry.job_id for entry in entries])
     waiting: dict[Rank, dict[Account, list[Waiting]]] = {}
     for rank, account, job_id in entries:
         of_account = waiting.setdefault(rank, {}).setdefault(account, [])
@@ -94,11 +94,11 @@ def _age(job: Waiting) -> str:
 
 
 def _longer_queues(session: Session, rank: Rank, limit: int) -> _Queues:
-    """Return the queues of the accounts that have jobs of a rank, without reading all of them.
+    """Return the queues of the accounts that have jobs of a rank, without reading all jobs.
 
-    The number of statements is limited: after `_REFILLS` further ones, the queues of accounts end early.
+    The number of statements is limited: after `_REFILLS` more, the queues of accounts end early.
     """
-    first, most = repository.first_of_accounts(session, rank, 2 * limit)
+    first, most = repository.first_per_account(session, rank, 2 * limit)
     demands = repository.demands(session, [job_id for ids in first.values() for job_id in ids])
     refills = iter(range(_REFILLS))
 
@@ -107,7 +107,7 @@ def _longer_queues(session: Session, rank: Rank, limit: int) -> _Queues:
             yield Waiting(job_id, demands[job_id])
         if len(ids) < most or next(refills, None) is None:
             return
-        more = repository.next_of_account(session, rank, account, ids[-1], limit)
+        more = repository.next_in_account(session, rank, account, ids[-1], limit)
         demands.update(repository.demands(session, more))
         for job_id in more:
             yield Waiting(job_id, demands[job_id])
@@ -118,8 +118,8 @@ def _longer_queues(session: Session, rank: Rank, limit: int) -> _Queues:
 class QueueWindow:
     """Reads the first jobs of the queue, and all others in turn.
 
-    The cost of a round is therefore limited however long the queue is, and each job is considered: one
-    that fits beside the first ones need not wait until all jobs before it have started.
+    This limits the cost of a round for any length of the queue, while each job is still considered and can be
+    backfilled.
     """
 
     def __init__(self, half_life: timedelta) -> None:

@@ -29,8 +29,10 @@ def delete_job(session: Session, job: Job) -> None:
             f"The job is {locked.status}; only a job that has ended can be deleted. Cancel it first"
         )
         raise Problem(409, "wrong-state", detail, extra={"job_status": locked.status})
-    # Locked, so that no clone can choose one of them now.
-    pinned = [each.id for each in checkpoints.lock_of_job(session, job.id) if each.pinned]
+    # Lock them, so that no clone can choose one of them now.
+    pinned = [
+        checkpoint.id for checkpoint in checkpoints.lock_all(session, job.id) if checkpoint.pinned
+    ]
     clones = repository.unfinished_clones(session, job.id)
     if clones:
         detail = (

@@ -1,4 +1,4 @@
-"""`/v1/storage`: what checkpoints, artifacts, previews, logs and metrics take."""
+"""`/v1/storage`: the storage of checkpoints, artifacts, previews, logs and metrics."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ router = APIRouter(prefix="/v1", tags=["storage"], route_class=Route)
 
 @router.get("/storage")
 def show_storage(caller: Admin, context: WithContext, session: ReadSession) -> StorageView:
-    """Show what the jobs, previews and uploads of the tenant take, the largest of them, and the free space of a local store."""
+    """Show the storage of the tenant's jobs, previews and uploads, the largest jobs, and the free space of a local store."""
     settings = context.settings
     total, free = _disk(settings.artifacts_uri)
     only = None if caller.may("operator") else caller.tenant
@@ -33,7 +33,7 @@ def show_storage(caller: Admin, context: WithContext, session: ReadSession) -> S
         total_bytes=total,
         free_bytes=free,
     )
-    return repository.storage_of_tenant(session, caller.tenant, store, settings.log_max_bytes)
+    return repository.tenant_storage(session, caller.tenant, store, settings.log_max_bytes)
 
 
 def _disk(uri: str) -> tuple[int | None, int | None]:

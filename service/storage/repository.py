@@ -1,4 +1,4 @@
-"""SQL of deleted jobs, of what is removed by age or size, and of the storage report.
+"""SQL of deleted jobs, of retention by age and size, and of the storage report.
 
 Each call changes a bounded number of rows.
 """
@@ -48,7 +48,7 @@ from service.tasks.repository import model_runs, previews
 from service.wire.storage import LargeJob, MetricRows, StorageView, Store, StoredFiles, StoredLogs
 
 _JOBS = Base.metadata.tables[Job.__tablename__]
-# Tables that refer to a job, those that others refer to last.
+# Tables that refer to a job; tables that others refer to come last.
 _OWNED = [
     table
     for table in reversed(Base.metadata.sorted_tables)
@@ -59,7 +59,7 @@ _METRICS = [Base.metadata.tables[Metric.__tablename__]]
 _Clone = aliased(Job)
 
 _LARGEST = 10
-# Counting all rows of a large table takes minutes.
+# Bounded, because counting all rows of a large table takes minutes.
 _MAX_ROWS_COUNTED = 1_000_000
 _STORED = Checkpoint.state.in_((REGISTERED, DAMAGED))
 
@@ -80,7 +80,7 @@ def hide(session: Session, job_id: str, now: datetime) -> None:
         .execution_options(synchronize_session=False)
     )
     session.execute(delete(JobTag).where(JobTag.job_id == job_id))
-    # A clone that waits for the lock of one of them is refused.
+    # A clone that waits for the lock of a checkpoint is refused.
     session.execute(
         update(Checkpoint)
         .where(Checkpoint.job_id == job_id, Checkpoint.state != DELETED)
@@ -93,7 +93,7 @@ def _has_processes() -> ColumnElement[bool]:
     return exists().where(Run.owner == Job.id, ~Run.settled)
 
 
-# Each round of the dispatcher needs this. SQLAlchemy takes longer to build a statement than to run it.
+# Built once, because each round needs it and SQLAlchemy takes longer to build a statement than to run it.
 _DELETED = (
     select(Job.id)
     .where(
@@ -107,7 +107,7 @@ _DELETED = (
 
 
 def deleted(session: Session, limit: int, without: Collection[str]) -> Sequence[str]:
-    """Return deleted jobs whose processes are gone, except the ids in `without`."""
+    """Return deleted jobs without live processes, except the ids in `without`."""
     return session.scalars(_DELETED, {"limit": limit, "without": [*without]}).all()
 
 
@@ -118,9 +118,9 @@ def checkpoint_uris(session: Session, job_id: str) -> Sequence[str]:
 
 
 def remove_rows(session: Session, job_id: str, limit: int) -> bool:
-    """Remove up to `limit` rows of a deleted job; return whether its own row is removed.
+    """Remove up to `limit` rows of a deleted job; return whether the job's row is removed.
 
-    Its runs stay, without their errors: the counters of the metrics would fall otherwise.
+    Its runs stay, without their errors, because the counters of the metrics must not decrease.
     """
     if _remove_some(session, _OWNED, job_id, limit):
         return False
@@ -135,7 +135,7 @@ def remove_metrics(session: Session, job_id: str, limit: int) -> int:
 
 
 def _remove_some(session: Session, tables: Sequence[Table], job_id: str, limit: int) -> int:
-    """Remove up to `limit` rows of the first table that has any of a job."""
+    """Remove up to `limit` of a job's rows from the first table with any."""
     for table in tables:
         key = list(table.primary_key.columns)
         rows = select(*key).where(table.c.job_id == job_id).limit(limit)
@@ -150,7 +150,7 @@ def _remove_some(session: Session, tables: Sequence[Table], job_id: str, limit: 
 def expired_jobs(
     session: Session, before: datetime, limit: int, without: Collection[str]
 ) -> Sequence[str]:
-    """Return failed and cancelled jobs that ended before a time and that may be deleted."""
+    """Return failed and cancelled jobs that ended before a time and may be deleted."""
     pinned = exists().where(Checkpoint.job_id == Job.id, Checkpoint.pinned)
     query = _ended(before, without).where(
         Job.status.in_((JobStatus.FAILED, JobStatus.CANCELLED)),
@@ -164,7 +164,7 @@ def expired_jobs(
 def with_old_logs(
     session: Session, before: datetime, limit: int, without: Collection[str]
 ) -> Sequence[str]:
-    """Return jobs that ended before a time and whose logs are stored; arguments as in `deleted`."""
+    """Return jobs that ended before a time and whose logs are stored; see `deleted` for arguments."""
     query = _ended(before, without).where(Job.logs_removed_at.is_(None))
     return session.scalars(query.limit(limit)).all()
 
@@ -239,7 +239,7 @@ def remove_artifact(session: Session, artifact: Artifact) -> None:
 
 
 def remove_answers(session: Session, before: datetime, limit: int) -> int:
-    """Remove the answers to Idempotency-Keys of before a time; return their number, `limit` at most."""
+    """Remove up to `limit` answers to Idempotency-Keys from before a time; return their number."""
     key = IdempotencyKey.tenant, IdempotencyKey.key
     old = select(*key).where(IdempotencyKey.created_at < before).order_by(IdempotencyKey.created_at)
     removed = session.execute(
@@ -252,7 +252,7 @@ def remove_answers(session: Session, before: datetime, limit: int) -> int:
 
 
 def stored_by_tenant(session: Session, *, only: str | None) -> dict[str, int]:
-    """Return the bytes that `stored_bytes` counts, by tenant; without tenants that have none.
+    """Return the bytes that `stored_bytes` counts, by tenant; tenants without any are left out.
 
     Args:
         only: the one tenant to return; `None`: all.
@@ -276,7 +276,7 @@ def stored_by_tenant(session: Session, *, only: str | None) -> dict[str, int]:
 
 
 def uploaded_by_tenant(session: Session, *, only: str | None) -> dict[str, int]:
-    """Return the bytes of the uploads of each tenant; arguments as in `stored_by_tenant`."""
+    """Return the bytes of the uploads of each tenant; see `stored_by_tenant` for arguments."""
     total = func.sum(Dataset.upload_received)
     query = select(Dataset.tenant, total).where(Dataset.deleted_at.is_(None))
     query = query.group_by(Dataset.tenant).having(total > 0)
@@ -286,7 +286,7 @@ def uploaded_by_tenant(session: Session, *, only: str | None) -> dict[str, int]:
 
 
 def stored_bytes(session: Session) -> int:
-    """Return the bytes of all files that are not to be removed, without logs and uploads, of all tenants."""
+    """Return the total bytes of the files that are kept, without logs and uploads, of all tenants."""
     kept = select(func.sum(Checkpoint.size)).where(_STORED)
     files = select(func.sum(Artifact.size))
     drawn = select(func.sum(Preview.size)).where(*previews.not_deleted())
@@ -294,9 +294,7 @@ def stored_bytes(session: Session) -> int:
     return sum(int(session.scalar(query) or 0) for query in (kept, files, drawn, made))
 
 
-def storage_of_tenant(
-    session: Session, tenant: str, store: Store, log_max_bytes: int
-) -> StorageView:
+def tenant_storage(session: Session, tenant: str, store: Store, log_max_bytes: int) -> StorageView:
     """Return the storage report of a tenant."""
     of_jobs = (Job.tenant == tenant, Job.deleted_at.is_(None))
 
@@ -372,7 +370,7 @@ def _ended(before: datetime, without: Collection[str]) -> Select[str]:
 
 
 def _has_pending_run() -> ColumnElement[bool]:
-    """A queued or running evaluation, embedding or export reads one of its checkpoints."""
+    """Build the condition that a queued or running model run reads one of the job's checkpoints."""
     return exists().where(
         Checkpoint.job_id == Job.id,
         ModelRun.checkpoint_id == Checkpoint.id,

@@ -1,1 +1,1 @@
-"""Runs that people request of data sets and models: previews, preparations, model runs and searches. They are queued, and tenants take turns."""
+"""Tasks on data sets and models: previews, preparations, model runs and searches. They are queued; tenants take turns."""

@@ -36,9 +36,9 @@ from service.states import LIVE_ATTEMPT, AttemptState, TaskState
 
 PENDING = (TaskState.QUEUED, TaskState.RUNNING)
 _NEVER = datetime(1970, 1, 1, tzinfo=UTC)
-# States of checkpoints whose files are removed, or about to be.
+# States of checkpoints whose files are removed or about to be.
 _GONE = ("deleting", "deleted")
-# Of the newest ones; older ones are not compared.
+# Number of the newest runs to compare.
 _COMPARED = 100
 T = TypeVar("T", bound=Task)
 
@@ -49,7 +49,7 @@ class Tasks(Generic[T]):
     Args:
         row: the table of the tasks.
         run: the kind of their runs.
-        prefix: of their ids.
+        prefix: prefix of their ids.
         noun: their name in messages to users.
     """
 
@@ -57,11 +57,11 @@ class Tasks(Generic[T]):
         self.row, self.run, self.prefix, self.noun = row, run, prefix, noun
 
     def not_deleted(self) -> tuple[ColumnElement[bool], ...]:
-        """Conditions on a task that neither itself nor with what it is of was deleted."""
-        of_deleted = select(Dataset.id).where(
+        """Build the conditions that neither a task nor its subject was deleted."""
+        deleted = select(Dataset.id).where(
             Dataset.id == self.row.dataset_id, Dataset.deleted_at.is_not(None)
         )
-        return self.row.deleted_at.is_(None), ~of_deleted.exists()
+        return self.row.deleted_at.is_(None), ~deleted.exists()
 
     def add(self, session: Session, task: T) -> None:
         """Add a task."""
@@ -80,7 +80,7 @@ class Tasks(Generic[T]):
     def newest(
         self, session: Session, dataset_id: str, *, after: str | None, limit: int
     ) -> Sequence[T]:
-        """Return a data set's tasks, newest first; up to one more than `limit`."""
+        """Return up to `limit` + 1 of a data set's tasks, newest first."""
         return self._newest(session, (self.row.dataset_id == dataset_id,), after, limit)
 
     def _newest(
@@ -104,10 +104,10 @@ class Tasks(Generic[T]):
         return session.scalars(locking).one_or_none()
 
     def count_pending(self, session: Session, token_id: str) -> int:
-        """How many tasks of a token are queued or running.
+        """Count a token's queued and running tasks.
 
-        The token's row stays locked until the transaction ends: concurrent requests are serialized, so two of them
-        cannot both take the last place.
+        The token's row stays locked until the transaction ends, so that two concurrent requests cannot both take
+        the last place.
         """
         session.execute(select(Token.id).where(Token.id == token_id).with_for_update())
         query = select(func.count()).select_from(self.row)
@@ -120,7 +120,7 @@ class Tasks(Generic[T]):
         """Return the ids of the tasks to run next: tenants take turns.
 
         Args:
-            most: limit of running tasks; those of deleted ones count until they are stopped.
+            most: limit of running tasks; deleted tasks count until they are stopped.
             without: ids of tasks that must wait.
         """
         running = Counter(session.scalars(self._tenants_running))
@@ -141,9 +141,9 @@ class Tasks(Generic[T]):
 
     def running(self, session: Session) -> list[WatchedRun]:
         """Return the runs that have not reported their end."""
-        return [WatchedRun.of(row) for row in session.scalars(self._live_runs)]
+        return [WatchedRun.from_row(row) for row in session.scalars(self._live_runs)]
 
-    # Each round of the dispatcher needs these. SQLAlchemy takes longer to build a statement than to run it.
+    # Built once, because each round needs them and SQLAlchemy takes longer to build a statement than to run it.
 
     @cached_property
     def _tenants_running(self) -> Select[*tuple[str]]:
@@ -151,7 +151,7 @@ class Tasks(Generic[T]):
 
     @cached_property
     def _first_queued(self) -> Select[*tuple[str, str]]:
-        """The first `most` of each tenant."""
+        """Select the first `most` tasks of each tenant."""
         position = func.row_number().over(partition_by=self.row.tenant, order_by=self.row.id)
         is_queued = self.row.state == TaskState.QUEUED
         others = self.row.id.not_in(bindparam("without", expanding=True))
@@ -203,7 +203,7 @@ class Tasks(Generic[T]):
 
         Args:
             number: the run that ended; the end of an earlier run is discarded.
-            columns: others that change, such as `error`.
+            columns: other columns to change, such as `error`.
         """
         run = select(self.run).where(
             self.run.owner == task_id,
@@ -236,13 +236,13 @@ class Tasks(Generic[T]):
         return True
 
     def announced(self, task: T) -> str | None:
-        """Return the noun in the types of webhook messages about a task's end; None: there are none."""
+        """Return the noun in the types of webhook messages about a task's end; None: no messages."""
         return self.noun
 
     def to_remove(
         self, session: Session, before: datetime | None, limit: int, without: Collection[str]
     ) -> Sequence[str]:
-        """Return tasks that were deleted, also with what they are of, or that ended before a time; None: never."""
+        """Return tasks that were deleted, alone or with their subject, or that ended before a time; None: ignore age."""
         values = {"before": before or _NEVER, "limit": limit, "without": [*without]}
         return session.scalars(self._removable, values).all()
 
@@ -252,7 +252,7 @@ class Tasks(Generic[T]):
             select(self.row.id)
             .where(
                 or_(
-                    *(~each for each in self.not_deleted()),
+                    *(~condition for condition in self.not_deleted()),
                     self.row.finished_at < bindparam("before"),
                 ),
                 self.row.id.not_in(bindparam("without", expanding=True)),
@@ -262,9 +262,9 @@ class Tasks(Generic[T]):
         )
 
     def remove(self, session: Session, task_id: str) -> None:
-        """Remove the row of a task whose files are gone, and end its run.
+        """Remove the row of a task whose files are removed, and end its run.
 
-        Its runs stay, without their errors, as those of deleted jobs do.
+        The rows of its runs stay, without their errors, as for deleted jobs.
         """
         run = runs.newest(session, self.run, task_id)
         if run is not None:
@@ -301,12 +301,12 @@ class ModelRuns(Tasks[ModelRun]):
     def of_checkpoint(
         self, session: Session, checkpoint_id: str, kind: str, *, after: str | None, limit: int
     ) -> Sequence[ModelRun]:
-        """Return the runs of one kind of a checkpoint, newest first; up to one more than `limit`."""
+        """Return up to `limit` + 1 of a checkpoint's runs of one kind, newest first."""
         conditions = (ModelRun.checkpoint_id == checkpoint_id, ModelRun.kind == kind)
         return self._newest(session, conditions, after, limit)
 
     def same(self, session: Session, wanted: ModelRun) -> ModelRun | None:
-        """Return the newest run of the same kind that does the same, unless it has failed."""
+        """Return the newest equal run, unless it has failed."""
         rows = self._newest(
             session,
             (
@@ -319,13 +319,13 @@ class ModelRuns(Tasks[ModelRun]):
             None,
             _COMPARED,
         )
-        # The databases compare JSON in different ways.
+        # Compare in Python, because the databases compare JSON in different ways.
         return next((row for row in rows if row.settings == wanted.settings), None)
 
     def embeddings(
         self, session: Session, checkpoint_id: str, dataset_id: str | None
     ) -> Sequence[ModelRun]:
-        """Return the embeddings of a checkpoint that succeeded, newest first; None: of all data sets."""
+        """Return a checkpoint's embeddings that succeeded, newest first; None: of all data sets."""
         of_dataset = true() if dataset_id is None else ModelRun.dataset_id == dataset_id
         conditions = (
             ModelRun.checkpoint_id == checkpoint_id,
@@ -349,15 +349,15 @@ class Searches(Tasks[Search]):
         return *super().not_deleted(), embedding.exists()
 
     def announced(self, task: Search) -> str | None:
-        return None  # it starts and ends with the questions
+        return None  # a search starts and ends with its questions
 
     def pending(self, session: Session, embedding_id: str) -> Search | None:
-        """Return the search of an embedding that is queued or runs."""
+        """Return an embedding's queued or running search."""
         conditions = (Search.embedding_id == embedding_id, Search.state.in_(PENDING))
         return next(iter(self._newest(session, conditions, None, 1)), None)
 
     def is_awaited(self, session: Session) -> bool:
-        """Whether a search waits for the place of another one."""
+        """Whether a search waits for another one to end."""
         query = select(Search.id).where(Search.state == TaskState.QUEUED, *self.not_deleted())
         return session.scalars(query.limit(1)).first() is not None
 
@@ -369,9 +369,9 @@ searches = Searches()
 
 
 def same_preparation(session: Session, wanted: Preparation) -> Preparation | None:
-    """Return the preparation of the same images in the same way that waits or runs.
+    """Return the queued or running preparation of the same images with the same settings.
 
-    One that has ended says nothing about the cache of today, from which unused images are removed.
+    Ended ones do not count, because unused images are removed from the cache.
     """
     settings = ("dataset_id", "dataset_version", "image_size", "channels", "image_cache")
     equal = (getattr(Preparation, name) == getattr(wanted, name) for name in settings)
@@ -391,10 +391,10 @@ def delete_oldest(
     """Delete the tasks that ended first, until enough bytes are freed; return them.
 
     Args:
-        tasks: of a kind that has files.
-        needed: bytes to free.
-        before: only those that ended before this time.
-        limit: of their number.
+        tasks: tasks of a kind that has files.
+        needed: number of bytes to free.
+        before: delete only tasks that ended before this time.
+        limit: most tasks to delete.
     """
     kind: type[Any] = tasks.row
     oldest = session.scalars(

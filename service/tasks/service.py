@@ -15,7 +15,7 @@ from service.tasks.repository import Tasks
 
 T = TypeVar("T", bound=Task)
 
-# Each may read many images from a slow disk, and tasks of one tenant run one after another.
+# A task may read many images from a slow disk, and a tenant's tasks run one after another.
 MAX_PENDING = 8
 
 
@@ -29,7 +29,7 @@ def get(session: Session, tasks: Tasks[T], tenant: str, task_id: str) -> T:
 
 
 def check_pending(session: Session, tasks: Tasks[Any], caller: Caller) -> None:
-    """Check that a caller's token may have another task of a kind that is queued or running.
+    """Check that a caller's token may have another queued or running task of a kind.
 
     Raises:
         Problem: 429.
@@ -49,10 +49,10 @@ def check_pending(session: Session, tasks: Tasks[Any], caller: Caller) -> None:
 
 
 def delete(session: Session, tasks: Tasks[T], task: T) -> None:
-    """Delete a task, also one that is running.
+    """Delete a task, even while it runs.
 
     Raises:
-        Problem: 404, it was deleted in between.
+        Problem: 404, it was deleted concurrently.
     """
     locked = tasks.lock(session, task.id)
     if locked is None:

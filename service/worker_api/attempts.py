@@ -42,14 +42,14 @@ _RETRIES = {
     NODE_DIED: Retry.INFRASTRUCTURE,
     STORE_UNAVAILABLE: Retry.OUTAGE,
 }
-"""How attempts are retried that failed with these types of errors."""
+"""How attempts are retried, by the type of their error."""
 
 
 class AttemptSession:
     """Handler of one attempt's requests. The token is verified, and the job's row is locked.
 
     Raises:
-        StaleAttempt: the attempt is over or was superseded.
+        StaleAttempt: the attempt has ended or was superseded.
     """
 
     def __init__(self, session: Session, job_id: str, number: int) -> None:
@@ -57,7 +57,7 @@ class AttemptSession:
         self.job, self.attempt = lifecycle.lock_live_attempt(session, job_id, number)
 
     def start(self, storage: Storage, settings: Settings) -> AttemptStart:
-        """Mark the attempt as running and return all that it needs.
+        """Mark the attempt as running and return its settings.
 
         Raises:
             UnreadableSpec: the driver could not read the spec.
@@ -69,7 +69,9 @@ class AttemptSession:
         if job.evaluate_dataset_id is not None:
             number = job.evaluate_dataset_version
             assert number is not None, "it is of a version"
-            evaluate_dataset = datasets.of_version(self.session, job.evaluate_dataset_id, number)
+            evaluate_dataset = datasets.worker_dataset(
+                self.session, job.evaluate_dataset_id, number
+            )
         resume = None
         if attempt.resume_checkpoint_id is not None:
             checkpoint = checkpoints.by_id(self.session, attempt.resume_checkpoint_id)
@@ -82,7 +84,7 @@ class AttemptSession:
             )
         return AttemptStart(
             spec=_with_workers(spec, attempt.workers),
-            dataset=datasets.of_version(self.session, job.dataset_id, job.dataset_version),
+            dataset=datasets.worker_dataset(self.session, job.dataset_id, job.dataset_version),
             evaluate_dataset=evaluate_dataset,
             resume=resume,
             artifacts_uri=storage.attempt_uri(job.id, attempt.number),
@@ -97,20 +99,20 @@ class AttemptSession:
         )
 
     def damaged(self, report: DamageReport, storage: Storage, settings: Settings) -> AttemptStart:
-        """Record that the resume checkpoint is damaged; return `start` with another one, or none."""
+        """Record that the resume checkpoint is damaged; return `start` with another one or without one."""
         lifecycle.resume_from_another(
             self.session, self.job, self.attempt, report.checkpoint_id, report.damage
         )
         return self.start(storage, settings)
 
     def heartbeat(self, progress: dict[str, object]) -> str:
-        """Record a heartbeat and return what the attempt is to do."""
+        """Record a heartbeat and return the attempt's desired state."""
         lifecycle.record_heartbeat(self.session, self.job, self.attempt, progress)
-        return lifecycle.desired_of_attempt(self.job, self.attempt)
+        return lifecycle.desired_state(self.job, self.attempt)
 
     def metrics(self, batch: MetricBatch) -> None:
         """Store metric points of the job."""
-        # A dict, because a point that occurs twice in one batch must not conflict with itself.
+        # Use a dict, so that a point that occurs twice in a batch does not conflict with itself.
         points = {
             (name, point.step): (point.time, value)
             for point in batch.points
@@ -136,7 +138,7 @@ class AttemptSession:
             return
         else:  # the final evaluation of a training that stopped early measures more
             stored.epoch, stored.metrics = report.epoch, report.metrics
-        # The message may be shortened: the event's data holds all metrics.
+        # The message may be shortened, because the event's data has all metrics.
         summary = headline(report.metrics)
         message = f"Evaluated {report.subject} at step {report.step}"
         message += f": {summary}" if summary else ""
@@ -145,7 +147,7 @@ class AttemptSession:
         )
 
     def event(self, report: EventReport) -> None:
-        """Add an event. A repeated request, equal to the attempt's newest event of its type, adds none."""
+        """Add an event, unless it equals the attempt's newest event of its type, as for a repeated request."""
         if report.type == "verdict":
             self.job.verdict = report.data
         if report.type == PLACEMENT and report.data["attempt"] != self.attempt.number:
@@ -194,7 +196,7 @@ def _with_workers(spec: dict[str, Any], workers: int | None) -> dict[str, Any]:
 
 
 def finish(session: Session, job_id: str, number: int, report: FinishReport) -> None:
-    """Record how an attempt with a verified token ended. Idempotent, because a response may get lost.
+    """Record how an attempt with a verified token ended. Idempotent, because a response may be lost.
 
     Raises:
         StaleAttempt: the attempt had ended with another outcome, or was superseded.
@@ -202,7 +204,7 @@ def finish(session: Session, job_id: str, number: int, report: FinishReport) -> 
     error = report.error.model_dump() if report.error is not None else None
     if error is None and report.outcome == "failed":
         error = {"type": "error", "message": "The worker gave no reason"}
-    # `finish_attempt` takes the lock; the state is read again only if this report came too late.
+    # `finish_attempt` takes the lock. Read the state again only if this report came too late.
     ending = Ending(report.outcome, error, _retry(report))
     moved = lifecycle.finish_attempt(session, job_id, number, ending)
     if moved is None:

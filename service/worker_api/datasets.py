@@ -1,4 +1,4 @@
-"""Data sets as runs read them."""
+"""Data sets in the form that runs need."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from service.datasets.versions import repository as versions
 from service.protocol import WorkerDataset
 
 
-def of_version(session: Session, dataset_id: str, number: int) -> WorkerDataset:
-    """Return the version of a data set that a job or preview needs."""
+def worker_dataset(session: Session, dataset_id: str, number: int) -> WorkerDataset:
+    """Build the description of a data set's version that a job or preview needs."""
     dataset = datasets.by_id(session, dataset_id)
-    version = versions.of_job(session, dataset_id, number)
+    version = versions.get(session, dataset_id, number)
     assert version is not None, "a data set is kept while an unfinished job or preview needs it"
     index_uri = version.index_uri
     assert index_uri is not None, "so are the files of the version"

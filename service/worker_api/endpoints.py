@@ -60,8 +60,8 @@ from service.worker_api import service
 from service.worker_api.models import SearchPoll
 from service.worker_api.service import RunKey, RunRequest
 
-# How long a search's request for questions waits for one, and how often it looks.
-_LONG_POLL_SECONDS, _LOOK_SECONDS = 5.0, 0.03
+# How long a search's request for questions waits for one, and how often it polls.
+_LONG_POLL_SECONDS, _POLL_SECONDS = 5.0, 0.03
 
 
 # Declares the path parameter in the OpenAPI document. `_authenticate` reads the raw value, because a request
@@ -111,8 +111,8 @@ def _check_token(context: Context, token: str, run_id: str) -> RunKey:
 AuthenticatedRun = Annotated[RunKey, Depends(_authenticate)]
 
 
-# The endpoint locks the run: between a dependency and its endpoint a request waits for a thread, and
-# must not hold a lock meanwhile.
+# The endpoint locks the run, because a request waits for a thread between a dependency and its endpoint and must not
+# hold a lock.
 async def _request(run: AuthenticatedRun, token: WorkerToken, session: WriteSession) -> RunRequest:
     return RunRequest(session, run, token)
 
@@ -124,8 +124,8 @@ async def _relaxed_request(
 
 
 WriteRequest = Annotated[RunRequest, Depends(_request)]
-# For requests that a power loss may undo: heartbeats repeat, and metrics matter only up to the last
-# checkpoint, whose registration makes all earlier transactions durable.
+# For requests that a power failure may undo: heartbeats repeat, and metrics only count up to the last checkpoint, whose
+# registration makes all earlier transactions durable.
 RelaxedWriteRequest = Annotated[RunRequest, Depends(_relaxed_request)]
 
 
@@ -133,7 +133,7 @@ RelaxedWriteRequest = Annotated[RunRequest, Depends(_relaxed_request)]
 def start_run(
     request: WriteRequest, context: WithContext
 ) -> AttemptStart | IngestStart | PreviewStart | PreparationStart | ModelRunStart | SearchStart:
-    """Mark the run as running and return all that it needs, depending on its kind. Idempotent."""
+    """Mark the run as running and return its settings, depending on its kind. Idempotent."""
     return request.open().start(context.storage, context.settings)
 
 
@@ -141,7 +141,7 @@ def start_run(
 def damaged_checkpoint(
     report: DamageReport, request: WriteRequest, context: WithContext
 ) -> AttemptStart:
-    """Record that the resume checkpoint is damaged and return another one, or none."""
+    """Record that the resume checkpoint is damaged; return the settings with another one or without one."""
     return request.attempt().damaged(report, context.storage, context.settings)
 
 
@@ -173,13 +173,13 @@ def events(report: EventReport, request: WriteRequest) -> None:
 def checkpoints(
     report: CheckpointReport, request: WriteRequest, context: WithContext
 ) -> CheckpointAnswer:
-    """Register a checkpoint whose files are written."""
+    """Register a written checkpoint."""
     return CheckpointAnswer(id=request.attempt().checkpoint(report, context.storage))
 
 
 @runs.post("/artifacts", status_code=204, response_class=Response)
 def artifacts(report: ArtifactReport, request: WriteRequest, context: WithContext) -> None:
-    """Register a file that is written, such as a plot."""
+    """Register a written file, such as a plot."""
     request.attempt().artifact(report, context.storage)
 
 
@@ -191,7 +191,7 @@ REPORTS = (
     ModelRunReport,
     SearchReport,
 )
-"""The bodies of `finish`, by kind of run; the document of the API describes them."""
+"""The bodies of `finish`, by kind of run, for the OpenAPI document."""
 _BODIES = [{"$ref": f"#/components/schemas/{report.__name__}"} for report in REPORTS]
 
 
@@ -214,7 +214,7 @@ def finish_run(
 async def next_queries(
     report: QueryAnswers, run: AuthenticatedRun, token: WorkerToken, context: WithContext
 ) -> Queries:
-    """Store the answers of a search, and return the next questions; none after some seconds without any."""
+    """Store the answers of a search, and return the next questions; empty after some seconds without any."""
     service.check_kind(run, SearchRun)
     threads, poll = (
         context.worker_threads,
@@ -223,9 +223,9 @@ async def next_queries(
     if report.answers:
         await threads.run(partial(poll.answer, report))
     until = anyio.current_time() + _LONG_POLL_SECONDS
-    # Between two looks, a request holds no thread and no connection.
-    while (found := await threads.run(poll.next)) is None:
+    # Between two polls, a request holds neither a thread nor a connection.
+    while (queries := await threads.run(poll.next)) is None:
         if anyio.current_time() >= until or context.closing.is_set():
             return Queries(queries=[])
-        await anyio.sleep(_LOOK_SECONDS)
-    return found
+        await anyio.sleep(_POLL_SECONDS)
+    return queries

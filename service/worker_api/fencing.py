@@ -15,9 +15,9 @@ R = TypeVar("R", bound=Run)
 
 
 def newest_run(session: Session, kind: type[R], owner: str, number: int, token: str) -> R:
-    """Return a run whose owner is locked.
+    """Return the newest run of a locked owner.
 
-    The token was checked before, but without the lock.
+    The token was already checked, but without the lock.
 
     Raises:
         StaleAttempt: the run was superseded, or got another token.

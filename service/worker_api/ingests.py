@@ -41,7 +41,7 @@ class IngestSession:
         self.run = newest_run(session, IngestRun, dataset_id, number, token)
 
     def start(self, storage: Storage, settings: Settings) -> IngestStart:
-        """Mark the run as running and return all that it needs."""
+        """Mark the run as running and return its settings."""
         self._check_not_over()
         dataset_id = self.dataset.id
         runs.move(self.session, IngestRun, dataset_id, self.run.number, AttemptState.RUNNING)
@@ -52,7 +52,7 @@ class IngestSession:
             uri=self.dataset.uri,
             source=SourceOptions.model_validate(self.dataset.source or {}),
             artifacts_uri=storage.dataset_uri(dataset_id),
-            # Once the first ingest is over, this one is a refresh.
+            # After the first ingest, every ingest is a refresh.
             previous_index_uri=self.dataset.index_uri,
             heartbeat_seconds=settings.heartbeat_seconds,
             **readable_fields(readable),
@@ -116,7 +116,7 @@ class IngestSession:
 
 
 def _current(version: DatasetVersion) -> dict[str, Any]:
-    """Return the columns of a data set that has a new version."""
+    """Return the columns that a data set copies from its new version."""
     return {
         "version": version.number,
         "facts": version.facts,

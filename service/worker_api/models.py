@@ -41,7 +41,7 @@ from service.worker_api.ingest_estimate import record_progress
 from service.worker_api.paths import check_below
 from service.worker_api.tasks import TaskSession
 
-# A checkpoint's files that describe and hold its backbone.
+# A checkpoint's files with its backbone and their description.
 _OF_BACKBONE = ("backbone.safetensors", "metrics.json", "model.json")
 
 IDLE = timedelta(minutes=5)
@@ -58,14 +58,16 @@ class ModelRunSession(TaskSession[ModelRun]):
         super().__init__(model_runs, session, run_id, number, token)
 
     def start(self, storage: Storage, settings: Settings) -> ModelRunStart:
-        """Mark the run as running and return all that it needs."""
+        """Mark the run as running and return its settings."""
         self._check_not_over()
         row = self.task
         runs.move(self.session, self.tasks.run, row.id, self.run.number, AttemptState.RUNNING)
         dataset = None
         if row.dataset_id is not None:
             assert row.dataset_version is not None, "it is of a version of the data set"
-            dataset = worker_datasets.of_version(self.session, row.dataset_id, row.dataset_version)
+            dataset = worker_datasets.worker_dataset(
+                self.session, row.dataset_id, row.dataset_version
+            )
         checkpoint = checkpoints.by_id(self.session, row.checkpoint_id)
         return ModelRunStart.model_validate(
             {
@@ -81,7 +83,7 @@ class ModelRunSession(TaskSession[ModelRun]):
         )
 
     def heartbeat(self, progress: dict[str, object]) -> Desired:
-        """Record a heartbeat and its progress, as that of an ingest."""
+        """Record a heartbeat and its progress; see `record_progress`."""
         self._check_not_over()
         reported = validated(progress, IngestProgress) if progress else None
         self.task.progress = record_progress(self.run, self.task.progress, reported)
@@ -97,13 +99,13 @@ class ModelRunSession(TaskSession[ModelRun]):
 
 
 class SearchSession(TaskSession[Search]):
-    """Handler of the requests of a search, except those for its questions."""
+    """Handler of the requests of a search, except requests for questions."""
 
     def __init__(self, session: Session, search_id: str, number: int, token: str) -> None:
         super().__init__(searches, session, search_id, number, token)
 
     def start(self, storage: Storage, settings: Settings) -> SearchStart:
-        """Mark the run as running and return all that it needs."""
+        """Mark the run as running and return its settings."""
         self._check_not_over()
         session, row = self.session, self.task
         runs.move(session, self.tasks.run, row.id, self.run.number, AttemptState.RUNNING)
@@ -113,7 +115,7 @@ class SearchSession(TaskSession[Search]):
         assert embedding.uri is not None, "it has succeeded"
         assert embedding.dataset_id is not None, "it is of a data set"
         assert embedding.dataset_version is not None, "of a version"
-        version = versions.of_job(session, embedding.dataset_id, embedding.dataset_version)
+        version = versions.get(session, embedding.dataset_id, embedding.dataset_version)
         assert version is not None, "a search is deleted with its data set"
         return SearchStart(
             embedding=StoredFolder.model_validate({"uri": embedding.uri, "files": embedding.files}),
@@ -141,32 +143,32 @@ class SearchPoll:
         """Store answers.
 
         Raises:
-            StaleAttempt: as `SearchSession`.
+            StaleAttempt: see `SearchSession`.
         """
         now = datetime.now(UTC)
         with self.database.write() as session:
             handler = SearchSession(session, self.search_id, self.number, self.token)
             handler.heartbeat({})
-            answers = [each.model_dump() for each in report.answers]
+            answers = [answer.model_dump() for answer in report.answers]
             questions.answer(session, handler.task.embedding_id, answers)
             questions.remove_older(session, now - questions.ABANDONED)
 
     def next(self) -> Queries | None:
-        """Return the next questions, or that no questions arrive any more; None: nothing yet.
+        """Return the next questions, or that the search must end; None: no questions yet.
 
         Raises:
-            StaleAttempt: the run is over or was superseded.
+            StaleAttempt: the run has ended or was superseded.
         """
         with self.database.read() as session:
             search = searches.get_any(session, self.search_id)
             if search is None or search.state != TaskState.RUNNING:
                 raise StaleAttempt(f"the run of {self.search_id} is over")
             newest_run(session, searches.run, self.search_id, self.number, self.token)
-            found = questions.open_ones(
+            rows = questions.unanswered(
                 session, search.embedding_id, QUERIES_AT_ONCE, IMAGE_BYTES_AT_ONCE
             )
-            if found:
-                return Queries(queries=[_query(each) for each in found])
+            if rows:
+                return Queries(queries=[_query(row) for row in rows])
             idle = datetime.now(UTC) - search.asked_at
             limit = _IDLE_IF_AWAITED if searches.is_awaited(session) else IDLE
             return Queries(queries=[], stop=True) if idle > limit else None
@@ -186,5 +188,5 @@ def _gpu_is_free(session: Session) -> bool:
     snapshot = scheduling.snapshot(session)
     if snapshot is None:
         return False
-    cluster = with_drains(Cluster(scheduling.nodes_of(snapshot)), scheduling.drained(session))
+    cluster = with_drains(Cluster(scheduling.read_nodes(snapshot)), scheduling.drained(session))
     return any(node.total_gpus - node.used_gpus >= 1 and not node.drained for node in cluster.nodes)

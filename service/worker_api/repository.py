@@ -15,7 +15,7 @@ _NEWEST_COUNTS = (
     "ON CONFLICT (job_id, name, step, attempt) "
     "DO UPDATE SET time = excluded.time, value = excluded.value"
 )
-# One statement for any number of points: PostgreSQL's driver would otherwise send one per point.
+# A single statement for any number of points: otherwise PostgreSQL's driver would send one per point.
 _STORE = {
     "postgresql": text(
         f"INSERT INTO metrics ({_COLUMNS}) SELECT :job_id, :attempt, point.* FROM unnest("
@@ -36,7 +36,7 @@ def add_metrics(
     attempt: int,
     points: Mapping[tuple[str, int], tuple[float, float]],
 ) -> None:
-    """Store metric points; a new value replaces a stored one of the same name, step and attempt.
+    """Store metric points; a new value replaces the stored value of the same name, step and attempt.
 
     Args:
         points: (time, value) by name and step.

@@ -1,4 +1,4 @@
-"""Authentication of workers' requests, and their dispatch by the kind of run."""
+"""Authentication of workers' requests, and their dispatch by kind of run."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ _NOUNS: dict[type[Run], str] = {
 
 @dataclass(frozen=True)
 class RunKey:
-    """The run that a request with its token belongs to."""
+    """The run that a request's token belongs to."""
 
     kind: type[Run]
     owner: str
@@ -121,7 +121,7 @@ class RunRequest:
         return PreparationSession(self.session, self.run.owner, self.run.number, self.token)
 
     def model_run(self) -> ModelRunSession:
-        """Return the handler of the requests of a run of a finished model.
+        """Return the handler of a model run's requests.
 
         Raises:
             StaleAttempt: the run was superseded, or its row or checkpoint was deleted.
@@ -137,11 +137,11 @@ class RunRequest:
         return SearchSession(self.session, self.run.owner, self.run.number, self.token)
 
     def finish(self, body: dict[str, Any], storage: Storage) -> None:
-        """Record how the run ended. Idempotent, because a response may get lost.
+        """Record how the run ended. Idempotent, because a response may be lost.
 
         Raises:
-            Problem: 422, the body is not the report of a run of this kind.
-            StaleAttempt: the run had ended in another way, or was superseded.
+            Problem: 422, the body is not a report of this kind of run.
+            StaleAttempt: the run had ended with another outcome, or was superseded.
         """
         if self.run.kind is IngestRun:
             self.ingest().finish(validated(body, IngestReport), storage)
@@ -159,20 +159,20 @@ class RunRequest:
 
 
 def check_kind(run: RunKey, kind: type[Run]) -> None:
-    """Check that a run is of the kind that sends a request.
+    """Check that a request comes from a run of the right kind.
 
     Raises:
         Problem: 409.
     """
     if run.kind is not kind:
-        sender, own = _NOUNS.get(kind, "a training attempt"), _NOUNS.get(run.kind, "an attempt")
+        sender, actual = _NOUNS.get(kind, "a training attempt"), _NOUNS.get(run.kind, "an attempt")
         raise Problem(
-            409, "wrong-kind-of-run", f"This run is {own}; only {sender} sends this request"
+            409, "wrong-kind-of-run", f"This run is {actual}; only {sender} sends this request"
         )
 
 
 def check_run_token(session: Session, token: str, run_id: str) -> RunKey:
-    """Check that the token is that of the run with this id.
+    """Check that the token belongs to the run with this id.
 
     Raises:
         Problem: 401.

@@ -62,13 +62,13 @@ class TaskSession(Generic[T]):
         """Mark the run as running and return the fields of a `TaskStart`.
 
         Args:
-            version: of the data set.
+            version: version of the data set.
         """
         self._check_not_over()
         task = self.task
         runs.move(self.session, self.tasks.run, task.id, self.run.number, AttemptState.RUNNING)
         return {
-            "dataset": worker_datasets.of_version(self.session, task.dataset_id, version),
+            "dataset": worker_datasets.worker_dataset(self.session, task.dataset_id, version),
             **readable_fields(settings.readable_folders(task.tenant)),
         }
 
@@ -105,7 +105,7 @@ class PreviewSession(TaskSession[Preview]):
         super().__init__(previews, session, preview_id, number, token)
 
     def start(self, storage: Storage, settings: Settings) -> PreviewStart:
-        """Mark the run as running and return all that it needs.
+        """Mark the run as running and return its settings.
 
         Raises:
             UnreadableSpec: the worker could not read the spec.
@@ -137,7 +137,7 @@ class PreparationSession(TaskSession[Preparation]):
         super().__init__(preparations, session, preparation_id, number, token)
 
     def start(self, storage: Storage, settings: Settings) -> PreparationStart:
-        """Mark the run as running and return all that it needs."""
+        """Mark the run as running and return its settings."""
         preparation = self.task
         return PreparationStart(
             **self._start(preparation.dataset_version, settings),
@@ -148,7 +148,7 @@ class PreparationSession(TaskSession[Preparation]):
         )
 
     def heartbeat(self, progress: dict[str, object]) -> Desired:
-        """Record a heartbeat and its progress, as that of an ingest."""
+        """Record a heartbeat and its progress; see `record_progress`."""
         self._check_not_over()
         reported = validated(progress, IngestProgress) if progress else None
         self.task.progress = record_progress(self.run, self.task.progress, reported)

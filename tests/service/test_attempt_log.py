@@ -18,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from typing_extensions import Buffer
 
-from service.artifacts.attempt_log import AttemptLog, left_out
+from service.artifacts.attempt_log import AttemptLog, omission_line
 from service.artifacts.storage import Storage
 from service.object_store import StoreError
 from tests.support.s3_server import S3Server
@@ -237,12 +237,12 @@ def test_long_log_keeps_head_and_tail(log: AttemptLog) -> None:
     head, rest = parts[gap - 1].end, parts[gap].start
     assert head >= LIMIT // 2 - 2 * 64
     assert len(written) - rest >= LIMIT // 2 - 2 * 64
-    kept = written[:head] + left_out(rest - head) + written[rest:]
+    kept = written[:head] + omission_line(rest - head) + written[rest:]
     assert b"".join(log.text()) == kept
     assert log.end() == len(written)
 
     assert tail(log, 3) == (lines(997, 1000), len(written) - 30)
-    assert tail(log, 10_000) == (left_out(rest - head) + written[rest:], rest)
+    assert tail(log, 10_000) == (omission_line(rest - head) + written[rest:], rest)
     # A read inside the gap returns the bytes after it; positions do not shift.
     for position in (head, head + 1, rest - 1, rest):
         piece = log.read(position, 20)
@@ -253,7 +253,7 @@ def test_long_log_keeps_head_and_tail(log: AttemptLog) -> None:
 def test_append_beyond_the_end_leaves_a_gap(log: AttemptLog) -> None:
     log.append(0, lines(0, 3), LIMIT)
     log.append(500, lines(50, 52), LIMIT)
-    assert b"".join(log.text()) == lines(0, 3) + left_out(470) + lines(50, 52)
+    assert b"".join(log.text()) == lines(0, 3) + omission_line(470) + lines(50, 52)
 
 
 def test_line_longer_than_a_part_is_not_split(log: AttemptLog) -> None:

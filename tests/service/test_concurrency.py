@@ -187,7 +187,7 @@ def test_concurrent_heartbeats_add_up_to_the_confirmed_runtime(api: Api) -> None
         )
     assert len(answers) == 16
     with api.database.read() as session:
-        cpus = Demand.of(session.get_one(Job, worker.job_id).resources).cpus
+        cpus = Demand.from_resources(session.get_one(Job, worker.job_id).resources).cpus
         rows = session.scalars(select(Usage).where(Usage.job_id == worker.job_id)).all()
         ran = session.get_one(Attempt, (worker.job_id, worker.number)).ran_seconds
     assert sum(row.cpu_seconds for row in rows) == pytest.approx(cpus * ran)

@@ -72,7 +72,9 @@ def shown(
     database: Database, job_id: str, max_points: int | None = None, *names: str, from_step: int = 0
 ) -> MetricColumns:
     with database.read() as session:
-        columns = Columns.of(repository.points(session, job_id, names, from_step, max_points))
+        columns = Columns.from_points(
+            repository.points(session, job_id, names, from_step, max_points)
+        )
     return decoded(columns)
 
 
@@ -154,7 +156,7 @@ def test_downsampling_budget_counts_only_selected_series(
 
 
 def test_columns_keep_the_later_point_of_a_step() -> None:
-    both = decoded(Columns.of([("loss", 1, 10.0, 5.0), ("loss", 1, 20.0, 4.0)]))
+    both = decoded(Columns.from_points([("loss", 1, 10.0, 5.0), ("loss", 1, 20.0, 4.0)]))
     assert (both.step, both.time, both.values) == ([1], [20.0], {"loss": [4.0]})
 
 
@@ -167,7 +169,7 @@ def test_columns_keep_the_later_point_of_a_step() -> None:
 def test_columns_contain_every_point_at_its_step(
     points: dict[tuple[str, int], tuple[float, float]],
 ) -> None:
-    answer = decoded(Columns.of([(*key, *points[key]) for key in sorted(points)]))
+    answer = decoded(Columns.from_points([(*key, *points[key]) for key in sorted(points)]))
     assert answer.step == sorted({step for _, step in points})
     names = {name for name, _ in points}
     latest = [max(points[n, s][0] for n in names if (n, s) in points) for s in answer.step]
@@ -181,7 +183,7 @@ def test_columns_contain_every_point_at_its_step(
 def test_columns_take_few_bytes_per_value() -> None:
     points = ((f"s{n}", step, step / 3, n / 7) for n in range(20) for step in range(5000))
     tracemalloc.start()
-    size = sum(len(block) for block in Columns.of(points).as_json())
+    size = sum(len(block) for block in Columns.from_points(points).as_json())
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert size > 1_000_000

@@ -185,7 +185,7 @@ def test_experiment_is_found_by_id_name_beginning_and_last(api: Api) -> None:
     again = submitted(api, name="birds", seeds=[0])
     problem = refused(api.client.get("/v1/experiments/birds"), 409, None, "ambiguous")
     assert problem["experiments"] == [again["id"], first["id"]]
-    assert "'birds' fits 2 experiments, newest first: exp_" in problem["detail"]
+    assert "'birds' matches 2 experiments, newest first: exp_" in problem["detail"]
     refused(api.client.post("/v1/experiments/cats/cancel"), 404, None, "not-found")
     refused(api.client.delete("/v1/experiments/last"), 404, None, "not-found")
 
@@ -210,7 +210,7 @@ def test_variants_with_equal_settings_are_warned_of(api: Api) -> None:
     api.dataset()
     grid = {"dar.weight": [1, 2, 1.0]}
     (warning,) = submitted(api, variants=None, grid=grid)["warnings"]
-    assert warning.startswith("variants.dar.weight=1.0: has the settings of dar.weight=1,")
+    assert warning.startswith("variants.dar.weight=1.0: has the same settings as dar.weight=1;")
 
 
 @pytest.mark.parametrize(
@@ -419,8 +419,7 @@ def test_no_verdict_on_views_that_are_made_otherwise(api: Api) -> None:
     results = api.client.get(path(experiment, "results"), params=params).json()
     assert [each.partition(":")[0] for each in results["sentences"]] == ["dar"]
     assert (
-        "small: no verdict on instance_recall_at_1, as the views that it compares are not made as those of plain: `augment` "
-        "differs."
+        "small: no verdict on instance_recall_at_1, because the augmentations (`augment`) differ from plain."
     ) in results["notes"]
 
 

@@ -30,7 +30,7 @@ def test_reference_that_fits_several_jobs_lists_them(api: Api) -> None:
     jobs = [api.submit(name="birds")["id"] for _ in range(12)]
     problem = refused(api.client.get("/v1/jobs/birds"), 409, None, "ambiguous")
     assert problem["jobs"] == jobs[:-11:-1]
-    assert problem["detail"].startswith("'birds' fits more than 10 jobs, newest first: job_")
+    assert problem["detail"].startswith("'birds' matches more than 10 jobs, newest first: job_")
     refused(api.client.get("/v1/jobs/job_"), 404, None, "not-found")
     two = refused(api.client.get(f"/v1/jobs/{jobs[0][:5]}"), 409, None, "ambiguous")
     assert two["jobs"] == problem["jobs"], "a beginning"

@@ -430,7 +430,7 @@ def test_submit_refuses_dataset_whose_folder_is_gone(api: Api, field: str) -> No
         problem = refused(api.client.post(path, json=spec), 422)
         (error,) = problem["errors"]
         assert (error["field"], error["given"]) == (field, name)
-        assert "is no longer there" in error["message"]
+        assert "no longer exists" in error["message"]
     assert api.client.post("/v1/jobs", json=spec, headers=key).json() == first.json()
     api.settings.check_paths = False
     assert api.client.post("/v1/jobs", json=spec).status_code == 201

@@ -138,7 +138,7 @@ def test_submit_refuses_trackers_on_other_hosts(api: Api) -> None:
     api.settings.tracking_hosts = ("other", "mlflow.internal:80")
     problem = refused(submit(api, track={"mlflow": mlflow}), 422, "track.mlflow.tracking_uri")
     [error] = problem["errors"]
-    assert error["message"] == "is a server to which jobs may not log"
+    assert error["message"] == "cannot be used here: jobs may not log to this server"
     assert error["expected"] == "a server on other or mlflow.internal:80"
     body = {"dataset": "emoji", "track": {"mlflow": mlflow}}
     refused(api.client.post("/v1/jobs/validate", json=body), 422, "track.mlflow.tracking_uri")
@@ -377,7 +377,7 @@ def test_submit_accepts_every_kind_of_source_while_it_is_there(api: Api, tmp_pat
         return submit(api)
 
     problem = refused(submitted(str(archive)), 422, "dataset")
-    assert "is no longer there" in problem["detail"]
+    assert "no longer exists" in problem["detail"]
     archive.touch()
     for uri in (str(archive), f"{tmp_path}/birds-*.tar", "s3://bucket/birds"):
         assert submitted(uri).status_code == 201, uri

@@ -215,7 +215,7 @@ def test_sweep_adopts_a_whole_checkpoint_and_removes_a_part_of_one(
         )
     garbage._adoption.sweep_attempt(attempt)
     with api.database.read() as session:
-        uris = checkpoints.uris_of_attempt(session, worker.job_id, 1)
+        uris = checkpoints.attempt_uris(session, worker.job_id, 1)
     assert sorted(uri.rpartition("/")[2] for uri in uris) == [
         f"step-{step:09d}" for step in (1, 2, 3)
     ]

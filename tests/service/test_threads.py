@@ -19,7 +19,7 @@ from dasl_core.spec.locations import ReadableFolders
 from service.api.threads import (
     GENERAL_THREADS,
     HEAVY_THREADS,
-    PATH_THREADS_OF_TOKEN,
+    PATH_THREADS_PER_TOKEN,
     STORE_THREADS,
     LimitedThreads,
     Threads,
@@ -262,7 +262,7 @@ def test_file_system_that_hangs_delays_only_those_who_name_paths(
     spec, folder = {"dataset": "emoji"}, str(api.settings.home.parent / "images" / "emoji")
     bodies = [
         body
-        for number in range((GENERAL_THREADS + PATH_THREADS_OF_TOKEN) // 4)
+        for number in range((GENERAL_THREADS + PATH_THREADS_PER_TOKEN) // 4)
         for body in (
             ("jobs", spec),
             ("jobs/validate", spec),
@@ -271,7 +271,7 @@ def test_file_system_that_hangs_delays_only_those_who_name_paths(
         )
     ]
     answers = [requests.submit(api.client.post, f"/v1/{path}", json=body) for path, body in bodies]
-    gate.wait_for(PATH_THREADS_OF_TOKEN)
+    gate.wait_for(PATH_THREADS_PER_TOKEN)
     wait_for_requests(api.context.path_threads, len(answers))
     assert api.database.engine.pool.checkedout() == 0  # type: ignore[attr-defined]
 
@@ -290,7 +290,7 @@ def test_file_system_that_hangs_delays_only_those_who_name_paths(
     gate.opened.set()
     statuses = [answer.result(SECONDS).status_code for answer in answers]
     assert statuses == [201, 200, 202, 201] * (len(answers) // 4)
-    assert gate.largest == PATH_THREADS_OF_TOKEN
+    assert gate.largest == PATH_THREADS_PER_TOKEN
 
 
 def test_path_checks_of_one_token_leave_threads_for_others(
@@ -317,7 +317,7 @@ def test_path_checks_of_one_token_leave_threads_for_others(
     assert register(sound, "emoji", **api.token("submit")).result(SECONDS).status_code == 201
     gate.opened.set()
     assert {answer.result(SECONDS).status_code for answer in answers} == {422}
-    assert gate.largest == PATH_THREADS_OF_TOKEN
+    assert gate.largest == PATH_THREADS_PER_TOKEN
 
 
 def test_number_of_path_checks_that_wait_is_limited(

@@ -257,7 +257,7 @@ class World:
         with self.database.write() as session:
             job, attempt = lifecycle.lock_live_attempt(session, job_id, number)
             lifecycle.record_heartbeat(session, job, attempt, progress or {})
-            return lifecycle.desired_of_attempt(job, attempt)
+            return lifecycle.desired_state(job, attempt)
 
     def worker_reports_placement(self, job_id: str, number: int = 1, **ranks: int) -> None:
         """Report the number of ranks on each node, as rank 0 does."""

@@ -1,6 +1,6 @@
-"""SQL of the ingests of data sets: who is next, the states of the first one and of refreshes, and the quota of tokens.
+"""SQL of the ingests of data sets: their order, their states and the quota of tokens.
 
-Moves a data set's state, and that of its refresh, by guarded UPDATEs.
+Moves the state of a data set or of its refresh by guarded UPDATEs.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from service.states import LIVE_ATTEMPT, AttemptState, DatasetState
 
 
 def _ingest_is(*states: DatasetState) -> ColumnElement[bool]:
-    """Condition that the first ingest of a data set, or its refresh, is in one of these states."""
+    """Build the condition that a data set's first ingest or refresh is in one of these states."""
     return or_(Dataset.state.in_(states), Dataset.refresh_state.in_(states))
 
 
 def lock_pending_limit(session: Session, token_id: str, user_id: str | None) -> int | None:
-    """Return how many data sets may be uploading, pending or ingesting for a token; `None`: no limit.
+    """Return the limit of a token's uploading, pending and ingesting data sets; `None`: unlimited.
 
-    If there is a limit, the row, and that of the token's user, stay locked until the transaction ends:
-    concurrent registrations are serialized, so two of them cannot both take the last place.
+    If there is a limit, the rows of the token and its user stay locked until the transaction ends, so that two
+    concurrent registrations cannot both take the last place.
     """
     limit = session.scalar(
         select(Token.max_pending_datasets)
@@ -44,7 +44,7 @@ def lock_pending_limit(session: Session, token_id: str, user_id: str | None) -> 
 
 
 def count_pending(session: Session, token_id: str, user_id: str | None) -> int:
-    """How many uploads and ingests that a token, or any token of its user, has asked for are not over."""
+    """Count the unfinished uploads and ingests that a token, or any token of its user, requested."""
     of_user = select(Token.id).where(Token.user_id == user_id)
     asked_by = func.coalesce(Dataset.refresh_token_id, Dataset.token_id)
     query = select(func.count()).where(
@@ -56,7 +56,7 @@ def count_pending(session: Session, token_id: str, user_id: str | None) -> int:
 
 
 def _first_pending() -> Select[*tuple[str, str]]:
-    """The first `most` of each tenant."""
+    """Select the first `most` data sets of each tenant."""
     requested_at = func.coalesce(
         Dataset.refresh_requested_at, Dataset.created_at, type_=UtcDateTime()
     )
@@ -83,7 +83,7 @@ def _first_pending() -> Select[*tuple[str, str]]:
     )
 
 
-# Each round of the dispatcher needs these. SQLAlchemy takes longer to build a statement than to run it.
+# Built once, because each round needs them and SQLAlchemy takes longer to build a statement than to run it.
 _FIRST_PENDING = _first_pending()
 _TENANTS_INGESTING = select(Dataset.tenant).where(
     _ingest_is(DatasetState.INGESTING), Dataset.state != REMOVED
@@ -101,7 +101,7 @@ _LIVE_RUNS = (
 AWAITED = select(Dataset.id).where(
     _ingest_is(DatasetState.PENDING, DatasetState.INGESTING), Dataset.deleted_at.is_(None)
 )
-"""Data sets that an ingest runs for, or is to."""
+"""Data sets whose ingest runs or is due."""
 _LOST = (
     select(IngestRun.number)
     .join(Dataset, Dataset.id == IngestRun.owner)
@@ -120,10 +120,10 @@ def awaiting_ingest(
 ) -> Sequence[str]:
     """Return the ids of the data sets to ingest next: tenants take turns.
 
-    Of a tenant, the oldest request is next: a registration or a refresh.
+    A tenant's oldest request, a registration or a refresh, is next.
 
     Args:
-        max_concurrent: limit of running ingests; those of deleted data sets count until they are stopped.
+        max_concurrent: limit of running ingests; ingests of deleted data sets count until they are stopped.
         without: ids of data sets that must wait.
     """
     running = Counter(session.scalars(_TENANTS_INGESTING))
@@ -138,7 +138,7 @@ def awaiting_ingest(
 
 
 def _last_ingests(session: Session, tenants: Collection[str]) -> dict[str, datetime]:
-    """Return when the last ingest of each tenant began, if it has had one."""
+    """Return when the last ingest of each tenant began; tenants without any are left out."""
     rows = session.execute(
         select(Dataset.tenant, func.max(IngestRun.created_at))
         .join(IngestRun, IngestRun.owner == Dataset.id)
@@ -150,7 +150,7 @@ def _last_ingests(session: Session, tenants: Collection[str]) -> dict[str, datet
 
 def ingesting(session: Session) -> list[WatchedRun]:
     """Return the ingest runs that have not reported their end."""
-    return [WatchedRun.of(row) for row in session.scalars(_LIVE_RUNS)]
+    return [WatchedRun.from_row(row) for row in session.scalars(_LIVE_RUNS)]
 
 
 def begin_ingest(session: Session, dataset_id: str, token_hash: str) -> IngestRun | None:
@@ -176,7 +176,7 @@ def _move_ingest(
         values = {f"{prefix}state": None if is_over else to, "progress": None, **columns}
         if to != DatasetState.INGESTING:
             values[f"{prefix}error"] = error
-        found = session.execute(
+        moved = session.execute(
             update(Dataset)
             .where(
                 Dataset.id == dataset_id, state == source, Dataset.deleted_at.is_(None), *conditions
@@ -185,16 +185,16 @@ def _move_ingest(
             .returning(Dataset.id)
             .execution_options(synchronize_session=False)
         ).scalar()
-        if found is not None:
+        if moved is not None:
             return True
     return False
 
 
 def request_ingest(session: Session, dataset: Dataset, token_id: str) -> None:
-    """Request another ingest of a locked data set: its first one if that has failed, else a refresh.
+    """Request another ingest of a locked data set: its first one if that failed, otherwise a refresh.
 
     Args:
-        token_id: whose quota it uses.
+        token_id: the token whose quota it uses.
     """
     run = runs.newest(session, IngestRun, dataset.id)
     dataset.ingest_after = run.number if run is not None else 0
@@ -231,7 +231,7 @@ def end_ingest(
 
     Args:
         number: the run that ended; the end of an earlier run is discarded.
-        run_state: of the run; `None`: succeeded if the data set is ready, else failed.
+        run_state: the run's state; `None`: succeeded if the data set is ready, otherwise failed.
         columns: `facts`, `report`, `index_uri` and `version`, if they change.
     """
     assert state in (DatasetState.READY, DatasetState.FAILED, DatasetState.PENDING)

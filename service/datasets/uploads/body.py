@@ -10,23 +10,23 @@ from starlette.requests import ClientDisconnect
 
 from service.api.problems import Problem
 
-# Fewer, larger blocks: each takes the way between the event loop and a thread.
+# Large, because each block is passed from the event loop to a thread.
 _BLOCK = 1 << 20
-# A slower client would keep a connection, and others from writing to its upload, for more than an hour. Half of what a
-# line of 256 kbit/s sends: a chunk that comes too slowly is not stored, so a client of a slow line must not get here.
+# A slower client would hold a connection and the upload's lock for more than an hour. This is half the rate of a line of
+# 256 kbit/s, because chunks that arrive too slowly are not stored.
 MIN_BYTES_PER_SECOND = 16 << 10
-# The average over this time counts, as lines stall for some seconds.
+# Averaged over this time, as lines may stall for some seconds.
 WINDOW_SECONDS = 30.0
 
 
 class Body:
     """The body of a request, read block by block in the event loop.
 
-    Only the time counts in which this process waits for the client, not that in which it stores what arrived.
+    Only the time that this process waits for the client counts, not the time that it takes to store blocks.
 
     Args:
         stream: pieces of the body.
-        clock: seconds from any start.
+        clock: returns a monotonic time in seconds.
     """
 
     def __init__(
@@ -52,12 +52,12 @@ class Body:
         return bytes(block)
 
     async def drain(self) -> None:
-        """Read the rest, which the size limit of bodies bounds."""
+        """Read the rest of the body, up to the size limit."""
         try:
             while await self.read():
                 pass
         except Problem:
-            pass  # the answer to the request matters, if there is anyone to get it
+            pass  # only the answer matters, if the client still waits for it
 
     async def _piece(self) -> bytes:
         began = self._clock()

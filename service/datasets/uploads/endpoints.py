@@ -59,9 +59,9 @@ def body_limit(scope: Scope) -> int | None:
 async def put_content(
     dataset_id: str, request: Request, response: Response, caller: Submitter, context: WithContext
 ) -> DatasetView:
-    """Store a chunk of an upload at the offset where it ends by now; 409 with `offset` if the chunk begins elsewhere.
+    """Append a chunk to an upload; 409 with `offset` if the chunk does not begin at the current end.
 
-    A chunk that is stored already is accepted again if it has the same bytes.
+    A chunk that is already stored is accepted again if it has the same bytes.
     """
     body = Body(request.stream())
     try:
@@ -77,14 +77,14 @@ async def put_content(
         async with context.upload_threads.admitted(caller.token_id) as in_thread:
             dataset = await _stored(store, body, in_thread)
     finally:
-        # Else a client that still sends would find the connection closed, and no answer.
+        # Otherwise a client that still sends would find the connection closed without an answer.
         await body.drain()
     response.headers[OFFSET_HEADER] = str(dataset.upload_received)
     return DatasetView.model_validate(dataset)
 
 
 async def _stored(store: service.StoreChunk, body: Body, in_thread: InThread) -> Dataset:
-    """Hand a body to `store`, which runs in a thread only while it has a block: slow clients hold none."""
+    """Pass a body to `store`, which needs a thread only while it has a block, so that slow clients hold none."""
     block = None
     try:
         while (dataset := await in_thread(partial(_advance, store, block))) is None:
@@ -97,7 +97,7 @@ async def _stored(store: service.StoreChunk, body: Body, in_thread: InThread) ->
 
 
 def _advance(store: service.StoreChunk, block: bytes | None) -> Dataset | None:
-    """Let `store` begin, or take a block; return the data set once the chunk is stored."""
+    """Start `store` or send it a block; return the data set once the chunk is stored."""
     try:
         store.send(block)
     except StopIteration as end:
@@ -107,6 +107,6 @@ def _advance(store: service.StoreChunk, block: bytes | None) -> Dataset | None:
 
 
 def _abandon(store: service.StoreChunk, error: BaseException) -> None:
-    """Let `store` give back what it holds, unless it has ended."""
+    """Let `store` release its locks, unless it has ended."""
     with suppress(type(error)):
         store.throw(error)

@@ -1,8 +1,8 @@
-"""Where the bytes of an upload are until it is complete.
+"""Storage of an upload until it is complete.
 
-On a disk, chunks are appended to one hidden file, which gets its name at the end. An object store cannot append: there
-each chunk is an object of its own, and at the end they are joined. SQL says how many bytes are stored: whatever lies
-beyond them, or in an object without a row, was left by a process that was killed.
+On a disk, chunks are appended to a hidden file, which is renamed at the end. An object store cannot append, so each chunk
+is a separate object, and the objects are joined at the end. The database has the number of stored bytes: bytes beyond
+it, and objects without a row, were left by a killed process.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from service.object_store import open_store, store_errors
 _BLOCK = 4 << 20
 
 Check = Callable[[bytes], object]
-"""Called with each block before it is written, and with an empty one after the last; raises if they are wrong."""
+"""Called with each block before it is written, and with an empty block at the end; raises if the content is wrong."""
 Write = Callable[[int, Check], Generator[None, bytes, str | None]]
-"""Store blocks from an offset on, durably. They are sent to the generator, and an empty one after the last.
+"""Generator that stores the blocks sent to it durably, from an offset on; an empty block ends it.
 
-It returns the name of the object that holds them, if they have their own."""
+It returns the name of the chunk's object, if it is a separate object."""
 OnBlock = Callable[[bytes], object]
 
 
@@ -45,13 +45,13 @@ class UploadFiles(Protocol):
     """The files of one upload."""
 
     uri: str
-    """Of the complete file, as a data set has it."""
+    """URI of the complete file, for the data set."""
     min_chunk: int
-    """Bytes that every chunk but the last must have."""
+    """Smallest size of every chunk except the last."""
 
     @contextmanager
     def writer(self, start: int) -> Iterator[Write]:
-        """Keep other requests from writing.
+        """Lock the upload against other writers.
 
         Args:
             start: number of bytes that are stored.
@@ -66,10 +66,10 @@ class UploadFiles(Protocol):
         """Read stored bytes; fewer if the store has lost some.
 
         Args:
-            chunks: those of the upload that are objects of their own.
+            chunks: the chunks of the upload that are separate objects.
 
         Raises:
-            OSError: the store does not have them, perhaps because a disk is not mounted.
+            OSError: the store does not have these bytes, perhaps because a disk is not mounted.
         """
         ...
 
@@ -83,7 +83,7 @@ class UploadFiles(Protocol):
         """Complete the file, step by step.
 
         Args:
-            on_block: called with all blocks of the file in order, to check them.
+            on_block: called with all blocks of the file in order.
 
         Raises:
             Lost: some bytes are missing.
@@ -96,7 +96,7 @@ class UploadFiles(Protocol):
         ...
 
     def remove_chunks(self) -> None:
-        """Remove what is left of the chunks of a complete file."""
+        """Remove the remaining chunks of a complete file."""
         ...
 
 
@@ -125,7 +125,7 @@ class LocalFiles:
         descriptor = os.open(self._partial, flags, 0o666)
         try:
             try:
-                # The kernel releases it when the process ends in whatever way.
+                # The kernel releases the lock even if the process is killed.
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 raise Busy from None
@@ -147,19 +147,19 @@ class LocalFiles:
             check(b"")
             os.fsync(descriptor)
         except BaseException:
-            # Space may be what is missing.
+            # Free the space, which may be what is missing.
             with suppress(OSError):
                 os.ftruncate(descriptor, start)
             raise
         if start == 0:
-            for folder in list(self._partial.parents)[:3]:  # those that are new
+            for folder in list(self._partial.parents)[:3]:  # the folders that may be new
                 _sync_folder(folder)
 
     def read(self, start: int, stop: int, chunks: Sequence[UploadChunk]) -> bytes:
         try:
             file = self._partial.open("rb")
         except FileNotFoundError:
-            file = self._file.open("rb")  # it is complete
+            file = self._file.open("rb")  # the upload is complete
         with file:
             file.seek(start)
             return file.read(stop - start)
@@ -170,7 +170,7 @@ class LocalFiles:
     def complete(
         self, size: int, chunks: Sequence[UploadChunk], on_block: OnBlock | None
     ) -> Iterator[None]:
-        # A process that was killed may have published the file already.
+        # A killed process may already have published the file.
         path = self._file if self._file.exists() else self._partial
         path.parent.stat()  # raises if the whole disk is not mounted
         if not path.exists() or path.stat().st_size < size:
@@ -196,7 +196,7 @@ class LocalFiles:
 class RemoteFiles:
     """An upload in an object store."""
 
-    # Limits the number of objects; 5 MiB are the least of a part of S3, too.
+    # Limits the number of objects; 5 MiB are also the minimum of a part in S3.
     min_chunk = 5 << 20
 
     def __init__(self, uri: str, storage: Storage) -> None:
@@ -205,7 +205,7 @@ class RemoteFiles:
 
     @contextmanager
     def writer(self, start: int) -> Iterator[Write]:
-        yield self._write  # each request writes an object of its own
+        yield self._write  # each request writes a separate object
 
     def _write(self, start: int, check: Check) -> Generator[None, bytes, str]:
         chunk = f"{start:020d}-{uuid4().hex}"
@@ -225,7 +225,7 @@ class RemoteFiles:
                     if each.start < stop and start < each.stop
                 )
         except FileNotFoundError:
-            pass  # they have been joined meanwhile
+            pass  # the chunks have been joined
         return self._cat(self.uri, start, stop)
 
     def discard(self, chunk: str | None) -> None:
@@ -257,7 +257,7 @@ class RemoteFiles:
                 raise Lost
 
     def publish(self) -> None:
-        """Do nothing: an object appears as a whole."""
+        """Do nothing: an object appears atomically."""
 
     def remove_chunks(self) -> None:
         self._storage.remove(self._chunks)

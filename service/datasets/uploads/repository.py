@@ -1,4 +1,4 @@
-"""SQL of uploads. Moves a data set out of the state `uploading`, by guarded UPDATEs."""
+"""SQL of uploads. Moves a data set out of the state `uploading` by guarded UPDATEs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from service.states import DatasetState
 _UPLOADING = (Dataset.state == DatasetState.UPLOADING, Dataset.deleted_at.is_(None))
 _IS_COMPLETE = Dataset.upload_received == Dataset.upload_size
 
-# Each round of the dispatcher needs these. SQLAlchemy takes longer to build a statement than to run it.
+# Built once, because each round needs them and SQLAlchemy takes longer to build a statement than to run it.
 _OTHERS = Dataset.id.not_in(bindparam("without", expanding=True))
 _COMPLETE = (
     select(Dataset)
@@ -42,7 +42,7 @@ def advance(
     """Record that the bytes from `start` to `stop` are stored, unless the upload is not at `start`.
 
     Args:
-        chunk: name of the object that holds them; None: they are in the file itself.
+        chunk: name of the chunk's object; None: the bytes are in the file.
     """
     at_start = (Dataset.id == dataset_id, *_UPLOADING, Dataset.upload_received == start)
     moved = _change(session, *at_start, upload_received=stop, upload_received_at=now)
@@ -52,13 +52,13 @@ def advance(
 
 
 def chunks(session: Session, dataset_id: str) -> Sequence[UploadChunk]:
-    """Return the chunks of an upload that are objects of their own, in order."""
+    """Return the chunks of an upload that are separate objects, in order."""
     query = select(UploadChunk).where(UploadChunk.dataset_id == dataset_id)
     return session.scalars(query.order_by(UploadChunk.start)).all()
 
 
 def outstanding_bytes(session: Session, since: datetime) -> int:
-    """Return how many bytes the unfinished uploads will still take that got a chunk after a time, or began."""
+    """Return the missing bytes of unfinished uploads that began or got a chunk after a time."""
     missing = func.sum(Dataset.upload_size - Dataset.upload_received)
     active = Dataset.upload_received_at > since
     return int(session.scalar(select(missing).where(*_UPLOADING, active)) or 0)
@@ -98,12 +98,12 @@ def delete_abandoned(session: Session, before: datetime, now: datetime) -> Seque
 
 
 def joined(session: Session, limit: int, without: Collection[str]) -> Sequence[Dataset]:
-    """Return data sets that are not uploading any more and whose chunks are still stored."""
+    """Return data sets that are no longer uploading and whose chunks are still stored."""
     return session.scalars(_JOINED, {"limit": limit, "without": [*without]}).all()
 
 
 def forget_chunks(session: Session, dataset_id: str) -> None:
-    """Remove the rows of chunks whose objects are removed."""
+    """Remove the rows of removed chunks."""
     session.execute(delete(UploadChunk).where(UploadChunk.dataset_id == dataset_id))
 
 

@@ -25,7 +25,7 @@ class UploadRequest(BaseModel):
     """A file of images that will be sent in chunks.
 
     Attributes:
-        sha256: of the whole file; checked after the last chunk.
+        sha256: SHA-256 of the whole file, checked after the last chunk.
         fingerprint: any text by which a client recognizes the file when it resumes.
     """
 

@@ -32,7 +32,7 @@ MAX_CHUNK_BYTES = 64 << 20
 OFFSET_HEADER = "Upload-Offset"
 _RANGE = re.compile(r"bytes (\d{1,19})-(\d{1,19})/(\d{1,19})", re.ASCII)
 _EXPECTED_RANGE = "bytes FIRST-LAST/SIZE, such as bytes 0-16777215/50000000"
-# A member of a dictionary of RFC 8941, which may have parameters.
+# A member of an RFC 8941 dictionary, which may have parameters.
 _NAMES_SHA256 = re.compile(r"\s*sha-256(?![\w.*-])", re.ASCII | re.IGNORECASE)
 _SHA256 = re.compile(r"\s*sha-256=:([A-Za-z0-9+/=]*):\s*(?:;.*)?", re.ASCII)
 _RETRY_AFTER = {"Retry-After": "2"}
@@ -43,7 +43,7 @@ StoreChunk = Generator[None, bytes | None, Dataset]
 
 
 class Part(NamedTuple):
-    """A part of a file, from `start` to `stop` (exclusive), and the size of the whole file; as text a Content-Range."""
+    """The range of a chunk (`stop` is exclusive) and the size of the whole file; as text a Content-Range."""
 
     start: int
     stop: int
@@ -53,12 +53,12 @@ class Part(NamedTuple):
         return f"bytes {self.start}-{self.stop - 1}/{self.total}"
 
 
-# An upload that got no chunk for so long keeps no room for the rest of its file.
+# An upload without a new chunk for this time reserves no room.
 _ACTIVE = timedelta(hours=1)
 
 
 def measure_room(upload: UploadRequest, settings: Settings) -> int | None:
-    """Check that a file may be uploaded, and return the free bytes of its disk; None: they are not limited or known.
+    """Check that a file may be uploaded; return the free bytes of its disk, None if unlimited or unknown.
 
     The disk may hang, so no transaction may be open.
 
@@ -75,27 +75,27 @@ def measure_room(upload: UploadRequest, settings: Settings) -> int | None:
     try:
         return free_space.free_bytes(settings.artifacts_uri)
     except OSError:
-        return None  # the first chunk will tell
+        return None  # the first chunk will fail if the disk is full
 
 
 def check_room(session: Session, upload: UploadRequest, free: int) -> None:
-    """Check that a disk with so many free bytes has room for a file beside the other uploads of the last hour.
+    """Check that `free` bytes suffice for a file and the other uploads of the last hour.
 
     Raises:
         Problem: 507, the disk is too full.
     """
     active_since = datetime.now(UTC) - _ACTIVE
-    left = free - free_space.FULL_BYTES - repository.outstanding_bytes(session, active_since)
-    if left < upload.size:
+    available = free - free_space.FULL_BYTES - repository.outstanding_bytes(session, active_since)
+    if available < upload.size:
         detail = (
-            f"The disk of {free_space.ARTIFACTS} has room for {max(0, left)} more bytes of uploads; the file has "
+            f"The disk of {free_space.ARTIFACTS} has room for {max(0, available)} more bytes of uploads; the file has "
             f"{upload.size}. Make room there, or delete uploads that are not needed"
         )
         raise Problem(507, "storage-full", detail)
 
 
 def begin(dataset: Dataset, upload: UploadRequest, storage: Storage) -> None:
-    """Make a new data set one whose file is being uploaded."""
+    """Initialize a new data set for an upload."""
     dataset.uri = upload_files(storage, dataset.id, upload.filename).uri
     dataset.state = DatasetState.UPLOADING
     dataset.upload_file = upload.model_dump(include={"filename", "sha256", "fingerprint"})
@@ -107,7 +107,7 @@ def parse_range(header: str | None) -> Part:
     """Parse a Content-Range header.
 
     Raises:
-        Problem: 422, it is missing or invalid; 413, the part is larger than a chunk may be.
+        Problem: 422, it is missing or invalid; 413, the chunk is too large.
     """
     if not header:
         raise field_problem("Content-Range", "is missing", "", _EXPECTED_RANGE)
@@ -126,15 +126,15 @@ def parse_range(header: str | None) -> Part:
 
 
 def parse_digest(header: str | None) -> bytes | None:
-    """Return the SHA-256 of a Content-Digest header (RFC 9530); None if it has none, but perhaps other digests.
+    """Return the SHA-256 of a Content-Digest header (RFC 9530); None if it has no SHA-256.
 
     Raises:
-        Problem: 422, it names SHA-256, and has no valid one.
+        Problem: 422, its SHA-256 is invalid.
     """
-    named = [each for each in (header or "").split(",") if _NAMES_SHA256.match(each)]
-    if not named:
+    digests = [item for item in (header or "").split(",") if _NAMES_SHA256.match(item)]
+    if not digests:
         return None
-    match = _SHA256.fullmatch(named[-1])  # of several the last counts, says RFC 8941
+    match = _SHA256.fullmatch(digests[-1])  # RFC 8941: the last of several counts
     try:
         digest = base64.b64decode(match[1], validate=True) if match else b""
     except binascii.Error:
@@ -154,9 +154,9 @@ def store_chunk(
     digest: bytes | None,
     on_complete: Callable[[Session], None],
 ) -> StoreChunk:
-    """Store a chunk of an upload and return the data set; one that is stored already is compared with that.
+    """Store a chunk of an upload and return the data set; a chunk that is already stored is compared.
 
-    The blocks of the request's body are sent to this generator, and an empty one after the last. It waits for them
+    The blocks of the request's body are sent to this generator, and an empty one at the end. It waits for them
     without an open transaction, and each step may run in another thread.
 
     Args:
@@ -183,7 +183,7 @@ def store_chunk(
                 "Content-Range", "is too small for the artifact store", str(part), expected
             )
         with files.writer(part.start) as write:
-            # Once more, as another request may have written until now.
+            # Check again, as another request may have written until now.
             if _is_stored(dataset := _read(database, tenant, dataset_id), part):
                 yield from _compare(database, dataset, part, files, check)
                 return dataset
@@ -217,7 +217,7 @@ def _record(
             return datasets.by_id(session, dataset_id)
     files.discard(chunk)
     _read(database, tenant, dataset_id)  # raises if it was deleted
-    # Another request stored a chunk here. Whether it has the same bytes shows when this one comes again.
+    # Another request stored a chunk at this offset. When the client repeats this one, they are compared.
     detail = "Another request has written to this upload meanwhile; send the chunk again"
     raise Problem(409, "upload-busy", detail, headers=_RETRY_AFTER)
 
@@ -225,10 +225,10 @@ def _record(
 def _compare(
     database: Database, dataset: Dataset, part: Part, files: UploadFiles, check: _Check
 ) -> Generator[None, bytes, None]:
-    """Compare the blocks of a body with what is stored in their place.
+    """Compare the blocks of a body with the stored bytes.
 
     Raises:
-        Problem: 409, they differ; or as `check` raises.
+        Problem: 409, they differ; or the problem of `check`.
     """
     with database.read() as session:
         chunks = repository.chunks(session, dataset.id)
@@ -237,7 +237,7 @@ def _compare(
         check(block)
         differs = differs or block != files.read(position, position + len(block), chunks)
         position += len(block)
-    check(b"")  # first: a body that was damaged on its way differs, too
+    check(b"")  # first: a body that was damaged in transit also differs
     if differs:
         detail = (
             f"The chunk is not what is stored from byte {part.start} on: the upload was begun with another file, or "
@@ -252,10 +252,10 @@ def _read(database: Database, tenant: str, dataset_id: str) -> Dataset:
 
 
 def _is_stored(dataset: Dataset, part: Part) -> bool:
-    """Whether a chunk is stored already.
+    """Whether a chunk is already stored.
 
     Raises:
-        Problem: it is not, and cannot be stored now.
+        Problem: it is not stored and cannot be stored now.
     """
     if dataset.upload_size is None or dataset.upload_received is None:
         detail = f"The images of {dataset.name!r} are not uploaded, but read from {dataset.uri}"
@@ -277,14 +277,14 @@ def _is_stored(dataset: Dataset, part: Part) -> bool:
 
 
 class _Check:
-    """Check of a body: its length, and its SHA-256 if that is given."""
+    """Checks the length of a body, and its SHA-256 if there is a digest."""
 
     def __init__(self, length: int, digest: bytes | None) -> None:
         self._length, self._digest = length, digest
         self._received, self._state = 0, hashlib.sha256()
 
     def __call__(self, block: bytes) -> None:
-        """Check the next block, or at an empty one the whole body.
+        """Check the next block; at an empty block, check the whole body.
 
         Raises:
             Problem: the body has another length or digest than its headers say.

@@ -28,7 +28,7 @@ from service.db.models import DatasetVersion
 from service.protocol import CONTACT_SHEET
 from service.wire.datasets import DatasetView, VersionView
 
-_MAX_NUMBER = 2**31 - 1  # of the type of the column
+_MAX_NUMBER = 2**31 - 1  # largest value of the column
 
 router = APIRouter(prefix="/v1/datasets/{dataset_id}", tags=["datasets"], route_class=Route)
 files = APIRouter(prefix="/v1/datasets/{dataset_id}", tags=["datasets"], route_class=StoreRoute)
@@ -38,7 +38,7 @@ files = APIRouter(prefix="/v1/datasets/{dataset_id}", tags=["datasets"], route_c
 def refresh_dataset(
     dataset: OwnDatasetToChange, caller: Submitter, session: WriteSession
 ) -> DatasetView:
-    """Read the images again, in the background; what changed makes a new version. Idempotent while one runs."""
+    """Read the images again in the background; changes make a new version. Idempotent while a refresh runs."""
     return DatasetView.model_validate(service.refresh(session, caller, dataset))
 
 
@@ -81,7 +81,7 @@ def _answer(request: Request, context: Context, name: str, uri: str) -> Response
     if size is None:
         detail = f"{name} was ingested without a contact sheet; refresh it"
         raise Problem(404, "no-contact-sheet", detail)
-    # The folder is the ingest's own, so the file never changes.
+    # Each ingest has its own folder, so the file never changes.
     tag = hashlib.sha256(f"{uri} {size}".encode()).hexdigest()
     file = StoredFile(f"{name}-{CONTACT_SHEET}", uri, size, tag, "image/jpeg")
     return ranged_file.answer(request, context, file)

@@ -25,23 +25,18 @@ _AVAILABLE = "registered"
 """State of checkpoints from which clones may continue."""
 
 
-def of(session: Session, dataset: Dataset, number: int) -> DatasetVersion | None:
-    """Return a version of a data set; `None` if it has none with this number."""
-    return session.get(DatasetVersion, (dataset.id, number))
-
-
-def of_job(session: Session, dataset_id: str, number: int) -> DatasetVersion | None:
-    """Return the version that a job runs on, or a task is of; `None` if its data set was deleted."""
-    return of(session, session.get_one(Dataset, dataset_id), number)
+def get(session: Session, dataset_id: str, number: int) -> DatasetVersion | None:
+    """Return a version of a data set; `None` if it has no version with this number."""
+    return session.get(DatasetVersion, (dataset_id, number))
 
 
 def newest(
     session: Session, dataset: Dataset, *, before: int | None, limit: int
 ) -> Sequence[DatasetVersion]:
-    """Return versions of a data set, newest first; up to one more than `limit`.
+    """Return up to `limit` + 1 versions of a data set, newest first.
 
     Args:
-        before: only those with a smaller number.
+        before: return only versions with a smaller number.
     """
     query = (
         select(DatasetVersion)
@@ -62,8 +57,8 @@ def add(session: Session, version: DatasetVersion) -> None:
 def unneeded(session: Session, limit: int, without: Collection[str]) -> Sequence[DatasetVersion]:
     """Return versions whose files can be removed: given up before, or needed by no job or task.
 
-    The newest version of a data set is needed, one that a job runs on that has not ended or has a checkpoint, and one of
-    which a task, such as a preview or an embedding, has not ended.
+    Needed are the newest version of a data set, the versions of jobs that have not ended or have a checkpoint, and the
+    versions of unfinished tasks, such as previews or embeddings.
 
     Args:
         without: ids of data sets to leave out.
@@ -74,8 +69,8 @@ def unneeded(session: Session, limit: int, without: Collection[str]) -> Sequence
 
 
 def give_up(session: Session, dataset_id: str, number: int) -> bool:
-    """Give up a version, unless it is needed by now; return whether its files can be removed."""
-    # Submissions lock the data set, too: no job chooses the version meanwhile.
+    """Give up a version, unless it is needed now; return whether its files can be removed."""
+    # Submissions lock the data set as well, so no job can choose the version meanwhile.
     session.get(Dataset, dataset_id, with_for_update=True)
     query = _unneeded().where(
         DatasetVersion.dataset_id == dataset_id, DatasetVersion.number == number
@@ -101,13 +96,13 @@ def _unneeded() -> Select[DatasetVersion]:
         .where(Checkpoint.job_id == Job.id, Checkpoint.state == _AVAILABLE)
         .exists()
     )
-    # Whole checkpoints that an attempt could not report are adopted up to a day after its end.
+    # Complete checkpoints that an attempt could not report are adopted up to a day after its end.
     may_get_one = and_(
         Job.finished_at > datetime.now(UTC) - _ADOPTED_WITHIN,
         select(Attempt.number).where(Attempt.owner == Job.id).exists(),
     )
     may_go_on = or_(Job.status.not_in(TERMINAL), has_checkpoint, may_get_one)
-    # Queries of their own, each with an index.
+    # Separate queries, so that each uses an index.
     needed = [
         select(Job.id).where(uses, Job.deleted_at.is_(None), may_go_on).exists()
         for uses in (trains, evaluates)
@@ -137,7 +132,7 @@ def _unneeded() -> Select[DatasetVersion]:
 
 
 def mark_removed(session: Session, dataset_id: str, number: int) -> None:
-    """Record that the files of a version that was given up are removed."""
+    """Record that the files of a given-up version are removed."""
     session.execute(
         update(DatasetVersion)
         .where(DatasetVersion.dataset_id == dataset_id, DatasetVersion.number == number)

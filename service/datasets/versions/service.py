@@ -1,4 +1,4 @@
-"""Refresh data sets, and find the version that a job is to run on."""
+"""Refresh data sets, and find the version for a job."""
 
 from __future__ import annotations
 
@@ -25,12 +25,13 @@ _REGISTER = "id or name of a data set; register one with: dasl datasets add FOLD
 
 
 def refresh(session: Session, caller: Caller, dataset: Dataset) -> Dataset:
-    """Request an ingest that makes the next version of a data set; nothing changes while one waits or runs.
+    """Request an ingest that makes the next version of a data set. Idempotent while one waits or runs.
 
-    The first ingest, if it has failed, is repeated.
+    A first ingest that failed is repeated.
 
     Raises:
-        Problem: 404, it was deleted in between; 409, its images are not there yet; 429, the token's quota is exhausted.
+        Problem: 404, it was deleted concurrently; 409, its images are not uploaded yet; 429, the token's quota is
+            exhausted.
     """
     limit = ingests.lock_pending_limit(session, caller.token_id, caller.user_id)
     if datasets.lock(session, dataset.id) is None:
@@ -57,10 +58,10 @@ def refresh(session: Session, caller: Caller, dataset: Dataset) -> Dataset:
 def find(
     session: Session, tenant: str, name: str, *, lock: bool = False
 ) -> tuple[Dataset | None, int | None]:
-    """Return the data set with a name or id, and if `NAME@NUMBER` names a version of it, the number.
+    """Return the data set with a name or id, and the version's number if `NAME@NUMBER` names one.
 
     Args:
-        lock: as of `find_ready`.
+        lock: see `find_ready`.
     """
     dataset = datasets.find(session, tenant, name, lock=lock)
     parts = _VERSIONED.fullmatch(name) if dataset is None else None
@@ -72,10 +73,10 @@ def find(
 def find_ready(
     session: Session, tenant: str, name: str, field: str, *, lock: bool
 ) -> tuple[Dataset, DatasetVersion]:
-    """Return the data set and version that a field of a spec names: the newest, or that of `NAME@NUMBER`.
+    """Return the data set and version that a field of a spec names: the newest, or `NAME@NUMBER`.
 
     Args:
-        lock: lock the data set against deletion until this writing transaction ends.
+        lock: whether to lock the data set against deletion until this writing transaction ends.
 
     Raises:
         Problem: 422 for the field; 409 while the data set is still being ingested.
@@ -85,7 +86,7 @@ def find_ready(
         message = "is not registered" + closest(name, datasets.names(session, tenant))
         raise field_problem(field, message, name, _REGISTER)
     _check_ready(dataset, name, field)
-    row = repository.of(session, dataset, dataset.version if number is None else number)
+    row = repository.get(session, dataset.id, dataset.version if number is None else number)
     newest = f"a version from 1 to {dataset.version}; without @NUMBER, the newest"
     if row is None:
         raise field_problem(field, f"has no version {number}", name, newest)
@@ -113,8 +114,8 @@ def _check_ready(dataset: Dataset, name: str, field: str) -> None:
         )
 
 
-def folder_of(version: DatasetVersion, storage: Storage) -> str:
-    """Return the URI of what can be removed with a version: its folder, or, if that is not its own, its index."""
+def removable_uri(version: DatasetVersion, storage: Storage) -> str:
+    """Return the URI that can be removed with a version: its folder, or its index if it has no separate folder."""
     assert version.index_uri is not None, "its files are not removed yet"
     folder = version.index_uri.rpartition("/")[0]
     is_own = folder.startswith(f"{storage.dataset_uri(version.dataset_id)}/")
@@ -122,7 +123,7 @@ def folder_of(version: DatasetVersion, storage: Storage) -> str:
 
 
 def contact_sheet_uri(dataset: Dataset) -> str:
-    """Return where the contact sheet of the newest version is, if there is one.
+    """Return the URI of the newest version's contact sheet, which may not exist.
 
     Raises:
         Problem: 404, the data set is not ready.

@@ -15,7 +15,7 @@ from dasl_core.vocabulary import TRAINED
 from service.db.models import Dataset, Evaluation, Job, JobTag
 
 BEST = "best."
-"""Prefix of orders by the best value that any evaluation of the trained network has."""
+"""Prefix of orders by the best value among the evaluations of the trained network."""
 COLUMNS = {
     "created_at": Job.id,  # ids are ordered by time of creation
     "finished_at": Job.finished_at,
@@ -43,13 +43,13 @@ class JobFilter:
     """Id or name."""
     created_after: datetime | None = None
     text: str | None = None
-    """Part of the id, the name, or a key or value of a tag; upper and lower case are one."""
+    """Part of the id, the name, or a key or value of a tag; case-insensitive."""
 
     @property
     def is_indexed(self) -> bool:
-        """Whether an index gives the newest jobs that match."""
+        """Whether an index finds the newest matching jobs."""
         filtered = (self.dataset, self.created_after, self.text)
-        return not self.ids and all(each is None for each in filtered)
+        return not self.ids and all(value is None for value in filtered)
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ class Position:
 
 @dataclass(frozen=True)
 class ListedJob:
-    """A job of the list with the name of its data set and the value that orders it."""
+    """A job of the list with the name of its data set and its sort value."""
 
     job: Job
     dataset_name: str
@@ -93,10 +93,8 @@ def page(
         (value.desc(), Job.id.desc()) if order.descending else (value.asc(), Job.id.asc())
     )
     if order.metric is not None or order.field in NULLABLE:
-        by_value = (
-            by_value.nulls_last()
-        )  # not for the others, as PostgreSQL's indexes are sorted otherwise
-    # Rows are wide, so the ids and values are selected and sorted first.
+        by_value = by_value.nulls_last()  # only here, as PostgreSQL's indexes have another order
+    # Rows are wide, so select and sort ids and values first.
     rows = session.execute(query.order_by(by_value, by_id).limit(limit + 1)).all()
     values: dict[str, Any] = dict(tuple(row) for row in rows)
     jobs = session.execute(
@@ -123,7 +121,7 @@ def best(session: Session, job_ids: Sequence[str]) -> dict[str, dict[str, float]
 
 
 def _ordered(filter: JobFilter, order: Order) -> tuple[ColumnElement[Any], Select[Any]]:
-    """Return the value that orders jobs, and a query of the ids and values of those that match."""
+    """Return the sort value, and a query of the ids and values of matching jobs."""
     metric = order.metric
     if metric is None:
         value: ColumnElement[Any] = COLUMNS[order.field].expression
@@ -177,8 +175,15 @@ def _matching(filter: JobFilter) -> list[ColumnElement[bool]]:
         conditions.append(Job.created_at > filter.created_after)
     if filter.text is not None:
         text = filter.text
-        tags = or_(*(each.icontains(text, autoescape=True) for each in (JobTag.key, JobTag.value)))
-        named = or_(*(each.icontains(text, autoescape=True) for each in (Job.id, Job.name)))
+        tags = or_(
+            *(
+                text_column.icontains(text, autoescape=True)
+                for text_column in (JobTag.key, JobTag.value)
+            )
+        )
+        named = or_(
+            *(text_column.icontains(text, autoescape=True) for text_column in (Job.id, Job.name))
+        )
         conditions.append(or_(named, _has_tag(tags)))
     return conditions
 

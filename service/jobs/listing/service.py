@@ -1,4 +1,4 @@
-"""The list of jobs in an order that the client chooses, and its small rows."""
+"""The sorted list of jobs, and their summaries."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ from service.wire.jobs import JobSummary
 NEWEST = Order("created_at", descending=True)
 
 
-def order_of(sort: str) -> str:
-    """Check the parameter `sort`: a column, or `best.` and a metric; with `-` the greatest first."""
+def check_order(sort: str) -> str:
+    """Check the parameter `sort`: a column, or `best.` and a metric; descending with `-`."""
     field = sort.removeprefix("-")
     if field in COLUMNS:
         return sort
@@ -48,19 +48,19 @@ def order_of(sort: str) -> str:
         return sort
     known = [*COLUMNS, *(BEST + name for name in DIRECTED_METRICS)]
     raise problem(
-        "is no order of jobs" + closest(field, known),
+        "unknown sort key" + closest(field, known),
         sort,
-        f"one of {', '.join(known)}; with - the greatest first",
+        f"one of {', '.join(known)}; descending with -",
     )
 
 
-def parsed(sort: str) -> Order:
-    """Return the order of a checked `sort`."""
+def parse_order(sort: str) -> Order:
+    """Parse a checked `sort`."""
     return Order(sort.removeprefix("-"), sort.startswith("-"))
 
 
 def cursor(order: Order, job: ListedJob) -> str:
-    """Return the position of a job in a list; in that of the newest jobs it is the id."""
+    """Encode the position of a job in a list; by creation time, it is the job's id."""
     if order == NEWEST:
         return job.job.id
     value = job.value
@@ -71,7 +71,7 @@ def cursor(order: Order, job: ListedJob) -> str:
 
 
 def position(order: Order, after: str) -> Position:
-    """Return the position that a cursor of the same list denotes.
+    """Decode a cursor of the same list.
 
     Raises:
         Problem: 422.
@@ -97,7 +97,7 @@ def _value(order: Order, value: Any) -> Any:
     """Convert the value of a cursor, which a client may have changed.
 
     Raises:
-        ValueError, TypeError: it is not of the order's type.
+        ValueError, TypeError: the value does not have the order's type.
     """
     if value is None:
         return None
@@ -126,9 +126,9 @@ def rows(
     """Return up to `limit` + 1 jobs.
 
     Raises:
-        Problem: 422, `after` is no position in this list.
+        Problem: 422, `after` is not a position in this list.
     """
-    order = parsed(sort)
+    order = parse_order(sort)
     start = None if after is None else position(order, after)
     if order == NEWEST and filter.is_indexed:
         newest = jobs.newest(
@@ -148,16 +148,16 @@ def rows(
 def summaries(
     session: Session, tenant: str, listed: Sequence[ListedJob], decisions: DecisionCache
 ) -> list[JobSummary]:
-    """Return the small rows of jobs, with the best accuracies and what queued ones wait for."""
-    best = repository.best(session, [each.job.id for each in listed])
+    """Return summaries of jobs, with their best accuracies and why queued jobs wait."""
+    best = repository.best(session, [item.job.id for item in listed])
     waits = {}
-    if any(each.job.status == JobStatus.QUEUED for each in listed):
+    if any(item.job.status == JobStatus.QUEUED for item in listed):
         now = datetime.now(UTC)
         taken = scheduling.resources_in_use(session, now)
         snapshot = scheduling.snapshot(session)
         waiting = queue.waiting(session, tenant, snapshot, taken, now, decisions)
         waits = {job.id: job for job in waiting}
     return [
-        job_summary(each.job, each.dataset_name, best.get(each.job.id, {}), waits.get(each.job.id))
-        for each in listed
+        job_summary(item.job, item.dataset_name, best.get(item.job.id, {}), waits.get(item.job.id))
+        for item in listed
     ]

@@ -1,4 +1,4 @@
-"""SQL of scheduling. Nothing here commits; the caller's transaction does."""
+"""SQL of scheduling. The caller commits."""
 
 from service.scheduling.repository.accounts import max_gpus
 from service.scheduling.repository.attempts import (
@@ -17,7 +17,7 @@ from service.scheduling.repository.cluster import (
     drains,
     excluded_nodes,
     last_cluster,
-    nodes_of,
+    read_nodes,
     save_snapshot,
     snapshot,
     stored_node,
@@ -37,17 +37,17 @@ from service.scheduling.repository.queue import (
     Entry,
     QueuePart,
     QueuePosition,
-    first_of_accounts,
+    first_per_account,
     front,
     is_queue_full,
     load_queued,
-    next_of_account,
+    next_in_account,
     queued,
     weights,
 )
 from service.scheduling.repository.resources import (
-    demand_of,
     demands,
+    job_demand,
     why_unreadable,
 )
 
@@ -64,25 +64,25 @@ __all__ = [
     "avoided_nodes",
     "candidates",
     "could_run_elsewhere",
-    "demand_of",
     "demands",
     "drained",
     "drains",
     "ended_attempts",
     "excluded_nodes",
     "finalized_attempts",
-    "first_of_accounts",
+    "first_per_account",
     "front",
     "has_unfinalized_attempt",
     "is_queue_full",
+    "job_demand",
     "last_cluster",
     "live_attempts",
     "load_queued",
     "max_gpus",
-    "next_of_account",
-    "nodes_of",
+    "next_in_account",
     "nodes_to_avoid",
     "queued",
+    "read_nodes",
     "resources_in_use",
     "running",
     "save_snapshot",

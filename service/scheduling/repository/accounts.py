@@ -9,7 +9,7 @@ from service.db.models import Tenant, Token
 
 
 def max_gpus(session: Session, tenant: str, token_id: str | None) -> int | None:
-    """Return how many GPUs the quotas of a token and its tenant allow; `None` if they do not limit them."""
+    """Return the number of GPUs that the quotas of a token and its tenant allow; `None` if unlimited."""
     of_token = select(Token.max_gpus).where(Token.id == token_id)
     of_tenant = select(Tenant.max_gpus).where(Tenant.name == tenant)
     quotas = [session.scalar(quota) for quota in (of_token, of_tenant)]

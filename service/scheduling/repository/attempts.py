@@ -1,4 +1,4 @@
-"""SQL of the attempts of jobs, as the dispatcher sees them: live, ended and finalized."""
+"""SQL of live, ended and finalized attempts, for the dispatcher."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from sqlalchemy.orm import Session
 from service.db.models import Attempt, Event, Job
 from service.runs.repository import RunView
 from service.scheduling.packing import Demand
-from service.scheduling.repository.resources import MAX_CACHED, resources_of
+from service.scheduling.repository.resources import MAX_CACHED, load_resources
 from service.states import LIVE_ATTEMPT, AttemptState, Desired, JobStatus, StopReason
 
 
 @dataclass(frozen=True)
 class AttemptView(RunView):
-    """An attempt with the parts of its job that the dispatcher needs, read at one moment."""
+    """A snapshot of an attempt and the parts of its job that the dispatcher needs."""
 
     created_at: datetime
     heartbeat_at: datetime | None
@@ -39,7 +39,7 @@ class AttemptView(RunView):
     limit: timedelta
     """Time limit of all attempts of the job together."""
     has_error: bool
-    """The attempt ended with an error that has no log tail yet."""
+    """Whether the attempt ended with an error without a log tail."""
 
     @property
     def job_id(self) -> str:
@@ -48,12 +48,12 @@ class AttemptView(RunView):
 
     @property
     def requested(self) -> Desired:
-        """What the attempt is to do: what a person requested, or else the service."""
+        """What the attempt should do: the request of a person, or else of the service."""
         return Desired.PAUSE if self.desired == Desired.RUN and self.stop_reason else self.desired
 
     @property
     def standstill(self) -> timedelta:
-        """How long the attempt has reported without progress, as of its last report.
+        """How long the attempt had made no progress at its last report.
 
         Before the first report of progress, which rank 0 sends, the driver's heartbeats count as reports.
         """
@@ -64,7 +64,7 @@ class AttemptView(RunView):
 
 
 class Ended(NamedTuple):
-    """Position of an attempt in the order of their ends."""
+    """Position of an attempt in the order of ends."""
 
     at: datetime
     owner: str = ""
@@ -77,8 +77,8 @@ class Ended(NamedTuple):
         return cls(attempt.finished_at, attempt.owner, attempt.number)
 
 
-# Each round of the dispatcher needs these. SQLAlchemy takes longer to build a statement than to run it.
-# Columns instead of rows: the specs of a job are large and not needed here.
+# Built once, because each round needs them and SQLAlchemy takes longer to build a statement than to run it.
+# They select columns, because rows of jobs contain large specs.
 _ATTEMPTS = select(
     Attempt.job_id,
     Attempt.number,
@@ -132,7 +132,7 @@ def has_unfinalized_attempt(session: Session, job_id: str) -> bool:
 
 def _attempts(session: Session, query: Select[*tuple[Any, ...]]) -> list[AttemptView]:
     rows = session.execute(query).all()
-    resources = resources_of(session, [row.job_id for row in rows])
+    resources = load_resources(session, [row.job_id for row in rows])
     return [
         AttemptView(
             owner=row.job_id,
@@ -150,7 +150,7 @@ def _attempts(session: Session, query: Select[*tuple[Any, ...]]) -> list[Attempt
             stop_reason=row.stop_reason and StopReason(row.stop_reason),
             stop_requested_at=row.stop_requested_at,
             job_started_at=row.started_at,
-            demand=resources[row.job_id].of(row.workers),
+            demand=resources[row.job_id].with_workers(row.workers),
             limit=resources[row.job_id].limit(row.max_hours),
             has_error=row.error is not None and "log_tail" not in row.error,
         )
@@ -159,9 +159,9 @@ def _attempts(session: Session, query: Select[*tuple[Any, ...]]) -> list[Attempt
 
 
 AVOIDED = "avoided_nodes"
-"""In the data of the event of an attempt's start: ids of the nodes that it avoids."""
+"""Key in the data of an attempt's start event: ids of the nodes that it avoids."""
 
-# A cache: the event is written with the attempt, and stays.
+# Can be cached, because the event is written with the attempt and never changes.
 _avoided_at_start: dict[tuple[str, int], frozenset[str]] = {}
 
 

@@ -27,24 +27,24 @@ def drained(session: Session) -> set[str]:
 def excluded_nodes(
     session: Session, resources: Resources, avoided: Collection[str] = ()
 ) -> list[str]:
-    """Return the ids of the nodes that must get no rank of an attempt, as far as they are known.
+    """Return the ids of the known nodes that must not get a rank of an attempt.
 
     Args:
-        avoided: ids of those that it avoids.
+        avoided: ids of the nodes that the attempt avoids.
     """
-    found = snapshot(session)
-    if found is None:
+    last = snapshot(session)
+    if last is None:
         return [*avoided]
-    cluster = with_drains(Cluster(nodes_of(found)), drained(session))
+    cluster = with_drains(Cluster(read_nodes(last)), drained(session))
     named = {*resources.exclude_nodes, *avoided}
     return [node.id for node in cluster.nodes if node.drained or node.is_named(named)]
 
 
 def addresses(session: Session, ids: Collection[str]) -> list[str]:
-    """Return the addresses of nodes; the id of one that is not in the cluster any more."""
-    found = snapshot(session)
-    known = {node.id: node.address for node in nodes_of(found)} if found is not None else {}
-    return sorted(known.get(each, each) for each in ids)
+    """Return the addresses of nodes; the id of a node that left the cluster."""
+    last = snapshot(session)
+    by_id = {node.id: node.address for node in read_nodes(last)} if last is not None else {}
+    return sorted(by_id.get(id, id) for id in ids)
 
 
 _ROW = 1
@@ -57,8 +57,8 @@ def snapshot(session: Session) -> ClusterSnapshot | None:
 
 def last_cluster(session: Session) -> Cluster:
     """Return the nodes of the last snapshot, with nothing in use."""
-    found = snapshot(session)
-    nodes = nodes_of(found) if found is not None else ()
+    last = snapshot(session)
+    nodes = read_nodes(last) if last is not None else ()
     return Cluster(
         tuple(replace(node, used_cpus=0.0, used_gpus=0.0, used_memory=0.0) for node in nodes)
     )
@@ -70,18 +70,18 @@ def save_snapshot(session: Session, snapshot: ClusterSnapshot) -> None:
     session.merge(snapshot)
 
 
-def nodes_of(snapshot: ClusterSnapshot) -> tuple[Node, ...]:
-    """Return the nodes of a snapshot."""
+def read_nodes(snapshot: ClusterSnapshot) -> tuple[Node, ...]:
+    """Read the nodes of a snapshot."""
     return tuple(_node(node) for node in snapshot.nodes)
 
 
 def _node(values: dict[str, Any]) -> Node:
-    # A newer dispatcher may know more of a node.
+    # A newer dispatcher may store more fields.
     known = values.keys() & Node.__dataclass_fields__.keys()
     return Node(**{name: values[name] for name in known})
 
 
 def stored_node(node: Node) -> dict[str, Any]:
-    """Return a node for `nodes` of a snapshot."""
+    """Convert a node to its form in a snapshot's `nodes`."""
     values = {name: value for name, value in vars(node).items() if name != "drained"}
     return {**values, "labels": dict(node.labels)}

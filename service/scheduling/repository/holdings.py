@@ -1,4 +1,4 @@
-"""SQL of the jobs that hold resources: what each holds, where, and until when at most."""
+"""SQL of the jobs that hold resources: their demand, nodes and latest end."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from sqlalchemy.orm import Session
 from service.db.models import Attempt, Checkpoint, Event, Job
 from service.protocol import PLACEMENT, PlacementData
 from service.scheduling.admission import Running
-from service.scheduling.occupancy import Placement, placement_of
+from service.scheduling.occupancy import Placement, read_placement
 from service.scheduling.packing import Demand
 from service.scheduling.preemption import Candidate, Rank
 from service.scheduling.repository.attempts import avoided_nodes, ended_attempts
-from service.scheduling.repository.resources import MAX_CACHED, resources_of, time_used
+from service.scheduling.repository.resources import MAX_CACHED, load_resources, time_used
 from service.states import LIVE_ATTEMPT, AttemptState, Desired, JobStatus
 
 logger = logging.getLogger(__name__)
 
 
-# Each round of the dispatcher needs these. SQLAlchemy takes longer to build a statement than to run it.
+# Built once, because each round needs them and SQLAlchemy takes longer to build a statement than to run it.
 _CANDIDATES = (
     select(
         Job.id,
@@ -60,7 +60,7 @@ _LIVE = (
     .join(Attempt, Attempt.job_id == Job.id)
     .where(Attempt.state.in_(LIVE_ATTEMPT))
 )
-# With as many workers as the last attempt had.
+# Jobs that wait for a retry, with the number of workers of their last attempt.
 _BETWEEN_ATTEMPTS = (
     select(Job.id, null(), *_OF_JOB, _WORKERS, null(), Job.not_before, null())
     .join(Attempt, (Attempt.job_id == Job.id) & (Attempt.number == Job.attempt), isouter=True)
@@ -69,8 +69,8 @@ _BETWEEN_ATTEMPTS = (
 
 
 def candidates(session: Session, taken: Sequence[Running]) -> list[Candidate]:
-    """Return the attempts that may be preempted: they train, and have no request to stop."""
-    held = {each.job_id: each for each in taken if each.job_id is not None}
+    """Return the attempts that may be preempted: they train and are not stopping."""
+    held = {holding.job_id: holding for holding in taken if holding.job_id is not None}
     return [
         Candidate(
             row.id,
@@ -86,16 +86,16 @@ def candidates(session: Session, taken: Sequence[Running]) -> list[Candidate]:
 
 
 def running(session: Session, now: datetime) -> list[Running]:
-    """Return the resources that live attempts hold, and the latest time at which each ends.
+    """Return the resources that live attempts hold, and the latest end of each.
 
-    Attempts with a request to stop may end at any moment. Jobs that wait for a retry keep their
-    resources: after a killed rank, a younger job that may run for a day must not go first.
+    Attempts with a stop request may end at any moment. Jobs that wait for a retry keep their resources, so that
+    a younger long job does not start before the retry.
     """
     rows = session.execute(_LIVE).all()
     between = session.execute(_BETWEEN_ATTEMPTS).all()
-    resources = resources_of(session, [row.id for row in (*rows, *between)])
+    resources = load_resources(session, [row.id for row in (*rows, *between)])
     used = time_used(session, [row.id for row in (*rows, *between)])
-    # Only an attempt whose driver has reported can have ranks.
+    # An attempt has ranks only after its driver has reported.
     placed = placements(
         session, [(row.id, row.number) for row in rows if row.state == AttemptState.RUNNING]
     )
@@ -118,7 +118,7 @@ def running(session: Session, now: datetime) -> list[Running]:
         ends_by = began_at + held.limit(max_hours) - used.get(job_id, timedelta())
         stops = desired != Desired.RUN or stop_reason is not None
         at = now if stops else max(now, ends_by)
-        demand, placement = held.of(workers), None
+        demand, placement = held.with_workers(workers), None
         if number is not None:
             placement = placed.get((job_id, number))
             demand = demand.without(avoided_nodes(session, job_id, number))
@@ -128,7 +128,7 @@ def running(session: Session, now: datetime) -> list[Running]:
 
 
 def attempts_on(session: Session, nodes: Collection[str]) -> set[tuple[str, int]]:
-    """Return the running attempts with a rank on one of these nodes, which are given by id."""
+    """Return the running attempts with a rank on one of these nodes, given by id."""
     rows = session.execute(
         select(Attempt.job_id, Attempt.number).where(Attempt.state == AttemptState.RUNNING)
     )
@@ -139,33 +139,33 @@ def attempts_on(session: Session, nodes: Collection[str]) -> set[tuple[str, int]
 def _holding(
     demand: Demand, ends_by: datetime, account_id: str | None, placement: Placement | None
 ) -> Running:
-    # A placement of other workers than the demand's would miscount the nodes.
+    # Ignore a placement of a different number of workers, which would miscount the nodes.
     if placement is not None and sum(placement.values()) != demand.workers:
         placement = None
     return Running(demand, ends_by, account_id, placement)
 
 
 def resources_in_use(session: Session, now: datetime) -> list[Running]:
-    """Return all resources that admission counts as taken: of `running`, and of ended attempts.
+    """Return all resources that admission counts as taken: by `running`, and by ended attempts.
 
-    An ended attempt counts until its driver is gone, but no longer against a quota. A job that waits
-    for a retry counts once.
+    An ended attempt counts until its driver has ended, but not against a quota. A job that waits for a retry
+    counts once.
     """
-    ended = [each for each in ended_attempts(session) if each.status != JobStatus.RETRY_WAIT]
-    placed = placements(session, [(each.job_id, each.number) for each in ended])
+    ended = [item for item in ended_attempts(session) if item.status != JobStatus.RETRY_WAIT]
+    placed = placements(session, [(item.job_id, item.number) for item in ended])
     return running(session, now) + [
-        _holding(each.demand, now, None, placed.get((each.job_id, each.number))) for each in ended
+        _holding(item.demand, now, None, placed.get((item.job_id, item.number))) for item in ended
     ]
 
 
-# A cache: the ranks of an attempt stay where they are.
+# Can be cached, because the ranks of an attempt never move.
 _placement_by_attempt: dict[tuple[str, int], Placement] = {}
 
 
 def placements(
     session: Session, attempts: Collection[tuple[str, int]]
 ) -> dict[tuple[str, int], Placement]:
-    """Return the nodes of the ranks of attempts, of those that have reported them."""
+    """Return the nodes of the ranks of the attempts that have reported them."""
     missing = {
         job_id for job_id, number in attempts if (job_id, number) not in _placement_by_attempt
     }
@@ -178,10 +178,10 @@ def placements(
         for job_id, stored in session.execute(events):
             try:
                 data = PlacementData.model_validate(stored)
-            except ValidationError as error:  # an API of another version took it
+            except ValidationError as error:  # stored by an API of another version
                 logger.warning("The placement of job %s cannot be read: %s", job_id, error)
             else:
-                _placement_by_attempt[job_id, data.attempt] = placement_of(data)
+                _placement_by_attempt[job_id, data.attempt] = read_placement(data)
     return {
         attempt: _placement_by_attempt[attempt]
         for attempt in attempts

@@ -1,4 +1,4 @@
-"""SQL of the queue: queued jobs in their order, and what admission needs to know of each."""
+"""SQL of the queue: queued jobs in their order, with the input of admission."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from service.scheduling.fair_share import Account
 from service.scheduling.preemption import Rank
 from service.scheduling.quota import Quota
 from service.scheduling.repository.failures import nodes_to_avoid
-from service.scheduling.repository.resources import resources_of, time_used
+from service.scheduling.repository.resources import load_resources, time_used
 from service.states import Desired, JobStatus
 
 
@@ -42,7 +42,7 @@ def queued(
 ) -> QueuePart:
     """Return queued jobs by rank, then oldest first.
 
-    Jobs whose spec cannot be read are left out (`why_unreadable`).
+    Jobs with an unreadable spec are left out (`why_unreadable`).
 
     Args:
         limit: number of jobs to read.
@@ -77,18 +77,18 @@ _QUEUED = (
 
 
 def load_queued(session: Session, job_ids: Sequence[str]) -> list[Queued]:
-    """Return queued jobs in the given order, without those that are not to run or cannot be read."""
+    """Return queued jobs in the given order, without jobs that must not run or cannot be read."""
     rows = session.execute(_QUEUED, {"job_ids": job_ids}).all() if job_ids else []
     place = {job_id: index for index, job_id in enumerate(job_ids)}
     rows = sorted(rows, key=lambda row: place[row.id])
     used = time_used(session, [row.id for row in rows if row.attempt])
-    resources = resources_of(session, [row.id for row in rows])
+    resources = load_resources(session, [row.id for row in rows])
     avoided = nodes_to_avoid(session, {row.id: row.attempt for row in rows if row.attempt})
     return [
         Queued(
             row.id,
             row.attempt,
-            resources[row.id].of(row.workers),
+            resources[row.id].with_workers(row.workers),
             max_runtime=max(
                 timedelta(), resources[row.id].limit(row.max_hours) - used.get(row.id, timedelta())
             ),
@@ -109,14 +109,14 @@ def load_queued(session: Session, job_ids: Sequence[str]) -> list[Queued]:
 
 
 class Entry(NamedTuple):
-    """A queued job, as far as its place in the queue depends on it."""
+    """A queued job, with what decides its place in the queue."""
 
     rank: Rank
     account: Account
     job_id: str
 
 
-# Each round of the dispatcher needs this. SQLAlchemy takes longer to build a statement than to run it.
+# Built once, because each round needs it and SQLAlchemy takes longer to build a statement than to run it.
 _FRONT = {
     preemptible: select(Job.priority, Job.tenant, Job.account_id, Job.id)
     .where(Job.status == JobStatus.QUEUED, Job.preemptible.is_(preemptible))
@@ -128,11 +128,11 @@ _FRONT = {
 
 
 def front(session: Session, preemptible: bool, limit: int, below: int | None = None) -> list[Entry]:
-    """Return the jobs of a class that have the highest priorities; of the lowest of these, any.
+    """Return the jobs of a class with the highest priorities; among the lowest of these priorities, any jobs.
 
     Args:
         limit: number of jobs to read.
-        below: read the jobs of lower priority than this.
+        below: read only jobs of a lower priority than this.
     """
     query = _FRONT[preemptible]
     if below is not None:
@@ -143,13 +143,13 @@ def front(session: Session, preemptible: bool, limit: int, below: int | None = N
     ]
 
 
-def first_of_accounts(
+def first_per_account(
     session: Session, rank: Rank, limit: int
 ) -> tuple[dict[Account, list[str]], int]:
-    """Return about `limit` queued jobs of a rank, the oldest of each account, and the most of one.
+    """Return about `limit` queued jobs of a rank, the oldest of each account, and the limit per account.
 
-    One statement, which reads few more rows of the index than it returns: it jumps from account to account,
-    and then from job to job of each.
+    A single statement reads few more index rows than it returns: it skips from account to account, and then
+    from job to job within each.
     """
     accounts = _accounts(rank)
     number_of_accounts = select(func.count(accounts.c.account_id)).scalar_subquery()
@@ -179,7 +179,7 @@ def first_of_accounts(
 
 
 def _accounts(rank: Rank) -> CTE:
-    """Return a table of the accounts with jobs of a rank, and one without id for each tenant."""
+    """Return a table of the accounts with jobs of a rank, and for each tenant a row without account."""
     has_rank = _has_rank(rank)
     least = select(func.min(Job.tenant).label("tenant")).where(*has_rank)
     first = least.cte("tenants", recursive=True)
@@ -197,22 +197,22 @@ def _accounts(rank: Rank) -> CTE:
     next_account = ids.where(
         Job.tenant == account.c.tenant, Job.account_id > account.c.account_id
     ).scalar_subquery()
-    # The last one of each tenant is null.
+    # The last row of each tenant is null.
     return account.union_all(
         select(account.c.tenant, next_account).where(account.c.account_id.is_not(None))
     )
 
 
 def _oldest(rank: Rank, account: CTE, *among: ColumnElement[bool]) -> ColumnElement[str | None]:
-    """Return the oldest job of a rank and an account, a row of a table."""
+    """Return the oldest job of a rank and of an account, which is a row of a table."""
     own = Job.tenant == account.c.tenant, Job.account_id == account.c.account_id
     return select(func.min(Job.id)).where(*_has_rank(rank), *own, *among).scalar_subquery()
 
 
-def next_of_account(
+def next_in_account(
     session: Session, rank: Rank, account: Account, after: str, limit: int
 ) -> Sequence[str]:
-    """Return the queued jobs of an account and rank behind one of them, oldest first."""
+    """Return the queued jobs of an account and rank after the job `after`, oldest first."""
     own = Job.tenant == account.tenant, Job.account_id == account.id, Job.id > after
     query = select(Job.id).where(*_has_rank(rank), *own).order_by(Job.id).limit(limit)
     return session.scalars(query).all()
@@ -231,7 +231,7 @@ def weights(session: Session) -> dict[str, float]:
 def _positions(
     session: Session, limit: int, after: QueuePosition | None, without: Collection[str]
 ) -> list[QueuePosition]:
-    """Return the positions of queued jobs in their order, with a few statements for any number of ranks."""
+    """Return the positions of queued jobs in order, with few statements for any number of ranks."""
     positions: list[QueuePosition] = []
     for preemptible in (False, True):
         below = None
@@ -240,14 +240,14 @@ def _positions(
         if after is not None and after.preemptible == preemptible:
             below = after.priority
             rank = Rank(not preemptible, below)
-            positions += _positions_of_rank(
+            positions += _positions_in_rank(
                 session, rank, limit - len(positions), after.job_id, without
             )
         if len(positions) >= limit:
             break
         read = limit - len(positions) + len(without)
         entries = front(session, preemptible, read, below)
-        # Only some jobs of the lowest rank were read, and perhaps not the oldest.
+        # Only some jobs of the lowest rank were read, perhaps without the oldest.
         cut = entries[-1].rank if len(entries) == read else None
         places = [
             QueuePosition(preemptible, each.rank.priority, each.job_id)
@@ -256,11 +256,11 @@ def _positions(
         ]
         positions += sorted(places, key=lambda place: (-place.priority, place.job_id))
         if cut is not None and len(positions) < limit:
-            positions += _positions_of_rank(session, cut, limit - len(positions), "", without)
+            positions += _positions_in_rank(session, cut, limit - len(positions), "", without)
     return positions[:limit]
 
 
-def _positions_of_rank(
+def _positions_in_rank(
     session: Session, rank: Rank, limit: int, after: str, without: Collection[str]
 ) -> list[QueuePosition]:
     """Return the positions of jobs of one rank, oldest first."""

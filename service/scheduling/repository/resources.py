@@ -1,4 +1,4 @@
-"""SQL of what jobs need: their resources and time limit, and the time that they have used."""
+"""SQL of the resources, time limit and used time of jobs."""
 
 from __future__ import annotations
 
@@ -21,25 +21,23 @@ logger = logging.getLogger(__name__)
 
 
 def demands(session: Session, job_ids: Sequence[str]) -> dict[str, Demand]:
-    """Return the demand of queued jobs, with the least in place of what is not decided yet."""
+    """Return the demand of queued jobs, with the smallest numbers in place of "auto"."""
     changed = select(Job.id, Job.workers).where(Job.id.in_(job_ids), Job.workers.is_not(None))
     workers = {row.id: row.workers for row in session.execute(changed)} if job_ids else {}
-    resources = resources_of(session, job_ids)
-    return {job_id: each.of(workers.get(job_id)) for job_id, each in resources.items()}
+    by_job = load_resources(session, job_ids)
+    return {
+        job_id: resources.with_workers(workers.get(job_id)) for job_id, resources in by_job.items()
+    }
 
 
-def demand_of(session: Session, job_id: str, workers: int | None) -> Demand:
-    """Return the demand of a job.
-
-    Args:
-        workers: their number, if not that of the spec.
-    """
-    return resources_of(session, [job_id])[job_id].of(workers)
+def job_demand(session: Session, job_id: str, workers: int | None) -> Demand:
+    """Return the demand of a job; `workers` replaces the number of workers in the spec."""
+    return load_resources(session, [job_id])[job_id].with_workers(workers)
 
 
 def why_unreadable(session: Session, job_ids: Sequence[str]) -> dict[str, str]:
-    """Return, for each of these jobs whose spec cannot be read, why."""
-    resources = resources_of(session, job_ids)
+    """Return the jobs with an unreadable spec, and the reasons."""
+    resources = load_resources(session, job_ids)
     return {
         job_id: each.why_unreadable for job_id, each in resources.items() if each.why_unreadable
     }
@@ -48,35 +46,35 @@ def why_unreadable(session: Session, job_ids: Sequence[str]) -> dict[str, str]:
 class _Resources(NamedTuple):
     """Resources and time limit of a job.
 
-    An attempt whose spec cannot be read has no time limit, and counts as nothing until Ray reports its use.
+    An attempt with an unreadable spec has no time limit, and no demand until Ray reports its use.
     """
 
     demand: Demand
-    limit_of_spec: timedelta
+    spec_limit: timedelta
     why_unreadable: str = ""
     fewest: int | None = None
     """The fewest workers of an elastic job."""
     batch: tuple[int, int] = (0, 1)
     """Global batch and number of its micro-batches."""
     automatic: Automatic = NOTHING
-    """What of `demand` is only the least, because it is not decided yet."""
+    """Numbers of `demand` that are still "auto"."""
 
     def limit(self, max_hours: float | None) -> timedelta:
-        """Return the time limit; `max_hours` of the job replaces that of its spec."""
-        return self.limit_of_spec if max_hours is None else timedelta(hours=max_hours)
+        """Return the time limit; the job's `max_hours` replaces the spec's."""
+        return self.spec_limit if max_hours is None else timedelta(hours=max_hours)
 
-    def of(self, workers: int | None) -> Demand:
-        """Return the demand; `workers` of the job or attempt replace those of the spec."""
+    def with_workers(self, workers: int | None) -> Demand:
+        """Return the demand; `workers` of the job or attempt replaces the number in the spec."""
         return self.demand if workers is None else self.demand._replace(workers=workers)
 
     def smaller(self, workers: int | None) -> tuple[Demand, ...]:
-        """Return what an elastic job accepts if the nodes are too few, the most first."""
+        """Return the smaller demands that an elastic job accepts, the largest first."""
         if self.fewest is None:
             return ()
         batch, parts = self.batch
-        most = self.of(workers).workers
+        most = self.with_workers(workers).workers
         counts = range(most - 1, self.fewest - 1, -1)
-        return tuple(self.of(count) for count in counts if batch % (count * parts) == 0)
+        return tuple(self.with_workers(count) for count in counts if batch % (count * parts) == 0)
 
 
 _NO_LIMIT = timedelta(days=36_500)
@@ -85,21 +83,20 @@ _NO_LIMIT = timedelta(days=36_500)
 _NOTHING = Demand(0, Worker(1, 0))
 
 
-# A cache: what is decided of a job never changes, and reading those of a thousand jobs from their specs would be most
-# of a round's time.
+# Can be cached, because decided resources never change. Reading a thousand specs would dominate a round's time.
 _resources_by_job: dict[str, _Resources] = {}
 
 
 MAX_CACHED, _BATCH = 100_000, 1000
 
 
-def resources_of(session: Session, job_ids: Sequence[str]) -> dict[str, _Resources]:
+def load_resources(session: Session, job_ids: Sequence[str]) -> dict[str, _Resources]:
     cached = {
-        job_id: each
+        job_id: resources
         for job_id in job_ids
-        if (each := _resources_by_job.get(job_id)) is not None  # another thread may clear it
+        if (resources := _resources_by_job.get(job_id)) is not None  # another thread may clear it
     }
-    undecided = [job_id for job_id, each in cached.items() if each.automatic != NOTHING]
+    undecided = [id for id, resources in cached.items() if resources.automatic != NOTHING]
     missing = [job_id for job_id in job_ids if job_id not in cached]
     missing += _started(session, undecided)
     loaded: dict[str, _Resources] = {}
@@ -113,12 +110,12 @@ def resources_of(session: Session, job_ids: Sequence[str]) -> dict[str, _Resourc
     return cached | loaded
 
 
-# Each round of the dispatcher needs this. SQLAlchemy takes longer to build a statement than to run it.
+# Built once, because each round needs it and SQLAlchemy takes longer to build a statement than to run it.
 _STARTED = select(Job.id).where(Job.id.in_(bindparam("job_ids", expanding=True)), Job.attempt > 0)
 
 
 def _started(session: Session, job_ids: Sequence[str]) -> list[str]:
-    """Return the jobs that have had an attempt, whose start decides what was left to the service."""
+    """Return the jobs that have had an attempt, whose start decided the "auto" numbers."""
     started: list[str] = []
     for start in range(0, len(job_ids), _BATCH):
         started += session.scalars(_STARTED, {"job_ids": job_ids[start : start + _BATCH]})
@@ -132,9 +129,9 @@ def _read_resources(job_id: str, resolved: object, version: int) -> _Resources:
         logger.error("The spec of job %s cannot be used: %s", job_id, error)
         return _Resources(_NOTHING, _NO_LIMIT, str(error))
     read = _Resources(
-        Demand.of(resources),
+        Demand.from_resources(resources),
         timedelta(hours=resources.max_hours),
-        automatic=Automatic.of(resources),
+        automatic=Automatic.from_resources(resources),
     )
     batch = _batch(resolved) if resources.min_workers else None
     return read if batch is None else read._replace(fewest=resources.min_workers, batch=batch)
@@ -153,7 +150,7 @@ def time_used(session: Session, job_ids: Sequence[str]) -> dict[str, timedelta]:
     """Return the total run time of each job's ended attempts."""
     used: dict[str, timedelta] = {}
     for start in range(0, len(job_ids), _BATCH):
-        # Not of `Attempt`: with its kind in the query, SQLite reads all attempts that there are.
+        # Select from `Run`: with the kind of `Attempt` in the query, SQLite would read all attempts.
         batch = Run.owner.in_(job_ids[start : start + _BATCH])
         rows = session.execute(
             select(Run.owner, func.sum(Run.ran_seconds))

@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session
 from service.db.models import SearchQuery
 
 ABANDONED = timedelta(minutes=10)
-"""No request awaits the answer to an older question: the process that asked it was killed."""
+"""Age after which no request awaits the answer, because the process that asked was killed."""
 
 
 def add(session: Session, query: SearchQuery) -> None:
@@ -22,30 +22,30 @@ def add(session: Session, query: SearchQuery) -> None:
 
 
 def count_open(session: Session, embedding_id: str) -> int:
-    """How many questions to an embedding have no answer."""
+    """Count the unanswered questions to an embedding."""
     query = select(func.count()).select_from(SearchQuery)
     return session.execute(query.where(*_open(embedding_id))).scalar_one()
 
 
-def open_ones(
+def unanswered(
     session: Session, embedding_id: str, limit: int, image_bytes: int
 ) -> Sequence[SearchQuery]:
-    """Return questions to an embedding without an answer, the first ones.
+    """Return the first unanswered questions to an embedding.
 
     Args:
-        limit: the most questions.
-        image_bytes: of all of their images together, unless the first one alone has more.
+        limit: most questions to return.
+        image_bytes: most bytes of all images together; the first question is returned in any case.
     """
     size = func.coalesce(func.length(SearchQuery.image), 0)
     query = select(SearchQuery.id, size).where(*_open(embedding_id))
-    chosen: list[str] = []
-    left = image_bytes
-    for id, bytes_of_image in session.execute(query.order_by(SearchQuery.id).limit(limit)):
-        left -= bytes_of_image
-        if chosen and left < 0:
+    ids: list[str] = []
+    total_bytes = 0
+    for id, size_of_image in session.execute(query.order_by(SearchQuery.id).limit(limit)):
+        total_bytes += size_of_image
+        if ids and total_bytes > image_bytes:
             break
-        chosen.append(id)
-    rows = select(SearchQuery).where(SearchQuery.id.in_(chosen)).order_by(SearchQuery.id)
+        ids.append(id)
+    rows = select(SearchQuery).where(SearchQuery.id.in_(ids)).order_by(SearchQuery.id)
     return session.scalars(rows).all()
 
 
@@ -54,17 +54,17 @@ def _open(embedding_id: str) -> tuple[Any, ...]:
 
 
 def answer(session: Session, embedding_id: str, answers: Iterable[Mapping[str, Any]]) -> None:
-    """Store answers to questions to an embedding; those that no request awaits any more are dropped."""
-    for each in answers:
+    """Store answers to questions to an embedding; drop answers that no request awaits."""
+    for item in answers:
         session.execute(
             update(SearchQuery)
-            .where(SearchQuery.id == each["id"], *_open(embedding_id))
-            .values(answer=dict(each), image=None)
+            .where(SearchQuery.id == item["id"], *_open(embedding_id))
+            .values(answer=dict(item), image=None)
             .execution_options(synchronize_session=False)
         )
 
 
-def answer_to(session: Session, query_id: str) -> dict[str, Any] | None:
+def get_answer(session: Session, query_id: str) -> dict[str, Any] | None:
     """Return the answer to a question, if there is one."""
     query = select(SearchQuery.answer).where(SearchQuery.id == query_id)
     return session.scalars(query).one_or_none()
@@ -80,7 +80,7 @@ def remove(session: Session, query_id: str) -> None:
 
 
 def remove_older(session: Session, before: datetime) -> None:
-    """Remove questions of before a time, whose process has left them."""
+    """Remove questions from before a time, which their process has abandoned."""
     session.execute(
         delete(SearchQuery)
         .where(SearchQuery.created_at < before)

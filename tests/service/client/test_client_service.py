@@ -196,7 +196,7 @@ def test_commands_take_a_name_or_a_beginning_or_last(client: Client, dataset: Da
     assert _json("cancel", newer)["status"] == "cancelled"
     client.jobs.submit({**SPEC, "name": "cats"}).cancel()
     refused = _run("pause", "cats", code=1).stderr
-    assert "fits 2 jobs, newest first: job_" in refused
+    assert "matches 2 jobs, newest first: job_" in refused
     assert f"{newer} (cats, cancelled)" in refused
 
 

@@ -22,11 +22,11 @@ from service.scheduling.admission import (
     Running,
     decide,
 )
-from service.scheduling.machines_lack import MachinesLack
 from service.scheduling.nodes import ANY_NODE, GPU_TYPE_LABEL, Cluster, Node, NodeChoice
 from service.scheduling.occupancy import Occupancy
 from service.scheduling.packing import Demand, Worker
 from service.scheduling.quota import NO_QUOTA, Quota
+from service.scheduling.shortage_tracker import ShortageTracker
 
 BEGAN = datetime(2026, 1, 1, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)
@@ -649,13 +649,17 @@ def test_elastic_job_that_lacks_nodes_has_its_room_kept() -> None:
     elastic = replace(
         queued("elastic", 1, 24), demand=Demand(4, whole), smaller=(Demand(3, whole),)
     )
-    lack, kinds = MachinesLack(), list[tuple[str | None, bool]]()
+    shortages, kinds = ShortageTracker(), list[tuple[str | None, bool]]()
     for minute in range(21):
         now = BEGAN + minute * MINUTE
         first, later = decide(
-            cluster, busy, [elastic, gpu_job("later", 8, 48)], now, lacking=lack.long(now)
+            cluster,
+            busy,
+            [elastic, gpu_job("later", 8, 48)],
+            now,
+            lacking=shortages.persistent(now),
         )
-        lack.update([first, later], now)
+        shortages.update([first, later], now)
         kinds.append((first.waits_for, first.may_preempt))
         assert later.waits_for == "reserved-room"
     before = SHRINK_AFTER // MINUTE

@@ -27,7 +27,7 @@ from tests.support.polling import until
 
 def report(world: World) -> DispatcherReport:
     with world.database.read() as session:
-        found = DispatcherReport.of(scheduling.snapshot(session))
+        found = DispatcherReport.from_snapshot(scheduling.snapshot(session))
     assert found is not None
     return found
 

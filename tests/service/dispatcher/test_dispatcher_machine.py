@@ -202,9 +202,7 @@ class Story(RuleBasedStateMachine):
             return
         if outcome == "as desired":
             with self.world.database.read() as session:
-                desired = lifecycle.desired_of_attempt(
-                    now, session.get_one(Attempt, (job, now.attempt))
-                )
+                desired = lifecycle.desired_state(now, session.get_one(Attempt, (job, now.attempt)))
             outcome = {"run": "succeeded", "pause": "paused", "cancel": "cancelled"}[desired]
         error = {"type": "x", "message": "broke"} if outcome == "failed" else None
         if self.post(job, "finish", {"outcome": outcome, "error": error}, death):

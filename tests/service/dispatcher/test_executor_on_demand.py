@@ -84,8 +84,8 @@ def test_nodes_of_the_last_time_stay_known(world: World, on_demand: OnDemand) ->
         found = scheduling.snapshot(session)
     assert found is not None
     assert (found.alive, found.at) == (False, world.now())
-    assert Cluster(scheduling.nodes_of(found)).total_cpus == world.executor.nodes[0].total_cpus
-    report = DispatcherReport.of(found)
+    assert Cluster(scheduling.read_nodes(found)).total_cpus == world.executor.nodes[0].total_cpus
+    report = DispatcherReport.from_snapshot(found)
     assert report is not None
     assert report.ray == on_demand.rests
 

@@ -197,7 +197,7 @@ def picky(draw: st.DrawFn) -> tuple[list[Node], list[Room], Occupancy]:
         )
         for number, ((cpus, gpus, memory), rack, kind, drained) in enumerate(drawn)
     ]
-    left, occupancy = [Room.of(node) for node in nodes], Occupancy(nodes)
+    left, occupancy = [Room.from_node(node) for node in nodes], Occupancy(nodes)
     jobs = st.tuples(st.integers(1, 3), picky_workers, choices, st.booleans(), st.integers(0, 99))
     for workers, worker, choice, known, whim in draw(st.lists(jobs, max_size=6)):
         demand = Demand(workers, worker, choice)
@@ -253,7 +253,7 @@ def test_choice_of_nodes() -> None:
     assert allowed(NodeChoice(gpu_type="H100")) == "1"
     assert allowed(NodeChoice(labels=frozenset({("rack", "x")}))) == "1"
     assert allowed(NodeChoice(excluded=frozenset({"big", "10.0.0.3"}))) == "2"
-    assert NodeChoice(gpu_type="L4").why_none(nodes) == (
+    assert NodeChoice(gpu_type="L4").why_no_node(nodes) == (
         "gpu_type",
         "no node has GPUs of type L4; the cluster has A100 (1 node), H100 (1 node)",
     )

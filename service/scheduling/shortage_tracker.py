@@ -1,4 +1,4 @@
-"""How long queued jobs have lacked nodes, before an elastic one starts with fewer workers."""
+"""How long queued jobs have lacked nodes; an elastic job may then start with fewer workers."""
 
 from __future__ import annotations
 
@@ -10,29 +10,29 @@ from service.scheduling.admission import SHRINK_AFTER, Decision
 _MAX_JOBS = 100_000
 
 
-class MachinesLack:
-    """Since when each job has lacked nodes without a break, as far as this process has seen.
+class ShortageTracker:
+    """Tracks since when each job has lacked nodes without a break.
 
-    A restart of the process starts the time again, which only postpones a start with fewer workers.
+    A restart of the process resets it, which only postpones a start with fewer workers.
     """
 
     def __init__(self) -> None:
         self._since: dict[str, datetime] = {}
 
     def update(self, decisions: Iterable[Decision], now: datetime) -> None:
-        """Record the decisions of a round; jobs that it did not consider stay as they are."""
+        """Record the decisions of a round; jobs that it did not consider keep their time."""
         if len(self._since) > _MAX_JOBS:
             self._since.clear()
         for decision in decisions:
             if decision.lacks_machines and not decision.starts:
                 self._since.setdefault(decision.job.job_id, now)
-            elif decision.waits_for not in ("store", "api"):  # which say nothing about nodes
+            elif decision.waits_for not in ("store", "api"):  # these do not depend on nodes
                 self._since.pop(decision.job.job_id, None)
 
     def reset(self) -> None:
-        """Forget all jobs, because Ray is away or has no node: after its restart, nodes join one by one."""
+        """Forget all jobs, because Ray does not run or has no node: after a restart, nodes join one by one."""
         self._since.clear()
 
-    def long(self, now: datetime) -> set[str]:
-        """Return the ids of the jobs that may start with fewer workers."""
+    def persistent(self, now: datetime) -> set[str]:
+        """Return the ids of the jobs that have lacked nodes for `SHRINK_AFTER`."""
         return {job_id for job_id, since in self._since.items() if now - since >= SHRINK_AFTER}
