@@ -32,7 +32,7 @@ _BODY: dict[str, Any] = {
 }
 # A search that is starting takes longer; clients ask again.
 _PATIENCE_SECONDS = 8.0
-_LOOK_SECONDS = 0.02
+_POLL_SECONDS = 0.02
 
 Dataset = Annotated[
     str | None,
@@ -108,7 +108,7 @@ async def _answer(
             if anyio.current_time() >= until or context.closing.is_set():
                 detail = "The search of this embedding is starting; ask again"
                 raise Problem(503, "search-starting", detail, headers={"Retry-After": "2"})
-            await anyio.sleep(_LOOK_SECONDS)
+            await anyio.sleep(_POLL_SECONDS)
         return answer
     finally:
         with anyio.CancelScope(shield=True):

@@ -93,6 +93,6 @@ def delete(session: Session, name: str) -> None:
             "tenant-not-empty",
             f"The tenant {name!r} has {', '.join(parts)}. Remove them first, or disable the tenant "
             f"(dasl tenants disable {name})",
-            extra={"contents": contents},
+            extra={"left": contents},
         )
     repository.remove(session, name)

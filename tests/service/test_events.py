@@ -381,6 +381,6 @@ def test_event_list_of_a_full_database_lacks_new_events(
         raise OperationalError("UPDATE", {}, Exception("database or disk is full"))
 
     with monkeypatch.context() as patched:
-        patched.setattr(repository, "place", full)
+        patched.setattr(repository, "assign_positions", full)
         assert listed(api) == before
     assert len(listed(api)) == len(before) + 1
