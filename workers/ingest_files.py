@@ -8,7 +8,7 @@ import tempfile
 import uuid
 from pathlib import Path
 
-from dasl_core.data.headers import KnownHeaders
+from dasl_core.data.headers import HeaderTable
 from dasl_core.data.index import DatasetIndex
 from dasl_core.data.ingest import Ingested, Previous
 from service.object_store import open_store, store_errors
@@ -35,7 +35,7 @@ class UnfinishedHeaders:
         self._uri = uri
         self._process, self._number = uuid.uuid4().hex, 0
 
-    def save(self, headers: KnownHeaders) -> None:
+    def save(self, headers: HeaderTable) -> None:
         """Save new headers. A store that fails now costs reading them again, if this ingest is killed."""
         name = f"{self._process}-{self._number:06}.safetensors"
         self._number += 1
@@ -47,14 +47,14 @@ class UnfinishedHeaders:
         except OSError as error:
             logger.warning("%d headers are not saved: %s", len(headers), error)
 
-    def load(self) -> list[KnownHeaders]:
+    def load(self) -> list[HeaderTable]:
         """Return the saved headers. A file that a killed process left incomplete is ignored."""
         tables = []
         with tempfile.TemporaryDirectory(prefix="dasl-") as folder:
             for name in self._names():
                 try:
                     file = artifacts.fetch(f"{self._uri}/{name}", Path(folder) / "headers")
-                    tables.append(KnownHeaders.load(file))
+                    tables.append(HeaderTable.load(file))
                 except (OSError, ValueError) as error:
                     logger.warning("%s/%s is ignored: %s", self._uri, name, error)
         return tables
@@ -88,10 +88,10 @@ def load_previous(index_uri: str | None, unfinished: UnfinishedHeaders) -> Previ
                 index = DatasetIndex.load(artifacts.fetch(index_uri, Path(folder) / INDEX))
                 has_contact_sheet = artifacts.exists(contact_sheet_uri(index_uri))
                 uri = f"{index_uri.rpartition('/')[0]}/{HEADERS}"
-                tables.insert(0, KnownHeaders.load(artifacts.fetch(uri, Path(folder) / HEADERS)))
+                tables.insert(0, HeaderTable.load(artifacts.fetch(uri, Path(folder) / HEADERS)))
             except (OSError, ValueError) as error:
                 logger.warning("%s is read as if for the first time: %s", index_uri, error)
-    known = KnownHeaders.merged(tables) if tables else KnownHeaders.none()
+    known = HeaderTable.merged(tables) if tables else HeaderTable.none()
     logger.info("%d headers are known", len(known))
     return Previous(known, index, has_contact_sheet)
 

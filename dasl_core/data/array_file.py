@@ -12,9 +12,9 @@ import numpy as np
 
 from dasl_core.atomic import write_atomically
 
-# Key of the file's metadata under which the JSON is.
+# Metadata key of the JSON.
 _ABOUT = "about"
-# Arrays begin at multiples of this many bytes, so that they can be mapped.
+# Alignment of arrays in bytes, for memory mapping.
 _ALIGNMENT = 8
 _MAX_HEADER = 1 << 30
 _TYPES = {"U8": np.uint8, "I32": np.int32, "I64": np.int64, "U64": np.uint64, "F64": np.float64}
@@ -24,7 +24,7 @@ _NAMES = {np.dtype(kind): name for name, kind in _TYPES.items()}
 def write_arrays(path: Path, arrays: Mapping[str, np.ndarray], about: Mapping[str, Any]) -> None:
     """Write arrays and a JSON mapping, atomically; the same content gives the same bytes.
 
-    Not by the library safetensors, whose metadata has a random order.
+    The safetensors library is not used because it writes metadata in random order.
     """
     body, header, checksum = bytearray(), {}, 0
     for name, array in arrays.items():

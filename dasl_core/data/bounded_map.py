@@ -1,4 +1,4 @@
-"""Results of threads in order, a bounded number of them ahead of their consumer."""
+"""Ordered parallel map with a bounded number of results ahead of the consumer."""
 
 import time
 from collections import deque
@@ -9,9 +9,9 @@ from typing import TypeVar
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
-# A good `ahead` for each decoding thread: one large image does not leave the other threads idle.
+# `ahead` for each decoding thread: enough that one large image does not leave the others idle.
 AHEAD_PER_THREAD = 4
-# Items that show whether a function waits: on a slow store they are less than a second.
+# Items from which `map_waiting` measures whether a function waits; less than a second on a slow store.
 _TRIED = 16
 
 
@@ -20,8 +20,8 @@ def map_waiting(
 ) -> Generator[Result, None, None]:
     """Yield `function(item)` for each item in order, with threads if it waits for more than half of its time.
 
-    For short functions with many system calls, such as reading a header. Each call releases Python's global lock and
-    waits for it again, so that on a fast disk two threads take twice as long as one.
+    For short functions with many system calls, such as reading a header: each call releases and reacquires the GIL,
+    so on a fast disk two threads take twice as long as one.
     """
     began, worked = time.perf_counter(), time.thread_time()
     results = [function(item) for item in items[:_TRIED]]
@@ -50,9 +50,8 @@ def bounded_map(
     consumer slower than the threads, such as a disk, then fills the memory.
 
     Args:
-        cost: of an item, such as the memory that it needs.
-        budget: limit of the costs of the items that are computed in advance. An item that alone exceeds
-            it is computed alone.
+        cost: returns the cost of an item, such as the memory that it needs.
+        budget: limit on the total cost of items computed in advance; a larger item is computed alone.
     """
     pending: deque[tuple[Future[Result], int]] = deque()
     spent = 0

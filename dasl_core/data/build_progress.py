@@ -1,4 +1,4 @@
-"""How far the builder of a cache is, for the processes that wait for it."""
+"""Progress of a cache build, for the processes that wait for it."""
 
 from contextlib import suppress
 from pathlib import Path
@@ -11,16 +11,16 @@ class BuildProgress:
         self._file, self._seen = file, 0
 
     def write(self, images: int) -> None:
-        """Note the number of images that are read."""
-        # Not flushed to the disk: it is for processes that wait at this moment.
+        """Record the number of images read."""
+        # Not flushed to disk: only running processes read it.
         self._file.write_text(f"{images:020}", encoding="ascii")
 
     def read(self) -> int:
-        """Return the number that was written last; 0 if none was yet."""
-        with suppress(FileNotFoundError, ValueError):  # not begun, or just being written
+        """Return the last recorded number, or 0."""
+        with suppress(FileNotFoundError, ValueError):  # not started, or being written
             self._seen = int(self._file.read_text(encoding="ascii"))
         return self._seen
 
     def remove(self) -> None:
-        """Remove the file, when there is nothing left to wait for."""
+        """Remove the file after the build."""
         self._file.unlink(missing_ok=True)

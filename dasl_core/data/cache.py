@@ -17,11 +17,11 @@ from dasl_core.locks import IN_USE, HeldFile, HeldFolder, locked, unheld
 DIRECTORY_VARIABLE = "DASL_CACHE_DIR"
 MAX_BYTES_VARIABLE = "DASL_CACHE_MAX_BYTES"
 MAX_BYTES = 100 << 30
-# Errors of a disk that has no room for a file.
+# Error numbers of a full disk.
 NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
-# A cache takes at most this share of the free space of its disk.
+# Largest share of the disk's free space that a cache may take.
 SHARE_OF_FREE_DISK = 0.5
-# Names of the files in a cache folder; nothing else is ever removed.
+# Names of files in a cache folder; no other file is ever removed.
 FILES = ("canvases-*", "index.safetensors")
 _ROOM = ".room"
 
@@ -56,27 +56,27 @@ class CacheFolder:
         os.utime(path / IN_USE)
 
     def use(self, name: str) -> None:
-        """Keep the files `canvases-NAME*` of the folder from being removed as unused, until `close`.
+        """Protect the files `canvases-NAME*` from removal as unused until `close`.
 
         Raises:
-            OSError: that cannot be noted.
+            OSError: the lock file cannot be written.
         """
-        mark = mark_of(self.path, name)
+        mark = use_mark(self.path, name)
         self._held[mark] = HeldFile(mark)
         os.utime(mark)
 
     def close(self) -> None:
-        """Allow the folder to be evicted; it was in use until now."""
+        """Release the folder for eviction and update its time of last use."""
         for mark, held in self._held.items():
             with suppress(OSError):
                 os.utime(mark)
             held.close()
 
-    def reserve(self, file: Path, size: int, *, beside: int = 0) -> None:
+    def reserve(self, file: Path, size: int, *, existing: int = 0) -> None:
         """Create `file` with this size, evicting folders of other data sets if necessary.
 
         Args:
-            beside: size of the other files of the same cache, which are there already.
+            existing: size of the files that the same cache already has.
 
         Raises:
             OSError: there is no room.
@@ -97,11 +97,11 @@ class CacheFolder:
                     f"{sum(folders.values()) >> 20} are in use",
                 )
             free = shutil.disk_usage(self.path).free
-            if size + beside > (free + beside) * SHARE_OF_FREE_DISK:
+            if size + existing > (free + existing) * SHARE_OF_FREE_DISK:
                 raise OSError(
                     errno.ENOSPC,
-                    f"they take {(size + beside) >> 20} MiB, more than {SHARE_OF_FREE_DISK:.0%} of the "
-                    f"{(free + beside) >> 20} MiB that are free in {self.path}",
+                    f"they take {(size + existing) >> 20} MiB, more than {SHARE_OF_FREE_DISK:.0%} of the "
+                    f"{(free + existing) >> 20} MiB that are free in {self.path}",
                 )
             with open(file, "wb") as reserved:
                 # At its full size, so that other processes count it before it is written.
@@ -109,10 +109,10 @@ class CacheFolder:
 
 
 @contextmanager
-def kept(path: Path) -> Iterator[None]:
+def hold_folder(path: Path) -> Iterator[None]:
     """Context manager that keeps a cache folder from being evicted before it is opened."""
     folder = None
-    with suppress(OSError):  # there is no cache then, as is reported where it is opened
+    with suppress(OSError):  # reported when the cache is opened
         folder = CacheFolder(path)
     try:
         yield
@@ -122,12 +122,12 @@ def kept(path: Path) -> Iterator[None]:
 
 
 def unwritable(folder: Path, error: OSError) -> str:
-    """Say that a cache folder cannot be written, and why, as a part of a sentence."""
+    """Describe why a cache folder cannot be written, as part of a sentence."""
     return f"{folder} cannot be written: {error.strerror or error}"
 
 
-def mark_of(folder: Path, name: str) -> Path:
-    """Return the file that processes hold while they use the files `canvases-NAME*` of a folder."""
+def use_mark(folder: Path, name: str) -> Path:
+    """Return the lock file held by processes that use the files `canvases-NAME*` of a folder."""
     return folder / f"canvases-{name}.used"
 
 
@@ -137,7 +137,7 @@ def cache_folders(root: Path) -> list[Path]:
 
 
 def all_cache_folders(root: Path) -> list[Path]:
-    """Return the cache folders of jobs and of runs without a service, which have a folder of their own."""
+    """Return the cache folders of jobs and of standalone runs."""
     if not root.is_dir():
         return []
     parents = [root, *(folder for folder in sorted(root.iterdir()) if folder.is_dir())]

@@ -38,18 +38,18 @@ _FLUSH_BYTES = 64 << 20
 
 Result = TypeVar("Result")
 OnRead = Callable[[int], None]
-"""Called at least every few images with the number of images read so far. What it raises ends the reading."""
+"""Called every few images with the number of images read; an exception stops the reading."""
 
 
 class CanvasFile:
     """The canvases (N, C, S, S) of all images of an index, in a file.
 
     One process among all ranks and jobs of the machine builds the file, with all cores, while the others
-    wait. Until it is complete there are, beside `NAME.lock`:
+    wait. Until it is complete, these files exist in addition to `NAME.lock`:
 
     * `NAME.partial`, which has the final size from the start;
     * `NAME.checksums`: CRC-32 of each canvas, written after it; 0 for images not drawn yet. A canvas
-      counts only if its checksum fits, so a build continues from whatever a kill or a power loss leaves;
+      counts only if its checksum matches, so a build resumes after a kill or a power loss;
     * `NAME.progress`: the number of images read, for the processes that wait.
 
     NAME depends on everything that determines the content.
@@ -60,7 +60,7 @@ class CanvasFile:
 
     def __init__(self, folder: CacheFolder, drawer: Drawer) -> None:
         self._folder, self._drawer = folder, drawer
-        self._digest = digest_of(drawer, _FORMAT)
+        self._digest = canvas_digest(drawer, _FORMAT)
         self._file = folder.path / f"canvases-{self._digest}.npy"
         self._partial = self._file.with_suffix(".partial")
         self._checksums = self._file.with_suffix(".checksums")
@@ -81,7 +81,7 @@ class CanvasFile:
             OSError: there is no room for the file, or it cannot be written.
         """
         self._folder.use(self._digest)
-        failed_before: int | None = None  # unless this process waited, which the first `wait` sets
+        failed_before: int | None = None  # set by the first `wait`
         lock = self._file.with_suffix(".lock")
 
         def wait() -> None:
@@ -93,10 +93,10 @@ class CanvasFile:
 
         with locked(lock, wait):
             if self._is_intact():
-                self._remove_partial()  # of a process that was killed after the last image
+                self._remove_partial()  # left by a process killed after the last image
                 self._repair()
             elif failed_before not in (None, lock.stat().st_mtime_ns):
-                # Each of many ranks would decode for hours to fail in the same way.
+                # Otherwise each of many ranks would decode for hours before failing.
                 raise OSError(errno.ENOSPC, f"another process could not write {self._file}")
             elif too_many(len(self._drawer.missing(lambda: on_read(0))), self._drawer.shape[0]):
                 return None
@@ -106,19 +106,19 @@ class CanvasFile:
         return canvases
 
     def _is_intact(self) -> bool:
-        """Whether there is a file of the right shape, with a readable list of unreadable images.
+        """Whether the file has the right shape and a readable list of unreadable images.
 
-        Only a damaged file system leaves another one.
+        It is otherwise only after damage to the file system.
         """
         try:
-            found = np.load(self._file, mmap_mode="r")
+            canvases = np.load(self._file, mmap_mode="r")
             _read_list(self._file)
         except FileNotFoundError:
             return False
         except (ValueError, EOFError) as error:
             logger.warning("the cache %s is damaged (%s) and is rebuilt", self._file, error)
             return False
-        return bool(found.shape == self._drawer.shape and found.dtype == self._drawer.dtype)
+        return bool(canvases.shape == self._drawer.shape and canvases.dtype == self._drawer.dtype)
 
     def _build(self, on_read: OnRead) -> None:
         try:
@@ -141,16 +141,16 @@ class CanvasFile:
             self._partial.replace(self._file)
         except OSError as error:
             if error.errno not in NO_ROOM:
-                raise  # the next process continues
+                raise  # the next process resumes
             self._remove_partial()
-            # The lock's time tells those that wait, and needs no room.
+            # Waiting processes read the lock's time; updating it needs no disk space.
             os.utime(self._file.with_suffix(".lock"))
             message = f"{error.strerror}; {self._file} takes {self._size >> 20} MiB"
             raise OSError(error.errno, message) from error
         self._remove_partial()
 
     def _begin(self) -> np.ndarray:
-        """Return the checksums (N,) of the canvases that an earlier process wrote; reserve the file if none did."""
+        """Return the checksums (N,) of canvases already written; reserve the file if there are none."""
         images = self._drawer.shape[0]
         try:
             with open(self._partial, "rb") as partial:
@@ -170,7 +170,7 @@ class CanvasFile:
         with open(self._partial, "r+b") as partial:
             partial.write(self._header)
         with open(self._checksums, "wb") as checksums:
-            # Last, and with one call: without them, the next process begins again.
+            # Last, and with one call: without checksums, the next process starts from scratch.
             checksums.truncate(images * _CHECKSUM.itemsize)
         return np.zeros(images, _CHECKSUM)
 
@@ -178,9 +178,9 @@ class CanvasFile:
         """Draw an image into the file unless it is there; return the reason if it cannot be read.
 
         Args:
-            checksum: of the canvas that an earlier process wrote; 0 if none did.
-            canvases: descriptor of the file.
-            checksums: descriptor of the file of the checksums.
+            checksum: checksum of the canvas if it was written already; 0 otherwise.
+            canvases: file descriptor of the canvases.
+            checksums: file descriptor of the checksums.
         """
         size = self._canvas_size
         offset = len(self._header) + position * size
@@ -188,7 +188,7 @@ class CanvasFile:
             return None
         canvas = self._drawer.draw(position)
         if isinstance(canvas, str):
-            # Written over what a killed process may have left, and tried again by the next one.
+            # Overwrites a partial canvas of a killed process; the next process retries it.
             _write(canvases, self._drawer.black(), offset)
             return canvas
         _write(canvases, canvas, offset)
@@ -202,8 +202,7 @@ class CanvasFile:
         """Wait for all images, and report how many are read.
 
         Args:
-            canvases: descriptor of the file, which is flushed again and again: else a disk that is slower than the
-                decoding lets written pages fill the memory.
+            canvases: file descriptor, flushed repeatedly so that dirty pages do not fill the memory.
         """
         self.unreadable = {}
         report_at = 0.0
@@ -225,7 +224,7 @@ class CanvasFile:
         function: Callable[[int], Result],
         positions: Iterable[int],
     ) -> Generator[Result, None, None]:
-        """Yield the result of a function for each of some images, several of which are decoded at once."""
+        """Yield a function's result for each image, computed in parallel."""
         return bounded_map(
             pool,
             function,
@@ -236,9 +235,11 @@ class CanvasFile:
         )
 
     def _repair(self) -> None:
-        """Retry the images that could not be read for other reasons than their content, and write them in place."""
+        """Retry images that failed for transient reasons, and write them in place."""
         self.unreadable = _read_list(self._file)
-        listed = [each for each, why in sorted(self.unreadable.items()) if is_transient(why)]
+        listed = [
+            position for position, why in sorted(self.unreadable.items()) if is_transient(why)
+        ]
         if not listed:
             return
         with open(self._file, "r+b", buffering=0) as file:
@@ -252,18 +253,18 @@ class CanvasFile:
                         offset = len(self._header) + position * self._canvas_size
                         _write(file.fileno(), canvas, offset)
             os.fsync(file.fileno())
-        # Last: a process killed before this leaves them listed, so they are read again.
+        # Last: after a kill before this line, they are retried.
         _write_list(self._file, self.unreadable)
 
     def _remove_partial(self) -> None:
-        # The checksums first: alone, they must not be taken for those of the next partial file.
+        # The checksums first: left alone, they would be taken for those of the next partial file.
         for file in (self._checksums, self._partial):
             file.unlink(missing_ok=True)
         self._progress.remove()
 
 
 def _decoding_pool() -> ThreadPoolExecutor:
-    """All cores, whatever the share of this rank: the others wait."""
+    """Create a thread pool of all cores, since the other ranks wait."""
     return ThreadPoolExecutor(usable_cores(), thread_name_prefix="decode")
 
 
@@ -279,14 +280,14 @@ def _write(file: int, array: np.ndarray, offset: int) -> None:
         content, offset = content[count:], offset + count
 
 
-def digest_of(drawer: Drawer, *settings: object) -> str:
-    """Return a digest of everything that determines the canvases of an index, and of settings of their file."""
+def canvas_digest(drawer: Drawer, *settings: object) -> str:
+    """Compute a digest of everything that determines an index's canvases, and of the file's settings."""
     index = drawer.index
     content = hashlib.blake2b(digest_size=16)
     settings = (*settings, index.location, index.source.choice, drawer.shape, drawer.dtype.str)
     content.update(repr(settings).encode())
-    paths = index.paths if isinstance(index.paths, Strings) else Strings.of(index.paths)
-    for array in (paths.data, paths.ends, index.sizes, index.places):
+    paths = index.paths if isinstance(index.paths, Strings) else Strings.pack(index.paths)
+    for array in (paths.data, paths.ends, index.sizes, index.locations):
         content.update(np.ascontiguousarray(array).data)
     return content.hexdigest()
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from dasl_core.data.bounded_map import bounded_map
 from dasl_core.data.cache import NO_ROOM, CacheFolder, unwritable
 from dasl_core.data.canvas_file import CanvasFile, OnRead
-from dasl_core.data.coding import Form, coding_of
+from dasl_core.data.coding import Form, build_coding
 from dasl_core.data.drawing import Drawer
 from dasl_core.data.index import DatasetIndex
 from dasl_core.data.shard_gathering import Gatherer
@@ -36,8 +36,8 @@ class Canvases:
         unreadable: images that this process knows cannot be read, with the reasons.
             Their canvases are black. With a cache all are known from the start; without one, only
             those whose file is missing are, and damaged ones become known when they are read.
-        not_cached: why images are decoded in every epoch, as a part of a sentence; None if none are, or
-            no cache is wanted.
+        not_cached: why images are decoded in every epoch, as part of a sentence; None if they are cached or
+            no cache was requested.
     """
 
     def __init__(
@@ -58,14 +58,16 @@ class Canvases:
                 is read.
             threads: number of threads that decode images in each epoch, if they are not cached raw. The cache
                 is built with all cores.
-            form: "jpeg": 8-bit canvases of one or three bands have the values that JPEG keeps.
+            form: "jpeg" applies JPEG loss to 8-bit canvases of one or three bands.
             on_read: called while the cache is built, by this or another process, with the number of
                 images read so far.
         """
         self.index = index
         self.channels = channels
         self._drawer = Drawer(index, image_size, channels)
-        self._coding = coding_of(form if index.on_disk else "exact", self._drawer.dtype, channels)
+        self._coding = build_coding(
+            form if index.on_disk else "exact", self._drawer.dtype, channels
+        )
         self.side = self._drawer.shape[-1]
         self.unreadable: dict[int, str] = {}
         self.not_cached: str | None = None
@@ -88,7 +90,7 @@ class Canvases:
         """Canvases (B, C, S, S) of the index's type and valid heights and widths (B, 2) int64 of some images.
 
         Args:
-            on_decoded: called with the processor time of the decoding threads, if they are needed.
+            on_decoded: called with the processor time of the decoding threads if images are decoded.
         """
         positions = np.asarray(indices, dtype=np.int64)
         if self._pixels is None:
@@ -101,7 +103,7 @@ class Canvases:
                 cost=lambda row: self._memory(int(positions[row])),
                 budget=self._budget,
             )
-            on_decoded(sum(seconds))  # raises what a thread has raised
+            on_decoded(sum(seconds))  # raises a thread's exception
         else:
             pixels = self._pixels[positions]
             if self.unreadable:  # another process may be writing them
@@ -126,7 +128,7 @@ class Canvases:
 
     @property
     def num_cached(self) -> int:
-        """Number of images that need not be decoded from their files: they are in the cache, or in the shared store."""
+        """Number of images in the cache or the shared store."""
         if self._pixels is not None:
             return len(self._pixels)
         return 0 if self._shards is None else self._shards.num_images
@@ -134,7 +136,7 @@ class Canvases:
     @property
     def is_shared(self) -> bool:
         """Whether all nodes have the cached images."""
-        return self._shards is not None and self._shards.all_there
+        return self._shards is not None and self._shards.store_is_complete
 
     @property
     def size(self) -> int:
@@ -145,7 +147,7 @@ class Canvases:
 
     @property
     def stored(self) -> tuple[str, int] | None:
-        """How canvases are coded in shards, and the bytes of those on this machine; None if there are no shards."""
+        """Coding of the shards, and their bytes on this machine; None without shards."""
         return None if self._shards is None else (self._coding.name, self._shards.size)
 
     def _open(self, cache: Path, on_read: OnRead) -> None:
@@ -153,7 +155,7 @@ class Canvases:
             self._folder = CacheFolder(cache)
             begin_removal(cache.parent)
             shards = Shards(self._folder, self._drawer, self._coding, shared_store)
-            if not self._coding.lossless or shards.store is not None or shards.are_built:
+            if not self._coding.lossless or shards.store is not None or shards.is_built:
                 self._open_shards(shards, on_read)
                 return
             try:
@@ -177,13 +179,13 @@ class Canvases:
             self.unreadable = self._drawer.missing()
             return
         self.unreadable = gatherer.unreadable
-        if shards.here or shards.there:
+        if shards.local or shards.remote:
             self._shards = shards
         if gatherer.no_room is not None and shards.store is None:
             missing = self._drawer.missing()
             self.unreadable |= {at: why for at, why in missing.items() if not shards.has(at)}
-            cached = f"there is room for {shards.images_here} of {len(self.index)} images: "
-            self._decode_again((cached if shards.here else "") + gatherer.no_room)
+            cached = f"there is room for {shards.num_local_images} of {len(self.index)} images: "
+            self._decode_again((cached if shards.local else "") + gatherer.no_room)
 
     def _decode_again(self, reason: str) -> None:
         self.not_cached = reason
@@ -192,7 +194,7 @@ class Canvases:
         )
 
     def _draw_timed(self, canvas: np.ndarray, position: int) -> float:
-        """Draw an image into its black canvas, if it can be read; return the processor time of this thread."""
+        """Draw an image into its black canvas if it is readable; return this thread's processor time."""
         began = time.thread_time()
         self._draw_into(canvas, position)
         return time.thread_time() - began
@@ -209,13 +211,13 @@ class Canvases:
                     self._warn(position)
                 return
             pixels = drawn
-            if not self._coding.lossless:  # the values that a shard would have
+            if not self._coding.lossless:  # the same values as from a shard
                 pixels = self._coding.decode(self._coding.encode(drawn), drawn.shape)
         _, height, width = pixels.shape
         canvas[:, :height, :width] = pixels
 
     def _memory(self, position: int) -> int:
-        """Estimate the bytes of memory that drawing an image takes; little if a shard has its canvas."""
+        """Estimate the memory in bytes to draw an image; little if a shard has its canvas."""
         if self._shards is not None and self._shards.serves(position):
             return 0
         return self._drawer.memory(position)

@@ -1,4 +1,4 @@
-"""What differs between two versions of a data set."""
+"""Differences between two versions of a data set."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dasl_core.data.index import DatasetIndex
 
 
 def count_changes(before: DatasetIndex, after: DatasetIndex) -> dict[str, int]:
-    """Return the numbers of images that were added, removed and changed, and of those that were not."""
+    """Count the images that were added, removed, changed and unchanged."""
     names = {*before.paths}
     common = sum(path in names for path in after.paths)
     identities = {digest.tobytes() for digest in _identities(before)}

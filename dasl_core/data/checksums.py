@@ -1,6 +1,6 @@
-"""Checksums by which an image that was replaced after ingest is noticed before it is decoded.
+"""Checksums that detect, before decoding, images replaced after ingest.
 
-Not the times of files: those of a copy on another machine, or of a restored backup, differ though the content does not.
+File times would not do: they differ in copies and restored backups with the same content.
 """
 
 from __future__ import annotations
@@ -12,19 +12,19 @@ from typing import IO
 from dasl_core.data.decode import one_sentence
 
 _PART = 4 << 10
-# How files of compressed formats begin (JPEG, PNG, GIF, WebP). Another image of these has another length or beginning.
+# First bytes of compressed formats (JPEG, PNG, GIF, WebP), where different images differ in length or beginning.
 _COMPRESSED = (b"\xff\xd8\xff", b"\x89PNG", b"GIF8", b"RIFF")
 
 
-def checksum_of(file: IO[bytes], *, inflates: bool) -> int:
-    """Return a positive checksum (31 bits) of the length and the first 4 KiB of an image.
+def compute_checksum(file: IO[bytes], *, inflates: bool) -> int:
+    """Compute a positive checksum (31 bits) of an image's length and first 4 KiB.
 
-    Of a format that may store pixels as they are, in which images of one size have one length, also of 4 KiB in the
+    For formats that may store raw pixels, where images of one size have the same length, it includes 4 KiB in the
     middle and at the end.
 
     Args:
-        file: can seek, and stays open, at its begin.
-        inflates: the file may be one that is inflated while it is read, so only its beginning is used.
+        file: seekable; stays open, at its start.
+        inflates: whether the file is inflated as it is read; then only its beginning is used.
 
     Raises:
         ValueError: it cannot be read; the message is the reason.

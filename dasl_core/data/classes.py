@@ -1,4 +1,4 @@
-"""Splits and classes of a data set, as its source names them or as its folders do."""
+"""Splits and classes of a data set, from its source or its folders."""
 
 from __future__ import annotations
 
@@ -8,26 +8,26 @@ from collections.abc import Sequence
 import numpy as np
 
 from dasl_core.data.sources import Entry, Listing, Skipped, SourceRecord
-from dasl_core.data.sources.splits import choose_one, folders_of_splits
+from dasl_core.data.sources.splits import choose_one, split_folders
 
-# The images that a warning names.
+# Number of images that a warning names.
 _NAMED = 5
 
 
 def choose_split(record: SourceRecord, listing: Listing) -> tuple[list[Entry], list[Skipped]]:
-    """Return the entries of the split that is chosen, and what is skipped of it; all if none is, and there are no splits.
+    """Select the entries and skipped files of the requested split; all if the source has no splits.
 
     Raises:
-        ValueError: the source has splits and none is chosen, or it does not have the one that is.
+        ValueError: the source has splits and none is requested, or it lacks the requested one.
     """
-    wanted, entries, skipped = record.options.split, listing.entries, listing.skipped
+    split, entries, skipped = record.options.split, listing.entries, listing.skipped
     if record.source_class.chooses_split:
         return list(entries), list(skipped)
     named = sorted({entry.split for entry in entries if entry.split is not None})
-    if wanted is None:
+    if split is None:
         if len(named) > 1:
             raise ValueError(choose_one(record.uri, named))
-        if not named and (splits := folders_of_splits(_names(record, entries))):
+        if not named and (splits := split_folders(_names(record, entries))):
             raise ValueError(
                 f"{record.uri} is divided into splits, not classes; register each as a data set of its own, "
                 f"so that test images stay out of training: {', '.join(f'{record.uri}/{s}' for s in splits)}; "
@@ -35,39 +35,37 @@ def choose_split(record: SourceRecord, listing: Listing) -> tuple[list[Entry], l
             )
         return list(entries), list(skipped)
     if named:
-        chosen = [entry for entry in entries if entry.split == wanted]
+        selected = [entry for entry in entries if entry.split == split]
     else:
         names = _names(record, entries)
         pairs = zip(entries, names, strict=True)
-        chosen = [entry for entry, name in pairs if name.startswith(f"{wanted}/")]
-        skipped = [each for each in skipped if _may_be_in(record, each.path, wanted)]
+        selected = [entry for entry, name in pairs if name.startswith(f"{split}/")]
+        skipped = [item for item in skipped if _may_be_in(record, item.path, split)]
         named = sorted({name.partition("/")[0] for name in names if "/" in name})
-    if not chosen:
+    if not selected:
         some = ", ".join(named[:10]) or "none"
-        raise ValueError(
-            f"{record.uri} has no split {wanted!r}; its splits and folders are: {some}"
-        )
-    return chosen, list(skipped)
+        raise ValueError(f"{record.uri} has no split {split!r}; its splits and folders are: {some}")
+    return selected, list(skipped)
 
 
 def label_entries(
     record: SourceRecord, entries: Sequence[Entry]
 ) -> tuple[np.ndarray | None, list[str], list[int]]:
-    """Return the labels (N,) int32 of the entries that are kept, the names of the classes, and their positions.
+    """Return labels (N,) int32, class names, and the positions of the entries in these classes.
 
     Raises:
         ValueError: `classes` names a class that the source does not have, or none of its images has a class.
     """
     everything = list(range(len(entries)))
     options = record.options
-    names = None if options.labels == "none" else _class_of_each(record, entries)
+    names = None if options.labels == "none" else _entry_classes(record, entries)
     if options.classes is not None:
         if names is None:
             raise ValueError(f"{record.uri} has no classes to choose from, and classes names some")
         if missing := sorted({*options.classes} - {*names}):
             raise ValueError(f"{record.uri} has no class {missing[0]!r}, which classes names")
-        everything = [each for each in everything if names[each] in options.classes]
-        names = [names[each] for each in everything]
+        everything = [position for position in everything if names[position] in options.classes]
+        names = [names[position] for position in everything]
     if names is None:
         return None, [], everything
     class_names = sorted({*names})
@@ -77,13 +75,13 @@ def label_entries(
     return np.array([number[name] for name in names], np.int32), class_names, everything
 
 
-def warnings_of_labels(record: SourceRecord, entries: Sequence[Entry]) -> list[str]:
-    """Return a sentence if labels of the source, or of folders, are not used because some images have none."""
+def label_warnings(record: SourceRecord, entries: Sequence[Entry]) -> list[str]:
+    """Warn if labels of the source or folders are unused because some images have none."""
     if record.options.labels == "none":
         return []
     unlabeled = [entry.key for entry in entries if not entry.label]
     if len(unlabeled) == len(entries):
-        return _warning_of_folders(record, entries)
+        return _folder_warnings(record, entries)
     if not unlabeled:
         return []
     verb = "has" if len(unlabeled) == 1 else "have"
@@ -93,8 +91,8 @@ def warnings_of_labels(record: SourceRecord, entries: Sequence[Entry]) -> list[s
     ]
 
 
-def _warning_of_folders(record: SourceRecord, entries: Sequence[Entry]) -> list[str]:
-    """Return a sentence if a few images beside two or more folders keep these from being classes."""
+def _folder_warnings(record: SourceRecord, entries: Sequence[Entry]) -> list[str]:
+    """Warn if a few images outside of the class folders prevent their use as classes."""
     if not record.source_class.has_folders:
         return []
     folders = [key.partition("/")[0] for key in _keys_in_split(record, entries) if "/" in key]
@@ -103,7 +101,7 @@ def _warning_of_folders(record: SourceRecord, entries: Sequence[Entry]) -> list[
         for entry, key in zip(entries, _keys_in_split(record, entries), strict=True)
         if "/" not in key
     ]
-    # Most images beside folders: a collection, and no classes.
+    # Most images are outside of the folders, so these are not classes.
     if len({*folders}) < 2 or not 0 < len(beside) < len(folders):
         return []
     verb = "lies" if len(beside) == 1 else "lie"
@@ -122,7 +120,7 @@ def _some(keys: Sequence[str]) -> str:
 
 
 def _may_be_in(record: SourceRecord, path: str, split: str) -> bool:
-    """Whether what is skipped may belong to a folder that is a split; false for what is in another folder."""
+    """Whether a skipped path may belong to a split; false if it is in another folder."""
     if (
         len(record.files) > 1 or path in record.files
     ):  # an archive, or a path that begins with its name
@@ -130,11 +128,11 @@ def _may_be_in(record: SourceRecord, path: str, split: str) -> bool:
     return f"{path}/".startswith(f"{split}/")
 
 
-def _class_of_each(record: SourceRecord, entries: Sequence[Entry]) -> list[str] | None:
+def _entry_classes(record: SourceRecord, entries: Sequence[Entry]) -> list[str] | None:
     """Return the class of each entry; None if one has none."""
     if any(entry.label for entry in entries):
-        given = [entry.label for entry in entries if entry.label]
-        return given if len(given) == len(entries) else None
+        labels = [entry.label for entry in entries if entry.label]
+        return labels if len(labels) == len(entries) else None
     keys = _keys_in_split(record, entries)
     if not record.source_class.has_folders or any("/" not in key for key in keys):
         return None
@@ -142,13 +140,13 @@ def _class_of_each(record: SourceRecord, entries: Sequence[Entry]) -> list[str] 
 
 
 def _keys_in_split(record: SourceRecord, entries: Sequence[Entry]) -> list[str]:
-    """Return the keys below the folder of the split that is chosen, if one is."""
+    """Return the keys relative to the folder of the requested split, if any."""
     prefix = f"{record.options.split}/" if record.options.split is not None else ""
     return [name.removeprefix(prefix) for name in _names(record, entries)]
 
 
 def _names(record: SourceRecord, entries: Sequence[Entry]) -> list[str]:
-    """Return the keys without the names of archives, of which there may be several."""
+    """Return the keys without the names of archives."""
     if not record.source_class.has_folders or len(record.files) < 2:
         return [entry.key for entry in entries]
     prefixes = [f"{posixpath.splitext(file)[0]}/" for file in record.files]

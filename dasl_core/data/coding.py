@@ -18,13 +18,13 @@ _FULL_COLOR = 0
 
 
 class Coding(Protocol):
-    """A way to store the pixels of an image; what `decode` returns is a pure function of the pixels."""
+    """Encoding of an image's pixels; the decoded values depend only on the pixels."""
 
     name: str
-    """Part of the names of files."""
+    """Part of file names."""
     lossless: bool
     ratio: float
-    """What a photo typically takes, as a share of its raw size."""
+    """Typical size of a photo, as a share of its raw size."""
 
     def encode(self, pixels: np.ndarray) -> bytes:
         """Encode pixels (C, H, W)."""
@@ -36,10 +36,10 @@ class Coding(Protocol):
 
 
 class Lossless:
-    """Differences of neighbors in a row, the bytes of each significance together, without their redundancy.
+    """Row differences in byte planes, compressed without loss.
 
     Args:
-        dtype: of the pixels: 8, 16 or 32 bits. Of floats, the bit patterns are subtracted.
+        dtype: pixel type of 8, 16 or 32 bits; floats are subtracted as bit patterns.
     """
 
     name = "lossless"
@@ -87,8 +87,8 @@ class Jpeg:
         return pixels.reshape(shape[1], shape[2], shape[0]).transpose(2, 0, 1)
 
 
-def coding_of(form: Form, dtype: np.dtype, channels: int) -> Coding:
-    """Return how canvases are coded; JPEG holds only 8 bits and one or three bands."""
+def build_coding(form: Form, dtype: np.dtype, channels: int) -> Coding:
+    """Build the coding of canvases; JPEG requires 8 bits and one or three bands."""
     if form == "jpeg" and dtype == np.uint8 and channels in (1, 3):
         return Jpeg()
     return Lossless(dtype)

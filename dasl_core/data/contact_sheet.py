@@ -1,4 +1,4 @@
-"""The contact sheet of a data set: thumbnails of some images of the sample, in one JPEG."""
+"""Contact sheet of a data set: thumbnails of sample images, in one JPEG."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class ContactSheet:
     """Thumbnails, row by row.
 
     Attributes:
-        paths: of the images.
+        paths: paths of the images.
         thumbnails: (height, width, 1 or 3) float32 of raw values, each side at most `_SIDE`.
     """
 
@@ -35,22 +35,22 @@ class ContactSheet:
     pixels: PixelFacts
 
     def report(self) -> dict[str, object]:
-        """Return which images are shown where, JSON-ready."""
+        """Return the layout of the thumbnails, JSON-ready."""
         return {"columns": min(_COLUMNS, len(self.paths)), "paths": list(self.paths)}
 
     def jpeg(self) -> bytes:
-        """Return the sheet; the same images give the same bytes."""
+        """Encode the sheet; the same images give the same bytes."""
         columns = min(_COLUMNS, len(self.thumbnails))
         rows = -(-len(self.thumbnails) // columns)
         step = _SIDE + _GAP
         sheet = np.full((rows * step + _GAP, columns * step + _GAP, 3), _BACKGROUND, np.uint8)
         for number, thumbnail in enumerate(self.thumbnails):
-            shown = self._eight_bit(thumbnail)
-            height, width = shown.shape[:2]
+            pixels = self._eight_bit(thumbnail)
+            height, width = pixels.shape[:2]
             row, column = divmod(number, columns)
             top = _GAP + row * step + (_SIDE - height) // 2
             left = _GAP + column * step + (_SIDE - width) // 2
-            sheet[top : top + height, left : left + width] = shown
+            sheet[top : top + height, left : left + width] = pixels
         content = io.BytesIO()
         Image.fromarray(sheet).save(content, "JPEG", quality=_QUALITY)
         return content.getvalue()
@@ -58,29 +58,31 @@ class ContactSheet:
     def _eight_bit(self, thumbnail: np.ndarray) -> np.ndarray:
         low, high = automatic_window(self.pixels.dtype, self.pixels.quantiles)
         scaled = (thumbnail.astype(np.float64) - low) * (255.0 / (high - low))
-        shown: np.ndarray = np.clip(np.rint(scaled), 0, 255).astype(np.uint8)
-        return shown
+        pixels: np.ndarray = np.clip(np.rint(scaled), 0, 255).astype(np.uint8)
+        return pixels
 
 
 def choose(positions: Sequence[int], labels: np.ndarray | None) -> list[int]:
-    """Choose up to `MOST` images of a sample, evenly spaced: of each class as many, class by class.
+    """Choose up to `MOST` evenly spaced images of a sample, equally many from each class.
 
     Args:
-        positions: of the sample.
-        labels: of the sample; None if it has no classes.
+        positions: positions of the sample's images.
+        labels: labels of the sample's images; None without classes.
     """
     if labels is None:
         return _spaced(positions, MOST)
     numbers = np.asarray(positions)
     classes = [numbers[labels == label].tolist() for label in np.unique(labels)]
-    shown = _spaced(range(len(classes)), MOST)
-    return [position for each in shown for position in _spaced(classes[each], MOST // len(shown))]
+    sample = _spaced(range(len(classes)), MOST)
+    return [
+        position for label in sample for position in _spaced(classes[label], MOST // len(sample))
+    ]
 
 
 def thumbnail(image: np.ndarray) -> np.ndarray:
-    """Reduce an image (H, W, bands); of one with other bands than 1 and 3, show the first three or the first."""
+    """Reduce an image (H, W, bands); with bands other than 1 or 3, use the first three or the first."""
     height, width, bands = image.shape
-    # A large image is thinned first: reducing all of its values would take more memory than decoding it.
+    # A large image is subsampled first, so that reducing it takes no more memory than decoding.
     stride = max(1, max(height, width) // (4 * _SIDE))
     thinned = image[::stride, ::stride, : 3 if bands >= 3 else 1].astype(np.float32)
     scale = _SIDE / max(thinned.shape[:2])
@@ -96,4 +98,4 @@ def thumbnail(image: np.ndarray) -> np.ndarray:
 
 def _spaced(items: Sequence[int], most: int) -> list[int]:
     count = min(most, len(items))
-    return [items[each * len(items) // count] for each in range(count)]
+    return [items[number * len(items) // count] for number in range(count)]

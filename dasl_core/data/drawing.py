@@ -20,9 +20,9 @@ class Drawer:
     """Draws the images of an index as canvases (C, S, S), of the type of its pixels.
 
     Attributes:
-        valid_hw: (N, 2) int64, height and width of each image within its canvas.
-        shape: (N, C, S, S) of all canvases.
-        dtype: of the canvases.
+        valid_hw: (N, 2) int64, height and width of each image in its canvas.
+        shape: shape (N, C, S, S) of all canvases.
+        dtype: type of the canvases.
     """
 
     def __init__(self, index: DatasetIndex, image_size: int, channels: int) -> None:
@@ -42,7 +42,7 @@ class Drawer:
         return pixels if isinstance(pixels, str) else self.place(pixels)
 
     def draw_valid(self, position: int) -> np.ndarray | str:
-        """Decode an image to the part (C, H, W) of its canvas that it fills; return the reason if it cannot be read."""
+        """Decode an image to (C, H, W) without padding; return the reason if it cannot be read."""
         height, width = map(int, self.valid_hw[position])
         try:
             pixels = self.index.decode(position, self.shape[1], at_least=(height, width))
@@ -60,20 +60,20 @@ class Drawer:
         return canvas
 
     def black(self) -> np.ndarray:
-        """Return the canvas of an image that cannot be read."""
+        """Return the canvas of an unreadable image."""
         return np.zeros(self.shape[1:], self.dtype)
 
     def memory(self, position: int) -> int:
-        """Estimate the bytes of memory that drawing an image takes."""
+        """Estimate the memory in bytes to draw an image."""
         width, height = map(int, self.index.sizes[position])
         pixels = self.index.pixels
         header = Header(width, height, pixels.bands, pixels.dtype)
         return decoding_memory(header) + int(np.prod(self.shape[1:])) * self.dtype.itemsize
 
     def missing(self, on_looked: Callable[[], None] = lambda: None) -> dict[int, str]:
-        """Find the images whose files are missing, or have another length than at ingest, which is known without decoding.
+        """Find images whose files are missing or changed in length since ingest, without decoding.
 
-        Only where each image is a file. `on_looked` is called after each image; what it raises ends the search.
+        Applies only where each image is a file. `on_looked` is called after each image; an exception stops the search.
         """
         if (
             not self.index.source.source_class.each_image_is_a_file
@@ -93,7 +93,7 @@ class Drawer:
         assert isinstance(source, FolderSource | ListSource), "each image is a file"
         try:
             size = source.storage.info(self.index.paths[position]).size
-            length = int(self.index.places[position, LENGTH])
+            length = int(self.index.locations[position, LENGTH])
             if length >= 0 and size != length:
                 return CHANGED
             return None if size else EMPTY
@@ -110,7 +110,7 @@ def _reduce(pixels: np.ndarray, height: int, width: int) -> np.ndarray:
     channels = pixels.shape[2]
     if pixels.dtype == np.uint8 and channels in (1, 3):
         planes = torch.from_numpy(pixels).permute(2, 0, 1)[None]
-        # Half of the time of Pillow, within one level of it, and without threads of its own.
+        # Half of Pillow's time, within one level of its result, and single-threaded.
         resized = F.interpolate(planes, (height, width), mode="bilinear", antialias=True)
         return resized[0].contiguous().numpy()
     bands = [
@@ -124,6 +124,6 @@ def _reduce(pixels: np.ndarray, height: int, width: int) -> np.ndarray:
     reduced = np.stack(bands)
     if pixels.dtype.kind == "f":
         return reduced
-    # The filter's weights are positive, so its results lie within the values; only their fraction is rounded.
+    # The filter's weights are positive, so results stay in range and only need rounding.
     rounded: np.ndarray = np.rint(reduced).astype(pixels.dtype)
     return rounded

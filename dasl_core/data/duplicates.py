@@ -15,14 +15,14 @@ from dasl_core.data.bounded_map import AHEAD_PER_THREAD, bounded_map
 from dasl_core.data.opening import open_image
 from dasl_core.data.sources import Entry, Source
 
-# Two fingerprints of 64 bits that differ in at most this many are of similar images.
+# Images are similar if their 64-bit fingerprints differ in at most this many bits.
 MAX_DISTANCE = 3
-# By the pigeonhole principle, two that differ in at most 3 bits are equal in one of 4 parts.
+# By the pigeonhole principle, fingerprints that differ in at most 3 bits are equal in one of 4 parts.
 _PARTS, _PART_BITS = MAX_DISTANCE + 1, 16
-# More fingerprints that share a part are of images without structure, and each pair is not compared.
+# If more fingerprints share a part, their images lack structure, and not every pair is compared.
 _MOST_IN_PART = 500
 _EXAMPLES, _PATHS = 20, 10
-# Files of equal size are compared by their content, if they have at most so many bytes together.
+# Limit on the total bytes of files of equal size that are compared by content.
 _COMPARED_BYTES = 2 << 30
 _BLOCK = 1 << 20
 
@@ -32,7 +32,7 @@ def fingerprint(pixels: np.ndarray) -> int:
 
     0 means that the image has no structure. (Krawetz, "Kind of like that", 2013.)
     """
-    # `mean` of the last axis takes four times as long.
+    # `mean` over the last axis takes four times as long.
     gray = pixels[:, :, 0].astype(np.float32)
     for band in range(1, pixels.shape[2]):
         gray += pixels[:, :, band]
@@ -71,8 +71,8 @@ def similar_groups(fingerprints: Mapping[int, int]) -> list[list[int]]:
             for low, high in _close_pairs(values):
                 parent[root(high)] = root(low)
     groups: dict[int, list[int]] = defaultdict(list)
-    for value, found in positions.items():
-        groups[root(value)] += found
+    for value, members in positions.items():
+        groups[root(value)] += members
     return sorted(sorted(group) for group in groups.values() if len(group) > 1)
 
 
@@ -86,7 +86,7 @@ def _close_pairs(values: list[int]) -> Iterable[tuple[int, int]]:
 
 
 def describe(groups: Sequence[Sequence[int]], paths: Sequence[str], checked: int) -> dict[str, Any]:
-    """Return a report of groups, JSON-ready: their number, the superfluous images, and examples.
+    """Report groups, JSON-ready: their number, the superfluous images, and examples.
 
     Args:
         checked: number of images that were compared.
@@ -104,7 +104,7 @@ def describe(groups: Sequence[Sequence[int]], paths: Sequence[str], checked: int
 def equal_files(
     source: Source, entries: list[Entry], threads: int, on_progress: Callable[[int, int], None]
 ) -> dict[str, object]:
-    """Report equal files; only those of equal sizes are read, and at most `_COMPARED_BYTES` of them."""
+    """Report equal files; reads only files of equal sizes, up to `_COMPARED_BYTES`."""
     lengths = Counter(entry.length for entry in entries if entry.length > 0)
     candidates = [position for position, entry in enumerate(entries) if lengths[entry.length] > 1]
     if sum(entries[position].length for position in candidates) > _COMPARED_BYTES:
@@ -122,8 +122,8 @@ def equal_files(
 
     digests: dict[int, bytes] = {}
     with ThreadPoolExecutor(threads, "compare") as pool:
-        found = bounded_map(pool, digest, candidates, AHEAD_PER_THREAD * threads)
-        for number, (position, value) in enumerate(zip(candidates, found, strict=True), start=1):
+        results = bounded_map(pool, digest, candidates, AHEAD_PER_THREAD * threads)
+        for number, (position, value) in enumerate(zip(candidates, results, strict=True), start=1):
             if value is not None:
                 digests[position] = value
             on_progress(number, len(candidates))
@@ -137,13 +137,13 @@ def similar_images(
     """Report similar images of the sample.
 
     Args:
-        positions: of the usable images among those that were read.
-        paths: of the usable images.
-        fingerprints: of the sample, by position among those that were read.
+        positions: positions of the usable images among all images read.
+        paths: paths of the usable images.
+        fingerprints: fingerprints of the sample, by position among all images read.
     """
-    found = {
+    selected = {
         number: fingerprints[position]
         for number, position in enumerate(positions)
         if position in fingerprints
     }
-    return describe(similar_groups(found), paths, len(found))
+    return describe(similar_groups(selected), paths, len(selected))

@@ -1,4 +1,4 @@
-"""Which images of a source can be of one data set: those of the same bands and of comparable values."""
+"""Check that images have the same bands and comparable values."""
 
 from __future__ import annotations
 
@@ -8,26 +8,26 @@ from collections.abc import Iterable, Sequence
 from dasl_core.data.decode import Header
 from dasl_core.data.pixel_facts import bands_in_data_set
 
-# Shares of a full range: 255 and 65535 are the same white. Values of other types are in units that only the user knows.
+# Types whose values are shares of the full range: 255 and 65535 are both white. Others have units of their own.
 _SHARES = ("uint8", "uint16")
 
 
 def misfits(headers: Sequence[Header]) -> dict[int, str]:
-    """Return why images do not fit those that most are like, by position.
+    """Return, by position, why images do not fit the majority.
 
-    First most images decide about the bands (the larger number if equally many), then most of those that have them
-    about the values (unsigned ones if equally many).
+    The majority determines the bands (the larger number in a tie); among its images, the majority determines the kind
+    of values (unsigned in a tie).
     """
     kinds = Counter((bands_in_data_set(header), header.dtype in _SHARES) for header in headers)
     bands = _most((kind[0], count) for kind, count in kinds.items())
     are_shares = _most((kind[1], count) for kind, count in kinds.items() if kind[0] == bands)
-    found = {}
+    reasons = {}
     for position, header in enumerate(headers):
         if bands not in (bands_in_data_set(header), header.bands):
-            found[position] = _other_bands(header.bands, bands)
+            reasons[position] = _other_bands(header.bands, bands)
         elif (header.dtype in _SHARES) != are_shares:
-            found[position] = _other_values(header.dtype, are_shares)
-    return found
+            reasons[position] = _other_values(header.dtype, are_shares)
+    return reasons
 
 
 def _most(counts: Iterable[tuple[int, int]]) -> int:

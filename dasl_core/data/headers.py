@@ -1,4 +1,4 @@
-"""Headers that an ingest has read, stored so that the next one reads only those of new and changed images."""
+"""Stored headers, so that the next ingest reads only those of new and changed images."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from dasl_core.data.array_file import read_arrays, write_arrays
 from dasl_core.data.decode import Header, PixelType
 from dasl_core.data.sources import Entry
 
-# Raised when headers must be read again, because another header would be read from the same bytes.
+# Increased when the same bytes give another header, so that all headers are read again.
 _FORMAT = 1
 
 
 def identify(entries: Sequence[Entry], files: Sequence[str]) -> np.ndarray:
-    """Return (N, 2) uint64, digests of all that changes when an image does.
+    """Compute digests (N, 2) uint64 of everything that changes when an image does.
 
     Args:
-        files: of the source. Archives may be added, which changes the positions of the others.
+        files: files of the source, because adding an archive changes the positions of others.
     """
     digests = bytearray()
     for entry in entries:
@@ -31,14 +31,14 @@ def identify(entries: Sequence[Entry], files: Sequence[str]) -> np.ndarray:
     return np.frombuffer(bytes(digests), np.uint64).reshape(-1, 2)
 
 
-class KnownHeaders:
+class HeaderTable:
     """Headers by the digests of their images (`identify`), in arrays: 36 bytes an image.
 
     Attributes:
         digests: (N, 2) uint64.
         values: (N, 5) int32: width, height, bands, position in `kinds`, and checksum.
         kinds: types of pixels and formats that occur, and whether their bands are color.
-        outcome: digest of the whole ingest that read them; empty if it did not end.
+        outcome: digest of the ingest that read them; empty if it did not finish.
     """
 
     def __init__(
@@ -54,26 +54,28 @@ class KnownHeaders:
         self.outcome = outcome
 
     @classmethod
-    def none(cls) -> KnownHeaders:
-        """Return those of a first ingest."""
+    def none(cls) -> HeaderTable:
+        """Return the empty table, for a first ingest."""
         return cls(np.zeros((0, 2), np.uint64), np.zeros((0, 5), np.int32))
 
     @classmethod
-    def of(cls, digests: np.ndarray, headers: Sequence[Header], outcome: str = "") -> KnownHeaders:
-        """Return these headers, of the images with these digests."""
+    def build(
+        cls, digests: np.ndarray, headers: Sequence[Header], outcome: str = ""
+    ) -> HeaderTable:
+        """Build a table from the digests and headers of images."""
         kinds: dict[tuple[PixelType, str, bool], int] = {}
         values = np.array(
             [
-                (*each[:3], kinds.setdefault(each[3:6], len(kinds)), each.checksum)
-                for each in headers
+                (*header[:3], kinds.setdefault(header[3:6], len(kinds)), header.checksum)
+                for header in headers
             ],
             np.int32,
         )
         return cls(digests, values.reshape(-1, 5), list(kinds), outcome)
 
     @classmethod
-    def merged(cls, tables: Sequence[KnownHeaders]) -> KnownHeaders:
-        """Return all headers of several tables, with the outcome of the first."""
+    def merged(cls, tables: Sequence[HeaderTable]) -> HeaderTable:
+        """Merge tables, with the outcome of the first."""
         kinds: list[tuple[PixelType, str, bool]] = []
         values = []
         for table in tables:
@@ -88,26 +90,26 @@ class KnownHeaders:
         return len(self.digests)
 
     def find(self, digests: np.ndarray) -> list[Header | None]:
-        """Return the header of each image (N, 2); None if it is not known."""
+        """Look up the header of each image (N, 2); None if it is missing."""
         if not len(self):
             return [None] * len(digests)
         position = np.searchsorted(self.digests[:, 0], digests[:, 0])
         position[position == len(self)] = 0
         is_known = (self.digests[position] == digests).all(axis=1)
-        found: list[Header | None] = []
+        headers: list[Header | None] = []
         for known, row in zip(is_known.tolist(), self.values[position].tolist(), strict=True):
             width, height, bands, kind, checksum = row
             header = Header(width, height, bands, *self.kinds[kind])
-            found.append(header._replace(checksum=checksum) if known else None)
-        return found
+            headers.append(header._replace(checksum=checksum) if known else None)
+        return headers
 
     def save(self, path: Path) -> None:
-        """Write them, atomically."""
+        """Write the table atomically."""
         about = {"format": _FORMAT, "kinds": self.kinds, "outcome": self.outcome}
         write_arrays(path, {"digests": self.digests, "values": self.values}, about)
 
     @classmethod
-    def load(cls, path: str | os.PathLike[str]) -> KnownHeaders:
+    def load(cls, path: str | os.PathLike[str]) -> HeaderTable:
         """Read a file that `save` wrote.
 
         Raises:

@@ -32,7 +32,7 @@ class ImageSet:
         return ImageSet(self.canvases, self.indices[::stride])
 
     def class_names(self) -> list[str] | None:
-        """The class name of each image, or None without labels."""
+        """Class name of each image, or None without labels."""
         labels = self.index.labels
         if labels is None:
             return None
@@ -44,5 +44,5 @@ class ImageSet:
 
 
 def spacing(count: int, limit: int) -> int:
-    """The stride that selects at most `limit` of `count` items, evenly spaced."""
+    """Return the stride that selects at most `limit` of `count` items, evenly spaced."""
     return -(-count // limit)

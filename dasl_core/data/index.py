@@ -22,11 +22,11 @@ from dasl_core.data.strings import Strings
 from dasl_core.spec import DatasetFacts
 from dasl_core.spec.locations import EVERY_FOLDER, ReadableFolders
 
-# Images of at most four bands are no stacks: gray, color, with an alpha channel or near infrared.
+# Images of up to four bands are not stacks: gray or color, with an alpha channel or near infrared.
 _FEW_BANDS = 4
-# Raised when older indexes can no longer be read.
+# Increased when older indexes can no longer be read.
 _FORMAT = 1
-# Columns of `DatasetIndex.places`.
+# Columns of `DatasetIndex.locations`.
 FILE, OFFSET, LENGTH, STAMP = range(4)
 
 
@@ -47,19 +47,19 @@ class DatasetIndex:
     """Sorted; empty when the data set has no labels."""
     sizes: np.ndarray
     """(N, 2) int32: width and height in pixels, upright."""
-    places: np.ndarray
-    """(N, 4) int64: file, offset, length and stamp of each image, as of `Entry`."""
+    locations: np.ndarray
+    """(N, 4) int64: file, offset, length and stamp of each image, as in `Entry`."""
     skipped: list[Skipped]
     checksums: np.ndarray
-    """(N,) int32, by which changed images are noticed."""
+    """(N,) int32, to detect changed images."""
     num_ignored: int = 0
     """Files without the extension of an image; hidden files are not counted."""
     ignored_endings: dict[str, int] = field(default_factory=dict)
-    """How many of them have each ending."""
+    """Number of ignored files by ending."""
     pixels: PixelFacts = field(default_factory=PixelFacts)
-    """What the values of the pixels are, and their statistics."""
+    """Type, bands and statistics of the pixels."""
     label_warnings: list[str] = field(default_factory=list)
-    """Sentences on labels of the source that are not used."""
+    """Warnings about unused labels."""
     duplicates: dict[str, Any] = field(default_factory=dict)
     """Groups of equal and similar images that ingest found; see `dasl_core.data.duplicates`."""
     allowed: ReadableFolders = EVERY_FOLDER
@@ -98,7 +98,7 @@ class DatasetIndex:
 
     def entry(self, index: int) -> Entry:
         """Return where an image is."""
-        file, offset, length, stamp = map(int, self.places[index])
+        file, offset, length, stamp = map(int, self.locations[index])
         return Entry(self.paths[index], length, stamp, file, offset)
 
     def decode(
@@ -107,7 +107,7 @@ class DatasetIndex:
         """Return the pixels (height, width, channels) of an image, of the type `pixels.dtype`.
 
         Args:
-            at_least: height and width below which the decoder may not reduce the image; None: it may not at all.
+            at_least: height and width below which the decoder must not reduce the image; None: no reduction.
 
         Raises:
             ValueError: it cannot be read; the message is the reason.
@@ -122,12 +122,12 @@ class DatasetIndex:
         return pixels
 
     def facts(self) -> DatasetFacts:
-        """Return the facts from which the "auto" values of a job are resolved."""
+        """Return the facts for resolving a job's "auto" values."""
         return DatasetFacts(
             num_images=len(self.paths),
             num_classes=len(self.class_names) if self.labels is not None else None,
             median_size=int(np.median(self.sizes.min(axis=1))),
-            **self.pixels.of_facts(),
+            **self.pixels.dataset_facts(),
         )
 
     def report(self, limit: int = 1000) -> dict[str, Any]:
@@ -148,10 +148,10 @@ class DatasetIndex:
         }
 
     def warnings(self) -> list[str]:
-        """Return sentences on what training loses of the usable images."""
-        return [*self.pixels.warnings(), *self._warnings_of_stacks(), *self.label_warnings]
+        """Return warnings about usable images that training loses."""
+        return [*self.pixels.warnings(), *self._stack_warnings(), *self.label_warnings]
 
-    def _warnings_of_stacks(self) -> list[str]:
+    def _stack_warnings(self) -> list[str]:
         """Warn of arrays that look like stacks (N, H, W): their last axis is no shorter than half of another."""
         bands, kind = self.pixels.bands, self.source.source_class
         if not (kind.has_folders or kind.each_image_is_a_file) or bands <= _FEW_BANDS:
@@ -170,12 +170,12 @@ class DatasetIndex:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the index, atomically; the same index gives the same bytes."""
-        paths = self.paths if isinstance(self.paths, Strings) else Strings.of(self.paths)
+        paths = self.paths if isinstance(self.paths, Strings) else Strings.pack(self.paths)
         arrays = {
             "paths": paths.data,
             "ends": paths.ends,
             "sizes": self.sizes,
-            "places": self.places,
+            "places": self.locations,
             "checksums": self.checksums,
         }
         if self.labels is not None:
@@ -222,7 +222,7 @@ class DatasetIndex:
             labels=arrays.get("labels"),
             class_names=about["class_names"],
             sizes=arrays["sizes"],
-            places=arrays["places"],
+            locations=arrays["places"],
             skipped=[Skipped(*entry) for entry in about["skipped"]],
             checksums=arrays["checksums"],
             num_ignored=about["num_ignored"],
@@ -246,7 +246,7 @@ class DatasetIndex:
                 ends[0] < 0 or (np.diff(ends) < 0).any() or ends[-1] > len(self.paths.data)
             ):
                 raise ValueError("its paths are damaged")
-        shapes = (self.sizes.shape, self.places.shape, self.checksums.shape)
+        shapes = (self.sizes.shape, self.locations.shape, self.checksums.shape)
         if shapes != ((count, 2), (count, 4), (count,)):
             raise ValueError("its lists differ in length")
         if self.labels is not None:
@@ -259,7 +259,7 @@ class DatasetIndex:
             raise ValueError("its sizes must be at least 1")
         if type(self.num_ignored) is not int or self.num_ignored < 0:
             raise ValueError("its num_ignored must be a number of at least 0")
-        # Sources check this whenever a file is opened.
+        # Such sources check each path whenever they open a file.
         if not self.source.source_class.keys_are_inside:
             return
         assert isinstance(self.paths, Strings), "it was read from a file"

@@ -1,6 +1,6 @@
 """Ingest: list the images of a source, read their headers, and decode a sample of them.
 
-A broken file never fails an ingest, let alone a job: it is skipped and listed with the reason.
+A broken file never fails an ingest or a job: it is skipped and listed with the reason.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from dasl_core.data.classes import choose_split, label_entries, warnings_of_labels
+from dasl_core.data.classes import choose_split, label_entries, label_warnings
 from dasl_core.data.contact_sheet import ContactSheet, choose
 from dasl_core.data.decode import EXTENSIONS, Header, is_transient
 from dasl_core.data.duplicates import equal_files, similar_images
 from dasl_core.data.fitting import misfits
 from dasl_core.data.header_reading import OnHeaders, read_headers
-from dasl_core.data.headers import KnownHeaders
+from dasl_core.data.headers import HeaderTable
 from dasl_core.data.index import DatasetIndex
 from dasl_core.data.pixel_facts import PixelFacts
 from dasl_core.data.sample import Sample, sample_positions, take_sample
@@ -31,9 +31,9 @@ from dasl_core.spec.source import SOURCE_ENDINGS, SourceOptions
 from dasl_core.text import describe_endings
 from dasl_core.vocabulary import IngestPhase
 
-# Threads that wait for an object store take no processor time.
+# Threads that wait for an object store need no processor time.
 _REMOTE_THREADS = 32
-# Raised when an ingest of the same files gives another index, so that a refresh makes a new version.
+# Increased when an ingest of the same files gives another index, so that a refresh makes a new version.
 FORMAT = 1
 
 OnProgress = Callable[[int, int, IngestPhase], None]
@@ -44,27 +44,27 @@ of all; those decoded of the sample; those read of the files that are compared."
 def _no_progress(read: int, total: int, phase: IngestPhase) -> None: ...
 
 
-def _not_saved(headers: KnownHeaders) -> None: ...
+def _not_saved(headers: HeaderTable) -> None: ...
 
 
 @dataclass(frozen=True)
 class Previous:
-    """What earlier ingests of a source have left.
+    """Results of earlier ingests of a source.
 
     Attributes:
-        headers: that need not be read again.
-        index: of the last one that ended, from which `headers.outcome` is.
-        has_contact_sheet: False if that of the last one is lost; then it is drawn again, also if nothing has changed.
+        headers: headers that need not be read again.
+        index: index of the last complete ingest, which set `headers.outcome`.
+        has_contact_sheet: False if the last contact sheet is lost and must be drawn again.
     """
 
-    headers: KnownHeaders = field(default_factory=KnownHeaders.none)
+    headers: HeaderTable = field(default_factory=HeaderTable.none)
     index: DatasetIndex | None = None
     has_contact_sheet: bool = True
 
     def would_repeat(self, outcome: str) -> bool:
-        """Whether an ingest with this outcome would give the same index again.
+        """Whether an ingest with this outcome would give the same index.
 
-        Not if an image of the sample could not be decoded for a reason that may have passed.
+        False if a sampled image failed to decode for a transient reason.
         """
         if self.index is None or self.headers.outcome != outcome:
             return False
@@ -76,13 +76,13 @@ class Ingested:
     """Result of an ingest.
 
     Attributes:
-        headers: of all images that have one, for the next ingest.
-        contact_sheet: None if nothing has changed and there is one, or no image that it would show can be decoded.
+        headers: all headers, for the next ingest.
+        contact_sheet: None if the existing one is current, or none of its images can be decoded.
         is_unchanged: the index is that of the previous ingest.
     """
 
     index: DatasetIndex
-    headers: KnownHeaders
+    headers: HeaderTable
     contact_sheet: ContactSheet | None
     is_unchanged: bool = False
 
@@ -126,19 +126,17 @@ def ingest(
 
     Args:
         location: as of `find_source`: a path, pattern or URI.
-        workers: threads; None: one per usable core. Images whose decoding does not fit into a quarter of
-            the free memory together wait.
-        options: which images are used, and where their labels are.
-        allowed: folders that may be read, in which the location must lie with all that is inside.
+        workers: number of threads; None: one per usable core. Decoding is limited to a quarter of the free memory.
+        options: which images to use, and where their labels are.
+        allowed: folders that may be read; they must contain the location and everything in it.
         on_progress: called in this thread after each file that is found or read.
-        previous: what earlier ingests of the same location and options have left. Headers of images whose key, place,
-            length and stamp (`Entry`) are known are not read again. If these images have not changed, the result is
-            that of a first ingest.
+        previous: results of earlier ingests of the same location and options. Headers of images with a stored key,
+            location, length and stamp (`Entry`) are not read again; the result is that of a first ingest.
         on_headers: called in this thread with new headers, to save them.
 
     Raises:
         ValueError: the location is missing, not readable, not allowed, holds no usable image, or is divided into
-            splits ("train", "test", ...) of which none is chosen: these are data sets of their own.
+            splits ("train", "test", ...) of which none is requested: each is a data set of its own.
     """
     options = options or SourceOptions()
     record = find_source(os.fspath(location), options, allowed)
@@ -167,7 +165,7 @@ def list_source(
     """
     try:
         source = record.open(allowed)
-        return source, source.list_entries(lambda found: on_progress(0, found, "listing"))
+        return source, source.list_entries(lambda count: on_progress(0, count, "listing"))
     except OSError as error:
         raise ValueError(f"{record.uri} cannot be read: {error.strerror or error}") from error
 
@@ -190,10 +188,10 @@ def ingest_listing(
     previous = previous or Previous()
     threads = workers or usable_cores()
     reading = threads if "://" not in record.root else max(threads, _REMOTE_THREADS)
-    chosen, skipped = choose_split(record, listing)
+    selected, skipped = choose_split(record, listing)
     digests, outcomes = read_headers(
         source,
-        chosen,
+        selected,
         reading,
         previous.headers,
         lambda read, total: on_progress(read, total, "headers"),
@@ -201,14 +199,14 @@ def ingest_listing(
     )
     failed = [
         Skipped(entry.key, outcome)
-        for entry, outcome in zip(chosen, outcomes, strict=True)
+        for entry, outcome in zip(selected, outcomes, strict=True)
         if isinstance(outcome, str)
     ]
     outcome = _digest(record, listing, failed)
-    usable = [position for position, each in enumerate(outcomes) if not isinstance(each, str)]
-    entries = [chosen[position] for position in usable]
-    headers = [each for each in outcomes if not isinstance(each, str)]
-    known = KnownHeaders.of(digests[usable], headers, outcome)
+    usable = [position for position, outcome in enumerate(outcomes) if not isinstance(outcome, str)]
+    entries = [selected[position] for position in usable]
+    headers = [outcome for outcome in outcomes if not isinstance(outcome, str)]
+    known = HeaderTable.build(digests[usable], headers, outcome)
     unfit = misfits(headers)
     failed += [Skipped(entries[position].key, why) for position, why in unfit.items()]
     entries = [entry for position, entry in enumerate(entries) if position not in unfit]
@@ -244,20 +242,20 @@ def _build_index(
     threads: tuple[int, int],
     on_progress: OnProgress,
 ) -> tuple[DatasetIndex, ContactSheet | None]:
-    """Decode a sample of the images whose headers are read, label all, and look for equal ones.
+    """Decode a sample, label all images, and find equal ones.
 
     Args:
-        threads: that decode, and that read.
+        threads: numbers of threads that decode and that read.
     """
     positions = sample_positions(headers)
-    shown = _choose_shown(record, entries, positions)
-    facts = PixelFacts.of(headers)
+    thumbnail_positions = _choose_thumbnails(record, entries, positions)
+    facts = PixelFacts.from_headers(headers)
     sample = take_sample(
         source,
         entries,
         headers,
         positions,
-        shown,
+        thumbnail_positions,
         facts,
         threads[0],
         lambda read, total: on_progress(read, total, "sample"),
@@ -266,36 +264,39 @@ def _build_index(
     usable = [position for position in range(len(entries)) if position not in sample.damaged]
     if not usable:
         raise ValueError(_no_images(record.uri, sorted(skipped), ignored))
-    decoded = [entries[each] for each in usable]
-    labels, class_names, kept = label_entries(record, decoded)
-    usable = [usable[each] for each in kept]
-    paths = [entries[each].key for each in usable]
+    decoded = [entries[position] for position in usable]
+    labels, class_names, labeled = label_entries(record, decoded)
+    usable = [usable[position] for position in labeled]
+    paths = [entries[position].key for position in usable]
     index = DatasetIndex(
         source=record,
-        paths=Strings.of(paths),
+        paths=Strings.pack(paths),
         labels=labels,
         class_names=class_names,
-        sizes=np.array([headers[each][:2] for each in usable], np.int32).reshape(-1, 2),
-        places=np.array([_place(entries[each]) for each in usable], np.int64).reshape(-1, 4),
-        checksums=np.array([headers[each].checksum for each in usable], np.int32),
+        sizes=np.array([headers[position][:2] for position in usable], np.int32).reshape(-1, 2),
+        locations=np.array([_place(entries[position]) for position in usable], np.int64).reshape(
+            -1, 4
+        ),
+        checksums=np.array([headers[position].checksum for position in usable], np.int32),
         skipped=sorted(skipped),
         num_ignored=sum(ignored.values()),
         ignored_endings=dict(ignored),
         pixels=replace(
-            sample.pixels, kinds=PixelFacts.of([headers[each] for each in usable]).kinds
+            sample.pixels,
+            kinds=PixelFacts.from_headers([headers[position] for position in usable]).kinds,
         ),
-        label_warnings=warnings_of_labels(record, decoded),
+        label_warnings=label_warnings(record, decoded),
         duplicates={
             "equal": equal_files(
                 source,
-                [entries[each] for each in usable],
+                [entries[position] for position in usable],
                 threads[1],
                 lambda read, total: on_progress(read, total, "comparison"),
             ),
             "similar": similar_images(usable, paths, sample.fingerprints),
         },
     )
-    return index, _sheet_of(entries, shown, sample, sample.pixels)
+    return index, _build_sheet(entries, thumbnail_positions, sample, sample.pixels)
 
 
 def _draw_sheet(
@@ -306,39 +307,50 @@ def _draw_sheet(
     pixels: PixelFacts,
     threads: int,
 ) -> ContactSheet | None:
-    """Draw the contact sheet of an ingest that has ended, with the facts that it has found."""
-    shown = _choose_shown(record, entries, sample_positions(headers))
-    sample = take_sample(source, entries, headers, shown, shown, pixels, threads, lambda *_: None)
-    return _sheet_of(entries, shown, sample, pixels)
+    """Draw the contact sheet of a finished ingest from its facts."""
+    thumbnail_positions = _choose_thumbnails(record, entries, sample_positions(headers))
+    sample = take_sample(
+        source,
+        entries,
+        headers,
+        thumbnail_positions,
+        thumbnail_positions,
+        pixels,
+        threads,
+        lambda *_: None,
+    )
+    return _build_sheet(entries, thumbnail_positions, sample, pixels)
 
 
-def _sheet_of(
-    entries: list[Entry], shown: list[int], sample: Sample, pixels: PixelFacts
+def _build_sheet(
+    entries: list[Entry], positions: list[int], sample: Sample, pixels: PixelFacts
 ) -> ContactSheet | None:
-    """Return the sheet of the images that are shown; None if all of them are damaged."""
-    drawn = [each for each in shown if each in sample.thumbnails]
+    """Build the contact sheet; None if all of its images are damaged."""
+    drawn = [position for position in positions if position in sample.thumbnails]
     if not drawn:
         return None
-    thumbnails = [sample.thumbnails[each] for each in drawn]
-    return ContactSheet([entries[each].key for each in drawn], thumbnails, pixels)
+    thumbnails = [sample.thumbnails[position] for position in drawn]
+    return ContactSheet([entries[position].key for position in drawn], thumbnails, pixels)
 
 
-def _choose_shown(record: SourceRecord, entries: list[Entry], positions: list[int]) -> list[int]:
-    """Choose the images of a sample that the contact sheet shows."""
-    return choose(positions, _labels_of_sample(record, [entries[each] for each in positions]))
+def _choose_thumbnails(
+    record: SourceRecord, entries: list[Entry], positions: list[int]
+) -> list[int]:
+    """Choose the sampled images for the contact sheet."""
+    return choose(positions, _sample_labels(record, [entries[position] for position in positions]))
 
 
-def _labels_of_sample(record: SourceRecord, entries: list[Entry]) -> np.ndarray | None:
-    """Return the labels of a sample's images; None if there are none, or not of all of them."""
+def _sample_labels(record: SourceRecord, entries: list[Entry]) -> np.ndarray | None:
+    """Return the labels of a sample's images; None unless all have one."""
     try:
-        labels, _, kept = label_entries(record, entries)
-    except ValueError:  # the sample lacks a class that is chosen
+        labels, _, labeled = label_entries(record, entries)
+    except ValueError:  # the sample lacks a requested class
         return None
-    return labels if len(kept) == len(entries) else None
+    return labels if len(labeled) == len(entries) else None
 
 
 def _digest(record: SourceRecord, listing: Listing, failed: list[Skipped]) -> str:
-    """Return a digest of all that decides what an ingest finds, once the headers are read."""
+    """Compute a digest of everything that determines the result of an ingest after its headers."""
     content = json.dumps([FORMAT, record.to_json(), listing.digest(), sorted(failed)])
     return hashlib.blake2b(content.encode("utf-8", "surrogateescape"), digest_size=16).hexdigest()
 
@@ -355,7 +367,7 @@ def _no_images(location: str, skipped: Sequence[Skipped], ignored: Mapping[str, 
         count = sum(ignored.values())
         files = "1 other file" if count == 1 else f"{count} other files"
         message += f"; {files} ignored ({describe_endings(ignored)})"
-        if not skipped:  # else the reason is another one
+        if not skipped:
             message += f"; expected files that end in {', '.join(sorted(EXTENSIONS))}"
         if not ignored.keys().isdisjoint(SOURCE_ENDINGS):
             message += ". Register an archive, list or table by its own path"

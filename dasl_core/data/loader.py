@@ -22,7 +22,7 @@ from dasl_core.distributed import rank, world_size
 from dasl_core.seeds import stream
 
 BATCHES_AHEAD = 3
-# Two threads: the images of one batch are decoded while the last ones of the batch before are.
+# Two threads, so that a batch starts while the last images of the previous one are decoded.
 READERS = 2
 
 
@@ -31,11 +31,11 @@ class Batch:
     """A rank's share of a global batch.
 
     Attributes:
-        canvases: (B, C, S, S), of the type of the index's pixels.
+        canvases: (B, C, S, S), of the index's pixel type.
         valid_hw: (B, 2) int64, height and width of the image within its canvas.
         indices: (N,) int64, positions in the index of all images of the global batch, in rank order.
         step: within the epoch.
-        seconds: that a thread took to read and decode it.
+        seconds: time that a thread took to read and decode the batch.
         worked: processor time of all threads that did so.
     """
 
@@ -50,7 +50,7 @@ class Batch:
 class EpochLoader:
     """Batches of a rank, in an order that depends only on the seed and the epoch.
 
-    Every rank permutes all images alike and takes a contiguous share of each global batch, so the
+    Every rank permutes all images in the same way and takes a contiguous share of each global batch, so the
     global batches do not depend on the number of ranks. The last, incomplete batch is dropped.
     """
 
@@ -90,16 +90,16 @@ class EpochLoader:
         self.steps = len(indices) // batch_size
 
     def epoch(self, epoch: int, first_step: int = 0) -> Iterator[Batch]:
-        """Batches of one epoch from `first_step` on, read ahead."""
+        """Yield the batches of one epoch from `first_step` on, prefetched."""
         return self.batches(epoch * self.steps + first_step, (epoch + 1) * self.steps)
 
     def batches(
         self, first: int, last: int, finish: Callable[[Batch], Batch] = lambda batch: batch
     ) -> Iterator[Batch]:
-        """Batches of the steps `first` to `last` - 1 of a run, read ahead, also beyond the end of an epoch.
+        """Yield the batches of the steps `first` to `last` - 1 of a run, prefetched across epochs.
 
         Args:
-            finish: called with each batch in the thread that has read it.
+            finish: called with each batch in the thread that read it.
         """
         share = self.batch_size // world_size()
         begin = rank() * share
@@ -126,12 +126,12 @@ class EpochLoader:
             )
 
     def order(self, epoch: int) -> np.ndarray:
-        """Positions in the index of the images of an epoch, batch after batch."""
+        """Return the positions in the index of an epoch's images, batch after batch."""
         order: np.ndarray = self.indices[self._order(stream(self.seed, "order", epoch)).numpy()]
         return order
 
     def _order(self, generator: torch.Generator) -> Tensor:
-        """Positions in `indices` for an epoch, batch after batch."""
+        """Return positions in `indices` for an epoch, batch after batch."""
         if self.samples_per_class is None or self.labels is None:
             return torch.randperm(len(self.indices), generator=generator)
         return class_balanced_order(self.labels, self.samples_per_class, self.batch_size, generator)

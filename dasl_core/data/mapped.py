@@ -28,15 +28,17 @@ class MapDataset(Protocol):
 class MappedIndex(DatasetIndex):
     """The images of a map-style data set, for `pretrain`.
 
-    They are read again in every epoch, in several threads, and not cached on disk.
+    Images are read in every epoch, in several threads, without a cache on disk.
     """
 
     on_disk: ClassVar[bool] = False
     dataset: MapDataset
 
     @classmethod
-    def of(cls, dataset: MapDataset, class_names: Sequence[str] | None = None) -> MappedIndex:
-        """Read each image once, for its size and its class.
+    def from_dataset(
+        cls, dataset: MapDataset, class_names: Sequence[str] | None = None
+    ) -> MappedIndex:
+        """Index a data set by reading each image once, for its size and class.
 
         Args:
             dataset: its items are images, or tuples (image, class, ...) as torchvision's are. An image
@@ -71,7 +73,7 @@ class MappedIndex(DatasetIndex):
             labels=np.array(classes, np.int32) if classes else None,
             class_names=names if classes else [],
             sizes=np.array(sizes, dtype=np.int32),
-            places=np.zeros((len(sizes), 4), np.int64),
+            locations=np.zeros((len(sizes), 4), np.int64),
             skipped=[],
             checksums=np.zeros(len(sizes), np.int32),
             dataset=dataset,
@@ -96,8 +98,10 @@ def _pixels(item: object, position: int, channels: int) -> np.ndarray:
         if pixels.shape[2] in (1, 3):
             gray = pixels.shape[2] == 1
             return eight_bit_pixels(Image.fromarray(pixels[:, :, 0] if gray else pixels), channels)
-    given = f"{image.dtype} of shape {tuple(image.shape)}" if is_array else type(image).__name__
+    description = (
+        f"{image.dtype} of shape {tuple(image.shape)}" if is_array else type(image).__name__
+    )
     raise TypeError(
         f"item {position} of the data set must be a PIL image, a uint8 tensor (C, H, W) or a uint8 array "
-        f"(H, W, C), of 1 or 3 channels; given {given}"
+        f"(H, W, C), of 1 or 3 channels; given {description}"
     )

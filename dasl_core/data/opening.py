@@ -1,4 +1,4 @@
-"""Opening an image of a source, with the reason if it cannot be opened or has changed."""
+"""Opening of a source's images, with a reason on failure or change."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import BinaryIO
 
-from dasl_core.data.checksums import checksum_of
+from dasl_core.data.checksums import compute_checksum
 from dasl_core.data.decode import is_transient
-from dasl_core.data.decode.reasons import CHANGED, reason_of
+from dasl_core.data.decode.reasons import CHANGED, describe_failure
 from dasl_core.data.sources import Entry, Source
 
 
@@ -17,7 +17,7 @@ def open_image(source: Source, entry: Entry, *, header: bool = False) -> Iterato
     """Context manager that opens an image.
 
     Args:
-        header: only its header is read.
+        header: whether only the header is read.
 
     Raises:
         ValueError: it cannot be opened; the message is the reason.
@@ -25,7 +25,7 @@ def open_image(source: Source, entry: Entry, *, header: bool = False) -> Iterato
     try:
         file = source.open_header(entry) if header else source.open(entry)
     except OSError as error:
-        raise ValueError(reason_of(error)) from error
+        raise ValueError(describe_failure(error)) from error
     with file:
         yield file
 
@@ -35,7 +35,7 @@ def open_unchanged(source: Source, entry: Entry, checksum: int) -> Iterator[Bina
     """Context manager that opens an image, unless it has changed since ingest.
 
     Args:
-        checksum: that `checksum_of` returned at ingest.
+        checksum: result of `compute_checksum` at ingest.
 
     Raises:
         ValueError: it cannot be opened, or has changed; the message is the reason.
@@ -49,15 +49,15 @@ def open_unchanged(source: Source, entry: Entry, checksum: int) -> Iterator[Bina
             if _has_changed_inside(source, entry, checksum):
                 raise ValueError(CHANGED) from error
             raise
-        if checksum_of(file, inflates=source.inflates) != checksum:
+        if compute_checksum(file, inflates=source.inflates) != checksum:
             raise ValueError(CHANGED)
         yield file
 
 
 def _has_changed_inside(source: Source, entry: Entry, checksum: int) -> bool:
-    """Whether an archive or a table has something else where ingest has read the header of an image."""
+    """Whether an archive or a table has other content where ingest read an image's header."""
     try:
         with open_image(source, entry, header=True) as file:
-            return checksum_of(file, inflates=source.inflates) != checksum
+            return compute_checksum(file, inflates=source.inflates) != checksum
     except ValueError:
         return True

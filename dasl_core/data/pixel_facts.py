@@ -1,4 +1,4 @@
-"""What the pixels of a data set are: their type, bands, and statistics of their values."""
+"""Type, bands and value statistics of a data set's pixels."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ class PixelFacts:
     """Type, bands and statistics of a data set's pixels.
 
     Attributes:
-        dtype: of the canvases: the smallest type that holds the values of every image.
-        bands: that most images have; 3 for images of gray, color and transparency.
+        dtype: type of the canvases: the smallest that holds the values of every image.
+        bands: bands of most images; 3 for images of gray, color and transparency.
         kinds: numbers of images by "BANDS x TYPE".
         quantiles: of raw values at `dasl_core.spec.resolve.facts.QUANTILES`, over a sample.
-        mean: of each band, in raw values, over a sample.
-        std: likewise.
+        mean: mean of each band, in raw values, over a sample.
+        std: standard deviation of each band, in raw values, over a sample.
         sampled: number of images of the sample.
     """
 
@@ -35,7 +35,7 @@ class PixelFacts:
     sampled: int = 0
 
     @classmethod
-    def of(cls, headers: Sequence[Header]) -> PixelFacts:
+    def from_headers(cls, headers: Sequence[Header]) -> PixelFacts:
         """Combine the bands and types of images that fit each other (`dasl_core.data.fitting`)."""
         kinds = Counter(f"{header.bands} x {header.dtype}" for header in headers)
         dtypes = {header.dtype for header in headers}
@@ -48,7 +48,7 @@ class PixelFacts:
         most = max(bands, key=lambda number: (bands[number], number), default=DEFAULT_BANDS)
         return cls(dtype, most, tuple(sorted(kinds.items())))
 
-    def of_facts(self) -> dict[str, Any]:
+    def dataset_facts(self) -> dict[str, Any]:
         """Return the arguments of `DatasetFacts`."""
         names = ("dtype", "bands", "quantiles", "mean", "std")
         return {name: getattr(self, name) for name in names}
@@ -58,15 +58,15 @@ class PixelFacts:
         return asdict(self) | {"kinds": dict(self.kinds)}
 
     def warnings(self) -> list[str]:
-        """Return sentences on images that do not fit the others."""
+        """Return warnings about images that do not fit the others."""
         dtypes = {kind.rpartition(" ")[2] for kind, _ in self.kinds}
         if len(dtypes) > 1:
-            found = ", ".join(f"{count} of {kind}" for kind, count in self.kinds)
+            counts = ", ".join(f"{count} of {kind}" for kind, count in self.kinds)
             scaled = "those of 8 bits scaled to its range"
             if "int16" in dtypes:
                 scaled = "with the values that they have"
             return [
-                f"The images differ in depth ({found} bands and bits); all are read as {self.dtype}, {scaled}. "
+                f"The images differ in depth ({counts} bands and bits); all are read as {self.dtype}, {scaled}. "
                 "Register images of one depth if their values should be comparable"
             ]
         return []
@@ -92,5 +92,5 @@ class PixelFacts:
 
 
 def bands_in_data_set(header: Header) -> int:
-    """Return the bands that an image has where nothing else is asked for."""
+    """Return the default number of bands of an image in a data set."""
     return DEFAULT_BANDS if header.is_color else header.bands

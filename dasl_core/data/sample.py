@@ -18,25 +18,25 @@ from dasl_core.data.sources import Entry, Source
 from dasl_core.machine import decoding_budget
 from dasl_core.spec.resolve.facts import QUANTILES
 
-# Pixels of the files in the sample: some 5,000 photos of 500 x 375, seconds on two cores. So all images of a small
-# data set are checked at ingest.
+# Total pixels of the sample: some 5,000 photos of 500 x 375, seconds on two cores. A small data set is checked
+# completely.
 PIXELS = 1_000_000_000
 MIN_IMAGES = 64
-# JPEGs may be decoded at a fraction of their size, but not below this: all of their bytes are read nevertheless.
+# JPEGs may be decoded at a fraction of their size, but not below this; all of their bytes are still read.
 _AT_LEAST = (128, 128)
-# Values of which the quantiles are computed, of all images together.
+# Total number of values for the quantiles.
 _VALUES = 4_000_000
 
 
 @dataclass
 class Sample:
-    """What a sample of the images shows.
+    """Statistics of a sample of images.
 
     Attributes:
-        pixels: with the statistics of the sample.
-        damaged: the reason for each image that cannot be decoded, by its position.
-        fingerprints: of each image of the sample, by its position.
-        thumbnails: of the images that are shown, by position.
+        pixels: facts with the statistics of the sample.
+        damaged: reasons why images cannot be decoded, by position.
+        fingerprints: fingerprints of the sampled images, by position.
+        thumbnails: thumbnails for the contact sheet, by position.
     """
 
     pixels: PixelFacts
@@ -60,7 +60,7 @@ class _Values:
 
 
 def sample_positions(headers: Sequence[Header]) -> list[int]:
-    """Choose evenly spaced images with about `PIXELS` pixels together; at least `MIN_IMAGES`."""
+    """Choose evenly spaced images with about `PIXELS` pixels in total; at least `MIN_IMAGES`."""
     total = sum(header.width * header.height for header in headers)
     share = min(1.0, PIXELS / total) if total else 1.0
     count = min(len(headers), max(MIN_IMAGES, int(share * len(headers))))
@@ -72,7 +72,7 @@ def take_sample(
     entries: Sequence[Entry],
     headers: Sequence[Header],
     positions: Sequence[int],
-    shown: Collection[int],
+    thumbnail_positions: Collection[int],
     pixels: PixelFacts,
     threads: int,
     on_decoded: Callable[[int, int], None],
@@ -80,15 +80,17 @@ def take_sample(
     """Decode a sample of the images.
 
     Args:
-        positions: of the sample (`sample_positions`).
-        shown: those of which a thumbnail is made.
+        positions: positions of the sample (`sample_positions`).
+        thumbnail_positions: positions that get a thumbnail.
         pixels: type and bands.
-        on_decoded: called after each image with the number decoded so far, and that of the sample.
+        on_decoded: called after each image with the number decoded so far and the size of the sample.
     """
     per_image = max(1, _VALUES // (pixels.bands * max(1, len(positions))))
 
     def measure(position: int) -> _Values | str:
-        return _measure(source, entries, position, pixels, per_image, position in shown)
+        return _measure(
+            source, entries, position, pixels, per_image, position in thumbnail_positions
+        )
 
     def cost(position: int) -> int:
         return decoding_memory(headers[position], _AT_LEAST)
@@ -145,21 +147,21 @@ def _measure(
 def _sums(flat: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return the sums of pixels (N, bands) and of their squares by band, in float64.
 
-    Sums of squares of 16-bit values exceed the digits of float32.
+    Sums of squares of 16-bit values exceed float32's precision.
     """
     if flat.dtype not in (np.uint8, np.uint16):
         squares = np.einsum("pb,pb->b", flat, flat, dtype=np.float64, casting="unsafe")
         return flat.sum(axis=0, dtype=np.float64), squares
-    # Of how often each value occurs: a sixth of the time.
+    # From a histogram of the values: a sixth of the time.
     values = np.arange(np.iinfo(flat.dtype).max + 1, dtype=np.float64)
     counts = np.stack([np.bincount(band, minlength=len(values)) for band in flat.T])
     return counts @ values, counts @ values**2
 
 
 def _choose_pixels(flat: np.ndarray, most: int, seed: int) -> np.ndarray:
-    """Choose pixels (N, bands) with all of their bands, the same ones in each ingest.
+    """Choose whole pixels (N, bands) at random, the same in each ingest.
 
-    At random: evenly spaced ones lie in few columns if their distance and the width have a common divisor.
+    Evenly spaced pixels lie in few columns if their distance and the width have a common divisor.
     """
     if len(flat) <= most:
         return flat
@@ -167,15 +169,15 @@ def _choose_pixels(flat: np.ndarray, most: int, seed: int) -> np.ndarray:
 
 
 def _with_statistics(pixels: PixelFacts, measured: list[_Values]) -> PixelFacts:
-    count = sum(each.count for each in measured)
-    mean = np.sum([each.total for each in measured], axis=0) / count
-    squares = np.sum([each.squares for each in measured], axis=0) / count
+    count = sum(image.count for image in measured)
+    mean = np.sum([image.total for image in measured], axis=0) / count
+    squares = np.sum([image.squares for image in measured], axis=0) / count
     std = np.sqrt(np.maximum(squares - mean**2, 0))
-    values = np.concatenate([each.some for each in measured], dtype=np.float32)
+    values = np.concatenate([image.some for image in measured], dtype=np.float32)
     quantiles = np.quantile(values, QUANTILES, overwrite_input=True)  # copies are megabytes
-    # The true ends, which the chosen pixels may lack.
-    quantiles[0] = min(each.low for each in measured)
-    quantiles[-1] = max(each.high for each in measured)
+    # The true extremes, which the chosen pixels may miss.
+    quantiles[0] = min(image.low for image in measured)
+    quantiles[-1] = max(image.high for image in measured)
     return replace(
         pixels,
         quantiles=_rounded(quantiles),

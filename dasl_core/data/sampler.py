@@ -45,31 +45,31 @@ def class_balanced_order(
         classes = torch.rand(steps, len(counts), generator=generator).argsort(dim=1)
         slots = classes[:, torch.arange(batch_size) % len(counts)].flatten()
     else:
-        classes = _classes_of_batches(counts, groups, steps, generator)
+        classes = _draw_classes(counts, groups, steps, generator)
         slots = classes.repeat_interleave(per_class, dim=1).flatten()
-    order = _images_of_slots(slots, numbers, counts, generator).view(steps, batch_size)
+    order = _assign_images(slots, numbers, counts, generator).view(steps, batch_size)
     # Shuffled, so that a micro-batch, on which BatchNorm may compute statistics, has many classes.
     shuffled = torch.rand(steps, batch_size, generator=generator).argsort(dim=1)
     return order.gather(1, shuffled).flatten()
 
 
-def _classes_of_batches(
-    counts: Tensor, groups: int, steps: int, generator: torch.Generator
-) -> Tensor:
+def _draw_classes(counts: Tensor, groups: int, steps: int, generator: torch.Generator) -> Tensor:
     """Draw (steps, groups) classes, different ones in each row.
 
     A class with n more appearances to come is drawn with a probability proportional to n (Efraimidis
-    and Spirakis, "Weighted random sampling with a reservoir", 2006); if it has as many as there are
-    batches left, it is always drawn. So each class gets all of its appearances.
+    and Spirakis, "Weighted random sampling with a reservoir", 2006); if n equals the number of remaining
+    batches, it is always drawn. So each class gets all of its appearances.
     """
-    left = _appearances(counts, groups * steps, steps, generator)
+    remaining = _appearances(counts, groups * steps, steps, generator)
     rows = []
     for batches_left in range(steps, 0, -1):
-        keys = torch.rand(len(left), generator=generator, dtype=torch.float64).log() / left
-        keys = keys.masked_fill(left == batches_left, float("inf"))
-        chosen = keys.topk(groups).indices
-        left[chosen] -= 1
-        rows.append(chosen)
+        keys = (
+            torch.rand(len(remaining), generator=generator, dtype=torch.float64).log() / remaining
+        )
+        keys = keys.masked_fill(remaining == batches_left, float("inf"))
+        classes = keys.topk(groups).indices
+        remaining[classes] -= 1
+        rows.append(classes)
     return torch.stack(rows)
 
 
@@ -92,7 +92,7 @@ def _appearances(counts: Tensor, total: int, most: int, generator: torch.Generat
     return appearances.masked_fill(capped, most)
 
 
-def _images_of_slots(
+def _assign_images(
     slots: Tensor, numbers: Tensor, counts: Tensor, generator: torch.Generator
 ) -> Tensor:
     """Assign an image (S,) to each slot's class (S,).

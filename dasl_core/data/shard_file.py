@@ -1,8 +1,8 @@
-"""One shard: the records of consecutive images, with a table of where each one is, in a file.
+"""File format of a shard: records of consecutive images and a table of their offsets.
 
 The file is the records, one after the other, then the table, the reasons of images without a record as JSON, and a
-footer with the SHA-256 of all before it. It is written from the beginning to its end, so it can be
-copied and checked as a stream.
+footer with the SHA-256 of everything before it. It is written sequentially, so it can be copied and
+checked as a stream.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from dasl_core.atomic import sync
 
 _MAGIC = b"DASLshd1"
 _FOOTER = struct.Struct("<8sII32s")
-_RECORD = struct.Struct("<QII")  # begin, length, and CRC-32
-# Bytes that wait to be written to the disk, however slow it is.
+_RECORD = struct.Struct("<QII")  # start, length, and CRC-32
+# Bytes in flight to a slow disk.
 FLUSH_BYTES = 16 << 20
 _CHUNK = 4 << 20
 
@@ -31,13 +31,13 @@ Read = Callable[[int, int], bytes]
 
 
 class Shard(NamedTuple):
-    """What the end of a shard says.
+    """The end of a shard: its table and footer.
 
     Attributes:
-        images: how many it is of.
+        images: number of images.
         reasons: why images have no record, by position in the shard.
-        begin: where the table is in the file.
-        size: of the file.
+        begin: offset of the table in the file.
+        size: size of the file.
     """
 
     images: int
@@ -77,7 +77,7 @@ class ShardWriter:
         self._written = self._flushed = 0
 
     def append(self, record: bytes | str) -> None:
-        """Write the next image's record, or note why there is none."""
+        """Write the next image's record, or the reason why it has none."""
         if isinstance(record, str):
             self._reasons[len(self._table)] = record
             self._table.append((self._written, 0, 0))
@@ -106,7 +106,7 @@ class ShardWriter:
             self._flush()
 
     def _flush(self) -> None:
-        """Wait for the disk, and let the system forget the pages: else it keeps them until memory is short."""
+        """Wait for the disk, and drop the pages from the page cache."""
         os.fsync(self._file.fileno())
         if hasattr(os, "posix_fadvise"):
             length = self._written - self._flushed
@@ -123,8 +123,8 @@ def read_shard(read: Read, size: int, count: int) -> Shard:
     """
     if size < _FOOTER.size:
         raise ValueError("it is cut off")
-    magic, found, length, _ = _FOOTER.unpack(read(size - _FOOTER.size, _FOOTER.size))
-    if magic != _MAGIC or found != count:
+    magic, images, length, _ = _FOOTER.unpack(read(size - _FOOTER.size, _FOOTER.size))
+    if magic != _MAGIC or images != count:
         raise ValueError("it is cut off, or another file")
     begin = size - _FOOTER.size - length - count * _RECORD.size
     if begin < 0:
@@ -136,18 +136,18 @@ def read_shard(read: Read, size: int, count: int) -> Shard:
 
 
 def check_shard(path: Path) -> None:
-    """Check the SHA-256 of a shard, which its footer has.
+    """Check a shard against the SHA-256 in its footer.
 
     Raises:
         ValueError: it is damaged.
         OSError: it cannot be read.
     """
     size = path.stat().st_size
-    digest, left = hashlib.sha256(), size - _FOOTER.size
+    digest, remaining = hashlib.sha256(), size - _FOOTER.size
     with open(path, "rb") as file:
-        while left > 0 and (chunk := file.read(min(_CHUNK, left))):
+        while remaining > 0 and (chunk := file.read(min(_CHUNK, remaining))):
             digest.update(chunk)
-            left -= len(chunk)
+            remaining -= len(chunk)
         footer = file.read(_FOOTER.size)
     if len(footer) != _FOOTER.size or not footer.startswith(_MAGIC):
         raise ValueError("it is cut off, or another file")
@@ -157,7 +157,7 @@ def check_shard(path: Path) -> None:
 
 @contextmanager
 def opened(path: Path) -> Iterator[Read]:
-    """Open a shard of this machine, and return the function that reads it."""
+    """Context manager that opens a local shard and yields the function that reads it."""
     file = os.open(path, os.O_RDONLY)
     try:
         yield lambda begin, length: os.pread(file, length, begin)

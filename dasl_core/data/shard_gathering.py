@@ -1,4 +1,4 @@
-"""Gathering of a data set's shards: fetched from the store that nodes share, or built."""
+"""Gathering of a data set's shards, from the shared store or by building them."""
 
 from __future__ import annotations
 
@@ -33,12 +33,11 @@ _PART = 8 << 20
 
 
 class Gatherer:
-    """Brings shards into the cache as far as there is room, and into the store, if there is one.
+    """Fetches or builds shards for the cache, as space allows, and copies them to the store.
 
-    One process of the machine does so, with all cores, while the others wait. A shard gets its
-    name when it is whole, so after a kill at most one is built again. Nodes that share a store go
-    through the shards in orders of their own and look there before each: they need no lock, and a shard
-    that two of them build at once is the same.
+    One process of the machine does so, with all cores, while the others wait. A shard is renamed when it is
+    complete, so after a kill at most one is built again. Nodes that share a store process the shards in random
+    order and check the store before each, without a lock: if two build the same shard, the content is equal.
 
     Attributes:
         unreadable: images that cannot be read, with the reasons.
@@ -58,7 +57,7 @@ class Gatherer:
         """Gather the shards. Return false if too few images can be read.
 
         Raises:
-            OSError: the cache cannot be written, for another reason than a lack of room.
+            OSError: the cache cannot be written for a reason other than a full disk.
         """
         with locked(self._shards.other_file("lock"), self._wait), self._pool:
             known = self._shards.read_manifest()
@@ -79,12 +78,12 @@ class Gatherer:
         self._shards.remove_partial()
         self._on_store(self._shards.open_store)
         for number in self._order():
-            facts = self._shards.find_here(number, known.get(number))
+            facts = self._shards.find_local(number, known.get(number))
             if facts is None:
-                if number not in self._shards.there:
-                    self._on_store(self._shards.look_into_store)  # another node may have built it
+                if number not in self._shards.remote:
+                    self._on_store(self._shards.list_store)  # another node may have built it
                 facts = self._fetch(number, known.get(number), done) or self._build(number, done)
-            elif number not in self._shards.there:  # built before there was a store, or lost there
+            elif number not in self._shards.remote:  # built without a store, or lost from it
                 self._share(number)
             if facts is not None:
                 known[number] = facts
@@ -96,7 +95,7 @@ class Gatherer:
             for number, facts in sorted(known.items())
             for at, why in facts.reasons.items()
         }
-        is_written = known == before and self._shards.manifest_is_there
+        is_written = known == before and self._shards.store_has_manifest
         if len(known) == self._layout.count and not is_written:
             self._shards.write_manifest(known)
 
@@ -110,17 +109,17 @@ class Gatherer:
         try:
             action()
         except OSError as error:
-            self._shards.leave_store(error)
+            self._shards.disable_store(error)
 
     def _fetch(self, number: int, known: Facts | None, done: int) -> Facts | None:
-        """Copy a shard from the store if there is room; None if the store has none, or a damaged one."""
-        store, size = self._shards.store, self._shards.there.get(number)
+        """Copy a shard from the store as space allows; None if it is missing or damaged there."""
+        store, size = self._shards.store, self._shards.remote.get(number)
         if store is None or size is None:
             return None
         partial = self._shards.file(number, "partial")
         try:
             if not self._reserve(partial, size):
-                return known or self._facts_there(number)
+                return known or self._read_remote_facts(number)
             with open(partial, "r+b", buffering=0) as target:
                 copied = 0
                 for length in copy_to(store, self._shards.name(number), size, target, _PART):
@@ -131,35 +130,35 @@ class Gatherer:
             publish(partial, self._shards.file(number))
         except ValueError as error:
             logger.warning("shard %d of the store is built again: %s", number, error)
-            self._shards.there.pop(number)
+            self._shards.remote.pop(number)
             return None
         except OSError as error:
             if error.errno not in NO_ROOM:
-                self._shards.leave_store(error)
+                self._shards.disable_store(error)
                 return None
             self.no_room = unwritable(self._shards.folder.path, error)
-            return known or self._facts_there(number)
+            return known or self._read_remote_facts(number)
         finally:
             partial.unlink(missing_ok=True)
-        return self._shards.find_here(number, None)
+        return self._shards.find_local(number, None)
 
-    def _facts_there(self, number: int) -> Facts | None:
+    def _read_remote_facts(self, number: int) -> Facts | None:
         try:
-            return self._shards.facts_there(number)
+            return self._shards.read_remote_facts(number)
         except (OSError, ValueError) as error:
             logger.warning("shard %d of the store is built again: %s", number, error)
-            self._shards.there.pop(number)
+            self._shards.remote.pop(number)
             return None
 
     def _build(self, number: int, done: int) -> Facts | None:
-        """Draw and code the images of a shard; None if there is room for it nowhere."""
+        """Draw and encode the images of a shard; None if neither cache nor store has space for it."""
         store, file = self._shards.store, self._shards.file(number)
         partial = self._shards.file(number, "partial")
         has_room = self._reserve(partial, self._layout.estimate(number))
         if not has_room and store is None:
             return None
         try:
-            # Without room, one shard at a time is here until it is in the store.
+            # In a full cache, one shard at a time is kept until it is in the store.
             with (
                 open(partial, "r+b" if has_room else "wb", buffering=0) as opened,
                 closing(self._records(self._layout.positions(number))) as records,
@@ -177,7 +176,7 @@ class Gatherer:
             return None
         finally:
             partial.unlink(missing_ok=True)
-        facts = self._shards.find_here(number, None)
+        facts = self._shards.find_local(number, None)
         self._share(number)
         if not has_room:
             self._shards.drop(number)
@@ -190,15 +189,15 @@ class Gatherer:
             return
         try:
             store.put(self._shards.name(number), self._shards.file(number))
-            self._shards.there[number] = self._shards.here[number]
+            self._shards.remote[number] = self._shards.local[number]
         except OSError as error:
-            self._shards.leave_store(error)
+            self._shards.disable_store(error)
 
     def _reserve(self, partial: Path, size: int) -> bool:
-        """Create a file of this size if there is room; after the first refusal, there is none."""
+        """Create a file of this size if there is space; after the first failure, return false."""
         if self.no_room is None:
             try:
-                self._shards.folder.reserve(partial, size, beside=self._shards.size)
+                self._shards.folder.reserve(partial, size, existing=self._shards.size)
             except OSError as error:
                 partial.unlink(missing_ok=True)
                 if error.errno not in NO_ROOM:
@@ -207,7 +206,7 @@ class Gatherer:
         return self.no_room is None
 
     def _records(self, positions: Sequence[int]) -> Generator[bytes | str, None, None]:
-        """Yield the record of each image, or why it cannot be read; several are decoded at once."""
+        """Yield the record of each image, or why it cannot be read; decodes in parallel."""
         return bounded_map(
             self._pool,
             self._record,
@@ -222,11 +221,11 @@ class Gatherer:
         return pixels if isinstance(pixels, str) else self._shards.coding.encode(pixels)
 
     def _retry(self) -> None:
-        """Read the images again that could not be read for other reasons than their content.
+        """Retry images that failed for transient reasons.
 
-        They have no record, so those that can be read now are drawn whenever they are needed.
+        They have no record, so those that are readable now are drawn whenever they are needed.
         """
-        listed = [each for each, why in self.unreadable.items() if is_transient(why)]
+        listed = [position for position, why in self.unreadable.items() if is_transient(why)]
         with closing(self._records(listed)) as records:
             for position, record in zip(listed, records, strict=True):
                 if isinstance(record, str):

@@ -1,22 +1,22 @@
-"""Which images of an index are in which shard, and how large the shards are."""
+"""Layout of shards: their images, sizes and names."""
 
 from __future__ import annotations
 
-from dasl_core.data.canvas_file import digest_of
+from dasl_core.data.canvas_file import canvas_digest
 from dasl_core.data.coding import Coding
 from dasl_core.data.drawing import Drawer
 
 SHARD_BYTES = 256 << 20
-# Raised with that of `canvas_file`, for the same reasons.
+# Increased together with the version of `canvas_file`.
 _FORMAT = 1
 
 
 class ShardLayout:
-    """Which images are in which shard, and the names of the files: a function of the index and the coding.
+    """Images and file names of each shard, as a function of the index and the coding.
 
     Attributes:
         count: number of shards.
-        digest: of everything that determines the content.
+        digest: digest of everything that determines the content.
     """
 
     def __init__(self, drawer: Drawer, coding: Coding) -> None:
@@ -26,7 +26,7 @@ class ShardLayout:
         mean = self._bytes(slice(None)) / self.images
         self.per_shard = min(self.images, max(1, int(SHARD_BYTES / mean)))
         self.count = -(-self.images // self.per_shard)
-        self.digest = digest_of(drawer, _FORMAT, coding.name, self.per_shard)
+        self.digest = canvas_digest(drawer, _FORMAT, coding.name, self.per_shard)
 
     def positions(self, number: int) -> range:
         """Return the positions in the index of a shard's images."""

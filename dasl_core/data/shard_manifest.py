@@ -1,4 +1,4 @@
-"""The manifest of a set of shards: the size of each, and which of its images cannot be read."""
+"""Manifest of a set of shards: the size and unreadable images of each."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ MANIFEST = "manifest.json"
 
 
 class Facts(NamedTuple):
-    """What the manifest says of a shard: its size, and why images have no record, by position in the shard."""
+    """Size of a shard, and why images have no record, by position in the shard."""
 
     size: int
     reasons: dict[int, str]
 
     @classmethod
-    def of(cls, shard: Shard) -> Facts:
+    def from_shard(cls, shard: Shard) -> Facts:
         """Describe a shard."""
         return cls(shard.size, shard.reasons)
 

@@ -1,4 +1,4 @@
-"""Where nodes share shards: a folder that all of them mount, or a prefix of an object store."""
+"""Shared store of shards: a mounted folder or a prefix of an object store."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from dasl_core.data.sources.storage import open_system, os_errors
 from dasl_core.spec.source import remote_scheme
 
 VARIABLE = "DASL_SHARDS_URI"
-# A copy that nothing was written to for so long has no writer any more, if the folder has no locks that tell.
+# Seconds without a write after which a copy is abandoned, in folders without locks.
 _ABANDONED_SECONDS = 3600.0
 USED = "used"
 """File with the time at which a set of shards was last used."""
@@ -32,7 +32,7 @@ _FILE = re.compile(rf"{re.escape(MANIFEST)}|{USED}|\d{{5,}}\.shard")
 class ShardStore(Protocol):
     """The files of a set of shards, by name.
 
-    Each appears at once and whole; of two writers of the same name, the last one wins.
+    Writes are atomic; the last of two writers of the same name wins.
 
     Raises:
         OSError: (all methods) the store cannot be read or written. FileNotFoundError: there is no such file.
@@ -55,7 +55,7 @@ class ShardStore(Protocol):
         ...
 
     def remove_abandoned(self) -> None:
-        """Remove what killed writers have left."""
+        """Remove partial files of killed writers."""
         ...
 
     def remove_all(self) -> None:
@@ -73,7 +73,9 @@ class FolderStore:
         self._path.mkdir(parents=True, exist_ok=True)
         with os.scandir(self._path) as entries:
             return {
-                each.name: each.stat().st_size for each in entries if not each.name.startswith(".")
+                entry.name: entry.stat().st_size
+                for entry in entries
+                if not entry.name.startswith(".")
             }
 
     def read(self, name: str, begin: int, length: int) -> bytes:
@@ -95,7 +97,7 @@ class FolderStore:
         partial = self._path / f".{name}.{uuid.uuid4().hex}.partial"
         try:
             with open(partial, "wb") as target:
-                with suppress(OSError):  # without locks, the time of the last write tells
+                with suppress(OSError):  # without locks, the time of the last write decides
                     fcntl.flock(target, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 shutil.copyfileobj(source, target, 1 << 20)
                 target.flush()
@@ -110,22 +112,22 @@ class FolderStore:
         partial_files = list(self._path.glob(_PARTIAL))
         if not partial_files:
             return
-        # By the clock of the server, which sets all the times here.
+        # By the file server's clock, which sets all of these times.
         with tempfile.TemporaryFile(dir=self._path) as now:
             now.write(b"now")
             now.flush()
             os.fsync(now.fileno())
             before = os.fstat(now.fileno()).st_mtime - _ABANDONED_SECONDS
         for file in partial_files:
-            with suppress(FileNotFoundError):  # another node has completed or removed it
+            with suppress(FileNotFoundError):  # completed or removed by another node
                 _remove_partial(file, before)
 
     def remove_all(self) -> None:
         for file in self._path.glob(_PARTIAL):
             file.unlink(missing_ok=True)
-        for name in _in_order_of_removal(self.sizes()):
+        for name in _removal_order(self.sizes()):
             (self._path / name).unlink(missing_ok=True)
-        with suppress(OSError):  # somebody else's files are there
+        with suppress(OSError):  # it has other files
             self._path.rmdir()
 
 
@@ -138,10 +140,10 @@ class ObjectStore:
     def sizes(self) -> dict[str, int]:
         with os_errors(self._root):
             try:
-                found: dict[str, Any] = self._system.find(self._root, detail=True)
+                objects: dict[str, Any] = self._system.find(self._root, detail=True)
             except FileNotFoundError:
                 return {}
-        return {name.rpartition("/")[2]: int(info["size"]) for name, info in found.items()}
+        return {name.rpartition("/")[2]: int(info["size"]) for name, info in objects.items()}
 
     def read(self, name: str, begin: int, length: int) -> bytes:
         if not length:
@@ -161,16 +163,16 @@ class ObjectStore:
             self._system.pipe_file(f"{self._root}/{name}", content)
 
     def remove_abandoned(self) -> None:
-        """Do nothing: an object that was not written to its end does not exist."""
+        """Do nothing: an incomplete object does not exist."""
 
     def remove_all(self) -> None:
-        for name in _in_order_of_removal(self.sizes()):
+        for name in _removal_order(self.sizes()):
             with os_errors(name), suppress(FileNotFoundError):
                 self._system.rm_file(f"{self._root}/{name}")
 
 
 def _remove_partial(file: Path, before: float) -> None:
-    """Remove a partial file that was not written to since a time and whose writer holds no lock any more."""
+    """Remove a partial file without a write since `before` and without a lock."""
     with open(file, "ab") as partial:
         if os.fstat(partial.fileno()).st_mtime >= before:
             return
@@ -182,8 +184,8 @@ def _remove_partial(file: Path, before: float) -> None:
         file.unlink()
 
 
-def _in_order_of_removal(names: Iterable[str]) -> list[str]:
-    """Return our own files, the manifest first: without it, each shard is looked at. `USED` is the last."""
+def _removal_order(names: Iterable[str]) -> list[str]:
+    """Return the names of shard files, the manifest first and `USED` last."""
     order = {MANIFEST: 0, USED: 2}
     return sorted(
         (name for name in names if _FILE.fullmatch(name)),
@@ -192,7 +194,7 @@ def _in_order_of_removal(names: Iterable[str]) -> list[str]:
 
 
 def shared_store(name: str) -> ShardStore | None:
-    """Return the folder `name` of the place that DASL_SHARDS_URI names; None if it is not set.
+    """Open the folder `name` of DASL_SHARDS_URI; None if it is not set.
 
     Raises:
         ValueError: a package is missing, or it is neither a valid URI nor an absolute path.
@@ -206,10 +208,10 @@ def shared_store(name: str) -> ShardStore | None:
 
 
 def shared_sets() -> list[str]:
-    """Return the names of all sets of shards in the place that DASL_SHARDS_URI names.
+    """List the sets of shards in DASL_SHARDS_URI.
 
     Raises:
-        OSError: the place cannot be read.
+        OSError: the store cannot be read.
     """
     uri = _shared_uri()
     if not uri:
@@ -222,7 +224,7 @@ def shared_sets() -> list[str]:
             with os_errors(root):
                 paths = system.ls(root, detail=False)
             names = [str(path).rstrip("/").rpartition("/")[2] for path in paths]
-    except FileNotFoundError:  # nothing was written there yet
+    except FileNotFoundError:  # nothing was written yet
         return []
     return sorted(name for name in names if _SET.fullmatch(name))
 
@@ -239,7 +241,7 @@ def _shared_uri() -> str:
 def copy_to(
     store: ShardStore, name: str, size: int, target: IO[bytes], chunk: int
 ) -> Iterator[int]:
-    """Copy a file of a store to an open one in parts; yield the size of each after it was written."""
+    """Copy a file of a store to an open file in parts; yield the size of each part after writing it."""
     for begin in range(0, size, chunk):
         part = memoryview(store.read(name, begin, min(chunk, size - begin)))
         if not part:

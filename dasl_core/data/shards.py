@@ -1,8 +1,7 @@
-"""The coded canvases of a data set in shards of equal numbers of images, built once and read at random.
+"""Coded canvases of a data set in shards, built once and read at random.
 
-A shard is a file of this machine's cache, or of a store that nodes share, or of both. Shards decide
-where a canvas is read and never what it is: an image whose shard is nowhere, or is damaged, is drawn and
-coded again, with the same values.
+A shard is a file in this machine's cache, in a store that nodes share, or both. Shards never change the values of
+canvases: an image whose shard is missing or damaged is drawn and coded again, with the same values.
 """
 
 from __future__ import annotations
@@ -29,19 +28,19 @@ from dasl_core.data.unused import MARK_SECONDS, mark_used
 logger = logging.getLogger(__name__)
 
 _SHARD_NAME = re.compile(r"(\d+)\.shard")
-# A store that does not answer is left alone for so long; its images are decoded meanwhile.
+# Pause after a failed request to the store; images are decoded in the meantime.
 _PAUSE_SECONDS = 60.0
-# Of shards that are read from the store: 16 bytes for each image.
+# Number of cached ends of remote shards; 16 bytes for each image.
 _ENDS_KEPT = 1024
 
 
 class Shards:
-    """The shards of an index that are at hand, and their reading.
+    """The available shards of an index.
 
     Attributes:
-        here: sizes of the shards in the cache of this machine, by number.
-        there: sizes of those in the store.
-        manifest_is_there: whether the store lacks no manifest; true without a store.
+        local: sizes of the shards in this machine's cache, by number.
+        remote: sizes of the shards in the store, by number.
+        store_has_manifest: whether the store has the manifest; true without a store.
     """
 
     def __init__(
@@ -49,60 +48,60 @@ class Shards:
         folder: CacheFolder,
         drawer: Drawer,
         coding: Coding,
-        store_of: Callable[[str], ShardStore | None],
+        find_store: Callable[[str], ShardStore | None],
     ) -> None:
-        """Describe them. Nothing is read yet.
+        """Describe the shards without reading them.
 
         Args:
-            store_of: returns the store that nodes share for a set of shards with this digest, or None.
+            find_store: returns the shared store of the shards with a digest, or None.
         """
         self.folder, self.coding = folder, coding
         self.layout = ShardLayout(drawer, coding)
-        self.store = store_of(self.layout.digest)
-        self.here: dict[int, int] = {}
-        self.there: dict[int, int] = {}
-        self.manifest_is_there = True
+        self.store = find_store(self.layout.digest)
+        self.local: dict[int, int] = {}
+        self.remote: dict[int, int] = {}
+        self.store_has_manifest = True
         self._valid_hw, self._bands = drawer.valid_hw, drawer.shape[1]
-        self._known_here: dict[int, Shard] = {}
+        self._local_ends: dict[int, Shard] = {}
         self._away_until, self._marked_at = 0.0, 0.0
-        self._opened_there = lru_cache(_ENDS_KEPT)(self._open_there)
+        self._remote_shard = lru_cache(_ENDS_KEPT)(self._open_remote)
 
     @property
-    def are_built(self) -> bool:
-        """Whether all of them were gathered on this machine."""
+    def is_built(self) -> bool:
+        """Whether all shards were gathered on this machine."""
         return self.other_file("manifest").exists()
 
     @property
     def size(self) -> int:
-        """Bytes of the shards in the cache of this machine."""
-        return sum(self.here.values())
+        """Bytes of the shards in this machine's cache."""
+        return sum(self.local.values())
 
     @property
-    def images_here(self) -> int:
-        """Number of images whose shards are in the cache of this machine."""
-        return sum(len(self.layout.positions(number)) for number in self.here)
+    def num_local_images(self) -> int:
+        """Number of images whose shards are in this machine's cache."""
+        return sum(len(self.layout.positions(number)) for number in self.local)
 
     @property
     def num_images(self) -> int:
         """Number of images whose shards are in the cache or in the store."""
-        return sum(len(self.layout.positions(number)) for number in {*self.here, *self.there})
+        return sum(len(self.layout.positions(number)) for number in {*self.local, *self.remote})
 
     @property
-    def all_there(self) -> bool:
-        """Whether the store has all of them."""
-        return len(self.there) == self.layout.count
+    def store_is_complete(self) -> bool:
+        """Whether the store has all shards."""
+        return len(self.remote) == self.layout.count
 
     def has(self, position: int) -> bool:
-        """Whether the shard of an image is in the cache of this machine."""
-        return position // self.layout.per_shard in self.here
+        """Whether the shard of an image is in this machine's cache."""
+        return position // self.layout.per_shard in self.local
 
     def serves(self, position: int) -> bool:
-        """Whether the shard of an image is in the cache of this machine or in the store."""
+        """Whether the shard of an image is in this machine's cache or in the store."""
         number = position // self.layout.per_shard
-        return number in self.here or number in self.there
+        return number in self.local or number in self.remote
 
     def read(self, position: int) -> np.ndarray | None:
-        """Return the pixels (C, H, W) of an image; None if they have to be drawn."""
+        """Return the pixels (C, H, W) of an image; None if it must be drawn."""
         number, at = divmod(position, self.layout.per_shard)
         record = self._record(number, at)
         if record is None:
@@ -115,7 +114,7 @@ class Shards:
         return self.folder.path / f"canvases-{self.layout.digest}-{number:05}.{suffix}"
 
     def other_file(self, suffix: str) -> Path:
-        """Return the path of a file that is about all shards."""
+        """Return the path of a file about all shards."""
         return self.folder.path / f"canvases-{self.layout.digest}.{suffix}"
 
     @staticmethod
@@ -123,35 +122,37 @@ class Shards:
         """Return the name of a shard in the store."""
         return f"{number:05}.shard"
 
-    def find_here(self, number: int, known: Facts | None) -> Facts | None:
-        """Look for a whole shard in the cache, by its size or, if that is not known, by its end."""
+    def find_local(self, number: int, known: Facts | None) -> Facts | None:
+        """Find a complete shard in the cache, by its size in the manifest or else by its end."""
         file = self.file(number)
         try:
             size = file.stat().st_size
             if known is None:
                 with opened(file) as read:
-                    known = Facts.of(read_shard(read, size, len(self.layout.positions(number))))
+                    known = Facts.from_shard(
+                        read_shard(read, size, len(self.layout.positions(number)))
+                    )
             elif known.size != size:
-                raise ValueError("it has not the size that it should have")
+                raise ValueError("its size differs from the manifest's")
         except FileNotFoundError:
             return None
         except ValueError as error:
             logger.warning("%s is fetched or built again: %s", file, error)
             return None
-        self.here[number] = size
+        self.local[number] = size
         return known
 
-    def facts_there(self, number: int) -> Facts:
-        """Read what a shard of the store says of itself.
+    def read_remote_facts(self, number: int) -> Facts:
+        """Read the facts of a shard from the end of its file in the store.
 
         Raises:
             OSError: it cannot be read.
             ValueError: it is damaged.
         """
-        return Facts.of(self._opened_there(number)[0])
+        return Facts.from_shard(self._remote_shard(number)[0])
 
     def open_store(self) -> None:
-        """Note in the store that the shards are in use, remove what killed writers left there, and list it.
+        """Mark the shards in the store as used, remove partial files of killed writers, and list the store.
 
         Raises:
             OSError: the store does not answer.
@@ -160,9 +161,9 @@ class Shards:
             mark_used(self.store)
             self._marked_at = time.monotonic()
             self.store.remove_abandoned()
-            self.look_into_store()
+            self.list_store()
 
-    def look_into_store(self) -> None:
+    def list_store(self) -> None:
         """List the shards in the store.
 
         Raises:
@@ -170,28 +171,28 @@ class Shards:
         """
         if self.store is not None:
             sizes = self.store.sizes()
-            self.manifest_is_there = sizes.pop(MANIFEST, None) is not None
+            self.store_has_manifest = sizes.pop(MANIFEST, None) is not None
             shards = ((_SHARD_NAME.fullmatch(name), size) for name, size in sizes.items())
-            self.there = {int(name[1]): size for name, size in shards if name is not None}
+            self.remote = {int(name[1]): size for name, size in shards if name is not None}
 
     def remove_partial(self) -> None:
-        """Remove what a process has left that was killed while it gathered shards."""
+        """Remove partial shards of a killed process."""
         for partial_file in self.folder.path.glob(f"canvases-{self.layout.digest}-*.partial"):
             partial_file.unlink(missing_ok=True)
 
     def drop(self, number: int) -> None:
         """Remove a shard from the cache."""
-        self.here.pop(number, None)
-        self._known_here.pop(number, None)
+        self.local.pop(number, None)
+        self._local_ends.pop(number, None)
         self.file(number).unlink(missing_ok=True)
 
-    def leave_store(self, error: Exception) -> None:
+    def disable_store(self, error: Exception) -> None:
         """Continue without the store."""
         logger.warning("shards are not shared with other nodes: %s", error)
-        self.store, self.there, self.manifest_is_there = None, {}, True
+        self.store, self.remote, self.store_has_manifest = None, {}, True
 
     def read_manifest(self) -> dict[int, Facts] | None:
-        """Read what all shards are; None if that is not known yet."""
+        """Read the manifest from the cache or the store; None if there is none."""
         try:
             return decode(self.other_file("manifest").read_bytes(), self.layout.count)
         except (OSError, ValueError):
@@ -204,11 +205,11 @@ class Shards:
         except ValueError as error:
             logger.warning("the manifest of the shared shards is written again: %s", error)
         except OSError as error:
-            self.leave_store(error)
+            self.disable_store(error)
         return None
 
     def write_manifest(self, known: Mapping[int, Facts]) -> None:
-        """Write what all shards are: last, so where it is, no shard has to be looked into.
+        """Write the manifest, after all shards: with it, no shard needs to be opened to describe it.
 
         Raises:
             OSError: it cannot be written.
@@ -218,57 +219,57 @@ class Shards:
             try:
                 self.store.write(MANIFEST, content)
             except OSError as error:
-                self.leave_store(error)
+                self.disable_store(error)
         write_atomically(self.other_file("manifest"), content)
 
     def _record(self, number: int, at: int) -> bytes | None:
         """Read a record from the cache or the store; None if it is in neither, or damaged."""
-        if (size := self.here.get(number)) is not None:  # another thread may drop it meanwhile
+        if (size := self.local.get(number)) is not None:  # another thread may drop it
             try:
                 with opened(self.file(number)) as read:
-                    return self._shard_here(number, size, read).record(at, read)
+                    return self._local_shard(number, size, read).record(at, read)
             except ValueError as error:
                 logger.warning("%s is removed: %s", self.file(number), error)
                 self.drop(number)
-            except OSError as error:  # another rank has removed it, or the disk fails
+            except OSError as error:  # removed by another rank, or a failing disk
                 logger.warning("%s is no longer used: %s", self.file(number), error)
-                self.here.pop(number, None)
-        if number in self.there and time.monotonic() >= self._away_until:
+                self.local.pop(number, None)
+        if number in self.remote and time.monotonic() >= self._away_until:
             try:
                 self._mark_again()
-                shard, read = self._opened_there(number)
+                shard, read = self._remote_shard(number)
                 return shard.record(at, read)
             except ValueError as error:
                 logger.warning("shard %d of the store is no longer used: %s", number, error)
-                self.there.pop(number, None)
+                self.remote.pop(number, None)
             except FileNotFoundError:
                 logger.warning("shard %d was removed from the store", number)
-                self.there.pop(number, None)
+                self.remote.pop(number, None)
             except OSError as error:
-                if self._away_until == 0:  # else an outage would fill the log
+                if self._away_until == 0:  # an outage must not fill the log
                     logger.warning("shard %d of the store cannot be read: %s", number, error)
-                # Each image would wait for the store's timeout.
+                # Otherwise each image would wait for the store's timeout.
                 self._away_until = time.monotonic() + _PAUSE_SECONDS
         return None
 
     def _mark_again(self) -> None:
-        """Note now and then that the shards of the store are still in use."""
+        """Periodically mark the shards in the store as used."""
         if self.store is not None and time.monotonic() - self._marked_at >= MARK_SECONDS:
-            self._marked_at = time.monotonic()  # first: other threads read, too
+            self._marked_at = time.monotonic()  # first, since other threads read too
             mark_used(self.store)
 
-    def _shard_here(self, number: int, size: int, read: Read) -> Shard:
-        shard = self._known_here.get(number)
+    def _local_shard(self, number: int, size: int, read: Read) -> Shard:
+        shard = self._local_ends.get(number)
         if shard is None:
             shard = read_shard(read, size, len(self.layout.positions(number)))
-            self._known_here[number] = shard
+            self._local_ends[number] = shard
         return shard
 
-    def _open_there(self, number: int) -> tuple[Shard, Read]:
-        """Read the end of a shard of the store, and keep it: each further image takes one request."""
+    def _open_remote(self, number: int) -> tuple[Shard, Read]:
+        """Read and keep the end of a remote shard, so that each image takes one request."""
         assert self.store is not None, "the shard is in it"
         fetch = partial(self.store.read, self.name(number))
-        shard = read_shard(fetch, self.there[number], len(self.layout.positions(number)))
+        shard = read_shard(fetch, self.remote[number], len(self.layout.positions(number)))
         end = fetch(shard.begin, shard.size - shard.begin)
 
         def read(begin: int, length: int) -> bytes:

@@ -32,8 +32,8 @@ def split(index: DatasetIndex, holdout: Holdout | None) -> Split:
     if holdout is None:
         pass
     elif holdout.by == "image":
-        chosen = _smallest_hashes(index.paths, holdout.fraction)
-        held_out[chosen] = True
+        selected = _smallest_hashes(index.paths, holdout.fraction)
+        held_out[selected] = True
     else:
         if index.labels is None or len(index.class_names) < 2:
             raise ValueError("evaluate.holdout.by is 'class', but the data set has no classes")
@@ -44,10 +44,10 @@ def split(index: DatasetIndex, holdout: Holdout | None) -> Split:
 
 def _smallest_hashes(names: Sequence[str], fraction: float) -> np.ndarray:
     """Return the positions of a share of sorted names, in the order of their hashes."""
-    packed = names if isinstance(names, Strings) else Strings.of(names)
+    packed = names if isinstance(names, Strings) else Strings.pack(names)
     digests = bytearray()
     for chunk in packed.encoded_in_chunks(np.arange(len(packed))):
         digests += b"".join([hashlib.blake2b(name, digest_size=8).digest() for name in chunk])
-    # Names are sorted, so that a stable sort breaks ties by them.
+    # Names are sorted, so a stable sort breaks ties by name.
     order = np.frombuffer(digests, ">u8").astype(np.uint64).argsort(kind="stable")
     return order[: round(fraction * len(names))]

@@ -7,7 +7,7 @@ from typing import overload
 
 import numpy as np
 
-# Strings that are copied at once.
+# Number of strings copied at once.
 _CHUNK = 1 << 14
 
 
@@ -23,7 +23,7 @@ class Strings(Sequence[str]):
         self.data, self.ends = data, ends
 
     @classmethod
-    def of(cls, strings: Iterable[str]) -> Strings:
+    def pack(cls, strings: Iterable[str]) -> Strings:
         """Pack strings.
 
         Raises:
@@ -41,15 +41,15 @@ class Strings(Sequence[str]):
         return self.data[begin : int(self.ends[position])].tobytes()
 
     def encoded_in_chunks(self, positions: np.ndarray) -> Iterator[list[bytes]]:
-        """Yield the UTF-8 of the strings at positions, in short lists; best if they ascend."""
+        """Yield the UTF-8 of the strings at positions, in short lists; fastest in ascending order."""
         for first in range(0, len(positions), _CHUNK):
-            chosen = positions[first : first + _CHUNK]
-            ends = self.ends[chosen]
-            begins = np.where(chosen > 0, self.ends[chosen - 1], 0)
+            chunk = positions[first : first + _CHUNK]
+            ends = self.ends[chunk]
+            begins = np.where(chunk > 0, self.ends[chunk - 1], 0)
             low = int(begins.min())
             text = self.data[low : int(ends.max())].tobytes()
-            places = zip((begins - low).tolist(), (ends - low).tolist(), strict=True)
-            yield [text[begin:end] for begin, end in places]
+            spans = zip((begins - low).tolist(), (ends - low).tolist(), strict=True)
+            yield [text[begin:end] for begin, end in spans]
 
     def __len__(self) -> int:
         return len(self.ends)
@@ -60,7 +60,7 @@ class Strings(Sequence[str]):
     def __getitem__(self, position: slice) -> list[str]: ...
     def __getitem__(self, position: int | slice) -> str | list[str]:
         if isinstance(position, slice):
-            return [self[each] for each in range(*position.indices(len(self)))]
+            return [self[number] for number in range(*position.indices(len(self)))]
         index = range(len(self))[position]  # negative positions, and IndexError
         return self.encoded(index).decode()
 
@@ -75,7 +75,7 @@ class Strings(Sequence[str]):
             return np.array_equal(self.ends, other.ends) and np.array_equal(self.data, other.data)
         return isinstance(other, Sequence) and list(self) == list(other)
 
-    __hash__ = None  # type: ignore[assignment]  # as of a list
+    __hash__ = None  # type: ignore[assignment]  # like a list
 
     def __repr__(self) -> str:
-        return f"Strings.of({list(self)!r})"
+        return f"Strings.pack({list(self)!r})"

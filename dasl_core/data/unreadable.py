@@ -7,9 +7,9 @@ from typing import Any
 from dasl_core.data.decode.reasons import CHANGED
 from dasl_core.data.index import DatasetIndex
 
-# Up to this share of a large data set, training continues with black images in place of unreadable ones:
-# one in a hundred changes a representation less than another seed does, and some of very many files
-# always break.
+# Up to this share of a large data set, training replaces unreadable images by black ones:
+# one in a hundred changes a representation less than another seed does, and large data sets always
+# have some broken files.
 TOLERATED_SHARE = 0.01
 # In a small data set up to this many images are tolerated, as a hundredth may be less than one image, ...
 TOLERATED_IMAGES = 10

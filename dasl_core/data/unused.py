@@ -1,8 +1,8 @@
-"""Removal of decoded images that no run has used for long, from the cache of this machine and from the shared store.
+"""Removal of long unused decoded images from the local cache and the shared store.
 
-They are what is left of deleted data sets, older versions, and other settings. A run notes that it uses a set of images: it
-holds a lock on a file of the cache, and writes the time into the store, again and again while it reads from there.
-Removing a set that is needed after all costs only time: its images are decoded again, with the same values.
+They remain from deleted data sets, older versions, and other settings. A run marks its set of images as used by a lock on
+a file in the cache, and by writing the time into the store while it reads from there. Removing a set too early only costs
+time: its images are decoded again, with the same values.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from collections import defaultdict
 from contextlib import suppress
 from pathlib import Path
 
-from dasl_core.data.cache import cache_folders, mark_of, remove_folder, used_at
+from dasl_core.data.cache import cache_folders, remove_folder, use_mark, used_at
 from dasl_core.data.shard_store import USED, ShardStore, shared_sets, shared_store
 from dasl_core.locks import unheld
 
@@ -26,13 +26,13 @@ KEEP_VARIABLE = "DASL_KEEP_CACHE_DAYS"
 KEEP_DAYS = 30
 _DAY = 86400.0
 MARK_SECONDS = _DAY / 4
-"""How often a run notes that it still reads from the store."""
+"""Interval at which a run marks the store as used."""
 _CHECKED = ".checked"
 _SET = re.compile(r"canvases-([0-9a-f]{32})[.-]")
 
 
 def keep_seconds() -> float:
-    """Return how long unused images are kept, from the environment.
+    """Read from the environment how long unused images are kept.
 
     Raises:
         ValueError: the variable is not a positive number of days.
@@ -44,7 +44,7 @@ def keep_seconds() -> float:
 
 
 def begin_removal(root: Path) -> None:
-    """Begin `remove_unused` in a thread, unless a process of this machine has ended one in the last day.
+    """Start `remove_unused` in a thread, unless it ran on this machine in the last day.
 
     Args:
         root: the folder of all cache folders.
@@ -56,7 +56,7 @@ def begin_removal(root: Path) -> None:
     with suppress(FileNotFoundError):
         if abs(time.time() - (root / _CHECKED).stat().st_mtime) < _DAY:
             return
-    # Ends with the process: the next one continues.
+    # A daemon thread: the next process resumes.
     threading.Thread(target=_remove_once, args=(root, keep), name="removal", daemon=True).start()
 
 
@@ -71,7 +71,7 @@ def _remove_once(root: Path, keep: float) -> None:
 
 
 def remove_unused(root: Path, keep: float) -> None:
-    """Remove all sets that no run has used for `keep` seconds.
+    """Remove all sets unused for `keep` seconds.
 
     Raises:
         OSError: the cache or the store cannot be read or written.
@@ -92,12 +92,12 @@ def remove_unused(root: Path, keep: float) -> None:
 
 
 def mark_used(store: ShardStore) -> None:
-    """Note in a store that its shards are used now.
+    """Mark the shards of a store as used now.
 
     Raises:
         OSError: the store cannot be written.
     """
-    # By this machine's clock: that of the store is not readable everywhere, and days are long.
+    # By this machine's clock, which is precise enough for days; not every store tells its own.
     store.write(USED, f"{time.time():.0f}".encode())
 
 
@@ -110,13 +110,13 @@ def _marked_at(store: ShardStore) -> float | None:
 
 
 def _remove_sets(folder: Path, before: float) -> None:
-    """Remove the sets of a cache folder that were last used before a time, and that no process holds."""
+    """Remove the sets of a cache folder last used before a time and not in use."""
     sets: defaultdict[str, list[Path]] = defaultdict(list)
     for file in folder.glob("canvases-*"):
-        if found := _SET.match(file.name):
-            sets[found[1]].append(file)
+        if match := _SET.match(file.name):
+            sets[match[1]].append(file)
     for name, files in sets.items():
-        mark = mark_of(folder, name)
+        mark = use_mark(folder, name)
         at = max(map(_changed_at, [mark] if mark in files else files))
         if at >= before:
             continue
@@ -133,7 +133,7 @@ def _remove_sets(folder: Path, before: float) -> None:
 def _changed_at(file: Path) -> float:
     try:
         return file.stat().st_mtime
-    except FileNotFoundError:  # of a partial file that has got its name
+    except FileNotFoundError:  # a partial file that was renamed
         return time.time()
 
 

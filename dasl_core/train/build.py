@@ -56,7 +56,7 @@ def pretrain(
 
     Args:
         spec: resolved: no "auto" is left.
-        index: the data set to train on; `MappedIndex.of` makes one of a map-style data set.
+        index: the data set to train on; `MappedIndex.from_dataset` makes one of a map-style data set.
         reporter: a `NullReporter` on the ranks other than 0.
         evaluate_on: the data set that `spec.evaluate.dataset` names.
         backbone: the network, if `spec.backbone.name` is "own", the same on every rank; it is trained in

@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from dasl_core.data.cache import DIRECTORY_VARIABLE, MAX_BYTES_VARIABLE, kept
+from dasl_core.data.cache import DIRECTORY_VARIABLE, MAX_BYTES_VARIABLE, hold_folder
 from dasl_core.data.canvas_file import OnRead
 from dasl_core.data.canvases import Canvases
 from dasl_core.data.decode import is_transient
@@ -153,7 +153,7 @@ class TrainingData:
         """Return a digest of the names and sizes of the training images, in order."""
         indices = self.train.indices
         paths = self.index.paths
-        packed = paths if isinstance(paths, Strings) else Strings.of(paths)
+        packed = paths if isinstance(paths, Strings) else Strings.pack(paths)
         content, separator = hashlib.blake2b(digest_size=16), b""
         for names in packed.encoded_in_chunks(indices):
             content.update(separator + b"\0".join(names))
@@ -196,7 +196,7 @@ def open_sets(
     assert evaluate_name is not None, "evaluate_on is the index of this data set"
     assert evaluate_cache is not None, "it is the folder of this data set"
     # Else the first cache may be given the room of the prepared second one.
-    with kept(evaluate_cache):
+    with hold_folder(evaluate_cache):
         train = open_set(index, size, channels, cache=cache, on_read=on_read)
         evaluate = open_set(
             evaluate_on,

@@ -172,7 +172,7 @@ def test_partial_file_of_other_images_is_not_continued(
         pictures,
         paths=pictures.paths[1:],
         sizes=pictures.sizes[1:],
-        places=pictures.places[1:],
+        locations=pictures.locations[1:],
         checksums=pictures.checksums[1:],
     )
     canvases = build(fewer, tmp_path)

@@ -18,7 +18,7 @@ import pytest
 from PIL import Image
 
 from dasl_core.data.canvases import Canvases
-from dasl_core.data.checksums import checksum_of
+from dasl_core.data.checksums import compute_checksum
 from dasl_core.data.decode.reasons import CHANGED, is_transient
 from dasl_core.data.index import DatasetIndex
 from dasl_core.data.ingest import ingest_folder
@@ -141,7 +141,7 @@ def test_image_of_another_size_is_never_squashed(tmp_path: Path) -> None:
     index, content = ingested(as_folder, tmp_path), picture(200, (20, 50))
     (tmp_path / "images" / "03.png").write_bytes(content)
     # As if the image before had had its checksum.
-    checksum = checksum_of(io.BytesIO(content), inflates=False)
+    checksum = compute_checksum(io.BytesIO(content), inflates=False)
     index = replace(index, checksums=np.full(len(index), checksum, np.int32))
     with pytest.raises(ValueError, match=f"^{CHANGED}$"):
         index.decode(_CHANGED, 3)

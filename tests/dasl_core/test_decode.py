@@ -13,7 +13,7 @@ from PIL import Image
 
 from dasl_core.data import decode_image
 from dasl_core.data.decode import decode
-from dasl_core.data.decode.reasons import reason_of
+from dasl_core.data.decode.reasons import describe_failure
 
 
 def stored(image: Image.Image, format_: str, **options: object) -> io.BytesIO:
@@ -215,10 +215,10 @@ def test_array_that_cannot_be_read_is_explained(content: bytes, reason: str) -> 
 
 def test_reason_of_a_library_is_one_sentence() -> None:
     advice = "Expected an even number of bytes. Instead received 3. " + "This occurred while " * 20
-    assert reason_of(ValueError(advice)) == (
+    assert describe_failure(ValueError(advice)) == (
         "the image is damaged: Expected an even number of bytes"
     )
-    assert reason_of(ValueError("word " * 100)).endswith(" word ...")
+    assert describe_failure(ValueError("word " * 100)).endswith(" word ...")
 
 
 @pytest.mark.parametrize("format_", ["JPEG", "PNG", "BMP", "TIFF", "WEBP", "PPM", "GIF"])

@@ -313,7 +313,7 @@ def test_index_survives_saving(tmp_path: Path) -> None:
     assert loaded.report() == index.report()
     for field in ("source", "paths", "class_names", "skipped", "num_ignored", "pixels"):
         assert getattr(loaded, field) == getattr(index, field)
-    for field in ("labels", "sizes", "places"):
+    for field in ("labels", "sizes", "locations"):
         assert (getattr(loaded, field) == getattr(index, field)).all()
     assert loaded.path(1) == tmp_path / "images" / "dog" / "b.png"
     before = (tmp_path / "index").read_bytes()
@@ -529,7 +529,7 @@ def test_index_with_wrong_content_is_refused(
     content = {**INDEX_ARRAYS, **INDEX_ABOUT, "paths": ["cat/a.png", "dog/b.png"]}
 
     def save(content: dict[str, Any]) -> None:
-        paths = Strings.of(content["paths"])
+        paths = Strings.pack(content["paths"])
         arrays = {name: content[name] for name in INDEX_ARRAYS}
         arrays |= {"paths": paths.data, "ends": paths.ends}
         write_arrays(file, arrays, {name: content[name] for name in INDEX_ABOUT})

@@ -44,7 +44,7 @@ def test_data_set_in_memory_trains_like_its_folder(
     pictures: DatasetIndex, cache: Path, tmp_path: Path
 ) -> None:
     items = items_of(pictures)
-    index = MappedIndex.of(items, pictures.class_names)
+    index = MappedIndex.from_dataset(items, pictures.class_names)
     measured = {"quantiles", "mean", "std"}  # which a data set in memory has not
     assert index.facts() == pictures.facts().model_copy(update=dict.fromkeys(measured))
     # Held-out images are chosen by name.
@@ -64,7 +64,7 @@ def test_own_augmentation_resumes_exactly(
 ) -> None:
     from dasl_core.train.serialization import load_state
 
-    index = MappedIndex.of(items_of(pictures))
+    index = MappedIndex.from_dataset(items_of(pictures))
     spec = resolved(index, train={"epochs": 2})
     whole, again = Recorder(tmp_path / "whole"), Recorder(tmp_path / "again")
     run(spec, index, cache, whole, augmentation=two_views)
@@ -100,12 +100,12 @@ def test_wrong_views_are_refused(
 )
 def test_unusable_data_sets_are_refused(items: Items, message: str) -> None:
     with pytest.raises((TypeError, ValueError), match=message):
-        MappedIndex.of(items, ["a", "b"])
+        MappedIndex.from_dataset(items, ["a", "b"])
 
 
 def test_channels_are_converted() -> None:
     gray = torch.arange(16, dtype=torch.uint8).view(1, 4, 4)
-    index = MappedIndex.of([gray])
+    index = MappedIndex.from_dataset([gray])
     assert index.labels is None
     assert np.array_equal(index.decode(0, 1), gray.permute(1, 2, 0).numpy())
     assert np.array_equal(index.decode(0, 3), gray.permute(1, 2, 0).expand(4, 4, 3).numpy())

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dasl_core.data.decode.reasons import is_transient, reason_of
+from dasl_core.data.decode.reasons import describe_failure, is_transient
 from dasl_core.data.opening import open_image
 from dasl_core.data.sources import find_source
 from dasl_core.data.sources.folder import FolderSource
@@ -64,7 +64,7 @@ def test_refusal_of_a_store_is_no_damage_of_the_image(s3_root: str) -> None:
     system.pipe_file(f"{root}/shorter.jpg", bytes(1000))
     with pytest.raises(OSError) as refused:
         RemoteStorage(s3_root).read("shorter.jpg", 5000, 10)
-    assert is_transient(reason_of(refused.value))
+    assert is_transient(describe_failure(refused.value))
 
 
 @pytest.mark.usefixtures("s3_root")

@@ -18,8 +18,8 @@ from PIL import Image
 from dasl_core.data import header_reading
 from dasl_core.data.changes import count_changes
 from dasl_core.data.decode import Header, read_header
-from dasl_core.data.decode.reasons import reason_of
-from dasl_core.data.headers import KnownHeaders, identify
+from dasl_core.data.decode.reasons import describe_failure
+from dasl_core.data.headers import HeaderTable, identify
 from dasl_core.data.index import DatasetIndex
 from dasl_core.data.ingest import Ingested, Previous, ingest
 from dasl_core.data.sources import Entry, Skipped
@@ -129,7 +129,7 @@ def test_skipped_files_are_tried_again(folder: Path, read: list[str]) -> None:
 
 def test_images_that_a_passing_error_hid_are_decoded_again(folder: Path) -> None:
     first = ingest(folder)
-    reason = reason_of(OSError(errno.EIO, "Input/output error"))
+    reason = describe_failure(OSError(errno.EIO, "Input/output error"))
     first.index.skipped.append(Skipped("class0/x.png", reason))
     assert not ingest(folder, previous=after(first)).is_unchanged
 
@@ -167,11 +167,11 @@ def test_headers_are_handed_out_in_chunks_and_read_once(
     folder: Path, tmp_path: Path, read: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(header_reading, "CHUNK", 2)
-    chunks: list[KnownHeaders] = []
+    chunks: list[HeaderTable] = []
 
     class Killed(Exception): ...
 
-    def keep(chunk: KnownHeaders) -> None:
+    def keep(chunk: HeaderTable) -> None:
         chunks.append(chunk)
         if len(chunks) == 2:
             raise Killed
@@ -183,7 +183,7 @@ def test_headers_are_handed_out_in_chunks_and_read_once(
     progress: list[tuple[int, int, str]] = []
     resumed = ingest(
         folder,
-        previous=Previous(KnownHeaders.merged(chunks)),
+        previous=Previous(HeaderTable.merged(chunks)),
         on_progress=lambda *each: progress.append(each),
     )
     assert sorted(read) == ["class1/3.png", "class1/5.png"]
@@ -213,12 +213,12 @@ def test_stored_headers_are_found_by_image(
     entries = [Entry(f"{number}.png", 5, number) for number in range(len(headers))]
     digests = identify(entries, [])
     parts = [
-        KnownHeaders.of(digests[:split], headers[:split], "first"),
-        KnownHeaders.of(digests[split:], headers[split:]),
+        HeaderTable.build(digests[:split], headers[:split], "first"),
+        HeaderTable.build(digests[split:], headers[split:]),
     ]
     file = tmp_path_factory.getbasetemp() / "headers.safetensors"
-    KnownHeaders.merged(parts).save(file)
-    stored = KnownHeaders.load(file)
+    HeaderTable.merged(parts).save(file)
+    stored = HeaderTable.load(file)
     changed = identify([each._replace(stamp=-1) for each in entries], [])
     both = np.concatenate([digests[::-1], changed])
     assert stored.find(both) == [*headers[::-1], *[None] * len(headers)]
@@ -229,4 +229,4 @@ def test_stored_headers_are_found_by_image(
 def test_damaged_headers_are_refused(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "file").write_bytes(content)
     with pytest.raises(ValueError, match="has no headers of images"):
-        KnownHeaders.load(tmp_path / "file")
+        HeaderTable.load(tmp_path / "file")

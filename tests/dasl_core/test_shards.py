@@ -24,8 +24,8 @@ from PIL import Image
 
 from dasl_core.data import shard_file, shard_layout
 from dasl_core.data.cache import MAX_BYTES_VARIABLE
-from dasl_core.data.checksums import checksum_of
-from dasl_core.data.coding import Form, Jpeg, Lossless, coding_of
+from dasl_core.data.checksums import compute_checksum
+from dasl_core.data.coding import Form, Jpeg, Lossless, build_coding
 from dasl_core.data.drawing import Drawer
 from dasl_core.data.index import DatasetIndex
 from dasl_core.data.ingest import ingest_folder
@@ -163,9 +163,9 @@ def test_disk_that_fills_up_while_shards_are_written_is_named(
 
 
 def test_jpeg_is_for_what_it_can_hold() -> None:
-    assert isinstance(coding_of("jpeg", np.dtype("uint8"), 3), Jpeg)
-    assert isinstance(coding_of("jpeg", np.dtype("uint8"), 5), Lossless)
-    assert isinstance(coding_of("exact", np.dtype("uint8"), 3), Lossless)
+    assert isinstance(build_coding("jpeg", np.dtype("uint8"), 3), Jpeg)
+    assert isinstance(build_coding("jpeg", np.dtype("uint8"), 5), Lossless)
+    assert isinstance(build_coding("exact", np.dtype("uint8"), 3), Lossless)
 
 
 # --- building
@@ -317,7 +317,7 @@ def test_broken_images_are_found_as_with_raw_canvases(tmp_path: Path) -> None:
     whole = drawn_all(index)
     index.path(5).write_bytes(b"no image")
     # Damage is not told from a change.
-    index.checksums[5] = checksum_of(io.BytesIO(b"no image"), inflates=False)
+    index.checksums[5] = compute_checksum(io.BytesIO(b"no image"), inflates=False)
     missing = index.path(7).rename(tmp_path / "elsewhere")
     with opened(index, tmp_path / "cache") as canvases:
         assert canvases.unreadable == {

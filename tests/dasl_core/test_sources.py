@@ -17,11 +17,11 @@ import pyarrow.parquet as parquet
 import pytest
 from PIL import Image
 
-from dasl_core.data.canvas_file import digest_of
+from dasl_core.data.canvas_file import canvas_digest
 from dasl_core.data.drawing import Drawer
 from dasl_core.data.ingest import ingest_folder
 from dasl_core.data.sources import Entry, Listing, SourceRecord, find_source
-from dasl_core.data.sources.splits import split_of_file
+from dasl_core.data.sources.splits import file_split
 from dasl_core.spec.locations import ReadableFolders
 from dasl_core.spec.source import SourceOptions
 
@@ -154,7 +154,7 @@ def test_canvases_of_other_columns_have_other_digests(tmp_path: Path, saved: boo
 
     def digest(**options: str) -> str:
         index = ingest_folder(location, options=SourceOptions.model_validate(options))
-        return digest_of(Drawer(index, 8, 3))
+        return canvas_digest(Drawer(index, 8, 3))
 
     left = digest(image_column="left")
     assert digest(image_column="right") != left
@@ -294,7 +294,7 @@ def test_report_has_only_what_is_skipped_of_the_split(
     ],
 )
 def test_split_of_a_file_is_a_word_of_its_name(name: str, split: str | None) -> None:
-    assert split_of_file(name) == split
+    assert file_split(name) == split
 
 
 def test_links_elsewhere_are_followed_only_where_reading_is_allowed(tmp_path: Path) -> None:

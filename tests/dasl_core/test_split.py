@@ -34,7 +34,7 @@ def index_of(labels: list[int] | None, count: int | None = None) -> DatasetIndex
         labels=None if labels is None else np.array(labels, np.int32),
         class_names=[f"class {number}" for number in range(classes)],
         sizes=np.full((count, 2), 8, dtype=np.int32),
-        places=np.zeros((count, 4), np.int64),
+        locations=np.zeros((count, 4), np.int64),
         skipped=[],
         checksums=np.zeros(count, np.int32),
     )
@@ -81,7 +81,7 @@ def test_split_depends_on_names_not_order() -> None:
         labels=None,
         class_names=[],
         sizes=whole.sizes,
-        places=whole.places,
+        locations=whole.locations,
         skipped=[],
         checksums=whole.checksums,
     )
@@ -95,7 +95,7 @@ def test_split_depends_on_names_not_order() -> None:
 @given(st.lists(st.text(max_size=9), max_size=40), st.integers(1, 7))
 def test_split_and_digest_hash_names_in_chunks_as_one_by_one(names: list[str], chunk: int) -> None:
     index = index_of(None, len(names))
-    index = replace(index, paths=Strings.of(names))
+    index = replace(index, paths=Strings.pack(names))
     encoded = [name.encode() for name in names]
     hashes = [hashlib.blake2b(name, digest_size=8).digest() for name in encoded]
     order = sorted(range(len(names)), key=lambda each: hashes[each])

@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 
 from dasl_core.data.decode import Header
-from dasl_core.data.headers import KnownHeaders, identify
+from dasl_core.data.headers import HeaderTable, identify
 from dasl_core.data.ingest import ingest
 from dasl_core.data.sources import Entry
 from service.protocol import CONTACT_SHEET
@@ -98,9 +98,9 @@ def test_contact_sheet_that_was_not_uploaded_is_made_by_the_next_ingest(
     )
 
 
-def known(*names: str) -> KnownHeaders:
+def known(*names: str) -> HeaderTable:
     entries = [Entry(name, 1, 1) for name in names]
-    return KnownHeaders.of(identify(entries, []), [Header(1, 1, 3, "uint8")] * len(names))
+    return HeaderTable.build(identify(entries, []), [Header(1, 1, 3, "uint8")] * len(names))
 
 
 @pytest.mark.parametrize("store", ["local", "s3"])
@@ -116,6 +116,6 @@ def test_headers_of_killed_ingests_are_found_and_removed(
     second.save(known("d"))
     (tmp_path / "cut-off").write_bytes(b"\x40")
     artifacts.upload(tmp_path / "cut-off", f"{uri}/x.safetensors")
-    assert len(KnownHeaders.merged(second.load())) == 4
+    assert len(HeaderTable.merged(second.load())) == 4
     second.remove()
     assert first.load() == []

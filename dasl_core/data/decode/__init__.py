@@ -11,7 +11,7 @@ from dasl_core.data.decode.eight_bit import (
     decode_image,
     eight_bit_pixels,
 )
-from dasl_core.data.decode.families import Family, family_of, is_read_whole
+from dasl_core.data.decode.families import Family, find_family, is_read_whole
 from dasl_core.data.decode.header import MAX_PIXELS, Header, PixelType
 from dasl_core.data.decode.header_bounds import bounded
 from dasl_core.data.decode.memory import SCALES, decoding_memory
@@ -36,10 +36,10 @@ __all__ = [
 
 
 def read_header(file: IO[bytes], name: str) -> Header:
-    """Read what the header of an image file says, without decoding pixels.
+    """Read the header of an image file, without decoding pixels.
 
     WebP, AVIF, HEIC and camera RAW are read whole, since their libraries need it, by several threads as
-    memory allows; of other formats a few KiB are, and never more than 64 MiB.
+    memory allows; of other formats, a few KiB and never more than 64 MiB are read.
 
     Args:
         file: a binary file that can seek; it stays open.
@@ -51,7 +51,7 @@ def read_header(file: IO[bytes], name: str) -> Header:
             in a sentence.
     """
     with one_sentence():
-        family = family_of(file, name)
+        family = find_family(file, name)
         with bounded(file, whole=is_read_whole(file, family)) as opened:
             return _read_header(opened, family)
 
@@ -81,7 +81,7 @@ def decode(
 ) -> np.ndarray:
     """Decode the first image of a file, upright, to the bands and type of a data set.
 
-    Bands: as many as `channels` are kept as they are. Gray is repeated for three channels, RGB
+    Bands: if their number is `channels`, they stay as they are. Gray is repeated for three channels, RGB
     becomes luminance (ITU-R 601-2) for one, and before either, transparency is composited on white
     and CMYK becomes RGB.
 
@@ -107,7 +107,7 @@ def decode(
 
 
 def _decode(file: IO[bytes], name: str, channels: int, at_least: tuple[int, int] | None) -> Pixels:
-    match family_of(file, name):
+    match find_family(file, name):
         case Family.TIFF:
             return tiff.decode(file, channels)
         case Family.DICOM:

@@ -7,10 +7,10 @@ from typing import IO, Any, NamedTuple
 import numpy as np
 
 from dasl_core.data.decode.header import Header, PixelType
-from dasl_core.data.decode.pixels import Pixels, colors_of, from_file_type
+from dasl_core.data.decode.pixels import Pixels, default_colors, from_file_type
 from dasl_core.data.decode.reasons import optional_module
 
-# The prefix "DICM" is behind a preamble of 128 bytes, which old files lack.
+# The prefix "DICM" follows a preamble of 128 bytes, which old files lack.
 PREFIX, PREFIX_AT = b"DICM", 128
 _DEFLATED = "1.2.840.10008.1.2.1.99"
 _IMPLICIT = "1.2.840.10008.1.2"
@@ -21,7 +21,7 @@ _INT16 = np.iinfo(np.int16)
 
 
 class _Values(NamedTuple):
-    """How stored values become those of the image: `slope * value + intercept`.
+    """Rescaling of stored values: `slope * value + intercept`.
 
     Attributes:
         low: smallest value that the file may store.
@@ -39,23 +39,23 @@ class _Values(NamedTuple):
 
 def read_header(file: IO[bytes]) -> Header:
     """Read the header of an image; see `dasl_core.data.decode.read_header`."""
-    return _header_of(_read(file))
+    return _describe(_read(file))
 
 
 def decode(file: IO[bytes]) -> Pixels:
     """Decode the first frame; see `dasl_core.data.decode.decode`."""
     dataset = _read(file, pixels=True)
-    header = _header_of(dataset)
+    header = _describe(dataset)
     pixels = optional_module("pydicom.pixels", "the image is DICOM", "dicom")
     codecs = optional_module("dasl_core.data.decode.dicom_codecs", "the image is DICOM", "dicom")
-    plugin = codecs.plugin_of(dataset.file_meta.TransferSyntaxUID)
+    plugin = codecs.find_plugin(dataset.file_meta.TransferSyntaxUID)
     frame = pixels.pixel_array(dataset, index=0, decoding_plugin=plugin)
     if dataset.PhotometricInterpretation == "PALETTE COLOR":
         frame = pixels.apply_color_lut(frame, dataset)
     frame = frame.reshape(header.height, header.width, header.bands)
     if header.bands == 3:
         return Pixels(from_file_type(frame), "rgb")
-    return Pixels(_in_units(frame, _values_of(dataset)), colors_of(header.bands))
+    return Pixels(_in_units(frame, _read_rescale(dataset)), default_colors(header.bands))
 
 
 def _read(file: IO[bytes], *, pixels: bool = False) -> Any:
@@ -63,7 +63,7 @@ def _read(file: IO[bytes], *, pixels: bool = False) -> Any:
     file.seek(0)
     has_prefix = file.read(PREFIX_AT + len(PREFIX))[PREFIX_AT:] == PREFIX
     if has_prefix:
-        # An inflated file may have any size, and pydicom inflates it whole to read its header.
+        # pydicom inflates a file whole to read its header, and the inflated size is unbounded.
         file.seek(0)
         meta = pydicom.filereader.read_partial(file, stop_when=lambda *_: True).file_meta
         if meta.get("TransferSyntaxUID") == _DEFLATED:
@@ -77,20 +77,20 @@ def _read(file: IO[bytes], *, pixels: bool = False) -> Any:
     return dataset
 
 
-def _header_of(dataset: Any) -> Header:
+def _describe(dataset: Any) -> Header:
     photometric = dataset.PhotometricInterpretation
     bands = 3 if photometric == "PALETTE COLOR" else int(dataset.SamplesPerPixel)
     if photometric == "PALETTE COLOR":
         bits = int(dataset.RedPaletteColorLookupTableDescriptor[2])
         dtype: PixelType = "uint8" if bits == 8 else "uint16"
     else:
-        dtype = _values_of(dataset).dtype
+        dtype = _read_rescale(dataset).dtype
     if bands not in (1, 3):
         raise ValueError(f"the image has {bands} samples per pixel, which DICOM does not define")
     return Header(int(dataset.Columns), int(dataset.Rows), bands, dtype, "DICOM").checked()
 
 
-def _values_of(dataset: Any) -> _Values:
+def _read_rescale(dataset: Any) -> _Values:
     allocated = int(dataset.BitsAllocated)
     stored = min(int(dataset.get("BitsStored", allocated)), allocated)
     signed = bool(dataset.get("PixelRepresentation", 0))

@@ -1,4 +1,4 @@
-"""Decoding to 8 bits, whatever a file has: for callers that know no other depth."""
+"""Decoding of any depth to 8 bits."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from PIL import Image, UnidentifiedImageError
 
 from dasl_core.data.decode.header import check_pixels
 from dasl_core.data.decode.pillow import FORMATS, as_array, to_mode, upright
-from dasl_core.data.decode.reasons import EMPTY, reason_of
+from dasl_core.data.decode.reasons import EMPTY, describe_failure
 
 _EXIF_ORIENTATION = 0x0112
 
@@ -18,8 +18,8 @@ _EXIF_ORIENTATION = 0x0112
 def decode_image(source: str | os.PathLike[str] | IO[bytes], channels: int = 3) -> np.ndarray:
     """Decode an image file completely.
 
-    EXIF orientation is applied, 16-bit values are scaled to 8 bits by the full range (0 to 65535,
-    whatever part of it the image uses), transparency is composited on white, CMYK and palettes are converted to RGB, and of several frames the first is taken.
+    EXIF orientation is applied, 16-bit values are scaled to 8 bits by the full range (0 to 65535),
+    transparency is composited on white, CMYK and palettes become RGB, and the first of several frames is taken.
 
     Args:
         source: a path, or a binary file.
@@ -43,7 +43,7 @@ def decode_image(source: str | os.PathLike[str] | IO[bytes], channels: int = 3) 
     except Exception as error:  # on damaged files Pillow raises almost anything
         if isinstance(error, UnidentifiedImageError) and _is_empty(source):
             raise ValueError(EMPTY) from error
-        raise ValueError(reason_of(error)) from error
+        raise ValueError(describe_failure(error)) from error
 
 
 def eight_bit_pixels(image: Image.Image, channels: int) -> np.ndarray:

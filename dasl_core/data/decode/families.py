@@ -1,4 +1,4 @@
-"""Families of image formats, and which of them a file belongs to."""
+"""Families of image formats, and detection of a file's family."""
 
 from __future__ import annotations
 
@@ -30,9 +30,10 @@ class Family(Enum):
     RAW = auto()
 
 
-def family_of(file: IO[bytes], name: str) -> Family:
-    """Find the family of a file: by its content, or by the extension of its name where formats share
-    a beginning (camera RAW and TIFF) or have none (old DICOM).
+def find_family(file: IO[bytes], name: str) -> Family:
+    """Find the family of a file by its content or extension.
+
+    The extension decides where formats share a beginning (camera RAW and TIFF) or have none (old DICOM).
 
     Raises:
         ValueError: the file is empty.
@@ -58,7 +59,7 @@ def family_of(file: IO[bytes], name: str) -> Family:
 
 
 def is_read_whole(file: IO[bytes], family: Family) -> bool:
-    """Whether the library of a format reads the whole file to tell what its header says."""
+    """Whether a format's library must read the whole file to read its header."""
     if family != Family.PILLOW:
         return family in (Family.HEIF, Family.RAW)
     file.seek(4)

@@ -1,4 +1,4 @@
-"""What the header of an image file says, and the limits on it."""
+"""Header of an image file, and the limits on it."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ MAX_VALUES = 4 * MAX_PIXELS
 
 
 class Header(NamedTuple):
-    """The facts of an image that its file's header has.
+    """The facts in the header of an image file.
 
     Attributes:
         width: pixels in a row of the upright image: EXIF orientation is applied.
         height: rows of the upright image.
         bands: values of a pixel, opacity included: 4 for RGBA and for CMYK. A palette counts as RGB.
-        dtype: type of the values, as `decode` hands them out when asked for the same type.
+        dtype: type of the values that `decode` returns without a conversion.
         format: name of the file's format, such as "JPEG" or "DICOM".
-        is_color: the bands are gray, color, either with opacity, or inks, which can all become gray and RGB.
-        checksum: by which a later change of the file is noticed (`data.checksums`); 0 where it is not known.
+        is_color: whether the bands are gray, color or inks, with or without opacity, and can become gray and RGB.
+        checksum: checksum to detect a later change of the file (`data.checksums`); 0 if unknown.
     """
 
     width: int
@@ -66,7 +66,7 @@ def too_large(size: str) -> str:
 
 
 def pixel_type(stored: np.dtype) -> PixelType:
-    """Return the type in which values of a file's type are handed out.
+    """Return the type of decoded values for a type in a file.
 
     uint8, uint16 and int16 stay; bool becomes uint8 (0 and 255) and int8 becomes int16. Other
     integers and floats become float32, with the values that they have: float32 holds whole numbers

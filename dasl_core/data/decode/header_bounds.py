@@ -1,4 +1,4 @@
-"""Bounds on the memory that reading headers takes, whatever the files claim."""
+"""Memory bounds for reading headers of untrusted files."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import IO
 
-# Headers have some KiB, and rarely an embedded preview or a color profile of a few MB. A damaged file, or one that
-# was made for this, may claim that its header has gigabytes.
+# Headers have some KiB, rarely an embedded preview or a color profile of a few MB. A damaged or malicious file may
+# claim gigabytes.
 MOST_OF_HEADER = 64 << 20
-# The largest camera RAW files have 200 MB.
+# The largest camera RAW files take 200 MB.
 MOST_OF_FILE = 1 << 30
-# Bytes that threads may have of files that are read whole, unless one alone has more.
+# Total bytes of files that threads read whole at a time; a larger file is read alone.
 _WHOLE_FILES = 256 << 20
 
 
@@ -22,7 +22,7 @@ def bounded(file: IO[bytes], *, whole: bool) -> Iterator[IO[bytes]]:
     """Context manager that yields a file to read a header from; too much of it raises a ValueError.
 
     Args:
-        whole: its library reads the whole file. Then the thread waits until there is room for it.
+        whole: whether its library reads the whole file; then the thread waits until enough memory is free.
     """
     size = file.seek(0, io.SEEK_END)
     if not whole:
@@ -68,7 +68,7 @@ class _Room:
 
     @contextmanager
     def reserved(self, size: int) -> Iterator[None]:
-        """Context manager that waits for so many bytes; more than there are count as all."""
+        """Context manager that waits for this many bytes, at most for all."""
         share = min(size, self._size)
         with self._changed:
             self._changed.wait_for(lambda: self._free >= share)

@@ -1,4 +1,4 @@
-"""Memory that decoding takes, as measured with images of 9 megapixels."""
+"""Memory of decoding, measured with images of 9 megapixels."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.lib import format as npy_format
 
 from dasl_core.data.decode.header import Header, pixel_type
-from dasl_core.data.decode.pixels import Pixels, colors_of, from_file_type
+from dasl_core.data.decode.pixels import Pixels, default_colors, from_file_type
 
 MAGIC = npy_format.MAGIC_PREFIX
 # NumPy parses headers with `ast.literal_eval`, which CPython 3.11 may fail in several threads at once: "AST
@@ -33,11 +33,11 @@ def decode(file: IO[bytes]) -> Pixels:
         )
     values = np.frombuffer(content, stored).reshape(shape, order="F" if by_columns else "C")
     values = values.reshape(header.height, header.width, header.bands)
-    return Pixels(from_file_type(values), colors_of(header.bands))
+    return Pixels(from_file_type(values), default_colors(header.bands))
 
 
 def read_array_header(file: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype]:
-    """Read the header of an array of any shape: this, whether it is stored by columns, and its type.
+    """Read the header of an array: its shape, whether it is in Fortran order, and its type.
 
     Raises:
         ValueError: it is damaged, or of a version other than 1.0 and 2.0.
@@ -74,7 +74,7 @@ def _read(file: IO[bytes]) -> tuple[Header, tuple[int, ...], bool, np.dtype]:
     height, width, bands = (*shape, 1)[:3]
     return (
         Header(
-            width, height, bands, pixel_type(stored), "NPY", colors_of(bands) != "any"
+            width, height, bands, pixel_type(stored), "NPY", default_colors(bands) != "any"
         ).checked(),
         shape,
         by_columns,

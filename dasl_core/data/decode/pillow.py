@@ -11,8 +11,8 @@ from dasl_core.data.decode.header import Header, PixelType, check_pixels
 from dasl_core.data.decode.pixels import Pixels, from_file_type, wrong_bands
 from dasl_core.data.decode.reasons import optional_module
 
-# Raster formats that Pillow decodes itself, unlike EPS, for which it runs another program. Only these
-# are tried, for any extension of the file.
+# Raster formats that Pillow decodes itself (for EPS it runs another program). Only these are tried, whatever
+# the extension.
 FORMATS = ("JPEG", "PNG", "BMP", "DIB", "WEBP", "GIF", "TIFF", "PPM", "JPEG2000", "AVIF")
 
 _EXIF_ORIENTATION = 0x0112
@@ -25,35 +25,35 @@ _UPRIGHT = {
     7: Image.Transpose.TRANSVERSE,
     8: Image.Transpose.ROTATE_90,
 }
-# Orientations with rows for columns.
+# Orientations that swap rows and columns.
 _TURNED = (5, 6, 7, 8)
-# Bands of a mode without the key color or palette entry that may be transparent.
+# Bands of a mode, without a transparent key color or palette entry.
 _BANDS = {"1": 1, "L": 1, "LA": 2, "La": 2, "RGBA": 4, "RGBa": 4, "PA": 4, "CMYK": 4}
-# Bytes at the end of a PNG in which EXIF is searched where none is before the pixels. Not in one that has far more
-# bytes than its pixels need, as the way to its end may be long: these many, and these for each pixel.
+# Bytes at the end of a PNG in which EXIF is searched if none precedes the pixels. Not for a file much larger than its
+# pixels need, whose end may be far: the limits are a constant and a number for each pixel.
 _PNG_END = 4096
 _PNG_BYTES, _PNG_BYTES_PER_PIXEL = 16 << 20, 16
-# Pillow reads colors of 16 bits as their upper bytes. The same file read with the second raw mode gives the
-# lower bytes; for gray with opacity, all four bytes of a pixel.
+# Pillow reads the upper bytes of 16-bit colors. The second raw mode gives the lower bytes, or for gray with opacity
+# all four bytes of a pixel.
 _LOWER_BYTES = {"RGB;16B": "RGB;16L", "RGBA;16B": "RGBA;16L", "LA;16B": "RGBA"}
 
 
 def read_header(file: IO[bytes], formats: tuple[str, ...] = FORMATS) -> Header:
     """Read the header of an image; see `dasl_core.data.decode.read_header`."""
-    return header_of(open_image(file, formats))
+    return describe_image(open_image(file, formats))
 
 
-def header_of(image: ImageFile.ImageFile, *, orientation: int | None = None) -> Header:
-    """Describe an image that is opened and not loaded.
+def describe_image(image: ImageFile.ImageFile, *, orientation: int | None = None) -> Header:
+    """Describe an opened image without loading it.
 
     Args:
         orientation: EXIF orientation; None: as the file says.
     """
     width, height = image.size
-    if (orientation or orientation_of(image)) in _TURNED:
+    if (orientation or read_orientation(image)) in _TURNED:
         width, height = height, width
     name = "JPEG" if image.format == "MPO" else image.format or ""
-    return Header(width, height, bands_of(image), type_of(image), name).checked()
+    return Header(width, height, count_bands(image), stored_type(image), name).checked()
 
 
 def decode(
@@ -64,20 +64,20 @@ def decode(
     *,
     orientation: int | None = None,
 ) -> Pixels:
-    """Decode an image; see `dasl_core.data.decode.decode`. Args as there and in `header_of`."""
+    """Decode an image; arguments as in `dasl_core.data.decode.decode` and `describe_image`."""
     image = open_image(file, formats)
     check_pixels(*image.size)
-    turn = orientation or orientation_of(image)
+    turn = orientation or read_orientation(image)
     if at_least is not None:
         scale_down(image, at_least[::-1] if turn in _TURNED else at_least)
-    if type_of(image) != "uint8":
+    if stored_type(image) != "uint8":
         pixels = _deep_pixels(image, file, formats)
         values = turned(pixels.values, turn)
         return Pixels(values, pixels.colors, pixels.alpha)
-    bands = bands_of(image)
+    bands = count_bands(image)
     size = image.size
     image.load()
-    if image.size != size:  # HEIC may turn out to have another size than its header says
+    if image.size != size:  # a HEIC header may state another size
         raise ValueError("the image is damaged: its pixels are not as many as its header says")
     return _eight_bit_pixels(upright(image, turn), bands, channels)
 
@@ -87,7 +87,7 @@ def open_image(file: IO[bytes], formats: tuple[str, ...]) -> ImageFile.ImageFile
     file.seek(0)
     if "HEIF" in formats:
         heif = optional_module("pillow_heif", "the image is HEIC", "heif")
-        # The pool that decodes has a thread for each core already.
+        # The decoding pool already has a thread for each core.
         heif.register_heif_opener(decode_threads=1, thumbnails=False)
     return Image.open(file, formats=formats)
 
@@ -99,13 +99,13 @@ def scale_down(image: ImageFile.ImageFile, at_least: tuple[int, int]) -> None:
         image.draft(None, (max(1, width), max(1, height)))
 
 
-def orientation_of(image: ImageFile.ImageFile) -> int:
+def read_orientation(image: ImageFile.ImageFile) -> int:
     """Read the EXIF orientation of an image that is not loaded; 1 is upright."""
     if image.format == "TIFF":  # its size is upright already, and `load` turns its pixels
         return 1
     try:
         if image.format == "PNG" and "exif" not in image.info:
-            # `getexif` would decode all pixels to find what is behind them.
+            # `getexif` would decode all pixels to find EXIF behind them.
             exif = Image.Exif()
             exif.load(_exif_at_end(image))
             if _EXIF_ORIENTATION not in exif and "XML:com.adobe.xmp" in image.info:
@@ -119,7 +119,7 @@ def orientation_of(image: ImageFile.ImageFile) -> int:
 
 
 def _exif_at_end(image: ImageFile.ImageFile) -> bytes:
-    """Find the EXIF chunk of a PNG behind its pixels, in the last bytes of the file."""
+    """Find the EXIF chunk behind a PNG's pixels, in the last bytes of the file."""
     file = image.fp
     assert file is not None, "it is open until `load`"
     before = file.tell()
@@ -135,17 +135,17 @@ def _exif_at_end(image: ImageFile.ImageFile) -> bytes:
     return tail[start + 4 : start + 4 + size] if start >= 4 else b""
 
 
-def bands_of(image: Image.Image) -> int:
-    """Count the bands of an image that need not be loaded; a palette counts as RGB."""
+def count_bands(image: Image.Image) -> int:
+    """Count the bands of an image without loading it; a palette counts as RGB."""
     if image.mode.startswith(("I", "F")):
         return 1
-    if type_of(image) == "uint16":
+    if stored_type(image) == "uint16":
         return {"L": 2, "R": 4 if image.mode == "RGBA" else 3}[_raw_mode(image)[0]]
     bands = _BANDS.get(image.mode, 3)
     return bands if bands in (2, 4) else bands + image.has_transparency_data
 
 
-def type_of(image: Image.Image) -> PixelType:
+def stored_type(image: Image.Image) -> PixelType:
     """Return the type of the pixels of an image that is not loaded."""
     if image.mode == "F":
         return "float32"
@@ -170,7 +170,7 @@ def _raw_mode(image: Image.Image) -> str:
 
 
 def _deep_pixels(image: ImageFile.ImageFile, file: IO[bytes], formats: tuple[str, ...]) -> Pixels:
-    kind, raw_mode = type_of(image), _raw_mode(image)
+    kind, raw_mode = stored_type(image), _raw_mode(image)
     if lower_mode := _LOWER_BYTES.get(raw_mode):
         return _deep_colors(image, file, formats, raw_mode, lower_mode)
     image.load()
@@ -214,7 +214,7 @@ def _deep_colors(
 
 
 def _eight_bit_pixels(image: Image.Image, bands: int, channels: int) -> Pixels:
-    """Convert a loaded image to its own bands, or as it must be for 1 or 3 channels."""
+    """Convert a loaded image to 1 or 3 channels if these are requested, else to its own bands."""
     if channels in (1, 3):
         mode = "L" if channels == 1 else "RGB"
         return Pixels(as_array(to_mode(image, mode)), "gray" if channels == 1 else "rgb")

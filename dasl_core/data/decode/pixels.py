@@ -1,4 +1,4 @@
-"""Pixels as a file has them, and the rules by which they become the bands and type of a data set."""
+"""Decoded pixels, and their conversion to the bands and type of a data set."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ class Pixels:
     alpha: Alpha = None
 
 
-def colors_of(bands: int) -> Literal["gray", "rgb", "any"]:
-    """Return what so many bands are where the file does not say."""
+def default_colors(bands: int) -> Literal["gray", "rgb", "any"]:
+    """Return the default meaning of bands if the file does not name it."""
     return "gray" if bands == 1 else "rgb" if bands == 3 else "any"
 
 
@@ -60,7 +60,7 @@ def _to_channels(pixels: Pixels, channels: int) -> np.ndarray:
         opaque = replace(pixels, values=_on_white(pixels), alpha=None)
         return _to_channels(opaque, channels)
     if pixels.colors == "cmyk" and bands == 4:
-        return _to_channels(Pixels(_rgb_of_inks(values), "rgb"), channels)
+        return _to_channels(Pixels(_inks_to_rgb(values), "rgb"), channels)
     if pixels.colors == "gray" and channels == 3:
         return np.repeat(values[..., :1], 3, axis=2)
     if pixels.colors == "rgb" and bands == 3:
@@ -69,7 +69,7 @@ def _to_channels(pixels: Pixels, channels: int) -> np.ndarray:
 
 
 def wrong_bands(bands: int, channels: int) -> str:
-    """Return the reason why an image does not fit a number of channels."""
+    """Describe why an image does not fit a number of channels."""
     noun = "band" if bands == 1 else "bands"
     return f"the image has {bands} {noun}, and backbone.in_channels is {channels}"
 
@@ -83,7 +83,7 @@ def _on_white(pixels: Pixels) -> np.ndarray:
     return _rounded(colors + white * (1 - opacity), pixels.values.dtype)
 
 
-def _rgb_of_inks(values: np.ndarray) -> np.ndarray:
+def _inks_to_rgb(values: np.ndarray) -> np.ndarray:
     white = np.float32(_MAX[values.dtype.name])
     light = white - values.astype(np.float32)
     return _rounded(light[..., :3] * light[..., 3:] / white, values.dtype)
@@ -97,18 +97,18 @@ def _rounded(values: np.ndarray, dtype: np.dtype) -> np.ndarray:
 
 
 def _to_type(values: np.ndarray, dtype: PixelType) -> np.ndarray:
-    given = values.dtype.name
-    if given == dtype:
+    source = values.dtype.name
+    if source == dtype:
         return values
-    if given == "uint8" and dtype == "uint16":
+    if source == "uint8" and dtype == "uint16":
         return values.astype(np.uint16) * np.uint16(257)
-    if given in _MAX and dtype == "float32":
-        return values.astype(np.float32) / np.float32(_MAX[given])
-    if given == "int16" and dtype == "float32":
+    if source in _MAX and dtype == "float32":
+        return values.astype(np.float32) / np.float32(_MAX[source])
+    if source == "int16" and dtype == "float32":
         return values.astype(np.float32)
-    if given == "uint16" and dtype == "uint8":
+    if source == "uint16" and dtype == "uint8":
         return (values.astype(np.float32) * np.float32(1 / 257) + np.float32(0.5)).astype(np.uint8)
-    raise ValueError(f"the image has {given} pixels, which a data set of {dtype} cannot hold")
+    raise ValueError(f"the image has {source} pixels, which a data set of {dtype} cannot hold")
 
 
 def from_file_type(values: np.ndarray) -> np.ndarray:

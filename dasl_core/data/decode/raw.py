@@ -20,23 +20,25 @@ def read_header(file: IO[bytes]) -> Header:
     """Read the header of the preview; see `dasl_core.data.decode.read_header`."""
     preview, orientation = _preview(file)
     image = pillow.open_image(preview, _FORMATS)
-    header = pillow.header_of(image, orientation=_first(pillow.orientation_of(image), orientation))
+    header = pillow.describe_image(
+        image, orientation=_first(pillow.read_orientation(image), orientation)
+    )
     return header._replace(format="RAW")
 
 
 def decode(file: IO[bytes], channels: int, at_least: tuple[int, int] | None) -> Pixels:
     """Decode the preview; see `dasl_core.data.decode.decode`."""
     preview, orientation = _preview(file)
-    own = pillow.orientation_of(pillow.open_image(preview, _FORMATS))
-    turn = _first(own, orientation)
+    inner = pillow.read_orientation(pillow.open_image(preview, _FORMATS))
+    turn = _first(inner, orientation)
     return pillow.decode(preview, channels, at_least, _FORMATS, orientation=turn)
 
 
 _FORMATS = ("JPEG", "PPM")
 
 
-def _first(own: int, outer: int) -> int:
-    return own if own != 1 else outer
+def _first(inner: int, outer: int) -> int:
+    return inner if inner != 1 else outer
 
 
 def _preview(file: IO[bytes]) -> tuple[IO[bytes], int]:

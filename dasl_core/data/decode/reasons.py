@@ -1,4 +1,4 @@
-"""Reasons why an image cannot be decoded, each one sentence in one line."""
+"""Reasons why an image cannot be decoded, each a one-line sentence."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from dasl_core.data.decode.header import too_large
 # Prefixes of reasons that do not depend on the content that was registered: another attempt may succeed.
 MISSING, FORBIDDEN = "the file does not exist", "the file may not be read"
 UNREADABLE, NO_MEMORY = "the file cannot be read", "there is not enough memory"
-# It is not an image of the index: only the one that was registered may be read as this.
+# The file is no longer the registered image.
 CHANGED = "the image has changed since it was registered; refresh the data set"
 # Part of the reason where the package for a format is not installed.
 _INSTALL = "; install dasl["
@@ -28,7 +28,7 @@ _MAX_DETAIL = 200
 
 
 def is_transient(reason: str) -> bool:
-    """Whether decoding failed with this reason for something other than the content that was registered."""
+    """Whether a failure may be transient, because it does not depend on the registered content."""
     return (
         reason.startswith((MISSING, FORBIDDEN, UNREADABLE, NO_MEMORY, CHANGED))
         or _INSTALL in reason
@@ -36,10 +36,10 @@ def is_transient(reason: str) -> bool:
 
 
 def optional_module(name: str, needs: str, extra: str) -> Any:
-    """Import a module of the package of an extra.
+    """Import a module from an optional extra.
 
     Args:
-        needs: the beginning of the sentence that tells what needs it, such as "the image is DICOM".
+        needs: start of the error message that says what needs it, such as "the image is DICOM".
 
     Raises:
         ValueError: it is not installed; the message names the extra.
@@ -57,10 +57,10 @@ def one_sentence() -> Iterator[None]:
     try:
         yield
     except Exception as error:  # on damaged files decoders raise almost anything
-        raise ValueError(reason_of(error)) from error
+        raise ValueError(describe_failure(error)) from error
 
 
-def reason_of(error: Exception) -> str:
+def describe_failure(error: Exception) -> str:
     """Describe why decoding failed, in one line."""
     if isinstance(error, FileNotFoundError):
         return MISSING
@@ -82,6 +82,6 @@ def reason_of(error: Exception) -> str:
     detail = " ".join(detail.split()) or type(error).__name__
     if detail.startswith(("the image ", "the file ", "the content ")):
         return detail
-    # What libraries add is advice for programmers.
+    # Libraries add advice for programmers.
     first = detail.partition(". ")[0].removesuffix(".")
     return f"the image is damaged: {shorten(first, _MAX_DETAIL, placeholder=' ...')}"

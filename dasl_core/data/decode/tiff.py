@@ -11,7 +11,7 @@ from PIL import ImageFile
 
 from dasl_core.data.decode import pillow
 from dasl_core.data.decode.header import MAX_VALUES, Header, check_pixels, pixel_type
-from dasl_core.data.decode.pixels import Alpha, Colors, Pixels, colors_of, from_file_type
+from dasl_core.data.decode.pixels import Alpha, Colors, Pixels, default_colors, from_file_type
 from dasl_core.data.decode.reasons import optional_module
 
 _PHOTOMETRIC, _COMPRESSION = 262, 259
@@ -19,8 +19,7 @@ _WHITE_IS_ZERO, _RGB, _INKS = 0, 2, 5
 _ASSOCIATED, _STRAIGHT = 1, 2
 _ORIENTATION = 274
 _BITS, _SAMPLES, _SAMPLE_FORMAT = 258, 277, 339
-# tifffile knows more. These are the codecs that images of more than 8 bits use, and 6,000 damaged files did not
-# crash them.
+# Codecs of images of more than 8 bits; none crashed on 6,000 damaged files. tifffile supports more.
 _COMPRESSIONS = {
     1: "none",
     5: "LZW",
@@ -35,7 +34,7 @@ _COMPRESSIONS = {
 def read_header(file: IO[bytes]) -> Header:
     """Read the header of the first page; see `dasl_core.data.decode.read_header`."""
     image = _by_pillow(file)
-    return pillow.header_of(image) if image else _header_of(_first_page(file))
+    return pillow.describe_image(image) if image else _describe(_first_page(file))
 
 
 def decode(file: IO[bytes], channels: int) -> Pixels:
@@ -48,8 +47,8 @@ def decode(file: IO[bytes], channels: int) -> Pixels:
         photometric, bits = tags.get(_PHOTOMETRIC), int(tags.get(_BITS, (1,))[0])
     else:
         page = _first_page(file)
-        _header_of(page)
-        pixels = _pixels_of(page)
+        _describe(page)
+        pixels = _read_pixels(page)
         photometric, bits = page.photometric, page.bitspersample
     if photometric == _WHITE_IS_ZERO and pixels.values.dtype.kind == "u":
         return replace(pixels, values=_inverted(pixels.values, bits))
@@ -57,7 +56,7 @@ def decode(file: IO[bytes], channels: int) -> Pixels:
 
 
 def _inverted(values: np.ndarray, bits: int) -> np.ndarray:
-    """Invert gray of so many bits, but no bands beside it, which are opacity or have no known meaning."""
+    """Invert gray of this many bits, but not further bands, such as opacity."""
     white = 255 if values.dtype == np.uint8 else (1 << bits) - 1
     inverted = values.copy()
     inverted[..., 0] = white - values[..., 0]
@@ -87,7 +86,7 @@ def _first_page(file: IO[bytes]) -> Any:
     return tifffile.TiffFile(file, _multifile=False).pages.first
 
 
-def _header_of(page: Any) -> Header:
+def _describe(page: Any) -> Header:
     if page.axes not in ("YX", "YXS", "SYX") or page.dtype is None:
         raise ValueError("the image is a TIFF with a layout other than rows, columns and bands")
     if int(page.compression) not in _COMPRESSIONS:
@@ -98,32 +97,32 @@ def _header_of(page: Any) -> Header:
         raise ValueError("the image is a TIFF with a palette of more than 8 bits")
     width, height = int(page.imagewidth), int(page.imagelength)
     check_pixels(width, height)
-    # A tile may claim more than the image.
+    # A tile may claim more pixels than the image.
     if int(np.prod([int(side) for side in page.chunks])) > MAX_VALUES:
         raise ValueError("the image is damaged: its tiles are too large")
     if _orientation(page) >= 5:
         width, height = height, width
     bands = int(page.samplesperpixel)
     dtype = pixel_type(page.dtype)
-    colors, _ = _meaning_of(page, bands, dtype)
+    colors, _ = _band_meaning(page, bands, dtype)
     return Header(width, height, bands, dtype, "TIFF", colors != "any").checked()
 
 
-def _pixels_of(page: Any) -> Pixels:
-    # One thread: the pool that decodes has one for each core already.
+def _read_pixels(page: Any) -> Pixels:
+    # One thread: the decoding pool already has one for each core.
     values = page.asarray(maxworkers=1)
     if page.axes == "SYX":
         values = np.moveaxis(values, 0, 2)
     values = values.reshape(page.imagelength, page.imagewidth, page.samplesperpixel)
     if values.dtype == np.uint8 and page.bitspersample in range(1, 8):
-        # As Pillow does. Deeper values keep their levels: a window is chosen for them.
+        # As Pillow does. Deeper values keep their levels, for which a window is chosen.
         values = np.rint(values * (255 / ((1 << page.bitspersample) - 1))).astype(np.uint8)
     values = pillow.turned(from_file_type(values), _orientation(page))
-    return Pixels(values, *_meaning_of(page, values.shape[2], values.dtype.name))
+    return Pixels(values, *_band_meaning(page, values.shape[2], values.dtype.name))
 
 
-def _meaning_of(page: Any, bands: int, dtype: str) -> tuple[Colors, Alpha]:
-    """Return what the bands are, as of `Pixels`: opacity only where the file says so."""
+def _band_meaning(page: Any, bands: int, dtype: str) -> tuple[Colors, Alpha]:
+    """Return the colors and alpha of `Pixels`; opacity only where the file states it."""
     if dtype in ("uint8", "uint16"):
         if page.photometric == _INKS and bands == 4:
             return "cmyk", None
@@ -131,7 +130,7 @@ def _meaning_of(page: Any, bands: int, dtype: str) -> tuple[Colors, Alpha]:
         if bands in (2, 4) and extra in ([_ASSOCIATED], [_STRAIGHT]):
             alpha: Alpha = "straight" if extra == [_STRAIGHT] else "associated"
             return "gray" if bands == 2 else "rgb", alpha
-    return colors_of(bands), None
+    return default_colors(bands), None
 
 
 def _orientation(page: Any) -> int:

@@ -1,4 +1,4 @@
-"""Sources of images: folders, lists, archives, tables and arrays, here or in an object store.
+"""Sources of images: folders, lists, archives, tables and arrays, local or in an object store.
 
 Each kind is a class that its module registers; all modules are imported here.
 """

@@ -1,4 +1,4 @@
-"""Tar and zip archives, whose images are read at random by their offsets."""
+"""Tar and zip archives, read at random by offset."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ from dasl_core.data.sources.base import (
     register,
 )
 from dasl_core.data.sources.inflated import Inflated
-from dasl_core.data.sources.splits import split_of_file
+from dasl_core.data.sources.splits import file_split
 from dasl_core.data.sources.storage import is_inside, open_part, printable
-from dasl_core.data.sources.tar_members import compression_of, read_members
+from dasl_core.data.sources.tar_members import find_compression, read_members
 from dasl_core.spec.locations import ReadableFolders
 
-# Largest image file in an archive, in bytes; one of 89 million pixels, uncompressed and with 16 bits, has half.
+# Largest image file in an archive, in bytes: twice an uncompressed 16-bit image of 89 million pixels.
 MAX_BYTES = 1 << 30
 # Labels of WebDataset's `.cls` files are short.
 _MAX_LABEL = 1 << 10
-# Links of which each leads to the next; as many as Linux follows.
+# Longest chain of links; the limit of Linux.
 _MOST_LINKS = 40
 _COMPRESSED = (
     "it is compressed as a whole, with {}, so a single image of it cannot be read; decompress it and register the "
@@ -42,7 +42,7 @@ _COMPRESSED = (
 _LOCAL_HEADER = struct.Struct("<4s5H3L2H")
 # The size is behind the content where this flag is set, and in an extra field where its place has this value.
 _SIZE_IS_BEHIND, _SIZE_IN_EXTRA = 1 << 3, 0xFFFF_FFFF
-# What is behind the content: CRC, length and size.
+# After the content: CRC, length and size.
 _DESCRIPTOR = struct.Struct("<3L")
 
 
@@ -53,7 +53,7 @@ class _ArchiveSource(Source):
 
     def __init__(self, record: SourceRecord, allowed: ReadableFolders) -> None:
         self.storage, self.files = record.storage(allowed), record.files
-        # The only one of which skipped entries are listed, besides those of none.
+        # Skipped entries are listed only for this split, and for entries without one.
         self.split = record.options.split
 
 
@@ -61,8 +61,8 @@ class _ArchiveSource(Source):
 class TarSource(_ArchiveSource):
     """The images of tar archives, such as the shards of WebDataset.
 
-    Archives are not compressed, since only then can a part of them be read. A `.cls` file is the label of the image
-    with the same name up to the first dot. A link has the content of the image in the same archive that it leads to.
+    Archives must not be compressed, so that they can be read in part. A `.cls` file is the label of the image
+    with the same name up to the first dot. A link stands for its target in the same archive.
     """
 
     def list_entries(self, on_listed: OnListed) -> Listing:
@@ -77,7 +77,7 @@ class TarSource(_ArchiveSource):
         links: dict[str, str] = {}
         first = len(listing.entries)
         with self.storage.open(name) as file:
-            if (compression := compression_of(file)) is not None:
+            if (compression := find_compression(file)) is not None:
                 listing.skip(number, name, _COMPRESSED.format(compression))
                 return
             for member in read_members(file, about.size, lambda why: listing.damaged(number, why)):
@@ -166,7 +166,7 @@ class ZipSource(_ArchiveSource):
         return io.BufferedReader(Inflated(content, size, MAX_BYTES))
 
     def _size_behind(self, entry: Entry, member: _Member) -> int | None:
-        """Read the inflated size of a member of an archive that was written as a stream; None if it is not there."""
+        """Read a member's inflated size behind its content, where a streamed archive has it; None if it is missing."""
         end = member.begin + entry.length
         behind = self.storage.read(self.files[entry.file], end, 4 + _DESCRIPTOR.size)
         behind = behind.removeprefix(b"PK\x07\x08")
@@ -176,7 +176,7 @@ class ZipSource(_ArchiveSource):
         return int(size) if length == entry.length else None
 
     def _find(self, entry: Entry) -> _Member:
-        """Find the content of a member by the header before it."""
+        """Locate the content of a member by its header."""
         header = self.storage.read(self.files[entry.file], entry.offset, _LOCAL_HEADER.size)
         if len(header) < _LOCAL_HEADER.size or not header.startswith(b"PK\x03\x04"):
             raise ValueError("the archive is damaged: the header of this image is not there")
@@ -187,7 +187,7 @@ class ZipSource(_ArchiveSource):
 
 
 class _Member(NamedTuple):
-    """Where the content of a member of a zip archive begins, and its inflated size, if the header has it."""
+    """Offset of a zip member's content, and its inflated size if the header has it."""
 
     begin: int
     is_deflated: bool
@@ -195,7 +195,7 @@ class _Member(NamedTuple):
 
 
 class _Archives:
-    """The listing of several archives, whose keys begin with the name of the archive if there are several."""
+    """Listing of one or more archives; keys start with the archive's name if there are several."""
 
     def __init__(self, files: Sequence[str], split: str | None) -> None:
         self._several = len(files) > 1
@@ -211,7 +211,7 @@ class _Archives:
         return f"{os.path.splitext(self._files[number])[0]}/{name}" if self._several else name
 
     def add(self, entry: Entry, reason: str | None = None) -> None:
-        """Add an image, or list it as skipped for the reason that is given or found."""
+        """Add an image, or list it as skipped with a reason."""
         if any(
             part.startswith(".") and part != ".."
             for part in entry.key.removeprefix("./").split("/")
@@ -235,18 +235,18 @@ class _Archives:
             self.skip(entry.file, key, reason)
             return
         self._keys.add(key)
-        self.entries.append(entry._replace(key=key, split=self._split_of(entry.file)))
+        self.entries.append(entry._replace(key=key, split=self._find_split(entry.file)))
 
     def skip(self, number: int, path: str, reason: str) -> None:
-        """List what an archive has and is not read, unless it belongs to another split than the one that is chosen."""
-        if self._chosen is None or self._split_of(number) in (None, self._chosen):
+        """List an entry as skipped, unless it belongs to another split than the requested one."""
+        if self._chosen is None or self._find_split(number) in (None, self._chosen):
             self._skipped.append(Skipped(printable(path), reason))
 
-    def _split_of(self, number: int) -> str | None:
-        return split_of_file(self._files[number]) if self._several else None
+    def _find_split(self, number: int) -> str | None:
+        return file_split(self._files[number]) if self._several else None
 
     def add_links(self, number: int, links: dict[str, str], first: int) -> None:
-        """Add the links of an archive to its images, which are the entries from `first` on; each has its own name."""
+        """Add the links of an archive to its images, the entries from `first` on, as entries."""
         if not links:
             return
         images = {entry.key: entry for entry in self.entries[first:]}
@@ -259,7 +259,7 @@ class _Archives:
                 self.add(Entry(link, file=number), reason)
 
     def label(self, first: int, labels: dict[str, str]) -> None:
-        """Set the labels of the entries from `first` on, by the names of their samples."""
+        """Label the entries from `first` on by sample name."""
         if labels:
             self.entries[first:] = [
                 entry._replace(label=labels.get(_sample(entry.key)))
@@ -278,7 +278,7 @@ class _Archives:
 
 
 def _target(link: tarfile.TarInfo) -> str:
-    """Return the name of the member that a link leads to; a symbolic one is relative to its folder."""
+    """Return the name of a link's target; symbolic links are relative to their folder."""
     target = link.linkname
     if link.issym():
         target = posixpath.join(posixpath.dirname(link.name), target)
@@ -286,7 +286,7 @@ def _target(link: tarfile.TarInfo) -> str:
 
 
 def _followed(target: str, links: dict[str, str]) -> str:
-    """Follow links to links, of which few are in a row."""
+    """Follow a chain of links, up to the limit."""
     for _ in range(_MOST_LINKS):
         if target not in links:
             break
@@ -295,13 +295,13 @@ def _followed(target: str, links: dict[str, str]) -> str:
 
 
 def _sample(key: str) -> str:
-    """Return the name of a WebDataset sample: up to the first dot of the file's name."""
+    """Return the name of a WebDataset sample: the file's name up to the first dot."""
     folder, slash, name = key.removeprefix("./").rpartition("/")
     return folder + slash + name.partition(".")[0]
 
 
 def _zip_reason(member: zipfile.ZipInfo) -> str | None:
-    """Why a member of a zip archive cannot be read; None if it can."""
+    """Return why a member of a zip archive cannot be read, or None."""
     if member.flag_bits & 0x1:
         return "it is encrypted"
     if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):

@@ -22,7 +22,7 @@ from dasl_core.data.sources.base import (
 )
 from dasl_core.spec.locations import ReadableFolders
 
-# Bytes in which the header of a `.npy` file ends.
+# Limit on the header of a `.npy` file in bytes.
 _HEADER = 1 << 14
 
 
@@ -41,15 +41,15 @@ class ArraySource(Source):
         self._read_header()
         assert self._shape is not None, "it was just read"
         about = self.storage.info(name)
-        count, each = self._shape[0], self._bytes_of_image()
-        if self._start + count * each > about.size:
-            raise ValueError(f"{name} is cut off: it has {about.size} bytes, not {count * each}")
+        count, size = self._shape[0], self._image_bytes()
+        if self._start + count * size > about.size:
+            raise ValueError(f"{name} is cut off: it has {about.size} bytes, not {count * size}")
         check_count(name, count)
         digits = len(str(count))
         on_listed(count)
         return Listing(
             [
-                Entry(f"{position:0{digits}}.npy", each, about.stamp, 0, position)
+                Entry(f"{position:0{digits}}.npy", size, about.stamp, 0, position)
                 for position in range(count)
             ],
             [],
@@ -59,9 +59,9 @@ class ArraySource(Source):
         if self._shape is None:
             self._read_header()
         assert self._shape is not None, "it was just read"
-        each = self._bytes_of_image()
-        content = self.storage.read(self.files[0], self._start + entry.offset * each, each)
-        if len(content) < each:
+        size = self._image_bytes()
+        content = self.storage.read(self.files[0], self._start + entry.offset * size, size)
+        if len(content) < size:
             raise ValueError("the file is cut off in this image")
         image = np.frombuffer(content, self._dtype).reshape(self._shape[1:])
         file = io.BytesIO()
@@ -69,7 +69,7 @@ class ArraySource(Source):
         file.seek(0)
         return file
 
-    def _bytes_of_image(self) -> int:
+    def _image_bytes(self) -> int:
         assert self._shape is not None, "the header is read first"
         return math.prod(self._shape[1:]) * self._dtype.itemsize
 

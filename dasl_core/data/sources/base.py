@@ -1,4 +1,4 @@
-"""What a source of images is: it lists entries, and opens one of them; and the registry of its kinds."""
+"""Interface of an image source, and the registry of source classes."""
 
 from __future__ import annotations
 
@@ -24,25 +24,23 @@ DEFAULT_OPTIONS = SourceOptions()
 _MOST_ENDINGS = 50
 _LONGEST_ENDING = 20
 OTHER_ENDINGS = "other endings"
-"""Stands for the endings beyond those that are counted one by one."""
+"""Key for all endings beyond those counted one by one."""
 
 OnListed = Callable[[int], None]
-"""Called with the number of entries that were found so far."""
+"""Called with the number of entries found so far."""
 
 
 class Entry(NamedTuple):
     """An image of a source, not read yet.
 
     Attributes:
-        key: unique name within the source, with forward slashes; it ends in the extension of the file, if there
-            is one.
-        length: bytes of the image as it is stored; -1 where the source does not know them.
-        stamp: changes when the image does: a hash of the file's times of modification and change (mtime, ctime) and
-            permissions, or in an object store of its ETag.
-        file: position in `Source.files` of the file that contains the image; 0 where each image is a file.
-        offset: where the image begins in this file: a byte of an archive, or a row of a table.
-        label: class, if the source names one.
-        split: if the source names one.
+        key: unique name within the source, with forward slashes and the extension of the file, if any.
+        length: stored size of the image in bytes; -1 if unknown.
+        stamp: change detector: a hash of the file's mtime, ctime and permissions, or of the object's ETag.
+        file: position in `Source.files` of the containing file; 0 where each image is a file.
+        offset: start of the image in this file: a byte of an archive, or a row of a table.
+        label: class named by the source, or None.
+        split: split named by the source, or None.
     """
 
     key: str
@@ -68,12 +66,12 @@ class Skipped(NamedTuple):
 
 @dataclass(frozen=True)
 class Listing:
-    """The entries of a source, of which none has been read.
+    """The entries of a source, before any is read.
 
     Attributes:
         entries: sorted by key.
         skipped: files, folders and entries that may not or cannot be read, sorted by path.
-        ignored: number of files that are not named like images, by ending.
+        ignored: number of files without an image extension, by ending.
     """
 
     entries: list[Entry]
@@ -82,11 +80,11 @@ class Listing:
 
     @property
     def num_ignored(self) -> int:
-        """Files that are not named like images."""
+        """Number of files without an image extension."""
         return sum(self.ignored.values())
 
     def digest(self) -> str:
-        """Return a digest that changes when an image is added, removed, changed or made readable."""
+        """Compute a digest that changes when an image is added, removed, changed or made readable."""
         state = hashlib.blake2b(f"{self.num_ignored}\n".encode(), digest_size=16)
         for skipped in self.skipped:
             state.update(f"{skipped.path}\0{skipped.reason}\n".encode())
@@ -97,7 +95,7 @@ class Listing:
 
 @dataclass(frozen=True)
 class SourceRecord:
-    """What must be known to open a source again; an index stores it.
+    """Description of a source, stored in an index to reopen it.
 
     Attributes:
         kind: name of the source's class in `SOURCES`.
@@ -118,15 +116,15 @@ class SourceRecord:
 
     @property
     def choice(self) -> tuple[str | None, ...]:
-        """The kind and options, where they decide which image an entry is; empty where its key and place suffice.
+        """Kind and options that identify an entry's image together with its key and location; often empty.
 
-        Others only leave entries out, or say where labels are.
+        Other options only filter entries or locate labels.
         """
         names = self.source_class.deciding_options
         return (self.kind, *(getattr(self.options, name) for name in names)) if names else ()
 
     def to_json(self) -> dict[str, Any]:
-        """Return it as JSON-ready values."""
+        """Return the record as JSON-ready values."""
         return asdict(self) | {"options": self.options.model_dump(mode="json")}
 
     @classmethod
@@ -140,7 +138,7 @@ class SourceRecord:
         record = cls(
             content["kind"], content["uri"], content["root"], tuple(content["files"]), options
         )
-        if {type(each) for each in (record.uri, record.root, *record.files)} != {str}:
+        if {type(value) for value in (record.uri, record.root, *record.files)} != {str}:
             raise ValueError("the names of its source must be strings")
         if record.kind not in SOURCES:
             raise ValueError(f"its source is of an unknown kind, {record.kind!r}")
@@ -166,26 +164,26 @@ class SourceRecord:
 
 
 class Source(ABC):
-    """Images in some place, listed once and then opened in any order, by several threads.
+    """A set of images, listed once and then opened in any order by several threads.
 
     Raises:
         ValueError: it may not be read, or needs a package that is not installed.
     """
 
     in_several_files: ClassVar[bool] = False
-    """Whether several files of this kind can be one source: those of a folder, or of a pattern."""
+    """Whether several files, in a folder or matching a pattern, can form one source."""
     has_folders: ClassVar[bool] = False
-    """Whether keys are paths, whose first folders may be splits or classes."""
+    """Whether keys are paths whose first folders may be splits or classes."""
     each_image_is_a_file: ClassVar[bool] = False
-    """Whether keys are paths of files, and not of members of `files`."""
+    """Whether keys are paths of files rather than of members of `files`."""
     keys_are_inside: ClassVar[bool] = True
-    """Whether no key leads out of `SourceRecord.root`."""
+    """Whether all keys stay inside `SourceRecord.root`."""
     chooses_split: ClassVar[bool] = False
-    """Whether only entries of the chosen split are listed."""
+    """Whether only entries of the requested split are listed."""
     deciding_options: ClassVar[tuple[str, ...]] = ()
-    """Options without which the key and the place of an entry do not tell which image it is."""
+    """Options needed, beyond key and location, to identify an entry's image."""
     inflates: ClassVar[bool] = False
-    """Whether reading the end of an image takes inflating all of it."""
+    """Whether reading the end of an image requires inflating all of it."""
 
     files: Sequence[str] = ()
     """Files that contain images, relative to `SourceRecord.root`; empty where each image is a file."""
@@ -195,7 +193,7 @@ class Source(ABC):
 
     @classmethod
     def is_at(cls, location: str) -> bool:
-        """Whether a folder or a URI is of this kind, which no ending of its name tells."""
+        """Whether a folder or URI is of this kind, if its name's ending does not tell."""
         return False
 
     @abstractmethod
@@ -203,8 +201,8 @@ class Source(ABC):
         """List the entries.
 
         Raises:
-            ValueError: there is nothing of this kind; the message is a sentence.
-            OSError: the place cannot be read.
+            ValueError: it has no source of this kind; the message is a sentence.
+            OSError: it cannot be read.
         """
 
     @abstractmethod
@@ -217,7 +215,7 @@ class Source(ABC):
         """
 
     def open_header(self, entry: Entry) -> BinaryIO:
-        """Open an image of which only the header is read: no more of it should be read or unpacked. Else as `open`."""
+        """Open an image to read only its header, without unpacking more than needed; raises as `open`."""
         return self.open(entry)
 
 
@@ -250,7 +248,7 @@ def check_count(name: str, count: int) -> None:
 
 
 def class_name(value: object, names: Sequence[str]) -> str | None:
-    """Return the name of a label of a table: that of the class with this number, else the value as text."""
+    """Return the class name of a table's label: the name with this number, or the value as text."""
     if isinstance(value, int) and 0 <= value < len(names):
         return names[value]
     # No database stores null characters.
@@ -263,7 +261,7 @@ def one_line(error: Exception) -> str:
 
 
 class IgnoredFiles:
-    """Counts of files that are not named like images, by their lowercase ending; "" for those without one."""
+    """Counter of files without an image extension, by lowercase ending ("" for none)."""
 
     def __init__(self) -> None:
         self.counts: Counter[str] = Counter()
@@ -271,11 +269,11 @@ class IgnoredFiles:
     def add(self, path: str) -> None:
         """Count a file."""
         ending = printable(os.path.splitext(path)[1].lower())
-        # Names may end in hashes or dates: memory stays bounded.
+        # Bounded, because names may end in hashes or dates.
         is_usual = ending in self.counts or len(self.counts) < _MOST_ENDINGS
         self.counts[ending if is_usual and len(ending) <= _LONGEST_ENDING else OTHER_ENDINGS] += 1
 
 
 def is_image_name(path: str) -> bool:
-    """Whether a file is named like an image; its content decides when it is read."""
+    """Whether a file has an image extension."""
     return os.path.splitext(path)[1][1:].lower() in EXTENSIONS

@@ -1,4 +1,4 @@
-"""Which kind of source a location is."""
+"""Detection of a location's kind of source."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from dasl_core.spec.source import (
 )
 
 _GLOB = re.compile(r"[*?\[]")
-# Missing files that a message names.
+# Number of missing files that a message names.
 _SHOWN = 5
-# Files that are looked at to find out what a folder contains.
+# Number of files that are inspected to find out what a folder contains.
 _LOOKED_AT = 10_000
 
 
-def _kind_of_file(name: str) -> str | None:
+def _file_kind(name: str) -> str | None:
     return SOURCE_KINDS.get(posixpath.splitext(name)[1].lower())
 
 
@@ -41,14 +41,14 @@ def find_source(
     options: SourceOptions = DEFAULT_OPTIONS,
     allowed: ReadableFolders = EVERY_FOLDER,
 ) -> SourceRecord:
-    """Find out what a location is: a folder, a list, archives, tables, an array or a Hugging Face data set.
+    """Detect what a location is: a folder, a list, archives, tables, an array or a Hugging Face data set.
 
     Args:
         location: a path, a `file://` URI or one of an object store; its last part may be a pattern with ``*`` or
             ``{000..012}`` for several archives or tables.
 
     Raises:
-        ValueError: it does not exist, may not be read, or is nothing of these; the message is a sentence.
+        ValueError: it does not exist, may not be read, or is of no known kind; the message is a sentence.
     """
     if not location:
         raise ValueError(
@@ -65,16 +65,16 @@ def find_source(
     if scheme is None:
         folder = os.path.realpath(folder)
     try:
-        # The name of a folder of this machine may look like a pattern.
+        # A local folder's name may look like a pattern.
         if is_pattern(name) and (scheme is not None or not os.path.exists(location)):
-            return _of_pattern(folder, name, location, options, allowed)
+            return _describe_pattern(folder, name, location, options, allowed)
         if scheme is None:
-            return _of_path(location, options, allowed)
+            return _describe_path(location, options, allowed)
         _refuse_compressed(location)
-        if kind := _kind_of_file(name):
+        if kind := _file_kind(name):
             open_storage(folder, "inside", allowed).info(name)
             return SourceRecord(kind, location, folder, (name,), options)
-        return _of_folder(location, options, allowed)
+        return _describe_folder(location, options, allowed)
     except FileNotFoundError:
         raise ValueError(
             f"{location} does not exist; expected a folder of images, an archive, a list or a table"
@@ -83,16 +83,16 @@ def find_source(
         raise ValueError(f"{location} cannot be read: {error.strerror or error}") from error
 
 
-def _of_path(location: str, options: SourceOptions, allowed: ReadableFolders) -> SourceRecord:
+def _describe_path(location: str, options: SourceOptions, allowed: ReadableFolders) -> SourceRecord:
     real = Path(os.path.realpath(location))
     if real.is_dir():
         if kind := _kind_at(str(real)):
             return SourceRecord(kind, str(real), str(real), (), options)
-        return _of_folder(str(real), options, allowed)
+        return _describe_folder(str(real), options, allowed)
     if not real.exists():
         raise FileNotFoundError(location)
     _refuse_compressed(location)
-    kind = _kind_of_file(real.name) or _kind_of_file(location)
+    kind = _file_kind(real.name) or _file_kind(location)
     if kind is None:
         raise ValueError(
             f"{location} is a file; expected a folder of images, or a file that ends in {', '.join(SOURCE_KINDS)}"
@@ -100,49 +100,51 @@ def _of_path(location: str, options: SourceOptions, allowed: ReadableFolders) ->
     return SourceRecord(kind, str(real), str(real.parent), (real.name,), options)
 
 
-def _of_folder(location: str, options: SourceOptions, allowed: ReadableFolders) -> SourceRecord:
-    """Describe a folder: of images, unless it has none but archives or tables."""
+def _describe_folder(
+    location: str, options: SourceOptions, allowed: ReadableFolders
+) -> SourceRecord:
+    """Describe a folder: as images, unless it has only archives or tables."""
     check_tree(location, allowed)
     storage = open_storage(location, options.links, allowed)
-    found: dict[str, list[str]] = {}
+    kinds: dict[str, list[str]] = {}
     for number, file in enumerate(storage.files()):
-        kind = _kind_of_file(file.path)
+        kind = _file_kind(file.path)
         if file.reason is None and kind and SOURCES[kind].in_several_files:
-            found.setdefault(kind, []).append(file.path)
-        if is_image_name(file.path) or (number >= _LOOKED_AT and not found):
-            found = {}
+            kinds.setdefault(kind, []).append(file.path)
+        if is_image_name(file.path) or (number >= _LOOKED_AT and not kinds):
+            kinds = {}
             break
-    if len(found) > 1:
+    if len(kinds) > 1:
         raise ValueError(
-            f"{location} contains {' and '.join(sorted(found))} files; register one kind of them, with a "
+            f"{location} contains {' and '.join(sorted(kinds))} files; register one kind of them, with a "
             "pattern such as *.tar"
         )
-    for kind, files in found.items():
+    for kind, files in kinds.items():
         return SourceRecord(kind, storage.uri, storage.uri, tuple(sorted(files)), options)
     return SourceRecord("folder", storage.uri, storage.uri, (), options)
 
 
-def _of_pattern(
+def _describe_pattern(
     folder: str, name: str, location: str, options: SourceOptions, allowed: ReadableFolders
 ) -> SourceRecord:
     storage = open_storage(folder, "inside", allowed)
     expanded = _expand(name)
-    named = {each for each in expanded if not _GLOB.search(each)}
-    patterns = [each for each in expanded if each not in named]
+    named = {location for location in expanded if not _GLOB.search(location)}
+    patterns = [location for location in expanded if location not in named]
     files = sorted(
         file.path
         for file in storage.files(nested=False)
         if file.reason is None
         and (file.path in named or any(fnmatch(file.path, pattern) for pattern in patterns))
     )
-    # A range names each file, so one that is not there is missing; the characters of a pattern only choose.
+    # A range names each file, so an absent one is an error; a pattern only selects.
     if absent := sorted(named.difference(files)):
         some = ", ".join(absent[:_SHOWN]) + (" ..." if len(absent) > _SHOWN else "")
         raise ValueError(
             f"{location} names {len(named)} files, of which {len(absent)} do not exist or may not be read: {some}; "
             "correct the range, or take the files that are there with *"
         )
-    kinds = {_kind_of_file(file) for file in files}
+    kinds = {_file_kind(file) for file in files}
     kind = kinds.pop() if len(kinds) == 1 else None
     if kind is None or not SOURCES[kind].in_several_files:
         raise ValueError(

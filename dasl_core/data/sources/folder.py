@@ -21,7 +21,7 @@ from dasl_core.spec.locations import ReadableFolders
 
 @register("folder")
 class FolderSource(Source):
-    """The images below a folder, here or in an object store."""
+    """The images below a folder, local or in an object store."""
 
     has_folders = each_image_is_a_file = True
 
@@ -62,9 +62,9 @@ class ListSource(Source):
     keys_are_inside = False
 
     def __init__(self, record: SourceRecord, allowed: ReadableFolders) -> None:
-        # The paths in a list may lead anywhere where the workers may read.
+        # The paths in a list may point to any readable folder.
         self.storage, self.name = record.storage(allowed, "follow"), record.files[0]
-        # The only one of which skipped rows are listed, besides those of none.
+        # Skipped rows are listed only for this split, and for rows without one.
         self.split = record.options.split
 
     def list_entries(self, on_listed: OnListed) -> Listing:
@@ -94,12 +94,12 @@ class ListSource(Source):
                     skip(path, split, "it is listed more than once")
                     continue
                 try:
-                    found = self.storage.info(path)
+                    info = self.storage.info(path)
                 except (OSError, ValueError) as error:
                     reason = getattr(error, "strerror", None) or error
                     skip(path, split, f"it cannot be read: {reason}")
                     continue
-                entries[path] = Entry(path, found.size, found.stamp, label=label, split=split)
+                entries[path] = Entry(path, info.size, info.stamp, label=label, split=split)
                 on_listed(len(entries))
         return Listing(sorted(entries.values()), sorted(skipped))
 

@@ -1,4 +1,4 @@
-"""Rows of tables that can only be read forward, of which a bounded number of bytes is kept."""
+"""Forward-only reading of table rows with a bounded cache."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
 
-# What a kept row takes beside its content.
+# Overhead of a cached row in bytes.
 _OF_ROW = 256
 
 
 class Row(NamedTuple):
-    """A row by the position of its table, the position of its group in the table, and its own in the group."""
+    """Position of a row: its table, its group in the table, and its position in the group."""
 
     table: int
     group: int
@@ -23,14 +23,14 @@ class Row(NamedTuple):
 class ForwardRows:
     """Reads images from groups of rows, in each of which a row is reached only through those before it.
 
-    Several threads may read. Requests for rows that are kept are served first, then those for rows further on in
-    ascending order, and only then those for which a group is read again. So threads that read in order together read
-    each group once, and threads that read at random once for all requests that wait.
+    Several threads may read. Requests for cached rows are served first, then later rows in ascending order, then rows
+    for which a group must be read again. So threads that read in order read each group once, and threads that read at
+    random read it once for all waiting requests.
 
     Args:
-        open_group: returns batches of a group's images, or for each the reason why there is none. It and the
-            batches raise ValueError for a damaged table.
-        most: bytes that are kept, of the rows that were read last; a batch is kept whole.
+        open_group: returns batches of a group's images, or reasons where there is none. It and the batches raise
+            ValueError for a damaged table.
+        most: size of the cache of the last rows in bytes; a batch is always cached whole.
     """
 
     def __init__(
@@ -39,17 +39,17 @@ class ForwardRows:
         self._open_group, self._most = open_group, most
         self._kept: OrderedDict[Row, bytes | str] = OrderedDict()
         self._kept_bytes = 0
-        # The group that is being read, and its first row that was not.
+        # The current group, and its first unread row.
         self._batches: Iterator[list[bytes | str]] = iter(())
         self._next = Row(-1, -1, 0)
-        # Else each row behind the damage would read the group again.
+        # Otherwise each row behind the damage would read the group again.
         self._damaged: dict[tuple[int, int], tuple[int, str]] = {}
         self._lock = threading.Lock()
         self._is_reading = False
         self._waiting: list[tuple[Row, threading.Condition]] = []
 
     def read(self, row: Row) -> bytes | str:
-        """Return the image of a row, or the reason why it has none.
+        """Return the image of a row, or why it has none.
 
         Raises:
             ValueError: the table is damaged.
@@ -83,11 +83,11 @@ class ForwardRows:
     def _first(self) -> threading.Condition:
         return min(
             self._waiting,
-            key=lambda each: (each[0] not in self._kept, each[0] < self._next, each[0]),
+            key=lambda row: (row[0] not in self._kept, row[0] < self._next, row[0]),
         )[1]
 
     def _advance(self, row: Row) -> None:
-        """Read and keep the rows up to one, and the others of its batch."""
+        """Read and cache the rows up to the end of a row's batch."""
         group = row[:2]
         first_damaged, reason = self._damaged.get(group, (None, ""))
         if first_damaged is not None and row.position >= first_damaged:
@@ -105,7 +105,7 @@ class ForwardRows:
             self._damaged[group] = self._next.position, str(error)
             raise
         finally:
-            if self._next <= row:  # It failed: the next request must open a group again.
+            if self._next <= row:  # After a failure, the next request must open a group again.
                 self._next = Row(-1, -1, 0)
 
     def _keep(self, batch: list[bytes | str]) -> None:

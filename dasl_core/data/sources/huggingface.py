@@ -24,7 +24,7 @@ from dasl_core.data.sources.storage import check_location, check_tree
 from dasl_core.spec.locations import ReadableFolders
 from dasl_core.spec.source import remote_scheme
 
-# A data set that `Dataset.save_to_disk` wrote has these files.
+# Files written by `Dataset.save_to_disk`.
 SAVED_FILES = ("dataset_info.json", "state.json")
 
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
@@ -89,7 +89,7 @@ class HuggingFaceSource(Source):
         return io.BytesIO(content)
 
     def _table(self) -> tuple[Any, str]:
-        """Return the table, whose images are not decoded, and the column of the images."""
+        """Return the table with undecoded images, and the image column."""
         if self._loaded is None:
             self._loaded = self._load()
         return self._loaded  # type: ignore[no-any-return]
@@ -127,7 +127,7 @@ def _hub_name(uri: str) -> tuple[str, dict[str, str]]:
     """Return the name of a data set of the hub, and the options of its URI.
 
     Raises:
-        ValueError: it is not OWNER/NAME, or is a folder here, which the library would read instead.
+        ValueError: it is not OWNER/NAME, or is a local folder, which the library would read instead.
     """
     parts = urlsplit(uri)
     name = parts.netloc + parts.path.rstrip("/")

@@ -10,14 +10,14 @@ _BLOCK = 1 << 16
 
 
 class Inflated(io.RawIOBase):
-    """A deflated file of which one block is in memory, for those who read little and forward.
+    """A deflated file with one block in memory, for short forward reads.
 
     Reading before this block inflates from the beginning again.
 
     Args:
         content: the deflated file, closed with this one.
-        size: bytes of the inflated file; None: as many as `content` has. Asking for the end then inflates all.
-        most: limit of the size.
+        size: size of the inflated file in bytes; None: unknown, so seeking to the end inflates all.
+        most: limit on the size.
     """
 
     def __init__(self, content: BinaryIO, size: int | None, most: int) -> None:

@@ -26,25 +26,25 @@ from dasl_core.data.sources.base import (
     register,
 )
 from dasl_core.data.sources.forward_rows import ForwardRows, Row
-from dasl_core.data.sources.splits import split_of_file
+from dasl_core.data.sources.splits import file_split
 from dasl_core.data.sources.table import PATH_COLUMNS
 from dasl_core.spec.locations import ReadableFolders
 
-# Tables that are kept open.
+# Number of open tables.
 _FILES = 16
-# Rows that are decoded at once: few, as a row of a dictionary may be any number of times larger than in the file.
+# Rows decoded at once: few, since a dictionary-encoded row may be much larger than in the file.
 _BATCH_ROWS = 16
-# Bytes of images that are kept: those that threads, which read them nearly in order, still ask for.
+# Size of the image cache in bytes, for threads that read nearly in order.
 _KEPT_BYTES = 256 << 20
 _LABEL_ROWS = 1 << 16
-# With pre_buffer, or without a buffer, pyarrow reads the whole column of a group, which may have all rows of the file.
+# With pre_buffer, or without a buffer, pyarrow reads a group's whole column, possibly all rows of the file.
 _BUFFER_BYTES = 1 << 20
 _NEEDS = "the images are in Parquet files"
 _IMAGE_COLUMNS = ("image", "img", "jpg", "png", "bytes", "image_bytes")
 
 
 class _Table(NamedTuple):
-    """An open file, and the row (groups,) int64 at which each of its groups ends."""
+    """An open file, and the end row of each group, (groups,) int64."""
 
     file: Any
     ends: np.ndarray
@@ -54,8 +54,8 @@ class _Table(NamedTuple):
 class ParquetSource(Source):
     """The images of Parquet files: a column of bytes, or of `{bytes, path}` as Hugging Face's images are.
 
-    An image is found by its file and row. A row is reached only through those before it in its group, so reading is
-    fast in order and slow at random (`ForwardRows`). Memory is bounded by `_KEPT_BYTES` and the pages of the file.
+    An image is located by file and row. Rows of a group are read sequentially, so reading is fast in order and slow at
+    random (`ForwardRows`). Memory is bounded by `_KEPT_BYTES` and the pages of the file.
     """
 
     in_several_files = True
@@ -66,7 +66,7 @@ class ParquetSource(Source):
         self.image_column, self.label_column = options.image_column, options.label_column
         self._parquet = optional_module("pyarrow.parquet", _NEEDS, "parquet")
         arrow_error: type[Exception] = optional_module("pyarrow", _NEEDS, "parquet").ArrowException
-        self._errors = (arrow_error, IndexError)  # of a damaged table
+        self._errors = (arrow_error, IndexError)  # from damaged tables
         self._lock = threading.Lock()
         self._opened = lru_cache(_FILES)(self._open_table)
         self._images = ForwardRows(self._read_group, _KEPT_BYTES)
@@ -81,7 +81,7 @@ class ParquetSource(Source):
                     on_listed(len(entries))
             except (OSError, ValueError, *self._errors) as error:
                 if isinstance(error, OSError) and error.errno is not None:
-                    raise  # the store, not the file
+                    raise  # a failure of the store, not of the file
                 skipped.append(Skipped(name, f"the table cannot be read: {one_line(error)}"))
         if not entries and skipped:
             raise ValueError(f"{skipped[0].path}: {skipped[0].reason}")
@@ -108,9 +108,9 @@ class ParquetSource(Source):
         label = self.label_column or ("label" if "label" in schema.names else None)
         if label is not None and label not in schema.names:
             raise ValueError(f"it has no column {label!r}; its columns are {schema.names}")
-        self._image_column_of(table)
+        self._find_image_column(table)
         names = _class_names(schema, label)
-        split = split_of_file(name)
+        split = file_split(name)
         stem, digits = os.path.splitext(name)[0], len(str(table.metadata.num_rows))
         check_count(name, table.metadata.num_rows)
         position = 0
@@ -125,7 +125,7 @@ class ParquetSource(Source):
                 position += 1
 
     def _table(self, number: int) -> _Table:
-        with self._lock:  # several threads that need a table open it once
+        with self._lock:  # several threads open a table only once
             return self._opened(number)
 
     def _open_table(self, number: int) -> _Table:
@@ -136,16 +136,16 @@ class ParquetSource(Source):
         return _Table(file, np.cumsum(counts, dtype=np.int64))
 
     def _read_group(self, number: int, group: int) -> Iterator[list[bytes | str]]:
-        """Yield the images of a group of rows, or why a row has none, in batches."""
+        """Yield the images of a row group, or why a row has none, in batches."""
         table = self._table(number).file
-        column = self._image_column_of(table)
+        column = self._find_image_column(table)
         try:
             for batch in table.iter_batches(_BATCH_ROWS, [group], [column], use_threads=False):
                 yield [_content(value) for value in batch.column(0).to_pylist()]
         except self._errors as error:
             raise ValueError(f"the table is damaged at this row: {one_line(error)}") from error
 
-    def _image_column_of(self, table: Any) -> str:
+    def _find_image_column(self, table: Any) -> str:
         schema = table.schema_arrow
         if self.image_column is not None:
             if self.image_column not in schema.names:
@@ -155,7 +155,7 @@ class ParquetSource(Source):
             return self.image_column
         fitting = [field.name for field in schema if _holds_images(field.type)]
         named = [name for name in _IMAGE_COLUMNS if name in fitting]
-        if not fitting and (paths := [each.name for each in schema if _holds_paths(each)]):
+        if not fitting and (paths := [field.name for field in schema if _holds_paths(field)]):
             raise ValueError(
                 f"it has only the paths of images (column {paths[0]!r}), which are not embedded; write it with the "
                 "content of the images, or register the folder of the images, or a .csv list of the paths"
@@ -169,13 +169,13 @@ class ParquetSource(Source):
 
 
 def _values(table: Any, group: int, column: str, rows: int) -> Iterator[Any]:
-    """Yield the values of a column in a group of rows, of which so many are in memory."""
+    """Yield the values of a column in a row group, with `rows` of them in memory."""
     for batch in table.iter_batches(rows, [group], [column], use_threads=False):
         yield from batch.column(0).to_pylist()
 
 
 def _content(value: Any) -> bytes | str:
-    """Return the image in a value of the column of images, or why there is none."""
+    """Return the image in a value of the image column, or why it has none."""
     content = value.get("bytes") if isinstance(value, dict) else value
     if content is None and isinstance(value, dict) and value.get("path"):
         return "the row has only the path of the image, which is not embedded"

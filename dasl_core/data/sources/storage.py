@@ -1,4 +1,4 @@
-"""Files on this machine or in an object store: listed, opened, and read in part."""
+"""Access to local files and object stores: list, open, and read in part."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from typing import Any, BinaryIO, Literal, NamedTuple, Protocol
 from dasl_core.spec.locations import CONTAINS_PRIVATE, EVERY_FOLDER, OUTSIDE, ReadableFolders
 from dasl_core.spec.source import remote_scheme
 
-# Enough for the header of nearly every image: most have theirs in the first few KiB, some after an embedded preview.
+# Enough for nearly every header: most are in the first few KiB, some after an embedded preview.
 _FIRST_READ = 64 << 10
 _READ = 1 << 20
 
 
 class File(NamedTuple):
-    """A file that was found.
+    """A file in a storage.
 
     Attributes:
         path: relative to the storage, with forward slashes.
-        stamp: as of `Entry`.
-        reason: why it may not or cannot be read; None if it can.
+        stamp: as in `Entry`.
+        reason: why it cannot be read; None if it can.
     """
 
     path: str
@@ -37,7 +37,7 @@ class File(NamedTuple):
 
 
 class Storage(Protocol):
-    """A folder, here or in an object store."""
+    """A folder, local or in an object store."""
 
     uri: str
 
@@ -45,7 +45,7 @@ class Storage(Protocol):
         """Yield all files that are not hidden, in no particular order.
 
         Args:
-            nested: those in folders inside, too.
+            nested: whether to include files in subfolders.
 
         Raises:
             OSError: the folder does not exist, or the store does not answer.
@@ -64,7 +64,7 @@ class Storage(Protocol):
         """Open a file for reading; seekable.
 
         Args:
-            size: of the file, if it is known: a store need not be asked for it.
+            size: size of the file if known, which saves a request.
 
         Raises:
             ValueError: it may not be read; the message is the reason.
@@ -78,14 +78,13 @@ class Storage(Protocol):
 
 
 class LocalStorage:
-    """A folder of this machine.
+    """A local folder.
 
     Args:
-        root: the folder, with links resolved. One that has become a link since is not followed.
-        links: as in `SourceOptions`. Checked whenever a file is opened: since ingest, a file may have become a
-            link to a forbidden file.
-        allowed: folders that may be read. Each file is compared with them where links are followed; else
-            `check_tree` must have checked the whole folder, or the caller each file.
+        root: the folder, with links resolved. If it becomes a link later, that is not followed.
+        links: as in `SourceOptions`. Checked at each opening, because a file may have become a link since ingest.
+        allowed: folders that may be read. Each file is checked where links are followed; otherwise `check_tree` must
+            have checked the whole folder, or the caller each file.
     """
 
     def __init__(
@@ -115,14 +114,14 @@ class LocalStorage:
                 if entry.name.startswith("."):
                     continue
                 path = f"{folder}/{entry.name}" if folder else entry.name
-                found = self._examine(entry, path, seen)
-                if found is not None:
-                    yield found
+                file = self._examine(entry, path, seen)
+                if file is not None:
+                    yield file
                 elif nested:
                     pending.append(path)
 
     def _examine(self, entry: os.DirEntry[str], path: str, seen: set[Path]) -> File | None:
-        """Describe an entry of a folder; None for a folder to walk."""
+        """Describe an entry of a folder; None for a subfolder to walk."""
         try:
             entry.name.encode()
         except UnicodeEncodeError:
@@ -152,10 +151,10 @@ class LocalStorage:
         # Reading anything else, such as a pipe, could block forever.
         if not stat.S_ISREG(status.st_mode):
             return File(path, 0, 0, "it is not a regular file")
-        return File(path, status.st_size, _stamp_of(status))
+        return File(path, status.st_size, _file_stamp(status))
 
     def _forbidden(self, target: Path) -> str | None:
-        """Why a file, with links resolved, may not be read; None if it may."""
+        """Return why a file, with links resolved, may not be read, or None."""
         if self.links == "follow":
             return None if self.allowed.allow(target) else f"it {OUTSIDE}"
         if target.is_relative_to(self.root):
@@ -175,7 +174,7 @@ class LocalStorage:
 
     def info(self, path: str) -> File:
         status = os.stat(self.resolve(path))
-        return File(path, status.st_size, _stamp_of(status))
+        return File(path, status.st_size, _file_stamp(status))
 
     def open(self, path: str, size: int = -1) -> BinaryIO:
         file = open(self.resolve(path), "rb", opener=_open_without_waiting)  # noqa: SIM115
@@ -215,10 +214,10 @@ class RemoteStorage:
     def files(self, *, nested: bool = True) -> Iterator[File]:
         system, root = self._system
         with os_errors(self.uri):
-            found = system.find(root, maxdepth=None if nested else 1, detail=True)
-        if not found:
+            objects = system.find(root, maxdepth=None if nested else 1, detail=True)
+        if not objects:
             raise FileNotFoundError(errno.ENOENT, "there is no such object or prefix", self.uri)
-        for name, info in found.items():
+        for name, info in objects.items():
             path = str(name).removeprefix(root).lstrip("/")
             if path and not any(part.startswith(".") for part in path.split("/")):
                 yield _remote_file(path, info)
@@ -240,23 +239,23 @@ class RemoteStorage:
 
 @contextmanager
 def os_errors(name: str) -> Iterator[None]:
-    """Raise what a store of any kind raises as an OSError."""
+    """Context manager that converts the errors of any store to OSError."""
     try:
         yield
     except OSError:
         raise
-    except Exception as error:  # obstore's are no OSErrors, and other packages' their own
+    except Exception as error:  # obstore and other packages raise their own types
         reason = str(error).strip().partition("\n")[0] or type(error).__name__
         raise OSError(errno.EIO, reason, name) from error
 
 
 def open_part(storage: Storage, path: str, begin: int, size: int) -> BinaryIO:
-    """Open a part of a file of which perhaps only a little is read; seekable."""
+    """Open a seekable part of a file that is read lazily."""
     return io.BufferedReader(_Ranges(storage, path, begin, size), _FIRST_READ)
 
 
 class _Ranges(io.RawIOBase):
-    """A part of a file that is read in ranges: a small one first, which often is enough, then larger ones in a row."""
+    """A part of a file, read in ranges: a small one first, which often suffices, then larger ones."""
 
     def __init__(self, storage: Storage, path: str, begin: int, size: int) -> None:
         self._storage, self._path, self._begin, self._size = storage, path, begin, size
@@ -277,13 +276,13 @@ class _Ranges(io.RawIOBase):
         return self._position
 
     def readinto(self, buffer: Any) -> int:
-        left = self._size - self._position
-        if left <= 0:
+        remaining = self._size - self._position
+        if remaining <= 0:
             return 0
         begin = self._position - self._start
         if not 0 <= begin < len(self._block):
             continues = self._block and begin == len(self._block)
-            length = min(left, _READ if continues else _FIRST_READ)
+            length = min(remaining, _READ if continues else _FIRST_READ)
             self._block = self._storage.read(self._path, self._begin + self._position, length)
             self._start, begin = self._position, 0
             if not self._block:
@@ -295,7 +294,7 @@ class _Ranges(io.RawIOBase):
 
 
 def open_system(uri: str) -> tuple[Any, str]:
-    """Return the fsspec file system of a URI, and its path there.
+    """Return the fsspec file system of a URI, and the path in it.
 
     Raises:
         ValueError: a package is missing, or the URI is not valid; the message is a sentence.
@@ -307,7 +306,7 @@ def open_system(uri: str) -> tuple[Any, str]:
         from fsspec.registry import registry
 
         if scheme == "s3" and "s3" not in registry:
-            # Else fsspec looks for s3fs, whose dependencies conflict with others.
+            # By default fsspec needs s3fs, whose dependencies conflict with others.
             from obstore.fsspec import register
 
             register("s3")
@@ -328,7 +327,7 @@ def open_storage(
     links: Literal["inside", "follow"] = "inside",
     allowed: ReadableFolders = EVERY_FOLDER,
 ) -> Storage:
-    """Return the storage of a folder's path or URI.
+    """Open the storage of a folder's path or URI.
 
     Raises:
         ValueError: it may not be read, or has an unknown scheme; the message is a sentence.
@@ -340,7 +339,7 @@ def open_storage(
 
 
 def check_location(uri: str, allowed: ReadableFolders) -> None:
-    """Check that a path or a URI may be read, before anything else: whether a forbidden folder exists is secret.
+    """Check that a path or URI may be read, before revealing whether it exists.
 
     Raises:
         ValueError: it may not; the message is a sentence.
@@ -351,7 +350,7 @@ def check_location(uri: str, allowed: ReadableFolders) -> None:
 
 
 def check_tree(uri: str, allowed: ReadableFolders) -> None:
-    """Check that everything in a folder may be read; of another machine, `check_location` does.
+    """Check that everything in a local folder may be read; for remote URIs, `check_location` suffices.
 
     Raises:
         ValueError: it contains a folder that may not be read.
@@ -361,14 +360,13 @@ def check_tree(uri: str, allowed: ReadableFolders) -> None:
 
 
 def _open_without_waiting(path: str, flags: int) -> int:
-    # A file that has become a pipe since ingest would else block forever.
+    # Otherwise a file that became a pipe since ingest would block forever.
     return os.open(path, flags | os.O_NONBLOCK)
 
 
-def _stamp_of(status: os.stat_result) -> int:
-    # The time of modification can be set, and a copy or an unpacked archive often has that of the original; the other
-    # one cannot. It also changes with permissions: a file that becomes readable is another entry. Not the number of the
-    # inode: file systems in user space give another one after each mount.
+def _file_stamp(status: os.stat_result) -> int:
+    # mtime can be set, and copies and unpacked archives often keep it; ctime cannot, and changes with permissions: a
+    # file that becomes readable is another entry. Inode numbers of FUSE file systems change with each mount.
     return _stamp(f"{status.st_mtime_ns} {status.st_ctime_ns} {stat.S_IMODE(status.st_mode)}")
 
 
@@ -377,7 +375,7 @@ def _stamp(facts: str) -> int:
 
 
 def _remote_file(path: str, info: dict[str, Any]) -> File:
-    """Describe an object by its ETag, or else its time of change; stores differ in the names."""
+    """Describe an object by its ETag, or else its time of change, under each store's names for them."""
     facts = (
         info.get(name)
         for name in ("ETag", "e_tag", "etag", "LastModified", "last_modified", "mtime")
@@ -387,11 +385,11 @@ def _remote_file(path: str, info: dict[str, Any]) -> File:
 
 
 def is_inside(path: str) -> bool:
-    """Whether the name of an entry of an archive stays inside of a folder."""
+    """Whether the name of an archive's entry stays inside a folder."""
     parts = PurePosixPath(path)
     return not parts.is_absolute() and ".." not in parts.parts
 
 
 def printable(path: str) -> str:
-    """Show bytes that are not UTF-8, and null characters, as ``\\xNN``."""
+    """Escape bytes that are not UTF-8, and null characters, as ``\\xNN``."""
     return os.fsencode(path).decode(errors="backslashreplace").replace("\0", "\\x00")

@@ -12,9 +12,9 @@ from dasl_core.data.sources.storage import printable
 
 PATH_COLUMNS = ("path", "image", "file", "filename", "image_path", "file_name")
 LABEL_COLUMNS = ("label", "class", "class_name", "category")
-# Shown for a row that names no image.
+# Path shown for a row without one.
 NO_PATH = "(no path)"
-# A line without an end, as in a binary file, must not fill the memory.
+# Limit on lines, since a binary file may have no line end.
 _MOST_CHARACTERS = 1 << 16
 
 Row = tuple[str, str | None, str | None]
@@ -22,7 +22,7 @@ Row = tuple[str, str | None, str | None]
 
 
 def read_rows(file: BinaryIO, name: str) -> Iterator[Row | Skipped]:
-    """Yield the rows of a list; one that lacks a field is skipped, with its line.
+    """Yield the rows of a list; a row that lacks a field is yielded as skipped, with its line number.
 
     Raises:
         ValueError: it is not such a list; the message names the file.
@@ -47,7 +47,7 @@ def read_rows(file: BinaryIO, name: str) -> Iterator[Row | Skipped]:
         rows = csv.reader(chain([first], text), delimiter=separator)
         header = [field.strip().lower() for field in next(rows, [])]
         path, label, split = (
-            next((header.index(each) for each in names if each in header), None)
+            next((header.index(name) for name in names if name in header), None)
             for names in (PATH_COLUMNS, LABEL_COLUMNS, ("split", "subset"))
         )
         if path is None:

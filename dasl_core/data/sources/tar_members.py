@@ -1,4 +1,4 @@
-"""The members of a tar archive, also of a damaged one."""
+"""Members of a tar archive, even if damaged."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ import numpy as np
 from dasl_core.data.sources.storage import printable
 
 _BLOCK = tarfile.BLOCKSIZE
-# Bytes that are searched at a time.
+# Bytes searched at a time.
 _SEARCHED = 1 << 20
-# Where a header has its checksum, and how many characters of it are digits or blanks.
+# Offset of the checksum in a header, and its number of digits or blanks.
 _CHECKSUM, _DIGITS = 148, 6
 
 
-# How files that are compressed as a whole begin, also if they are named .tar.
+# First bytes of compressed files, whatever their names.
 _COMPRESSED = {
     b"\x1f\x8b": "gzip",
     b"BZh": "bzip2",
@@ -26,8 +26,8 @@ _COMPRESSED = {
 }
 
 
-def compression_of(file: BinaryIO) -> str | None:
-    """Return the program that has compressed a file as a whole; None if it is not compressed."""
+def find_compression(file: BinaryIO) -> str | None:
+    """Return the program that compressed a file, or None."""
     file.seek(0)
     head = file.read(_BLOCK)
     return next((name for magic, name in _COMPRESSED.items() if head.startswith(magic)), None)
@@ -36,13 +36,13 @@ def compression_of(file: BinaryIO) -> str | None:
 def read_members(
     file: BinaryIO, size: int, on_damage: Callable[[str], None]
 ) -> Iterator[tarfile.TarInfo]:
-    """Yield the members of an archive; where it is damaged, go on at the next header that is whole.
+    """Yield the members of an archive; after damage, continue at the next valid header.
 
-    `tarfile` takes a header that is damaged for the end of the archive.
+    `tarfile` takes a damaged header for the end of the archive.
 
     Args:
-        size: of the archive in bytes.
-        on_damage: called with a sentence for each damaged place.
+        size: size of the archive in bytes.
+        on_damage: called with a sentence for each damaged part.
     """
     start: int | None = 0
     while start is not None:
@@ -51,7 +51,7 @@ def read_members(
         try:
             with tarfile.open(fileobj=file, mode="r:", errors="surrogateescape") as archive:
                 while (member := archive.next()) is not None:
-                    archive.members = []  # type: ignore[attr-defined]  # else all fill the memory
+                    archive.members = []  # type: ignore[attr-defined]  # drop them, or they fill the memory
                     at = archive.offset
                     if member.size < 0:
                         at = member.offset
@@ -72,13 +72,13 @@ def read_members(
 
 
 def _is_end(file: BinaryIO, offset: int) -> bool:
-    """Whether an archive ends here: with the file, or with two blocks of zeros."""
+    """Whether an archive ends at an offset: with the file, or with two blocks of zeros."""
     file.seek(offset)
     return not file.read(2 * _BLOCK).strip(b"\0")
 
 
 def _next_header(file: BinaryIO, offset: int) -> int | None:
-    """Find the first block from an offset on that is a header, by its checksum."""
+    """Find the first header from an offset on, by its checksum."""
     while True:
         file.seek(offset)
         content = file.read(_SEARCHED)

@@ -1,4 +1,4 @@
-"""Random views, drawn for each image by itself and rendered on the device.
+"""Random views, drawn for each image and rendered on the device.
 
 The recipe is SimCLR's (Chen et al. 2020, appendix A). Color changes are linear in the pixels, so
 brightness, contrast, saturation, hue and grayscale become one 3x3 matrix and one offset per image;

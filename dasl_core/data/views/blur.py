@@ -6,21 +6,21 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-# Standard deviations up to which `blur_one` sums: what lies beyond changes no pixel by 1e-4.
+# Kernel radius of `blur_one` in standard deviations; the rest changes no pixel by 1e-4.
 REACH = 4.0
 
 
-def radius_of(size: int) -> int:
-    """Return the pixels on each side of a kernel's center, for views of this side."""
+def kernel_radius(size: int) -> int:
+    """Return the kernel radius in pixels for views of this size."""
     return max(1, size // 20)
 
 
 def blur_all(images: Tensor, sigma: Tensor) -> Tensor:
     """Blur (B, C, H, H) images by (B,) sigmas in pixels, 0 for none, with two convolutions."""
     count, channels, size, _ = images.shape
-    radius = radius_of(size)
+    radius = kernel_radius(size)
     offsets = torch.arange(-radius, radius + 1, device=images.device, dtype=images.dtype)
-    # A sigma of 0 has no kernel; any small one has that of the image itself.
+    # A sigma of 0 has no kernel; a small one has the identity.
     safe = sigma.clamp(min=0.05)[:, None]
     kernel = torch.softmax(-(offsets**2) / (2 * safe**2), dim=1)
     kernel = kernel.repeat_interleave(channels, dim=0)  # (B * C, 2 * radius + 1)
@@ -38,7 +38,7 @@ def blur_one(image: Tensor, sigma: float, out: Tensor) -> None:
         out: (C, H, H), for the result; may be the image.
     """
     size = image.shape[-1]
-    radius = min(radius_of(size), math.ceil(REACH * sigma))
+    radius = min(kernel_radius(size), math.ceil(REACH * sigma))
     weights = [math.exp(-(offset**2) / (2 * sigma**2)) for offset in range(radius + 1)]
     total = weights[0] + 2 * sum(weights[1:])
     padded = F.pad(image, (radius,) * 4, mode="reflect")

@@ -32,9 +32,9 @@ def color_matrix(brightness: Tensor, saturation: Tensor, hue: Tensor) -> Tensor:
 
 
 def recolor(images: Tensor, color: Tensor, contrast: Tensor) -> Tensor:
-    """Change the colors of (B, C, H, W) images in [0, 1], and cut what leaves that range.
+    """Change the colors of (B, C, H, W) images in [0, 1], clamped to that range.
 
-    Without color, which only 3 bands have, brightness and contrast apply, the latter around the mean of each band: they may
+    Images without 3 bands have no color; brightness applies, and contrast around the mean of each band, since bands may
     have no common scale.
 
     Args:
@@ -42,7 +42,7 @@ def recolor(images: Tensor, color: Tensor, contrast: Tensor) -> Tensor:
         contrast: (B,)
     """
     pixels = images.flatten(2)
-    # Contrast is linear, so the mean of what is recolored need not be read.
+    # Contrast is linear, so the mean of the recolored pixels need not be computed.
     means = pixels.mean(dim=2)
     if images.shape[1] == 3:
         luma = constant(LUMA, images.dtype, images.device)

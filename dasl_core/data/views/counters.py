@@ -1,4 +1,4 @@
-"""Random numbers that are functions of where they are used, and of nothing else.
+"""Counter-based random numbers.
 
 A number is a hash of a key, the position of an image and the number of the draw. So a rank draws only
 for its own images, and neither the number of ranks nor what else is drawn changes what an image gets.
@@ -21,7 +21,7 @@ def uniform(key: int, positions: Tensor, draws: int) -> Tensor:
     Args:
         key: of 63 bits, from `derive_seed`.
         positions: (B,) int64, at least 0, of the images.
-        draws: numbers of each image. The first ones do not depend on how many follow.
+        draws: numbers for each image. The first ones do not depend on how many follow.
     """
     seeds = _mix(np.uint64(key) + _steps(positions.numpy()))
     numbers = _mix(seeds[:, None] + _steps(np.arange(draws)))
@@ -30,7 +30,7 @@ def uniform(key: int, positions: Tensor, draws: int) -> Tensor:
 
 
 def _steps(counters: np.ndarray) -> np.ndarray:
-    """Return the distance of each counter's state from the start, modulo 2**64."""
+    """Return the offset of each counter's state from the start, modulo 2**64."""
     return (counters.astype(np.uint64) + np.uint64(1)) * _GAMMA
 
 

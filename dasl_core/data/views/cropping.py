@@ -24,8 +24,8 @@ def crop_pixels(
         canvases: (B, C, S, S) of any `PixelType`.
         valid_hw: (B, 2) height and width of the image within its canvas.
         view: of whole pixels.
-        crops: (B, C, size, size), in which the results are written, in the units of the canvases.
-        window: raw values outside of it are cut.
+        crops: (B, C, size, size), the output, in the units of the canvases.
+        window: range to which raw values are clamped.
     """
     eight_bit = canvases.dtype == torch.uint8 and window == EIGHT_BIT
     height, width = valid_hw.unbind(1)

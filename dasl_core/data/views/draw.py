@@ -1,4 +1,4 @@
-"""The random numbers of a view, and what they mean."""
+"""Random parameters of a view."""
 
 import math
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ BLUR_SIGMA = (0.1, 2.0)
 
 
 class _Draw(IntEnum):
-    """Which random number of an image decides what. A new one goes to the end, so that no view changes."""
+    """Index of each random draw. Append only: reordering changes every view."""
 
     FLIP = 0
     JITTERED = 1
@@ -46,9 +46,9 @@ class _Draw(IntEnum):
 
 @dataclass(frozen=True)
 class Draws:
-    """What one view of B images draws, in the order in which it is applied. Numbers are float32.
+    """Random operations of one view of B images, in order of application. Numbers are float32.
 
-    What no image draws is None.
+    An operation that no image draws is None.
 
     Attributes:
         crop: (B, 4), x, y, width and height of the crop, in whole pixels of the image.
@@ -79,7 +79,7 @@ class Draws:
     dropped: Tensor | None
 
     def parameters(self, valid_hw: Tensor, interpolation: Interpolation) -> ViewParameters:
-        """Return what renders the view of images of these heights and widths (B, 2)."""
+        """Return the rendering parameters for images of heights and widths `valid_hw` (B, 2)."""
         mirrored, upended, transposed = self.flip, self.vertical_flip, None
         if self.turns is not None:
             # An odd number of quarter turns mirrors columns and then exchanges them with rows.
@@ -113,12 +113,12 @@ def draw(
 ) -> Draws:
     """Draw one view.
 
-    What an image gets is a function of the key, its position and its size: a rank draws for its own images.
+    The draws of an image are a function of the key, its position and its size, so a rank draws only for its images.
 
     Args:
         valid_hw: (B, 2) int64, heights and widths of the images.
         key: of this view in this step, from `derive_seed`.
-        positions: (B,) int64, of the images in the global batch.
+        positions: (B,) int64, positions of the images in the global batch.
         channels: bands of the images.
     """
     numbers = uniform(key, positions, max(_Draw) + 1)
@@ -136,8 +136,8 @@ def draw(
     strength = JITTER * augment.jitter
     active = happens(_Draw.JITTERED, augment.jitter_probability).float()
     brightness, contrast, saturation = (
-        1 + active * between(draw, max(-1.0, -each), each)
-        for draw, each in (
+        1 + active * between(draw, max(-1.0, -spread), spread)
+        for draw, spread in (
             (_Draw.BRIGHTNESS, strength),
             (_Draw.CONTRAST, strength),
             (_Draw.SATURATION, strength * augment.saturation),

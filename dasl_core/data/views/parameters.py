@@ -13,7 +13,7 @@ from dasl_core.spec.fields import Interpolation
 class ViewParameters:
     """The parameters of one view of B images, on the CPU. Numbers are float32.
 
-    What no image draws is None.
+    An operation that no image draws is None.
 
     Attributes:
         box: (B, 4), x, y, width, height of the crop as shares of the image; the width is negative for a view
@@ -40,7 +40,7 @@ class ViewParameters:
     whole_pixels: bool = False
 
     def rows(self, indices: slice | Tensor) -> "ViewParameters":
-        """The parameters of some of the images."""
+        """Return the parameters of some of the images."""
         changed: dict[str, Any] = {
             name: value[indices] for name, value in vars(self).items() if isinstance(value, Tensor)
         }
@@ -53,10 +53,10 @@ class ViewParameters:
 
 
 def central_view(valid_hw: Tensor, crop_pct: float = 1.0) -> ViewParameters:
-    """A central square of each image, unchanged: the view for evaluation.
+    """Return the view for evaluation: the central square of each image, unchanged.
 
     Args:
-        crop_pct: its side, as a share of the image's shorter side.
+        crop_pct: side of the square as a share of the image's shorter side.
     """
     count = valid_hw.shape[0]
     side = crop_pct * valid_hw.min(dim=1, keepdim=True).values

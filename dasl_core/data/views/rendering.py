@@ -1,8 +1,8 @@
 """Views of a batch of canvases, computed on the device of the canvases.
 
 A GPU renders a batch at once: crops by matrix multiplication, and each operation on the images that draw it.
-Which ones is known on the CPU, and goes to the GPU from pinned memory, so nothing waits for the GPU. A CPU renders a few images at a time, which stay
-in its caches, on all of its threads, and resamples 8-bit crops of 64 pixels and more in 8 bits, as Pillow and
+Their selection is copied from pinned memory, so nothing waits for the GPU. A CPU renders a few images at a time, which
+stay in its caches, on all of its threads, and resamples 8-bit crops of 64 pixels and more in 8 bits, as Pillow and
 torchvision do.
 """
 
@@ -21,11 +21,11 @@ from dasl_core.spec import Normalization
 from dasl_core.spec.fields import EIGHT_BIT
 from dasl_core.tensors import to_device
 
-# Side of views from which a CPU crops images one by one. Smaller ones take less time in a batch.
+# Size of views from which a CPU crops images one by one; smaller ones are faster in a batch.
 ONE_BY_ONE_FROM = 64
-# The same for blurs, which smaller views do with convolutions.
+# Size from which blurs are done one by one; smaller views use convolutions.
 BLUR_ONE_BY_ONE_FROM = 128
-# Numbers of a view that a CPU renders at a time: about what a core's cache holds.
+# Number of values that a CPU renders at a time: about a core's cache.
 NUMBERS_AT_A_TIME = 1 << 17
 # Bytes of canvases that a GPU converts to floating point at a time.
 BYTES_AT_A_TIME = 1 << 28
@@ -57,8 +57,8 @@ def render_views(
         valid_hw: (B, 2) height and width of the image within its canvas, on the CPU.
         views: parameters and pixels a side of each view.
         dtype: floating-point type of the result. Computation is in float32, or float64 for that.
-        normalization: of C channels, that of the network that gets the views; its window maps raw values
-            to [0, 1]. Values outside of it are cut before a crop is resampled.
+        normalization: the network's normalization of C channels; its window maps raw values to [0, 1], and
+            values outside of it are clamped before resampling.
 
     Returns:
         (B, C, size, size) for each view, normalized.
@@ -144,15 +144,15 @@ def render_batch(
 
 
 def _turn(images: Tensor, view: ViewParameters) -> Tensor:
-    """Exchange rows and columns of the images that draw it."""
+    """Transpose the images that draw it."""
     if view.transposed is None:
         return images
     # A copy: the caller may write its result over the images.
-    return _change(images, view.transposed, lambda chosen, _: chosen.mT.contiguous())
+    return _change(images, view.transposed, lambda pixels, _: pixels.mT.contiguous())
 
 
 def _cut(canvases: Tensor, dtype: torch.dtype, window: tuple[float, float]) -> Tensor:
-    """Convert raw values to a floating-point type, and cut those outside of the window."""
+    """Convert raw values to a floating-point type, clamped to the window."""
     pixels = canvases.to(dtype)
     return (
         pixels if window == EIGHT_BIT and canvases.dtype == torch.uint8 else pixels.clamp(*window)
@@ -168,27 +168,27 @@ def _finish(
         images.sub_(low)
     images.div_(high - low).clamp_(0, 1)  # the bicubic filter overshoots, and any may round
 
-    def recolored(chosen: Tensor, rows: Tensor) -> Tensor:
+    def recolored(pixels: Tensor, rows: Tensor) -> Tensor:
         color, contrast = (
             to_device(values[rows].to(images.dtype), images.device)
             for values in (view.color, view.contrast)
         )
-        return recolor(chosen, color, contrast)
+        return recolor(pixels, color, contrast)
 
-    def blurred(chosen: Tensor, rows: Tensor) -> Tensor:
+    def blurred(pixels: Tensor, rows: Tensor) -> Tensor:
         assert view.sigma is not None
         sigma = view.sigma[rows]
         if images.device.type == "cpu" and images.shape[-1] >= BLUR_ONE_BY_ONE_FROM:
-            for image, each in zip(chosen, sigma.tolist(), strict=True):
-                blur_one(image, each, out=image)
-            return chosen
-        return blur_all(chosen, to_device(sigma.to(images.dtype), images.device))
+            for image, image_sigma in zip(pixels, sigma.tolist(), strict=True):
+                blur_one(image, image_sigma, out=image)
+            return pixels
+        return blur_all(pixels, to_device(sigma.to(images.dtype), images.device))
 
     images = _change(images, view.recolored(), recolored)
     if view.sigma is not None:
         images = _change(images, view.sigma > 0, blurred)
     if view.solarized is not None:
-        images = _change(images, view.solarized, lambda chosen, _: solarize(chosen))
+        images = _change(images, view.solarized, lambda pixels, _: solarize(pixels))
     mean, std = (
         constant(values, images.dtype, images.device).view(-1, 1, 1)
         for values in (normalization.mean, normalization.std)
@@ -196,21 +196,21 @@ def _finish(
     torch.sub(images, mean, out=result).div_(std)
     if view.dropped is not None:
         rows = (view.dropped >= 0).nonzero().squeeze(1)
-        places = (to_device(each, images.device) for each in (rows, view.dropped[rows]))
-        result[tuple(places)] = 0
+        index = (to_device(values, images.device) for values in (rows, view.dropped[rows]))
+        result[tuple(index)] = 0
 
 
-def _change(images: Tensor, chosen: Tensor, change: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
-    """Return images of which some are changed, in place unless all are.
+def _change(images: Tensor, mask: Tensor, change: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
+    """Change some of the images, in place unless all are selected.
 
     Args:
-        chosen: (B,) bool, which ones, on the CPU.
-        change: returns their new pixels, from these and their positions (on the CPU).
+        mask: (B,) bool on the CPU, which images to change.
+        change: returns new pixels from the selected pixels and their positions (on the CPU).
     """
-    rows = chosen.nonzero().squeeze(1)
+    rows = mask.nonzero().squeeze(1)
     if len(rows) == len(images):
         return change(images, rows)
     if len(rows):
-        places = to_device(rows, images.device)
-        images.index_copy_(0, places, change(images.index_select(0, places), rows))
+        index = to_device(rows, images.device)
+        images.index_copy_(0, index, change(images.index_select(0, index), rows))
     return images

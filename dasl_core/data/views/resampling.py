@@ -38,7 +38,7 @@ FILTERS: Mapping[Interpolation, Filter] = {
     "bicubic": Filter(_cubic, 2),
 }
 
-# Rows of a view that `crop_each` computes at a time. A smaller block multiplies fewer zeros in more calls.
+# Rows that `crop_each` computes at a time. A smaller block multiplies fewer zeros in more calls.
 BLOCK = 32
 
 
@@ -105,10 +105,14 @@ def crop_each(
         )
         part = canvas[:, top:bottom, left:right].to(box.dtype)
         lower = torch.cat(
-            [band.of(i) @ part[:, band.first[i] - top : band.end[i] - top] for band in rows], dim=1
+            [
+                band.image_weights(i) @ part[:, band.first[i] - top : band.end[i] - top]
+                for band in rows
+            ],
+            dim=1,
         )
         torch.cat(
-            [lower[:, :, band.first[i] - left : band.end[i] - left] @ band.of(i).T for band in columns],
+            [lower[:, :, band.first[i] - left : band.end[i] - left] @ band.image_weights(i).T for band in columns],
             dim=2,
             out=crops[i],
         )  # fmt: skip
@@ -117,11 +121,11 @@ def crop_each(
 
 @dataclass(frozen=True)
 class _Band:
-    """Weights of the pixels that a block of a view's rows (or columns) reads.
+    """Weights of the source pixels of a block of rows or columns of a view.
 
     Attributes:
-        first: of each image, the first pixel that it reads.
-        end: of each image, the pixel after the last.
+        first: the first source pixel of each image.
+        end: the end of each image's source pixels, exclusive.
         weights: (B, rows, pixels), padded with zeros to the longest.
     """
 
@@ -129,8 +133,8 @@ class _Band:
     end: list[int]
     weights: Tensor
 
-    def of(self, i: int) -> Tensor:
-        """Return (rows, pixels) weights of one image."""
+    def image_weights(self, i: int) -> Tensor:
+        """Return the weights (rows, pixels) of one image."""
         return self.weights[i, :, : self.end[i] - self.first[i]]
 
 
@@ -170,9 +174,9 @@ def _weights(
     end: Tensor,
     interpolation: Interpolation,
 ) -> Tensor:
-    """Weights (B, rows, P) of (B, P) pixels of a canvas in (B, rows) of a view.
+    """Compute weights (B, rows, P) of canvas pixels (B, P) for view rows (B, rows).
 
-    Pixels before `first` (B,) and from `end` (B,) on have none.
+    Pixels before `first` (B,) and from `end` (B,) on have weight 0.
     """
     distance = (pixels[:, None, :] - centers[:, :, None]).abs() / reduction[:, None, None]
     inside = (pixels > first[:, None]) & (pixels < end[:, None])

@@ -1,4 +1,4 @@
-"""The threads on which a CPU renders images, each with torch operations of a single thread."""
+"""Thread pool for rendering on a CPU, with single-threaded torch operations."""
 
 import os
 from collections.abc import Callable, Iterable
@@ -15,9 +15,8 @@ Item = TypeVar("Item")
 def for_each(work: Callable[[Item], None], items: Iterable[Item]) -> None:
     """Call a function with each item, on as many threads as torch has for an operation.
 
-    An item's result must not depend on when it is computed. Operations on it never share it with other
-    threads, so it does not depend on their number either. They compute gradients, or are in inference mode, as
-    those of the caller.
+    Results do not depend on the number of threads, since each item is processed by one thread. The threads take
+    the gradient and inference modes of the caller.
 
     Raises:
         Exception: what a call raised.
@@ -30,7 +29,7 @@ def for_each(work: Callable[[Item], None], items: Iterable[Item]) -> None:
     inference, gradients = torch.is_inference_mode_enabled(), torch.is_grad_enabled()
 
     def call(item: Item) -> None:
-        # Both modes are those of a thread.
+        # Both modes are thread-local.
         with torch.inference_mode(inference), torch.set_grad_enabled(gradients):
             work(item)
 
@@ -40,7 +39,7 @@ def for_each(work: Callable[[Item], None], items: Iterable[Item]) -> None:
 
 @lru_cache(maxsize=1)
 def _pool(threads: int, process: int) -> ThreadPoolExecutor:
-    """Start threads. After a fork the child, another process, needs its own."""
+    """Start threads, separately in each process since a fork does not copy them."""
     pool = ThreadPoolExecutor(threads, thread_name_prefix="views")
     started = Barrier(threads + 1)
 
