@@ -1,4 +1,4 @@
-"""Work beside the training: a call in a thread, and copies that the training does not change."""
+"""Background work during training: a call in a thread, and copies of modules."""
 
 import copy
 import threading
@@ -22,7 +22,7 @@ class BackgroundCall(Generic[T]):
 
     @property
     def error(self) -> BaseException | None:
-        """What the function has raised; None also while it runs. Never waits."""
+        """Exception of the function; None while it runs. Never waits."""
         return self._error
 
     @property
@@ -34,7 +34,7 @@ class BackgroundCall(Generic[T]):
         """Wait for the function and return its result.
 
         Raises:
-            Exception: whatever the function raised.
+            Exception: the exception of the function.
         """
         self._thread.join()
         if self._error is not None:

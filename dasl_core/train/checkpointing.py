@@ -1,4 +1,4 @@
-"""Checkpoints of a run: what the training state contains, and how it is saved, published and restored."""
+"""Checkpoints of a run: the training state, and its saving, publishing and restoring."""
 
 import copy
 import logging
@@ -33,19 +33,19 @@ from dasl_core.vocabulary import TRAINED
 
 logger = logging.getLogger(__name__)
 
-# Raised when an older training state can no longer be read.
+# Increased when older training states can no longer be read.
 FORMAT = 1
 
 RETRY_SECONDS = 60.0
-"""After a failed save, the next one comes this much later, after each further failure twice as much."""
+"""Delay of the next save after a failed one; doubled by each further failure."""
 
 
 class CheckpointFailed(OSError):
     """A checkpoint could not be written.
 
     Attributes:
-        cause: the error of the disk or the store, which decides about a retry. Unlike `__cause__` it survives the
-            way from a rank to its driver.
+        cause: the error of the disk or the store, which decides about a retry. Unlike `__cause__`, it is pickled from
+            a rank to its driver.
     """
 
     cause: OSError | None = None
@@ -68,10 +68,10 @@ class Checkpointer:
     _failures: int = 0  # in a row, on rank 0
 
     def is_overdue(self) -> bool:
-        """Whether a checkpoint is due within the epoch: the last one was `checkpoints.every_minutes` ago.
+        """Whether a checkpoint is due within the epoch, by `checkpoints.every_minutes`.
 
-        After a failed save it is due sooner: the work since the last checkpoint is at risk already. The pauses
-        grow, because a save may hold the training while a store is away. Only the answer of rank 0 counts.
+        After a failed save it is due sooner, because the work since the last checkpoint is at risk. The delays grow,
+        because a save may block training while a store is unavailable. Only rank 0's result is used.
         """
         minutes = self.run.spec.checkpoints.every_minutes
         within_epoch = self.run.progress.step % self.run.length.steps_per_epoch != 0
@@ -103,11 +103,11 @@ class Checkpointer:
     def save(self, *, required: bool) -> None:
         """Save and publish a checkpoint from which the run resumes exactly, once per step.
 
-        One that is not required is written in the background if the memory allows; the next save waits for it.
+        An optional checkpoint is written in the background if memory allows; the next save waits for it.
 
         Args:
-            required: write it now, and fail where it cannot be written. Otherwise a full disk or an unavailable
-                store is reported, and the next checkpoint tries again.
+            required: write it now, and raise on failure. Otherwise a full disk or an unavailable store is reported,
+                and the next checkpoint retries.
 
         Raises:
             CheckpointFailed: a required checkpoint could not be written.
@@ -138,29 +138,29 @@ class Checkpointer:
             self.saved_step = step
 
     def check_write(self) -> None:
-        """Raise the error of a checkpoint beside the training, if it has ended with one. Never waits.
+        """Raise the error of a failed background checkpoint. Never waits.
 
-        Only rank 0 writes. Its error makes the collectives of the other ranks fail, too.
+        Only rank 0 writes; its error makes the collectives of the other ranks fail, too.
 
         Raises:
-            Exception: it could not be written, for another reason than a full disk or an unavailable store.
+            Exception: it could not be written for a reason other than a full disk or an unavailable store.
         """
-        # A full disk or an unavailable store is known to all ranks at the next save.
+        # The next save tells all ranks about a full disk or an unavailable store.
         if self._write is not None and self._write.error is not None:
             write, self._write = self._write, None
             write.result()
 
     def close(self) -> None:
-        """Wait for the checkpoint that is being written. Only needed after an error: saving waits, too."""
+        """Wait for the background checkpoint. Only needed after an error: saving waits, too."""
         if self._write is None:
             return
         try:
             self._write.result()
-        except Exception:  # the error that ends the run must not be replaced
+        except Exception:  # must not replace the error that ends the run
             logger.exception("the checkpoint beside the training failed, too")
 
     def _wait(self) -> None:
-        """Wait on all ranks until the checkpoint of the last save is written; it may have failed."""
+        """Wait on all ranks until the last save has finished or failed."""
         if not self._being_written:
             return
         write, self._write, self._being_written = self._write, None, False
@@ -175,15 +175,15 @@ class Checkpointer:
             self._failures = self._failures + 1 if result == _Result.FAILED else 0
 
     def _failures_in_a_row(self) -> int:
-        """How many saves have failed since one that was written, or is still being written. Never waits."""
+        """Return the number of failed saves since the last success. Never waits."""
         if self._write is None:
             return self._failures
         failed = self._write.has_returned and not self._write.result()
         return self._failures + 1 if failed else 0
 
     def _may_write_in_background(self, snapshot: "_Snapshot") -> bool:
-        """Whether the memory has room for a snapshot while the training continues, and as much again."""
-        # A copy shares nothing with a network that the steps change.
+        """Whether free memory is at least twice the size of a snapshot."""
+        # Only a copy is safe from the changes of further steps.
         return snapshot.is_copied and available_memory() >= snapshot.state.size
 
     def _take_snapshot(self, ranks: list[dict[str, Any]]) -> "_Snapshot":
@@ -204,7 +204,7 @@ class Checkpointer:
         # A network of one's own need not be copyable.
         is_copied = not (progress.ended or self.run.spec.backbone.is_own)
         return _Snapshot(
-            state=StateCopy.of(self.state.state_dict(ranks)),
+            state=StateCopy.copy(self.state.state_dict(ranks)),
             metrics=copy.deepcopy(metrics),
             latest=dict(trained[-1]) if trained else {},
             network=copy_to_cpu(method.representation) if is_copied else method.representation,
@@ -214,7 +214,7 @@ class Checkpointer:
         )
 
     def _try_to_publish(self, snapshot: "_Snapshot") -> bool:
-        """Publish a checkpoint that is not required; report it and return False if that failed."""
+        """Publish an optional checkpoint; on failure, report it and return False."""
         try:
             self._publish(snapshot)
         except OSError as error:
@@ -259,11 +259,11 @@ class _Result(IntEnum):
 
 @dataclass(frozen=True)
 class _Snapshot:
-    """All that a checkpoint contains.
+    """Contents of a checkpoint.
 
     Attributes:
         latest: metrics of the last evaluation.
-        is_copied: whether `network` and `head` are copies, which no step changes.
+        is_copied: whether `network` and `head` are copies that no step changes.
     """
 
     state: StateCopy
@@ -279,8 +279,8 @@ class _Snapshot:
 class TrainingState:
     """All state that the next step depends on.
 
-    The schedule, the order of images, the views and the chain are functions of the step, so the step is
-    their state.
+    The schedule, the order of images, the views and the chain are functions of the step, which is their only
+    state.
 
     """
 
@@ -324,7 +324,7 @@ class TrainingState:
         return self.run.spec.deciding() | images
 
     def load(self, folder: Path, *, branch: bool) -> None:
-        """Restore a checkpoint: exactly, or, as a branch, what still fits of another run's.
+        """Restore a checkpoint: exactly, or as a branch the parts that fit.
 
         Raises:
             ValueError: it cannot be read, or does not fit; the message says why.
@@ -388,7 +388,7 @@ class TrainingState:
         """Check that the fingerprint of another run's checkpoint fits this run.
 
         Raises:
-            ValueError: the data set has other images, or no step is left.
+            ValueError: the data set has other images, or no step remains.
         """
         images, length = self.fingerprint["train_images"], self.run.length
         if images != before["train_images"]:
@@ -404,12 +404,12 @@ class TrainingState:
             )
 
     def _check_shapes(self, state: dict[str, Any]) -> None:
-        """Check that the saved weights have the names and shapes of this run's.
+        """Check that the saved weights have the names and shapes of this run's weights.
 
-        Those of a branch, or of a network of one's own, may have others.
+        Weights of a branch, or of a custom network, may differ.
 
         Raises:
-            ValueError: they have others.
+            ValueError: they differ.
         """
         shapes = {name: tensor.shape for name, tensor in self.method.state_dict().items()}
         saved = {name: tensor.shape for name, tensor in state["method"].items()}

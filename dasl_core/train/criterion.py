@@ -15,17 +15,16 @@ from dasl_core.train.pseudo_labels import PseudoLabels
 
 
 class Criterion:
-    """Loss terms of a batch by name: ``loss_<method>``, and ``loss_<regularizer>`` of each that is active.
+    """Loss terms of a batch by name: ``loss_<method>``, and ``loss_<regularizer>`` for each active one.
 
-    The regularizers act on the embeddings of the global batch and are computed alike on all ranks. So
-    their mean over ranks and, with the summed backward of the gather, their gradient equal those of
-    one process.
+    All ranks compute the regularizers on the embeddings of the global batch. So their mean over ranks and,
+    with the summed backward of the gather, their gradient equal those of one process.
 
     Args:
-        name: of the method, for its term.
+        name: name of the method, for its term.
         regularizers: resolved settings of the active regularizers, by name.
-        seed: of their random numbers.
-        pseudo_labels: for those on clusters of k-means.
+        seed: seed of the regularizers.
+        pseudo_labels: labels for regularizers on k-means clusters.
     """
 
     def __init__(
@@ -45,7 +44,7 @@ class Criterion:
 
     @property
     def is_mean(self) -> bool:
-        """Whether the terms of a batch are the means of those of its micro-batches."""
+        """Whether the terms of a batch are the means over its micro-batches."""
         return self.method.accumulates and not self.regularizers
 
     def __call__(self, outputs: Outputs, step: Step) -> dict[str, Tensor]:
@@ -68,33 +67,33 @@ class Criterion:
         return terms
 
     def _labels(self, settings: RegularizerConfig, outputs: Outputs, step: Step) -> Tensor:
-        """Labels (N,) on the CPU, where chains are drawn; only prototype assignments come from a GPU."""
+        """Return labels (N,), on the CPU where chains are drawn except for prototype assignments."""
         if settings.pair_labels == "class":
             assert step.labels is not None, "resolve refuses a data set without classes"
             return step.labels
         if settings.pair_labels == "instance":
             return step.indices
         if self.pseudo_labels is not None:
-            return self.pseudo_labels.of(step.indices)
+            return self.pseudo_labels.labels_at(step.indices)
         return gather(outputs["assignments"][0].detach(), step.group).cpu()
 
     def metrics(self) -> dict[str, Tensor]:
-        """Metrics of the last batch besides its terms."""
+        """Metrics of the last batch in addition to its terms."""
         metrics: dict[str, Tensor] = {}
         for regularizer in self.regularizers.values():
             metrics |= regularizer.metrics()
         return metrics
 
     def state_dict(self) -> dict[str, Any]:
-        """The state of each regularizer that the next step depends on, such as SEC's mean."""
-        return {name: dict(each.state_dict()) for name, each in self.regularizers.items()}
+        """Return the state of each regularizer, such as SEC's mean."""
+        return {name: dict(module.state_dict()) for name, module in self.regularizers.items()}
 
     def load_state_dict(self, state: dict[str, Any], changed: Collection[str] = ()) -> None:
-        """Restore a `state_dict`, but for regularizers in parts of the spec that have changed."""
+        """Restore a `state_dict`, except for regularizers with changed settings."""
         for name, regularizer in self.regularizers.items():
             if regularizer.settings.path().partition(".")[0] not in changed:
                 regularizer.load_state_dict(state[name])
 
     def buffers(self) -> list[Tensor]:
         """Tensors other than weights that a step changes."""
-        return [buffer for each in self.regularizers.values() for buffer in each.buffers()]
+        return [buffer for module in self.regularizers.values() for buffer in module.buffers()]

@@ -1,4 +1,4 @@
-"""Images of a run: which are trained on, which are held out, and their order."""
+"""Training and held-out images of a run, and their order."""
 
 import hashlib
 from dataclasses import dataclass, field
@@ -33,14 +33,14 @@ class TrainingData:
     Attributes:
         index: index of the data set to train on.
         train: its training images.
-        held_out: images to evaluate on, of the same or of another data set.
+        held_out: images to evaluate on, from the same or another data set.
         loader: batches of training images.
         labels: (len(index),) int64: classes of the training images, counted from 0, and -1 for all
             other images; None without labels.
         num_classes: number of classes among the training images; None without labels.
-        sets: every data set, by its name in the spec; the first is trained on.
-        damaged: images that are left out because they cannot be decoded, with the reasons, by name of the data set.
-        unreadable: number of images that can no longer be read, by name of the data set.
+        sets: data sets by their names in the spec; the first is the training set.
+        damaged: excluded images that cannot be decoded, with the reasons, by data set.
+        unreadable: number of images that can no longer be read, by data set.
     """
 
     index: DatasetIndex
@@ -67,13 +67,13 @@ class TrainingData:
             control: CPU group of all ranks; None with one rank.
 
         Raises:
-            ValueError: fewer images are left for training than a batch has, or fewer than two classes
-                where a field needs them.
+            ValueError: fewer training images remain than a batch has, or fewer than two classes where a field
+                requires them.
         """
         canvases, *others = sets.values()
         index = canvases.index
-        damaged = {name: damaged_images(each, control) for name, each in sets.items()}
-        left_out, *left_out_of_others = (np.array(sorted(each)) for each in damaged.values())
+        damaged = {name: damaged_images(canvases, control) for name, canvases in sets.items()}
+        left_out, *left_out_of_others = (np.array(sorted(images)) for images in damaged.values())
         if not others:
             parts = split(index, spec.evaluate.holdout)
             train_set = ImageSet(canvases, np.setdiff1d(parts.train, left_out))
@@ -104,8 +104,7 @@ class TrainingData:
     def check_images(self, reporter: Reporter, control: dist.ProcessGroup | None) -> None:
         """Report images that can no longer be read; fail if there are too many.
 
-        Each rank knows only the unreadable images that it read itself. The ranks exchange them, so that all
-        ranks decide alike.
+        The ranks exchange the unreadable images that each of them has read, so all decide the same.
 
         Raises:
             ValueError: too many images of a data set cannot be read.
@@ -125,14 +124,14 @@ class TrainingData:
                 self.unreadable[name] = len(unreadable)
 
     def report_damaged(self, reporter: Reporter) -> None:
-        """Report the images that are left out because they cannot be decoded."""
+        """Report the excluded images that cannot be decoded."""
         for name, damaged in self.damaged.items():
             if damaged:
                 message, data = damaged_event(name, self.sets[name].index, damaged)
                 reporter.event("images_damaged", message, data)
 
     def reading(self, threads: int, device: torch.device) -> Reading:
-        """How this rank reads the images to train on, with this many threads."""
+        """Describe how this rank reads the training images, with this many threads."""
         canvases = self.train.canvases
         return Reading(threads, canvases.decodes, canvases.not_cached, device.type == "cpu")
 
@@ -150,7 +149,7 @@ class TrainingData:
         }
 
     def digest(self) -> str:
-        """Return a digest of the names and sizes of the training images, in order."""
+        """Compute a digest of the names and sizes of the training images, in order."""
         indices = self.train.indices
         paths = self.index.paths
         packed = paths if isinstance(paths, Strings) else Strings.pack(paths)
@@ -177,13 +176,13 @@ def open_sets(
     threads: int,
     on_read: OnRead = lambda images: None,
 ) -> dict[str, Canvases]:
-    """Open the data sets of a run, by name; images that their cache lacks are decoded into it.
+    """Open the data sets of a run, by name, and fill their caches.
 
     Args:
         index: the data set to train on.
         evaluate_on: the data set to evaluate on, if it is another one.
         cache: folder for the images of `index`.
-        evaluate_cache: folder for those of `evaluate_on`; it may be the same.
+        evaluate_cache: folder for the images of `evaluate_on`; may be the same.
         threads: number of decoding threads.
         on_read: called with the number of images of all data sets that are cached so far, while caches are
             built.
@@ -195,7 +194,7 @@ def open_sets(
         return {name: open_set(index, size, channels, cache=cache, on_read=on_read)}
     assert evaluate_name is not None, "evaluate_on is the index of this data set"
     assert evaluate_cache is not None, "it is the folder of this data set"
-    # Else the first cache may be given the room of the prepared second one.
+    # Otherwise the first cache may evict the prepared second one.
     with hold_folder(evaluate_cache):
         train = open_set(index, size, channels, cache=cache, on_read=on_read)
         evaluate = open_set(
@@ -211,7 +210,7 @@ def open_sets(
 def report_cache(
     sets: dict[str, Canvases], reporter: Reporter, control: dist.ProcessGroup | None
 ) -> None:
-    """Report data sets that are stored in shards, and those whose images are decoded in every epoch on any rank."""
+    """Report data sets that are stored in shards, or decoded in every epoch on any rank."""
     for name, canvases in sets.items():
         if (stored := canvases.stored) is not None:
             coding, size = stored
@@ -230,7 +229,7 @@ def report_cache(
 
 
 def damaged_images(canvases: Canvases, control: dist.ProcessGroup | None) -> dict[int, str]:
-    """Return the images whose content cannot be decoded, which any rank knows, with the reasons."""
+    """Return the images that any rank cannot decode because of their content, with the reasons."""
     mine = {at: why for at, why in canvases.unreadable.items() if not is_transient(why)}
     damaged: dict[int, str] = {}
     for of_rank in gather_objects(mine, control):
@@ -242,7 +241,7 @@ def check_classes(spec: ResolvedJobSpec, classes: int) -> None:
     """Check that at least two classes are left to train on, if a field of the spec needs them.
 
     Raises:
-        ValueError: one class or none is left; the message names the field.
+        ValueError: fewer than two classes remain; the message names the field.
     """
     regularizers = spec.active_regularizers().values()
     fields = [f"{term.path()}.labels" for term in regularizers if term.pair_labels == "class"]

@@ -1,4 +1,4 @@
-"""The average of gradients over ranks, and the group for rank 0's decisions."""
+"""Gradient averaging over ranks, and the process group for rank 0's decisions."""
 
 import torch.distributed as dist
 from torch import Tensor, nn
@@ -14,11 +14,11 @@ def wrap_ddp(method: Method, timer: StepTimer) -> nn.Module:
     """Wrap the method in DDP; with one rank, return the method itself.
 
     Args:
-        timer: counts the time of the exchange of gradients, most of which happens during the backward.
+        timer: measures the exchange of gradients, which mostly overlaps the backward.
     """
     if world_size() == 1:
         return method
-    # Without device_ids, which would make DDP copy to the device what `Method.draw` leaves on the CPU.
+    # Without device_ids, with which DDP would copy to the device what `Method.draw` leaves on the CPU.
     model = DistributedDataParallel(method, gradient_as_bucket_view=True)
     # Statistics are computed over all ranks, so buffers are equal without a broadcast. The argument
     # was renamed in torch 2.13; the attribute was not.
@@ -31,7 +31,7 @@ def average(
     timer: StepTimer,
     bucket: dist.GradBucket,  # type: ignore[name-defined]  # torch hides it from type checkers
 ) -> Future[Tensor]:
-    """Average a bucket of gradients over ranks, as DDP does by itself, and count its time."""
+    """Average a bucket of gradients over ranks, as DDP does by default, and measure the time."""
     end = timer.begin("communication")
     work = dist.all_reduce(bucket.buffer().div_(world_size()), async_op=True)
     assert work is not None, "it is asynchronous"

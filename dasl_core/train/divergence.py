@@ -1,4 +1,4 @@
-"""Detection of runs that diverge: too many steps in a row without finite gradients."""
+"""Detection of divergence: too many steps in a row without finite gradients."""
 
 from collections.abc import Callable
 
@@ -11,7 +11,7 @@ class DivergedError(ValueError):
 
 
 class DivergenceGuard:
-    """Counts skipped steps, and fails the run when there are too many of them.
+    """Counts skipped steps, and fails the run after too many.
 
     Args:
         flush: called before the run fails, so that the metrics of its last steps are reported.
@@ -21,7 +21,7 @@ class DivergenceGuard:
         self.run, self.flush = run, flush
 
     def count(self, outcome: Outcome) -> None:
-        """Count a step that is done, and report it if it was skipped.
+        """Count a completed step, and report it if it was skipped.
 
         Raises:
             DivergedError: more than `train.skip_not_finite` steps in a row were skipped.

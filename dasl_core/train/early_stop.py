@@ -1,4 +1,4 @@
-"""Early stopping: the end of a training whose evaluations no longer improve."""
+"""Early stopping when evaluations no longer improve."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from dasl_core.spec import Stop
 
 @dataclass(frozen=True)
 class EarlyStop:
-    """The end of a training by `train.stop`.
+    """Decision to stop by `train.stop`.
 
     Attributes:
-        message: a sentence that says why.
+        message: the reason, a sentence.
         data: the metric, its best value and that value's epoch, and the newest value.
     """
 
@@ -24,18 +24,18 @@ class EarlyStop:
 
 
 def early_stop(stop: Stop, evaluations: Sequence[Mapping[str, Any]]) -> EarlyStop | None:
-    """Decide whether a training ends; None: it continues.
+    """Decide whether to stop the training; None: continue.
 
-    A pure function of the evaluations, which checkpoints contain: a resumed run decides alike.
+    A pure function of the evaluations, which checkpoints contain, so a resumed run decides the same.
 
     Args:
-        evaluations: records with step, epoch and metrics of what `evaluate.on` names, oldest first.
+        evaluations: records with step, epoch and metrics of the `evaluate.on` network, oldest first.
 
     Raises:
         ValueError: an evaluation lacks the metric.
     """
     best: int | None = None
-    scores = [score_of(stop, evaluation["metrics"]) for evaluation in evaluations]
+    scores = [stop_score(stop, evaluation["metrics"]) for evaluation in evaluations]
     for i, value in enumerate(scores):
         if best is None or value > scores[best] + stop.min_delta:
             best = i
@@ -52,16 +52,16 @@ def early_stop(stop: Stop, evaluations: Sequence[Mapping[str, Any]]) -> EarlySto
     return EarlyStop(message, data)
 
 
-def score_of(stop: Stop, metrics: Mapping[str, Any]) -> float:
-    """Return the metric by which a training stops, such that larger is better.
+def stop_score(stop: Stop, metrics: Mapping[str, Any]) -> float:
+    """Return the metric for early stopping, with a sign such that larger is better.
 
     Raises:
         ValueError: the evaluation lacks it.
     """
     value = score(metrics, stop.metric)
     if value is None:
-        known = ", ".join(name for name in metrics if score(metrics, name) is not None)
+        measured = ", ".join(name for name in metrics if score(metrics, name) is not None)
         raise ValueError(
-            f"train.stop.metric: the evaluations of this run do not measure {stop.metric}; one of {known}"
+            f"train.stop.metric: the evaluations of this run do not measure {stop.metric}; one of {measured}"
         )
     return value

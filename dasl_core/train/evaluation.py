@@ -29,32 +29,32 @@ from dasl_core.spec import FineTune, KMeans, LinearProbe, ResolvedEvaluate
 from dasl_core.train.features import Encoder, ImageEncoder, eval_mode
 from dasl_core.train.precision import autocast_dtype
 
-# Statistics that are reported of distances between images.
+# Reported statistics of distances between images.
 DISTANCES = ("mean", "std", "q05", "q50", "q95", "max", "max_difference", "log_factor")
-# Raw pixels are compared at this side length at most: at 224 each image has 150,528 numbers, and a
-# bank of them tens of gigabytes, without a better baseline (blur helps it).
+# Largest image size for comparing raw pixels: at 224 each image has 150,528 values and a bank takes tens of
+# gigabytes, without a better baseline (blur helps it).
 RAW_SIDE = 32
-# Maximum of training images in the k-NN bank of raw pixels, evenly spaced: 600 MB. Those of ImageNet would take
-# 14 GB, before the first step, for a baseline.
+# Maximum number of training images in the k-NN bank of raw pixels, evenly spaced: 600 MB. All of ImageNet would
+# take 14 GB before the first step.
 RAW_BANK_LIMIT = 50_000
-# Maximum of training images among which plots search neighbors, where no bank of k-NN is computed.
+# Maximum number of training images searched for the plots' neighbors, without a k-NN bank.
 SEARCHED_LIMIT = 10_000
 
 
 class FeatureObserver(Protocol):
-    """Receives the features that an evaluation computed. All ranks call it alike."""
+    """Receives the features of an evaluation. All ranks make the same calls."""
 
     def features(self, held_out: Tensor, bank: Tensor, positions: np.ndarray) -> None:
         """Observe the features of a network.
 
         Args:
-            held_out: (N, d) of all held-out images.
-            bank: (n, d), this rank's part of those of training images.
-            positions: (n,) of these among the training images.
+            held_out: (N, d) features of all held-out images.
+            bank: (n, d) features of this rank's part of the training images.
+            positions: (n,) positions of this part among the training images.
         """
 
     def embeddings(self, phi: Tensor, labels: Tensor | None) -> None:
-        """Observe the raw embeddings (N, h) that the loss compares, of at most `HEALTH_LIMIT` held-out images."""
+        """Observe the loss's raw embeddings (N, h) of at most `HEALTH_LIMIT` held-out images."""
 
 
 class Evaluator:
@@ -70,7 +70,7 @@ class Evaluator:
         """Create an evaluator. No image is read yet.
 
         Raises:
-            ValueError: `settings.gallery` leaves no query or no gallery.
+            ValueError: with `settings.gallery`, the queries or the gallery are empty.
         """
         self.settings, self.encoder, self.train = settings, encoder, train
         limit = settings.knn.bank if settings.knn is not None else None
@@ -80,11 +80,11 @@ class Evaluator:
         self.labels: Tensor | None = None
         self.train_labels: Tensor | None = None
         if names is not None:
-            known = sorted(set(names) | set(train_names or []))
-            numbers = {name: i for i, name in enumerate(known)}
+            class_names = sorted(set(names) | set(train_names or []))
+            numbers = {name: i for i, name in enumerate(class_names)}
             self.labels = torch.tensor([numbers[name] for name in names])
-            # A classifier can predict only classes of the training images: none of them when whole
-            # classes are held out. Images of a single missing class count as wrong.
+            # A classifier can predict only classes of training images, so none if whole classes are held out.
+            # Images of a single missing class count as wrong.
             if train_names is not None and not set(names).isdisjoint(train_names):
                 self.train_labels = torch.tensor([numbers[name] for name in train_names])
         self.in_gallery = None if settings.gallery is None else _gallery(settings.gallery, held_out)
@@ -95,9 +95,9 @@ class Evaluator:
         """Compute all metrics of a network from images to features (B, d), in eval mode.
 
         Args:
-            backbone: any such network: a method's backbone, a teacher's, one with its head.
-            final: run the linear probe and fine-tuning, too, if the spec enables them.
-            observer: receives its features.
+            backbone: a method's backbone, a teacher's, or one with its head.
+            final: also run the linear probe and fine-tuning if the spec enables them.
+            observer: receives the features.
         """
         metrics = self.frozen(backbone, final=final, observer=observer)
         if final and self.labels is not None and self.train_labels is not None:
@@ -107,7 +107,7 @@ class Evaluator:
     def frozen(
         self, network: nn.Module, *, final: bool = False, observer: FeatureObserver | None = None
     ) -> dict[str, float]:
-        """Compute all metrics of a network except those of fine-tuning it; see `backbone`."""
+        """Compute all metrics of a network without fine-tuning it; see `backbone`."""
         with eval_mode(network):
             metrics = self._metrics(network, self.bank_every, health=True, observer=observer)
             if final and self.labels is not None and self.train_labels is not None:
@@ -117,7 +117,7 @@ class Evaluator:
     def phi_distances(
         self, method: Method, *, observer: FeatureObserver | None = None
     ) -> dict[str, float]:
-        """Compute the quantities of DAR's theorems: distances of phi, the embeddings that the loss compares."""
+        """Compute the quantities of DAR's theorems: distances of the loss's embeddings phi."""
         every = spacing(len(self.held_out), HEALTH_LIMIT)
         with eval_mode(method):
             phi = self.encoder.features(method.embed, self.held_out.every(every))
@@ -128,30 +128,30 @@ class Evaluator:
 
     @property
     def trains_at_end(self) -> bool:
-        """Whether the final evaluation trains a probe, or the network."""
+        """Whether the final evaluation trains a probe or the network."""
         settings = self.settings
         trains = bool(settings.linear) or bool(settings.finetune)
         return trains and self.labels is not None and self.train_labels is not None
 
     @property
     def searched_every(self) -> int:
-        """Stride of the training images among which plots search neighbors: the bank of k-NN, if there is one."""
+        """Stride of the training images searched for the plots' neighbors; that of the k-NN bank, if any."""
         if self.settings.knn is not None and self.train_labels is not None:
             return self.bank_every
         return max(self.bank_every, spacing(len(self.train), SEARCHED_LIMIT))
 
     def raw_pixels(self) -> dict[str, float]:
-        """Compute the accuracies of the raw pixels: a baseline for any training."""
+        """Compute the accuracies of raw pixels, a baseline."""
         side = min(self.encoder.image_size, RAW_SIDE)
         return self._metrics(
-            # Averaged, since subsampling turns fine patterns into noise.
+            # Averaged, because subsampling turns fine patterns into noise.
             lambda images: F.adaptive_avg_pool2d(images, side).flatten(1),
             max(self.bank_every, spacing(len(self.train), RAW_BANK_LIMIT)),
             health=False,
         )
 
     def chance(self) -> dict[str, float]:
-        """Return the expected accuracy of a neighbor that is drawn at random, by metric."""
+        """Return the expected accuracy of a random neighbor, by metric."""
         count = len(self.held_out)
         levels = {INSTANCE_RECALL: 1 / len(self.held_out.every(spacing(count, HEALTH_LIMIT)))}
         if self.labels is None:
@@ -174,7 +174,7 @@ class Evaluator:
         health: bool,
         observer: FeatureObserver | None = None,
     ) -> dict[str, float]:
-        """Compute the metrics of an encoder, with each so many-th training image in the bank of k-NN."""
+        """Compute the metrics of an encoder, with every n-th training image in the k-NN bank."""
         settings = self.settings
         held_out = self.encoder.on_device(self.encoder.features(encode, self.held_out))
         metrics: dict[str, float] = {}
@@ -214,11 +214,11 @@ class Evaluator:
         return metrics | self._label_free_metrics(encode, held_out, health=health)
 
     def _bank(self, encode: Encoder, every: int, width: int) -> tuple[Tensor, np.ndarray]:
-        """Compute this rank's part of the features of every n-th training image, and return their positions."""
+        """Compute this rank's features of every n-th training image; return them and their positions."""
         images = self.train.every(every)
         share = -(-len(images) // world_size())
         mine = slice(rank() * share, (rank() + 1) * share)
-        features = self.encoder.own_features(encode, images, mine, width)
+        features = self.encoder.local_features(encode, images, mine, width)
         return self.encoder.on_device(features), np.arange(0, len(self.train), every)[mine]
 
     def _retrieval(self, x: Tensor, y: Tensor) -> dict[int, float]:
@@ -232,10 +232,7 @@ class Evaluator:
     def _label_free_metrics(
         self, encode: Encoder, features: Tensor, *, health: bool
     ) -> dict[str, float]:
-        """Compute the metrics that need no labels.
-
-        Do views find their own image? And with `health`: is the representation spread, or collapsing?
-        """
+        """Compute the metrics that need no labels: view retrieval and, with `health`, collapse."""
         every = spacing(len(self.held_out), HEALTH_LIMIT)
         subset = self.held_out.every(every)
         first = self.encoder.features(encode, subset, 0)
@@ -255,7 +252,7 @@ class Evaluator:
         return (metrics | self._distances(features)) if health else metrics
 
     def _distances(self, features: Tensor) -> dict[str, float]:
-        """Statistics of the distances of at most `HEALTH_LIMIT` held-out images, evenly spaced."""
+        """Compute statistics of the distances of at most `HEALTH_LIMIT` held-out images, evenly spaced."""
         if len(features) < 2:
             return {}
         metrics: dict[str, float] = {}
@@ -318,7 +315,7 @@ def _gallery(name: str, held_out: ImageSet) -> Tensor:
     """Whether each held-out image is in the gallery; the others are queries.
 
     Raises:
-        ValueError: all are, or none is.
+        ValueError: all images are, or none is.
     """
     inside = held_out.in_folder(name)
     if inside.all() or not inside.any():

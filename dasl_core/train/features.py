@@ -1,4 +1,4 @@
-"""Networks run over the images of a run, for its evaluations."""
+"""Features of a run's images for evaluation."""
 
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import closing, contextmanager
@@ -22,7 +22,7 @@ Encoder = Callable[[Tensor], Tensor]
 
 
 class ImageEncoder:
-    """Computes features of images. All ranks must make the same calls, except of `own_features`."""
+    """Computes features of images. All ranks must make the same calls, except to `local_features`."""
 
     def __init__(
         self,
@@ -46,14 +46,14 @@ class ImageEncoder:
         self.normalization = spec.backbone.normalization
 
     def features(self, encode: Encoder, images: ImageSet, view: int | None = None) -> Tensor:
-        """Compute (N, d) float32 features on the CPU, by all ranks together and equal on all.
+        """Compute (N, d) float32 features on the CPU, on all ranks together.
 
         Args:
-            view: number of a random view; None is the central square.
+            view: number of a random view; None: the central square.
         """
         ranks, count = world_size(), len(images)
         share = -(-count // ranks)
-        # Equal shares for the gather; the repeated images at the end are cut off below.
+        # Equal shares for the gather; repeated images are removed below.
         padded = np.resize(np.arange(count), share * ranks)
         mine = padded[rank() * share : (rank() + 1) * share]
         collected = FeatureTable(ranks, share)
@@ -63,8 +63,8 @@ class ImageEncoder:
                 collected.add(gather(features, all_ranks()).view(ranks, len(features), -1))
         return collected.table().flatten(0, 1)[:count]
 
-    def own_features(self, encode: Encoder, images: ImageSet, mine: slice, width: int) -> Tensor:
-        """Compute the features of this rank's images only, (n, width) float32 on the CPU."""
+    def local_features(self, encode: Encoder, images: ImageSet, mine: slice, width: int) -> Tensor:
+        """Compute the features of this rank's images, (n, width) float32 on the CPU."""
         positions = np.arange(len(images))[mine]
         collected = FeatureTable(1, len(positions))
         with closing(self.batches(encode, images, positions)) as batches:
@@ -75,7 +75,7 @@ class ImageEncoder:
     def batches(
         self, encode: Encoder, images: ImageSet, mine: np.ndarray, view: int | None = None
     ) -> Generator[Tensor, None, None]:
-        """Yield the features of a batch of images at a time, float32 on the device, in the order of `mine`.
+        """Yield float32 features on the device, batch by batch, in the order of `mine`.
 
         Args:
             mine: positions in `images`.
@@ -106,7 +106,7 @@ class ImageEncoder:
         return render(canvases, valid_hw, view, self.image_size, self.dtype, self.normalization)
 
     def reader(self, images: ImageSet) -> Reader:
-        """Return a function that reads images: random crops and flips for training, central views for testing."""
+        """Return a function that reads images as random crops and flips for training, or central views for testing."""
         augment = self.augment.model_copy(
             update={
                 "jitter_probability": 0.0,
@@ -117,7 +117,7 @@ class ImageEncoder:
             }
         )
 
-        def view_of(valid_hw: Tensor, step: int | None) -> ViewParameters:
+        def make_view(valid_hw: Tensor, step: int | None) -> ViewParameters:
             if step is None:
                 return central_view(valid_hw, self.crop_pct)
             positions = rank() * len(valid_hw) + torch.arange(len(valid_hw))
@@ -131,7 +131,7 @@ class ImageEncoder:
             with closing(canvases_ahead(images, shares, self.device)) as batches:
                 for step, canvases, valid_hw in batches:
                     self.check()
-                    yield self._render(canvases, valid_hw, view_of(valid_hw, step))
+                    yield self._render(canvases, valid_hw, make_view(valid_hw, step))
 
         return read
 
@@ -139,14 +139,14 @@ class ImageEncoder:
         """Return features on the GPU, if they take at most half of its free memory."""
         if self.device.type != "cuda":
             return features
-        torch.cuda.empty_cache()  # what training holds in reserve counts as used
+        torch.cuda.empty_cache()  # cached memory of the training counts as used
         free, _ = torch.cuda.mem_get_info(self.device)
         return features.to(self.device) if features.nbytes < free / 2 else features
 
 
 @contextmanager
 def eval_mode(network: nn.Module) -> Iterator[nn.Module]:
-    """Context with a network in eval mode; the mode of each module is restored afterwards."""
+    """Context manager that sets eval mode and restores the mode of each module."""
     modes = {module: module.training for module in network.modules()}
     try:
         yield network.eval()

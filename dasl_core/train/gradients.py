@@ -4,12 +4,12 @@ There are three ways; the loss decides between the last two:
 
 * one micro-batch: forward, loss, backward;
 * a loss that is a mean over samples: gradient accumulation;
-* any other loss, since it compares samples: gradient caching (Gao et al., "Scaling Deep Contrastive
+* a loss that compares samples: gradient caching (Gao et al., "Scaling Deep Contrastive
   Learning Batch Size under Memory Limited Setup", RepL4NLP 2021). A first forward without graph
   computes the outputs of all micro-batches, the loss of the whole batch gives their gradients, and a
   second forward of each micro-batch propagates these through the network. Exact, for one more forward.
 
-Batch statistics are those of a micro-batch: with BatchNorm, cutting a batch changes the network. With
+Batch statistics are computed in micro-batches: with BatchNorm, splitting a batch changes the network. With
 LayerNorm all three ways give the same gradient.
 """
 
@@ -36,12 +36,12 @@ class GradientComputer:
 
     Args:
         model: `method`, or DDP around it.
-        criterion: scalar loss terms by name; the mean over ranks of their sum is differentiated.
-        micro_batches: into how many a rank's share is cut.
-        is_mean: whether the criterion of a batch is the mean of those of its micro-batches.
-        autocast: makes the context in which the network runs.
+        criterion: returns scalar loss terms by name; the mean over ranks of their sum is differentiated.
+        micro_batches: number of micro-batches in a rank's share.
+        is_mean: whether the criterion of a batch is the mean over its micro-batches.
+        autocast: creates the context in which the network runs.
         scale: applied to a loss before its backward (`GradScaler.scale`).
-        span: makes the context of a forward, which includes the loss, or of a backward, to measure its time.
+        span: creates a context that measures a forward with its loss, or a backward.
     """
 
     def __init__(
@@ -66,11 +66,11 @@ class GradientComputer:
         """Add the gradients of this rank's share `views`, averaged over ranks by DDP.
 
         Args:
-            views: (B, C, H, W) each.
-            masks: (B, ...) of the method's `draw_masks`.
+            views: tensors (B, C, H, W).
+            masks: (B, ...) from the method's `draw_masks`.
 
         Returns:
-            The loss terms and the outputs (V, B, ...) of the whole share, without their graph.
+            The loss terms and the outputs (V, B, ...) of the whole share, detached.
         """
         if self.micro_batches == 1:
             return self._at_once((views,) if masks is None else (views, masks), step)
@@ -117,7 +117,7 @@ class GradientComputer:
             }
             terms = self.criterion(cache, step)
         leaves = [value for value in cache.values() if value.requires_grad]
-        # Weights that only the criterion uses, such as proxies, have their gradient already.
+        # Weights used only by the criterion, such as proxies, already have their gradient.
         weights = [weight for weight in self.method.parameters() if weight.requires_grad]
         with self.span("backward"):
             gradients = torch.autograd.grad(
@@ -143,7 +143,7 @@ class GradientComputer:
                 if last:
                     for weight, slope in of_weights:
                         if slope is not None:
-                            # Through the graph, so that DDP averages it with the other gradients.
+                            # Part of the graph, so that DDP averages it with the other gradients.
                             tensors.append(weight * 1)
                             slopes.append(slope)
                 with self.span("backward"):
@@ -165,14 +165,14 @@ class GradientComputer:
 
 
 def total(terms: Terms) -> Tensor:
-    """The sum of loss terms."""
+    """Return the sum of loss terms."""
     return torch.stack(list(terms.values())).sum()
 
 
 def detached(values: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The same values without their graph."""
+    """Detach tensors from their graph."""
     return {name: value.detach() for name, value in values.items()}
 
 
 def _joined(outputs: list[Outputs]) -> Outputs:
-    return {name: torch.cat([each[name] for each in outputs], dim=1) for name in outputs[0]}
+    return {name: torch.cat([output[name] for output in outputs], dim=1) for name in outputs[0]}

@@ -1,4 +1,4 @@
-"""Detection of trainings that wait for their images, with advice."""
+"""Detection of input-bound training, with advice."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -9,12 +9,11 @@ from dasl_core.train.timing import RecentTimes, Times
 
 Cause = Literal["decoding", "storage", "copying", "views"]
 
-# Shares of the time in which steps wait for images: above the first a training is held back, below the second
-# it is so no longer.
+# Shares of the time in which steps wait for images: input-bound above the first, recovered below the second.
 WAITS, WAITS_NO_LONGER = 0.2, 0.1
 
-# Share of their time in which the threads that read images use a core if nothing but cores holds them back: all of
-# it, or where the cores also train, that in which steps wait.
+# Core use of the reading threads, as a share of their time, from which cores are the bottleneck: of all time, or of
+# the time in which steps wait where the cores also train.
 BUSY = 0.6
 
 
@@ -23,9 +22,9 @@ class Reading:
     """How this process reads its training images.
 
     Attributes:
-        threads: that decode.
+        threads: number of decoding threads.
         decodes: whether images are decoded in every epoch.
-        not_cached: why there is no cache, as a part of a sentence, where one was wanted.
+        not_cached: why a requested cache is missing, as part of a sentence.
         on_cpu: whether the cores also train.
     """
 
@@ -37,7 +36,7 @@ class Reading:
 
 @dataclass(frozen=True)
 class InputBound:
-    """What holds a training back: a message to users with advice, and the data of the event."""
+    """Event for input-bound training: a message with advice, and data."""
 
     cause: Cause
     message: str
@@ -45,10 +44,10 @@ class InputBound:
 
 
 class InputWatch:
-    """Judges the times of each report.
+    """Checks the times of each report.
 
-    A cause is reported once until steps wait less than `WAITS_NO_LONGER`. The first report is ignored: its first
-    step waits for the first images in any case.
+    A cause is reported once until steps wait less than `WAITS_NO_LONGER`. The first report is ignored, because its
+    first step always waits.
     """
 
     def __init__(self, reading: Reading, recent: RecentTimes | None = None) -> None:
@@ -58,7 +57,7 @@ class InputWatch:
         self._told: set[Cause] = set()
 
     def observe(self, times: Times) -> InputBound | None:
-        """Judge a report; return what to tell, if anything."""
+        """Check a report; return an event if the training is input-bound."""
         if self._is_first:
             self._is_first = False
             return None
@@ -71,7 +70,7 @@ class InputWatch:
             self._told.clear()
         if waits <= WAITS:
             return None
-        cause = cause_of(total, self.reading)
+        cause = find_cause(total, self.reading)
         if cause in self._told:
             return None
         self._told.add(cause)
@@ -79,34 +78,34 @@ class InputWatch:
 
 
 def waiting(times: Times) -> float:
-    """The share of the time, without that of evaluations, in which steps waited for images."""
+    """Return the share of the training time, without evaluations, in which steps waited for images."""
     waited = times.seconds.get("data_wait", 0.0)
     return 0.0 if waited <= 0 else waited / _trained(times)
 
 
 def _trained(times: Times) -> float:
-    """Seconds without those of evaluations."""
+    """Return the seconds without evaluations."""
     trained = times.wall - times.seconds.get("evaluation", 0.0)
     return max(trained, times.seconds.get("data_wait", 0.0))
 
 
-def cause_of(times: Times, reading: Reading) -> Cause:
-    """Why reading is slow, given that steps wait for it.
+def find_cause(times: Times, reading: Reading) -> Cause:
+    """Find why reading is slow.
 
-    Threads that are not busy wait for storage. Busy ones decode, or copy canvases from the cache; where the
-    cores also train, the views may be what keeps them busy.
+    Idle threads wait for storage. Busy ones decode, or copy canvases from the cache; where the cores also train,
+    rendering views may keep them busy.
     """
     seconds = times.seconds.get("data_wait", 0.0) if reading.on_cpu else _trained(times)
     if times.worked < BUSY * seconds * (reading.threads if reading.decodes else READERS):
         return "storage"
     if reading.decodes:
         return "decoding"
-    views, decode = (times.seconds.get(each, 0.0) for each in ("views", "decode"))
+    views, decode = (times.seconds.get(name, 0.0) for name in ("views", "decode"))
     return "views" if reading.on_cpu and views > decode else "copying"
 
 
 def describe(cause: Cause, waits: float, reading: Reading) -> InputBound:
-    """Tell what holds the training back, and what to do."""
+    """Describe a cause with advice."""
     threads = "one thread decodes" if reading.threads == 1 else f"{reading.threads} threads decode"
     causes: dict[Cause, str] = {
         "decoding": f"{threads} them in every epoch. Raise resources.cpus_per_worker.",

@@ -1,4 +1,4 @@
-"""Requests to stop during long work outside of steps, such as evaluations."""
+"""Stop requests during steps, and during long work between them such as evaluations."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -14,7 +14,7 @@ _CHOICES: tuple[Desired, ...] = ("run", "cancel", "pause")
 
 
 class Interrupted(Exception):
-    """The user requested to stop. Raised on all ranks at the same point of their work."""
+    """The user requested to stop. Raised on all ranks at the same point."""
 
     def __init__(self, outcome: Literal["cancelled", "paused"]) -> None:
         super().__init__(outcome)
@@ -37,7 +37,7 @@ class Interruption:
         """Raise `Interrupted` if the run must stop before its next step. All ranks must call it.
 
         Args:
-            save: whether this rank would save a checkpoint now.
+            save: whether this rank wants to save a checkpoint now.
 
         Returns:
             What rank 0 passed as `save`.
@@ -51,14 +51,14 @@ class Interruption:
         """Signal that the run is alive, and check as in `check_step`. All ranks must call it.
 
         Raises:
-            Interrupted: the user requested to stop. Not in a run that has ended: it only draws plots.
+            Interrupted: the user requested to stop, unless the run has ended and only draws plots.
         """
         desired = self.reporter.keepalive()
         if not self.progress.ended:
             self._decide(desired)
 
     def _decide(self, desired: Desired, *, save: bool = False) -> bool:
-        # One broadcast for both: each costs a round trip between the nodes.
+        # One broadcast for both, to save a round trip between the nodes.
         choice = _CHOICES.index(desired) + len(_CHOICES) * save
         saves, index = divmod(broadcast_int(choice, self.control), len(_CHOICES))
         desired = _CHOICES[index]

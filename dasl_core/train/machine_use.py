@@ -1,4 +1,4 @@
-"""How much of its machine a training uses."""
+"""Resource use of a training process."""
 
 import resource
 import sys
@@ -13,7 +13,7 @@ _STATUS = Path("/proc/self/statm")
 
 
 class MachineUse:
-    """Measures the use of the processor, the GPU and the memory between two reports."""
+    """Measures CPU, GPU and memory use between two reports."""
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
@@ -22,9 +22,9 @@ class MachineUse:
     def report(self) -> dict[str, float]:
         """Return the metrics since the last report, always the same ones, and reset them.
 
-        ``cpu_utilization``: share of the cores that the process may use; ``memory``: of the process, in bytes;
-        ``gpu_utilization`` and ``gpu_memory``: share of the time in which the GPU was at work, and the largest
-        memory of tensors, in bytes. NaN where unknown.
+        ``cpu_utilization``: share of the usable cores; ``memory``: of the process, in bytes;
+        ``gpu_utilization`` and ``gpu_memory``: busy share of the time, and peak memory of tensors in bytes.
+        NaN where unknown.
         """
         now, cpu = time.perf_counter(), time.process_time()
         busy = (cpu - self._cpu_since) / max(now - self._since, 1e-9) / usable_cores()
@@ -38,15 +38,14 @@ class MachineUse:
         torch.cuda.reset_peak_memory_stats(self.device)
         try:
             utilization = torch.cuda.utilization(self.device) / 100
-        # Without NVIDIA's management library, or where it does not know: its errors, as on a MIG instance, have no
-        # type of torch's.
+        # NVIDIA's management library is missing or fails, as on a MIG instance, with errors of its own types.
         except Exception:  # noqa: BLE001
             utilization = float("nan")
         return {"gpu_utilization": utilization, "gpu_memory": float(memory)}
 
 
 def resident_memory() -> float:
-    """Bytes of memory that this process occupies; where only its peak is known, the peak."""
+    """Return the resident memory of this process in bytes, or its peak if only that is known."""
     try:
         pages = int(_STATUS.read_text(encoding="ascii").split()[1])
         return float(pages * resource.getpagesize())

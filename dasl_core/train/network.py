@@ -1,4 +1,4 @@
-"""The networks of a run as its first step finds them."""
+"""Initial networks of a run."""
 
 import torch
 from torch import nn
@@ -34,6 +34,6 @@ def seeded_method(run: Run, backbone: nn.Module | None) -> Method:
 
 
 def without_start(spec: ResolvedJobSpec) -> ResolvedJobSpec:
-    """Return the same spec with random weights."""
+    """Return the spec with random initial weights."""
     backbone = spec.backbone.model_copy(update={"pretrained": None})
     return spec.model_copy(update={"backbone": backbone})

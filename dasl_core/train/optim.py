@@ -1,4 +1,4 @@
-"""Optimizers through timm, and the schedules of rate and weight decay: functions of the step."""
+"""Optimizers from timm, and schedules of learning rate and weight decay as functions of the step."""
 
 import math
 from collections import defaultdict
@@ -19,14 +19,13 @@ TIMM_NAMES = {"sgd": "momentum", "lars": "lars", "adamw": "adamw", "adam": "adam
 def build_optimizer(
     settings: ResolvedOptimizer, model: nn.Module, rates: Mapping[str, float]
 ) -> torch.optim.Optimizer:
-    """The optimizer of a resolved spec.
+    """Build the optimizer of a resolved spec.
 
-    Biases, 1-D parameters and what the backbone's `no_weight_decay()` names get no weight decay and
-    no LARS adaptation either. Each group has `rate`, its factor on the learning rate, and `decays`,
-    whether it has weight decay.
+    Biases, 1-D parameters and those in the backbone's `no_weight_decay()` get neither weight decay nor LARS
+    adaptation. Each group has `rate`, its factor on the learning rate, and `decays`, whether it has weight decay.
 
     Args:
-        rates: factors on the learning rate by parameter name, where they are not 1.
+        rates: factors on the learning rate by parameter name, if not 1.
     """
     exempt = _no_decay_names(model)
     groups: dict[tuple[float, bool], list[nn.Parameter]] = defaultdict(list)
@@ -35,7 +34,7 @@ def build_optimizer(
             decays = parameter.ndim > 1 and name not in exempt
             groups[rates.get(name, 1.0), decays].append(parameter)
     on_gpu = any(weight.is_cuda for weights in groups.values() for weight in weights)
-    # timm's Lars would adapt only where there is decay, and so be plain SGD at a decay of 0.
+    # timm's Lars adapts only groups with decay, so it would be plain SGD at a decay of 0.
     lars = settings.name == "lars"
     optimizer: torch.optim.Optimizer = create_optimizer_v2(
         [
@@ -60,7 +59,7 @@ def build_optimizer(
 def set_schedules(
     optimizer: torch.optim.Optimizer, step: int, steps_per_epoch: int, train: ResolvedTrain
 ) -> float:
-    """Set the learning rate and weight decay of every group for one step; returns the rate."""
+    """Set the learning rate and weight decay of every group for one step; return the rate."""
     lr = learning_rate(step, steps_per_epoch, train)
     decay = weight_decay(step, steps_per_epoch, train)
     for group in optimizer.param_groups:
@@ -70,7 +69,7 @@ def set_schedules(
 
 
 def learning_rate(step: int, steps_per_epoch: int, train: ResolvedTrain) -> float:
-    """Learning rate of one optimizer step: linear warm-up from 0, then a half cosine or steps.
+    """Compute the learning rate of a step: linear warm-up from 0, then a half cosine or steps.
 
     The cosine ends at `lr_end` of the peak; `step_decay` counts from the start. A pure function of the
     step: a resumed run needs no saved schedule.
@@ -88,36 +87,36 @@ def learning_rate(step: int, steps_per_epoch: int, train: ResolvedTrain) -> floa
 
 
 def _falls(decay: StepDecay, step: int, steps_per_epoch: int) -> int:
-    """How often the learning rate has fallen before a step."""
+    """Count the falls of the learning rate before a step."""
     epochs = (step + 0.5) / steps_per_epoch  # half a step rounds the falls to whole steps
     if isinstance(decay.epochs, tuple):
-        return sum(epochs >= each for each in decay.epochs)
+        return sum(epochs >= epoch for epoch in decay.epochs)
     return int(epochs / decay.epochs)
 
 
 def weight_decay(step: int, steps_per_epoch: int, train: ResolvedTrain) -> float:
-    """Weight decay of one optimizer step: a half cosine from `weight_decay` to `weight_decay_end`."""
+    """Compute the weight decay of a step: a half cosine from `weight_decay` to `weight_decay_end`."""
     start, end = train.optimizer.weight_decay, train.optimizer.weight_decay_end
     progress = step / max(1, steps_per_epoch * train.epochs)
     return end + (start - end) * 0.5 * (1 + math.cos(math.pi * progress))
 
 
 def learning_rate_factors(settings: ResolvedOptimizer, method: Method) -> dict[str, float]:
-    """Factors on the learning rate by parameter name: of layer-wise decay, of heads and of the method.
+    """Return factors on the learning rate by parameter name, from layer-wise decay, heads and the method.
 
     Raises:
         ValueError: layer-wise decay is set for a backbone whose layers timm cannot order.
     """
     rates: dict[str, float] = {}
-    own = tuple(method.learning_rates())
+    method_prefixes = tuple(method.learning_rates())
     if settings.head_lr != 1:
         rates = {
             name: settings.head_lr
             for name, _ in method.named_parameters()
-            if not name.startswith(("backbone.", *own))
+            if not name.startswith(("backbone.", *method_prefixes))
         }
     if settings.layer_decay < 1:
-        # timm would warn, and use one rate for all.
+        # timm would only warn, and use one rate for all.
         if not any(hasattr(method.backbone, name) for name in ("group_matcher", "pretrained_cfg")):
             raise ValueError(
                 "train.optimizer.layer_decay: must be 1 for this backbone: it has no group_matcher, by which "
@@ -135,7 +134,7 @@ def learning_rate_factors(settings: ResolvedOptimizer, method: Method) -> dict[s
 
 
 def _no_decay_names(model: nn.Module) -> set[str]:
-    """Full names of the parameters that timm modules inside `model` exempt from weight decay."""
+    """Return the full names of parameters that timm modules in `model` exempt from weight decay."""
     return {
         f"{prefix}.{name}" if prefix else name
         for prefix, module in model.named_modules()

@@ -1,4 +1,4 @@
-"""Whether the last steps changed the weights, which the host learns late."""
+"""Outcomes of the last steps, which the host reads with a delay."""
 
 from collections import deque
 from collections.abc import Iterator
@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-# The host may be this many steps ahead of a GPU: far enough that the GPU never waits, and near enough that
-# the views of few steps are in its memory.
+# Steps that the host may be ahead of a GPU: enough that the GPU never waits, with the views of few steps in
+# its memory.
 STEPS_IN_FLIGHT = 2
 
 
@@ -17,11 +17,11 @@ class Outcome:
     """Outcome of a step.
 
     Attributes:
-        step: number of steps with this one.
+        step: number of steps, this one included.
         updated: whether it changed the weights.
         overflowed: whether it was skipped because the loss scale is still too large for float16.
-        indices: (N,) of the images of its global batch.
-        age: number of steps after this one that were recorded before this outcome was known.
+        indices: (N,) indices of the images of its global batch.
+        age: number of later steps that were recorded before this outcome was read.
     """
 
     step: int
@@ -37,11 +37,11 @@ class _Pending:
     indices: Tensor
     updated: Tensor | bool
     overflowed: bool
-    known: torch.cuda.Event | None
+    computed: torch.cuda.Event | None
 
     def wait(self) -> bool:
-        if self.known is not None:
-            self.known.synchronize()
+        if self.computed is not None:
+            self.computed.synchronize()
         return bool(self.updated)
 
 
@@ -51,7 +51,7 @@ class Outcomes:
     The number is fixed because all ranks must react to a skipped step at the same time.
 
     Args:
-        in_flight: steps whose outcome need not be known.
+        in_flight: number of newest steps whose outcomes are not due yet.
     """
 
     def __init__(self, in_flight: int) -> None:
@@ -64,20 +64,20 @@ class Outcomes:
         """Record a step; arguments as for `Outcome`.
 
         Args:
-            updated: may be a tensor () bool that a GPU has still to compute.
+            updated: may be a tensor () bool that a GPU still computes.
         """
-        known = None
+        computed = None
         if isinstance(updated, Tensor) and updated.is_cuda:
             with torch.cuda.device(updated.device):
                 updated = updated.to("cpu", non_blocking=True)
-                known = torch.cuda.current_stream().record_event()
-        self._pending.append(_Pending(step, indices, updated, overflowed, known))
+                computed = torch.cuda.current_stream().record_event()
+        self._pending.append(_Pending(step, indices, updated, overflowed, computed))
 
-    def known(self, *, wait: bool) -> Iterator[Outcome]:
+    def take_due(self, *, wait: bool) -> Iterator[Outcome]:
         """Yield the outcomes that are due, oldest first; waits until the device has computed them.
 
         Args:
-            wait: whether those of the steps in flight are due, too.
+            wait: whether the steps in flight are due, too.
         """
         while len(self._pending) > (0 if wait else self.in_flight):
             first = self._pending.popleft()

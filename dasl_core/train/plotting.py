@@ -1,4 +1,4 @@
-"""Plots of a run: what they show is collected at each evaluation, and drawn at the end."""
+"""Plots of a run: their data is collected at each evaluation, and drawn at the end."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ from dasl_core.train.run import Run
 from dasl_core.verdict import Anchors
 from dasl_core.vocabulary import Subject
 
-# Held-out images on the map, at most, where there are more images to train on than fit beside them.
+# Maximum number of held-out images on the map if the training images do not all fit.
 HELD_OUT_ON_MAP = 2_048
-# Images whose distances are counted: half a million pairs.
+# Number of images in the histogram of distances: half a million pairs.
 COUNTED = 1_024
 
 
@@ -39,9 +39,9 @@ logger = logging.getLogger(__name__)
 
 @dataclass
 class Plotter:
-    """Collects what plots show at each evaluation, and publishes it: as data then, as pictures at the end.
+    """Collects and publishes the data of plots at each evaluation, and draws the plots at the end.
 
-    It is a `FeatureObserver`; all ranks call it alike, and rank 0 keeps what they found.
+    A `FeatureObserver`: all ranks make the same calls, and rank 0 stores the results.
 
     Attributes:
         evaluator: None when no images are held out; then only the curves are drawn.
@@ -59,7 +59,7 @@ class Plotter:
 
     @property
     def searched_every(self) -> int:
-        """Stride of the training images among which neighbors are searched."""
+        """Stride of the training images searched for neighbors."""
         return 1 if self.evaluator is None else self.evaluator.searched_every
 
     def on_map(self) -> list[int]:
@@ -76,17 +76,17 @@ class Plotter:
         return self.searched_every * spacing(searched, plotted.ON_MAP - held_out_shown)
 
     def features(self, held_out: Tensor, bank: Tensor, positions: np.ndarray) -> None:
-        """Find the neighbors of the queries, and the features of the images of the map."""
+        """Compute the neighbors of the queries, and the features of the images on the map."""
         queries = torch.from_numpy(plotted.queries_of(len(held_out))).to(held_out.device)
         k = plotted.NEIGHBORS
         in_train, train_positions = nearest_neighbors(
             held_out[queries], bank, torch.from_numpy(positions), k, all_ranks()
         )
         itself = torch.arange(len(held_out))
-        # One more: each finds itself.
+        # One more, since each query finds itself.
         similarity, position = nearest_neighbors(held_out[queries], held_out, itself, k + 1)
-        own = position == queries.cpu()[:, None]
-        similarity = similarity.masked_fill(own, -torch.inf)
+        is_self = position == queries.cpu()[:, None]
+        similarity = similarity.masked_fill(is_self, -torch.inf)
         similarity = torch.cat([similarity, in_train.to(similarity)], dim=1)
         position = torch.cat([position, train_positions + len(held_out)], dim=1)
         similarity, order = similarity.sort(dim=1, descending=True, stable=True)
@@ -94,8 +94,8 @@ class Plotter:
         found = min(found, int(similarity.isfinite().sum(dim=1).min()))
         position = position.gather(1, order)
 
-        shown = [each for each in self.on_map() if each < len(held_out)]
-        stride = self._train_stride(len(shown))
+        held_out_on_map = [image for image in self.on_map() if image < len(held_out)]
+        stride = self._train_stride(len(held_out_on_map))
         mine = np.flatnonzero(positions % stride == 0)
         part = bank[torch.from_numpy(mine).to(bank.device)].cpu().numpy()
         parts = gather_objects_to_rank0(part, self.run.control)
@@ -106,7 +106,7 @@ class Plotter:
         self._features = (similarity[:, :found], position[:, :found], on_map)
 
     def embeddings(self, phi: Tensor, labels: Tensor | None) -> None:
-        """Count the norms of the embeddings that the loss compares, and their distances."""
+        """Compute histograms of the norms and distances of the loss's embeddings."""
         if rank() != 0:
             return
         norms = Histogram.of(torch.linalg.vector_norm(phi.double(), dim=1).cpu().numpy())
@@ -120,7 +120,7 @@ class Plotter:
         self._embeddings = (distances, norms)
 
     def record(self, step: int, epoch: float, subject: Subject) -> None:
-        """Add what was observed since the last call to the history, and publish the data. On all ranks."""
+        """Add the observations since the last call to the history, and publish the data. On all ranks."""
         features, embeddings = self._features, self._embeddings
         self._features = self._embeddings = None
         if features is None or embeddings is None:
@@ -130,13 +130,21 @@ class Plotter:
 
         def add() -> None:
             coordinates, explained = principal_components(on_map)
-            earlier = [each for each in self.history.evaluations if each.step != step]
+            earlier = [shown for shown in self.history.evaluations if shown.step != step]
             if earlier:
                 coordinates = aligned(coordinates, earlier[-1].map)
-            found, cosines = position.numpy(), similarity.numpy().astype(np.float32)
+            neighbors, cosines = position.numpy(), similarity.numpy().astype(np.float32)
             self.history.add(
                 Shown(
-                    step, epoch, subject, found, cosines, coordinates, explained, distances, norms
+                    step,
+                    epoch,
+                    subject,
+                    neighbors,
+                    cosines,
+                    coordinates,
+                    explained,
+                    distances,
+                    norms,
                 )
             )
             self._publish_data()
@@ -144,30 +152,27 @@ class Plotter:
         self._publishing(add)
 
     def publish(self, anchors: Anchors) -> None:
-        """Draw and publish all pictures, and the report. A full disk is reported: the run is over.
-
-        Only rank 0 does; there is nothing to wait for.
-        """
+        """Draw and publish all plots and the report, on rank 0. A full disk is only reported."""
         if rank() == 0:
             self._publishing(lambda: self._publish_pictures(anchors))
 
     def state_dict(self) -> list[dict[str, Any]]:
         """Return the history, for the training state."""
         return [
-            each | {name: torch.from_numpy(each[name]) for name in ("neighbors", "similarities", "map")}
-            for each in self.history.state_dict()
+            shown | {name: torch.from_numpy(shown[name]) for name in ("neighbors", "similarities", "map")}
+            for shown in self.history.state_dict()
         ]  # fmt: skip
 
     def load_state_dict(self, state: list[dict[str, Any]]) -> None:
-        """Restore a `state_dict`, if it is of the same images."""
+        """Restore a `state_dict` if it belongs to the same images."""
         self.history.load_state_dict(state)
         if self.evaluator is None or any(
-            len(each.map) != len(self.on_map()) for each in self.history.evaluations
+            len(shown.map) != len(self.on_map()) for shown in self.history.evaluations
         ):
             self.history = History()
 
     def _publishing(self, publish: Callable[[], None]) -> None:
-        """Publish; report a failure once. No plot may end a run: not one on a full disk, nor one that is not drawn."""
+        """Publish, and report a failure once, because no plot may end a run."""
         try:
             publish()
         except Exception as error:
@@ -220,7 +225,7 @@ class Plotter:
             self._has_thumbnails = True
 
     def _publish_pictures(self, anchors: Anchors) -> None:
-        # Imported late: Matplotlib would delay the first step of every rank, and needs a writable folder of its own.
+        # Imported late: Matplotlib would delay the first step of every rank, and needs a writable folder.
         from dasl_core.plots import histograms, maps, neighbors
         from dasl_core.plots.curves import draw_curves
         from dasl_core.plots.report import write_report
@@ -232,7 +237,7 @@ class Plotter:
         drawn = {"curves": draw_curves(facts, scratch / "curves.png")}
         images = self._images
         if self.history.evaluations:
-            if not self._has_thumbnails:  # a resumed run: the files may be in no store
+            if not self._has_thumbnails:  # after a resume, the files may be missing
                 self._publish_data()
             newest = self.history.evaluations[-1]
             if newest.neighbors.size:

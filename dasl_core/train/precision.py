@@ -9,29 +9,28 @@ Precision = Literal["fp32", "bf16", "fp16", "fp64"]
 
 
 def autocast(precision: Precision, device: torch.device) -> torch.autocast:
-    """The mixed-precision context; does nothing for fp32 and fp64."""
+    """Create the mixed-precision context; it does nothing for fp32 and fp64."""
     dtype = autocast_dtype(precision)
     return torch.autocast(device.type, dtype=dtype, enabled=dtype is not None)
 
 
 def autocast_dtype(precision: Precision) -> torch.dtype | None:
-    """The dtype in which the network runs under autocast; None without autocast."""
+    """Return the dtype of the network under autocast; None without autocast."""
     return {"bf16": torch.bfloat16, "fp16": torch.float16}.get(precision)
 
 
 def weight_dtype(precision: Precision) -> torch.dtype:
-    """The dtype of the weights."""
+    """Return the dtype of the weights."""
     return torch.float64 if precision == "fp64" else torch.float32
 
 
 def refuse_undefined_gradients(
     network: nn.Module, precision: Precision, device: torch.device
 ) -> None:
-    """Let convolutions refuse inputs for which torch computes no weight gradient in bf16 on a CPU.
+    """Make convolutions refuse inputs for which torch computes no weight gradient in bf16 on a CPU.
 
-    Where the stride is larger than the input, most of a kernel meets only padding. The gradient of that part is
-    0, but torch 2.15 leaves it uninitialized: noise, or NaN. Such are the last stages of a ResNet for
-    images of 16 pixels.
+    If the stride is larger than the input, most of a kernel covers only padding. Its gradient is 0, but torch 2.15
+    leaves it uninitialized: noise, or NaN. Examples are the last stages of a ResNet for images of 16 pixels.
     """
     if precision != "bf16" or device.type != "cpu":
         return
@@ -41,7 +40,7 @@ def refuse_undefined_gradients(
 
 
 class _RefuseSmallInput:
-    """Forward pre-hook of a convolution: refuse training on inputs that are smaller than the stride."""
+    """Forward pre-hook of a convolution: refuses training on inputs smaller than the stride."""
 
     def __init__(self, name: str) -> None:
         self._name = name

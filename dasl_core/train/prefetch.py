@@ -1,4 +1,4 @@
-"""The views of a step, on a GPU rendered on a stream of their own while the step before runs."""
+"""Prefetching of views: a GPU renders them on a side stream during the previous step."""
 
 from collections.abc import Generator, Iterable
 from contextlib import AbstractContextManager, nullcontext
@@ -15,7 +15,7 @@ from dasl_core.train.views import CustomViewMaker, ViewMaker
 
 @dataclass
 class _Prepared:
-    """Views of a batch, or the error that a function of the user raised for it."""
+    """Views of a batch, or the error of a user's function."""
 
     batch: Batch
     views: list[Tensor]
@@ -24,10 +24,10 @@ class _Prepared:
 
 
 class ViewPrefetcher:
-    """Makes the views of each step, the next step's in advance where that hides their time.
+    """Renders the views of each step, one step ahead where that hides their time.
 
     Random numbers are functions of the seed, the step and the view, so views do not depend on when they
-    are made. On a CPU nothing is made in advance: the step would wait for the same cores.
+    are rendered. A CPU does not prefetch, because the step needs the same cores.
 
     Args:
         ahead: whether to prepare the next step's views before a step; None: on a GPU.
@@ -47,14 +47,14 @@ class ViewPrefetcher:
         self._prepared: list[_Prepared] = []
 
     def pin(self, batch: Batch) -> Batch:
-        """Move a batch to pinned memory, if it goes to a GPU; called by reading threads."""
+        """Move a batch for a GPU to pinned memory; called by reading threads."""
         return replace(batch, canvases=pinned(batch.canvases, self.device))
 
     def batches(self, batches: Iterable[Batch], first: int) -> Generator[Batch, None, None]:
-        """Yield batches, with the views of the next one already begun.
+        """Yield batches while the views of the next one are being rendered.
 
         Args:
-            first: step of the run that the first batch belongs to.
+            first: step of the first batch.
         """
         source, step = iter(batches), first
         try:
@@ -79,13 +79,13 @@ class ViewPrefetcher:
                 source.close()
 
     def views(self, batch: Batch, step: int) -> list[Tensor]:
-        """Return the views of a batch, one tensor (B, C, H, W) each; make them now unless they are prepared.
+        """Return the views (B, C, H, W) of a batch; render them unless they are prefetched.
 
         Args:
-            step: of the run.
+            step: step of the run.
 
         Raises:
-            Exception: what a function of the user raised for this batch.
+            Exception: error of a user's function for this batch.
         """
         if not self._prepared or self._prepared[0].batch is not batch:
             return self._make(batch, step)
@@ -103,7 +103,7 @@ class ViewPrefetcher:
         with self._side_stream():
             try:
                 prepared = _Prepared(batch, self._make(batch, step))
-            except Exception as error:  # noqa: BLE001  # raised at the step that it belongs to
+            except Exception as error:  # noqa: BLE001  # raised at its step
                 return _Prepared(batch, [], error)
             if self._stream is not None:
                 prepared.ready = self._stream.record_event()

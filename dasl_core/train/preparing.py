@@ -1,4 +1,4 @@
-"""The first phase of a run: its images are decoded into the cache."""
+"""First phase of a run: decoding of images into the cache."""
 
 from __future__ import annotations
 
@@ -56,10 +56,10 @@ def prepare(
     evaluate_on: DatasetIndex | None = None,
     evaluate_cache: Path | None = None,
 ) -> TrainingOutcome:
-    """Decode the images into the cache, as a run of this spec on this machine does before its first step.
+    """Decode the images of a spec's run into this machine's cache.
 
     Args:
-        evaluate_cache: folder for those of `evaluate_on`.
+        evaluate_cache: folder for the images of `evaluate_on`.
 
     Raises:
         ValueError: none of the images of a data set can be cached; the message says why.
@@ -72,7 +72,7 @@ def prepare(
             Interruption(reporter, Progress(), None),
             cache=cache,
             evaluate_cache=evaluate_cache,
-            threads=1,  # of later reading
+            threads=1,  # for later reading
         )
     except Interrupted as stop:
         return stop.outcome

@@ -1,31 +1,31 @@
-"""The position of a run: counters and records of its steps."""
+"""Progress of a run: counters and records of its steps."""
 
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-# Metrics of steps whose means over each epoch are drawn, besides every `loss_...`.
+# Step metrics whose epoch means are drawn, in addition to every `loss_...`.
 DRAWN = ("embedding_norm", "embedding_norm_std", "embedding_rank")
-# Likewise, and not saved: what a resumed run saves is bit for bit that of a run that was not interrupted.
+# Drawn, but not saved, so that a resumed run saves the same bits as an uninterrupted one.
 TIMED = ("images_per_second", "time_data_wait")
 
 
 @dataclass
 class Progress:
-    """Position and history of a run. Saved with every checkpoint, but for what clocks have measured."""
+    """Position and history of a run. Saved with every checkpoint, except for timing metrics."""
 
     step: int = 0
-    branched_at: int = 0  # the step of another run's checkpoint that this run started from
-    # Mean loss of each finished epoch; None where no step of it had a finite loss.
+    branched_at: int = 0  # step of the other run's checkpoint at which this branch started
+    # Mean loss of each finished epoch; None if no step had a finite loss.
     losses: list[float | None] = field(default_factory=list)
     evaluations: list[dict[str, Any]] = field(default_factory=list)
     epoch_loss_sum: float = 0.0  # of the current epoch
     epoch_loss_steps: int = 0
-    # Means of the metrics to draw of each finished epoch, and [sum, steps] of the current one.
+    # Means of the drawn metrics of each finished epoch, and [sum, steps] of the current one.
     epochs: list[dict[str, float]] = field(default_factory=list)
     epoch_sums: dict[str, list[float]] = field(default_factory=dict)
-    # Likewise of the metrics of time, of the epochs since this process has started; not saved.
+    # Same for timing metrics since process start; not saved.
     timed_epochs: list[dict[str, float]] = field(default_factory=list)
     timed_sums: dict[str, list[float]] = field(default_factory=dict)
     skipped: int = 0  # steps skipped because their gradients were not finite
@@ -34,7 +34,7 @@ class Progress:
     collapse: dict[str, Any] = field(default_factory=dict)  # state of the collapse alarm
     collapsed: str | None = None  # why the run must end
     ended: bool = False  # the final evaluation is done, too
-    verdict: dict[str, Any] | None = None  # of `dasl_core.verdict`, once ended
+    verdict: dict[str, Any] | None = None  # from `dasl_core.verdict`, after the end
 
     def add_step(self, metrics: Mapping[str, float]) -> None:
         """Add the metrics of a step to the means of the epoch."""
@@ -64,7 +64,7 @@ class Progress:
         return {k: v for k, v in vars(self).items() if k not in ("timed_epochs", "timed_sums")}
 
     def drawn_epochs(self) -> list[dict[str, float]]:
-        """Return the means of all metrics to draw, of each finished epoch."""
+        """Return the means of all drawn metrics of each finished epoch."""
         earlier: list[dict[str, float]] = [{}] * (len(self.epochs) - len(self.timed_epochs))
         timed = [*earlier, *self.timed_epochs]
         return [means | times for means, times in zip(self.epochs, timed, strict=True)]
@@ -76,10 +76,10 @@ def _means(sums: Mapping[str, list[float]]) -> dict[str, float]:
 
 @dataclass(frozen=True)
 class RunLength:
-    """How many steps a run takes, and of how many images.
+    """Length of a run in steps and images.
 
     Attributes:
-        batch_size: global.
+        batch_size: global batch size.
     """
 
     epochs: int
@@ -88,9 +88,9 @@ class RunLength:
 
     @property
     def total_steps(self) -> int:
-        """Optimizer steps of the whole run."""
+        """Number of optimizer steps of the whole run."""
         return self.epochs * self.steps_per_epoch
 
     def epoch_at(self, step: int) -> float:
-        """Epochs done after `step` steps, with a fraction."""
+        """Return the epochs done after `step` steps, with a fraction."""
         return step / self.steps_per_epoch

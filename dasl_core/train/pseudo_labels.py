@@ -18,19 +18,19 @@ from dasl_core.train.data import TrainingData
 class PseudoLabels:
     """A cluster for each training image, from a bank of the last epoch's embeddings.
 
-    On each rank the bank holds the embeddings of its shares, in the order of the steps. It costs no
+    The bank of each rank holds the embeddings of its shares, in the order of the steps. It needs no
     additional forward, and no rank holds all of them. Each row is the mean over the image's global views of
-    the L2-normalized embeddings (of the raw ones for Euclidean k-means). An image that was not among
-    those last clustered has a class to itself: all images in the first epoch, and later those of the
-    dropped last batch. Cluster numbers of different clusterings are unrelated.
+    the L2-normalized embeddings (raw ones for Euclidean k-means). An image that was not in the last
+    clustering has a class to itself: all images in the first epoch, and later those of the dropped last
+    batch. Cluster numbers of different clusterings are unrelated.
 
-    Images are identified by their position among the training images, since other files in the folder
+    Images are identified by their position among the training images, because other files in the folder
     may change before a run is resumed.
 
     Args:
         train_indices: (N,) positions in the index of the images to train on.
-        steps: of an epoch.
-        share: images of a rank's share of a batch.
+        steps: steps of an epoch.
+        share: number of images in a rank's share of a batch.
     """
 
     def __init__(
@@ -43,15 +43,15 @@ class PseudoLabels:
     ) -> None:
         self.settings, self.k, self.seed = clusters, clusters.k, seed
         self.steps, self.share = steps, share
-        self.bank: Tensor | None = None  # (steps * share, h), created when h is known
+        self.bank: Tensor | None = None  # (steps * share, h), created at the first step
         self.place = torch.full((int(train_indices.max()) + 1,), -1)
         self.place[train_indices] = torch.arange(len(train_indices))
         self.labels = self._singletons(len(train_indices))  # (N,) on the CPU
         self.places = torch.zeros(steps * share * world_size(), dtype=torch.int64)
-        self.filled = 0  # steps of this epoch that are in the bank
+        self.filled = 0  # steps of this epoch in the bank
 
-    def of(self, indices: Tensor) -> Tensor:
-        """Labels (n,) of the images at these positions in the index."""
+    def labels_at(self, indices: Tensor) -> Tensor:
+        """Return labels (n,) of the images at these positions in the index."""
         return self.labels[self.place[indices]]
 
     def observe(self, embeddings: Tensor, indices: Tensor) -> None:
@@ -59,7 +59,7 @@ class PseudoLabels:
 
         Args:
             embeddings: (V, B, h), raw, of this rank's share.
-            indices: (n,) of the global batch, in rank order; positions in the index.
+            indices: (n,) positions in the index of the global batch, in rank order.
         """
         vectors = full_precision(embeddings.detach())
         if self.settings.metric == "spherical":
@@ -73,10 +73,10 @@ class PseudoLabels:
         self.filled += 1
 
     def forget(self, age: int) -> None:
-        """Remove the embeddings of a step that was skipped, and move up those of the steps after it.
+        """Remove the embeddings of a skipped step, and shift those of later steps.
 
         Args:
-            age: number of steps that were stored after it.
+            age: number of steps stored after it.
         """
         assert self.bank is not None
         step = self.filled - 1 - age
@@ -98,11 +98,11 @@ class PseudoLabels:
 
         Args:
             epoch: epochs done, this one included.
-            classes: (N,) true classes of the images to train on, to compare with; or None.
+            classes: (N,) true classes of the training images for comparison, or None.
             keepalive: called repeatedly during the clustering.
 
         Returns:
-            Metrics of the clustering; none when it was not due.
+            Metrics of the clustering; empty if it was not due.
         """
         steps, self.filled = self.filled, 0
         if steps == 0:  # all steps were skipped
@@ -138,26 +138,26 @@ class PseudoLabels:
         return torch.arange(images) + self.k
 
     def _positions(self, steps: int) -> Tensor:
-        """Positions of the bank's rows in the order of one process with the global batches."""
+        """Return the positions of the bank's rows in the order of a single process."""
         first = torch.arange(steps) * self.share * world_size() + rank() * self.share
         return (first[:, None] + torch.arange(self.share)).flatten()
 
     def state_dict(self) -> dict[str, Any]:
-        """The state that the next step depends on and that is equal on all ranks."""
+        """Return the state that is equal on all ranks."""
         rows = self.filled * self.share * world_size()
         return {"labels": self.labels, "samples": self.places[:rows], "filled": self.filled}
 
     def rank_state(self) -> Tensor | None:
-        """The bank's rows of the current epoch, on the CPU: the state of this rank alone."""
+        """Return this rank's own state: the bank's rows of the current epoch, on the CPU."""
         if self.bank is None or self.filled == 0:
             return None
-        # A copy: a view would be pickled with the whole bank.
+        # A copy, because a view would be pickled with the whole bank.
         return self.bank[: self.filled * self.share].to("cpu", copy=True)
 
     def load_state_dict(
         self, state: dict[str, Any], banks: Sequence[Tensor | None], device: torch.device
     ) -> None:
-        """Restore a `state_dict` and the `rank_state` of every rank, of which there may have been more or fewer."""
+        """Restore a `state_dict` and the `rank_state` of every rank; the number of ranks may differ."""
         self.labels, self.filled = state["labels"], state["filled"]
         rows = self.filled * self.share
         self.places[: rows * world_size()] = state["samples"]

@@ -1,4 +1,4 @@
-"""Images of an evaluation, read while the network computes, and its features, collected on the device."""
+"""Prefetching of an evaluation's images, and buffered collection of features."""
 
 from collections.abc import Generator, Iterable
 from concurrent.futures import ThreadPoolExecutor
@@ -14,23 +14,23 @@ from dasl_core.tensors import pinned
 
 T = TypeVar("T")
 
-# Batches in memory that are read, the one in use included.
+# Number of batches in memory, including the one in use.
 BATCHES = 2
-# Features that wait on the device until they are copied: each copy waits for it.
+# Bytes of features collected on the device before a copy, which waits for the device.
 CHUNK_BYTES = 64 << 20
 
 
 def canvases_ahead(
     images: ImageSet, batches: Iterable[tuple[np.ndarray, T]], device: torch.device
 ) -> Generator[tuple[T, Tensor, Tensor], None, None]:
-    """Read batches of images, the next one while the caller works.
+    """Yield batches of images, prefetching the next one.
 
     Args:
-        batches: positions in `images`, and what to yield with them.
+        batches: positions in `images`, and a value to yield with them.
         device: to which the caller copies the canvases.
 
     Yields:
-        For each batch what came with it, its canvases, and their valid heights and widths.
+        The value, canvases, and valid heights and widths of each batch.
     """
 
     def read(batch: tuple[np.ndarray, T]) -> tuple[T, Tensor, Tensor]:
@@ -45,7 +45,7 @@ def canvases_ahead(
 class FeatureTable:
     """Features (ranks, rows, d) float32 on the CPU, added in batches along the rows.
 
-    All of them may not fit into the memory of a GPU during training.
+    They may not all fit into a GPU's memory during training.
     """
 
     def __init__(self, ranks: int, rows: int) -> None:
@@ -57,14 +57,14 @@ class FeatureTable:
     def add(self, features: Tensor) -> None:
         """Add the next rows (ranks, n, d), which stay on their device for a while."""
         self._waiting.append(features)
-        if sum(each.nbytes for each in self._waiting) >= CHUNK_BYTES:
+        if sum(features.nbytes for features in self._waiting) >= CHUNK_BYTES:
             self._copy()
 
     def table(self, width: int | None = None) -> Tensor:
         """Return all features.
 
         Args:
-            width: d, in case there is no row.
+            width: d, for a table without rows.
         """
         if self._waiting:
             self._copy()

@@ -1,4 +1,4 @@
-"""Opening of the data sets, which may decode images for hours, by all ranks of a run together."""
+"""Opening of data sets by all ranks together, which may decode images for hours."""
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, wait
@@ -9,14 +9,14 @@ from dasl_core.data.canvas_file import OnRead
 from dasl_core.distributed import gather_objects
 from dasl_core.train.interruption import Interruption
 
-# The ranks exchange how far they are at this interval.
+# Interval at which ranks exchange their progress.
 _EXCHANGE_SECONDS = 1.0
 
 T = TypeVar("T")
 
 
 class _Abandoned(Exception):
-    """Ends the reading of a rank whose run has ended."""
+    """Raised to end the reading of a rank after the run has ended."""
 
 
 def read_together(
@@ -26,16 +26,16 @@ def read_together(
 ) -> T:
     """Open the data sets on every rank while rank 0 reports how many images the slowest rank has read.
 
-    Nodes without a common cache read separately. A rank that is ready must therefore not wait in a
-    collective, which would end with a timeout, and rank 0 must tell that another one is at work.
+    Nodes without a shared cache read separately. A rank that is ready must not wait in a collective, which would
+    time out, and rank 0 must report the progress of the others.
 
     Args:
-        open_data: opens them, and calls its argument as `Canvases` does.
+        open_data: opens the data sets, and calls its argument as `Canvases` does.
         images: number of images of all data sets.
 
     Raises:
-        Interrupted: the user requested to stop. What was read stays in the cache.
-        Exception: what `open_data` raised on this rank.
+        Interrupted: the user requested to stop. Images already read stay in the cache.
+        Exception: the exception of `open_data` on this rank.
     """
     read, stop, waited = 0, Event(), False
 

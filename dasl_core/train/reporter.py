@@ -8,7 +8,7 @@ from dasl_core.vocabulary import Desired, Phase, Subject
 
 
 def progress_line(progress: Mapping[str, Any]) -> str:
-    """Progress in one line: `epoch 3.00/100  step 12/400  loss 4.1200  812 images/s  190 s left`.
+    """Format progress in one line: `epoch 3.00/100  step 12/400  loss 4.1200  812 images/s  190 s left`.
 
     Before the first step: `read 12,000 of 60,000 images`.
     """
@@ -35,7 +35,7 @@ class Reporter(Protocol):
         """
 
     def phase(self, name: Phase, message: str) -> None:
-        """Report the start of a phase that may take long."""
+        """Report the start of a potentially long phase."""
 
     def keepalive(self) -> Desired:
         """Signal that the run is alive, and return `desired`.
@@ -66,7 +66,7 @@ class Reporter(Protocol):
         """Report an event."""
 
     def desired(self) -> Desired:
-        """The state that the user requested.
+        """Return the state requested by the user.
 
         Called before every step, so it must not block, and every second while images are read.
         """
@@ -105,5 +105,5 @@ class NullReporter:
         """Discard."""
 
     def desired(self) -> Desired:
-        """Always "run": only rank 0 has the desired state, and broadcasts it."""
+        """Return "run"; rank 0 broadcasts the desired state."""
         return "run"

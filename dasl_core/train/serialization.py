@@ -13,26 +13,26 @@ from torch import Tensor
 
 TENSORS, STRUCTURE = "training_state.safetensors", "training_state.json"
 STATE_FILES = frozenset({TENSORS, STRUCTURE})
-"""The files of a checkpoint that resuming reads."""
+"""Files of a checkpoint needed to resume."""
 _TENSOR, _PAIRS = "__tensor__", "__pairs__"
 
 
 @dataclass(frozen=True)
 class StateCopy:
-    """A copy of nested state in the CPU's memory, which later changes of the state do not reach."""
+    """A deep copy of nested state in CPU memory."""
 
     structure: Any
     tensors: dict[str, Tensor]
 
     @classmethod
-    def of(cls, state: dict[str, Any]) -> Self:
+    def copy(cls, state: dict[str, Any]) -> Self:
         """Copy nested dicts, lists, numbers, strings and tensors."""
         tensors: dict[str, Tensor] = {}
         return cls(_take_tensors(state, "", tensors), tensors)
 
     @property
     def size(self) -> int:
-        """Bytes of the tensors."""
+        """Size of the tensors in bytes."""
         return sum(tensor.nbytes for tensor in self.tensors.values())
 
     def write(self, folder: Path) -> None:
@@ -43,7 +43,7 @@ class StateCopy:
 
 def save_state(state: dict[str, Any], folder: Path) -> None:
     """Write nested dicts, lists, numbers, strings and tensors to two files in `folder`."""
-    StateCopy.of(state).write(folder)
+    StateCopy.copy(state).write(folder)
 
 
 def load_state(folder: Path) -> dict[str, Any]:
@@ -56,14 +56,14 @@ def load_state(folder: Path) -> dict[str, Any]:
         structure = json.loads((folder / STRUCTURE).read_text(encoding="utf-8"))
         tensors = load_file(folder / TENSORS)
         state: dict[str, Any] = dict(_put_tensors(structure, tensors))
-    except Exception as error:  # safetensors raises an error that is no ValueError
+    except Exception as error:  # safetensors raises its own error type
         raise ValueError(f"{folder} holds no readable training state: {error}") from error
     return state
 
 
 def _take_tensors(value: Any, path: str, tensors: dict[str, Tensor]) -> Any:
     if isinstance(value, Tensor):
-        # Numbered, since keys may contain slashes. Copied, since safetensors refuses shared memory.
+        # Numbered, because keys may contain slashes. Copied, because safetensors refuses shared memory.
         name = f"{len(tensors)}{path}"
         tensors[name] = value.detach().to("cpu", copy=True).contiguous()
         return {_TENSOR: name}

@@ -1,4 +1,4 @@
-"""Metrics of steps: buffered on the device, averaged over ranks, reported, watched for collapse."""
+"""Step metrics: buffered on the device, averaged over ranks, reported, and checked for collapse."""
 
 import math
 import time
@@ -21,7 +21,7 @@ from dasl_core.train.timing import RecentTimes, StepTimer, Times
 
 # Metrics stay on the device for this many steps: reading one waits for the device.
 REPORT_EVERY_STEPS = 10
-SPREAD_IMAGES = 128  # a singular value decomposition of so few takes milliseconds
+SPREAD_IMAGES = 128  # few enough for a singular value decomposition in milliseconds
 
 
 class StepMetrics:
@@ -29,8 +29,8 @@ class StepMetrics:
 
     Args:
         on_collapse: `train.collapse` of the spec.
-        timer: measures where the time goes; shares of this rank are added to the last step's metrics.
-        watch: judges whether steps wait for images.
+        timer: measures activities; this rank's shares of the time are added to the last step's metrics.
+        watch: detects steps that wait for images.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class StepMetrics:
         self._recent = RecentTimes()
 
     def is_due(self, step: int) -> bool:
-        """Whether the metrics are reported after the step of this index."""
+        """Whether metrics are reported after the step with this index."""
         done = step + 1
         return done % self.length.steps_per_epoch == 0 or done % REPORT_EVERY_STEPS == 0
 
@@ -62,14 +62,14 @@ class StepMetrics:
         """Buffer one step's scalars. Keys may differ between steps.
 
         Args:
-            embeddings: (V, B, h), raw, of this rank's share: their statistics are added.
-            spread: whether to add the costly statistics, too.
+            embeddings: (V, B, h) raw embeddings of this rank's share, whose statistics are added.
+            spread: whether to add the expensive statistics, too.
         """
         metrics = embedding_statistics(embeddings) | metrics
         self._buffer.add(metrics | spread_statistics(embeddings) if spread else metrics)
 
     def report(self) -> dict[str, float]:
-        """Report all buffered steps; returns the metrics of the last one, if any.
+        """Report all buffered steps; return the metrics of the last one, if any.
 
         All ranks must call this after the same steps.
         """
@@ -78,9 +78,11 @@ class StepMetrics:
             return {}
         first = self.progress.step - len(values) + 1
         self._times = times = self.timer.report()
-        known = {name: value for name, value in self.use.report().items() if math.isfinite(value)}
-        values[-1] |= time_metrics(times) | known
-        # One by one, so that the sums do not depend on when a resumed run reports.
+        machine_use = {
+            name: value for name, value in self.use.report().items() if math.isfinite(value)
+        }
+        values[-1] |= time_metrics(times) | machine_use
+        # One by one, so that the sums do not depend on when a run reports.
         for row in values:
             self.progress.add_step(row)
         self.reporter.metrics(
@@ -98,7 +100,7 @@ class StepMetrics:
         return values[-1]
 
     def report_times(self) -> None:
-        """Report the shares of the time of the last step again, with the time since then, as no step follows."""
+        """Report the last step's time shares again, including the time since then."""
         if self._latest is None:
             return
         values = time_metrics(self._times + self.timer.report())
@@ -130,7 +132,7 @@ class StepMetrics:
         )
 
     def report_clusters(self, quality: dict[str, float]) -> None:
-        """Report the quality of a new clustering of the training images, if there is one."""
+        """Report the quality of a new clustering, if any."""
         if quality:
             values = {f"clusters_{name}": value for name, value in quality.items()}
             self.reporter.metrics(
@@ -138,9 +140,9 @@ class StepMetrics:
             )
 
     def watch_collapse(self, metrics: dict[str, float]) -> None:
-        """Feed the collapse alarm; report what it raises, and record it if it must end the run.
+        """Feed the collapse alarm; report its alarms, and record one that must end the run.
 
-        All ranks pass the same metrics, so all of them decide alike.
+        All ranks pass the same metrics, so they decide the same.
         """
         if self.on_collapse == "ignore":
             return
@@ -171,7 +173,7 @@ class MetricBuffer:
     """Scalars of the steps since the last flush, on the device.
 
     Args:
-        batch_size: global, for the throughput.
+        batch_size: global batch size, for the throughput.
     """
 
     def __init__(self, batch_size: int, device: torch.device) -> None:
@@ -184,9 +186,9 @@ class MetricBuffer:
         self._pending.append(metrics)
 
     def flush(self) -> list[dict[str, float]]:
-        """Return and clear all buffered steps, oldest first: means over ranks, ``images_per_second``.
+        """Return and clear the buffered steps, oldest first, as means over ranks with ``images_per_second``.
 
-        This waits for the device. All ranks must call it after the same steps.
+        Waits for the device. All ranks must call it after the same steps.
         """
         pending, self._pending = self._pending, []
         if not pending:
@@ -210,17 +212,17 @@ class MetricBuffer:
         ]
 
     def reset_timer(self) -> None:
-        """Start the time of the next steps now."""
+        """Start timing the next steps now."""
         self._since = time.perf_counter()
 
 
 def time_metrics(times: Times) -> dict[str, float]:
-    """The share of each activity, by the name of its metric."""
+    """Return the time share of each activity, by metric name."""
     return {f"time_{activity}": share for activity, share in times.shares().items()}
 
 
 def embedding_statistics(embeddings: Tensor) -> dict[str, Tensor]:
-    """Distribution of the norms of raw embeddings (V, B, h), and the spread of their directions."""
+    """Compute statistics of the norms of raw embeddings (V, B, h) and of the spread of their directions."""
     rows = embeddings.flatten(0, 1).float()
     norms = norm_distribution(rows)
     directions = F.normalize(rows, dim=1)
@@ -234,7 +236,7 @@ def embedding_statistics(embeddings: Tensor) -> dict[str, Tensor]:
 
 
 def spread_statistics(embeddings: Tensor) -> dict[str, Tensor]:
-    """Pairwise distances and effective rank of the directions of different images' embeddings.
+    """Compute pairwise distances and effective rank of the directions of different images' embeddings.
 
     A regularizer that aligns distances may collapse these independently of the backbone.
 
@@ -242,12 +244,12 @@ def spread_statistics(embeddings: Tensor) -> dict[str, Tensor]:
         embeddings: (V, B, h); the first view of the first images of this rank is used.
     """
     rows = embeddings[0, :SPREAD_IMAGES].detach().float()
-    rows = F.normalize(rows.nan_to_num(), dim=1)  # no decomposition takes a NaN
+    rows = F.normalize(rows.nan_to_num(), dim=1)  # a decomposition fails on NaN
     if len(rows) < 2:
         return {}
     distances = F.pdist(rows)
-    # Of the inner products, whose size does not depend on the width: for 8,192 dimensions the singular values
-    # take the CPU fifty milliseconds. In float64, where a root is exact to 1e-8.
+    # From the Gram matrix, whose size does not depend on the width: singular values of 8,192 dimensions take fifty
+    # milliseconds on a CPU. In float64, where a root is exact to 1e-8.
     products = rows.double() @ rows.double().t()
     values = torch.linalg.eigvalsh(products).clamp(min=0).sqrt()
     shares = (values / values.sum()).nan_to_num()  # all embeddings zero: one point, rank 1

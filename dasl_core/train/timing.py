@@ -1,4 +1,4 @@
-"""Where the time of a training goes."""
+"""Time measurement of training activities."""
 
 import time
 from collections import defaultdict, deque
@@ -23,7 +23,7 @@ Activity = Literal[
 ]
 ACTIVITIES: tuple[Activity, ...] = get_args(Activity)
 
-# On a GPU these are times of the host, the others are times of the device.
+# On a GPU these are host times; the others are device times.
 _ON_HOST: frozenset[Activity] = frozenset({"data_wait", "decode", "evaluation"})
 
 
@@ -33,8 +33,8 @@ class Times:
 
     Attributes:
         wall: seconds between them.
-        seconds: of each activity. Activities overlap, and threads add up: the sum need not be `wall`.
-        worked: processor time of other threads that `StepTimer.add` was told of: those that read images.
+        seconds: seconds of each activity. They overlap, and those of threads add up, so the sum may differ from `wall`.
+        worked: processor time of threads that read images.
     """
 
     wall: float
@@ -42,23 +42,23 @@ class Times:
     worked: float = 0.0
 
     def shares(self) -> dict[Activity, float]:
-        """The share of the wall-clock time of each activity."""
-        return {each: self.seconds.get(each, 0.0) / self.wall for each in ACTIVITIES}
+        """Return each activity's share of the wall-clock time."""
+        return {name: self.seconds.get(name, 0.0) / self.wall for name in ACTIVITIES}
 
     def __add__(self, other: "Times") -> "Times":
-        """The time of both."""
+        """Add two times."""
         seconds = {
-            each: self.seconds.get(each, 0.0) + other.seconds.get(each, 0.0) for each in ACTIVITIES
+            name: self.seconds.get(name, 0.0) + other.seconds.get(name, 0.0) for name in ACTIVITIES
         }
         return Times(self.wall + other.wall, seconds, self.worked + other.worked)
 
 
 class RecentTimes:
-    """The newest reports that together last long enough to be typical.
+    """The newest reports over a representative time.
 
     Args:
-        reports: at least this many are kept.
-        seconds: they last at least this long.
+        reports: minimum number of reports.
+        seconds: minimum total time.
     """
 
     def __init__(self, reports: int = 10, seconds: float = 30.0) -> None:
@@ -66,7 +66,7 @@ class RecentTimes:
         self._kept: deque[Times] = deque()
 
     def add(self, times: Times) -> None:
-        """Add the newest report, and drop old ones that are not needed."""
+        """Add the newest report, and drop old ones."""
         self._kept.append(times)
         while len(self._kept) > self.reports and self._wall(1) >= self.seconds:
             self._kept.popleft()
@@ -87,8 +87,8 @@ class RecentTimes:
 class StepTimer:
     """Measures the time of activities between two reports.
 
-    On a GPU, events in its streams are the marks, which no step waits for: they are read at a report, which
-    waits for the device anyway.
+    A GPU is measured by events in its streams, without waiting: they are read at a report, which waits for the
+    device anyway.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -100,7 +100,7 @@ class StepTimer:
 
     @contextmanager
     def span(self, activity: Activity) -> Generator[None, None, None]:
-        """Context whose time counts as that of an activity."""
+        """Context manager that measures an activity."""
         end = self.begin(activity)
         try:
             yield
@@ -108,10 +108,10 @@ class StepTimer:
             end()
 
     def begin(self, activity: Activity) -> Callable[[], None]:
-        """Begin to count the time of an activity.
+        """Start measuring an activity.
 
         Returns:
-            A function that ends it, also in another thread or, on a GPU, in another stream.
+            A function that ends it, possibly in another thread or, on a GPU, in another stream.
         """
         if self.device.type == "cuda" and activity not in _ON_HOST:
             first = self._mark()
@@ -120,9 +120,9 @@ class StepTimer:
         return lambda: self._spans[activity].append((started, time.perf_counter()))
 
     def collective(self, device: torch.device) -> AbstractContextManager[None]:
-        """Context in which ranks exchange tensors on a device.
+        """Context manager that measures an exchange of tensors between ranks on a device.
 
-        What ranks on GPUs exchange between their hosts does not count: their GPUs continue.
+        Exchanges between the hosts of GPUs do not count, because the GPUs continue.
         """
         if device.type != self.device.type:
             return nullcontext()
@@ -157,13 +157,13 @@ class StepTimer:
         return event
 
     def _read_marks(self) -> dict[Activity, float]:
-        """Times of the device. Of views in the making, which belong to the next step, the next report counts them."""
+        """Read the device times. Views still being rendered count in the next report."""
         seconds: dict[Activity, float] = defaultdict(float)
         exchanges: list[tuple[float, float]] = []
         pending: list[tuple[Activity, torch.cuda.Event, torch.cuda.Event]] = []
         for activity, begin, end in self._marks:
             if activity == "communication":
-                end.synchronize()  # reached: the report has waited for the last step
+                end.synchronize()  # already reached, since the report waited for the last step
                 assert self._origin is not None
                 exchanges.append((self._origin.elapsed_time(begin), self._origin.elapsed_time(end)))
             elif end.query():
@@ -176,7 +176,7 @@ class StepTimer:
 
 
 def covered(intervals: Iterable[tuple[float, float]]) -> float:
-    """The length of the union of intervals (begin, end): what overlaps counts once."""
+    """Return the length of the union of intervals (begin, end)."""
     total, reached = 0.0, float("-inf")
     for begin, end in sorted(intervals):
         total += max(0.0, end - max(begin, reached))

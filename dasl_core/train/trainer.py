@@ -28,7 +28,7 @@ from dasl_core.train.update import Updater
 from dasl_core.train.validation import Validator
 from dasl_core.vocabulary import TrainingOutcome
 
-# Images whose embeddings are compared before and after an update, at each report.
+# Number of images whose embeddings are compared before and after an update, at each report.
 PROBE_IMAGES = 32
 
 
@@ -59,8 +59,8 @@ class Trainer:
     def train(self) -> TrainingOutcome:
         """Run epochs of steps, with evaluations and checkpoints between epochs.
 
-        A run that is stopped saves a checkpoint, from which the next one resumes exactly. An evaluation is
-        abandoned, and left to the resumed run.
+        A stopped run saves a checkpoint from which the next one resumes exactly. An interrupted evaluation is repeated
+        by the resumed run.
 
         Raises:
             CollapsedError: the representation has collapsed, and `train.collapse` is "stop".
@@ -121,7 +121,7 @@ class Trainer:
         masks = self.method.draw_masks(self._image_seeds(len(batch.canvases), index))
         self.updater.snapshot_buffers()
         terms, outputs = self.gradients.backward(views, step, masks)
-        # Before the unscaling, which looks for overflow: frozen weights have no gradient to check.
+        # Before unscaling, which checks for overflow: frozen weights have no gradient to check.
         self.method.before_update(step)
         self.updater.unscale()
         reported = self.metrics.is_due(index)
@@ -129,7 +129,7 @@ class Trainer:
         with self.run.timer.span("optimizer"):
             norm, updated = self.updater.apply()
         embeddings = outputs["embeddings"]
-        if updated is not False:  # a tensor: only the device knows yet
+        if updated is not False:  # a tensor that the device may still compute
             on_device = updated if isinstance(updated, Tensor) else None
             self.method.after_update(replace(step, updated=on_device))
         if self.criterion.pseudo_labels is not None:
@@ -147,7 +147,7 @@ class Trainer:
         overflowed = self.updater.overflowed
         self.outcomes.record(progress.step, batch.indices, updated, overflowed=overflowed)
         if reported:
-            # Only at these steps, which a resumed run reports as well.
+            # Only at these steps, which a resumed run reports too.
             dim = {"embedding_dim": embeddings.shape[-1]}
             self.metrics.watch_collapse(self._report() | dim)
         else:
@@ -166,7 +166,7 @@ class Trainer:
         return self.metrics.report()
 
     def _image_seeds(self, share: int, step: int) -> list[int]:
-        """Seeds of what the method draws for each image of this rank's share of a batch."""
+        """Return the method's seed for each image of this rank's share of a batch."""
         positions = range(rank() * share, (rank() + 1) * share)
         return [derive_seed(self.run.spec.train.seed, "method", step, each) for each in positions]
 
@@ -195,7 +195,7 @@ class Trainer:
             self._save(required=False)
 
     def close(self) -> None:
-        """Stop all threads, and thaw the backbone, which may be a network of the caller's own."""
+        """Stop all threads, and unfreeze the backbone, which may belong to the caller."""
         self.checkpointer.close()
         self.method.thaw_backbone()
         self.run.data.close()
@@ -262,7 +262,7 @@ class Trainer:
     def _probe(self, views: list[Tensor]) -> Tensor:
         """Embed a few of the batch's images in eval mode, (P, h).
 
-        Their rotation in one update shows how fast the network learns (the question of the SEC paper).
+        Their rotation in one update shows how fast the network learns, as in the SEC paper.
         """
         self.method.eval()
         with self.gradients.autocast():

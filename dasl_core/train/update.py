@@ -9,22 +9,22 @@ from torch import Tensor
 
 from dasl_core.spec import Clip
 
-# Integers of the same size, by which tensors of any type are restored bit for bit.
+# Integer types by size, to restore tensors of any type bit for bit.
 _INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 class Updater:
     """Applies gradients, and skips a step whose gradients are not finite.
 
-    Gradients are averaged over ranks before, so all ranks make the same decision.
+    Gradients are already averaged over ranks, so all ranks decide the same.
 
     Args:
-        clip: of the unscaled gradients; None leaves them as they are.
+        clip: clipping of the unscaled gradients; None for none.
         buffers: tensors that a forward changes (running statistics, centers, queues). They are
-            restored when a step is skipped, as a NaN would persist in them.
+            restored after a skipped step, because a NaN would persist in them.
         scaled: whether losses are scaled, for float16.
-        deferred: whether the device decides, so that the host need not wait for the gradients: for GPUs. Not
-            with float16, whose scaler makes the host wait.
+        deferred: whether the device decides, so that the host does not wait for the gradients: for GPUs, except with
+            float16, whose scaler makes the host wait.
 
     Attributes:
         overflowed: whether the last step was skipped because the loss scale is still too large for
@@ -64,7 +64,7 @@ class Updater:
 
         Returns:
             The norm of all gradients before clipping, and whether the weights were updated: with
-            `deferred` a tensor () bool that the device has still to compute.
+            `deferred` a tensor () bool that the device still computes.
         """
         gradients = [weight.grad for weight in self.weights if weight.grad is not None]
         norm = torch.nn.utils.get_total_norm(gradients)
@@ -90,7 +90,7 @@ class Updater:
         return norm, updated
 
     def _step_where(self, updated: Tensor) -> None:
-        """Make an optimizer step that changes neither weights nor state where `updated` is false."""
+        """Run an optimizer step that changes neither weights nor state if `updated` is false."""
         optimizer: Any = self.optimizer
         weights = [weight for weight in self.weights if weight.grad is not None]
         self._create_momenta()
@@ -106,9 +106,9 @@ class Updater:
         restore_unless(updated, changing, before)
 
     def _create_momenta(self) -> None:
-        """Create momenta of 0, with which a first step is the same as without any.
+        """Create momenta of 0, which do not change the first step.
 
-        A first step that is skipped would otherwise leave momenta that nothing has ever set.
+        Otherwise a skipped first step would leave uninitialized momenta.
         """
         for group in self.optimizer.param_groups:
             if not group.get("momentum"):
@@ -129,10 +129,10 @@ class Updater:
 
 @torch.no_grad()
 def restore_unless(flag: Tensor, tensors: Sequence[Tensor], before: Sequence[Tensor]) -> None:
-    """Set tensors to what they were `before` if a flag () bool is false, bit for bit, in place.
+    """Restore tensors bit for bit, in place, from copies `before` if a flag () bool is false.
 
-    The host does not read the flag. Integers of the same bits replace what would be NaN times 0, in three
-    operations for all tensors of a size, where `torch.where` would take two for each.
+    The host does not read the flag. Arithmetic on integers of the same bits avoids NaN times 0, and takes three
+    operations for all tensors of a size, where `torch.where` takes two for each.
     """
     by_size: dict[tuple[torch.device, int], list[tuple[Tensor, Tensor]]] = defaultdict(list)
     for tensor, old in zip(tensors, before, strict=True):
@@ -147,7 +147,7 @@ def restore_unless(flag: Tensor, tensors: Sequence[Tensor], before: Sequence[Ten
 
 @torch.no_grad()
 def clip_each(gradients: list[Tensor], limit: float) -> None:
-    """Clip the norm of each gradient separately, as DINO's code does."""
+    """Clip the norm of each gradient separately, as in DINO's code."""
     norms = torch.stack([torch.linalg.vector_norm(gradient) for gradient in gradients])
     factors = (limit / (norms + 1e-6)).clamp(max=1)  # no synchronization with the device
     for gradient, factor in zip(gradients, factors, strict=True):

@@ -1,4 +1,4 @@
-"""Evaluations of a run: baselines before the first step, the backbone between epochs and at the end."""
+"""Evaluations of a run: baselines, the backbone between epochs, and the final evaluation."""
 
 import math
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from dasl_core.models.backbone import feature_width
 from dasl_core.models.heads import EmbeddingNetwork
 from dasl_core.spec import ResolvedEvaluate
 from dasl_core.train.divergence import DivergenceGuard
-from dasl_core.train.early_stop import EarlyStop, early_stop, score_of
+from dasl_core.train.early_stop import EarlyStop, early_stop, stop_score
 from dasl_core.train.evaluation import Evaluator
 from dasl_core.train.plotting import Plotter
 from dasl_core.train.progress import Progress
@@ -48,7 +48,7 @@ class Validator:
 
     @property
     def trains_at_end(self) -> bool:
-        """Whether the final evaluation trains a probe, or the network."""
+        """Whether the final evaluation trains a probe or the network."""
         return self.evaluator is not None and self.evaluator.trains_at_end
 
     def is_due(self, epochs: int) -> bool:
@@ -56,20 +56,20 @@ class Validator:
         return epochs % self.settings.every_epochs == 0
 
     def is_owed(self) -> bool:
-        """Whether a run that resumes was stopped after an epoch, before it was evaluated."""
+        """Whether a resumed run was stopped between an epoch and its evaluation."""
         step = self.progress.step
         epochs, steps = divmod(step, self.run.length.steps_per_epoch)
         between = steps == 0 and self.progress.branched_at < step < self.run.length.total_steps
         return between and self.is_due(epochs) and not self.has_measured(step)
 
     def has_measured(self, step: int) -> bool:
-        """Whether nothing is left to measure after this step."""
+        """Whether everything is measured after this step."""
         return self.evaluator is None or any(
             record["step"] == step for record in self.progress.evaluations
         )
 
     def evaluate_baselines(self) -> None:
-        """Evaluate the raw pixels and the initial network; report what will not be measured."""
+        """Evaluate the raw pixels and the initial network; report metrics that will not be measured."""
         self._report_unmeasured()
         if self.evaluator is None:
             return
@@ -107,7 +107,7 @@ class Validator:
         )
 
     def evaluate_at_end(self) -> None:
-        """Run the final evaluation, unless the run stopped at an evaluation that measured all of it."""
+        """Run the final evaluation, unless the last evaluation measured everything."""
         if self.trains_at_end or not self.has_measured(self.progress.step):
             self.evaluate("backbone", final=True)
             self.metrics.report_times()  # no step follows
@@ -115,16 +115,16 @@ class Validator:
     def evaluate(
         self, subject: Literal["untrained", "start", "backbone"], *, final: bool = False
     ) -> None:
-        """Measure the backbone on held-out images, and watch it for collapse.
+        """Evaluate the backbone on held-out images, and check it for collapse.
 
-        The distances of the embeddings that the loss compares are measured beside those of its features,
-        and, with ``evaluate.on: embedding``, all else of the embedding after it.
+        Distances are measured for both the features and the loss's embeddings. With ``evaluate.on: embedding``, the
+        embedding is evaluated after the backbone.
 
         Args:
-            final: run the linear probe and fine-tuning, too, if the spec enables them.
+            final: also run the linear probe and fine-tuning if the spec enables them.
 
         Raises:
-            DivergedError: its features or embeddings are not finite.
+            DivergedError: the features or embeddings are not finite.
         """
         if self.evaluator is None:
             return
@@ -148,10 +148,10 @@ class Validator:
                     # Of the whole network, but the checkpoint shows the newest record.
                     embedding |= {k: v for k, v in metrics.items() if k.startswith("finetune_")}
         except NotFiniteError as error:
-            # The last update broke the weights, and no loss was computed since.
+            # The last update broke the weights, and no loss was computed after it.
             raise self.guard.error(f"after step {self.progress.step}, {error}") from error
         self._record(subject, metrics)
-        # Last, since the newest record is what progress and checkpoints show.
+        # Last, because progress and checkpoints show the newest record.
         if embedding is not None:
             self._record("embedding", embedding)
         if observer is not None:
@@ -185,9 +185,9 @@ class Validator:
             self.run.reporter.event("verdict", f"Verdict: {verdict.message}", verdict.as_dict())
 
     def repeat_final_reports(self) -> None:
-        """Report the final evaluation and the verdict of a run that had ended when it was resumed.
+        """Report the final evaluation and the verdict again when a finished run is resumed.
 
-        The process that ended it may not have delivered its reports.
+        The earlier process may not have delivered its reports.
         """
         for record in self.progress.evaluations:
             if record["step"] == self.progress.step:
@@ -199,7 +199,7 @@ class Validator:
             self.run.reporter.event("verdict", f"Verdict: {verdict['message']}", verdict)
 
     def anchors(self) -> Anchors:
-        """Return what the metrics of this run are compared with, besides its baselines."""
+        """Return the reference values for this run's metrics, in addition to its baselines."""
         if self.evaluator is None:
             chance, rank = {}, None
         else:
@@ -214,11 +214,11 @@ class Validator:
         )
 
     def observer(self) -> Plotter | None:
-        """Return what observes the features of evaluations."""
+        """Return the observer of the features of evaluations."""
         return self.plotter
 
     def publish_plots(self) -> None:
-        """Publish the plots of the finished run, and its report, as artifacts."""
+        """Publish the plots and the report of the finished run as artifacts."""
         self.plotter.publish(self.anchors())
 
     def _record(self, subject: Subject, metrics: dict[str, float]) -> None:
@@ -231,7 +231,7 @@ class Validator:
         self.metrics.report_progress()
 
     def _report_unmeasured(self) -> None:
-        """Report what this run will not measure, and why."""
+        """Report the metrics that this run will not measure, and why."""
         settings = self.settings
         if self.evaluator is None:
             images = len(self.run.data.index)

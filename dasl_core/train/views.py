@@ -18,7 +18,7 @@ from dasl_core.tensors import to_device
 from dasl_core.train.precision import weight_dtype
 
 Augmentation = Callable[[Tensor, Tensor, torch.Generator], Sequence[Tensor]]
-"""A function that makes the views of a rank's images on their device.
+"""A function that creates the views of a rank's images on their device.
 
 Its arguments are images (B, C, S, S) uint8, each in the upper left corner of its square; their heights and
 widths (B, 2) int64, on the CPU; and a CPU generator for this step and rank. It returns one normalized
@@ -34,10 +34,10 @@ class View:
     augment: ViewAugment
 
 
-def views_of(
+def build_views(
     method: ResolvedMethodSettings, augment: ResolvedAugment, image_size: int
 ) -> list[View]:
-    """The views that a method compares: global ones first, then the local crops."""
+    """Build the views that a method compares: global ones first, then the local crops."""
     views = [View(image_size, augment.for_view(view)) for view in range(method.num_views)]
     if isinstance(method, MultiCropConfig):
         assert method.local_size != "auto", "the settings are resolved"
@@ -90,8 +90,8 @@ class CustomViewMaker:
     def _seeded(self, step: int) -> Iterator[None]:
         """Seed torch's global generators for a step on a GPU, and restore them.
 
-        Views are made before their step there. What the function draws must neither depend on that nor change
-        what the network draws. On a CPU they are made in the step.
+        A GPU renders views ahead of their step, which must affect neither the function's nor the network's random
+        numbers. A CPU renders them in the step.
         """
         if self.device.type == "cpu":
             yield
@@ -116,7 +116,7 @@ class ViewMaker:
     def make(self, batch: Batch, step: int) -> list[Tensor]:
         """Render one tensor (B, C, H, W) per view.
 
-        Each image has random numbers of its own, by its position in the global batch.
+        Random numbers depend on the position of an image in the global batch.
         """
         canvases = to_device(batch.canvases, self.device)
         share, channels = canvases.shape[:2]
@@ -127,7 +127,7 @@ class ViewMaker:
     def draw(
         self, valid_hw: Tensor, step: int, positions: Tensor, channels: int
     ) -> list[tuple[View, Draws]]:
-        """Draw every view of images at some positions (B,) of a step's global batch; sizes as in `render`."""
+        """Draw the views of images at positions (B,) in a step's global batch; sizes as in `render`."""
         return [
             (
                 view,
@@ -145,7 +145,7 @@ class ViewMaker:
     def render(
         self, canvases: Tensor, valid_hw: Tensor, drawn: Sequence[tuple[View, Draws]]
     ) -> list[Tensor]:
-        """Render views of canvases (B, C, S, S) on the device, of heights and widths (B, 2), that were drawn."""
+        """Render drawn views of canvases (B, C, S, S) with heights and widths (B, 2), on the device."""
         views = render_views(
             canvases,
             valid_hw,

@@ -78,9 +78,9 @@ def test_outcomes_are_known_in_order_and_late() -> None:
     outcomes, seen = Outcomes(2), []
     for step in range(4):
         outcomes.record(step, torch.arange(2), torch.tensor(step != 1), overflowed=False)
-        seen += [(step, o.step, o.updated, o.age) for o in outcomes.known(wait=False)]
+        seen += [(step, o.step, o.updated, o.age) for o in outcomes.take_due(wait=False)]
     assert seen == [(2, 0, True, 2), (3, 1, False, 2)]
-    assert [(o.step, o.age) for o in outcomes.known(wait=True)] == [(2, 1), (3, 0)]
+    assert [(o.step, o.age) for o in outcomes.take_due(wait=True)] == [(2, 1), (3, 0)]
 
 
 class _Maker:

@@ -29,7 +29,7 @@ from dasl_core.spec.methods.dino import DINO as Settings
 from dasl_core.spec.methods.dino import ResolvedDINO
 from dasl_core.train.serialization import load_state
 from dasl_core.train.update import Updater
-from dasl_core.train.views import views_of
+from dasl_core.train.views import build_views
 from tests.support.gradients import gradient
 from tests.support.methods import build_inputs
 from tests.support.micro_batches import micro_batch_gradients, without_batch_statistics
@@ -460,7 +460,7 @@ def large(index: DatasetIndex, **changes: Any) -> ResolvedJobSpec:
 
 def test_recipe_is_that_of_the_paper(pictures: DatasetIndex) -> None:
     spec = large(pictures, train={"batch_size": 8, "optimizer": {"name": "adamw"}})
-    views = views_of(spec.method, spec.augment, spec.backbone.image_size)
+    views = build_views(spec.method, spec.augment, spec.backbone.image_size)
     assert [view.augment.blur for view in views] == [1.0, 0.1, 0.5, 0.5]
     assert [view.augment.solarize for view in views] == [0.0, 0.2, 0.0, 0.0]
     assert [view.augment.crop_scale for view in views] == [(0.4, 1.0)] * 2 + [(0.05, 0.4)] * 2

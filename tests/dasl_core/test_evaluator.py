@@ -261,7 +261,7 @@ def test_long_evaluations_say_that_they_are_alive(
         evaluator.encoder, "features", lambda _, images, view=None: torch.rand(len(images), 4)
     )
     monkeypatch.setattr(
-        evaluator.encoder, "own_features", lambda _, images, mine, d: torch.rand(len(images), d)
+        evaluator.encoder, "local_features", lambda _, images, mine, d: torch.rand(len(images), d)
     )
     evaluator.encoder.check = lambda: beats.append(None)
     evaluator.raw_pixels()

@@ -22,7 +22,7 @@ from dasl_core.train.input_bound import (
     InputBound,
     InputWatch,
     Reading,
-    cause_of,
+    find_cause,
     waiting,
 )
 from dasl_core.train.progress import Progress, RunLength
@@ -112,7 +112,7 @@ def test_evaluations_are_no_training() -> None:
     ],
 )
 def test_advice_fits_the_cause(reading: Reading, times: Times, cause: Cause, advice: str) -> None:
-    assert cause_of(times, reading) == cause
+    assert find_cause(times, reading) == cause
     (bound,) = told(watch_of(reading), times)
     assert re.search(advice, bound.message)
     waits = waiting(times)

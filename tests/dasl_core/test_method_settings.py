@@ -23,7 +23,7 @@ from dasl_core.spec import METHODS, ResolvedJobSpec
 from dasl_core.spec.methods import RESOLVED_METHODS
 from dasl_core.spec.methods.config import MetricLearningConfig
 from dasl_core.train.optim import learning_rate_factors
-from dasl_core.train.views import views_of
+from dasl_core.train.views import build_views
 from tests.support.setting_effects import EPOCHS, PER_EPOCH, SAMPLES, History, SettingEffects
 from tests.support.training_world import resolved
 
@@ -70,7 +70,7 @@ def observe(spec: ResolvedJobSpec) -> dict[str, Any]:
     factors = learning_rate_factors(spec.train.optimizer, method)
     seen: dict[str, Any] = {
         "network": {key: value.clone() for key, value in method.state_dict().items()},
-        "views": views_of(spec.method, spec.augment, spec.backbone.image_size),
+        "views": build_views(spec.method, spec.augment, spec.backbone.image_size),
         "rates": {
             key: factors.get(key, 1.0)
             for key, weight in method.named_parameters()
@@ -204,7 +204,7 @@ def test_embed_computes_the_embeddings_of_forward(pictures: DatasetIndex, name: 
     method = build_method(spec, num_classes=3).double().eval()
     images = [
         torch.randn(SAMPLES, 3, view.image_size, view.image_size, dtype=torch.float64)
-        for view in views_of(spec.method, spec.augment, spec.backbone.image_size)
+        for view in build_views(spec.method, spec.augment, spec.backbone.image_size)
     ]
     with torch.no_grad():
         for view, embeddings in zip(images, method(images)["embeddings"], strict=False):
@@ -222,7 +222,7 @@ def test_losses_of_directions_do_not_depend_on_embedding_lengths(
     method = build_method(spec, num_classes=3).double()
     images = [
         torch.randn(SAMPLES, 3, view.image_size, view.image_size, dtype=torch.float64)
-        for view in views_of(spec.method, spec.augment, spec.backbone.image_size)
+        for view in build_views(spec.method, spec.augment, spec.backbone.image_size)
     ]
     step = Step(0, PER_EPOCH * EPOCHS, PER_EPOCH, torch.arange(SAMPLES), LABELS)
     outputs = method(images)
