@@ -64,7 +64,7 @@ class Backbone(SpecModel):
         "auto",
         description=(
             "Channels of the network's input. 3 reads all images as RGB, 1 as luminance; other numbers need "
-            'images with as many bands. "auto": that of the checkpoint of `pretrained`; else 3 for images of gray '
+            'images with that number of bands. "auto": that of the checkpoint of `pretrained`; else 3 for images of gray '
             "and color, also with transparency or as CMYK, and for others the number of their bands."
         ),
     )
@@ -119,7 +119,7 @@ class Backbone(SpecModel):
     )
     std: ChannelStds | Auto = Field(
         "auto",
-        description='Standard deviation of each channel, likewise. "auto": as for `mean`, or 0.25.',
+        description='Standard deviation of each channel, in the same units. "auto": as for `mean`, or 0.25.',
     )
     pooling: Pooling | Auto = Field(
         "auto",

@@ -20,14 +20,14 @@ TESTED = (
     "swin_transformer",
     "vit",
 )
-"""Families of which the tests train, resume and export a network."""
+"""Families with a network that the tests train, resume and export."""
 
 Stem = Literal["standard", "small"]
 
 SMALL_STEMS = ("resnet", "vit")
 """Families that have a stem for small images."""
 
-# A ViT with a small stem sees 8x8 patches, as ViTs on CIFAR (patch 4 at 32 pixels) commonly do.
+# A ViT with a small stem sees 8x8 patches, as is common on CIFAR (patch 4 at 32 pixels).
 SMALL_STEM_PATCHES = 8
 
 CLASS_TOKENS = ("vit", "eva")
@@ -35,10 +35,10 @@ CLASS_TOKENS = ("vit", "eva")
 
 
 class PublishedNormalization(Normalization):
-    """What some published weights of a model were trained with.
+    """Normalization of published weights of a model.
 
     Attributes:
-        weights: timm's tags of them, such as "augreg_in21k".
+    weights: timm's tags of the weights, such as "augreg_in21k".
     """
 
     weights: tuple[str, ...]
@@ -51,26 +51,25 @@ class BackboneInfo(SpecModel):
         family: timm's module, except that "vit" is its module vision_transformer.
         tested: whether the tests train, resume and export a network of this family. The others are
             accepted because timm builds them alike.
-        parameters: of the network without classifier, RGB input, at its own image size.
+        parameters: number of parameters without classifier, for RGB input at `image_size`.
         features: width of the pooled feature.
         batch_norm: whether it has BatchNorm layers.
         drop_path: whether timm builds it with stochastic depth.
-        image_size: the size it was published at, in pixels a side.
-        sizes: which image sizes it takes. "any": all, as a convolutional network; "dynamic": all, because
+        image_size: published image size in pixels.
+        sizes: supported image sizes. "any": all, as a convolutional network; "dynamic": all, because
             it interpolates its position embeddings; "built": the one size that it is built for; "fixed":
             only `image_size`.
         size_multiple: image sizes must be multiples of it.
-        smallest_size: of which it computes features and can be trained, with timm's own stem.
-        patch_size: of a plain transformer ("vit" and "eva"), in pixels.
+        smallest_size: smallest image size for training, with timm's own stem.
+        patch_size: patch size of a plain transformer ("vit" and "eva"), in pixels.
         class_token: whether it has one.
-        token_patch_size: side in pixels of the patches that iBOT can mask; None: it cannot.
+        token_patch_size: size in pixels of the patches that iBOT can mask; None: none.
         learned_positions: whether it learns a position embedding for each patch, which MoCo v3 may replace.
-        blocks: how many `freeze_blocks` counts; None if timm does not know.
-        normalizations: of the weights that timm publishes; those of timm's default weights first.
-        multiply_adds: of matrix products and convolutions for an image of `image_size`; None: not counted.
-        activations: values that autograd keeps of such an image for the backward pass; None: not counted.
-        weights: the most frequent shapes of its parameters, and how many have each at least in any file
-            that timm loads.
+        blocks: number of blocks for `freeze_blocks`; None if unknown to timm.
+        normalizations: normalizations of timm's published weights; timm's default weights first.
+        multiply_adds: multiply-adds of an image of `image_size`; None: not counted.
+        activations: values that autograd stores for such an image; None: not counted.
+        weights: the most frequent shapes of parameters, with their minimum counts in any file that timm loads.
     """
 
     family: str
@@ -95,21 +94,21 @@ class BackboneInfo(SpecModel):
 
 
 def _read() -> dict[str, BackboneInfo]:
-    """Read the table: rows of values, and numbers of normalizations in place of these.
+    """Read the table of rows of values, which refer to normalizations by number.
 
-    Its values are not validated, which takes longer than reading it: a test does.
+    The values are validated by a test, because that takes longer than reading them.
     """
     content = json.loads(files("dasl_core.spec").joinpath("backbones.json").read_text("utf-8"))
     columns = content["columns"]
-    known = [
-        {name: tuple(values) for name, values in each.items()} for each in content["normalizations"]
+    normalizations = [
+        {name: tuple(values) for name, values in row.items()} for row in content["normalizations"]
     ]
 
     def info(row: list[Any]) -> BackboneInfo:
         facts = dict(zip(columns, row, strict=True))
         facts["tested"] = facts["family"] in TESTED
         facts["normalizations"] = tuple(
-            PublishedNormalization.model_construct(**known[number], weights=tuple(tags))
+            PublishedNormalization.model_construct(**normalizations[number], weights=tuple(tags))
             for number, tags in facts["normalizations"]
         )
         facts["weights"] = tuple((tuple(shape), count) for shape, count in facts["weights"])
@@ -144,4 +143,4 @@ OWN_INFO = BackboneInfo(
     normalizations=(),
     weights=(),
 )
-"""What "auto" assumes of such a network: a convolutional one. Its parameters and features are not known."""
+"""Facts that "auto" assumes of a custom network: a convolutional one, of unknown size."""

@@ -18,9 +18,9 @@ class SpecModel(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
-    def narrow(self, to: type[Narrowed], **chosen: Any) -> Narrowed:
-        """Return these settings as the subclass `to`, with `chosen` values for its narrower fields."""
-        return to.model_validate({**dict(self), **chosen})
+    def narrow(self, to: type[Narrowed], **updates: Any) -> Narrowed:
+        """Return these settings as the subclass `to`, with `updates` for its narrower fields."""
+        return to.model_validate({**dict(self), **updates})
 
     @model_validator(mode="before")
     @classmethod
@@ -57,14 +57,14 @@ def _without_booleans(value: Any) -> Any:
     """Replace booleans by "true" and "false", which pydantic refuses as numbers."""
     if isinstance(value, bool):
         return str(value).lower()
-    return [_without_booleans(each) for each in value] if isinstance(value, list) else value
+    return [_without_booleans(item) for item in value] if isinstance(value, list) else value
 
 
 def shorten(value: Any, limit: int = 80) -> str:
     """Return `value` in Python's notation with null, true and false as in JSON, cut to `limit`.
 
-    Reads no more of the value than is shown, however large or deep it is: a hostile value can neither
-    fill an error message nor take long.
+    Reads only the part of the value that is shown, so a hostile value can neither fill an error message nor
+    take long.
     """
     text = ""
     for piece in _pieces(value, limit):
@@ -104,7 +104,7 @@ def problem(message: str, given: Any, expected: str, field: str = "") -> Pydanti
     """Return a validation error that `field_problems` translates into a `FieldProblem`.
 
     Args:
-        field: the invalid field, where pydantic does not know it: in checks that span several parts.
+        field: the invalid field, for checks across several parts, where pydantic does not know it.
     """
     return PydanticCustomError(
         "field_problem",

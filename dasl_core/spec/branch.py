@@ -1,4 +1,4 @@
-"""Check that a job can branch off another job's checkpoint with the settings that it changes."""
+"""Check that a job with changed settings can branch off another job's checkpoint."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ from dasl_core.spec.methods.config import FixesShapes
 from dasl_core.spec.problems import FieldProblem
 from dasl_core.spec.resolved import ResolvedJobSpec
 
-# In addition to the fields that fix the shape of a weight: these decide what a step is.
+# Settings that define a step, in addition to those that determine the shape of a weight.
 STEP_FIELDS = {
     "backbone": ("name", "image_size", "in_channels", "stem"),
     "train": ("batch_size",),
@@ -17,7 +17,7 @@ STEP_FIELDS = {
 
 
 def shape_fields(method: str) -> tuple[str, ...]:
-    """Return the names of a method's settings that decide the shape of a weight."""
+    """Return the names of a method's settings that determine the shape of a weight."""
     return tuple(
         name
         for name, field in METHODS[method].model_fields.items()
@@ -26,24 +26,26 @@ def shape_fields(method: str) -> tuple[str, ...]:
 
 
 def branch_problems(source: ResolvedJobSpec, spec: ResolvedJobSpec) -> list[FieldProblem]:
-    """Return what keeps a run of `spec` from resuming the training state of `source`.
+    """Return the problems that prevent a run of `spec` from resuming the training state of `source`.
 
     Both are for the same data set. Learning rates, weights of the regularizers, views,
-    temperatures, the number of epochs and of workers may differ; the optimizer may, too, and then
-    starts from scratch.
+        temperatures, the number of epochs and of workers may differ; the optimizer may, too, and then
+        starts from scratch.
     """
     if source.method.name != spec.method.name:
-        # Another method has other fields: naming each would hide the cause.
+        # Another method has other fields, and naming each would hide the cause.
         return [_changed("method.name", source.method.name, spec.method.name)]
     problems = []
     fixed = {"method": shape_fields(spec.method.name)} | STEP_FIELDS
     for part, names in fixed.items():
-        before, after = (getattr(each, part).model_dump(mode="json") for each in (source, spec))
+        before, after = (
+            getattr(settings, part).model_dump(mode="json") for settings in (source, spec)
+        )
         for name in names:
             if before.get(name) != after.get(name):
                 problems.append(_changed(f"{part}.{name}", before.get(name), after.get(name)))
     if source.backbone.window != spec.backbone.window:
-        windows = (list(each.backbone.window) for each in (source, spec))
+        windows = (list(settings.backbone.window) for settings in (source, spec))
         problems.append(_changed("backbone.window", *windows))
     same_channels = source.backbone.in_channels == spec.backbone.in_channels
     if same_channels and not source.backbone.normalization.is_close(spec.backbone.normalization):

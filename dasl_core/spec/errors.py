@@ -18,12 +18,10 @@ from dasl_core.text import cut
 
 WHOLE_SPEC = "(the whole spec)"
 
-# Users correct a few at a time, and comparing a hundred thousand unknown keys with all known ones would
-# be a denial of service.
+# Users correct a few at a time, and comparing a hundred thousand unknown keys would be a denial of service.
 MOST_PROBLEMS = 50
 
-# Limits keys in the names of invalid fields, and names compared with known ones; none of those is nearly
-# as long.
+# Limit on keys in the names of invalid fields, and on names compared with valid ones, which are much shorter.
 _LONGEST_NAME = 100
 
 
@@ -34,13 +32,13 @@ def field_problems(
 
     Args:
         model: the validated model; unknown keys are compared with its fields.
-        whole: the name of the validated document, for a problem that belongs to no single field.
+        whole: name of the validated document, for a problem without a single field.
     """
     return translate(error.errors(include_url=False), model, whole=whole)
 
 
-def problems_of_part(error: ValidationError, model: type[BaseModel]) -> list[FieldProblem]:
-    """Translate the error of validating one part of a model alone; its fields get their paths in the model."""
+def part_problems(error: ValidationError, model: type[BaseModel]) -> list[FieldProblem]:
+    """Translate the validation error of one part of a model, with field paths in the whole model."""
     place = next((path for path, part in _parts(model) if part.__name__ == error.title), ())
     details = (
         cast(ErrorDetails, {**detail, "loc": (*place, *detail["loc"])})
@@ -57,7 +55,7 @@ def translate(
 ) -> list[FieldProblem]:
     """Translate the entries of a validation error, at most `MOST_PROBLEMS` of them."""
     problems = [_translate(detail, model, whole) for detail in islice(details, MOST_PROBLEMS)]
-    # A field that takes a number, a list or "auto" fails once as each, but the user made one mistake.
+    # A field that takes a number, a list or "auto" fails once for each type, but the user made one mistake.
     by_field: dict[str, list[FieldProblem]] = {}
     for problem in problems:
         by_field.setdefault(problem.field, []).append(problem)
@@ -71,9 +69,9 @@ def translate(
     return merged
 
 
-def closest(name: str, known: Iterable[str]) -> str:
-    """Return `"; did you mean X?"` with the most similar known name, or "" if none is similar."""
-    near = difflib.get_close_matches(name[:_LONGEST_NAME], list(known), n=1)
+def closest(name: str, names: Iterable[str]) -> str:
+    """Return `"; did you mean X?"` with the most similar valid name, or "" if none is similar."""
+    near = difflib.get_close_matches(name[:_LONGEST_NAME], list(names), n=1)
     return f"; did you mean {near[0]!r}?" if near else ""
 
 
@@ -83,14 +81,14 @@ def shorten_name(key: object) -> str:
 
 
 def _translate(detail: ErrorDetails, model: type[BaseModel] | None, whole: str) -> FieldProblem:
-    # A discriminated or `T | "auto"` union puts the branch that it tried into the path; users never
-    # wrote that, so such parts are dropped. An unknown key may have any name, and is the last part.
+    # A discriminated or `T | "auto"` union adds the tried branch to the path, which users did not write, so it is
+    # removed. An unknown key may have any name, and is the last part.
     unknown = detail["loc"][-1:] if detail["type"] == "extra_forbidden" else ()
     location = detail["loc"][: len(detail["loc"]) - len(unknown)]
     path = location
     if path[:1] == ("method",) and path[1:2] and path[1] in METHODS:
-        path = path[:1] + path[2:]  # the name that chose the settings
-    # A key of a mapping may hold any text, as long as the request body.
+        path = path[:1] + path[2:]  # remove the discriminator
+    # A key of a mapping may be any text, up to the size of the request body.
     parts = (*(part for part in path if not _is_branch(part)), *unknown)
     field = ".".join(map(shorten_name, parts)) or whole
     context = detail.get("ctx", {})
@@ -156,12 +154,12 @@ def _expected(kind: str, context: Mapping[str, Any]) -> str | None:
 
 
 def _known_keys(model: type[BaseModel] | None, path: Iterable[int | str]) -> list[str]:
-    """Return the names of the fields at a path of an error, which may name branches of unions."""
+    """Return the names of the fields at an error's path, which may include union branches."""
     return [name for section in _models_at(model, path) for name in section.model_fields]
 
 
 def _may_be_null(model: type[BaseModel] | None, path: Sequence[int | str]) -> bool:
-    """Whether the field at a path of an error accepts null."""
+    """Whether the field at an error's path accepts null."""
     *parents, name = path or ("",)
     return any(
         NoneType in get_args(section.model_fields[str(name)].annotation)
@@ -171,7 +169,7 @@ def _may_be_null(model: type[BaseModel] | None, path: Sequence[int | str]) -> bo
 
 
 def _nearest_name(name: str, model: type[BaseModel] | None, path: Iterable[int | str]) -> str:
-    """Return the choice of `name` most similar to the given name, which is returned if all are allowed."""
+    """Return the most similar allowed value of `name`, or the name itself if all are allowed."""
     choices = [
         str(choice)
         for section in _models_at(model, path)
@@ -191,7 +189,7 @@ def _nearest_path(key: str, paths: Mapping[str, str], cutoff: float = 0.6) -> st
 
 
 def _paths(model: type[BaseModel], prefix: str = "") -> Iterator[str]:
-    """Yield the dotted paths of all fields except those of the methods, from the rarest to the usual."""
+    """Yield the dotted paths of all fields except those of methods, rare ones first."""
     for name, field in reversed(model.model_fields.items()):
         if name != "method":
             for inner in _models(field.annotation):
@@ -200,7 +198,7 @@ def _paths(model: type[BaseModel], prefix: str = "") -> Iterator[str]:
 
 
 def _parts(model: type[BaseModel]) -> Iterator[tuple[tuple[str, ...], type[BaseModel]]]:
-    """Yield the models inside a model, and the classes that they narrow, with their paths."""
+    """Yield the models nested in a model, and their base classes, with their paths."""
     for name, field in model.model_fields.items():
         for part in _models(field.annotation):
             yield from (((name,), base) for base in part.__mro__ if issubclass(base, BaseModel))
@@ -208,7 +206,7 @@ def _parts(model: type[BaseModel]) -> Iterator[tuple[tuple[str, ...], type[BaseM
 
 
 def _models_at(model: type[BaseModel] | None, path: Iterable[int | str]) -> list[type[BaseModel]]:
-    """Return the models at a path of an error; a union may have several."""
+    """Return the models at an error's path; a union may have several."""
     models = [] if model is None else [model]
     for part in path:
         inner = [
@@ -246,7 +244,7 @@ _LENGTHS = {
 NAME_PATTERN = r"^[^\x00-\x1f/\\]+$"
 LINE_PATTERN = r"^[^\x00-\x1f]+$"
 METRIC_PATTERN = r"^[a-z][a-z0-9_]*$"
-PROJECT_PATTERN = r"^[^\x00-\x1f/\\#?%:]+$"  # of W&B
+PROJECT_PATTERN = r"^[^\x00-\x1f/\\#?%:]+$"  # W&B's rule
 _PATTERNS = {
     NAME_PATTERN: "a name without slashes, line breaks and other control characters",
     LINE_PATTERN: "a string without line breaks and other control characters",

@@ -98,7 +98,7 @@ class Evaluate(SpecModel):
     dataset: Name | None = Field(
         None,
         description=(
-            "Another registered data set to evaluate on; must differ from `dataset`, with as many bands and values in the same units. null: "
+            "Another registered data set to evaluate on; must differ from `dataset`, and have the same number of bands and units of values. null: "
             "hold out images of the training set."
         ),
     )
@@ -113,7 +113,7 @@ class Evaluate(SpecModel):
         "auto",
         description=(
             '"embedding" evaluates the L2-normalized embedding of a supervised method, and the '
-            "backbone beside it. "
+            "backbone in addition. "
             '"auto": "embedding" for supervised methods, else "backbone".'
         ),
     )

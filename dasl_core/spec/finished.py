@@ -71,7 +71,7 @@ def resolve_evaluation(
 def images_problem(
     name: str, facts: DatasetFacts, trained: DatasetFacts, backbone: ResolvedBackbone
 ) -> FieldProblem | None:
-    """Describe why the images of a data set, the field `dataset`, do not fit a trained backbone; None if they do."""
+    """Describe why the images of `dataset` do not fit a trained backbone; None if they do."""
     problem = evaluation_problem(name, facts, trained, backbone)
     if problem is None:
         return None
@@ -79,7 +79,7 @@ def images_problem(
 
 
 def features_problem(kind: FeatureKind, backbone: ResolvedBackbone) -> FieldProblem | None:
-    """Describe why a backbone has no such features; None if it has."""
+    """Describe why a backbone lacks a kind of features; None if it has them."""
     info = backbone.info
     if kind == "pooled" or (kind == "cls" and info.class_token):
         return None

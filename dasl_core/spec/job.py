@@ -94,7 +94,7 @@ class Resources(SpecModel):
         description=(
             "CPUs that a rank reserves; also its number of threads for torch and for decoding "
             'images. "auto": its share of a node, chosen when the job first starts: the CPUs of the smallest '
-            "node that it may use (small ones beside others of more than twice the share do not count), divided by "
+            "node that it may use (nodes with less than half the share of others do not count), divided by "
             "the node's GPUs or by the ranks that must share it; at most 16 with a GPU and 64 without. Later "
             "attempts have the same."
         ),
@@ -234,12 +234,12 @@ class JobSpec(SpecModel):
     def given_regularizers(self) -> dict[str, RegularizerConfig]:
         """Return the regularizers that are not null, by name: DAR, SEC, then the others."""
         given = {"dar": self.dar, "sec": self.sec, **dict(self.regularizers)}
-        return {name: each for name, each in given.items() if each is not None}
+        return {name: settings for name, settings in given.items() if settings is not None}
 
     def active_regularizers(self) -> dict[str, RegularizerConfig]:
-        """Return the regularizers that add something to the loss, by name."""
+        """Return the regularizers that add to the loss, by name."""
         given = self.given_regularizers()
-        return {name: each for name, each in given.items() if each.active}
+        return {name: settings for name, settings in given.items() if settings.active}
 
     @field_validator("method", mode="before")
     @classmethod
@@ -298,7 +298,7 @@ class JobSpec(SpecModel):
 
 
 def check_batch_divides(batch_size: int | str, workers: int, micro_batches: int) -> None:
-    """Check that ranks and micro-batches divide a batch evenly; otherwise losses would be wrong."""
+    """Check that ranks and micro-batches divide a batch evenly, or losses would be wrong."""
     parts = workers * micro_batches
     if isinstance(batch_size, int) and batch_size % parts:
         times = f" x train.micro_batches, which is {parts}" if micro_batches > 1 else ""

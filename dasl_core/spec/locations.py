@@ -1,6 +1,6 @@
 """Paths of images and weights: plain paths and `file://` URIs, and the folders that may be read.
 
-The API, ingest and training share one parser, so that the path that is read is the one that was checked.
+The API, ingest and training share one parser, so that the path that is read is the checked one.
 """
 
 import os
@@ -46,16 +46,16 @@ def local_path(location: str) -> Path:
 
 @dataclass(frozen=True)
 class ReadableFolders:
-    """Folders that may be read, with what is inside, and folders in them that may not.
+    """Readable folders with their contents, and excluded folders inside them.
 
-    Of all these folders, the deepest one that a path is inside of decides.
+    The deepest of these folders that contains a path decides.
 
     Attributes:
-        roots: that may be read; without any, every folder.
-        excluded: that may not be read, a root itself included.
-        resolve_links: False compares only the text of paths, for those on other machines.
-        uris: prefixes of object stores that may be read, such as ``s3://bucket/folder``; None: all.
-        excluded_uris: prefixes that may not be read in any case.
+    roots: readable folders; empty for every folder.
+    excluded: unreadable folders, which may include a root.
+    resolve_links: False compares only the text of paths, for other machines.
+            uris: readable prefixes of object stores, such as ``s3://bucket/folder``; None: all.
+            excluded_uris: prefixes that are never readable.
     """
 
     roots: Sequence[str | os.PathLike[str]] = ()
@@ -77,7 +77,7 @@ class ReadableFolders:
         return root > excluded
 
     def allow_tree(self, folder: str | os.PathLike[str]) -> bool:
-        """Whether a folder may be read with all that is inside, except hidden files and folders."""
+        """Whether a folder may be read with its contents, except hidden files and folders."""
         real = self._normalize(folder)
         inside = (f for f in map(self._normalize, self.excluded) if f.is_relative_to(real))
         visible = (
@@ -86,17 +86,17 @@ class ReadableFolders:
         return self.allow(folder) and not any(visible)
 
     def allow_uri(self, uri: str) -> bool:
-        """Whether everything below a URI of another machine, such as ``s3://bucket/folder``, may be read."""
-        wanted = _normalized_uri(uri)
-        excluded = [_normalized_uri(each) for each in self.excluded_uris]
-        if any(wanted.startswith(each) or each.startswith(wanted) for each in excluded):
+        """Whether everything below a remote URI, such as ``s3://bucket/folder``, may be read."""
+        prefix = _normalized_uri(uri)
+        excluded = [_normalized_uri(other) for other in self.excluded_uris]
+        if any(prefix.startswith(other) or other.startswith(prefix) for other in excluded):
             return False
         return self.uris is None or any(
-            wanted.startswith(_normalized_uri(each)) for each in self.uris
+            prefix.startswith(_normalized_uri(other)) for other in self.uris
         )
 
     def expected(self, kind: str) -> str:
-        """Return what an error says is expected, for a `kind` of path such as "a folder"."""
+        """Return the expectation in an error message, for a `kind` of path such as "a folder"."""
         roots = [str(root) for root in self.roots if str(root) != "/"]
         return (
             f"{kind} in {' or '.join(roots)}"
@@ -109,13 +109,13 @@ class ReadableFolders:
 
 
 def _normalized_uri(uri: str) -> str:
-    """Return a URI with one slash at its end, so that no folder's name is the beginning of another's."""
+    """Return a URI with one slash at its end, so that prefixes end at folder names."""
     scheme, _, rest = uri.partition("://")
     return f"{scheme.lower()}://{os.path.normpath(rest)}/"
 
 
 def only(folder: str) -> ReadableFolders:
-    """Allow one folder, or one prefix of an object store, and nothing else."""
+    """Allow only one folder, or one prefix of an object store."""
     if "://" in folder:
         return ReadableFolders((os.devnull,), uris=(folder,))
     return ReadableFolders((folder,), uris=())

@@ -1,4 +1,4 @@
-"""Window, mean and standard deviation by which images are normalized, and those that weights record."""
+"""Normalization of images by window, mean and standard deviation, and its records with weights."""
 
 import json
 import math
@@ -14,15 +14,15 @@ from dasl_core.spec.base import SpecModel, shorten
 from dasl_core.spec.fields import EIGHT_BIT, ChannelMeans, ChannelStds, Window
 from dasl_core.spec.locations import CHECKPOINT_MODEL, CHECKPOINT_WEIGHTS
 
-# Hugging Face's layout: timm writes and reads these names.
+# File names of Hugging Face's layout, which timm writes and reads.
 HUB_CONFIG, HUB_WEIGHTS = "config.json", ("model.safetensors", "pytorch_model.bin")
-# Where transformers, whose `config.json` says nothing of images, writes their mean and std.
+# Where transformers writes mean and std, which its `config.json` lacks.
 HUB_PROCESSOR = "preprocessor_config.json"
-# Key of a safetensors file's metadata under which an export records its preprocessing, as JSON.
+# Metadata key of a safetensors export for its preprocessing, as JSON.
 PREPROCESSING = "preprocessing"
-# Bytes; larger ones than any network's. The API reads them, and JSON takes thirty times as much memory.
+# In bytes; larger than any network's. The API reads these files, and JSON takes thirty times the memory.
 LARGEST_DESCRIPTION, LARGEST_HEADER = 2**18, 2**21
-# Files of a folder that are looked at; those of the hub have some ten.
+# Number of files of a folder that are inspected; folders from the hub have about ten.
 MOST_ENTRIES = 10_000
 
 
@@ -37,18 +37,18 @@ class Normalization(SpecModel):
     window: Window = EIGHT_BIT
 
     def with_channels(self, channels: int) -> "Normalization":
-        """Return it for images with this number of channels.
+        """Return the normalization for images with this number of channels.
 
-        Other channels than its own get the averages: timm sums the weights of RGB for one channel, and
-        then the averages shift and scale most alike.
+        A different number of channels gets the averages, which fit best when timm sums the weights of RGB for one
+        channel.
         """
         if len(self.mean) == channels == len(self.std):
             return self
-        mean, std = (round(sum(each) / len(each), 6) for each in (self.mean, self.std))
+        mean, std = (round(sum(values) / len(values), 6) for values in (self.mean, self.std))
         return Normalization(mean=(mean,) * channels, std=(std,) * channels, window=self.window)
 
     def is_close(self, other: "Normalization") -> bool:
-        """Whether mean and std of both are equal, up to the digits that files leave out."""
+        """Whether mean and std are equal up to the rounding in files."""
         return all(
             len(ours) == len(theirs)
             and all(math.isclose(a, b, abs_tol=1e-4) for a, b in zip(ours, theirs, strict=True))
@@ -59,7 +59,7 @@ class Normalization(SpecModel):
         return f"mean {list(self.mean)} and std {list(self.std)}"
 
 
-# What most networks are trained with, and all networks from random weights here.
+# Used by most networks, and by all networks from random weights in DASL.
 IMAGENET = Normalization(mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225))
 
 
@@ -67,7 +67,7 @@ def describing_files(weights: Path) -> Iterator[Path]:
     """Yield the files that may record the normalization of weights. They need not exist.
 
     Args:
-        weights: what `backbone.pretrained` names: a file, or the folder of a checkpoint.
+    weights: a file, or the folder of a checkpoint, as in `backbone.pretrained`.
     """
     if weights.is_dir():
         yield weights / CHECKPOINT_MODEL
@@ -82,13 +82,13 @@ def describing_files(weights: Path) -> Iterator[Path]:
 
 
 def recorded_normalization(weights: Path) -> Normalization | None:
-    """Return the normalization that weights were trained with, if their files record it.
+    """Return the normalization of the weights' training, if their files record it.
 
-    It is recorded by checkpoints and exports of DASL, and by the `config.json` of timm and the
-    `preprocessor_config.json` of transformers beside weights from the Hugging Face hub.
+    Checkpoints and exports of DASL record it, and so do timm's `config.json` and transformers'
+    `preprocessor_config.json` next to weights from the Hugging Face hub.
 
-    Raises:
-        ValueError: a file that may record it cannot be read; the message names `backbone.pretrained`.
+        Raises:
+            ValueError: a file that may record it cannot be read; the message names `backbone.pretrained`.
     """
     if weights.is_dir() and not (weights / CHECKPOINT_MODEL).is_file():
         raise ValueError(f"backbone.pretrained: {weights} {not_a_checkpoint(weights)}")
@@ -106,7 +106,7 @@ def recorded_normalization(weights: Path) -> Normalization | None:
 
 
 def not_a_checkpoint(folder: Path) -> str:
-    """Describe a folder that is not that of a checkpoint, and which of its files can be loaded."""
+    """Describe a folder that is not a checkpoint, and which of its files can be loaded."""
     with os.scandir(folder) as entries:
         names = {entry.name for entry in islice(entries, MOST_ENTRIES)}
     missing = [name for name in (CHECKPOINT_WEIGHTS, CHECKPOINT_MODEL) if name not in names]
@@ -147,7 +147,7 @@ def _read(file: Path) -> Normalization | None:
 
 
 def _normalization(recorded: dict[str, Any]) -> Normalization:
-    # Exports of 8-bit images, and other programs, record no window.
+    # Exports of 8-bit images and other programs record no window.
     window = recorded.get("window", EIGHT_BIT)
     return Normalization(mean=recorded["mean"], std=recorded["std"], window=window)
 

@@ -1,7 +1,7 @@
-"""Shapes of the tensors in a file that torch.save wrote, without torch and without running its pickle.
+"""Shapes of the tensors in a torch.save file, without torch and without executing its pickle.
 
-A stack machine follows the pickle's instructions and keeps only numbers, names and shapes. It calls nothing that
-the file names, and gives up at whatever it does not know.
+A stack machine follows the pickle's instructions and keeps only numbers, names and shapes. It calls nothing named
+in the file, and stops at unknown instructions.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from typing import Any, NamedTuple
 
 Shape = tuple[int, ...]
 
-# Bytes and instructions; those of a large network with its optimizer are a tenth.
+# Limits in bytes and instructions; ten times those of a large network with its optimizer.
 LARGEST_PICKLE, MOST_INSTRUCTIONS = 2**21, 2**17
 MOST_DIMENSIONS, LARGEST_NUMBER = 8, 2**63
-# Characters; longer texts are no names of functions, and would be copied by each instruction that joins two.
+# Limit in characters; longer texts are not names of functions, and each joining instruction would copy them.
 LONGEST_NAME = 100
-# Of an entry of a zip file, whose names and extra fields follow it.
+# Header of a zip entry, followed by its name and extra fields.
 ENTRY = struct.Struct("<4s4xH16xHH")
 # Before the object, older versions of torch wrote a magic number, a version, and facts of the machine.
 OLDER_PREFIX = 3
@@ -27,15 +27,15 @@ OLDER_PREFIX = 3
 REBUILDING = "torch._utils _rebuild_"
 TENSORS = tuple(f"{REBUILDING}{name}" for name in ("tensor", "tensor_v2", "tensor_v3"))
 PARAMETER = f"{REBUILDING}parameter"
-# What else state dicts contain; `torch` is where sizes, data types and storages are.
+# Other contents of state dicts; sizes, data types and storages are in `torch`.
 OTHERS = ("collections OrderedDict", "torch.storage UntypedStorage")
 TORCH = "torch "
-# torch.load refuses names of all modules but some of these, since it would run their code; and, in these, whole
-# networks and functions that run any code.
+# torch.load refuses names of all modules except some of these, because it would run their code, and in these it
+# refuses whole networks and functions that run arbitrary code.
 LOADED = ("torch", "collections", "_codecs", "builtins", "__builtin__", "argparse")
 REFUSED = ("torch.nn.modules.", "__builtin__ getattr", "__builtin__ eval", "__builtin__ exec")
 
-# What an instruction of this name pushes is its argument, or an object that is not looked into.
+# Instructions that push their argument, or an opaque object.
 CONSTANTS = ("NONE", "NEWTRUE", "NEWFALSE", "EMPTY_LIST", "EMPTY_DICT", "EMPTY_SET")
 NUMBERS = ("INT", "BININT", "BININT1", "BININT2", "LONG", "LONG1", "LONG4", "FLOAT", "BINFLOAT")
 BYTES = ("STRING", "BINSTRING", "SHORT_BINSTRING", "BINBYTES", "SHORT_BINBYTES", "BINBYTES8")
@@ -44,9 +44,9 @@ VALUES = frozenset(CONSTANTS + NUMBERS + BYTES + TEXTS)
 MEMOIZING = ("PUT", "BINPUT", "LONG_BINPUT", "MEMOIZE")
 RECALLING = ("GET", "BINGET", "LONG_BINGET")
 TUPLES = {"EMPTY_TUPLE": 0, "TUPLE1": 1, "TUPLE2": 2, "TUPLE3": 3}
-# How many values are put into the object below them.
+# Number of values that are put into the object below them.
 DROPPED = {"POP": 1, "APPEND": 1, "SETITEM": 2, "BUILD": 1}
-# How many objects are made of all values up to the mark.
+# Number of objects made of all values up to the mark.
 OF_MARKED = {
     "APPENDS": 0,
     "SETITEMS": 0,
@@ -75,21 +75,21 @@ _OTHER, _MARK = object(), object()
 
 
 class PickledCode(Exception):
-    """A file names code that torch.load refuses to run; the text is its name."""
+    """A file names code that torch.load refuses to run; the message is the name."""
 
 
 class _Unknown(ValueError):
-    """An instruction or a name that state dicts do not have."""
+    """An instruction or name that does not occur in state dicts."""
 
 
 def pickled_shapes(file: Path) -> list[Shape] | None:
-    """Return the shapes of all tensors, wherever they are; of shared ones perhaps several times.
+    """Return the shapes of all tensors; shared ones may be repeated.
 
     Returns:
-        None if they cannot be told.
+    None if they cannot be determined.
 
-    Raises:
-        PickledCode: the file cannot be loaded, since it names code.
+        Raises:
+            PickledCode: the file cannot be loaded, since it names code.
     """
     with file.open("rb") as stream:
         start = stream.read(ENTRY.size)
@@ -109,11 +109,11 @@ def pickled_shapes(file: Path) -> list[Shape] | None:
             _Machine().run(content)
         return _Machine().run(content)
     except (ValueError, LookupError, AttributeError, TypeError, OverflowError):
-        return None  # what malformed pickles raise
+        return None  # raised by malformed pickles
 
 
 class _Machine:
-    """A pickle's stack and memo, of numbers, texts, names and shapes; all else is `_OTHER`."""
+    """A pickle's stack and memo of numbers, texts, names and shapes; anything else is `_OTHER`."""
 
     def __init__(self) -> None:
         self.stack: list[Any] = []
@@ -121,11 +121,11 @@ class _Machine:
         self.shapes: list[Shape] = []
 
     def run(self, content: io.BytesIO) -> list[Shape]:
-        """Follow one pickle; `content` is left behind it.
+        """Follow one pickle; afterwards `content` is positioned at its end.
 
         Raises:
             PickledCode: it names code.
-            ValueError, LookupError, AttributeError, TypeError, OverflowError: it is not that of a state dict.
+            ValueError, LookupError, AttributeError, TypeError, OverflowError: it is not a state dict.
         """
         for number, (instruction, argument, _) in enumerate(pickletools.genops(content)):
             if number == MOST_INSTRUCTIONS:
@@ -172,7 +172,7 @@ class _Machine:
             raise _Unknown
 
     def _recall(self, value: Any) -> None:
-        # A tensor that has several names in the state dict is in it several times.
+        # A tensor with several names in the state dict counts several times.
         if type(value) is _Tensor:
             self.shapes.append(value.shape)
         self.stack.append(value)
@@ -207,7 +207,7 @@ class _Machine:
 
 
 def _tuple(values: list[Any]) -> Any:
-    """Return a shape or the arguments of a call, which contain no other arguments: hostile ones are deep."""
+    """Return a shape or the arguments of a call, without nested arguments, which may be deep in hostile files."""
     if len(values) <= MOST_DIMENSIONS and all(type(value) is int for value in values):
         return _Shape(tuple(values))
     return tuple(_OTHER if type(value) is tuple else value for value in values)

@@ -1,4 +1,4 @@
-"""Description of the invalid fields of a spec."""
+"""Descriptions of invalid spec fields."""
 
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
@@ -31,7 +31,7 @@ class FieldProblem:
 
 
 class Problems(list[FieldProblem]):
-    """Problems of a spec, in the order in which they were found."""
+    """Problems of a spec, in order of detection."""
 
     def add(self, field: str, message: str, given: str = "", expected: str = "") -> None:
         """Add a problem; see `FieldProblem`."""
@@ -39,7 +39,7 @@ class Problems(list[FieldProblem]):
 
 
 def without_effect(field: str, given: Any, cause: str, instead: str) -> FieldProblem:
-    """Describe a setting that has no effect with another one: the user who wrote it expects one."""
+    """Describe a setting that has no effect because of another one."""
     message = f"has no effect with {cause}; remove it or set {instead}"
     return FieldProblem(field, message, "" if given is None else str(given))
 

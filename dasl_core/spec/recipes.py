@@ -1,8 +1,8 @@
-"""Recipes: the settings that stand behind "auto".
+"""Recipes: the values of "auto" settings.
 
 A recipe is a table of settings by their dotted names. A value may depend on the job: see `value_for`.
-`small` is of two parts: constants are in tables, and what follows from the data set or the optimizer is
-computed in `dasl_core.spec.resolve` and in `resolve` of the method. The other recipes take precedence.
+`small` has two parts: tables of constants, and values computed from the data set or the optimizer in
+`dasl_core.spec.resolve` and in the method's `resolve`. The other recipes take precedence.
 """
 
 import math
@@ -24,40 +24,40 @@ class ByFamily(NamedTuple):
 
 
 class ByEpochs(NamedTuple):
-    """Values by the length of a run; that of the nearest length, by ratio, is taken."""
+    """Values by number of epochs; the nearest number, by ratio, applies."""
 
     values: Mapping[int, Any]
 
 
 class ByBatch(NamedTuple):
-    """Values by the global batch; that of the nearest batch, by ratio, is taken."""
+    """Values by global batch size; the nearest size, by ratio, applies."""
 
     values: Mapping[int, Any]
 
 
 class ByFeatures(NamedTuple):
-    """Values by the width of the backbone's features: 384 is a ViT-S, 768 a ViT-B. As with `ByBatch`."""
+    """Values by the width of the backbone's features (384 is a ViT-S, 768 a ViT-B); the nearest width applies."""
 
     values: Mapping[int, Any]
 
 
 class ByImageSize(NamedTuple):
-    """A value for images that get the small stem, and one for larger images."""
+    """A value for images with the small stem, and one for larger images."""
 
     small: Any
     large: Any
 
 
 class ByOptimizer(NamedTuple):
-    """Values by the optimizer; "auto" leaves the setting as without the recipe."""
+    """Values by optimizer; "auto" leaves the setting unchanged."""
 
     values: Mapping[str, Any]
 
 
 class TeacherMomentum(NamedTuple):
-    """A momentum that looks back over 1/40 of the steps of a run, from 0.97 up to `most`.
+    """A momentum that averages over 1/40 of the steps of a run, from 0.97 up to `most`.
 
-    A teacher of a short run would otherwise keep the random weights of its heads.
+    Otherwise the teacher of a short run would keep the random weights of its heads.
     """
 
     most: float
@@ -70,26 +70,26 @@ class AtMostAllEpochs(NamedTuple):
 
 
 class FallsAfterShares(NamedTuple):
-    """A rate that falls by a factor after shares of the epochs of a run."""
+    """A rate that falls by a factor after shares of a run's epochs."""
 
     shares: tuple[float, ...]
     factor: float
 
 
 class ShareOfEpochs(NamedTuple):
-    """A share of the epochs of a run; whole ones are rounded up."""
+    """A share of a run's epochs; whole epochs are rounded up."""
 
     share: float
     whole: bool = False
 
 
 class JobFacts(NamedTuple):
-    """What the values of a recipe depend on.
+    """Facts of a job on which a recipe's values depend.
 
     Attributes:
-        batch: the global batch of the spec; 256 if it is "auto".
-        images: to train on.
-        optimizer: that of the spec; if it is "auto", that of the recipe.
+    batch: global batch size of the spec; 256 if it is "auto".
+    images: number of training images.
+    optimizer: optimizer of the spec; if it is "auto", of the recipe.
     """
 
     family: str
@@ -102,17 +102,17 @@ class JobFacts(NamedTuple):
 
     @property
     def steps(self) -> int:
-        """Optimizer steps of the run, as far as its batch is known."""
+        """Number of optimizer steps of the run, with the assumed batch size."""
         return self.epochs * max(1, self.images // self.batch)
 
 
 class Authors(NamedTuple):
-    """The settings that a method's authors publish.
+    """Published settings of a method's authors.
 
     Attributes:
-        families: of the backbones for which they publish some.
-        settings: by dotted name; tests/fixtures/authors_settings.yaml has the sources.
-        from_weights: whether they start from pretrained weights.
+    families: backbone families with published settings.
+    settings: settings by dotted name; tests/fixtures/authors_settings.yaml has the sources.
+            from_weights: whether they start from pretrained weights.
     """
 
     families: tuple[str, ...]
@@ -120,7 +120,7 @@ class Authors(NamedTuple):
     from_weights: bool = False
 
 
-# What `small` means for all methods, unless the method's own table says otherwise.
+# `small` for all methods, unless the method's own table overrides it.
 SMALL: Settings = {
     "augment.saturation": 1.0,
     "augment.interpolation": "bilinear",
@@ -136,9 +136,9 @@ SMALL: Settings = {
     "train.head_only_epochs": 0,
 }
 
-# A start from weights: little may be lost before the heads have learned anything. The heads, which start from
-# random weights, get the usual rate, and the backbone a tenth of it. The layer decay is that of MAE's
-# fine-tuning (He et al., CVPR 2022, table 9); the other values are this project's choice.
+# Start from weights, which should not degrade before the heads have learned. The randomly initialized heads get the
+# usual rate, and the backbone a tenth of it. The layer decay is MAE's for fine-tuning (He et al., CVPR 2022,
+# table 9); the other values are our choice.
 CONTINUE: Settings = {
     "train.optimizer.name": "adamw",
     "train.optimizer.base_lr": ByOptimizer(
@@ -183,4 +183,4 @@ def value_for(value: Any, job: JobFacts) -> Any:
 
 
 def _nearest(values: Mapping[int, Any], number: int) -> Any:
-    return values[min(values, key=lambda each: abs(math.log(each / number)))]
+    return values[min(values, key=lambda key: abs(math.log(key / number)))]

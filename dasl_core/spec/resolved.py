@@ -1,10 +1,9 @@
-"""ResolvedJobSpec: a job's settings once every "auto" is a number or a name, but for its resources.
+"""ResolvedJobSpec: a job's settings without "auto" values, except in `resources`.
 
 `resolve` returns it, the database and checkpoints store it, and training reads nothing else. Each class
 narrows those fields of its base that may be "auto", and adds properties that need their values.
 
-What `resources` leave to the service depends on the nodes that there are when an attempt starts. Only then
-are they `ResolvedResources`.
+"auto" resources depend on the nodes at the start of an attempt; then they become `ResolvedResources`.
 """
 
 from typing import Any, Literal
@@ -65,7 +64,7 @@ class ResolvedBackbone(Backbone):
 
     @property
     def normalization(self) -> Normalization:
-        """The window, mean and standard deviation by which all of its images are normalized."""
+        """Normalization of all images."""
         return Normalization(mean=self.mean, std=self.std, window=self.window)
 
 
@@ -84,7 +83,7 @@ class ResolvedAugment(Augment):
         """Return the augmentations of one view, counted from 0."""
 
         def pick(values: float | tuple[float, ...]) -> float:
-            # Further views have the last value.
+            # Further views use the last value.
             return values[min(view, len(values) - 1)] if isinstance(values, tuple) else values
 
         return self.narrow(ViewAugment, blur=pick(self.blur), solarize=pick(self.solarize))
@@ -146,7 +145,7 @@ class ResolvedResources(Resources):
 
 
 class StepSettings(SpecModel):
-    """The settings of a job that decide each of its steps, without "auto" values."""
+    """The settings of a job that determine its steps, without "auto" values."""
 
     method: ResolvedMethodSettings
     backbone: ResolvedBackbone
@@ -157,9 +156,9 @@ class StepSettings(SpecModel):
     train: ResolvedTrain
 
     def deciding(self) -> dict[str, Any]:
-        """Return the settings that decide every step, JSON-ready."""
+        """Return the settings that determine every step, JSON-ready."""
         parts = set(StepSettings.model_fields)
-        # Early stopping decides which step is the last.
+        # Early stopping determines the last step.
         return self.model_dump(mode="json", include=parts, exclude={"train": {"stop"}})
 
 

@@ -1,4 +1,4 @@
-"""Where the images of a data set are, and which of them are used."""
+"""Location and selection of a data set's images."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from pydantic import Field
 
 from dasl_core.spec.base import SpecModel
 
-# Stores that fsspec opens. Neither http nor ftp: a server would fetch any address for its users.
+# Stores opened by fsspec. Not http or ftp, with which users could make the server fetch any address.
 REMOTE_SCHEMES = ("s3", "gs", "az", "abfs", "hf")
 
-# Kinds of files that hold many images, or list them: names in `dasl_core.data.sources.SOURCES`.
+# Kinds of files that contain or list many images: names in `dasl_core.data.sources.SOURCES`.
 SOURCE_KINDS = {
     ".tar": "tar",
     ".zip": "zip",
@@ -31,7 +31,7 @@ COMPRESSED = (
     "the .tar or the folder"
 )
 
-# As all stores name buckets; "container@account" is Azure's form.
+# Bucket names of all stores; "container@account" is Azure's form.
 _BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]*")
 
 Links = Literal["inside", "follow"]
@@ -74,12 +74,12 @@ class SourceOptions(SpecModel):
 
 
 def is_pattern(name: str) -> bool:
-    """Whether the last part of a location may stand for several files."""
+    """Whether the last part of a location may match several files."""
     return any(character in name for character in "*?{")
 
 
 def remote_scheme(uri: str) -> str | None:
-    """Return the scheme of a URI of another machine; None for a path or a `file://` URI.
+    """Return the scheme of a remote URI; None for a path or a `file://` URI.
 
     Raises:
         ValueError: the scheme is not one of `REMOTE_SCHEMES`, or the URI names no bucket or owner. The message
@@ -100,7 +100,7 @@ def remote_scheme(uri: str) -> str | None:
 
 
 def is_missing(location: str | os.PathLike[str]) -> bool:
-    """Whether a location is a path of this machine where nothing is. A pattern is not such a path."""
+    """Whether a location is a nonexistent local path, not a pattern."""
     text = os.fspath(location)
     if "://" in text or is_pattern(posixpath.basename(text)):
         return False

@@ -1,4 +1,4 @@
-"""Where the metrics of a run go beside its own records: TensorBoard, MLflow, Weights & Biases."""
+"""Settings of trackers: TensorBoard, MLflow, Weights & Biases."""
 
 import re
 from collections.abc import Iterable
@@ -16,7 +16,7 @@ _EXPECTED_URI = "the address of an MLflow server, such as https://mlflow.example
 
 
 def _server(uri: str) -> str:
-    """Check the address of a server, and return it without a slash at its end."""
+    """Check a server's address, and return it without a trailing slash."""
     if "@" in uri:  # not shown: it may be a password
         expected = "the address alone; workers read credentials from MLFLOW_TRACKING_* variables"
         raise problem(
@@ -54,12 +54,12 @@ class MLflow(SpecModel):
 
     @property
     def address(self) -> str:
-        """Host and port, in lower case."""
+        """Host and port in lower case."""
         parts = urlsplit(self.tracking_uri)
         return _address(parts, _PORTS[parts.scheme])
 
     def is_allowed(self, hosts: Iterable[str] | None) -> bool:
-        """Whether the server is one of these hosts, with or without a port. None: any server is allowed."""
+        """Whether the server is one of these hosts, with or without a port; None allows any server."""
         if hosts is None:
             return True
         own = {self.address, self.address.rpartition(":")[0]}
@@ -92,7 +92,7 @@ class Track(SpecModel):
 
 
 def host_problem(host: str) -> str | None:
-    """Return why a text is not HOST or HOST:PORT; None if it is."""
+    """Describe why a text is not HOST or HOST:PORT; None if it is."""
     try:
         parts = urlsplit(f"//{host}")
         port = parts.port

@@ -157,7 +157,7 @@ class Stop(SpecModel):
         ge=1,
         le=100_000,
         description=(
-            "The training ends after so many evaluations in a row without a new best one; fewer than there "
+            "The training ends after this number of evaluations in a row without a new best one; fewer than there "
             "are before the last epoch."
         ),
     )

@@ -1,10 +1,10 @@
-"""Versions of stored specs, and the upgraders to today's version.
+"""Versions of stored specs, and upgraders to the current version.
 
-Specs are read long after they were written: from rows of the database and files of checkpoints. What is
-stored stays as it is; it is upgraded whenever it is read.
+Specs are read long after they were written, from the database and from checkpoints. Stored specs are not
+rewritten, but upgraded whenever they are read.
 
-A change of the models that a stored spec does not survive (a field renamed, removed or narrowed, or one
-added to `resources`) needs an upgrader, in the same commit. So does a new field of a resolved spec whose
+A change of the models that breaks stored specs (a field renamed, removed or narrowed, or one added to
+`resources`) needs an upgrader in the same commit. So does a new field of a resolved spec whose
 default would change what an old job computes when it is resumed.
 """
 
@@ -22,8 +22,8 @@ Model = TypeVar("Model", bound=BaseModel)
 UPGRADERS: list[Callable[[Content], Content]] = []
 """Item n - 1 turns a spec of version n into one of version n + 1.
 
-An upgrader is a pure function: it returns a new dict. It gets resolved specs, the part of one that a training
-state holds, and specs as a person wrote them, in which any field may be missing.
+An upgrader is a pure function that returns a new dict. It gets resolved specs, the part of one in a training state,
+and specs written by users, in which any field may be missing.
 """
 
 _KEY = "spec_version"
@@ -34,15 +34,15 @@ class UnreadableSpec(ValueError):
 
 
 def current() -> int:
-    """Return the version of specs that are written today."""
+    """Return the current version of specs."""
     return len(UPGRADERS) + 1
 
 
 def upgrade(spec: Any, version: int) -> Content:
-    """Return a stored spec in today's version.
+    """Upgrade a stored spec to the current version.
 
     Raises:
-        UnreadableSpec: a newer DASL wrote it, or it is not what the upgraders expect.
+        UnreadableSpec: it is from a newer DASL, or the upgraders cannot read it.
     """
     if _check_version(version) > current():
         raise UnreadableSpec(
@@ -52,7 +52,7 @@ def upgrade(spec: Any, version: int) -> Content:
     try:
         for upgrader in UPGRADERS[version - 1 :]:
             spec = upgrader(spec)
-    # An upgrader meets any content, and one spec must not stop what reads many.
+    # An upgrader gets any content, and one bad spec must not stop a reader of many.
     except Exception as error:
         raise UnreadableSpec(
             f"the spec of version {version} cannot be upgraded: {error!r}; submit the job again"
@@ -72,12 +72,12 @@ def load(spec: Any, version: int) -> ResolvedJobSpec:
 
 
 def load_step_settings(state: Any, version: int) -> Content:
-    """Read the settings in a training state; a field that is newer than the state gets its default.
+    """Read the settings in a training state; newer fields get their defaults.
 
-    What the state holds besides settings stays as it is.
+    Other content of the state is unchanged.
 
-    Raises:
-        UnreadableSpec: as in `load`.
+        Raises:
+            UnreadableSpec: as in `load`.
     """
     state = upgrade(state, version)
     stored = {name: value for name, value in state.items() if name in StepSettings.model_fields}
@@ -87,7 +87,7 @@ def load_step_settings(state: Any, version: int) -> Content:
 def load_resources(spec: Any, version: int) -> Resources:
     """Read only the resources of a stored resolved spec, which is 20 times faster than `load`.
 
-    All of its fields must be stored: today's default may not be what the job was submitted with.
+    All of its fields must be stored, because the current defaults may differ from those at submission.
 
     Raises:
         UnreadableSpec: as in `upgrade`, or a field of the resources is missing or invalid.
@@ -100,12 +100,12 @@ def load_resources(spec: Any, version: int) -> Resources:
 
 
 def version_entry() -> dict[str, int]:
-    """Return the entry by which a file with a spec records its version."""
+    """Return the entry that records the version of a spec in a file."""
     return {_KEY: current()}
 
 
 def read_version(content: Mapping[str, Any]) -> int:
-    """Return the version of the spec in a file, given the content that `version_entry` is part of.
+    """Return the version of the spec in a file's content, from its `version_entry`.
 
     Raises:
         UnreadableSpec: it has none.

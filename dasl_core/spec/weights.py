@@ -1,4 +1,4 @@
-"""Check without torch that weights to start from may be loaded. Refuses only what surely cannot be."""
+"""Check of initial weights without torch. Refuses only weights that certainly cannot be loaded."""
 
 from __future__ import annotations
 
@@ -25,21 +25,21 @@ from dasl_core.spec.pickled_shapes import (
     Shape,
     pickled_shapes,
 )
-from dasl_core.spec.weights_record import FIRST_CONVOLUTION, read_settings, stem_of_convolution
+from dasl_core.spec.weights_record import FIRST_CONVOLUTION, read_settings, stem_from_convolution
 
-# Of networks that timm adapts to each other, positions and patches differ: a few percent of the parameters.
+# Networks that timm adapts to each other differ in positions and patches: a few percent of the parameters.
 ALIKE = 1.4
-# A file lacks no parameter of its network, but may have smaller positions and patches.
+# A file has all parameters of its network, but positions and patches may be smaller.
 FEWEST = 0.5
 
 LFS = "is a pointer of Git LFS, not the weights: run `git lfs pull`"
 
 
 def weights_problem(weights: Path, backbone: Backbone) -> str | None:
-    """Return why weights cannot be loaded into a backbone; None: they may, or only workers can read them.
+    """Describe why weights cannot be loaded into a backbone; None: they may, or only workers can read them.
 
     Args:
-        weights: what `backbone.pretrained` names: a file, or the folder of a checkpoint.
+    weights: a file, or the folder of a checkpoint, as in `backbone.pretrained`.
     """
     try:
         if not weights.is_dir():
@@ -56,8 +56,8 @@ def weights_problem(weights: Path, backbone: Backbone) -> str | None:
 
 
 def stem_problem(first: Shape, backbone: Backbone) -> str | None:
-    """Return why a first convolution of this shape cannot be loaded; the patches of a ViT are resampled."""
-    stem = stem_of_convolution(first)
+    """Describe why a first convolution of this shape cannot be loaded, if so; ViT patches are resampled."""
+    stem = stem_from_convolution(first)
     if backbone.info.family != "resnet" or stem is None or backbone.stem in ("auto", stem):
         return None
     return (
@@ -75,7 +75,7 @@ def _file_problem(file: Path, backbone: Backbone) -> str | None:
         start = stream.read(2)
     if start.startswith(b"PK") and not zipfile.is_zipfile(file):
         return "is cut off: its end is missing"
-    # Older versions of torch wrote a bare pickle. Tar archives of the first ones are not read without their code.
+    # Older versions of torch wrote a bare pickle. The first versions' tar archives cannot be read without their code.
     if start.startswith((b"PK", b"\x80")):
         try:
             shapes = pickled_shapes(file)
@@ -110,10 +110,10 @@ def _safetensors_problem(file: Path, backbone: Backbone) -> str | None:
 
 
 def _shape(sizes: Any) -> Shape:
-    """Return the shape in a header, whose product costs little.
+    """Return a shape from a header, small enough to compute its product.
 
     Raises:
-        ValueError: it is not a tensor's.
+    ValueError: it is not a tensor's shape.
     """
     if not isinstance(sizes, list) or len(sizes) > MOST_DIMENSIONS:
         raise ValueError("it is not a shape")
@@ -141,7 +141,7 @@ def _shapes_problem(shapes: Collection[Shape], backbone: Backbone) -> str | None
 
 
 def _without_ones(shape: Shape) -> Shape:
-    """The same for a linear layer and a 1x1 convolution, which layouts exchange."""
+    """Remove dimensions of size 1, in which a linear layer and a 1x1 convolution differ."""
     return tuple(size for size in shape if size != 1)
 
 

@@ -1,4 +1,4 @@
-"""What the files of weights to start from record of their network, readable without torch."""
+"""Records of a network in the files of its weights, readable without torch."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from dasl_core.spec.normalization import (
 
 
 class WeightsRecord(NamedTuple):
-    """What the files of weights record; None where they do not.
+    """Records in the files of weights; None if missing.
 
     Attributes:
-        normalization: with which the weights were trained.
-        stem: of their network.
-        image_size: the only one at which they load. A checkpoint's position embeddings are not resampled;
-            those of files are.
-        in_channels: the only number at which they load. A checkpoint is not adapted; files are.
+    normalization: normalization of the weights' training.
+    stem: stem of the network.
+    image_size: the only image size at which they load. Position embeddings of files are resampled, those of
+    checkpoints are not.
+    in_channels: the only number of channels at which they load. Files are adapted, checkpoints are not.
     """
 
     normalization: Normalization | None = None
@@ -39,24 +39,24 @@ class WeightsRecord(NamedTuple):
 
 NO_RECORD = WeightsRecord()
 
-# By the kernel of a ResNet's first convolution. A deep stem has several, and the small one other strides.
+# Stem of a ResNet by the kernel size of its first convolution.
 FIRST_CONVOLUTION = "conv1.weight"
 _STEMS: dict[tuple[int, ...], Stem] = {(3, 3): "small", (7, 7): "standard"}
 
 
-def stem_of_convolution(shape: Sequence[int]) -> Stem | None:
-    """Tell the stem of a ResNet by the shape of `FIRST_CONVOLUTION`."""
+def stem_from_convolution(shape: Sequence[int]) -> Stem | None:
+    """Return the stem of a ResNet by the shape of `FIRST_CONVOLUTION`."""
     return _STEMS.get(tuple(shape[2:]))
 
 
 def read_record(weights: Path) -> WeightsRecord:
-    """Read what the files of weights record.
+    """Read the records in the files of weights.
 
     Args:
-        weights: what `backbone.pretrained` names: a file, or the folder of a checkpoint.
+    weights: a file, or the folder of a checkpoint, as in `backbone.pretrained`.
 
-    Raises:
-        ValueError: a file cannot be read; the message names `backbone.pretrained`.
+        Raises:
+            ValueError: a file cannot be read; the message names `backbone.pretrained`.
     """
     normalization, stem = recorded_normalization(weights), _stem_in_header(weights)
     for file in describing_files(weights):
@@ -69,7 +69,7 @@ def read_record(weights: Path) -> WeightsRecord:
             if type(size) is not int or not SMALLEST_IMAGE <= size <= LARGEST_IMAGE:
                 size = None  # convolutional networks have none
             is_small = size and arguments.get("patch_size") == size // SMALL_STEM_PATCHES
-            if stem is None:  # `stem` of a checkpoint: lines that fit a ResNet's to small images
+            if stem is None:  # a checkpoint's `stem`: code that adapts a ResNet to small images
                 stem = "small" if is_small or content.get("stem") else "standard"
             channels = arguments.get("in_chans")
             if type(channels) is not int or not 1 <= channels <= MOST_CHANNELS:
@@ -85,12 +85,12 @@ def _stem_in_header(weights: Path) -> Stem | None:
         return None
     match safetensors_header(weights).get(FIRST_CONVOLUTION):
         case {"shape": [int(), int(), int(), int()] as shape}:
-            return stem_of_convolution(shape)
+            return stem_from_convolution(shape)
     return None
 
 
 def read_settings(file: Path) -> dict[str, Any]:
-    """Read a mapping in JSON; an empty one if it is none, which reading the normalization reports."""
+    """Read a JSON mapping; empty if it is invalid, which reading the normalization reports."""
     if file.stat().st_size > LARGEST_DESCRIPTION:
         return {}
     try:

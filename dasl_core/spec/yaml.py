@@ -9,7 +9,7 @@ import yaml
 from yaml.composer import ComposerError
 from yaml.constructor import ConstructorError
 
-# A spec has a few levels; deeper nesting could exhaust the parser's stack.
+# Limit on nesting, which could exhaust the parser's stack; a spec has a few levels.
 MOST_LEVELS = 40
 _TYPE_NAMES: dict[type, str] = {type(None): "nothing", list: "a list", str: "a string"}
 
@@ -129,7 +129,7 @@ def _read(text: str) -> Any:
     try:
         return yaml.load(text, Loader=_Loader)
     except yaml.YAMLError as error:
-        # PyYAML's placeholder for a file name; the caller's message has the real one.
+        # PyYAML's placeholder for a file name, which the caller's message contains.
         raise ValueError(str(error).replace('in "<unicode string>", ', "in ")) from error
 
 

@@ -544,5 +544,5 @@ def test_jpeg_is_refused_for_what_it_cannot_hold() -> None:
         "train": {"image_cache": "jpeg"},
     }
     facts = IMAGENET.model_copy(update={"dtype": "uint16", "num_images": 1000})
-    with pytest.raises(SpecError, match=r"train\.image_cache: JPEG holds 8 bits"):
+    with pytest.raises(SpecError, match=r"train\.image_cache: needs 8-bit images"):
         resolve(JobSpec.model_validate(spec), facts)

@@ -1,7 +1,6 @@
-"""Settings of each regularizer: DAR, SEC, and those to compare them with.
+"""Settings of the regularizers: DAR, SEC, and those to compare them with.
 
-The settings of a regularizer are in the module of its name here; its code is in the module of the same name in
-`dasl_core.regularizers`.
+Each regularizer has a module of its name in this package, and one with its code in `dasl_core.regularizers`.
 """
 
 from importlib import import_module

@@ -12,16 +12,16 @@ from dasl_core.spec.problems import FieldProblem
 PairLabels = Literal["instance", "cluster", "class"]
 Slices = Annotated[int, Field(ge=1, le=65_536)]
 
-# The largest tensor of a regularizer on random directions: 1 GB in float32, of which a step holds a few.
+# Largest tensor of a regularizer on random directions: 1 GB in float32; a step holds a few of them.
 PROJECTION_LIMIT = 2**28
 
 
 class RegularizerContext(NamedTuple):
-    """Facts that the settings of a regularizer are checked and resolved with.
+    """Facts for checking and resolving the settings of a regularizer.
 
     Attributes:
-        embeddings: of a global batch that regularizers see: those of all samples and global views.
-        train_images: images to train on.
+    embeddings: number of embeddings of a global batch: those of all samples and global views.
+    train_images: number of training images.
     """
 
     method: MethodConfig
@@ -34,15 +34,15 @@ class RegularizerConfig(SpecModel):
     """The settings that every regularizer has."""
 
     name: ClassVar[str]
-    """That of its module, and of its term: `loss_NAME`."""
+    """Name of the module, and of the loss term `loss_NAME`."""
     top_level: ClassVar[bool] = False
-    """Whether its settings are a part of the spec, and not of the part `regularizers`."""
+    """Whether the settings are a top-level part of the spec rather than in `regularizers`."""
 
     weight: Weight | Auto
 
     @classmethod
     def path(cls) -> str:
-        """Return where its settings are in a spec."""
+        """Return the path of the settings in a spec."""
         return cls.name if cls.top_level else f"regularizers.{cls.name}"
 
     @property
@@ -52,12 +52,12 @@ class RegularizerConfig(SpecModel):
 
     @property
     def active(self) -> bool:
-        """Whether the term adds anything to the loss."""
+        """Whether the term adds to the loss."""
         return self.weight != 0
 
     @property
     def pair_labels(self) -> PairLabels:
-        """Which embeddings the term compares as pairs: those with different labels of this kind."""
+        """Kind of labels whose difference makes two embeddings a pair."""
         return "instance"
 
     @property
@@ -98,7 +98,7 @@ class SlicedConfig(UnmeasuredConfig):
     """A regularizer of the projections of raw embeddings on random directions, for each view."""
 
     numbers_per_projection: ClassVar[int] = 1
-    """What a projection of an embedding becomes, which is held in memory."""
+    """Number of values held in memory for each projection of an embedding."""
 
     slices: Slices
 

@@ -19,23 +19,22 @@ from dasl_core.spec.regularizers.config import (
 )
 
 # All pairs of 1,024 embeddings are 524 thousand columns, 268 MB at a width of 128. l2 compares all pairs
-# of columns: 128 embeddings have about as many columns as a chain of 8,192.
+# of columns: 128 embeddings have about the same number of columns as a chain of 8,192.
 FULL_LIMIT, FULL_L2_LIMIT = 1024, 128
 
 
 def choose_k(images: int) -> int:
-    """Clusters for a data set of this size: the square root of it, from 2 to 10,000.
+    """Choose the number of clusters: the square root of the number of images, from 2 to 10,000.
 
-    Our choice; the sources on DAR at hand give none. It is 72 for 5 thousand images, 356 for ImageNet-100 and
-    1,132 for ImageNet, between its classes and the ten times as many that served DeepCluster best
-    (Caron et al., ECCV 2018: 10,000 for 1.3 million), and each cluster holds as many images as there
-    are clusters. DAR only needs the images of a cluster to be alike, so too many clusters do little harm.
+    Our choice, because the sources on DAR give none. It is 72 for 5 thousand images, 356 for ImageNet-100 and
+    1,132 for ImageNet, between its number of classes and the 10,000 that served DeepCluster best (Caron et al.,
+    ECCV 2018). DAR only needs similar images in a cluster, so too many clusters do little harm.
     """
     return min(10_000, max(2, round(math.sqrt(images))))
 
 
 class Clusters(SpecModel):
-    """Where the labels of cluster-used DAR come from."""
+    """Source of the labels of cluster-used DAR."""
 
     source: Literal["kmeans", "prototypes"] | Auto = Field(
         "auto",
@@ -80,7 +79,7 @@ class ResolvedClusters(Clusters):
     k: ClusterCount
 
 
-# Placeholder when clusters are unused, so that a resolved spec has no "auto".
+# Placeholder if clusters are unused, so that a resolved spec has no "auto".
 UNUSED_CLUSTERS = ResolvedClusters(source="kmeans", k=2)
 
 
@@ -160,7 +159,7 @@ class DAR(RegularizerConfig):
     )
 
     @model_validator(mode="after")
-    def _check_weight_of_sum(self) -> Self:
+    def _check_summed_weight(self) -> Self:
         if self.weight == "auto" and self.reduction == "sum":
             raise problem(
                 "has no default with dar.reduction: sum, where the term grows with the square of the batch",

@@ -71,7 +71,7 @@ class SEC(RegularizerConfig):
         return problems
 
     def resolve(self, context: RegularizerContext) -> "ResolvedSEC":
-        """Choose the weight, and whether it has a ramp."""
+        """Choose the weight and the ramp."""
         weight, ramp = self.weight, self.ramp
         if weight == "auto":
             weight = SEC_WEIGHTS[self.target]
@@ -81,7 +81,7 @@ class SEC(RegularizerConfig):
 
 
 class ResolvedSEC(SEC):
-    """SEC with its weight, and with or without its ramp."""
+    """SEC with its weight and ramp."""
 
     weight: Weight
     ramp: bool

@@ -5,7 +5,7 @@ The result is stored with the job, so that a run can be repeated.
 
 from pydantic import ValidationError
 
-from dasl_core.spec.errors import problems_of_part
+from dasl_core.spec.errors import part_problems
 from dasl_core.spec.job import JobSpec
 from dasl_core.spec.methods import ResolveContext
 from dasl_core.spec.problems import Problems, SpecError
@@ -18,7 +18,7 @@ from dasl_core.spec.resolve.backbone import (
 )
 from dasl_core.spec.resolve.batch import choose_batch
 from dasl_core.spec.resolve.checks import check_backbone, check_ignored, check_labels
-from dasl_core.spec.resolve.epochs import epochs_of, with_epochs
+from dasl_core.spec.resolve.epochs import resolved_epochs, with_epochs
 from dasl_core.spec.resolve.estimate import Estimate, estimate, seconds_on_cores
 from dasl_core.spec.resolve.evaluate import check_evaluate, check_named_metrics, resolve_evaluate
 from dasl_core.spec.resolve.evaluated import evaluation_problem
@@ -47,7 +47,7 @@ __all__ = [
     "seconds_on_cores",
 ]
 
-GLOBAL_VIEWS = 2  # whose embeddings regularizers see; local crops only train the student
+GLOBAL_VIEWS = 2  # regularizers see their embeddings; local crops only train the student
 
 
 def resolve(
@@ -59,28 +59,28 @@ def resolve(
     from_checkpoint: bool = False,
     has_gpus: bool = False,
 ) -> ResolvedJobSpec:
-    """Return the same spec with every "auto" replaced by a number or a name, but for the CPUs of a rank.
+    """Return the spec with every "auto" replaced by a number or a name, except a rank's CPUs.
 
-    Unless GPUs are known to be there (`has_gpus`), `resources.gpus_per_worker: auto` stays as well.
+    Without `has_gpus`, `resources.gpus_per_worker: auto` stays as well.
 
-    The choices that others depend on come first, then all checks, so that every problem is reported at
-    once; only then are the parts put together.
+    Choices that others depend on come first, then all checks, so that every problem is reported at once; then the
+    parts are assembled.
 
     Args:
-        facts: of the data set.
-        record: what the files of the weights to start from record (`read_record`), where they can be read.
-        own_features: width of the features of a network of one's own, which `spec.backbone.name` calls
-            "own". `pretrain` takes such a network; jobs and commands do not.
-        from_checkpoint: the job continues from a checkpoint of another, which has weights.
-        has_gpus: whether ranks have GPUs if `resources.gpus_per_worker` is "auto".
+    facts: facts about the data set.
+    record: record of the initial weights (`read_record`), where the files can be read.
+    own_features: feature width of a custom network, with `spec.backbone.name` "own". `pretrain` takes such a
+    network; jobs and commands do not.
+    from_checkpoint: whether the job continues from another job's checkpoint, which has weights.
+    has_gpus: whether ranks have GPUs if `resources.gpus_per_worker` is "auto".
 
-    Raises:
-        SpecError: the spec cannot run on this data set.
+        Raises:
+            SpecError: the spec cannot run on this data set.
     """
     try:
         return _resolve(spec, facts, record, own_features, from_checkpoint, has_gpus)
-    except ValidationError as error:  # a chosen value is outside its field's range
-        raise SpecError(problems_of_part(error, ResolvedJobSpec)) from error
+    except ValidationError as error:  # a resolved value is outside its field's range
+        raise SpecError(part_problems(error, ResolvedJobSpec)) from error
 
 
 def _resolve(
@@ -97,9 +97,9 @@ def _resolve(
         spec = spec.model_copy(update={"resources": resources})
     spec = with_epochs(spec, facts)
     has_weights = from_checkpoint or spec.backbone.may_have_weights
-    chosen = choose_backbone(spec.backbone, facts, record, problems)
+    network = choose_backbone(spec.backbone, facts, record, problems)
     check_frozen_batch_norm(spec.backbone, has_weights, problems)
-    image_size = chosen.image_size
+    image_size = network.image_size
     features = choose_features(spec.backbone, own_features, problems)
     check_schedule(spec, has_weights, problems)
     recipe, given = choose_recipe(spec, has_weights, problems), spec
@@ -113,17 +113,17 @@ def _resolve(
     check_extra_bands(spec.backbone, channels, problems)
     image_cache = choose_image_cache(spec.train, image_size, channels, facts, problems)
     batch, per_class = choose_batch(spec, facts, problems)
-    epochs = epochs_of(spec)
+    epochs = resolved_epochs(spec)
     context = ResolveContext(
         backbone=spec.backbone.name,
         features=features,
         image_size=image_size,
-        patch_size=chosen.patch_size,
+        patch_size=network.patch_size,
         train_images=training_images(spec, facts),
         batch_size=batch,
         epochs=epochs,
-        crop_multiple=chosen.crop_multiple,
-        smallest_size=chosen.smallest_size,
+        crop_multiple=network.crop_multiple,
+        smallest_size=network.smallest_size,
         starts_from_weights=spec.backbone.pretrained is not None,
         class_token=spec.backbone.info.class_token,
         token_patch_size=spec.backbone.info.token_patch_size,
@@ -151,7 +151,7 @@ def _resolve(
         backbone=spec.backbone.narrow(
             ResolvedBackbone,
             image_size=image_size,
-            stem=chosen.stem,
+            stem=network.stem,
             in_channels=channels,
             window=window,
             mean=normalization.mean,

@@ -7,15 +7,14 @@ from dasl_core.spec.recipes import SMALL
 from dasl_core.spec.resolve.backbone import SMALL_STEM_UP_TO
 from dasl_core.spec.resolved import ResolvedAugment
 
-# Blur or inversion makes smaller images unrecognizable: lightly and solo-learn also omit both on
-# CIFAR.
+# Blur or inversion makes smaller images unrecognizable; lightly and solo-learn also omit both on CIFAR.
 BLUR_FROM = SMALL_STEM_UP_TO + 1
 
 
 def check_augment(
     given: Augment, resolved: ResolvedAugment, channels: int, problems: Problems
 ) -> None:
-    """Refuse settings that change no view: of the jitter of saturation without jitter, of dropping the only band."""
+    """Refuse settings that change no view: saturation jitter without jitter, and dropping the only band."""
     if given.channel_drop > 0 and channels == 1:
         problems.add(
             "augment.channel_drop",
@@ -36,7 +35,7 @@ def check_augment(
 def resolve_augment(augment: Augment, method: MethodConfig, image_size: int) -> ResolvedAugment:
     recipe = method.recipe
     large = image_size >= BLUR_FROM
-    chosen = {
+    settings = {
         "crop_scale": recipe.crop_scale,
         "jitter": recipe.jitter,
         "grayscale": recipe.grayscale,
@@ -47,7 +46,7 @@ def resolve_augment(augment: Augment, method: MethodConfig, image_size: int) -> 
         ResolvedAugment,
         **{
             name: value[0] if isinstance(value, tuple) and len(value) == 1 else value
-            for name, value in chosen.items()
+            for name, value in settings.items()
             if getattr(augment, name) == "auto"
         },
     )

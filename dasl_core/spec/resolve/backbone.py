@@ -9,8 +9,7 @@ from dasl_core.spec.problems import Problems
 from dasl_core.spec.resolve.facts import DatasetFacts
 from dasl_core.spec.weights_record import WeightsRecord
 
-# Largest image that gets a "small" stem: at timm's stride of 32, 64 pixels leave a last feature map
-# of only 2x2.
+# Largest image size with a "small" stem: at timm's stride of 32, 64 pixels give a last feature map of 2x2.
 SMALL_STEM_UP_TO = 64
 
 
@@ -18,9 +17,9 @@ class ChosenBackbone(NamedTuple):
     """The sizes and the stem of a backbone.
 
     Attributes:
-        smallest_size: of images and local crops, in pixels.
-        crop_multiple: local crops must be multiples of it, in pixels; 1 if they may have any size, None if
-            the network takes `image_size` alone.
+        smallest_size: smallest size of images and local crops, in pixels.
+        crop_multiple: unit of the sizes of local crops, in pixels; 1 for any size, None if the network only takes
+        `image_size`.
     """
 
     image_size: int
@@ -33,7 +32,7 @@ class ChosenBackbone(NamedTuple):
 def choose_backbone(
     backbone: Backbone, facts: DatasetFacts, record: WeightsRecord, problems: Problems
 ) -> ChosenBackbone:
-    """Choose the image size, the stem, and with them the patch size of a ViT."""
+    """Choose the image size, the stem, and the patch size of a ViT."""
     info = backbone.info
     given = backbone.image_size
     size = _automatic_size(backbone, facts, record) if given == "auto" else given
@@ -57,7 +56,7 @@ def choose_backbone(
         )
     multiple, smallest = info.size_multiple, info.smallest_size
     if stem == "small":
-        smallest = 1  # its feature maps are larger: it takes all sizes that a job may have
+        smallest = 1  # its larger feature maps allow all sizes
         if info.patch_size is not None:
             multiple = SMALL_STEM_PATCHES
     fitting = max(smallest, size // multiple * multiple)
@@ -96,7 +95,7 @@ def choose_backbone(
 
 
 def check_frozen_batch_norm(backbone: Backbone, has_weights: bool, problems: Problems) -> None:
-    """Check that there are statistics to keep; those of random weights are of no images."""
+    """Check that batch normalization has statistics to keep, which random weights lack."""
     given = backbone.freeze_batch_norm
     if given not in ("auto", "none") and backbone.info.batch_norm and not has_weights:
         problems.add(
@@ -135,7 +134,7 @@ def _automatic_size(backbone: Backbone, facts: DatasetFacts, record: WeightsReco
         return record.image_size
     size = min(224, facts.median_size // 32 * 32)
     if size <= SMALL_STEM_UP_TO and backbone.stem != "standard":
-        # The stem for small images has a stride of 4 or 8, not 32: rounding to 32 would waste pixels.
+        # The stem for small images has a stride of 4 or 8, so rounding to 32 would waste pixels.
         small = min(SMALL_STEM_UP_TO, facts.median_size // 8 * 8)
         if _automatic_stem(backbone, small, record) == "small":
             size = small
@@ -147,13 +146,13 @@ def _automatic_stem(backbone: Backbone, image_size: int, record: WeightsRecord) 
         return "standard"
     if record.stem is not None:
         return record.stem
-    # Of a checkpoint that cannot be read here, the likeliest: workers compare it.
+    # Most likely for a checkpoint that cannot be read here; workers check it.
     is_small = image_size <= SMALL_STEM_UP_TO and not starts_from_file(backbone)
     return "small" if is_small else "standard"
 
 
 def starts_from_file(backbone: Backbone) -> bool:
-    """Whether the weights to start from are a file, and not the folder of a checkpoint."""
+    """Whether the initial weights are a file rather than a checkpoint folder."""
     return backbone.pretrained is not None and backbone.pretrained.endswith(WEIGHTS_ENDINGS)
 
 
@@ -164,16 +163,16 @@ def _check_record(
     record: WeightsRecord,
     problems: Problems,
 ) -> None:
-    """Check that a checkpoint to start from has the stem and the image size; files are adapted."""
+    """Check the stem and image size of an initial checkpoint; files are adapted."""
     if backbone.pretrained is None or starts_from_file(backbone):
         return
     expected = {"image_size": record.image_size, "stem": record.stem}
-    chosen = {"image_size": image_size, "stem": stem}
+    resolved = {"image_size": image_size, "stem": stem}
     for name, value in expected.items():
-        if value not in (None, chosen[name]):
+        if value not in (None, resolved[name]):
             problems.add(
                 f"backbone.{name}",
                 f"must be {value}, that of the checkpoint of backbone.pretrained",
-                str(chosen[name]),
+                str(resolved[name]),
                 f"{value}, or auto",
             )

@@ -1,4 +1,4 @@
-"""Choose the global batch, and how many images of each class it holds."""
+"""Choice of the global batch size and its number of images per class."""
 
 import math
 
@@ -6,12 +6,12 @@ from dasl_core.spec.job import JobSpec
 from dasl_core.spec.problems import FieldProblem, Problems
 from dasl_core.spec.resolve.facts import DatasetFacts, training_classes, training_images
 
-# Matrix units of GPUs work on multiples of 8, and people expect such a batch.
+# GPUs' matrix units work on multiples of 8, which people also expect.
 _ROUND = 8
 
 
 def choose_batch(spec: JobSpec, facts: DatasetFacts, problems: Problems) -> tuple[int, int | None]:
-    """Choose the global batch, and how many images of each class it holds."""
+    """Choose the global batch size and its number of images per class."""
     train, workers = spec.train, spec.resources.workers
     images = training_images(spec, facts)
     batch, per_class = train.batch_size, train.samples_per_class
@@ -27,7 +27,7 @@ def choose_batch(spec: JobSpec, facts: DatasetFacts, problems: Problems) -> tupl
         per_class = None
     if isinstance(batch, str):
         parts, together = workers * train.micro_batches, per_class or 1
-        # Two images, or two classes: a single one cannot be compared.
+        # Two images or classes, since a single one cannot be compared.
         least = max(2 * together, 2 * train.micro_batches)
         batch = _fitting_batch(images, math.lcm(parts, together), least)
         if batch > images:
@@ -48,7 +48,7 @@ def choose_batch(spec: JobSpec, facts: DatasetFacts, problems: Problems) -> tupl
             f"at most {max(1, batch // 2)}",
         )
     if per_class is not None:
-        _check_classes_of_batch(spec, facts, batch, per_class, problems)
+        _check_batch_classes(spec, facts, batch, per_class, problems)
     return batch, per_class
 
 
@@ -62,7 +62,7 @@ def _fitting_batch(images: int, multiple_of: int, least: int) -> int:
 
 
 def _too_few_images(spec: JobSpec, facts: DatasetFacts, needed: int) -> FieldProblem:
-    """Return the problem of a data set that is smaller than the smallest batch, for the field at fault."""
+    """Describe that a data set is smaller than the smallest batch, for the responsible field."""
     images = training_images(spec, facts)
     for field, parts in (
         ("resources.workers", spec.resources.workers),
@@ -85,10 +85,10 @@ def _too_few_images(spec: JobSpec, facts: DatasetFacts, needed: int) -> FieldPro
     )
 
 
-def _check_classes_of_batch(
+def _check_batch_classes(
     spec: JobSpec, facts: DatasetFacts, batch: int, per_class: int, problems: Problems
 ) -> None:
-    """Check that a batch has the images of several classes that its method compares."""
+    """Check that a batch has images of several classes if its method compares them."""
     if batch % per_class:
         problems.add(
             "train.batch_size",

@@ -13,7 +13,7 @@ from dasl_core.spec.train import Optimizer
 
 
 def check_ignored(spec: JobSpec, batch: int, problems: Problems) -> None:
-    """Refuse settings without effect: the user who wrote them expects one."""
+    """Refuse settings that have no effect."""
     train = spec.train
     momentum, name = train.optimizer.momentum, optimizer_name(spec, batch)
     if name in ("adamw", "adam") and momentum != Optimizer().momentum:
@@ -55,7 +55,7 @@ def check_ignored(spec: JobSpec, batch: int, problems: Problems) -> None:
 
 
 def check_backbone(spec: JobSpec, has_weights: bool, problems: Problems) -> None:
-    """Check that the backbone has what its settings name: a class token, batch normalization, blocks."""
+    """Check that the backbone has the class token, batch normalization and blocks of its settings."""
     backbone = spec.backbone
     pooled = {"average_max": ("resnet",), "token": CLASS_TOKENS}.get(backbone.pooling)
     if pooled is not None and backbone.info.family not in pooled:
@@ -91,7 +91,7 @@ def check_backbone(spec: JobSpec, has_weights: bool, problems: Problems) -> None
 
 
 def _check_blocks(backbone: Backbone, problems: Problems) -> None:
-    """Check that some block of the backbone would learn."""
+    """Check that some blocks of the backbone learn."""
     blocks = backbone.info.blocks
     if blocks is None:
         message = f"must be 0 for {backbone.name}, whose blocks timm does not tell apart"
@@ -104,7 +104,7 @@ def _check_blocks(backbone: Backbone, problems: Problems) -> None:
 
 
 def check_labels(spec: JobSpec, facts: DatasetFacts, problems: Problems) -> None:
-    """Check that the data set has the classes that the spec needs."""
+    """Check that the data set has the classes required by the spec."""
     classes, had = training_classes(spec, facts), facts.num_classes or 0
     left = "" if classes == had else f", {classes} of them for training"
     needing = []

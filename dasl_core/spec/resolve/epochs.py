@@ -7,32 +7,32 @@ from dasl_core.spec.resolve.facts import DatasetFacts, training_images
 from dasl_core.spec.train import Train
 
 FEWEST, MOST = 10, 100
-# Our choice: 100 epochs from 500 images on, and a short first run on fewer.
+# Our choice: 100 epochs from 500 images on, and a short run on fewer.
 IMAGES_PER_EPOCH = 5
 
 
 def with_epochs(spec: JobSpec, facts: DatasetFacts) -> JobSpec:
-    """Return the spec with a number of epochs in place of "auto"."""
+    """Replace `train.epochs: auto` by a number."""
     if spec.train.epochs != "auto":
         return spec
     chosen = MOST
     if spec.recipe != "authors":
         images = training_images(spec, facts)
         chosen = min(MOST, max(FEWEST, round(images / IMAGES_PER_EPOCH)))
-    # Validated, since other settings may not fit the number.
+    # Validated, because other settings may not fit the number.
     return spec.model_copy(update={"train": spec.train.narrow(Train, epochs=chosen)})
 
 
 def automatic_interval(spec: JobSpec) -> int:
-    """Return the epochs between evaluations, and between checkpoints, so that there are at most ten.
+    """Return the interval of evaluations and checkpoints in epochs, for at most ten of each.
 
-    More would take longer than the epochs between them if there are few images.
+    With few images, more would take longer than the epochs between them.
     """
-    return math.ceil(epochs_of(spec) / 10)
+    return math.ceil(resolved_epochs(spec) / 10)
 
 
-def epochs_of(spec: JobSpec) -> int:
-    """Return the epochs of a spec that went through `with_epochs`."""
+def resolved_epochs(spec: JobSpec) -> int:
+    """Return the number of epochs of a spec from `with_epochs`."""
     epochs = spec.train.epochs
     assert epochs != "auto", "chosen before everything that depends on it"
     return epochs

@@ -1,4 +1,4 @@
-"""Estimate what a resolved job costs."""
+"""Cost estimate of a resolved job."""
 
 import math
 
@@ -15,14 +15,13 @@ _FLOAT = 4  # bytes
 _BYTES_PER_VALUE = {"uint8": 1, "uint16": 2, "int16": 2, "float32": 4}
 # JPEG of quality 95 takes a seventh of the raw size (`train.image_cache`).
 _JPEG_SHARE = 1 / 7
-# A step is a forward pass and a backward pass, which takes twice as much.
+# A step is a forward pass and a backward pass of twice its cost.
 _PASSES = 3
-# Floating-point operations that a core does in a second of training a ResNet in float32, as measured on two machines
-# with AVX2.
+# Floating-point operations per second and core when training a ResNet in float32, measured on two machines with AVX2.
 SLOW_CORE, FAST_CORE = 20e9, 80e9
-# Seconds for processes, imports and the first decoding before the first step, and for plots and files after the last.
+# Seconds for startup and first decoding before the first step, and for plots and files after the last.
 LEAST_AROUND, MOST_AROUND = 15.0, 60.0
-# ResNets with the small stem compute every feature map at four times the width and height.
+# ResNets with the small stem compute feature maps of four times the width and height.
 _SMALL_STEM = 16
 
 
@@ -62,17 +61,17 @@ class Estimate(SpecModel):
 
 
 def estimate(resolved: ResolvedJobSpec, facts: DatasetFacts) -> Estimate:
-    """Steps, parameters, memory, disk and computation of a spec that `resolve` returned.
+    """Estimate steps, parameters, memory, disk and computation of a resolved spec.
 
     Raises:
-        ValueError: the backbone is one of the user's own, whose size is not known.
+    ValueError: the backbone is a custom network of unknown size.
     """
     if resolved.backbone.is_own:
         raise ValueError("backbone.name: the size of a network of one's own is not known")
     images, train = training_images(resolved, facts), resolved.train
     steps = images // train.batch_size
     parameters = resolved.backbone.info.parameters
-    # One moment (SGD, LARS) or two (AdamW, Adam), beside float32 weights and gradients.
+    # One moment (SGD, LARS) or two (AdamW, Adam), in addition to float32 weights and gradients.
     moments = 2 if train.optimizer.name in ("adamw", "adam") else 1
     teacher = isinstance(resolved.method, EMATeacherConfig)
     raw = raw_canvas_bytes(resolved.backbone.image_size, resolved.backbone.in_channels, facts)
@@ -88,7 +87,7 @@ def estimate(resolved: ResolvedJobSpec, facts: DatasetFacts) -> Estimate:
         backbone_parameters=parameters,
         state_bytes_per_worker=_FLOAT * parameters * (2 + moments + teacher),
         activation_bytes_per_worker=_activation_bytes(resolved),
-        image_cache_bytes=round(raw * _share_of_raw(resolved, facts)),
+        image_cache_bytes=round(raw * _cache_share(resolved, facts)),
         checkpoint_bytes=checkpoint,
         checkpoints_kept=kept,
         checkpoints_bytes=kept * checkpoint + _FLOAT * parameters,
@@ -99,7 +98,7 @@ def estimate(resolved: ResolvedJobSpec, facts: DatasetFacts) -> Estimate:
 def seconds_on_cores(
     estimate: Estimate, resolved: ResolvedJobSpec, cores: int
 ) -> tuple[float, float] | None:
-    """Return from how many to how many seconds a job takes on so many cores; None: not known for the backbone."""
+    """Return lower and upper bounds on a job's seconds on a number of cores; None if unknown for the backbone."""
     if estimate.flops_per_image is None:
         return None
     images = estimate.total_steps * resolved.train.batch_size
@@ -107,7 +106,7 @@ def seconds_on_cores(
     return flops / FAST_CORE + LEAST_AROUND, flops / SLOW_CORE + MOST_AROUND
 
 
-def _share_of_raw(resolved: ResolvedJobSpec, facts: DatasetFacts) -> float:
+def _cache_share(resolved: ResolvedJobSpec, facts: DatasetFacts) -> float:
     return _JPEG_SHARE if resolved.train.image_cache == "jpeg" else _BYTES_PER_VALUE[facts.dtype]
 
 
@@ -140,7 +139,7 @@ def _activation_bytes(resolved: ResolvedJobSpec) -> int | None:
 
 
 def _views(resolved: ResolvedJobSpec) -> float:
-    """Return the views of an image, each as a share of the computation of an image of the published size."""
+    """Return the views' cost relative to an image of the published size."""
     method, backbone = resolved.method, resolved.backbone
     local = method.local_crops if isinstance(method, MultiCropConfig) else 0
     views = (method.num_views - local) * _area(backbone)
@@ -150,12 +149,12 @@ def _views(resolved: ResolvedJobSpec) -> float:
 
 
 def _area(backbone: ResolvedBackbone) -> float:
-    """Return by how much more an image of `image_size` takes than one of the published size."""
+    """Return the cost of an image of `image_size` relative to the published size."""
     info = backbone.info
     area = (backbone.image_size / info.image_size) ** 2
     if backbone.stem != "small":
         return area
     if info.patch_size is None:
         return area * _SMALL_STEM
-    # Its patches shrink with the images, so that there are always as many.
+    # Its patches scale with the images, so their number is constant.
     return (SMALL_STEM_PATCHES * info.patch_size / info.image_size) ** 2

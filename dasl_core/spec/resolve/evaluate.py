@@ -11,7 +11,7 @@ from dasl_core.spec.resolve.epochs import automatic_interval
 from dasl_core.spec.resolve.facts import DatasetFacts
 from dasl_core.spec.resolved import ResolvedEvaluate
 
-# Resize 256 and CenterCrop 224, for images of at least so many pixels a side.
+# Resize 256 and CenterCrop 224, for images of at least this size.
 IMAGENET_CROP, IMAGENET_LIKE = 0.875, 128
 
 
@@ -39,7 +39,7 @@ def check_evaluate(spec: JobSpec, facts: DatasetFacts, problems: Problems) -> No
 
 
 def check_named_metrics(spec: JobSpec, facts: DatasetFacts, problems: Problems) -> None:
-    """Check that the evaluations measure the metrics by which checkpoints are compared and training stops."""
+    """Check that evaluations measure the metrics of best checkpoints and early stopping."""
     named = {"checkpoints.best_by": spec.checkpoints.best_by}
     if spec.train.stop is not None:
         named["train.stop.metric"] = spec.train.stop.metric
@@ -50,15 +50,15 @@ def check_named_metrics(spec: JobSpec, facts: DatasetFacts, problems: Problems) 
             message = (
                 "is not measured by the evaluations of this job"
                 if larger_is_better(metric) is not None
-                else "is no metric that each evaluation measures and that has a better direction"
+                else "cannot be used here: it must be measured at every evaluation and have a direction"
             ) + closest(metric, measured)
             problems.add(field, message, repr(metric), expected)
 
 
 def measured_metrics(spec: JobSpec, facts: DatasetFacts) -> list[str]:
-    """Return the metrics with a direction that each evaluation during training measures.
+    """Return the metrics with a direction that are measured by each evaluation during training.
 
-    Of another data set than the one trained on nothing is known here: it is assumed to have the same classes.
+    Another data set to evaluate on is assumed to have the same classes.
     """
     evaluate, classes = spec.evaluate, facts.num_classes is not None
     whole_classes, images = False, facts.num_images
@@ -87,7 +87,7 @@ def check_holdout(
     """Check that the fraction leaves images or classes on both sides.
 
     Args:
-        section: of the fields that the problems name.
+        section: section of the fields in the problems.
     """
     if holdout.by == "class":
         classes = facts.num_classes or 0
@@ -99,7 +99,7 @@ def check_holdout(
                 "'class'",
                 "'image', or a data set with a folder for each of two or more classes",
             )
-    # The default fraction may round to 0 images: the run then reports it in an event.
+    # The default fraction may round to 0 images, which the run reports in an event.
     elif holdout.fraction != Holdout().fraction and round(facts.num_images * holdout.fraction) == 0:
         problems.add(
             f"{section}.holdout.fraction",
@@ -110,7 +110,7 @@ def check_holdout(
 
 
 def _holdout_advice(images: int, section: str) -> str:
-    """Return what to write instead of a fraction that holds out none of so many images."""
+    """Advise on a fraction that rounds to no held-out images."""
     if images == 1:
         return f"{section}.holdout: null"
     digits = len(str(images)) + 1
@@ -119,7 +119,7 @@ def _holdout_advice(images: int, section: str) -> str:
 
 
 def _check_nothing_held_out(evaluate: Evaluate, problems: Problems) -> None:
-    """Refuse settings of evaluations that need held-out images."""
+    """Refuse evaluation settings that need held-out images."""
     usual = Evaluate()
     for name in ("knn", "linear", "finetune", "clustering", "retrieval", "gallery"):
         given = getattr(evaluate, name)

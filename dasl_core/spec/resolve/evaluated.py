@@ -1,11 +1,11 @@
-"""Check that the images of another data set can be evaluated on."""
+"""Check that a network can be evaluated on the images of another data set."""
 
 from dasl_core.spec.problems import FieldProblem
 from dasl_core.spec.resolve.facts import DatasetFacts
 from dasl_core.spec.resolve.pixels import RGB, percentile
 from dasl_core.spec.resolved import ResolvedBackbone
 
-# Values of another type that have less in common with the window are in other units: 8 bits are 0.06 of 12 bits.
+# Values of another type that overlap less with the window have other units: 8 bits are 0.06 of 12 bits.
 SMALLEST_SHARE = 0.1
 
 
@@ -17,8 +17,8 @@ def evaluation_problem(
     Args:
         name: `evaluate.dataset` of the spec.
         evaluated: facts about that data set.
-        trained: facts about the data set to train on.
-        backbone: resolved for the latter.
+        trained: facts about the training data set.
+        backbone: backbone resolved for the training data set.
     """
     channels, bands = backbone.in_channels, evaluated.bands
     # Decoders turn gray into color and color into luminance. Opacity and CMYK count as color.

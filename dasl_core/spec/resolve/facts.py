@@ -1,4 +1,4 @@
-"""Facts about a data set, from which "auto" settings are resolved."""
+"""Facts about a data set for resolving "auto" settings."""
 
 from itertools import pairwise
 from typing import Annotated, Self
@@ -9,7 +9,7 @@ from dasl_core.spec.base import SpecModel
 from dasl_core.spec.fields import PixelType
 from dasl_core.spec.job import JobSpec
 
-# Of the raw values of a sample, as shares. Finer at the ends, where windows are cut.
+# Quantiles of a sample's raw values, as shares; finer at the ends, where windows are cut.
 QUANTILES = (
     *(0.0, 0.001, 0.005, 0.01, 0.02, 0.05, 0.25),
     0.5,
@@ -48,7 +48,7 @@ class DatasetFacts(SpecModel):
 
 
 def training_images(spec: JobSpec, facts: DatasetFacts) -> int:
-    """Return the number of training images; an expected value if whole classes are held out."""
+    """Return the number of training images; its expectation if whole classes are held out."""
     evaluate = spec.evaluate
     if evaluate.dataset is not None or evaluate.holdout is None:
         return facts.num_images
@@ -56,7 +56,7 @@ def training_images(spec: JobSpec, facts: DatasetFacts) -> int:
 
 
 def training_classes(spec: JobSpec, facts: DatasetFacts) -> int:
-    """Return the number of classes that are trained on; 0 without labels."""
+    """Return the number of training classes; 0 without labels."""
     classes, holdout = facts.num_classes or 0, spec.evaluate.holdout
     if spec.evaluate.dataset is not None or holdout is None or holdout.by == "image":
         return classes

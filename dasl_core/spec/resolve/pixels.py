@@ -14,16 +14,16 @@ from dasl_core.spec.weights_record import WeightsRecord
 
 RGB = 3
 AUTOMATIC_PERCENTILES = (0.1, 99.9)
-# Where nothing was measured. Decoders give floats that are made from integers in [0, 1].
+# Without measurements. Decoders convert integers to floats in [0, 1].
 RANGES: dict[PixelType, tuple[float, float]] = {
     "uint8": EIGHT_BIT,
     "uint16": (0.0, 65_535.0),
     "int16": (-32_768.0, 32_767.0),
     "float32": (0.0, 1.0),
 }
-UNKNOWN_MEAN, UNKNOWN_STD = 0.5, 0.25  # about those of values that fill their window
+UNKNOWN_MEAN, UNKNOWN_STD = 0.5, 0.25  # typical of values that fill their window
 SMALLEST_STD = 0.001
-# Above, JPEG: the default of DASL_CACHE_MAX_BYTES, but the same on every machine.
+# JPEG above this: the default of DASL_CACHE_MAX_BYTES, but equal on every machine.
 LARGEST_RAW_BYTES = 100 << 30
 
 
@@ -39,9 +39,9 @@ def choose_channels(backbone: Backbone, facts: DatasetFacts, record: WeightsReco
 def check_channels(
     backbone: Backbone, channels: int, facts: DatasetFacts, problems: Problems
 ) -> None:
-    """Refuse a number of channels that no decoder makes of the images.
+    """Refuse a number of channels to which decoders cannot convert the images.
 
-    Gray and color become one another, and have one band more where they have opacity, which the facts do not tell.
+    Gray and color convert to each other, and may have an opacity band that the facts do not tell.
     """
     possible = range(1, RGB + 2) if facts.bands in (1, RGB) else (facts.bands,)
     if channels in possible:
@@ -59,7 +59,7 @@ def check_channels(
 def choose_window(
     backbone: Backbone, facts: DatasetFacts, problems: Problems
 ) -> tuple[float, float]:
-    """Choose the raw values that become 0 and 1."""
+    """Choose the raw values that map to 0 and 1."""
     given = backbone.window
     if not isinstance(given, Percentiles):
         if given != "auto":
@@ -81,11 +81,11 @@ def choose_window(
 
 
 def automatic_window(dtype: PixelType, quantiles: tuple[float, ...] | None) -> tuple[float, float]:
-    """Return the window of images of a type, by the raw values at `QUANTILES` if they were measured."""
+    """Return the window of a pixel type, from the raw values at `QUANTILES` if measured."""
     if dtype == "uint8" or quantiles is None:
         return RANGES[dtype]
     low, high = (percentile(quantiles, each) for each in AUTOMATIC_PERCENTILES)
-    if low == high:  # all that the images show is in the few other values
+    if low == high:  # the content is in the few other values
         low, high = quantiles[0], quantiles[-1]
     return (low, high) if low < high else RANGES[dtype]
 
@@ -106,12 +106,12 @@ def choose_image_cache(
     facts: DatasetFacts,
     problems: Problems,
 ) -> Literal["exact", "jpeg"]:
-    """Choose whether decoded images keep every value."""
+    """Choose the coding of cached images."""
     fits_jpeg = facts.dtype == "uint8" and channels in (1, RGB)
     if train.image_cache == "jpeg" and not fits_jpeg:
         problems.add(
             "train.image_cache",
-            f"JPEG holds 8 bits and 1 or 3 bands; these are {facts.dtype} of {channels}",
+            f"needs 8-bit images with 1 or 3 channels; these are {facts.dtype} with {channels}",
             "jpeg",
             "'auto' or 'exact'",
         )
@@ -122,8 +122,8 @@ def choose_image_cache(
 
 
 def raw_canvas_bytes(image_size: int, channels: int, facts: DatasetFacts) -> int:
-    """Return at most how many bytes the decoded images take."""
-    # Canvases have at most twice the size of the input. The longer side of most images is less than twice the shorter.
+    """Return an upper bound on the bytes of the decoded images."""
+    # Canvases are at most twice the input size. The longer side of most images is less than twice the shorter.
     side = 2 * min(image_size, facts.median_size)
     return facts.num_images * channels * side**2
 
@@ -136,14 +136,14 @@ def choose_normalization(
     recorded: Normalization | None,
     problems: Problems,
 ) -> Normalization:
-    """Choose the mean and standard deviation of images; `recorded` is that of the weights, if known."""
+    """Choose the mean and standard deviation of images; `recorded` is the weights' normalization, if known."""
     given = {"mean": backbone.mean, "std": backbone.std}
     automatic = [name for name, value in given.items() if value == "auto"]
     expected = _image_statistics(facts, channels, window)
     if recorded is not None:
         expected = recorded.with_channels(channels)
     elif automatic and starts_from_file(backbone):
-        # A folder is a checkpoint, whose normalization the worker compares with this choice.
+        # A folder is a checkpoint, whose normalization the worker checks against this choice.
         published = backbone.info.normalizations
         if len(published) == 1:
             expected = published[0].with_channels(channels)
@@ -165,10 +165,9 @@ def choose_normalization(
 
 
 def normalization_problem(chosen: Normalization, recorded: Normalization) -> FieldProblem | None:
-    """Describe a mean and std that are not those that the weights record.
+    """Describe a mean and std that differ from those recorded with the weights.
 
-    The record does not bind images in another window, or with other bands: these are not like those of the
-    weights.
+    The record does not apply to images with another window or other bands.
     """
     channels = len(chosen.mean)
     expected = recorded.with_channels(channels)
@@ -186,7 +185,7 @@ def normalization_problem(chosen: Normalization, recorded: Normalization) -> Fie
 
 
 def check_extra_bands(backbone: Backbone, channels: int, problems: Problems) -> None:
-    """Refuse a way to adapt weights where none are adapted."""
+    """Refuse a setting for adapting weights if none are adapted."""
     if backbone.extra_bands == "repeat":
         return
     if not starts_from_file(backbone):
@@ -203,7 +202,7 @@ def check_extra_bands(backbone: Backbone, channels: int, problems: Problems) -> 
 def _image_statistics(
     facts: DatasetFacts, channels: int, window: tuple[float, float]
 ) -> Normalization:
-    """Return ImageNet's normalization for images like ImageNet's, and else that of the data set."""
+    """Return ImageNet's normalization for images like ImageNet's, otherwise the data set's."""
     if facts.dtype == "uint8" and window == EIGHT_BIT and channels in (1, RGB):
         return IMAGENET.with_channels(channels)
     if facts.mean is None or facts.std is None:
@@ -221,7 +220,7 @@ def _image_statistics(
 
 
 def _unknown(backbone: Backbone, channels: int, automatic: list[str]) -> FieldProblem:
-    """Describe that nothing says which normalization a file of weights needs."""
+    """Describe that the normalization of a file of weights is unknown."""
     name, published = backbone.name, backbone.info.normalizations
     if published:
         reason = f"timm publishes weights of {name} with different ones"
@@ -233,9 +232,8 @@ def _unknown(backbone: Backbone, channels: int, automatic: list[str]) -> FieldPr
         expected = f"such as {IMAGENET.with_channels(channels)} (ImageNet's)"
     return FieldProblem(
         f"backbone.{automatic[0]}",
-        "is not known for the weights of backbone.pretrained: no file beside them that can be read "
-        f"here records it, and {reason}; set backbone.mean and backbone.std to what they were trained "
-        "with",
+        "is not known for the weights of backbone.pretrained: no readable file next to them "
+        f"records it, and {reason}; set backbone.mean and backbone.std to those of their training",
         "auto",
         expected,
     )

@@ -1,4 +1,4 @@
-"""Choose the recipe, and replace "auto" by its settings."""
+"""Choose the recipe and replace "auto" by its settings."""
 
 from collections import ChainMap
 from dataclasses import replace
@@ -18,7 +18,7 @@ from dasl_core.spec.recipes import (
     value_for,
 )
 from dasl_core.spec.resolve.backbone import SMALL_STEM_UP_TO
-from dasl_core.spec.resolve.epochs import epochs_of
+from dasl_core.spec.resolve.epochs import resolved_epochs
 
 OPTIMIZERS = "train.optimizer."
 OPTIMIZER = f"{OPTIMIZERS}name"
@@ -27,7 +27,7 @@ Part = TypeVar("Part", bound=SpecModel)
 
 
 def choose_recipe(spec: JobSpec, has_weights: bool, problems: Problems) -> RecipeName:
-    """Return the recipe of the spec, or choose one by the start of the backbone."""
+    """Return the spec's recipe, or choose one by the backbone's initial weights."""
     name = spec.recipe
     if name == "auto":
         starts = spec.backbone.pretrained is not None and not spec.method.supervised
@@ -55,8 +55,8 @@ def choose_recipe(spec: JobSpec, has_weights: bool, problems: Problems) -> Recip
 
 
 def name_recipe(problem: FieldProblem, spec: JobSpec, recipe: RecipeName) -> FieldProblem:
-    """Name the recipe in the problem of a setting that is its, and not the user's."""
-    if problem.field not in _own_settings(spec, recipe):
+    """Name the recipe in the problem of a setting that comes from it."""
+    if problem.field not in _recipe_settings(spec, recipe):
         return problem
     value: Any = spec
     for name in problem.field.split("."):
@@ -73,27 +73,27 @@ def name_recipe(problem: FieldProblem, spec: JobSpec, recipe: RecipeName) -> Fie
 def fill_in(
     spec: JobSpec, recipe: RecipeName, image_size: int, features: int, images: int
 ) -> JobSpec:
-    """Return the spec with the settings of its recipe, and the constants of `small`, in place of "auto".
+    """Replace "auto" by the settings of the recipe and the constants of `small`.
 
     Args:
-        features: width of the backbone's features.
-        images: to train on.
+    features: width of the backbone's features.
+    images: number of training images.
     """
     job = JobFacts(
         family=spec.backbone.info.family,
         features=features,
-        epochs=epochs_of(spec),
+        epochs=resolved_epochs(spec),
         batch=256 if spec.train.batch_size == "auto" else spec.train.batch_size,
         images=images,
         optimizer=spec.train.optimizer.name,
         has_small_images=image_size <= SMALL_STEM_UP_TO,
     )
-    own = _own_settings(spec, recipe)
+    own = _recipe_settings(spec, recipe)
     its_optimizer = value_for(own.get(OPTIMIZER, "auto"), job)
     if job.optimizer == "auto":
         job = job._replace(optimizer=its_optimizer)
     elif recipe == "authors" and its_optimizer not in ("auto", job.optimizer):
-        # Rates and decays of one optimizer mean nothing to another.
+        # Rates and decays of one optimizer do not apply to another.
         own = {name: value for name, value in own.items() if not name.startswith(OPTIMIZERS)}
     tables = (_pooling(spec), own, spec.method.recipe.settings, SMALL)
     for name, value in ChainMap(*(dict(table) for table in tables)).items():
@@ -101,15 +101,15 @@ def fill_in(
     return spec
 
 
-def _own_settings(spec: JobSpec, recipe: RecipeName) -> Settings:
-    """Return the settings of a recipe, without those that it shares with `small`."""
+def _recipe_settings(spec: JobSpec, recipe: RecipeName) -> Settings:
+    """Return the settings of a recipe that differ from `small`."""
     if recipe == "authors":
         return spec.method.settings_of_authors
     return CONTINUE if recipe == "continue" else NOTHING
 
 
 def _pooling(spec: JobSpec) -> Settings:
-    """Pool the class token where it is trained, and timm may average patches."""
+    """Pool the class token if the method trains it and timm may average patches."""
     backbone = spec.backbone
     if backbone.info.family not in CLASS_TOKENS or not backbone.info.class_token:
         return NOTHING
@@ -123,5 +123,5 @@ def _with(part: Part, path: list[str], value: Any) -> Part:
     given = getattr(part, name, None)
     if inner and isinstance(given, SpecModel):
         return part.model_copy(update={name: _with(given, inner, value)})
-    # Validated, since the value may be the content of a part.
+    # Validated, because the value may be a whole part.
     return part.narrow(type(part), **{name: value}) if given == "auto" else part

@@ -1,21 +1,21 @@
-"""Check the schedule of a training as it was given, before its recipe fills it in."""
+"""Check the training schedule of the user, before the recipe fills it in."""
 
 from dasl_core.spec.job import JobSpec
 from dasl_core.spec.problems import Problems
-from dasl_core.spec.resolve.epochs import epochs_of
+from dasl_core.spec.resolve.epochs import resolved_epochs
 from dasl_core.spec.resolve.evaluate import evaluation_interval
 from dasl_core.spec.train import Optimizer, StepDecay
 
 
 def check_schedule(spec: JobSpec, has_weights: bool, problems: Problems) -> None:
-    """Refuse frozen epochs, falls of the rate and early stopping that would have no effect."""
+    """Refuse frozen epochs, rate falls and early stopping without effect."""
     _check_head_only(spec, has_weights, problems)
-    _check_step_decay(spec.train.optimizer, epochs_of(spec), problems)
+    _check_step_decay(spec.train.optimizer, resolved_epochs(spec), problems)
     _check_stop(spec, problems)
 
 
 def _check_head_only(spec: JobSpec, has_weights: bool, problems: Problems) -> None:
-    head_only, epochs = spec.train.head_only_epochs, epochs_of(spec)
+    head_only, epochs = spec.train.head_only_epochs, resolved_epochs(spec)
     if head_only == "auto" or head_only == 0:
         return
     if head_only >= epochs:
@@ -65,10 +65,10 @@ def _check_step_decay(optimizer: Optimizer, epochs: int, problems: Problems) -> 
 
 def _check_stop(spec: JobSpec, problems: Problems) -> None:
     """Check that early stopping can end the training before its last epoch."""
-    stop, epochs, every = spec.train.stop, epochs_of(spec), evaluation_interval(spec)
+    stop, epochs, every = spec.train.stop, resolved_epochs(spec), evaluation_interval(spec)
     if stop is None:
         return
-    # Those of a frozen backbone do not count.
+    # Evaluations of a frozen backbone do not count.
     frozen = 0 if spec.train.head_only_epochs == "auto" else spec.train.head_only_epochs
     evaluations, needed = max(0, (epochs - 1) // every - frozen // every), stop.patience + 1
     if evaluations >= needed:

@@ -5,7 +5,7 @@ from typing import Literal
 from dasl_core.spec.fields import LARGEST_RATE
 from dasl_core.spec.job import JobSpec
 from dasl_core.spec.problems import Problems
-from dasl_core.spec.resolve.epochs import automatic_interval, epochs_of
+from dasl_core.spec.resolve.epochs import automatic_interval, resolved_epochs
 from dasl_core.spec.resolved import ResolvedOptimizer, ResolvedTrain
 from dasl_core.spec.train import Clip
 
@@ -24,7 +24,7 @@ def resolve_train(
     image_cache: Literal["exact", "jpeg"],
 ) -> ResolvedTrain:
     """Resolve the training settings for the chosen batch."""
-    train, epochs = spec.train, epochs_of(spec)
+    train, epochs = spec.train, resolved_epochs(spec)
     precision, warmup = train.precision, train.warmup_epochs
     if precision == "auto":
         precision = precision_with(spec.resources.gpus_per_worker == 1)
@@ -44,7 +44,7 @@ def resolve_train(
         clip=_clip(spec),
         optimizer=_resolve_optimizer(spec, batch_size),
         warmup_epochs=warmup,
-        # A recipe's may be too many for a short run.
+        # The recipe's value may be too large for a short run.
         head_only_epochs=min(head_only, epochs - 1),
         checkpoint_every_epochs=every,
         image_cache=image_cache,
@@ -52,12 +52,12 @@ def resolve_train(
 
 
 def precision_with(gpus: bool) -> Literal["bf16", "fp32"]:
-    """Return the precision that "auto" stands for, with GPUs or without."""
+    """Resolve `train.precision: auto` with or without GPUs."""
     return "bf16" if gpus else "fp32"
 
 
 def optimizer_name(spec: JobSpec, batch: int) -> Literal["adamw", "adam", "sgd", "lars"]:
-    """Return the optimizer of the spec, or choose one by method, backbone and batch."""
+    """Return the spec's optimizer, or choose one by method, backbone and batch size."""
     name = spec.train.optimizer.name
     if name != "auto":
         return name
@@ -74,13 +74,13 @@ def _base_lr(spec: JobSpec, batch: int) -> float:
 
 
 def _lr_factor(spec: JobSpec, batch: int) -> float:
-    """Return the factor by which the base learning rate is scaled for the batch."""
+    """Return the scaling of the base learning rate with the batch size."""
     linear = spec.train.optimizer.lr_scaling == "linear"
     return batch / 256 if linear else (batch / 256) ** 0.5
 
 
 def check_learning_rate(spec: JobSpec, batch: int, problems: Problems) -> None:
-    """Add a problem if the learning rate, scaled for the batch, is too large."""
+    """Check that the scaled learning rate is not too large."""
     base, factor = _base_lr(spec, batch), _lr_factor(spec, batch)
     if spec.train.optimizer.lr == "auto" and base * factor > LARGEST_RATE:
         problems.add(
@@ -118,6 +118,6 @@ def _clip(spec: JobSpec) -> Clip | None:
 
 def _channels_last(spec: JobSpec) -> bool:
     if spec.train.channels_last == "auto":
-        # Faster on CPUs, too: forward and backward of ResNets take 8 to 28% less time.
+        # Also faster on CPUs: forward and backward of ResNets take 8 to 28% less time.
         return spec.backbone.info.family == "resnet"
     return spec.train.channels_last
