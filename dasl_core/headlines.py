@@ -1,6 +1,6 @@
-"""Headline metrics of evaluations: what is shown where there is no room for all, and ranks checkpoints.
+"""Headline metrics of evaluations, for short displays and the ranking of checkpoints.
 
-Imports nothing heavy, for the commands.
+Imports only light modules, for the commands.
 """
 
 import math
@@ -16,16 +16,16 @@ HEADLINES = (
     "nmi",
     "effective_rank",
 )
-"""What papers report of a representation first, best known first; then whether it is healthy."""
+"""Metrics that papers report, best known first; then metrics of health."""
 
 
 @dataclass(frozen=True)
 class Accuracy:
-    """A metric that each evaluation during training measures; larger is better.
+    """A metric of every evaluation during training; larger is better.
 
     Attributes:
-        field: its name in the progress of a job.
-        label: where there is little room.
+    field: name in the progress of a job.
+    label: short label.
     """
 
     metric: str
@@ -38,7 +38,7 @@ ACCURACIES = (
     Accuracy("knn_top1", "knn", "k-NN", "k-NN top-1"),
     Accuracy("recall_at_1", "recall_at_1", "R@1", "R@1"),
 )
-"""Accuracies by preference: the first one that a checkpoint has ranks it."""
+"""Accuracies by preference; the first available one ranks a checkpoint."""
 
 RECALL = "recall_at_"
 """Prefix of R@K: `recall_at_1`, `recall_at_5`, ..."""
@@ -47,8 +47,8 @@ INSTANCE_RECALL = "instance_recall_at_1"
 """R@1 of views, which needs no labels."""
 
 HEALTH_LIMIT = 4_096
-"""Maximum of held-out images for metrics that need no labels, whose cost is quadratic or worse. Evenly spaced, since the
-first ones of the index belong to the first few classes."""
+"""Maximum number of held-out images for label-free metrics of at least quadratic cost. Evenly spaced, because the first
+images of the index belong to the first classes."""
 
 PLOTTED = ("knn_top1", "recall_at_1", INSTANCE_RECALL, "effective_rank")
 """Metrics whose curves are plotted, by preference."""
@@ -65,19 +65,19 @@ _SHARES = (INSTANCE_RECALL, "_top1", "_top5", RECALL)
 
 
 def name_of(metric: str) -> str:
-    """Return what people call a metric: "k-NN", "R@5"; others keep their names."""
+    """Return the display name of a metric, such as "k-NN" or "R@5"."""
     if metric.startswith(RECALL):
         return f"R@{metric.removeprefix(RECALL)}"
     return _NAMES.get(metric, metric)
 
 
 def is_share(metric: str) -> bool:
-    """Whether a metric is a share from 0 to 1, which people read in percent."""
+    """Whether a metric is a share from 0 to 1, displayed in percent."""
     return metric.startswith(RECALL) or metric.endswith(_SHARES)
 
 
 def text_of(metric: str, value: float) -> str:
-    """Return a metric's value as people read it: shares in percent, others with three digits."""
+    """Format a metric's value: shares in percent, others with three digits."""
     return f"{100 * value:.1f} %" if is_share(metric) else f"{value:.3g}"
 
 
@@ -93,28 +93,28 @@ _LARGER_IS_BETTER = {
     "uniformity": False,
 }
 DIRECTED_METRICS = (*_LARGER_IS_BETTER, f"{RECALL}1")
-"""Metrics of which one value is better than another, with one R@K for all."""
-# `alignment` and the distances have no better direction: they also fall when the features collapse.
+"""Metrics with a better direction; one R@K stands for all K."""
+# `alignment` and the distances have none, because they also fall when features collapse.
 
 
 def larger_is_better(metric: str) -> bool | None:
-    """Return the direction of a metric that each evaluation measures; None if it has none."""
+    """Return the direction of a metric of every evaluation; None without one."""
     if metric.startswith(RECALL) and metric.removeprefix(RECALL).isdigit():
         return True
     return _LARGER_IS_BETTER.get(metric)
 
 
 _FINAL_ACCURACIES = ("linear_top1", "linear_top5", "finetune_top1", "finetune_top5")
-"""Accuracies that are measured once, after the last epoch."""
+"""Accuracies measured once, after the last epoch."""
 
 
 def better_direction(metric: str) -> bool | None:
-    """Return whether larger values of any metric of an evaluation are better; None if it has no direction."""
+    """Return the direction of any evaluation metric; None without one."""
     return True if metric in _FINAL_ACCURACIES else larger_is_better(metric)
 
 
 def is_share_of_images(metric: str) -> bool:
-    """Whether a metric is the share of the held-out images that are right, so that it moves in steps of one image."""
+    """Whether a metric is a share of the held-out images, with steps of one image."""
     recall = metric.removeprefix(RECALL)
     return metric in ("knn_top1", INSTANCE_RECALL, *_FINAL_ACCURACIES) or (
         recall != metric and recall.isdigit()
@@ -122,14 +122,14 @@ def is_share_of_images(metric: str) -> bool:
 
 
 def denominator(metric: str, held_out: int) -> int:
-    """Return the number of held-out images of which a metric is a share."""
+    """Return the denominator of a metric: its number of held-out images."""
     if metric != INSTANCE_RECALL or not held_out:
         return held_out
     return math.ceil(held_out / math.ceil(held_out / HEALTH_LIMIT))
 
 
 def score(metrics: Mapping[str, object], metric: str) -> float | None:
-    """Return a metric such that larger is better; None if it is missing, not finite or without direction."""
+    """Return a metric with larger being better; None if missing, not finite or without direction."""
     value, larger = number_of(metrics, metric), larger_is_better(metric)
     if value is None or larger is None or not math.isfinite(value):
         return None
@@ -141,18 +141,18 @@ def rank_of_checkpoint(
 ) -> tuple[float, int]:
     """Return the sort key of a checkpoint, the best one last.
 
-    Of equal metrics, the earlier is better: later ones may only repeat the newest evaluation. Without the
-    metric, the newest is.
+    In a tie the earlier checkpoint is better, because later ones may only repeat the newest evaluation. Without
+    the metric, the newest is.
 
     Args:
-        best_by: name of the metric; None is the first of `ACCURACIES` that it has.
+        best_by: name of the metric; None: the first available of `ACCURACIES`.
     """
     value = _score_by(metrics, best_by)
     return (-math.inf, step) if value is None else (value, -step)
 
 
 def is_ranked(metrics: Mapping[str, object], best_by: str | None = None) -> bool:
-    """Whether a checkpoint has the metric by which checkpoints are the best ones."""
+    """Whether a checkpoint has the ranking metric."""
     return _score_by(metrics, best_by) is not None
 
 
@@ -163,12 +163,12 @@ def _score_by(metrics: Mapping[str, object], best_by: str | None) -> float | Non
 
 
 def number_of(metrics: Mapping[str, object], name: str) -> float | None:
-    """Return a metric, or None if it is missing or not a number."""
+    """Return a metric; None if it is missing or not a number."""
     value = metrics.get(name)
     return value if isinstance(value, int | float) else None
 
 
 def headline(metrics: Mapping[str, object]) -> str:
     """Return the headline metrics in one line, `knn_top1 0.412, effective_rank 54`; "" without any."""
-    known = ((name, number_of(metrics, name)) for name in HEADLINES)
-    return ", ".join(f"{name} {value:.4g}" for name, value in known if value is not None)
+    values = ((name, number_of(metrics, name)) for name in HEADLINES)
+    return ", ".join(f"{name} {value:.4g}" for name, value in values if value is not None)

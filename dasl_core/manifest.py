@@ -34,7 +34,7 @@ def encode(files: Mapping[str, tuple[int, str]], about: Mapping[str, Any]) -> by
     return (json.dumps(manifest, indent=2, allow_nan=False) + "\n").encode()
 
 
-def digests_of(checkpoint: Path) -> dict[str, str]:
+def read_digests(checkpoint: Path) -> dict[str, str]:
     """Read the sha256 of each file from a checkpoint's manifest.
 
     Raises:
@@ -52,14 +52,14 @@ def digests_of(checkpoint: Path) -> dict[str, str]:
     return dict(listed)
 
 
-def damage_of(checkpoint: Path) -> str | None:
+def find_damage(checkpoint: Path) -> str | None:
     """Verify a checkpoint against its manifest; returns the problem, or None if it is intact.
 
     Raises:
         OSError: a file exists and cannot be read.
     """
     try:
-        for name, digest in digests_of(checkpoint).items():
+        for name, digest in read_digests(checkpoint).items():
             with _open(checkpoint / name) as file:
                 if hashlib.file_digest(file, "sha256").hexdigest() != digest:
                     return f"{checkpoint / name} is not as it was written"

@@ -1,6 +1,6 @@
 """Verdict on a finished training, from the metrics of its evaluations.
 
-Imports nothing heavy, for the commands.
+Imports only light modules, for the commands.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from dasl_core.vocabulary import BEFORE_TRAINING
 
 Kind = Literal["healthy", "collapsed", "no_better", "falling", "still_rising", "too_few_images"]
 
-# What counts as a change of an effective rank; it has no standard error. Our choice.
+# Smallest relevant change of an effective rank, which has no standard error. Our choice.
 RANK_CHANGE = 0.05
-# Share of the training after which a metric that still rises means "train longer". Our choice.
+# Share of the training after which a rising metric means "train longer". Our choice.
 LAST_PART = 0.75
-# Accuracies on fewer images say little.
+# Accuracies on fewer images are not meaningful.
 FEWEST_IMAGES = 30
-# With fewer, a single image is more than one percent: the message says so.
+# With fewer, a single image is more than one percent, which the message mentions.
 MANY_IMAGES = 100
 
 _UNLABELED = {
@@ -45,9 +45,9 @@ class Verdict:
     """A verdict on a training.
 
     Attributes:
-        verdict: in one word.
-        message: a sentence with the metrics and what to do.
-        metrics: the metrics that decided it, by name.
+        verdict: the verdict in one word.
+        message: a sentence with metrics and advice.
+        metrics: the decisive metrics, by name.
     """
 
     verdict: Kind
@@ -61,13 +61,13 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Anchors:
-    """What the metrics of a run are compared with, besides its start and raw pixels.
+    """Reference values for the metrics of a run, in addition to its start and raw pixels.
 
     Attributes:
-        chance: accuracy of a neighbor drawn at random, by metric.
-        largest_rank: the largest possible effective rank.
-        loss: of the method without regularizers, mean of the last epoch.
-        chance_loss: the same if all candidates or outputs were equally likely.
+    chance: accuracy of a random neighbor, by metric.
+    largest_rank: the largest possible effective rank.
+    loss: mean loss of the method, without regularizers, in the last epoch.
+    chance_loss: loss with equally likely candidates or outputs.
     """
 
     chance: Mapping[str, float] = field(default_factory=dict)
@@ -78,7 +78,7 @@ class Anchors:
 
 @dataclass(frozen=True)
 class _Curve:
-    """A metric before training and at each later evaluation, larger being better."""
+    """A metric before training and at each later evaluation; larger is better."""
 
     name: str
     start: float
@@ -90,14 +90,14 @@ class _Curve:
     raw: float | None
     """The metric of raw pixels; None if it was not measured."""
     images: int
-    """Number of images that it is a share of."""
+    """Denominator: the number of images."""
 
     @property
     def last(self) -> float:
         return self.values[-1]
 
     def ends(self) -> dict[str, float]:
-        """Return the metric before and after training, and of raw pixels, by name."""
+        """Return the values before and after training, and of raw pixels, by name."""
         raw = {} if self.raw is None else {f"{self.name}_of_raw": self.raw}
         return {f"{self.name}_at_start": self.start, self.name: self.last, **raw}
 
@@ -113,15 +113,15 @@ def judge(
 
     The metric is the k-NN accuracy of the backbone; without it its R@1, or R@K with the smallest K; without
     labels the R@1 of views, or else its effective rank. It is compared with its value before training, its earlier
-    values, and that of raw pixels. A difference counts if it is larger than one standard error of an accuracy on
-    so many images, or 5 % of a rank.
+    values, and that of raw pixels. A difference counts if it exceeds one standard error of an accuracy on this
+    number of images, or 5 % of a rank.
 
     Args:
         evaluations: records with step, epoch, subject and metrics, oldest first.
         collapsed: causes of a collapse from which the training has not recovered.
-        held_out: number of images that were evaluated on.
-        queries: number of those that R@K searches a gallery for; None: all.
-        anchors: what else the message compares metrics with.
+        held_out: number of evaluated images.
+        queries: number of queries of R@K with a gallery; None: all held-out images.
+        anchors: further reference values for the message.
 
     Returns:
         The verdict; None if nothing collapsed, and no metric was measured both before and after training.
@@ -142,15 +142,15 @@ def judge(
 
 
 def _compare(curve: _Curve, anchors: Anchors) -> tuple[Kind, str, dict[str, float]]:
-    """Return the verdict in one word, its sentence, and the metrics that decided it."""
+    """Return the verdict in one word, its sentence, and the decisive metrics."""
     name, metrics = curve.name, curve.ends()
     last, start = text_of(name, curve.last), text_of(name, curve.start)
-    known = [f"{start} at the start"]
+    references = [f"{start} at the start"]
     if curve.raw is not None:
-        known.append(f"raw pixels {text_of(name, curve.raw)}")
+        references.append(f"raw pixels {text_of(name, curve.raw)}")
     if name in anchors.chance:
-        known.append(f"chance {text_of(name, anchors.chance[name])}")
-    label, others = name_of(name), ", ".join(known)
+        references.append(f"chance {text_of(name, anchors.chance[name])}")
+    label, others = name_of(name), ", ".join(references)
     if name != "effective_rank" and curve.images < FEWEST_IMAGES:
         message = (
             f"too few images: {_resolution(curve.images)} {label} {last} ({others}). Hold out more images "
@@ -184,7 +184,7 @@ def _compare(curve: _Curve, anchors: Anchors) -> tuple[Kind, str, dict[str, floa
         return "still_rising", message, metrics
     if curve.raw is not None and curve.last <= curve.raw + curve.margin:
         worse = curve.last < curve.raw - curve.margin
-        rest = ", ".join(each for each in known if not each.startswith("raw"))
+        rest = ", ".join(reference for reference in references if not reference.startswith("raw"))
         message = (
             f"{'worse' if worse else 'no better'} than raw pixels: {label} {last}, where raw pixels have "
             f"{text_of(name, curve.raw)}{'' if worse else ', which may be chance'} ({rest}). Check the views (augment), which may remove what tells the "
@@ -195,7 +195,7 @@ def _compare(curve: _Curve, anchors: Anchors) -> tuple[Kind, str, dict[str, floa
 
 
 def _context(evaluations: Sequence[Mapping[str, Any]], anchors: Anchors) -> str:
-    """Return a sentence on the loss and the effective rank, with a space before it; "" without both."""
+    """Return a sentence on the loss and the effective rank with a leading space; "" without both."""
     parts = []
     if anchors.loss is not None and math.isfinite(anchors.loss):
         part = f"loss {anchors.loss:.3g}"
@@ -212,16 +212,16 @@ def _context(evaluations: Sequence[Mapping[str, Any]], anchors: Anchors) -> str:
 
 
 def _resolution(images: int) -> str:
-    """Say how coarse an accuracy on so many images is."""
+    """Describe the resolution of an accuracy on a number of images."""
     if images == 1:
         return "A single image is held out."
     return f"{images} images are held out, so one of them is {100 / images:.1f} %."
 
 
 def _curve(evaluations: Sequence[Mapping[str, Any]], held_out: int, queries: int) -> _Curve | None:
-    """Return the best known metric that was measured before and after training.
+    """Return the best known metric of the backbone measured before and after training.
 
-    Both are of the backbone: the embedding of a supervised method is not measured before training.
+    The embedding of a supervised method is not measured before training.
     """
     start = next((e for e in evaluations if e["subject"] in BEFORE_TRAINING), None)
     trained = [e for e in evaluations if e["subject"] == "backbone" and e["step"] > 0]
@@ -230,15 +230,15 @@ def _curve(evaluations: Sequence[Mapping[str, Any]], held_out: int, queries: int
     for name in _accuracies(start["metrics"]) or [INSTANCE_RECALL, "effective_rank"]:
         images = queries if name.startswith(RECALL) else denominator(name, held_out)
         values = [_finite(e["metrics"], name) for e in (start, *trained)]
-        known = [value for value in values if value is not None]
-        if len(known) < len(values) or images == 0:
+        measured = [value for value in values if value is not None]
+        if len(measured) < len(values) or images == 0:
             continue
-        first, last = known[0], known[-1]
+        first, last = measured[0], measured[-1]
         if name == "effective_rank":
             margin = RANK_CHANGE * last
         else:
             if min(first, last) == 1:
-                continue  # as with a single class: nothing can be better
+                continue  # nothing can be better, as with a single class
             # Laplace's estimate: the error of 0 or 1 is not 0.
             share = (last * images + 1) / (images + 2)
             margin = math.sqrt(share * (1 - share) / images)
@@ -247,7 +247,7 @@ def _curve(evaluations: Sequence[Mapping[str, Any]], held_out: int, queries: int
             (e["metrics"] for e in evaluations if e["subject"] == "raw"), {}
         )
         raw = _finite(pixels, name)
-        return _Curve(name, first, known[1:], steps, epochs, margin, raw, images)
+        return _Curve(name, first, measured[1:], steps, epochs, margin, raw, images)
     return None
 
 
@@ -265,6 +265,6 @@ def _finite(metrics: Mapping[str, Any], name: str) -> float | None:
 
 
 def _evaluation_before_last_part(curve: _Curve) -> int | None:
-    """Return the position of the last evaluation in the first three quarters of the training, if there is one."""
+    """Return the position of the last evaluation in the first three quarters of the training, or None."""
     limit = LAST_PART * curve.steps[-1]
     return next((i for i in reversed(range(len(curve.steps))) if curve.steps[i] <= limit), None)

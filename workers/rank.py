@@ -190,11 +190,11 @@ def _check_weights(pretrained: str | None, readable: ReadableFolders) -> None:
 
 def _weight_paths(path: Path) -> Iterator[Path]:
     """Yield every path that may be opened when weights are loaded from a file or a checkpoint folder."""
-    from dasl_core.manifest import MANIFEST, digests_of
+    from dasl_core.manifest import MANIFEST, read_digests
     from dasl_core.spec.locations import CHECKPOINT_MODEL, CHECKPOINT_WEIGHTS
     from dasl_core.spec.normalization import describing_files
 
     yield from (path, path / CHECKPOINT_WEIGHTS, path / CHECKPOINT_MODEL, path / MANIFEST)
     yield from describing_files(path)
     if (path / MANIFEST).is_file():
-        yield from (path / name for name in digests_of(path))
+        yield from (path / name for name in read_digests(path))

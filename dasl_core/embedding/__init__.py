@@ -1,7 +1,7 @@
-"""A finished backbone at work: features of images, their files, their nearest neighbors, and evaluations.
+"""Use of a trained backbone: features of images, their files, nearest neighbors, and evaluations.
 
-A backbone is that of a checkpoint's folder. Images are decoded, normalized and batched as the evaluations of its training
-do, and the network runs in the same precision, so that its features are the same.
+The backbone is loaded from a checkpoint's folder. Images are decoded, normalized and batched as in the evaluations of its
+training, and the network runs in the same precision, so its features are the same.
 """
 
 from dasl_core.embedding.backbone import TrainedBackbone, load_backbone

@@ -1,4 +1,4 @@
-"""The backbone of a checkpoint, as the evaluations of its training run it."""
+"""The backbone of a checkpoint, run as in the evaluations of its training."""
 
 from __future__ import annotations
 
@@ -38,19 +38,19 @@ class TrainedBackbone:
         return ImageEncoder(self.spec, self.device, keepalive=keepalive, check=check)
 
     def encode(self, kind: FeatureKind) -> Callable[[Tensor], Tensor]:
-        """Return the function from images (B, C, S, S) to features: (B, d), of patches (B, P, d).
+        """Return a function from images (B, C, S, S) to features (B, d), or patch features (B, P, d).
 
-        Tokens are those after the last block and timm's final normalization, if the network has one there.
+        Tokens are taken after the last block and timm's final normalization, if any.
 
-        Raises:
-            SpecError: the backbone has no such features.
+                Raises:
+                    SpecError: the backbone has no such features.
         """
         problem = features_problem(kind, self.spec.backbone)
         if problem is not None:
             raise SpecError([problem])
         if kind == "pooled":
             return self.network
-        # What all of timm's transformers have.
+        # All of timm's transformers have these.
         network = cast(Any, self.network)
         prefix = int(network.num_prefix_tokens)
 
@@ -62,7 +62,7 @@ class TrainedBackbone:
 
 
 def load_backbone(folder: Path, device: torch.device) -> TrainedBackbone:
-    """Load the backbone of a checkpoint's folder, of which no code is run.
+    """Load the backbone of a checkpoint's folder, without running code from it.
 
     Raises:
         ExportError: the folder is not a checkpoint, is damaged, or of a network that DASL cannot build.

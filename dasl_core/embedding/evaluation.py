@@ -1,4 +1,4 @@
-"""Evaluation of a finished backbone on the images of another data set, as training evaluates it."""
+"""Evaluation of a trained backbone on another data set, as in training."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Metrics = dict[str, float]
 
 
 class Evaluated(NamedTuple):
-    """What `evaluate_backbone` measured, and the number of images that were evaluated."""
+    """Metrics of `evaluate_backbone`, and the number of evaluated images."""
 
     metrics: dict[str, Metrics]
     images: int
@@ -39,18 +39,18 @@ def evaluate_backbone(
     on_decoded: Callable[[int], None] = lambda images: None,
     at_work: Callable[[], None] = lambda: None,
 ) -> Evaluated:
-    """Compute all metrics of the held-out images, by subject: "backbone", and "raw", of the raw pixels if it has any.
+    """Compute all metrics of the held-out images, by subject: "backbone", and "raw" for raw pixels if measured.
 
-    The other images are the bank of k-NN, and what the probes learn from.
+    The other images are the k-NN bank and the training images of the probes.
 
     Args:
-        name: of the data set, for messages.
-        settings: as `dasl_core.spec.finished.resolve_evaluation` returns them.
-        cache: as of `ImagesWithFeatures`, as are `threads` and `on_decoded`.
-        at_work: called repeatedly during all other work; may raise to end it.
+    name: name of the data set, for messages.
+    settings: result of `dasl_core.spec.finished.resolve_evaluation`.
+    cache: as in `ImagesWithFeatures`, like `threads` and `on_decoded`.
+    at_work: called repeatedly during all other work; may raise to end it.
 
-    Raises:
-        ValueError: too many images cannot be read, or the settings do not fit those that can.
+        Raises:
+            ValueError: too many images cannot be read, or the settings do not fit those that can.
     """
     spec = backbone.spec.model_copy(update={"evaluate": settings})
     backbone = replace(backbone, spec=spec)

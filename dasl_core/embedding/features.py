@@ -28,8 +28,8 @@ class FeatureBatch:
     """Features of some images.
 
     Attributes:
-        keys: of the images in their source.
-        labels: names of their classes; None without labels.
+        keys: keys of the images in their source.
+        labels: class names; None without labels.
         features: (n, d), or (n, patches, d).
     """
 
@@ -39,11 +39,10 @@ class FeatureBatch:
 
 
 class ImagesWithFeatures:
-    """The images of a data set, decoded as for the training of a backbone, and their features.
+    """The images of a data set, decoded as in the training of a backbone, and their features.
 
     Attributes:
-        unreadable: reasons of the images that are left out, by position; those that only their turn shows are added
-            then.
+    unreadable: reasons of excluded images, by position; more are added when they are read.
     """
 
     def __init__(
@@ -55,12 +54,12 @@ class ImagesWithFeatures:
         threads: int,
         on_decoded: OnProgress = lambda images: None,
     ) -> None:
-        """Open the images; those that the cache lacks are decoded into it.
+        """Open the images, and decode missing ones into the cache.
 
         Args:
-            cache: folder of the cache of decoded images of the data set, which trainings share; None: decode each
-                image when it is read.
-            threads: that decode images which are not cached.
+            cache: folder of the data set's decoded images, shared with trainings; None: decode each image when it is
+                read.
+                threads: number of threads for decoding images that are not cached.
             on_decoded: called while the cache is built.
         """
         spec = backbone.spec
@@ -79,12 +78,12 @@ class ImagesWithFeatures:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Shape of the features of an image, once `batches` has yielded some."""
+        """Shape of the features of an image, known after `batches` has yielded some."""
         return self._shape
 
     @property
     def unreadable(self) -> dict[int, str]:
-        """Reasons of the images that cannot be read, by position."""
+        """Reasons of unreadable images, by position."""
         return self._canvases.unreadable
 
     def check(self, name: str) -> None:
@@ -104,15 +103,15 @@ class ImagesWithFeatures:
         dtype: EmbeddingType = "float32",
         on_done: OnProgress = lambda images: None,
     ) -> Iterator[FeatureBatch]:
-        """Yield the features of all images that can be read, in the order of the index.
+        """Yield the features of all readable images, in the order of the index.
 
         Args:
             normalize: scale each vector to length 1.
-            dtype: of the features. Those of float16 are computed as the others, then rounded.
-            on_done: called with the number of images that are embedded, or left out.
+            dtype: type of the features; float16 is rounded from the usual computation.
+            on_done: called with the number of embedded or excluded images.
 
         Raises:
-            SpecError: the backbone has no such features.
+            SpecError: the backbone lacks these features.
         """
         images = ImageSet(self._canvases, self._readable)
         encode, encoder = self.backbone.encode(kind), self.backbone.encoder()
@@ -120,18 +119,20 @@ class ImagesWithFeatures:
         with closing(encoder.batches(encode, images, positions)) as computed:
             for number, features in enumerate(computed):
                 start = number * FEATURE_BATCH
-                chosen = self._readable[start : start + FEATURE_BATCH]
-                batch = self._batch(chosen, features, normalize, dtype)
+                positions = self._readable[start : start + FEATURE_BATCH]
+                batch = self._batch(positions, features, normalize, dtype)
                 self._shape = batch.features.shape[1:]
                 if batch.keys:
                     yield batch
-                on_done(left_out + start + len(chosen))
+                on_done(left_out + start + len(positions))
 
     def _batch(
         self, positions: np.ndarray, features: Tensor, normalize: bool, dtype: EmbeddingType
     ) -> FeatureBatch:
-        # Without a cache, only reading them shows which images are damaged.
-        read = [at for at, each in enumerate(positions.tolist()) if each not in self.unreadable]
+        # Without a cache, damaged images are only found by reading them.
+        read = [
+            at for at, position in enumerate(positions.tolist()) if position not in self.unreadable
+        ]
         if normalize:
             features = F.normalize(features, dim=-1)
         rows = features.cpu().numpy().astype(dtype, copy=False)

@@ -1,6 +1,6 @@
 """Files of embeddings: Parquet, or safetensors, in parts of bounded size.
 
-Memory holds a group of rows of a Parquet file, or a whole part of safetensors, which has no other way to be written.
+Memory holds a row group of a Parquet file, or a whole safetensors part, which must be written at once.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from safetensors.numpy import save_file
 from dasl_core.embedding.features import FeatureBatch
 from dasl_core.vocabulary import EmbeddingFormat
 
-# Bytes of the features of a part. One of Parquet is usually all of an embedding.
+# Bytes of features in a part. One Parquet part usually holds a whole embedding.
 PART_BYTES: dict[EmbeddingFormat, int] = {"parquet": 4 << 30, "safetensors": 256 << 20}
-# Of a group of rows of Parquet.
+# Bytes of a Parquet row group.
 GROUP_BYTES = 32 << 20
 SUFFIXES: dict[EmbeddingFormat, str] = {"parquet": ".parquet", "safetensors": ".safetensors"}
 KEY, LABEL, FEATURES = "key", "label", "features"
@@ -32,12 +32,12 @@ def write_parts(
 ) -> Generator[Path, None, None]:
     """Write the features of images, and yield each file once it is complete; the caller may then remove it.
 
-    Parquet has a row for each image: `key`, `label` (null without labels), `features` (a list of fixed size; those of
-    patches have all of them in one, and the metadata `shape`). Safetensors has `features`, and in its metadata `images`, JSON
-    of their `keys` and `labels`.
+    Parquet has a row for each image: `key`, `label` (null without labels), `features` (a list of fixed size; patch
+    features are flattened, with the metadata `shape`). Safetensors has `features`, and the metadata `images`: JSON of
+    `keys` and `labels`.
 
-    Raises:
-        ValueError: the package for Parquet is not installed.
+        Raises:
+            ValueError: the package for Parquet is not installed.
     """
     write = _write_parquet if format == "parquet" else _write_safetensors
     rest = iter(batches)
@@ -50,7 +50,7 @@ def write_parts(
 
 
 def _up_to(first: FeatureBatch, rest: Iterator[FeatureBatch], most: int) -> Iterator[FeatureBatch]:
-    """Yield batches until they have so many bytes."""
+    """Yield batches up to a number of bytes."""
     batch: FeatureBatch | None = first
     total = 0
     while batch is not None:
@@ -104,7 +104,7 @@ def _write_parquet(batches: Iterable[FeatureBatch], file: Path) -> None:
     try:
         for batch in batches:
             waiting.append(batch)
-            if sum(each.features.nbytes for each in waiting) < GROUP_BYTES:
+            if sum(batch.features.nbytes for batch in waiting) < GROUP_BYTES:
                 continue
             writer = write(writer)
             waiting.clear()
@@ -116,20 +116,20 @@ def _write_parquet(batches: Iterable[FeatureBatch], file: Path) -> None:
 
 
 def _parquet_writer(parquet: ModuleType, file: Path, schema: Any) -> Any:
-    # Features are noise: a dictionary or a codec would only cost time.
+    # Features look like noise, so a dictionary or a codec would only cost time.
     compression = {KEY: "snappy", LABEL: "snappy", f"{FEATURES}.list.element": "none"}
     return parquet.ParquetWriter(file, schema, compression=compression, use_dictionary=[LABEL])
 
 
 def _write_safetensors(batches: Iterable[FeatureBatch], file: Path) -> None:
     joined = _joined(list(batches))
-    # One entry: safetensors writes several in random order.
+    # One entry, because safetensors writes several in random order.
     metadata = {_IMAGES: json.dumps({"keys": joined.keys, "labels": joined.labels})}
     save_file({FEATURES: np.ascontiguousarray(joined.features)}, file, metadata)
 
 
 def _joined(batches: Sequence[FeatureBatch]) -> FeatureBatch:
-    """Return all rows of some batches in one."""
+    """Concatenate batches."""
     keys = [key for batch in batches for key in batch.keys]
     # All batches have labels, or none has.
     labels = [label for batch in batches for label in batch.labels or ()] or None
@@ -137,7 +137,7 @@ def _joined(batches: Sequence[FeatureBatch]) -> FeatureBatch:
 
 
 def read_parts(files: Iterable[Path]) -> Iterator[FeatureBatch]:
-    """Read files that `write_parts` has written, a group of rows, or a part of safetensors, at a time."""
+    """Read files of `write_parts`, a row group or a safetensors part at a time."""
     for file in files:
         if file.suffix == SUFFIXES["parquet"]:
             yield from _read_parquet(file)

@@ -1,4 +1,4 @@
-"""Exact nearest neighbors of a few images among the embeddings of many, by cosine similarity."""
+"""Exact nearest neighbors among many embeddings, by cosine similarity."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _CPU = torch.device("cpu")
 
 @dataclass(frozen=True)
 class Neighbor:
-    """An image near another one."""
+    """A nearest neighbor of an image."""
 
     key: str
     label: str | None
@@ -26,11 +26,11 @@ class Neighbor:
 
 
 class NeighborIndex:
-    """Embeddings as vectors of length 1 in a file that is mapped into memory: more of them than memory fit.
+    """Embeddings as unit vectors in a memory-mapped file, which may be larger than memory.
 
     Attributes:
-        keys: of the images, in the order of the vectors.
-        vectors: (N, d) float32, of length 1.
+    keys: keys of the images, in the order of the vectors.
+            vectors: (N, d) float32 unit vectors.
     """
 
     def __init__(self, batches: Iterable[FeatureBatch], file: Path) -> None:
@@ -64,14 +64,14 @@ class NeighborIndex:
         self._positions = {key: position for position, key in enumerate(self.keys)}
 
     def position(self, key: str) -> int | None:
-        """Return the position of an image; None if it has no embedding."""
+        """Return the position of an image, or None without an embedding."""
         return self._positions.get(key)
 
     def nearest(self, query: Tensor, k: int, *, without: int | None = None) -> list[Neighbor]:
-        """Return the `k` images nearest to a vector (d,), the nearest first; of equal ones, the first.
+        """Return the `k` images nearest to a vector (d,), nearest first; ties go to the earlier position.
 
         Args:
-            without: position of an image that is left out, such as that of the query itself.
+        without: position of an excluded image, such as the query itself.
         """
         unit = unit_rows(query.float()[None])[0]
         similarity, position = torch.empty(0), torch.empty(0, dtype=torch.int64)
@@ -83,13 +83,13 @@ class NeighborIndex:
                 similarity = torch.cat([similarity, block @ unit])
                 position = torch.cat([position, torch.arange(start, start + len(block))])
                 if without is not None and start <= without < start + len(block):
-                    kept = position != without
-                    similarity, position = similarity[kept], position[kept]
-                # Stable: earlier images stay before equal ones.
+                    is_other = position != without
+                    similarity, position = similarity[is_other], position[is_other]
+                # Stable, so ties keep their order.
                 similarity, order = torch.sort(similarity, descending=True, stable=True)
                 similarity, position = similarity[:k], position[order[:k]]
-        found = zip(position.tolist(), similarity.tolist(), strict=True)
-        return [Neighbor(self.keys[at], self._label(at), value) for at, value in found]
+        neighbors = zip(position.tolist(), similarity.tolist(), strict=True)
+        return [Neighbor(self.keys[at], self._label(at), value) for at, value in neighbors]
 
     def _label(self, position: int) -> str | None:
         return None if self._labels is None else self._labels[position]

@@ -1,4 +1,4 @@
-"""The features of a single image file, as an embedding of its data set would have them."""
+"""Features of single image files, as in an embedding of a data set."""
 
 from __future__ import annotations
 
@@ -19,29 +19,29 @@ from dasl_core.vocabulary import FeatureKind
 
 
 class QueryEncoder:
-    """Embeds image files one by one. The decoder is that of data sets, and so are canvas, crop and normalization.
+    """Embeds single image files, with the decoder, canvas, crop and normalization of data sets.
 
     Args:
-        facts: about the data set with which images are compared; their values are converted as there.
+    facts: facts about the data set to compare with, to whose type values are converted.
     """
 
     def __init__(self, backbone: TrainedBackbone, facts: DatasetFacts, kind: FeatureKind) -> None:
         self.backbone, self.facts, self.kind = backbone, facts, kind
 
     def embed(self, content: bytes) -> Tensor:
-        """Return the features (d,) of the content of an image file.
+        """Return the features (d,) of an image file's content.
 
         Raises:
-            ValueError: it is not an image that can be read, or does not fit the backbone; the message is the reason.
+            ValueError: it is not a readable image, or does not fit the backbone; the message is the reason.
         """
         with tempfile.TemporaryDirectory(prefix="dasl-query-") as name:
-            # The extension matters only where the content does not tell the format.
+            # The extension matters only if the content does not tell the format.
             file = Path(name) / "image.png"
             file.write_bytes(content)
             with file.open("rb") as opened:
                 read_header(opened, file.name)  # raises a reason without a path
             index = ingest_folder(name, 1)
-            # Its values are those of the data set once it is decoded.
+            # Decoding converts its values to those of the data set.
             dtype = self.facts.dtype
             facts = index.facts().model_copy(update={"dtype": dtype, "quantiles": None})
             backbone = self.backbone.spec.backbone

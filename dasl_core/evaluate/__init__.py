@@ -1,6 +1,6 @@
 """Metrics of a representation. All take torch tensors on any device, or NumPy arrays.
 
-Each metric reads its features in blocks: for a million of them it needs only a few additional tiles of 16 MiB.
+Metrics read features in blocks: a million of them need only a few additional tiles of 16 MiB.
 """
 
 from dasl_core.clustering import (

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from dasl_core import tensors
 
-# Quantiles are read, to 2^-16, from a histogram of [0, 2], whose size does not grow with the pairs.
+# Quantiles come, to 2^-16, from a histogram of [0, 2], whose size does not grow with the pairs.
 BINS = 1 << 17
 QUANTILES = (0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99)
 
@@ -19,24 +19,24 @@ QUANTILES = (0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99)
 def inter_class_distances(x: Tensor | np.ndarray, y: Tensor | np.ndarray) -> dict[str, float]:
     """Statistics of the distances between L2-normalized features of samples with different labels.
 
-    The theorems of Chen et al. (DASL, ICLR 2024) are about these distances ``d = ||x_i - x_j||`` where x
-    are phi, the embeddings that the loss compares.
-    Theorem 2 bounds the difference |d(x, x') - d(z, z')| of any two of them, which DAR lowers:
-    `max_difference` is the largest difference and `std` a typical one. Theorem 3 bounds the
-    generalization error by a product with the factor `log_factor`. If all labels differ, all pairs
-    count. Rows of zeros have no direction and count as one point at the origin.
+    The theorems of Chen et al. (DASL, ICLR 2024) are about these distances ``d = ||x_i - x_j||`` for x = phi,
+    the embeddings of the loss.
+        Theorem 2 bounds the difference |d(x, x') - d(z, z')| of any two of them, which DAR lowers:
+        `max_difference` is the largest difference and `std` a typical one. Theorem 3 bounds the
+        generalization error by a product with the factor `log_factor`. If all labels differ, all pairs
+        count. Rows of zeros have no direction and count as one point at the origin.
 
-    Args:
-        x: (N, d) features.
-        y: (N,) integer labels, of at least two values.
+        Args:
+            x: (N, d) features.
+            y: (N,) integer labels, of at least two values.
 
-    Returns:
-        ``mean``, ``variance``, ``std``, ``min`` and ``max`` of the distances, each pair once;
-        ``q01``, ``q05``, ``q25``, ``q50``, ``q75``, ``q95``, ``q99``, their quantiles, to 2e-5;
-        ``max_difference``, max - min; and ``log_factor``, log(1 + max).
+        Returns:
+            ``mean``, ``variance``, ``std``, ``min`` and ``max`` of the distances, each pair once;
+            ``q01``, ``q05``, ``q25``, ``q50``, ``q75``, ``q95``, ``q99``, their quantiles, to 2e-5;
+            ``max_difference``, max - min; and ``log_factor``, log(1 + max).
 
-    Raises:
-        ValueError: shapes do not fit, or all samples have one label.
+        Raises:
+            ValueError: shapes do not fit, or all samples have one label.
     """
     x = tensors.feature_matrix(x, "x", min_rows=2)
     y = tensors.label_vector(y, "y", x.shape[0], x.device)
@@ -47,7 +47,7 @@ def inter_class_distances(x: Tensor | np.ndarray, y: Tensor | np.ndarray) -> dic
     histogram = torch.zeros(BINS, dtype=torch.int64, device=x.device)
     with tensors.exact_products(x.device):
         for rows, columns in tensors.pair_tiles(x.shape[0]):
-            # From products in float64: in float32 a distance near 0 would be off by 5e-4.
+            # Products in float64, because in float32 a distance near 0 would be off by 5e-4.
             first, second = (tensors.unit_rows(x[part].double()) for part in (rows, columns))
             differ = y[rows, None] != y[columns]
             if rows == columns:
@@ -109,7 +109,7 @@ def distance_histogram(
 
 
 def _quantiles(histogram: Tensor) -> list[float]:
-    """The middle of the bin that holds the distance of each quantile."""
+    """Return the center of each quantile's bin."""
     cumulative = histogram.cumsum(0)
     ranks = torch.tensor(QUANTILES, dtype=torch.float64) * (cumulative[-1] - 1)
     bins = torch.searchsorted(cumulative, ranks.round().long(), right=True)

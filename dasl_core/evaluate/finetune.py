@@ -1,4 +1,4 @@
-"""Fine-tuning: the accuracy of a network that is trained further, with labels, in all its layers."""
+"""Fine-tuning: the accuracy of a network after training all layers with labels."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ Request = tuple[Tensor, int | None]
 Reader = Callable[[Iterable[Request]], Generator[Tensor, None, None]]
 """A function that reads images.
 
-It yields this rank's share of the images of each batch, (B / ranks, C, H, W), on the network's device. It may
-take requests ahead of what it yields, and read their images meanwhile.
+It yields this rank's share of each batch, (B / ranks, C, H, W), on the network's device. It may prefetch by taking
+requests ahead of what it yields.
 """
 
 WARMUP_SHARE = 0.1
@@ -59,29 +59,29 @@ def fine_tune(
 ) -> FineTuneResult:
     """Train a copy of `backbone` with a linear head end to end, and test its Top-1 and Top-5 accuracy.
 
-    AdamW minimizes the cross-entropy, with a linear warm-up over a tenth of the steps, then a cosine
-    to 0. There is no weight decay on biases, 1-D parameters and those that the backbone's
-    `no_weight_decay()` names. The head starts at 0. `backbone` itself and the global random state do
-    not change.
+        AdamW minimizes the cross-entropy, with a linear warm-up over a tenth of the steps, then a cosine
+        to 0. Biases, 1-D parameters and those in the backbone's `no_weight_decay()` have no weight decay. The head
+        starts at 0. `backbone` itself and the global random state do not change.
 
-    All ranks of `group` must call this with the same arguments. Each trains on its share of a batch; the gradient is that of the whole batch.
+        All ranks of `group` must call this with the same arguments. Each computes its share of a batch; gradients are
+    those of the whole batch.
 
-    Args:
-        backbone: images (B, C, H, W) to features (B, d).
-        train_images: (N, C, H, W), as the network takes them, or a reader of augmented images.
-        train_y: (N,) integer classes.
-        test_images: (M, C, H, W), or a reader of them.
-        test_y: (M,) integer classes; a class that the training images lack counts as wrong.
-        epochs: passes over the training images, each without a last, incomplete batch.
-        lr: peak learning rate.
-        batch_size: global; with fewer training images, all of them.
-        weight_decay: of AdamW.
-        seed: determines the order of images and the randomness in the network (dropout).
-        precision: dtype of autocast for the network; None: no autocast.
-        group: process group that shares the work; None: this process does all of it.
+        Args:
+            backbone: images (B, C, H, W) to features (B, d).
+            train_images: (N, C, H, W), as the network takes them, or a reader of augmented images.
+            train_y: (N,) integer classes.
+            test_images: (M, C, H, W), or a reader of them.
+            test_y: (M,) integer classes; a class that the training images lack counts as wrong.
+            epochs: passes over the training images, each without a last, incomplete batch.
+            lr: peak learning rate.
+            batch_size: global batch size; at most the number of training images.
+            weight_decay: weight decay of AdamW.
+            seed: determines the order of images and the randomness in the network (dropout).
+            precision: dtype of autocast for the network; None: no autocast.
+            group: process group that shares the work; None: only this process.
 
-    Raises:
-        ValueError: shapes or numbers do not fit; the message names the argument.
+        Raises:
+            ValueError: shapes or numbers do not fit; the message names the argument.
     """
     cpu = torch.device("cpu")
     train_y = tensors.label_vector(train_y, "train_y", len(train_y), cpu)
@@ -153,13 +153,13 @@ def _reader(images: Tensor, device: torch.device, group: ProcessGroup | None) ->
 def _optimizer(network: nn.Module, head: nn.Linear, weight_decay: float) -> torch.optim.Optimizer:
     named = getattr(network, "no_weight_decay", set)
     exempt = set(named())
-    decayed, kept = [head.weight], [head.bias]
+    decayed, undecayed = [head.weight], [head.bias]
     for name, parameter in network.named_parameters():
-        (kept if parameter.ndim <= 1 or name in exempt else decayed).append(parameter)
+        (undecayed if parameter.ndim <= 1 or name in exempt else decayed).append(parameter)
     return torch.optim.AdamW(
         [
             {"params": decayed, "weight_decay": weight_decay},
-            {"params": kept, "weight_decay": 0.0},
+            {"params": undecayed, "weight_decay": 0.0},
         ]
     )
 
@@ -183,8 +183,8 @@ def _train(
         parallel = DistributedDataParallel(
             model, device_ids=[device] if device.type == "cuda" else None, process_group=group
         )
-        # The BatchNorm layers of a run are synchronized, so their buffers need no broadcast. Why an
-        # attribute and not an argument: see `dasl_core.train.data_parallel`.
+        # Synchronized BatchNorm layers need no broadcast of buffers. `dasl_core.train.data_parallel` says why this is
+        # not an argument.
         parallel.broadcast_buffers = False
     scaler = torch.amp.GradScaler(device.type, enabled=precision == torch.float16)
     steps_per_epoch = len(target) // batch_size
@@ -195,16 +195,16 @@ def _train(
         lambda epoch: torch.randperm(len(target), generator=stream(seed, "fine-tune order", epoch))
     )
 
-    def positions_of(step: int) -> Tensor:
+    def batch_positions(step: int) -> Tensor:
         epoch, number = divmod(step, steps_per_epoch)
         positions: Tensor = order_of(epoch)[number * batch_size : (number + 1) * batch_size]
         return positions
 
-    with closing(read((positions_of(step), step) for step in range(total))) as batches:
+    with closing(read((batch_positions(step), step) for step in range(total))) as batches:
         for step, images in enumerate(batches):
             with _autocast(device, precision):
                 logits = parallel(images)
-            mine = rank_share(positions_of(step), group)
+            mine = rank_share(batch_positions(step), group)
             loss = F.cross_entropy(_wide(logits), tensors.to_device(target[mine], device))
             for parameters in optimizer.param_groups:
                 parameters["lr"] = lr * _schedule(step, total)
@@ -241,11 +241,11 @@ def _test(
     def request(start: int) -> Request:
         positions = torch.arange(start, min(start + batch_size, len(y)))
         count = len(positions)
-        # Equal shares for all ranks; the repeated images are cut off below.
+        # Equal shares for all ranks; repeated images are removed below.
         return positions[torch.arange(-(-count // ranks) * ranks) % count], None
 
     starts = range(0, len(y), batch_size)
-    # Read outside autocast: only the network has reduced precision.
+    # Read outside autocast, because only the network has reduced precision.
     with closing(read(request(start) for start in starts)) as batches:
         for start, images in zip(starts, batches, strict=True):
             with _autocast(device, precision):
@@ -253,7 +253,7 @@ def _test(
             target = y[start : start + batch_size]
             logits = gather(_wide(logits), group)[: len(target)]
             best = classes[logits.topk(min(5, len(classes)), dim=1).indices]
-            # NaN and infinite outputs count as wrong: their order means nothing.
+            # NaN and infinite outputs count as wrong, because they have no order.
             hit = (best == target[:, None]) & logits.isfinite().all(dim=1, keepdim=True)
             hits += torch.stack([hit[:, 0].sum(), hit.any(dim=1).sum()])
     top1, top5 = hits.tolist()

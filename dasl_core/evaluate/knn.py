@@ -38,14 +38,14 @@ def knn_accuracy(
         train_y: (N,) integer classes.
         test_x: (M, d) features, on any device.
         test_y: (M,) integer classes; a class that the bank lacks counts as wrong.
-        k: number of neighbors that vote; in a smaller bank, all of it.
+        k: number of neighbors that vote; at most the size of the bank.
         temperature: above 0.
-        on_block: called before each block of test samples, of which a large bank makes many.
-        group: ranks that share the bank: `train_x` and `train_y` are this rank's part of it, which may be
-            empty, and the test samples are the same on all of them. None: this process has all of it.
+        on_block: called before each block of test samples; a large bank has many blocks.
+        group: ranks that share the bank: `train_x` and `train_y` are this rank's part, which may be empty, and
+        the test samples are the same on all ranks. None: this process has the whole bank.
 
     Returns:
-        Top-1 accuracy from 0 to 1, the same on all ranks. Equal votes go to the smaller class number.
+        Top-1 accuracy from 0 to 1, the same on all ranks. Ties go to the smaller class number.
 
     Raises:
         NotFiniteError: features hold NaN or infinite numbers, on any rank.
@@ -66,9 +66,9 @@ def knn_accuracy(
             block = tensors.unit_rows(queries[rows]).to(bank)
             similarity, neighbor_label = _nearest(block, bank, bank_labels, k)
             if group_size(group) > 1:
-                similarity, neighbor_label = _nearest_of_all(similarity, neighbor_label, k, group)
+                similarity, neighbor_label = _merge_nearest(similarity, neighbor_label, k, group)
             classes, neighbor_class = torch.unique(neighbor_label, return_inverse=True)
-            # Relative to the nearest: the result is the same, and small temperatures do not overflow.
+            # Relative to the nearest, so that small temperatures do not overflow; the result is the same.
             weight = ((similarity - similarity[:, :1]) / temperature).exp()
             for part in tensors.tiles(len(block), classes.numel()):
                 votes = weight.new_zeros(len(weight[part]), classes.numel())
@@ -85,28 +85,28 @@ def nearest_neighbors(
     k: int,
     group: dist.ProcessGroup | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Similarities and positions (Q, K) of the nearest samples of a bank, nearest first, by cosine.
+    """Return cosine similarities and positions (Q, K) of the nearest samples in a bank, nearest first.
 
     K is `k`, or the size of a smaller bank.
 
-    Args:
-        queries: (Q, d) features.
-        bank: (N, d) features; with a group, this rank's part of them, which may be empty.
-        positions: (N,) int64: what the samples of the bank are called.
-        k: number of neighbors.
-        group: as for `knn_accuracy`.
+        Args:
+            queries: (Q, d) features.
+            bank: (N, d) features; with a group, this rank's part, which may be empty.
+            positions: (N,) int64 identifiers of the samples in the bank.
+            k: number of neighbors.
+            group: as for `knn_accuracy`.
     """
     with tensors.exact_products(bank.device):
         unit = tensors.unit_rows(queries).to(bank)
         similarity, neighbor = _nearest(unit, bank, positions.to(bank.device), k)
         if group_size(group) > 1:
-            similarity, neighbor = _nearest_of_all(similarity, neighbor, k, group)
-    found = int(similarity.isfinite().sum(dim=1).min()) if len(similarity) else 0
-    return similarity[:, :found].cpu(), neighbor[:, :found].cpu()
+            similarity, neighbor = _merge_nearest(similarity, neighbor, k, group)
+    count = int(similarity.isfinite().sum(dim=1).min()) if len(similarity) else 0
+    return similarity[:, :count].cpu(), neighbor[:, :count].cpu()
 
 
 def _bank(train_x: Tensor | np.ndarray, group: dist.ProcessGroup | None) -> Tensor:
-    """Check this rank's part of the bank. If one rank's is not finite, all raise: none waits for another."""
+    """Check this rank's part of the bank; if any rank's part is not finite, all ranks raise."""
     if group_size(group) == 1:
         return tensors.feature_matrix(train_x, "train_x")
     problem: NotFiniteError | None = None
@@ -121,13 +121,13 @@ def _bank(train_x: Tensor | np.ndarray, group: dist.ProcessGroup | None) -> Tens
 
 
 def _nearest(queries: Tensor, bank: Tensor, labels: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """Similarities and labels (Q, k) of the k nearest samples of the bank, nearest first."""
+    """Return similarities and labels (Q, k) of the k nearest samples in the bank, nearest first."""
     similarity = queries.new_empty(len(queries), 0)
     neighbor_label = labels.new_empty(len(queries), 0)
     for columns in tensors.blocks(bank.shape[0]):
         tile = queries @ tensors.unit_rows(bank[columns]).t()
         nearest, index = tile.topk(min(k, tile.shape[1]), dim=1)
-        # Merge the nearest of this tile with the nearest of all tiles before.
+        # Merge the nearest of this tile with those of earlier tiles.
         similarity = torch.cat([similarity, nearest], dim=1)
         neighbor_label = torch.cat([neighbor_label, labels[columns][index]], dim=1)
         similarity, index = similarity.topk(min(k, similarity.shape[1]), dim=1)
@@ -135,23 +135,23 @@ def _nearest(queries: Tensor, bank: Tensor, labels: Tensor, k: int) -> tuple[Ten
     return similarity, neighbor_label
 
 
-def _nearest_of_all(
+def _merge_nearest(
     similarity: Tensor, neighbor_label: Tensor, k: int, group: dist.ProcessGroup | None
 ) -> tuple[Tensor, Tensor]:
-    """Merge the nearest samples of all ranks' parts of the bank; a part of fewer than k is padded."""
+    """Merge the nearest samples of all ranks' parts of the bank; smaller parts are padded to k."""
     missing = k - similarity.shape[1]
     similarity = F.pad(similarity, (0, missing), value=-torch.inf)
     neighbor_label = F.pad(neighbor_label, (0, missing))
     ranks, queries = group_size(group), len(similarity)
     everyone = [
-        _exchange(own, group).view(ranks, queries, k).transpose(0, 1).flatten(1)
-        for own in (similarity, neighbor_label)
+        _exchange(values, group).view(ranks, queries, k).transpose(0, 1).flatten(1)
+        for values in (similarity, neighbor_label)
     ]
     similarity, index = everyone[0].topk(k, dim=1)
     return similarity, everyone[1].gather(1, index)
 
 
 def _exchange(tensor: Tensor, group: dist.ProcessGroup | None) -> Tensor:
-    """Concatenate the ranks' tensors. A bank may be on the CPU where ranks communicate between GPUs."""
+    """Concatenate the ranks' tensors. The bank may be on the CPU while ranks communicate between GPUs."""
     on_gpu = "nccl" in dist.get_backend(group)
     return gather(tensor.to("cuda" if on_gpu else "cpu"), group).to(tensor.device)

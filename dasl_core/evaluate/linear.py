@@ -17,7 +17,7 @@ LEARNING_RATES = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0)
 MOMENTUM = 0.9
 # A tenth of the training samples chooses the learning rate.
 VALIDATION_SHARE = 0.1
-# A dimension that varies by less than this share of its mean holds only rounding errors of float32.
+# Below this share of its mean, the variation of a dimension is float32 rounding error.
 NOISE = 1e-6
 
 
@@ -65,25 +65,25 @@ def linear_probe(
 
     Features are standardized with the mean and standard deviation of the training samples, and
     divided by sqrt(d), so that a row has a length of about 1. The scale of features differs between
-    methods by orders of magnitude, and the best learning rate is proportional to its inverse square:
-    standardized, one range of rates fits all methods and widths. (The probes of MAE and MoCo v3 do the
-    same with a BatchNorm without affine parameters.) It does not change what a linear classifier can
-    express.
+    methods by orders of magnitude, and the best learning rate is proportional to its inverse square.
+    After standardization, one range of rates fits all methods and widths. (The probes of MAE and MoCo v3
+    do the same with a BatchNorm without affine parameters.) It does not change the expressiveness of a
+    linear classifier.
 
-    A tenth of the training samples, drawn by `seed` and rounded up, is kept for validation. The rate
-    with the best Top-1 on them is chosen; of equal ones, that with the lower loss. The test samples
-    have no influence on the choice.
+    A tenth of the training samples, drawn by `seed` and rounded up, is for validation. The rate with the
+    best validation Top-1 is selected, or with the lower loss in a tie. Test samples have no influence on
+    the selection.
 
-    The features stay where they are; one mini-batch at a time is copied to `device`.
+    The features are not moved; one mini-batch at a time is copied to `device`.
 
     Args:
         train_x: (N, d) features, N >= 2.
         train_y: (N,) integer classes.
         test_x: (M, d) features.
         test_y: (M,) integer classes; a class that the training samples lack counts as wrong.
-        learning_rates: of the mean loss of a mini-batch; each above 0.
+        learning_rates: learning rates for the mean loss of a mini-batch, above 0.
         epochs: passes over the training samples.
-        batch_size: samples a step.
+        batch_size: samples per step.
         weight_decay: added to the gradient, as in SGD; not applied to the bias.
         seed: determines the validation samples and the order.
         device: where the heads are trained; None: where `train_x` lies.
@@ -111,7 +111,7 @@ def linear_probe(
     tensors.check_number(weight_decay, "weight_decay", zero=True)
 
     classes, train_class = torch.unique(train_y, return_inverse=True)
-    # Numbers of the classes; -1 for one that the training samples lack.
+    # Class numbers; -1 for classes missing in the training samples.
     test_class = torch.searchsorted(classes, test_y.contiguous()).clamp_(max=classes.numel() - 1)
     test_class[classes[test_class] != test_y] = -1
 
@@ -143,7 +143,7 @@ def linear_probe(
 
 @dataclass(frozen=True)
 class _Accuracy:
-    """Accuracy and loss of each head. Samples of unknown classes are wrong, and not in the loss."""
+    """Accuracy and loss of each head. Samples of unknown classes count as wrong, and not in the loss."""
 
     top1: list[float]
     top5: list[float]
@@ -182,7 +182,7 @@ class _Heads:
         self.bias.addcmul_(self.bias_velocity, self.rates, value=-decay)
 
     def accuracy(self, x: Tensor, indices: Tensor, target: Tensor) -> _Accuracy:
-        """Test on the rows `indices`, (n,), of features; `target` has the class of every row of `x`."""
+        """Test on rows `indices` (n,) of features; `target` has the class of every row of `x`."""
         heads, num_classes = self.shape
         top1, top5, loss = torch.zeros(3, heads, dtype=torch.float64, device=self.weight.device)
         for part in tensors.tiles(len(indices), max(self.weight.shape)):
@@ -194,9 +194,11 @@ class _Heads:
             hit = best == true_class
             top1 += hit[..., 0].sum(dim=0)
             top5 += hit.any(dim=2).sum(dim=0)
-            known = (true_class >= 0).squeeze(2)
+            has_class = (true_class >= 0).squeeze(2)
             true_logit = logits.gather(2, true_class.clamp(min=0).expand(-1, heads, 1)).squeeze(2)
-            loss += ((logits.logsumexp(dim=2) - true_logit) * known).sum(dim=0, dtype=torch.float64)
+            loss += ((logits.logsumexp(dim=2) - true_logit) * has_class).sum(
+                dim=0, dtype=torch.float64
+            )
         shares = (torch.stack([top1, top5, loss]) / len(indices)).tolist()
         return _Accuracy(*shares)
 
@@ -205,7 +207,7 @@ class _Heads:
 
 
 def _standardization(x: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean and scale (d,) of each dimension: standardized features are ``(x - mean) * scale``."""
+    """Return mean and scale (d,) such that standardized features are ``(x - mean) * scale``."""
     num_samples, width = x.shape
     mean, squares = torch.zeros(2, width, dtype=torch.float64, device=x.device)
     for rows in tensors.tiles(num_samples, width):

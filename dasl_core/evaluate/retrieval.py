@@ -21,19 +21,18 @@ def recall_at_k(
 ) -> dict[int, float]:
     """Recall at K: the share of queries with a sample of their class among their K nearest neighbors.
 
-    Neighbors are ordered by cosine similarity; of equal ones, the first is the nearer. Without a
-    gallery, every sample is a query, its neighbors are the other samples, and it is not its own. A query
-    without another sample of its class is a miss at every K, as in the published results.
+    Neighbors are ordered by cosine similarity; ties go to the earlier sample. Without a gallery, every
+    sample is a query among all other samples. A query without another sample of its class is a miss at
+    every K, as in the published results.
 
     Neighbors are counted, not sorted: a query is a hit at K if fewer than K samples of other classes
-    are nearer than the nearest sample of its class. So a large K costs nothing, and memory is that
-    of a few tiles.
+    are nearer than the nearest sample of its class. So a large K costs nothing, and memory is a few tiles.
 
     Args:
         x: (N, d) features; N >= 2 without a gallery.
         y: (N,) integer classes.
-        ks: the values of K, each at least 1; more than there are neighbors means all of them.
-        gallery: features (M, d) and classes (M,) among which the neighbors of `x` are searched.
+        ks: values of K, at least 1; limited to the number of neighbors.
+        gallery: features (M, d) and classes (M,) in which the neighbors of `x` are searched.
 
     Returns:
         ``{K: recall}`` in the order of `ks`, recall from 0 to 1.
@@ -49,7 +48,7 @@ def recall_at_k(
         gallery_y = tensors.label_vector(gallery[1], "gallery[1]", len(gallery_x), x.device)
         if gallery_x.shape[1] != x.shape[1]:
             raise ValueError(
-                f"gallery[0] must have as many columns as x, {x.shape[1]}; given {gallery_x.shape[1]}"
+                f"gallery[0] must have the {x.shape[1]} columns of x; given {gallery_x.shape[1]}"
             )
     values = list(ks) if isinstance(ks, Iterable) else []
     if not values or not all(isinstance(k, int | np.integer) and k >= 1 for k in values):
@@ -57,7 +56,7 @@ def recall_at_k(
             f"ks must be a list of whole numbers of at least 1, such as [1, 5]; given {ks!r}"
         )
 
-    # Sorted by class: the samples of a block's classes are then one range of columns.
+    # Sorted by class, so that the samples of a block's classes are one range of columns.
     query_order = torch.argsort(y, stable=True)
     order = query_order if gallery is None else torch.argsort(gallery_y, stable=True)
     y, gallery_y = y[query_order], gallery_y[order]
@@ -95,16 +94,16 @@ def recall_at_k(
 
 
 def instance_recall_at_1(views: Tensor | np.ndarray, images: Tensor | np.ndarray) -> float:
-    """R@1 of views: the share of views whose nearest image is the one that they were drawn from.
+    """R@1 of views: the share of views whose nearest image is their own.
 
-    It needs no labels. A neighbor drawn at random gives 1/N, and so do features that are all equal.
+    It needs no labels. A random neighbor gives 1/N, and so do constant features.
 
-    Args:
-        views: (N, d) features of a random view of each image.
-        images: (N, d) features of the images.
+        Args:
+            views: (N, d) features of a random view of each image.
+            images: (N, d) features of the images.
 
-    Raises:
-        ValueError: the shapes do not fit; the message names the argument.
+        Raises:
+            ValueError: the shapes do not fit; the message names the argument.
     """
     itself = torch.arange(len(images))
     return recall_at_k(views, itself, (1,), gallery=(images, itself))[1]

@@ -25,7 +25,7 @@ from dasl_core.export.network import (
     save_weights,
 )
 from dasl_core.export.onnx_file import write_onnx
-from dasl_core.manifest import MANIFEST, damage_of
+from dasl_core.manifest import MANIFEST, find_damage
 from dasl_core.models.backbone import feature_width, stem_lines, timm_arguments
 from dasl_core.spec import ResolvedJobSpec, versions
 from dasl_core.spec.locations import CHECKPOINT_MODEL, CHECKPOINT_WEIGHTS
@@ -96,7 +96,7 @@ def read_checkpoint(
     if missing := [name for name in (WEIGHTS, MODEL, METRICS) if not (folder / name).is_file()]:
         raise ExportError(f"{folder} is not the folder of a checkpoint: {missing[0]} is missing")
     try:
-        damage = damage_of(folder) if (folder / MANIFEST).is_file() else None
+        damage = find_damage(folder) if (folder / MANIFEST).is_file() else None
         if damage is not None:
             raise ValueError(damage)
         model = json.loads((folder / MODEL).read_text(encoding="utf-8"))

@@ -8,7 +8,7 @@ from safetensors.torch import load_file
 from timm.models import load_state_dict
 from torch import Tensor, nn
 
-from dasl_core.manifest import MANIFEST, damage_of
+from dasl_core.manifest import MANIFEST, find_damage
 from dasl_core.spec import ResolvedBackbone, recorded_normalization
 from dasl_core.spec.locations import (
     CHECKPOINT_MODEL,
@@ -138,7 +138,7 @@ def load_checkpoint(model: nn.Module, folder: Path, expected: dict[str, Any]) ->
         ValueError: the checkpoint is of another network, or damaged.
     """
     try:
-        damage = damage_of(folder) if (folder / MANIFEST).is_file() else None
+        damage = find_damage(folder) if (folder / MANIFEST).is_file() else None
         if damage is not None:
             raise ValueError(damage)
         settings = json.loads((folder / CHECKPOINT_MODEL).read_text(encoding="utf-8"))

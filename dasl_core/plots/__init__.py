@@ -1,1 +1,1 @@
-"""Plots of a run, as pictures and as data, and its report. Only the modules that draw import Matplotlib."""
+"""Plots of a run, as images and as data, and its report. Only drawing modules import Matplotlib."""

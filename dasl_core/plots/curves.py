@@ -14,10 +14,10 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator, PercentFormatter
 
 from dasl_core.headlines import PLOTTED, is_share, text_of
 from dasl_core.plots import style
-from dasl_core.plots.facts import RunFacts, title_of
+from dasl_core.plots.facts import RunFacts, metric_title
 from dasl_core.vocabulary import BEFORE_TRAINING, Subject
 
-# Larger losses break the scale; they leave a gap, as NaN does.
+# Larger losses would break the scale, and leave a gap as NaN does.
 LARGEST_LOSS = 1e100
 _TOP = 0.72  # inches of the heading
 _MARKED = 40  # curves with more points have no markers
@@ -27,7 +27,7 @@ _REGULARIZERS = {"loss_dar": "DAR", "loss_sec": "SEC"}
 Label = tuple[float, str, str]
 """The label of a line: its height, text and color."""
 
-# Subjects that training changes, with their colors, and the subjects before.
+# Trained subjects with their colors, and the same subjects before training.
 _TRAINED: tuple[tuple[Subject, str, tuple[Subject, ...]], ...] = (
     ("backbone", style.BLUE, BEFORE_TRAINING),
     ("embedding", style.PURPLE, ()),
@@ -51,7 +51,7 @@ def draw_curves(run: RunFacts, path: Path) -> Figure:
 
 
 def curves(run: RunFacts) -> Figure:
-    """Draw what was measured: main panels in rows of three, then small multiples in rows of four or five."""
+    """Draw the measured curves: main panels in rows of three, then small multiples in rows of four or five."""
     main, small = _main_panels(run), _small_panels(run)
     rows, columns = -(-len(main) // 3), min(3, max(len(main), 2 if small else 1))
     width = 4.6 * columns
@@ -94,7 +94,9 @@ def _main_panels(run: RunFacts) -> list[Panel]:
     for metric in PLOTTED:
         if run.series(metric, *BEFORE_TRAINING, "backbone", "embedding"):
             note = _note(run, metric)
-            panels.append(Panel(title_of(metric), note, partial(_metric, run=run, metric=metric)))
+            panels.append(
+                Panel(metric_title(metric), note, partial(_metric, run=run, metric=metric))
+            )
     return panels
 
 
@@ -161,8 +163,8 @@ def _terms(axes: Axes, run: RunFacts, names: Sequence[str]) -> list[Label]:
     for color, name in zip(style.PALETTE[1:], names, strict=False):
         x, y = _by_epoch(run, name)
         _line(axes, x, y, color)
-        shown = _REGULARIZERS.get(name, name.removeprefix("loss_"))
-        labels += _at_end(y, f"{shown} {{}}", color)
+        label = _REGULARIZERS.get(name, name.removeprefix("loss_"))
+        labels += _at_end(y, f"{label} {{}}", color)
     return labels
 
 
@@ -244,5 +246,5 @@ def _line(axes: Axes, x: Sequence[float], y: Sequence[float], color: str) -> Non
 
 def _at_end(values: Sequence[float], text: str, color: str) -> list[Label]:
     """Return the label of a line at its last finite value."""
-    known = [value for value in values if math.isfinite(value)]
-    return [(known[-1], text.format(f"{known[-1]:.3g}"), color)] if known else []
+    finite = [value for value in values if math.isfinite(value)]
+    return [(finite[-1], text.format(f"{finite[-1]:.3g}"), color)] if finite else []

@@ -1,4 +1,4 @@
-"""What the plots show, as data: neighbors, maps and histograms at every kept evaluation, and thumbnails."""
+"""Data of the plots: neighbors, maps and histograms at every stored evaluation, and thumbnails."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ import numpy as np
 
 from dasl_core.plots.facts import RunFacts
 from dasl_core.plots.history import History
-from dasl_core.plots.images import ShownImages, columns_of
+from dasl_core.plots.images import ShownImages, sheet_columns
 
 QUERIES, NEIGHBORS = 8, 7
-# Images of a map. Fewer held-out images are on it only where there are more to train on than fit beside them.
+# Number of images on a map. Held-out images are reduced only if the training images do not all fit.
 ON_MAP = 4_096
 THUMBNAILS, THUMBNAILS_INDEX = "thumbnails.webp", "thumbnails.json"
 NEIGHBORS_SHEET, SHEET_COLUMNS = "neighbours.webp", 32
 
 
-def queries_of(held_out: int) -> np.ndarray:
-    """Return the positions of the held-out images whose neighbors are shown, evenly spaced."""
+def query_positions(held_out: int) -> np.ndarray:
+    """Return the evenly spaced positions of the held-out images whose neighbors are shown."""
     spaced: np.ndarray = np.linspace(0, held_out - 1, min(QUERIES, held_out)).astype(np.int64)
     return spaced
 
@@ -27,12 +27,12 @@ def queries_of(held_out: int) -> np.ndarray:
 def neighbors_data(
     history: History, images: ShownImages, run: RunFacts
 ) -> tuple[dict[str, Any], bytes]:
-    """Return the neighbors at every kept evaluation, JSON-ready, and the sheet of their thumbnails."""
-    queries = queries_of(len(images.held_out)).tolist()
-    shown = dict.fromkeys(queries)
+    """Return the neighbors at every stored evaluation, JSON-ready, and the sheet of their thumbnails."""
+    queries = query_positions(len(images.held_out)).tolist()
+    positions = dict.fromkeys(queries)
     for evaluation in history.evaluations:
-        shown |= dict.fromkeys(evaluation.neighbors.flatten().tolist())
-    numbers = {position: number for number, position in enumerate(shown)}
+        positions |= dict.fromkeys(evaluation.neighbors.flatten().tolist())
+    numbers = {position: number for number, position in enumerate(positions)}
     content = {
         "version": 1,
         "searched": {
@@ -47,29 +47,29 @@ def neighbors_data(
                 "label": images.label(position),
                 "held_out": images.is_held_out(position),
             }
-            for position in shown
+            for position in positions
         ],
         "queries": [numbers[query] for query in queries],
         "evaluations": [
             {
-                "step": each.step,
-                "epoch": each.epoch,
-                "subject": each.subject,
-                "neighbors": [[numbers[position] for position in row] for row in each.neighbors.tolist()],
+                "step": evaluation.step,
+                "epoch": evaluation.epoch,
+                "subject": evaluation.subject,
+                "neighbors": [[numbers[position] for position in row] for row in evaluation.neighbors.tolist()],
                 "distances": [
                     [round(max(0.0, 1 - cosine), 6) for cosine in row]
-                    for row in each.similarities.tolist()
+                    for row in evaluation.similarities.tolist()
                 ],
             }
-            for each in history.evaluations
+            for evaluation in history.evaluations
         ],
     }  # fmt: skip
-    return content, images.sheet(list(shown), SHEET_COLUMNS)
+    return content, images.sheet(list(positions), SHEET_COLUMNS)
 
 
 def thumbnails(images: ShownImages, positions: Sequence[int]) -> tuple[dict[str, Any], bytes]:
-    """Return what the thumbnails of a map show, JSON-ready, and their sheet."""
-    columns = columns_of(len(positions))
+    """Return the contents of a map's thumbnails, JSON-ready, and their sheet."""
+    columns = sheet_columns(len(positions))
     labels = [images.label(position) for position in positions]
     names = sorted({label for label in labels if label is not None})
     numbers = {name: number for number, name in enumerate(names)}
@@ -90,21 +90,21 @@ def thumbnails(images: ShownImages, positions: Sequence[int]) -> tuple[dict[str,
 
 
 def map_data(history: History) -> dict[str, Any]:
-    """Return the map at every kept evaluation, JSON-ready: images in the order of `thumbnails.json`."""
+    """Return the map at every stored evaluation, JSON-ready, in the order of `thumbnails.json`."""
     return {
         "version": 1,
         "projection": "pca",
         "images": THUMBNAILS_INDEX,
         "evaluations": [
             {
-                "step": each.step,
-                "epoch": each.epoch,
-                "subject": each.subject,
-                "explained": [round(share, 4) for share in each.explained],
-                "x": _coordinates(each.map[:, 0]),
-                "y": _coordinates(each.map[:, 1]),
+                "step": evaluation.step,
+                "epoch": evaluation.epoch,
+                "subject": evaluation.subject,
+                "explained": [round(share, 4) for share in evaluation.explained],
+                "x": _coordinates(evaluation.map[:, 0]),
+                "y": _coordinates(evaluation.map[:, 1]),
             }
-            for each in history.evaluations
+            for evaluation in history.evaluations
         ],
     }
 
@@ -114,20 +114,20 @@ def _coordinates(values: np.ndarray) -> list[float]:
 
 
 def histograms_data(history: History, labeled: bool) -> dict[str, Any]:
-    """Return the histograms at every kept evaluation, JSON-ready."""
+    """Return the histograms at every stored evaluation, JSON-ready."""
 
     def rows(kind: str) -> list[dict[str, Any]]:
         return [
             {
-                "step": each.step,
-                "epoch": each.epoch,
+                "step": evaluation.step,
+                "epoch": evaluation.epoch,
                 "low": _five_digits(histogram.low),
                 "high": _five_digits(histogram.high),
                 "mean": _five_digits(histogram.mean),
                 "counts": histogram.counts,
             }
-            for each in history.evaluations
-            if (histogram := getattr(each, kind)) is not None
+            for evaluation in history.evaluations
+            if (histogram := getattr(evaluation, kind)) is not None
         ]
 
     return {

@@ -1,4 +1,4 @@
-"""What the titles and captions of plots say about a run."""
+"""Facts about a run for the titles and captions of plots."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ Record = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class RunFacts:
-    """A run, as its plots describe it.
+    """Facts about a run for its plots.
 
     Attributes:
-        spec: resolved.
-        searched: number of training images among which neighbors are searched.
-        classes: number of classes; None without labels.
-        evaluations: oldest first.
-        losses: mean loss of each epoch, NaN where none was finite.
-        epochs: means of step metrics of each epoch, by name.
-        verdict: its message; None without one.
-        automatic: settings that have the value that "auto" chooses.
+    spec: resolved spec.
+    searched: number of training images searched for neighbors.
+            classes: number of classes; None without labels.
+            evaluations: oldest first.
+            losses: mean loss of each epoch, NaN where none was finite.
+            epochs: means of step metrics of each epoch, by name.
+            verdict: message of the verdict; None without one.
+            automatic: settings with the value that "auto" chooses.
     """
 
     spec: ResolvedJobSpec
@@ -52,7 +52,7 @@ class RunFacts:
         """The method and its regularizers, as papers write them: `SimCLR + DAR`."""
         about = METHODS[self.spec.method.name].__doc__ or self.spec.method.name
         parts = [re.split(r"\s*[(:]", about, maxsplit=1)[0]]
-        parts += [each.title for each in self.spec.active_regularizers().values()]
+        parts += [settings.title for settings in self.spec.active_regularizers().values()]
         return " + ".join(parts)
 
     @property
@@ -75,7 +75,7 @@ class RunFacts:
         return "embedding" if self.spec.evaluate.on == "embedding" else "backbone"
 
     def series(self, metric: str, *subjects: Subject) -> list[tuple[float, float]]:
-        """Return (epoch, value) of a metric, of the start and all evaluations of some subjects."""
+        """Return (epoch, value) of a metric at the start and at all evaluations of some subjects."""
         return [
             (float(e["epoch"]), float(e["metrics"][metric]))
             for e in self.evaluations
@@ -93,7 +93,7 @@ class RunFacts:
         return values[0][1] if values else None
 
     def resolution(self, metric: str) -> str:
-        """Say what one image counts in an accuracy, if it is much: `30 images; one is 3.3 %`."""
+        """Describe the resolution of an accuracy on few images: `30 images; one is 3.3 %`."""
         if self.held_out < 1:
             return ""
         images = count(self.held_out, "image")
@@ -105,11 +105,11 @@ class RunFacts:
 
 
 def count(number: int, noun: str) -> str:
-    """Return a number with its noun: `1 image`, `2,000 images`."""
+    """Format a number with its noun: `1 image`, `2,000 images`."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
-def title_of(metric: str) -> str:
-    """Return the name of a metric as a title: with a capital, but `k-NN`."""
+def metric_title(metric: str) -> str:
+    """Return the name of a metric as a title, capitalized except `k-NN`."""
     name = name_of(metric).replace("_", " ")
     return name if name.startswith("k-") else name[0].upper() + name[1:]

@@ -1,4 +1,4 @@
-"""Distributions of distances and norms over the training, as pictures and as data."""
+"""Plots of the distributions of distances and norms over the training."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from dasl_core.plots.facts import RunFacts
 from dasl_core.plots.history import Histogram, History, Shown
 
 _RIDGES = 12
-_GRID = 256  # places at which a ridge is drawn
-_HEIGHT = 1.9  # of a ridge, in rows
+_GRID = 256  # points of a ridge
+_HEIGHT = 1.9  # height of a ridge, in rows
 
 
 def draw_distances(history: History, run: RunFacts, path: Path) -> Figure:
@@ -41,43 +41,48 @@ def _ridges(
     history: History, kind: str, run: RunFacts, title: str, note: str, label: str
 ) -> Figure:
     """Draw a ridge for each evaluation, the start at the top, and a line through their means."""
-    shown = [each for each in history.evaluations if getattr(each, kind) is not None]
-    chosen = [shown[i] for i in np.unique(np.linspace(0, len(shown) - 1, _RIDGES).astype(int))] if shown else []  # fmt: skip
-    tall = 0.42 * max(len(chosen), 3) + 0.6
+    measured = [
+        evaluation for evaluation in history.evaluations if getattr(evaluation, kind) is not None
+    ]
+    evaluations = [measured[i] for i in np.unique(np.linspace(0, len(measured) - 1, _RIDGES).astype(int))] if measured else []  # fmt: skip
+    tall = 0.42 * max(len(evaluations), 3) + 0.6
     figure = style.new_figure(7.6, tall + 1.6)
     style.heading(figure, title, f"{run.spec.name} · {run.subtitle}", note)
     axes = style.add_axes(figure, 0.85, 1.0, 5.9, tall)
     style.plain(axes, "")
     axes.spines["left"].set_visible(False)
     axes.set_xlabel(label, fontsize=8, color=style.MUTED)
-    if not chosen:
+    if not evaluations:
         axes.text(0.5, 0.5, "Not measured: a single image is held out", ha="center", color=style.MUTED, transform=axes.transAxes)  # fmt: skip
         axes.set(xticks=[], yticks=[])
         return figure
-    counted: list[Histogram] = [getattr(evaluation, kind) for evaluation in chosen]
-    low, high = min(each.low for each in counted), max(each.high for each in counted)
+    counted: list[Histogram] = [getattr(evaluation, kind) for evaluation in evaluations]
+    low, high = (
+        min(histogram.low for histogram in counted),
+        max(histogram.high for histogram in counted),
+    )
     x = np.linspace(low, high, _GRID)
     for number, histogram in enumerate(counted):
-        base = len(chosen) - 1 - number
+        base = len(evaluations) - 1 - number
         y = _density(histogram, x)
-        share = number / max(len(chosen) - 1, 1)
+        share = number / max(len(evaluations) - 1, 1)
         color = _mixed(style.MUTED, style.BLUE, share)
         axes.fill_between(x, base, base + y * _HEIGHT, color=color, alpha=0.45, linewidth=0, zorder=2 * number + 2)  # fmt: skip
         axes.plot(x, base + y * _HEIGHT, color=color, linewidth=1.2, zorder=2 * number + 3)
     means = [histogram.mean for histogram in counted]
-    levels = [len(chosen) - 1 - number for number in range(len(chosen))]
+    levels = [len(evaluations) - 1 - number for number in range(len(evaluations))]
     axes.plot(means, levels, color=style.ORANGE, linewidth=1.2, marker="|", markersize=9, markeredgewidth=2, zorder=100)  # fmt: skip
-    axes.set_yticks(levels, [_when(each) for each in chosen])
+    axes.set_yticks(levels, [_when(evaluation) for evaluation in evaluations])
     style.label_lines(figure, axes, [(y, f"{mean:.3g}", style.ORANGE) for y, mean in zip(levels, means, strict=True)])  # fmt: skip
     axes.annotate("mean", (1, 1), xytext=(5, -2), xycoords="axes fraction", textcoords="offset points", fontsize=7.5, color=style.ORANGE)  # fmt: skip
-    axes.set_ylim(-0.15, len(chosen) - 1 + _HEIGHT + 0.1)
+    axes.set_ylim(-0.15, len(evaluations) - 1 + _HEIGHT + 0.1)
     axes.grid(axis="y", visible=False)
     axes.set_xlim(low, high)
     return figure
 
 
 def _density(histogram: Histogram, grid: np.ndarray) -> np.ndarray:
-    """Return a ridge on a grid: the counts, smoothed the more the fewer there are (Scott's rule), from 0 to 1."""
+    """Return a ridge on a grid: counts smoothed by Scott's rule and scaled to [0, 1]."""
     counts, centers = np.asarray(histogram.counts, float), histogram.centers
     total = max(float(counts.sum()), 1.0)
     deviation = float(np.sqrt((counts * (centers - histogram.mean) ** 2).sum() / total))

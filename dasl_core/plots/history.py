@@ -1,4 +1,4 @@
-"""What plots show of each evaluation of a run: neighbors, a map, and histograms."""
+"""Plot data of each evaluation of a run: neighbors, a map, and histograms."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ import numpy as np
 
 from dasl_core.vocabulary import Subject
 
-# Evaluations that are kept: their maps of 4,096 images take 32 KiB each in a training state.
+# Number of stored evaluations; a map of 4,096 images takes 32 KiB in a training state.
 MOST_EVALUATIONS = 24
 BINS = 64
 
 
 @dataclass(frozen=True)
 class Histogram:
-    """Counts in equal bins from `low` to `high`, and the mean of what was counted."""
+    """Counts in equal bins from `low` to `high`, and the mean of the values."""
 
     low: float
     high: float
@@ -25,7 +25,7 @@ class Histogram:
     mean: float
 
     @classmethod
-    def of(cls, values: np.ndarray) -> Self:
+    def from_values(cls, values: np.ndarray) -> Self:
         """Count finite values between their minimum and maximum."""
         values = values[np.isfinite(values)].astype(np.float64)
         if not len(values):
@@ -38,7 +38,7 @@ class Histogram:
 
     @property
     def centers(self) -> np.ndarray:
-        """The middle of each bin."""
+        """Center of each bin."""
         edges = np.linspace(self.low, self.high, len(self.counts) + 1)
         centers: np.ndarray = (edges[1:] + edges[:-1]) / 2
         return centers
@@ -46,17 +46,17 @@ class Histogram:
 
 @dataclass(frozen=True)
 class Shown:
-    """What plots show of one evaluation.
+    """Plot data of one evaluation.
 
     Attributes:
-        neighbors: (Q, K) positions of the nearest images of each query, nearest first: held-out images are
-            numbered first, then those to train on.
-        similarities: (Q, K) their cosines.
-        map: (M, 2) float32, coordinates of the images of the map.
+        neighbors: (Q, K) positions of the nearest images of each query, nearest first; held-out images are
+            numbered first, then training images.
+            similarities: (Q, K) cosine similarities.
+            map: (M, 2) float32, coordinates of the images on the map.
         explained: share of the variance on each axis.
-        distances: of the embeddings that the loss compares, of images of different classes; without labels, of
-            different images. None if there are not two.
-        norms: of these embeddings before they are normalized.
+        distances: distances of the loss's embeddings between images of different classes; without labels, between
+            different images. None without two such images.
+            norms: norms of these embeddings before normalization.
     """
 
     step: int
@@ -72,28 +72,30 @@ class Shown:
 
 @dataclass
 class History:
-    """The evaluations of a run that its plots show, oldest first. The first and the newest are always kept."""
+    """The evaluations shown in a run's plots, oldest first, including the first and the newest."""
 
     evaluations: list[Shown] = field(default_factory=list)
 
     def add(self, shown: Shown) -> None:
-        """Add the newest evaluation; it replaces one of the same step. Of too many, every second goes."""
-        kept = [each for each in self.evaluations if each.step != shown.step]
-        if len(kept) >= MOST_EVALUATIONS:
-            kept = kept[::2]
-        self.evaluations = [*kept, shown]
+        """Add the newest evaluation, replacing one of the same step; drop every second one if there are too many."""
+        evaluations = [
+            evaluation for evaluation in self.evaluations if evaluation.step != shown.step
+        ]
+        if len(evaluations) >= MOST_EVALUATIONS:
+            evaluations = evaluations[::2]
+        self.evaluations = [*evaluations, shown]
 
     @property
     def newest(self) -> Shown | None:
         return self.evaluations[-1] if self.evaluations else None
 
     def state_dict(self) -> list[dict[str, Any]]:
-        """Return the state, JSON-ready but for arrays."""
-        return [vars(each) | _histograms(each) for each in self.evaluations]
+        """Return the state, JSON-ready except for arrays."""
+        return [vars(shown) | _histograms(shown) for shown in self.evaluations]
 
     def load_state_dict(self, state: Sequence[dict[str, Any]]) -> None:
         """Restore a `state_dict`; arrays may have become lists."""
-        self.evaluations = [_restored(each) for each in state]
+        self.evaluations = [_restored(evaluation) for evaluation in state]
 
 
 def _histograms(shown: Shown) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The images that plots show: their pixels, and sheets of thumbnails."""
+"""Images in plots: their pixels, and sheets of thumbnails."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _QUALITY = 80
 
 
 class ShownImages:
-    """Held-out images, then those to train on, by one numbering.
+    """Held-out and training images under one numbering, held-out images first.
 
     Args:
         held_out: images to evaluate on.
@@ -48,7 +48,7 @@ class ShownImages:
         return str(images.index.class_names[int(labels[images.indices[at]])])
 
     def pictures(self, positions: Sequence[int], side: int) -> list[Image.Image]:
-        """Return images that fit into a square of so many pixels, in color."""
+        """Return color images that fit into a square of `side` pixels."""
         return [_fitted(pixels, side) for pixels in self._pixels(positions)]
 
     def sheet(self, positions: Sequence[int], columns: int) -> bytes:
@@ -71,41 +71,43 @@ class ShownImages:
     def _pixels(self, positions: Sequence[int]) -> Iterator[np.ndarray]:
         """Yield the pixels (H, W, C) of images as 8-bit color or gray."""
         for start in range(0, len(positions), _READ_AT_ONCE):
-            places = [self._place(each) for each in positions[start : start + _READ_AT_ONCE]]
+            places = [
+                self._place(position) for position in positions[start : start + _READ_AT_ONCE]
+            ]
             read: dict[int, np.ndarray] = {}
             for images in (self.held_out, self.train):
-                own = [row for row, (owner, _) in enumerate(places) if owner is images]
-                if not own:
+                rows = [row for row, (owner, _) in enumerate(places) if owner is images]
+                if not rows:
                     continue
                 canvases, valid_hw = images.canvases.read(
-                    [int(images.indices[places[row][1]]) for row in own]
+                    [int(images.indices[places[row][1]]) for row in rows]
                 )
                 for row, canvas, (height, width) in zip(
-                    own, canvases, valid_hw.tolist(), strict=True
+                    rows, canvases, valid_hw.tolist(), strict=True
                 ):
                     read[row] = eight_bit(canvas[:, :height, :width].permute(1, 2, 0).numpy())
             yield from (read[row] for row in range(len(places)))
 
 
-def columns_of(count: int) -> int:
-    """Return the columns of a sheet that is about square."""
+def sheet_columns(count: int) -> int:
+    """Return the number of columns of a nearly square sheet."""
     return max(1, math.ceil(math.sqrt(count)))
 
 
 def eight_bit(pixels: np.ndarray) -> np.ndarray:
-    """Return pixels (H, W, C) as 8-bit color, or the first band, deep ones from their own range."""
+    """Convert pixels (H, W, C) to 8-bit color, or the first band; deep values are scaled from their range."""
     if pixels.shape[2] != 3:
         pixels = pixels[:, :, :1]
     if pixels.dtype != np.uint8:
         values = pixels.astype(np.float32)
         low, high = float(values.min()), float(values.max())
         pixels = np.rint((values - low) * (255 / max(high - low, 1e-12))).astype(np.uint8)
-    shown: np.ndarray = np.repeat(pixels, 3, axis=2) if pixels.shape[2] == 1 else pixels
-    return shown
+    colors: np.ndarray = np.repeat(pixels, 3, axis=2) if pixels.shape[2] == 1 else pixels
+    return colors
 
 
 def _fitted(pixels: np.ndarray, side: int) -> Image.Image:
-    """Scale an image to fit into a square; small ones by whole numbers, so that pixels stay sharp."""
+    """Scale an image to fit into a square; enlarge only by whole factors, so that pixels stay sharp."""
     picture = Image.fromarray(pixels)
     scale = side / max(picture.size)
     if scale >= 2:

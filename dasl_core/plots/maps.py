@@ -15,7 +15,7 @@ from dasl_core.plots.history import History, Shown
 from dasl_core.plots.images import ShownImages
 from dasl_core.plots.neighbors import when
 
-_CELLS = 16  # thumbnails on a side of the picture, at most
+_CELLS = 16  # maximum number of thumbnails per side
 _PANEL = 4.3  # inches
 _OTHER = "#b6bec7"
 
@@ -30,8 +30,8 @@ def draw_map(
 
 
 def _map(history: History, images: ShownImages, positions: Sequence[int], run: RunFacts) -> Figure:
-    shown = history.evaluations
-    panels = [shown[0], shown[-1]] if len(shown) > 1 else [shown[-1]]
+    evaluations = history.evaluations
+    panels = [evaluations[0], evaluations[-1]] if len(evaluations) > 1 else [evaluations[-1]]
     labels = [images.label(position) for position in positions]
     held_out = np.array([images.is_held_out(position) for position in positions])
     names = _names(labels)
@@ -48,17 +48,17 @@ def _map(history: History, images: ShownImages, positions: Sequence[int], run: R
         for number in range(len(panels) + 1)
     ]
     for axes, evaluation in zip(all_axes, panels, strict=False):
-        _bare(axes, evaluation, when(evaluation, evaluation is shown[-1]))
+        _bare(axes, evaluation, when(evaluation, evaluation is evaluations[-1]))
         _points(axes, evaluation.map, labels, names, held_out)
-    _bare(all_axes[-1], shown[-1], "The images at these places")
-    _pictures(all_axes[-1], shown[-1].map, images, positions)
+    _bare(all_axes[-1], evaluations[-1], "The images at these places")
+    _pictures(all_axes[-1], evaluations[-1].map, images, positions)
     if names:
         _legend(figure, names, others=len(set(labels)) > len(names))
     return figure
 
 
 def _names(labels: Sequence[str | None]) -> list[str]:
-    """Return the classes that have a color of their own: the largest ones."""
+    """Return the largest classes, which get their own color."""
     sizes: dict[str, int] = {}
     for label in labels:
         if label is not None:
@@ -91,13 +91,13 @@ def _points(
     rest = _OTHER if names else style.BLUE
     color = np.array([colors.get(label or "", rest) for label in labels])
     size = float(np.clip(6_000 / max(len(places), 1), 4, 30))
-    for chosen, alpha, scale in ((~held_out, 0.35, 0.8), (held_out, 0.95, 1.0)):
-        if chosen.any():
+    for mask, alpha, scale in ((~held_out, 0.35, 0.8), (held_out, 0.95, 1.0)):
+        if mask.any():
             axes.scatter(
-                places[chosen, 0],
-                places[chosen, 1],
+                places[mask, 0],
+                places[mask, 1],
                 s=size * scale,
-                c=color[chosen],
+                c=color[mask],
                 alpha=alpha,
                 linewidths=0,
                 rasterized=True,
@@ -107,7 +107,7 @@ def _points(
 def _pictures(
     axes: Axes, places: np.ndarray, images: ShownImages, positions: Sequence[int]
 ) -> None:
-    """Show one image in each cell of a grid: the one nearest to the middle of the cell."""
+    """Show in each cell of a grid the image nearest to its center."""
     low, span = places.min(axis=0), float(np.ptp(places, axis=0).max()) or 1.0
     cells = min(_CELLS, max(3, round(1.6 * len(places) ** 0.5)))
     inside = (places - low) / span * (cells - 1e-6)
@@ -116,8 +116,8 @@ def _pictures(
     best: dict[tuple[int, int], int] = {}
     for number in np.argsort(away, kind="stable").tolist():
         best.setdefault((int(cell[number, 0]), int(cell[number, 1])), number)
-    chosen = list(best.values())
-    pictures = images.pictures([positions[number] for number in chosen], 64)
+    numbers = list(best.values())
+    pictures = images.pictures([positions[number] for number in numbers], 64)
     half = span / cells * 0.46
     for ((column, row), _), picture in zip(best.items(), pictures, strict=True):
         x, y = low + (np.array([column, row]) + 0.5) * span / cells
@@ -134,7 +134,7 @@ def _pictures(
 
 
 def _legend(figure: Figure, names: list[str], *, others: bool) -> None:
-    """Name the classes that have a color, on one line below the maps."""
+    """List the colored classes on one line below the maps."""
     from matplotlib.lines import Line2D
 
     colors = dict(zip(names, style.PALETTE, strict=False)) | (

@@ -10,17 +10,17 @@ from matplotlib.figure import Figure
 from PIL import Image
 
 from dasl_core.plots import style
-from dasl_core.plots.data import queries_of
+from dasl_core.plots.data import query_positions
 from dasl_core.plots.facts import RunFacts, count
 from dasl_core.plots.history import History, Shown
 from dasl_core.plots.images import ShownImages
 
-# In pixels of the picture.
+# In pixels of the plot.
 _SIDE, _GAP, _CAPTION, _GROUP, _TOP = 112, 14, 42, 44, 134
 
 
 def searched_text(run: RunFacts) -> str:
-    """Say among which images neighbors are searched."""
+    """Describe the images searched for neighbors."""
     others = count(max(run.held_out - 1, 0), "other held-out image")
     if run.searched < run.train_images:
         return f"{run.searched:,} of {count(run.train_images, 'training image')} and {others}"
@@ -28,14 +28,14 @@ def searched_text(run: RunFacts) -> str:
 
 
 def when(shown: Shown, last: bool) -> str:
-    """Say when an evaluation was made."""
+    """Describe the time of an evaluation."""
     if shown.step == 0:
         return "At the start"
     return f"{'After training' if last else 'Then'}, epoch {shown.epoch:g}"
 
 
 def draw_neighbors(history: History, images: ShownImages, run: RunFacts, path: Path) -> Figure:
-    """Write a PNG of the neighbors after training, and beside them those at the start; return the figure."""
+    """Write a PNG of the neighbors after training and at the start, and return the figure."""
     figure = style.drawn(lambda: _neighbors(history, images, run), path.name)
     style.save_png(figure, path)
     return figure
@@ -45,10 +45,13 @@ def _neighbors(history: History, images: ShownImages, run: RunFacts) -> Figure:
     columns = [history.evaluations[-1]]
     if len(history.evaluations) > 1:
         columns.append(history.evaluations[0])
-    queries = queries_of(len(images.held_out)).tolist()
+    queries = query_positions(len(images.held_out)).tolist()
     per_group = columns[0].neighbors.shape[1]
-    shown = [*queries, *(int(p) for each in columns for p in each.neighbors.flatten())]
-    pictures = dict(zip(shown, images.pictures(shown, _SIDE), strict=True))
+    positions = [
+        *queries,
+        *(int(p) for evaluation in columns for p in evaluation.neighbors.flatten()),
+    ]
+    pictures = dict(zip(positions, images.pictures(positions, _SIDE), strict=True))
     labels = {position: images.label(position) for position in pictures}
     marked = images.held_out.index.labels is not None
 
@@ -118,7 +121,7 @@ def _neighbors(history: History, images: ShownImages, run: RunFacts) -> Figure:
 
 
 def _tick(axes: Any, x: int, y: int) -> None:
-    """Mark an image as right: a green frame, and a tick in its corner."""
+    """Mark a correct image with a green frame and a tick."""
     from matplotlib.patches import Circle, Rectangle
 
     axes.add_patch(Rectangle((x - 2, y - 2), _SIDE + 4, _SIDE + 4, fill=False, edgecolor=style.GREEN, linewidth=1.6))  # fmt: skip
@@ -131,7 +134,7 @@ def _tick(axes: Any, x: int, y: int) -> None:
 
 
 def distance_text(cosine: float) -> str:
-    """Return a cosine distance with two decimals, or more where it is small, as in an untrained network."""
+    """Format a cosine distance with two decimals, or more if it is small, as in an untrained network."""
     distance = max(0.0, 1 - cosine)
     return f"{distance:.2f}" if distance >= 0.01 or distance < 5e-5 else f"{distance:.4f}"
 

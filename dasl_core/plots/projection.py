@@ -1,4 +1,4 @@
-"""Maps of features: two principal components, with axes that stay as they are from one map to the next."""
+"""Maps of features: two principal components, with axes aligned between successive maps."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ import numpy as np
 def principal_components(features: np.ndarray) -> tuple[np.ndarray, tuple[float, float]]:
     """Project features (N, d) to their two principal components, (N, 2) float32.
 
-    Also returns the share of the variance on each. Rows are scaled to length 1 before, as neighbors are searched by
-    cosine. The sign of an axis is such that its largest coordinate is positive.
+    Also returns the share of the variance on each. Rows are first scaled to length 1, as in the cosine search of
+    neighbors. The largest coordinate of each axis is positive.
     """
     x = features.astype(np.float64)
     x /= np.maximum(np.linalg.norm(x, axis=1, keepdims=True), 1e-12)
     x -= x.mean(axis=0)
     count, width = x.shape
-    # Of the smaller Gram matrix: its eigenvectors are the components, or the coordinates.
+    # The eigenvectors of the smaller Gram matrix are the components, or the coordinates.
     gram = x.T @ x if width <= count else x @ x.T
     values, vectors = np.linalg.eigh(gram)
     values, vectors = np.maximum(values[::-1][:2], 0), vectors[:, ::-1][:, :2]
@@ -30,7 +30,7 @@ def principal_components(features: np.ndarray) -> tuple[np.ndarray, tuple[float,
 
 
 def aligned(coordinates: np.ndarray, previous: np.ndarray) -> np.ndarray:
-    """Rotate or reflect a map (N, 2) such that it is nearest to the previous one (orthogonal Procrustes)."""
+    """Align a map (N, 2) with the previous one by rotation or reflection (orthogonal Procrustes)."""
     product = coordinates.T.astype(np.float64) @ previous.astype(np.float64)
     left, _, right = np.linalg.svd(product)
     turned: np.ndarray = (coordinates @ (left @ right)).astype(np.float32)

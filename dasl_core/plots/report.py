@@ -1,4 +1,4 @@
-"""report.html: all that a run has shown, in one file that needs no other and runs no script."""
+"""report.html: the results of a run in one self-contained file without scripts."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from PIL import Image
 from dasl_core.export.card import loading_lines
 from dasl_core.headlines import PLOTTED, larger_is_better, text_of
 from dasl_core.models.backbone import stem_lines
-from dasl_core.plots.data import queries_of
-from dasl_core.plots.facts import RunFacts, count, title_of
+from dasl_core.plots.data import query_positions
+from dasl_core.plots.facts import RunFacts, count, metric_title
 from dasl_core.plots.history import History, Shown
 from dasl_core.plots.images import ShownImages
 from dasl_core.plots.neighbors import distance_text, ordinal, searched_text, when
-from dasl_core.plots.settings import settings_of
+from dasl_core.plots.settings import flatten_settings
 
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; form-action 'none'; base-uri 'none'"
 _SIDE = 72
@@ -77,7 +77,7 @@ def write_report(
         + "\n".join(parts)
         + "</main></body></html>\n",
         encoding="utf-8",
-        errors="replace",  # a file name may have bytes that are no text
+        errors="replace",  # a file name may have bytes that are not text
     )
 
 
@@ -103,7 +103,7 @@ def _verdict(run: RunFacts) -> str:
 
 
 def _key_figures(run: RunFacts) -> str:
-    """Table of the last evaluation beside its baselines."""
+    """Build a table of the last evaluation and its baselines."""
     subject = run.trained_subject
     rows = []
     for metric in _SHOWN:
@@ -114,12 +114,12 @@ def _key_figures(run: RunFacts) -> str:
         others = (run.before(metric), run.raw(metric), run.anchors.chance.get(metric))
         cells = [_cell(metric, value) for value in others]
         better = larger_is_better(metric) is not False
-        known = [value for value in others if value is not None]
-        best = " class=best" if known and better and last > max(known) else ""
+        finite = [value for value in others if value is not None]
+        best = " class=best" if finite and better and last > max(finite) else ""
         about = dict(_EXPLAINED).get(metric, "")
         note = f"<br><small>{about}</small>" if about else ""
         rows.append(
-            f"<tr><th scope=row>{escape(title_of(metric))}{note}</th><td{best}>{text_of(metric, last)}</td>"
+            f"<tr><th scope=row>{escape(metric_title(metric))}{note}</th><td{best}>{text_of(metric, last)}</td>"
             + "".join(cells) + "</tr>"
         )  # fmt: skip
     if not rows:
@@ -139,26 +139,26 @@ def _cell(metric: str, value: float | None) -> str:
 
 
 def _neighbors(run: RunFacts, history: History, images: ShownImages) -> str:
-    shown = history.evaluations
-    if not shown or not shown[-1].neighbors.size:
+    evaluations = history.evaluations
+    if not evaluations or not evaluations[-1].neighbors.size:
         return ""
-    queries = queries_of(len(images.held_out)).tolist()
-    columns = [shown[-1], *([shown[0]] if len(shown) > 1 else [])]
+    queries = query_positions(len(images.held_out)).tolist()
+    columns = [evaluations[-1], *([evaluations[0]] if len(evaluations) > 1 else [])]
     needed = dict.fromkeys(
-        [*queries, *(int(p) for each in columns for p in each.neighbors.flatten())]
+        [*queries, *(int(p) for evaluation in columns for p in evaluation.neighbors.flatten())]
     )
     uris = dict(zip(needed, map(_data_uri, images.pictures(list(needed), _SIDE)), strict=True))
     labeled = images.held_out.index.labels is not None
     rows = []
     for row, query in enumerate(queries):
-        own = images.label(query)
+        label = images.label(query)
         lines = [
-            f"<div class=row><span class=when>{when(each, each is shown[-1])}</span>"
-            + "".join(_neighbor(each, row, place, images, uris, own) for place in range(each.neighbors.shape[1]))
+            f"<div class=row><span class=when>{when(evaluation, evaluation is evaluations[-1])}</span>"
+            + "".join(_neighbor(evaluation, row, place, images, uris, label) for place in range(evaluation.neighbors.shape[1]))
             + "</div>"
-            for each in columns
+            for evaluation in columns
         ]  # fmt: skip
-        name = own if own is not None else images.key(query)
+        name = label if label is not None else images.key(query)
         rows.append(
             f"<div class=query><figure><img src=\"{uris[query]}\" alt=\"\"><figcaption title=\"{escape(images.key(query))}\">"
             f"{escape(name)}</figcaption></figure><div class=rows>{''.join(lines)}</div></div>"
@@ -178,11 +178,11 @@ def _neighbor(
     place: int,
     images: ShownImages,
     uris: Mapping[int, str],
-    own: str | None,
+    query_label: str | None,
 ) -> str:
     position = int(shown.neighbors[row, place])
     distance = distance_text(float(shown.similarities[row, place]))
-    right = own is not None and images.label(position) == own
+    right = query_label is not None and images.label(position) == query_label
     mark = " class=right" if right else ""
     said = f"{ordinal(place + 1)}: {images.key(position)}"
     tick = "✓ " if right else ""
@@ -245,19 +245,19 @@ def _settings(run: RunFacts) -> str:
     rows = "".join(
         f"<tr><th scope=row><code>{escape(name)}</code></th><td>{escape(value)}</td>"
         f"<td>{'<span class=auto>auto</span>' if name in run.automatic else ''}</td></tr>"
-        for name, value in settings_of(run.spec)
+        for name, value in flatten_settings(run.spec)
     )
     note = '<p class=muted>As resolved. <span class="auto">auto</span>: the value that "auto" chooses here.</p>'
     return _section("Settings", f"{note}<div class=scroll><table>{rows}</table></div>")
 
 
 def _load(run: RunFacts) -> str:
-    own = run.spec.backbone.is_own
-    code = escape("\n".join(loading_lines(None if own else stem_lines(run.spec.backbone))))
+    is_custom = run.spec.backbone.is_own
+    code = escape("\n".join(loading_lines(None if is_custom else stem_lines(run.spec.backbone))))
     where = "In the folder of the checkpoint"
     where += (
         ", with the network built before as <code>model</code>."
-        if own
+        if is_custom
         else ", with timm and safetensors."
     )
     return _section(

@@ -1,4 +1,4 @@
-"""The settings of a run as rows of a table, and those among them that "auto" would choose alike."""
+"""Settings of a run as table rows, and those with the value of "auto"."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dasl_core.spec import JobSpec, ResolvedJobSpec, resolve
 from dasl_core.spec.resolve.facts import DatasetFacts
 
 
-def settings_of(spec: ResolvedJobSpec) -> Iterator[tuple[str, str]]:
+def flatten_settings(spec: ResolvedJobSpec) -> Iterator[tuple[str, str]]:
     """Yield each setting's name, such as `train.epochs`, and value."""
     for path, value in _leaves(spec.model_dump(mode="json"), ()):
         yield (
@@ -22,17 +22,17 @@ def settings_of(spec: ResolvedJobSpec) -> Iterator[tuple[str, str]]:
 
 
 def automatic_settings(spec: ResolvedJobSpec, facts: DatasetFacts) -> Iterator[str]:
-    """Yield the settings whose default is "auto", and that have the value that "auto" chooses beside all others."""
+    """Yield the settings with default "auto" whose value "auto" would choose given all others."""
     settings = spec.model_dump(mode="json")
     for path in _automatic(spec, ()):
         value = _at(settings, path)
         try:
-            chosen = resolve(
+            resolved = resolve(
                 JobSpec.model_validate(_with(settings, path, "auto")), facts, from_checkpoint=True
             )
-        except ValueError:  # "auto" cannot choose it beside the others
+        except ValueError:  # "auto" cannot be resolved with the others
             continue
-        if _at(chosen.model_dump(mode="json"), path) == value:
+        if _at(resolved.model_dump(mode="json"), path) == value:
             yield ".".join(path)
 
 
@@ -64,6 +64,6 @@ def _at(settings: Any, path: tuple[str, ...]) -> Any:
 
 
 def _with(settings: dict[str, Any], path: tuple[str, ...], value: Any) -> dict[str, Any]:
-    """Return a copy of nested settings with one changed."""
+    """Return a copy of nested settings with one change."""
     name, *rest = path
     return settings | {name: _with(settings[name], tuple(rest), value) if rest else value}

@@ -1,4 +1,4 @@
-"""The look of all plots: colors, type and axes, and how a figure becomes a file."""
+"""Style of all plots: colors, type and axes, and saving of figures."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from matplotlib.ticker import MaxNLocator
 
 logger = logging.getLogger(__name__)
 
-# Readable on white and on black. Ink, muted and grid follow the page in the report.
+# Readable on white and on black. In the report, ink, muted and grid follow the page.
 INK, MUTED, GRID = "#1f2328", "#66707b", "#d8dee4"
 BLUE, PURPLE, GREEN, ORANGE, BROWN = "#2f81f7", "#a371f7", "#2da44e", "#d9822b", "#a5744a"
 PALETTE = (
@@ -37,14 +37,14 @@ _INKS = {INK: "currentColor", MUTED: "var(--muted)", GRID: "var(--grid)"}
 
 
 def new_figure(width: float, height: float) -> Figure:
-    """Create a figure of so many inches, on white."""
+    """Create a white figure with a size in inches."""
     figure = Figure(figsize=(width, height), facecolor="white")
     FigureCanvasAgg(figure)
     return figure
 
 
 def add_axes(figure: Figure, left: float, top: float, width: float, height: float) -> Axes:
-    """Add axes at a place in inches from the upper left corner, without the room of their labels."""
+    """Add axes at a position in inches from the upper left corner, labels not included."""
     whole, tall = figure.get_size_inches()
     axes: Axes = figure.add_axes(
         (left / whole, 1 - (top + height) / tall, width / whole, height / tall)
@@ -53,7 +53,7 @@ def add_axes(figure: Figure, left: float, top: float, width: float, height: floa
 
 
 def heading(figure: Figure, title: str, *lines: str) -> None:
-    """Write a title and lines below it from the left. Names are no formulas: `$5` stays."""
+    """Write a left-aligned title with lines below it. Names are not parsed as formulas."""
     width, height = figure.get_size_inches()
     texts = [(0.14, title, 13.0, INK, "bold")]
     texts += [
@@ -61,15 +61,15 @@ def heading(figure: Figure, title: str, *lines: str) -> None:
     ]
     for top, text, size, color, weight in texts:
         cut = max(20, int(width * 72 / (0.56 * size)))
-        shown = text if len(text) <= cut else f"{text[: cut - 1]}…"
+        line = text if len(text) <= cut else f"{text[: cut - 1]}…"
         figure.text(
-            0.15 / width, 1 - top / height, shown, fontsize=size, color=color, weight=weight, va="top",
+            0.15 / width, 1 - top / height, line, fontsize=size, color=color, weight=weight, va="top",
             parse_math=False,
         )  # fmt: skip
 
 
 def plain(axes: Axes, title: str, note: str = "") -> None:
-    """Draw axes with a light grid, two spines and a title from the left, with a note below it."""
+    """Draw axes with a light grid, two spines and a left-aligned title, with a note below it."""
     axes.set_facecolor("none")
     axes.spines[["top", "right"]].set_visible(False)
     axes.spines[["left", "bottom"]].set_color(GRID)
@@ -100,10 +100,10 @@ def epochs_axis(axes: Axes, last: float) -> None:
 
 
 def label_lines(figure: Figure, axes: Axes, labels: list[tuple[float, str, str]]) -> None:
-    """Write labels beside the right end of the axes, at the height of their lines and never on each other.
+    """Label lines to the right of the axes, at their heights and without overlap.
 
     Args:
-        labels: (y, text, color) of each.
+    labels: (y, text, color) of the lines.
     """
     low, high = axes.get_ylim()
     height = figure.get_size_inches()[1] * axes.get_position().height * 72
@@ -114,8 +114,8 @@ def label_lines(figure: Figure, axes: Axes, labels: list[tuple[float, str, str]]
         at.append(max(share, at[-1] + needed) if at else max(share, 0.0))
     if at and at[-1] > 1:
         at[-1] = 1.0
-        for each in range(len(at) - 2, -1, -1):
-            at[each] = min(at[each], at[each + 1] - needed)
+        for i in range(len(at) - 2, -1, -1):
+            at[i] = min(at[i], at[i + 1] - needed)
     for y, (_, text, color) in zip(at, places, strict=True):
         axes.annotate(
             text,
@@ -135,11 +135,11 @@ def save_png(figure: Figure, path: Path) -> None:
     figure.savefig(path, dpi=DPI, metadata={"Software": None})
 
 
-def svg_of(figure: Figure, name: str) -> str:
-    """Return a figure, without its heading, as an SVG element whose ink follows the color of the page.
+def to_svg(figure: Figure, name: str) -> str:
+    """Convert a figure without its heading to an SVG element whose ink follows the color of the page.
 
     Args:
-        name: of the figure: ids in one page must differ between figures.
+    name: name of the figure, which makes its ids unique in a page.
     """
     content = io.StringIO()
     settings = {"svg.hashsalt": name, "svg.fonttype": "none", "font.sans-serif": _FONTS}
@@ -162,12 +162,12 @@ def svg_of(figure: Figure, name: str) -> str:
     prefix = f"{name}-"
     svg = re.sub(r'\bid="', f'id="{prefix}', svg)
     svg = re.sub(r'(href="#|url\(#)', rf"\g<1>{prefix}", svg)
-    # The page sets its width.
+    # The page sets the width.
     return re.sub(r'<svg ([^>]*?)width="[^"]*" height="[^"]*"', r"<svg \1", svg, count=1) or svg
 
 
 def drawn(draw: Callable[[], Figure], name: str) -> Figure:
-    """Return a figure; an error of drawing is logged, and the figure says so: no plot may fail a finished run."""
+    """Draw a figure; on an error, log it and return a figure that says so, because no plot may fail a finished run."""
     try:
         return draw()
     except Exception:

@@ -23,7 +23,7 @@ from typing import Any, Self
 
 from dasl_core import manifest
 from dasl_core.atomic import sync, write_atomically
-from dasl_core.manifest import MANIFEST, damage_of
+from dasl_core.manifest import MANIFEST, find_damage
 
 CHECKPOINTS, METRICS, SPEC = "checkpoints", "metrics.jsonl", "spec.json"
 ATTEMPT = "attempt.json"
@@ -116,7 +116,7 @@ class RunDirectory:
                 )
             return None
         for checkpoint in existing:
-            damage = damage_of(checkpoint)
+            damage = find_damage(checkpoint)
             if damage is None:
                 self._kept_until = step_of_checkpoint(checkpoint)
                 return checkpoint

@@ -77,7 +77,7 @@ class Plotter:
 
     def features(self, held_out: Tensor, bank: Tensor, positions: np.ndarray) -> None:
         """Compute the neighbors of the queries, and the features of the images on the map."""
-        queries = torch.from_numpy(plotted.queries_of(len(held_out))).to(held_out.device)
+        queries = torch.from_numpy(plotted.query_positions(len(held_out))).to(held_out.device)
         k = plotted.NEIGHBORS
         in_train, train_positions = nearest_neighbors(
             held_out[queries], bank, torch.from_numpy(positions), k, all_ranks()
@@ -109,7 +109,7 @@ class Plotter:
         """Compute histograms of the norms and distances of the loss's embeddings."""
         if rank() != 0:
             return
-        norms = Histogram.of(torch.linalg.vector_norm(phi.double(), dim=1).cpu().numpy())
+        norms = Histogram.from_values(torch.linalg.vector_norm(phi.double(), dim=1).cpu().numpy())
         every = spacing(len(phi), COUNTED)
         phi = phi[::every]
         y = torch.arange(len(phi)) if labels is None else labels[::every]
@@ -229,7 +229,7 @@ class Plotter:
         from dasl_core.plots import histograms, maps, neighbors
         from dasl_core.plots.curves import draw_curves
         from dasl_core.plots.report import write_report
-        from dasl_core.plots.style import svg_of
+        from dasl_core.plots.style import to_svg
 
         scratch = self.run.files.scratch
         automatic = frozenset(automatic_settings(self.run.spec, self.run.data.index.facts()))
@@ -254,7 +254,7 @@ class Plotter:
         for name in drawn:
             self.run.reporter.artifact(scratch / f"{name}.png")
         svgs = {
-            name: svg_of(figure, name) for name, figure in drawn.items() if name != "neighbours"
+            name: to_svg(figure, name) for name, figure in drawn.items() if name != "neighbours"
         }
         report = scratch / "report.html"
         write_report(facts, svgs, self.history, images, report)

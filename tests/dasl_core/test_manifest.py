@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from dasl_core.manifest import MANIFEST, damage_of, digests_of
+from dasl_core.manifest import MANIFEST, find_damage, read_digests
 
 DIGESTS = {"weights": sha256(b"w").hexdigest()}
 
@@ -24,12 +24,12 @@ def checkpoint(tmp_path: Path) -> Path:
 
 
 def test_intact_files_are_not_damaged(checkpoint: Path) -> None:
-    assert digests_of(checkpoint) == DIGESTS
-    assert damage_of(checkpoint) is None
+    assert read_digests(checkpoint) == DIGESTS
+    assert find_damage(checkpoint) is None
     # On the same machine a checkpoint's files may be links to another place.
     (checkpoint / "weights").rename(checkpoint.parent / "elsewhere")
     (checkpoint / "weights").symlink_to(checkpoint.parent / "elsewhere")
-    assert damage_of(checkpoint) is None
+    assert find_damage(checkpoint) is None
 
 
 @pytest.mark.parametrize(
@@ -38,8 +38,8 @@ def test_intact_files_are_not_damaged(checkpoint: Path) -> None:
 def test_unsafe_name_is_not_read(checkpoint: Path, name: str) -> None:
     (checkpoint / MANIFEST).write_text(json.dumps({"sha256": DIGESTS | {name: ""}}))
     with pytest.raises(ValueError, match=r"manifest\.json is damaged"):
-        digests_of(checkpoint)
-    assert damage_of(checkpoint) == f"{checkpoint / MANIFEST} is damaged"
+        read_digests(checkpoint)
+    assert find_damage(checkpoint) == f"{checkpoint / MANIFEST} is damaged"
 
 
 @pytest.mark.parametrize(
@@ -49,7 +49,7 @@ def test_unsafe_name_is_not_read(checkpoint: Path, name: str) -> None:
 )
 def test_manifest_without_files_is_damaged(checkpoint: Path, content: str) -> None:
     (checkpoint / MANIFEST).write_text(content)
-    assert damage_of(checkpoint) == f"{checkpoint / MANIFEST} is damaged"
+    assert find_damage(checkpoint) == f"{checkpoint / MANIFEST} is damaged"
 
 
 @pytest.mark.timeout(60)
@@ -62,4 +62,4 @@ def test_special_files_are_not_read(checkpoint: Path, name: str, kind: str) -> N
     else:
         (checkpoint / name).symlink_to("/dev/null")  # stands for /dev/zero
     with pytest.raises(OSError, match=f"Not a regular file: .*{name}"):
-        damage_of(checkpoint)
+        find_damage(checkpoint)

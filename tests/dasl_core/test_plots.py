@@ -299,7 +299,7 @@ def test_map_of_equal_features_is_a_point() -> None:
 
 
 def shown_at(step: int) -> Shown:
-    norms = Histogram.of(np.ones(3))
+    norms = Histogram.from_values(np.ones(3))
     empty = np.zeros((0, 0), np.int64)
     return Shown(step, step, "backbone", empty, empty, np.zeros((1, 2)), (1.0, 0.0), None, norms)
 
@@ -320,7 +320,7 @@ def test_history_is_bounded_and_keeps_its_ends() -> None:
     "values", [[], [1.0], [2.0, 2.0], [math.nan, 1.0, math.inf], [1e30, -1e30]]
 )
 def test_histogram_of_any_numbers_is_finite(values: list[float]) -> None:
-    histogram = Histogram.of(np.array(values))
+    histogram = Histogram.from_values(np.array(values))
     assert sum(histogram.counts) == np.isfinite(values).sum()
     assert np.isfinite([histogram.low, histogram.high, histogram.mean]).all()
     assert histogram.low < histogram.high

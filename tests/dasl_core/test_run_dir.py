@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from dasl_core.manifest import damage_of
+from dasl_core.manifest import find_damage
 from dasl_core.standalone import run_dir as output
 from dasl_core.standalone.run_dir import CHECKPOINTS, METRICS, RunDirectory
 
@@ -99,7 +99,7 @@ def test_checkpoints_may_be_link_to_another_disk(tmp_path: Path) -> None:
     ):
         (tmp_path / CHECKPOINTS).symlink_to(other)
         assert folder.start(resume=False) is None
-        assert damage_of(add_checkpoint(folder, 3)) is None
+        assert find_damage(add_checkpoint(folder, 3)) is None
         assert folder.start(resume=True) == tmp_path / CHECKPOINTS / "step-000000003"
 
 
@@ -161,7 +161,7 @@ def test_start_falls_back_to_previous_checkpoint(
         spoil(newer / name)
         assert folder.start(resume=True) == older
         assert damage in folder.damaged[0]
-        assert damage_of(add_checkpoint(folder, 6)) is None, "its place is taken by a whole one"
+        assert find_damage(add_checkpoint(folder, 6)) is None, "its place is taken by a whole one"
         for checkpoint in (older, newer):
             spoil(checkpoint / name)
         with pytest.raises(ValueError, match=r"no checkpoint is intact: .*; "):
@@ -310,7 +310,7 @@ def test_failed_replacement_keeps_previous_checkpoint(
             folder.add_checkpoint(source, 3)
         monkeypatch.undo()
         assert [each.name for each in (tmp_path / CHECKPOINTS).iterdir()] == [before.name]
-        assert damage_of(before) is None, "the one or the other, and whole"
+        assert find_damage(before) is None, "the one or the other, and whole"
         assert folder.start(resume=True) == before
 
 
@@ -367,9 +367,9 @@ def test_kill_between_operations_keeps_intact_checkpoint(
             with RunDirectory(path) as after:
                 start = after.start(resume=True)
                 assert start is not None
-                assert start == kept or damage_of(start) is None
+                assert start == kept or find_damage(start) is None
                 assert not list((path / CHECKPOINTS).glob(".*")), "no half checkpoint stays"
-                assert damage_of(add_checkpoint(after, 6)) is None
+                assert find_damage(add_checkpoint(after, 6)) is None
             assert figures(path) == [1, 2, 3, 4, 5, 6]
             died += 1
         assert died >= 8, "operations to die before"

@@ -53,7 +53,7 @@ def pictures(evaluations: int, steps: int) -> dict[str, bytes]:
         norms = np.linalg.norm(features, axis=1)
         cosines = (features / norms[:, None]) @ (features / norms[:, None]).T
         np.fill_diagonal(cosines, -np.inf)
-        queries = data.queries_of(HELD_OUT)
+        queries = data.query_positions(HELD_OUT)
         nearest = np.argsort(-cosines[queries], axis=1)[:, : data.NEIGHBORS]
         places, explained = principal_components((features / norms[:, None]).astype(np.float32))
         if history.newest is not None:
@@ -68,8 +68,8 @@ def pictures(evaluations: int, steps: int) -> dict[str, bytes]:
                 similarities=np.take_along_axis(cosines[queries], nearest, axis=1),
                 map=places,
                 explained=explained,
-                distances=Histogram.of(1 - cosines[other]),
-                norms=Histogram.of(norms),
+                distances=Histogram.from_values(1 - cosines[other]),
+                norms=Histogram.from_values(norms),
             )
         )
     run: Any = SimpleNamespace(searched=TRAIN)

@@ -13,7 +13,7 @@ from typing import Any, BinaryIO
 
 import pytest
 
-from dasl_core.manifest import MANIFEST, damage_of
+from dasl_core.manifest import MANIFEST, find_damage
 from service.artifacts.storage import Storage
 from service.object_store import StoreError, open_store
 from service.wire.checkpoints import FileEntry
@@ -68,7 +68,7 @@ def test_manifest_is_written_last_and_only_of_a_whole_checkpoint(
     entries = artifacts.upload_checkpoint(folder, f"file://{store}", {"step": 3})
     assert written == ["metrics.json", "weights", "manifest.json"]
     assert [entry.name for entry in entries] == ["metrics.json", "weights"]
-    assert damage_of(store) is None
+    assert find_damage(store) is None
     manifest = json.loads((store / "manifest.json").read_text())
     assert (manifest["step"], manifest["size"]) == (3, {"metrics.json": 2, "weights": 7})
 
@@ -142,7 +142,7 @@ def test_replaced_checkpoint_has_no_manifest_until_it_is_whole(
             artifacts.upload_checkpoint(folder, f"file://{store}", {})
     assert not (store / MANIFEST).exists()
     artifacts.upload_checkpoint(folder, f"file://{store}", {})
-    assert damage_of(store) is None
+    assert find_damage(store) is None
     assert (store / "weights").read_bytes() == b"WEIGHTS"
 
 
