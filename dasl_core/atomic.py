@@ -5,12 +5,12 @@ from pathlib import Path
 
 
 def write_atomically(path: Path, content: bytes) -> None:
-    """Replace a file so that after a crash at any point there is the old content or the new one.
+    """Replace a file such that a crash at any point leaves the old or the new content.
 
-    Several processes may do so at once: the last one wins.
+    If several processes write at once, the last one wins.
 
-    Raises:
-        OSError: it could not be written; the old file is unchanged.
+        Raises:
+            OSError: it could not be written; the old file is unchanged.
     """
     partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
     try:

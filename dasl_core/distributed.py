@@ -5,8 +5,8 @@ embeddings therefore needs a gather whose backward sums the ranks' gradients: W 
 contributions, DDP divides by W, and the gradient of the global loss remains. Slicing out this rank's
 part without the sum, as is often done, leaves 1/W of it (docs/distributed.md has the table).
 
-A `group` is the process group whose ranks hold the shares of a batch. With None there is no
-communication: this process holds the whole batch, also if a process group exists.
+A `group` is the process group whose ranks hold the shares of a batch. None means no communication: this
+process holds the whole batch, even if a process group exists.
 """
 
 from collections.abc import Callable, Iterator
@@ -18,17 +18,17 @@ import torch.distributed as dist
 from torch import Tensor
 
 Span = Callable[[torch.device], AbstractContextManager[None]]
-"""Makes the context of a collective, given the device of what is exchanged."""
+"""Creates the context of a collective, given the device of the exchanged tensor."""
 
 CPU = torch.device("cpu")
 
-# The last one counts. Not a context variable: the backward of a collective may run in a thread of autograd.
+# The last one counts. Not a context variable, because the backward of a collective may run in an autograd thread.
 _spans: list[Span] = [lambda device: nullcontext()]
 
 
 @contextmanager
 def collectives_timed(span: Span) -> Iterator[None]:
-    """Context in which the collectives of this module, in any thread, run in a context of `span`."""
+    """Context manager that runs the collectives of this module, in any thread, in a context of `span`."""
     _spans.append(span)
     try:
         yield
@@ -37,22 +37,22 @@ def collectives_timed(span: Span) -> Iterator[None]:
 
 
 def world_size() -> int:
-    """Number of ranks; 1 without a process group."""
+    """Return the number of ranks; 1 without a process group."""
     return dist.get_world_size() if dist.is_initialized() else 1
 
 
 def rank() -> int:
-    """This process's rank; 0 without a process group."""
+    """Return this process's rank; 0 without a process group."""
     return dist.get_rank() if dist.is_initialized() else 0
 
 
 def all_ranks() -> dist.ProcessGroup | None:
-    """The group of all ranks; None without a process group."""
+    """Return the group of all ranks; None without a process group."""
     return dist.group.WORLD if dist.is_initialized() else None
 
 
 def group_size(group: dist.ProcessGroup | None) -> int:
-    """Number of the ranks of a group; 1 for None.
+    """Return the number of ranks in a group; 1 for None.
 
     Raises:
         ValueError: this process is not in the group.
@@ -66,7 +66,7 @@ def group_size(group: dist.ProcessGroup | None) -> int:
 
 
 def group_rank(group: dist.ProcessGroup | None) -> int:
-    """This process's rank in a group; 0 for None."""
+    """Return this process's rank in a group; 0 for None."""
     return 0 if group is None else dist.get_rank(group)
 
 
@@ -77,7 +77,7 @@ def gather(tensor: Tensor, group: dist.ProcessGroup | None) -> Tensor:
         tensor: (B, ...), the same shape on all ranks of `group`.
 
     Returns:
-        (W * B, ...), the same on all ranks. The tensor itself when there is one process.
+        (W * B, ...), the same on all ranks; the tensor itself with a single process.
     """
     if group_size(group) == 1:
         return tensor
@@ -88,14 +88,13 @@ def gather(tensor: Tensor, group: dist.ProcessGroup | None) -> Tensor:
 def gather_views(embeddings: Tensor, group: dist.ProcessGroup | None) -> Tensor:
     """Gather (V, B, h) embeddings of V views to (V, W * B, h), views first and samples in order.
 
-    The order equals that of one process holding the global batch, whose ranks take contiguous
-    shares of it.
+    The order is that of a single process with the global batch, of which ranks have contiguous shares.
     """
     return gather(embeddings.transpose(0, 1), group).transpose(0, 1)
 
 
 def rank_share(values: Tensor, group: dist.ProcessGroup | None) -> Tensor:
-    """This rank's share of the values of a global batch, which is divided equally along dim 0."""
+    """Return this rank's share of the values of a global batch, divided equally along dim 0."""
     return values.chunk(group_size(group))[group_rank(group)]
 
 
@@ -108,7 +107,7 @@ def all_reduce_sum(tensor: Tensor, group: dist.ProcessGroup | None) -> Tensor:
 
 
 def mean_over_ranks(tensor: Tensor, group: dist.ProcessGroup | None) -> Tensor:
-    """Mean over ranks, for metrics only: no gradient flows."""
+    """Mean over ranks, without gradient, for metrics."""
     tensor = tensor.detach().clone()
     if group_size(group) > 1:
         _sum(tensor, group)
@@ -172,9 +171,9 @@ class _Gather(torch.autograd.Function):
 
 
 def scattered_sum(gradient: Tensor, group: dist.ProcessGroup) -> Tensor:
-    """This rank's share, along dim 0, of the sum over ranks; each rank receives no other share.
+    """Return this rank's share, along dim 0, of the sum over ranks by a reduce-scatter.
 
-    Used between GPUs; runs on CPUs keep the order in which `reduced_sum` adds, and so their losses bit for bit.
+    Used between GPUs; CPUs use `reduced_sum`, whose order of addition keeps their losses bit for bit.
     """
     gradient = gradient.contiguous()
     share = torch.empty_like(gradient.chunk(group_size(group))[0])
@@ -184,7 +183,7 @@ def scattered_sum(gradient: Tensor, group: dist.ProcessGroup) -> Tensor:
 
 
 def reduced_sum(gradient: Tensor, group: dist.ProcessGroup) -> Tensor:
-    """The same as `scattered_sum`, by a sum of all shares on every rank."""
+    """Like `scattered_sum`, by a sum of all shares on every rank."""
     total = gradient.clone(memory_format=torch.contiguous_format)
     return rank_share(_sum(total, group), group)
 

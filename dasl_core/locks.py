@@ -1,4 +1,4 @@
-"""Locks between the processes of a machine, which end with their process, however it ends."""
+"""Locks between the processes of a machine, released when a process ends for any reason."""
 
 import fcntl
 import os
@@ -8,15 +8,15 @@ from pathlib import Path
 from typing import IO
 
 IN_USE = "in-use"
-"""File that marks a folder which processes hold."""
+"""File that marks a folder as held by processes."""
 
 
 @contextmanager
 def locked(file: Path, wait: Callable[[], None] | None = None) -> Iterator[None]:
-    """Wait for the lock of this file among all processes of the machine, and hold it within the block.
+    """Context manager that waits for and holds the lock of a file among all processes of the machine.
 
     Args:
-        wait: called again and again while another process holds the lock; it should sleep a little.
+    wait: called repeatedly while another process holds the lock; it should sleep a little.
     """
     with open(file, "a", encoding="utf-8") as lock:
         while wait is not None:
@@ -31,7 +31,7 @@ def locked(file: Path, wait: Callable[[], None] | None = None) -> Iterator[None]
 
 
 class HeldFile:
-    """A file, created with its folder if necessary, that is not `unheld` until `close` or the end of the process.
+    """A file, created with its folder if necessary, that is held until `close` or the end of the process.
 
     Raises:
         OSError: it cannot be created.
@@ -41,22 +41,22 @@ class HeldFile:
         while True:
             file.parent.mkdir(parents=True, exist_ok=True)
             try:
-                # NFS gives a shared lock only to a file that is open for reading.
+                # NFS allows a shared lock only on a file open for reading.
                 self._use = open(file, "a+", encoding="utf-8")  # noqa: SIM115
             except FileNotFoundError:
-                continue  # The folder was removed in the meantime.
+                continue  # The folder was just removed.
             fcntl.flock(self._use, fcntl.LOCK_SH)
             if _exists_as(self._use, file):
                 break
             self._use.close()  # The file was removed during the wait.
 
     def close(self) -> None:
-        """Allow others to remove the file, and what it stands for."""
+        """Allow others to remove the file and the data that it protects."""
         self._use.close()
 
 
 class HeldFolder(HeldFile):
-    """A folder, created if necessary, whose file `IN_USE` is held.
+    """A folder, created if necessary, with a held file `IN_USE`.
 
     Raises:
         OSError: it cannot be created.
@@ -69,9 +69,9 @@ class HeldFolder(HeldFile):
 
 @contextmanager
 def unheld(file: Path) -> Iterator[bool]:
-    """Check whether no process holds a file. If so, none can begin to within the block.
+    """Context manager that yields whether no process holds a file, and prevents new holders.
 
-    To remove what the file stands for, remove the file last.
+    To remove the data that the file protects, remove the file last.
     """
     with ExitStack() as stack:
         try:

@@ -1,4 +1,4 @@
-"""The CPU cores and the memory that this process may use, which are fewer than the machine's in a container."""
+"""CPU cores and memory available to this process, as limited by a container."""
 
 import ctypes
 import os
@@ -14,13 +14,13 @@ _LARGEST = 2**31 - 1
 
 
 def usable_cores() -> int:
-    """Number of cores: those that the process may run on, and at most the quota of its control groups."""
+    """Return the number of cores that the process may use by its affinity and control groups."""
     try:
         cores = len(os.sched_getaffinity(0))
     except (AttributeError, OSError):  # macOS has no affinity
         cores = os.cpu_count() or 1
     for group in _groups("cpu"):
-        # Version 2 has one file, "max" or the quota before the period; version 1 has two, -1 for no quota.
+        # cgroups v2 have one file with "max" or quota and period; v1 have two files, with -1 for no quota.
         words = _words(group / "cpu.max") or [
             *_words(group / "cpu.cfs_quota_us"),
             *_words(group / "cpu.cfs_period_us"),
@@ -31,7 +31,7 @@ def usable_cores() -> int:
 
 
 def usable_memory() -> int:
-    """Bytes of memory: the machine's, and at most the limit of the process's control groups."""
+    """Return the machine's memory in bytes, limited by the process's control groups."""
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     for group in _groups("memory"):
         words = _words(group / "memory.max") or _words(group / "memory.limit_in_bytes")
@@ -41,9 +41,9 @@ def usable_memory() -> int:
 
 
 def available_memory() -> int:
-    """Bytes of memory that are not in use, by the machine or the process's control groups.
+    """Return the free memory in bytes of the machine or the process's control groups.
 
-    Cached files do not count as used, as the system gives up their memory when it is needed.
+    Cached files do not count as used, because the system frees their memory when needed.
     """
     memory = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     machine = _pairs(_MACHINE)
@@ -59,18 +59,18 @@ def available_memory() -> int:
 
 
 def decoding_budget() -> int:
-    """Bytes of memory that images which are decoded at the same time may take: a quarter of what is available.
+    """Return the memory budget in bytes for parallel decoding: a quarter of the available memory.
 
-    Other ingests, and the drivers of trainings, which an exhausted memory would end, run on the same node.
+    The rest is for other processes on the node, such as ingests and the drivers of trainings.
     """
     return available_memory() // 4
 
 
 def keep_freed_memory() -> None:
-    """Let this process keep memory that it frees, up to 2 GiB, for its next allocations.
+    """Make glibc keep up to 2 GiB of freed memory for later allocations.
 
-    glibc returns large blocks to the kernel at once, which then clears every page of each large tensor in every step.
-    With another C library this has no effect.
+    By default it returns large blocks to the kernel at once, which then clears every page of each large tensor in every
+    step. With another C library this has no effect.
     """
     try:
         mallopt = ctypes.CDLL(None).mallopt
@@ -90,7 +90,7 @@ def _pairs(file: Path) -> dict[str, int]:
 
 
 def _groups(controller: str) -> Iterator[Path]:
-    """Folders of the process's control group and of those around it."""
+    """Yield the folders of the process's control group and its parents."""
     try:
         lines = _PROCESS.read_text(encoding="utf-8").splitlines()
     except OSError:  # not Linux
@@ -101,7 +101,7 @@ def _groups(controller: str) -> Iterator[Path]:
             continue
         root = _CGROUPS / controller if controllers else _CGROUPS
         folder = Path(os.path.normpath(root / path.lstrip("/")))
-        # In a container, the path may be that of another namespace; its own group is the root then.
+        # In a container, the path may belong to another namespace; then the own group is the root.
         while folder.is_relative_to(root) and folder != root:
             yield folder
             folder = folder.parent

@@ -1,6 +1,6 @@
-"""The manifest of a checkpoint: sha256 and size of each file, to detect damage.
+"""Manifest of a checkpoint: sha256 and size of each file, to detect damage.
 
-It is the last file that is written, so a folder with a manifest holds a whole checkpoint.
+It is written last, so a folder with a manifest holds a complete checkpoint.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def encode(files: Mapping[str, tuple[int, str]], about: Mapping[str, Any]) -> by
 
     Args:
         files: size in bytes and sha256 of each file, by name.
-        about: what else is known of the checkpoint, JSON-ready.
+        about: further facts about the checkpoint, JSON-ready.
     """
     sizes = {name: size for name, (size, _) in files.items()}
     digests = {name: digest for name, (_, digest) in files.items()}
@@ -53,7 +53,7 @@ def read_digests(checkpoint: Path) -> dict[str, str]:
 
 
 def find_damage(checkpoint: Path) -> str | None:
-    """Verify a checkpoint against its manifest; returns the problem, or None if it is intact.
+    """Verify a checkpoint against its manifest; return the problem, or None if it is intact.
 
     Raises:
         OSError: a file exists and cannot be read.

@@ -3,8 +3,8 @@
 Each consumer of randomness (the order of an epoch, the views of a step, the chain of DAR) draws from
 its own stream, derived from the job's seed, a purpose and a position. So a resumed run needs no
 saved stream for them, one consumer cannot disturb another, and every rank can draw the whole global
-batch's numbers and take its share: the result does not depend on the number of processes. Views need
-not even draw those of other ranks: they hash a seed with the position of an image (`data.views`).
+batch's numbers and take its share, so the result does not depend on the number of processes. Views need
+not draw the numbers of other ranks, because they hash a seed with the position of an image (`data.views`).
 """
 
 import hashlib
@@ -25,7 +25,7 @@ def stream(seed: int, purpose: str, *position: int) -> torch.Generator:
 
 
 def random_state(device: torch.device) -> dict[str, Tensor]:
-    """Snapshot the state of this process's global generators (dropout draws from them)."""
+    """Snapshot the state of this process's global generators, used by dropout."""
     state = {"cpu": torch.get_rng_state()}
     if device.type == "cuda":
         state["cuda"] = torch.cuda.get_rng_state(device)

@@ -11,10 +11,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-# Entries of one tile of similarities: 16 MiB in float32 for any number of samples. Larger ones are
-# slower on a CPU: the allocator returns them to the system, and every tile faults its pages in.
+# Entries of a tile of similarities: 16 MiB in float32 for any number of samples. Larger tiles are slower on a
+# CPU, because the allocator returns them to the system and every tile causes page faults.
 TILE_ENTRIES = 1 << 22
-# Rows whose largest entry lies between these two can be squared and summed in float32.
+# Limits of the largest entry of rows that can be squared and summed in float32.
 SQUARES_VANISH, SQUARES_OVERFLOW = 1e-10, 1e15
 
 
@@ -23,24 +23,24 @@ class NotFiniteError(ValueError):
 
 
 def full_precision(x: Tensor) -> Tensor:
-    """Convert half and bfloat16 to float32; float32 and float64 stay as they are."""
+    """Convert half and bfloat16 to float32; float32 and float64 are unchanged."""
     return x if x.dtype == torch.float64 else x.float()
 
 
 def to_device(x: Tensor, device: torch.device) -> Tensor:
-    """Copy to a device; to a GPU from pinned memory: otherwise the host would wait for all work of the GPU."""
-    # To a CPU it must wait: the host reads the numbers at once.
+    """Copy to a device; to a GPU from pinned memory, so that the host does not wait for the GPU."""
+    # A copy to a CPU must wait, because the host reads the values at once.
     return pinned(x, device).to(device, non_blocking=device.type == "cuda")
 
 
 def pinned(x: Tensor, device: torch.device) -> Tensor:
-    """Copy to pinned memory, from which a GPU copies while the CPU continues; for another device, `x` itself.
+    """Copy to pinned memory for an asynchronous copy to a GPU; return `x` itself for another device.
 
-    Torch reuses the memory once copies to the GPU are done.
+    Torch reuses the memory after the copies to the GPU.
     """
     if device.type != "cuda" or x.device.type != "cpu":
         return x
-    with torch.cuda.device(device):  # else a thread would use the first GPU
+    with torch.cuda.device(device):  # otherwise a thread would use the first GPU
         return x.pin_memory()
 
 
@@ -159,21 +159,20 @@ def check_same_width(train_x: Tensor, test_x: Tensor) -> None:
     """
     if test_x.shape[1] != train_x.shape[1]:
         raise ValueError(
-            f"test_x must have as many columns as train_x, {train_x.shape[1]}; "
-            f"given {test_x.shape[1]}"
+            f"test_x must have the {train_x.shape[1]} columns of train_x; given {test_x.shape[1]}"
         )
 
 
 def unit_rows(x: Tensor) -> Tensor:
     """Scale each row to length 1, without overflow or underflow; a row of zeros stays zero."""
-    largest = x.abs().amax(dim=1, keepdim=True)  # several times as fast as the norm of order inf
-    # Squares of entries far from 1 overflow or vanish; rows of usual size are divided by 1.
+    largest = x.abs().amax(dim=1, keepdim=True)  # several times faster than the norm of order inf
+    # Squares of entries far from 1 overflow or underflow; usual rows are divided by 1.
     usual = (largest == 0) | ((largest > SQUARES_VANISH) & (largest < SQUARES_OVERFLOW))
     return F.normalize(x / largest.masked_fill(usual, 1), dim=1)
 
 
 def squared_distances(first: Tensor, second: Tensor) -> Tensor:
-    """Squared distances (n, m) of rows (n, d) and (m, d) from `unit_rows`: up to rounding, 0 to 4."""
+    """Compute squared distances (n, m), 0 to 4 up to rounding, of rows (n, d) and (m, d) from `unit_rows`."""
     # Lengths are 1, or 0 for a row of zeros.
     lengths, others = (torch.linalg.vector_norm(rows, dim=1).round() for rows in (first, second))
     squared = torch.addmm(others, first, second.t(), alpha=-2)
@@ -206,21 +205,21 @@ def check_number(value: object, name: str, *, zero: bool = False) -> None:
 
 
 def tiles(rows: int, columns: int) -> Iterator[slice]:
-    """Slices of `rows` such that (slice, columns) has at most `TILE_ENTRIES` entries."""
+    """Yield slices of `rows` such that (slice, columns) has at most `TILE_ENTRIES` entries."""
     step = max(1, TILE_ENTRIES // max(1, columns))
     for start in range(0, rows, step):
         yield slice(start, min(start + step, rows))
 
 
 def blocks(stop: int, start: int = 0) -> Iterator[slice]:
-    """Slices from `start` to `stop`, as long as a square tile's side."""
+    """Yield slices from `start` to `stop` of the side length of a square tile."""
     side = math.isqrt(TILE_ENTRIES)
     for first in range(start, stop, side):
         yield slice(first, min(first + side, stop))
 
 
 def pair_tiles(rows: int) -> Iterator[tuple[slice, slice]]:
-    """Square tiles that cover every pair i < j of `rows` once; those on the diagonal hold i >= j too."""
+    """Yield square tiles that cover every pair i < j of `rows` once; diagonal tiles include i >= j."""
     for first in blocks(rows):
         for second in blocks(rows):
             if second.start >= first.start:
@@ -229,9 +228,9 @@ def pair_tiles(rows: int) -> Iterator[tuple[slice, slice]]:
 
 @contextmanager
 def exact_products(device: torch.device) -> Iterator[None]:
-    """Compute products in the precision of their factors: without autocast, and without TF32 on a GPU.
+    """Context manager for products in full precision: without autocast, and without TF32 on a GPU.
 
-    A training run may allow both, and they would change which of two neighbors is nearer.
+    A training run may enable both, which would change which of two neighbors is nearer.
     """
     allowed = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("highest")
@@ -249,6 +248,8 @@ def _tensor(value: Tensor | np.ndarray, name: str) -> Tensor:
         flags = value.flags
         if not (flags.writeable and flags.c_contiguous and value.dtype.isnative):
             value = value.astype(value.dtype.newbyteorder("="), order="C")
-        return torch.from_numpy(value)  # no copy: a second large bank may not fit into memory
+        return torch.from_numpy(
+            value
+        )  # no copy, because a second large bank may not fit into memory
     kind = f"an array of {value.dtype}" if isinstance(value, np.ndarray) else type(value).__name__
     raise ValueError(f"{name} must be a torch tensor or a numeric NumPy array; given {kind}")

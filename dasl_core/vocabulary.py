@@ -1,33 +1,33 @@
-"""Words that a run, its workers, the service and its clients share.
+"""Types and constants shared by runs, workers, the service and its clients.
 
-A module of its own, because importing a package such as `dasl_core.spec` would slow down every command.
+A separate module, because importing a package such as `dasl_core.spec` would slow down every command.
 """
 
 from typing import Literal
 
 Desired = Literal["run", "pause", "cancel"]
-"""What a person wants of a job."""
+"""State of a job requested by a user."""
 
 Outcome = Literal["succeeded", "failed", "cancelled", "paused"]
-"""How a run ended, as its worker reports it."""
+"""Outcome of a run, as reported by its worker."""
 
 TrainingOutcome = Literal["succeeded", "cancelled", "paused"]
-"""How a training ends that raises no error."""
+"""Outcome of a training without an error."""
 
 FILE_NAME = r"^[A-Za-z0-9_][A-Za-z0-9._+-]*$"
-"""Name of a file of a checkpoint or artifact: flat and not hidden, so it leads nowhere else, and nothing in it is
-special to a terminal or shell."""
+"""Pattern of file names of checkpoints and artifacts: flat, not hidden, and without characters that are special to a
+terminal or shell."""
 LONGEST_FILE_NAME = 200
 
 Phase = Literal["reading", "baselines", "training", "final"]
-"""Part of a training that may take long."""
+"""Potentially long part of a training."""
 
 IngestPhase = Literal["listing", "headers", "sample", "comparison"]
-"""Part of an ingest: it lists the images, reads their headers, decodes a sample, and compares files of equal size."""
+"""Part of an ingest: listing images, reading headers, decoding a sample, comparing files of equal size."""
 
 FeatureKind = Literal["pooled", "cls", "patch"]
-"""What is embedded of an image: the backbone's pooled features, which training evaluates; a transformer's class token;
-or one vector for each of its patches."""
+"""Kind of features: the backbone's pooled features, which training evaluates; a transformer's class token; or one
+vector for each of its patches."""
 
 EmbeddingFormat = Literal["parquet", "safetensors"]
 EmbeddingType = Literal["float32", "float16"]
@@ -35,18 +35,18 @@ EmbeddingType = Literal["float32", "float16"]
 ExportFormat = Literal["onnx", "torch-export", "hf", "transformers"]
 
 ModelRunPhase = Literal["decoding", "features", "evaluation"]
-"""Part of a run on a finished model: images are decoded into the cache, then embedded, or evaluated."""
+"""Part of a model run: decoding images into the cache, then embedding or evaluation."""
 
 Subject = Literal["raw", "untrained", "start", "backbone", "embedding"]
-"""What an evaluation measures: the pixels; the backbone before training, `untrained` with random weights and `start`
-with those of `backbone.pretrained`; the backbone after training; and the L2-normalized embedding of a supervised
-method after training."""
+"""Subject of an evaluation: raw pixels; the backbone before training, `untrained` with random weights and `start`
+with `backbone.pretrained`; the backbone after training; the L2-normalized embedding of a supervised method after
+training."""
 
 BEFORE_TRAINING: tuple[Subject, ...] = ("untrained", "start")
-"""Subjects that are the backbone before training."""
+"""Subjects for the backbone before training."""
 
 TRAINED: tuple[Subject, ...] = ("backbone", "embedding")
-"""Subjects that training changes, in the order in which they are recorded; `evaluate.on` names the last."""
+"""Trained subjects in order of recording; `evaluate.on` names the last."""
 
 # fmt: off
 RAW_EXTENSIONS = frozenset({
@@ -58,5 +58,5 @@ IMAGE_EXTENSIONS = frozenset({
     "jpg", "jpeg", "jpe", "jfif", "png", "bmp", "dib", "webp", "gif", "tif", "tiff", "tf8", "btf",
     "ppm", "pgm", "pbm", "pnm", "pfm", "jp2", "j2k", "avif", "heic", "heif", "hif", "npy",
 }) | DICOM_EXTENSIONS | RAW_EXTENSIONS
-"""Extensions of files that may be images: lower case, without the dot."""
+"""Extensions of image files: lower case, without the dot."""
 # fmt: on

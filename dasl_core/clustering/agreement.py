@@ -13,19 +13,18 @@ from dasl_core.clustering.kmeans import kmeans
 
 
 def nmi(x: Tensor | np.ndarray, y: Tensor | np.ndarray, seed: int = 0, restarts: int = 10) -> float:
-    """NMI between the classes `y` and a k-means clustering of `x` with as many clusters as classes.
+    """NMI between the classes `y` and a k-means clustering of `x` with one cluster per class.
 
-    Rows are L2-normalized first. The result is from 0 to 1 and
-    depends only on the arguments.
+    Rows are L2-normalized first. The result is from 0 to 1 and depends only on the arguments.
 
-    Args:
-        x: (N, d) features.
-        y: (N,) integer classes.
-        seed: of the k-means++ initializations.
-        restarts: how often k-means starts; the clusters with the smallest inertia count.
+        Args:
+            x: (N, d) features.
+            y: (N,) integer classes.
+            seed: seed of the k-means++ initializations.
+            restarts: number of k-means runs; the result with the smallest inertia counts.
 
-    Raises:
-        ValueError: shapes or numbers do not fit; the message names the argument.
+        Raises:
+            ValueError: shapes or numbers do not fit; the message names the argument.
     """
     return clustering_metrics(x, y, seed, restarts)["nmi"]
 
@@ -40,9 +39,9 @@ def clustering_metrics(
     """Cluster `x` (N, d) by k-means with one cluster for each class of `y`, and compare the two.
 
     Rows are L2-normalized first. This is the protocol of metric learning (Song et al., "Deep Metric Learning
-    via Lifted Structured Feature Embedding", CVPR 2016). Of `restarts` starts of k-means, the clusters
-    with the smallest inertia count, as with the ten of scikit-learn in the SEC paper's code. `on_start` is
-    called before each.
+    via Lifted Structured Feature Embedding", CVPR 2016). Of `restarts` runs of k-means, the result with the
+    smallest inertia counts, as with scikit-learn's ten in the SEC paper's code. `on_start` is called before
+    each run.
 
     Returns:
         ``nmi``, ``pairwise_f1``, ``pairwise_precision``, ``pairwise_recall``, each from 0 to 1.
@@ -132,7 +131,7 @@ def _contingency(
 ) -> tuple[Tensor, tuple[Tensor, Tensor], Tensor, Tensor]:
     """Sparse contingency table: counts of the pairs that occur, their values (from 0), and marginals.
 
-    A dense table would be too large: that of Stanford Online Products would have 10^8 entries.
+    A dense table would be too large: 10^8 entries for Stanford Online Products.
     """
     if a.ndim != 1 or a.shape[0] == 0:
         raise ValueError(f"{names[0]} must have the shape (N,) with N >= 1; given {tuple(a.shape)}")

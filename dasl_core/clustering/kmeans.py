@@ -1,8 +1,8 @@
 """k-means over features that are distributed over the ranks, for DAR's pseudo-labels.
 
 Every rank holds some rows of the bank and gets their clusters; sums and counts are reduced over ranks.
-The result depends neither on the number of ranks nor on which rank holds which row: the initial centers
-are drawn by the rows' positions in the whole bank, and all sums are taken in float64.
+The result does not depend on the number of ranks or the distribution of rows: the initial centers are
+drawn by the rows' positions in the whole bank, and all sums are in float64.
 """
 
 from __future__ import annotations
@@ -25,13 +25,12 @@ from dasl_core.tensors import check_choice, check_matrix, full_precision
 
 Metric = Literal["spherical", "euclidean"]
 
-# Entries of one tile of scores (32 MiB in float32) and of one tile of rows (8 MiB in float64), for any
-# number of rows and clusters.
+# Entries of a tile of scores (32 MiB in float32) and of a tile of rows (8 MiB in float64).
 _SCORE_ENTRIES = 1 << 23
 _SUM_ENTRIES = 1 << 20
 
-# At most this many points per cluster are candidates for the initial centers: drawing each of a thousand
-# centers from 1.3 million points would take longer than all iterations.
+# Candidates for the initial centers per cluster, at most: drawing a thousand centers from 1.3 million points
+# would take longer than all iterations.
 _START_POINTS = 32
 
 
@@ -45,7 +44,7 @@ class Clustering:
         metric: as passed to `cluster`.
         inertia: sum over all ranks' rows of the squared distance to their center; on the sphere that
             is 2 (1 - cosine).
-        reseeded: how often a cluster without points got a new center.
+        reseeded: number of times that an empty cluster got a new center.
         iterations: number of iterations of Lloyd's algorithm.
     """
 
@@ -69,7 +68,7 @@ def cluster(
     group: dist.ProcessGroup | None = None,
     on_iteration: Callable[[], object] = lambda: None,
 ) -> Clustering:
-    """Cluster rows, those of all ranks of `group`, by k-means, initialized with greedy k-means++.
+    """Cluster the rows of all ranks in `group` by k-means, initialized with greedy k-means++.
 
     Lloyd's algorithm (Arthur and Vassilvitskii, 2007, for the initialization) runs until no row
     changes its cluster, or for `max_iterations`. A cluster without points gets the point farthest
@@ -84,12 +83,11 @@ def cluster(
         metric: ``"spherical"``: only the direction of a row counts, centers have length 1, and the
             nearest center is the one with the largest cosine (Dhillon and Modha, 2001).
             ``"euclidean"``: rows as they are.
-        seed: of the initialization. Numbers are drawn on the CPU, the same for every device and rank.
-        max_iterations: of Lloyd's algorithm, at least 1.
-        positions: (n,) int64, the position of each of this rank's rows in the whole bank, from 0; the
-            result then does not depend on how rows are distributed.
-            None: this rank's rows follow those of the previous ranks.
-        group: process group whose ranks each hold a part of the bank; None: this process holds all.
+        seed: seed of the initialization. Numbers are drawn on the CPU, the same for every device and rank.
+        max_iterations: iterations of Lloyd's algorithm, at least 1.
+        positions: (n,) int64, the positions of this rank's rows in the whole bank, from 0, which make the result
+            independent of the distribution of rows. None: this rank's rows follow those of previous ranks.
+            group: process group whose ranks each hold a part of the bank; None: this process holds all.
         on_iteration: called before each iteration of Lloyd's algorithm.
 
     Raises:
@@ -131,10 +129,10 @@ def kmeans(
     Args:
         x: (N, d) points, taken as they are (normalize them for cosine clusters).
         k: clusters, from 1 to N.
-        seed: of the initialization, and of those of the other starts.
+        seed: seed of the initializations of all starts.
         max_iterations: stops earlier once no point changes its cluster.
         restarts: number of starts; the clusters with the smallest inertia, the sum of squared
-            distances to their centers, are returned, of equal ones the first.
+            distances to their centers, are returned, in a tie the first.
         on_start: called before each start.
 
     Returns:
@@ -159,7 +157,9 @@ def kmeans(
             max_iterations=max_iterations,
         )
 
-    best = min((start(each) for each in seeds), key=lambda clustering: clustering.inertia)
+    best = min(
+        (start(restart_seed) for restart_seed in seeds), key=lambda clustering: clustering.inertia
+    )
     return best.assignments, best.centers
 
 
@@ -193,10 +193,10 @@ class _Points:
     def check(self, k: int) -> None:
         """Check k, the rows and the positions on all ranks together.
 
-        A single rank that fails would block the others.
+        Otherwise a failing rank would block the others.
 
-        Raises:
-            ValueError: one of them is invalid; raised on all ranks.
+                Raises:
+                    ValueError: one of them is invalid on any rank.
         """
         if not 1 <= k <= self.count:
             raise ValueError(f"k must be from 1 to the number of points, {self.count}; given {k}")
@@ -213,15 +213,15 @@ class _Points:
             )
 
     def start(self, k: int, seed: int) -> Tensor:
-        """Centers of greedy k-means++ on a sample of the rows, computed by rank 0 and broadcast."""
+        """Compute centers by greedy k-means++ on a sample of the rows, on rank 0, and broadcast them."""
         generator = torch.Generator().manual_seed(seed)
         size = min(self.count, _START_POINTS * k)
         slots = torch.full((self.count,), -1)
         slots[torch.randperm(self.count, generator=generator)[:size]] = torch.arange(size)
-        slots = slots[self.positions].to(self.x.device)  # of this rank's rows in the sample, or -1
+        slots = slots[self.positions].to(self.x.device)  # positions in the sample, or -1
         sample = self.x.new_zeros(size, self.x.shape[1])
         sample[slots[slots >= 0]] = self.x[slots >= 0]
-        self.total(sample)  # each row comes from one rank, the others add zeros: exact
+        self.total(sample)  # exact, since each row comes from one rank and the others add zeros
         if self.rank == 0:
             centers = _plus_plus(sample, k, generator)
         else:
@@ -231,7 +231,7 @@ class _Points:
         return centers
 
     def nearest(self, centers: Tensor) -> tuple[Tensor, Tensor]:
-        """Index of and squared distance to the nearest center of every row, (n,) each."""
+        """Return the index of and squared distance to the nearest center of every row, both (n,)."""
         assignments = torch.empty(self.x.shape[0], dtype=torch.int64, device=self.x.device)
         distances = self.x.new_empty(self.x.shape[0])
         half_squared_norms = centers.square().sum(dim=1) / 2
@@ -239,19 +239,19 @@ class _Points:
             x = self.x[rows]
             # ||x - c||^2 / 2 without its constant ||x||^2 / 2
             scores = half_squared_norms - x @ centers.t()
-            assignments[rows] = chosen = scores.argmin(dim=1)  # of equal scores the first
-            score = scores.gather(1, chosen.unsqueeze(1)).squeeze(1)
+            assignments[rows] = nearest = scores.argmin(dim=1)  # of equal scores the first
+            score = scores.gather(1, nearest.unsqueeze(1)).squeeze(1)
             distances[rows] = (2 * score + x.square().sum(dim=1)).clamp_(min=0)
         return assignments, distances
 
     def means(self, assignments: Tensor, k: int) -> tuple[Tensor, int]:
-        """Mean of each cluster, and the number of empty clusters, which got a new center."""
+        """Return the mean of each cluster, and the number of empty clusters that got a new center."""
         width = self.x.shape[1]
         sums = torch.zeros(k, width + 1, dtype=torch.float64, device=self.x.device)
         sums[:, width] = torch.bincount(assignments, minlength=k)
         for rows in _tiles(self.x.shape[0], width, _SUM_ENTRIES):
             values, to = self.x[rows].double(), assignments[rows]
-            # Each of the two adds in a fixed order on its kind of device.
+            # Each variant adds in a fixed order on its kind of device.
             if values.is_cuda:
                 sums[:, :width].index_put_((to,), values, accumulate=True)
             else:
@@ -263,15 +263,15 @@ class _Points:
             centers = F.normalize(centers, dim=1)
         is_empty = sizes[:, 0] == 0
         if (empty := int(is_empty.sum())) > 0:
-            # Far from the current centers: a point alone in its cluster has distance 0.
+            # Far from the current centers, because a point alone in its cluster has distance 0.
             _, distances = self.nearest(centers[~is_empty])
             centers[is_empty] = self.farthest(distances, empty)
         return centers, empty
 
     def farthest(self, distances: Tensor, count: int) -> Tensor:
-        """(count, d): the rows of all ranks that lie farthest from their centers.
+        """Return the (count, d) rows of all ranks that are farthest from their centers.
 
-        Of equal distances the row of the smaller position comes first, on any number of ranks.
+        In a tie, the row with the smaller position comes first, on any number of ranks.
         """
         by_position = self.positions.argsort().to(self.x.device)
         order = distances[by_position].sort(descending=True, stable=True).indices
@@ -280,7 +280,7 @@ class _Points:
         slots = slice(first, first + len(farthest))
         rows = self.x.new_zeros(self.ranks * count, self.x.shape[1])
         rows[slots] = self.x[farthest]
-        # 1 + distance, so that slots without a row are last; then the position.
+        # 1 + distance, so that empty slots are last; then the position.
         keys = torch.zeros(self.ranks * count, 2, dtype=torch.float64, device=self.x.device)
         keys[slots, 0] = 1 + distances[farthest].double()
         keys[slots, 1] = self.positions.to(self.x.device)[farthest].double()
@@ -298,11 +298,11 @@ def _plus_plus(x: Tensor, k: int, generator: torch.Generator) -> Tensor:
     in scikit-learn, the best of 2 + ln k draws is taken.
     """
     draws = 2 + int(math.log(k))
-    chosen = torch.randint(x.shape[0], (1,), generator=generator).to(x.device)
+    indices = torch.randint(x.shape[0], (1,), generator=generator).to(x.device)
     squared_norms = x.square().sum(dim=1)
-    nearest = _squared_distances(x, squared_norms, chosen)[0]
+    nearest = _squared_distances(x, squared_norms, indices)[0]
     for _ in range(1, k):
-        # On the CPU: a cumulative sum on a GPU may differ from run to run.
+        # On the CPU, because a cumulative sum on a GPU is not deterministic.
         cumulative = nearest.double().cpu().cumsum(0)
         draw = torch.rand(draws, generator=generator, dtype=torch.float64)
         candidates = torch.searchsorted(cumulative, draw * cumulative[-1], right=True)
@@ -310,12 +310,12 @@ def _plus_plus(x: Tensor, k: int, generator: torch.Generator) -> Tensor:
         lowered = _squared_distances(x, squared_norms, candidates).minimum(nearest)
         best = lowered.sum(dim=1).argmin()
         nearest = lowered[best]
-        chosen = torch.cat([chosen, candidates[best].unsqueeze(0)])
-    return x[chosen]
+        indices = torch.cat([indices, candidates[best].unsqueeze(0)])
+    return x[indices]
 
 
 def _squared_distances(x: Tensor, squared_norms: Tensor, points: Tensor) -> Tensor:
-    """(P, N) squared distances of the rows `points`, (P,) indices, to all rows of x."""
+    """Return (P, N) squared distances of rows `points`, (P,) indices, to all rows of x."""
     inner = x[points] @ x.t()
     return (squared_norms[points, None] + squared_norms - 2 * inner).clamp_(min=0)
 

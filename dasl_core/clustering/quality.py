@@ -1,4 +1,4 @@
-"""Quality of the clustering from which DAR takes its pseudo-labels."""
+"""Quality metrics of the clustering for DAR's pseudo-labels."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ def cluster_quality(
     """Compute the metrics of a clustering, by name.
 
     Args:
-        clustering: of `cluster` on this rank.
+        clustering: result of `cluster` on this rank.
         assignments: (N,) clusters of the rows of all ranks.
         previous: (N,) previous clusters of these rows, to measure stability; -1 for none.
         classes: (N,) true classes of these rows.
 
     Returns:
         ``size_min``, ``size_median`` and ``size_max``; ``largest_share``, the fraction of all rows in
-        the largest cluster; ``empty``, the number of empty clusters, and ``reseeded``, how many were
+        the largest cluster; ``empty``, the number of empty clusters, and ``reseeded``, the number
         filled again; the mean ``cosine`` to the center, or, if not spherical, the mean
         ``squared_distance``; ``nmi_previous`` of the rows with a previous cluster, if there are any;
         ``nmi_classes`` if there are classes.
@@ -48,8 +48,10 @@ def cluster_quality(
         metrics["cosine"] = 1 - clustering.inertia / count / 2
     else:
         metrics["squared_distance"] = clustering.inertia / count
-    if previous is not None and bool((known := previous >= 0).any()):
-        metrics["nmi_previous"] = normalized_mutual_information(assignments[known], previous[known])
+    if previous is not None and bool((has_previous := previous >= 0).any()):
+        metrics["nmi_previous"] = normalized_mutual_information(
+            assignments[has_previous], previous[has_previous]
+        )
     if classes is not None:
         metrics["nmi_classes"] = normalized_mutual_information(assignments, classes)
     return metrics

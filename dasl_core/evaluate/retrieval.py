@@ -48,7 +48,7 @@ def recall_at_k(
         gallery_y = tensors.label_vector(gallery[1], "gallery[1]", len(gallery_x), x.device)
         if gallery_x.shape[1] != x.shape[1]:
             raise ValueError(
-                f"gallery[0] must have the {x.shape[1]} columns of x; given {gallery_x.shape[1]}"
+                f"gallery[0] must have {x.shape[1]} columns, the width of x; given {gallery_x.shape[1]}"
             )
     values = list(ks) if isinstance(ks, Iterable) else []
     if not values or not all(isinstance(k, int | np.integer) and k >= 1 for k in values):

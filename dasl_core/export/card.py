@@ -24,7 +24,7 @@ def model_card(spec: ResolvedJobSpec, model: dict[str, Any], metrics: dict[str, 
 def hub_card(spec: ResolvedJobSpec, model: dict[str, Any], metrics: dict[str, Any]) -> str:
     """Write the README.md of a folder in Hugging Face's layout."""
     images = model["preprocessing"]
-    # timm's transform takes 8-bit images in color or gray.
+    # timm's transform requires 8-bit images in color or gray.
     fits = "window" not in images and images["channels"] in (1, 3)
     return _card(spec, model, metrics, LOAD_HUB_FOLDER + (TIMM_TRANSFORM if fits else "```\n"))
 
@@ -38,7 +38,7 @@ def transformers_card(
         spec: the resolved spec of the run.
         model: the content of `model.json`.
         metrics: the content of `metrics.json`.
-        features: the expression of the backbone's features in `tokens`, the last hidden state.
+        features: Python expression of the backbone's features from `tokens`, the last hidden state.
     """
     images = model["preprocessing"]
     unscaled = ""
@@ -84,8 +84,8 @@ def loading_lines(stem: list[str] | None) -> list[str]:
     """Return the lines that load a checkpoint's backbone in its folder.
 
     Args:
-        stem: lines that change timm's stem, as in `model.json`; None: the network is not timm's, and must be built
-            before as `model`.
+        stem: lines that change timm's stem, as in `model.json`; None for a network that is not timm's, which must
+            exist as `model`.
     """
     build = ["from safetensors.torch import load_file", ""]
     if stem is not None:
@@ -121,7 +121,7 @@ trained it. Build it there as `model`, then, with safetensors, in this folder:
 
 
 def _onnx(model: dict[str, Any], without: str) -> str:
-    """How to load `backbone.onnx`; `without`: the text if there is none."""
+    """Describe how to load `backbone.onnx`; `without` is the text if there is none."""
     onnx = model["onnx"]
     if onnx is None:
         return without
@@ -210,7 +210,7 @@ All evaluations and the loss of every epoch are in `metrics.json` of the checkpo
 
 
 def _values(images: dict[str, Any]) -> str:
-    """Describe what becomes of pixels; `images` is the preprocessing of `model.json`."""
+    """Describe the conversion of pixels; `images` is the preprocessing in `model.json`."""
     channels = images["channels"]
     mean, std = f"mean {images['mean']}", f"{images['std']}"
     bands = f"its {channels} bands in the order of the file, "
@@ -257,7 +257,7 @@ tags:
 
 
 def _regularizer_names(spec: ResolvedJobSpec) -> list[str]:
-    return [each.title for each in spec.active_regularizers().values()]
+    return [settings.title for settings in spec.active_regularizers().values()]
 
 
 def _regularizers(spec: ResolvedJobSpec) -> str:
@@ -266,13 +266,13 @@ def _regularizers(spec: ResolvedJobSpec) -> str:
 
 
 def _verdict(metrics: dict[str, Any]) -> str:
-    """Return the verdict as a paragraph; checkpoints before the last one have none."""
+    """Return the verdict as a paragraph; only the last checkpoint has one."""
     verdict = metrics.get("verdict")
     return "" if verdict is None else f"Verdict: {verdict['message']}\n\n"
 
 
 def _results(spec: ResolvedJobSpec, metrics: dict[str, Any]) -> str:
-    """Table of the last evaluation of each subject: the baselines beside the trained backbone."""
+    """Build a table of each subject's last evaluation: the baselines and the trained backbone."""
     last = {evaluation["subject"]: evaluation for evaluation in metrics["evaluations"]}
     if not last:
         return "No evaluation was recorded."
@@ -315,7 +315,7 @@ def _data(spec: ResolvedJobSpec, data: dict[str, Any] | None) -> str:
 def _training(spec: ResolvedJobSpec, metrics: dict[str, Any], versions: str) -> dict[str, str]:
     train, optimizer, workers = spec.train, spec.train.optimizer, spec.resources.workers
     rows = {"method": _settings(spec.method), "DAR": "none", "SEC": "none"}
-    rows |= {each.title: _settings(each) for each in spec.given_regularizers().values()}
+    rows |= {settings.title: _settings(settings) for settings in spec.given_regularizers().values()}
     return rows | {
         "step": f"{metrics['step']:,}, epoch {metrics['epoch']:g} of {train.epochs}",
         "global batch": f"{train.batch_size} on {workers} worker{'s' if workers > 1 else ''}",
@@ -327,7 +327,7 @@ def _training(spec: ResolvedJobSpec, metrics: dict[str, Any], versions: str) -> 
 
 
 def _settings(part: Any) -> str:
-    """Format a part of the spec on one line: its name, if it has one, and every setting."""
+    """Format a part of the spec on one line: its name, if any, and every setting."""
     settings = part.model_dump(mode="json")
     name = settings.pop("name", None)
     rest = ", ".join(

@@ -50,17 +50,17 @@ def export_backbone(
     """Write weights, `model.json`, `metrics.json` and the model card into `folder`.
 
     Args:
-        backbone: from `build_backbone`, or a network of one's own; saved in float32.
+        backbone: from `build_backbone`, or a custom network; saved in float32.
         spec: the resolved spec of the run.
         metrics: step, epoch, evaluations and losses; JSON-ready. `metrics["data"]` is optional: the
             facts of the data set, `images`, `classes` (or None), `train_images`,
             `held_out_images`.
-        head: the embedding head of a supervised method, of layers of `torch.nn`; saved in float32.
+        head: the embedding head of a supervised method, of `torch.nn` layers; saved in float32.
         onnx: also write `backbone.onnx`, which takes some seconds.
 
     Returns:
-        Why `backbone.onnx` could not be written; None if it was, or was not requested. It is not
-        raised, because the weights are complete and can be converted later.
+        Why `backbone.onnx` could not be written; None on success or without a request. It is not raised,
+        because the weights are complete and can be converted later.
     """
     weights = exported_weights(backbone)
     save_weights(weights, spec, folder / WEIGHTS)
@@ -86,12 +86,12 @@ def export_backbone(
 def read_checkpoint(
     folder: Path,
 ) -> tuple[ResolvedJobSpec, dict[str, Any], dict[str, Any], dict[str, Tensor]]:
-    """Read what `export_backbone` wrote: the spec, `model.json`, `metrics.json` and the weights.
+    """Read an exported backbone: the spec, `model.json`, `metrics.json` and the weights.
 
-    No code of the folder is run: the lines under `stem` are only shown to people.
+    No code from the folder is run: the lines under `stem` are only displayed.
 
-    Raises:
-        ExportError: `folder` is not a checkpoint, is damaged, or was written by another version.
+        Raises:
+            ExportError: `folder` is not a checkpoint, is damaged, or was written by another version.
     """
     if missing := [name for name in (WEIGHTS, MODEL, METRICS) if not (folder / name).is_file()]:
         raise ExportError(f"{folder} is not the folder of a checkpoint: {missing[0]} is missing")
@@ -122,9 +122,9 @@ def _try_onnx(
         own = spec.backbone.is_own
         network = copied_network(backbone) if own else exported_network(spec.backbone, weights)
         return write_onnx(network, spec, folder / ONNX)
-    except Exception as error:  # no error of an exporter may lose the weights
+    except Exception as error:  # an exporter's error must not lose the weights
         logger.warning("no %s was written", ONNX, exc_info=True)
-        for file in folder.glob(f"{ONNX}*"):  # large weights lie beside it
+        for file in folder.glob(f"{ONNX}*"):  # large weights are in a second file
             file.unlink()
         return {"error": f"{ONNX} was not written: {error}"}
 
@@ -141,7 +141,7 @@ def _write_json(path: Path, content: dict[str, Any]) -> None:
 
 
 def _finite(value: Any) -> Any:
-    """Replace NaN and infinities by null: JSON has neither."""
+    """Replace NaN and infinities, which JSON lacks, by null."""
     if isinstance(value, dict):
         return {name: _finite(item) for name, item in value.items()}
     if isinstance(value, list | tuple):

@@ -25,21 +25,21 @@ WRITE_FOLDER = {"hf": write_hub_folder, "transformers": write_transformers_folde
 
 
 def export_checkpoint(folder: Path, format: str, output: Path | None = None) -> Path:
-    """Convert the checkpoint in `folder` to another format; returns the path of the result.
+    """Convert the checkpoint in `folder` to another format; return the path of the result.
 
     The result is written and checked in a temporary folder, and replaces an existing file or folder
     only when it is complete.
 
     Args:
-        folder: of a downloaded checkpoint.
+        folder: folder of a downloaded checkpoint.
         format: one of `FORMATS`.
         output: the file to write, for "hf" and "transformers" a folder. An existing file is replaced; in an existing
-            folder only the files of the format are. None: the default in `folder`.
+            folder, only the files of the format are replaced. None: the default in `folder`.
 
     Raises:
         ExportError: `folder` is not a checkpoint, its network cannot be written in this format, or
             `output` cannot be written.
-        ValueError: `format` is not known.
+        ValueError: `format` is unknown.
     """
     if format not in FORMATS:
         raise ValueError(f"format must be one of {', '.join(FORMATS)}; given {format!r}")
@@ -69,10 +69,10 @@ def export_checkpoint(folder: Path, format: str, output: Path | None = None) -> 
 
 
 def _move_files(source: Path, target: Path, *, last: str) -> None:
-    """Move the files of `source`, that which names the others `last`."""
+    """Move the files of `source`, the index file `last` at the end."""
     target.mkdir(exist_ok=True)
     files = sorted(source.iterdir(), key=lambda file: file.name == last)
-    if len(files) > 1:  # without the last one, a half-replaced export cannot be loaded by mistake
+    if len(files) > 1:  # without `last`, a half-replaced export cannot be loaded by mistake
         (target / last).unlink(missing_ok=True)
     for file in files:
         file.replace(target / file.name)

@@ -1,4 +1,4 @@
-"""Hugging Face's folder layout, as timm writes and reads it."""
+"""Hugging Face's folder layout as used by timm."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def write_hub_folder(
     `local-dir:` reads safetensors from timm 1.0.26 on, `hf-hub:` in every version.
 
     Args:
-        weights: of the backbone, under timm's names, as `backbone.safetensors` holds them.
+        weights: weights of the backbone under timm's names, as in `backbone.safetensors`.
         spec: the resolved spec of the run.
         model: the content of the checkpoint's `model.json`.
         metrics: the content of its `metrics.json`.
@@ -37,8 +37,8 @@ def write_hub_folder(
 
     Raises:
         ExportError: `model` or `metrics` are damaged, or the backbone is a ResNet with the stem for
-            small images. timm's ResNet has no arguments for stride 1 and for no pooling, and a deep stem
-            would load without an error and compute other features.
+            small images. timm's ResNet has no arguments for stride 1 and no pooling, and a deep stem would load
+            without an error and compute other features.
     """
     if stem_lines(spec.backbone):
         raise ExportError(
@@ -71,7 +71,7 @@ def described(card: Callable[[], str]) -> str:
 
 
 def hub_config(weights: Mapping[str, Tensor], spec: ResolvedJobSpec) -> dict[str, Any]:
-    """Content of timm's `config.json`: the architecture, and the preprocessing of images."""
+    """Build the content of timm's `config.json`: the architecture and the preprocessing."""
     network = exported_network(spec.backbone, weights)
     facts, images = network.pretrained_cfg, preprocessing(spec)
     assert isinstance(facts, dict), "timm keeps its models' configuration"
@@ -86,7 +86,7 @@ def hub_config(weights: Mapping[str, Tensor], spec: ResolvedJobSpec) -> dict[str
         "pretrained_cfg": {
             "num_classes": 0,
             "input_size": [images["channels"], size, size],
-            # A ViT has one position embedding a patch; a ResNet takes any size.
+            # A ViT has one position embedding per patch; a ResNet takes any size.
             "fixed_input_size": spec.backbone.info.sizes != "any",
             "interpolation": images["interpolation"],
             "crop_pct": images["crop_pct"],

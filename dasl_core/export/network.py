@@ -1,4 +1,4 @@
-"""The network that is exported: a plain timm model in float32 on the CPU, and its preprocessing."""
+"""The exported network: a plain timm model in float32 on the CPU, and its preprocessing."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from dasl_core.spec import OWN_BACKBONE, ResolvedBackbone, ResolvedJobSpec
 from dasl_core.spec.fields import EIGHT_BIT
 from dasl_core.spec.normalization import PREPROCESSING
 
-# Other runtimes sum in another order. A larger difference means that they compute another function.
+# Other runtimes sum in another order; a larger difference means another function.
 TOLERANCE = 1e-4
 
 
@@ -28,7 +28,7 @@ class ExportError(ValueError):
 def exported_weights(backbone: nn.Module) -> dict[str, Tensor]:
     """Copy the state of the backbone to contiguous float32 tensors on the CPU."""
     return {
-        # Copied, since safetensors refuses shared memory, such as that of tied weights.
+        # Copied, because safetensors refuses shared memory, such as tied weights.
         name: tensor.to(
             "cpu", torch.float32 if tensor.is_floating_point() else tensor.dtype, copy=True
         ).contiguous()
@@ -37,13 +37,13 @@ def exported_weights(backbone: nn.Module) -> dict[str, Tensor]:
 
 
 def exported_network(backbone: ResolvedBackbone, weights: Mapping[str, Tensor]) -> nn.Module:
-    """Build the network that `model.json` describes, in eval mode and without gradients.
+    """Build the network described by `model.json`, in eval mode and without gradients.
 
-    It is built from scratch: changes for training (synchronized BatchNorm, precision, memory format,
-    device) must not be part of an export. The global random state does not change.
+    It is built from scratch, because changes for training (synchronized BatchNorm, precision, memory format,
+    device) must not be exported. The global random state does not change.
 
-    Raises:
-        ExportError: the weights are not this network's, or its architecture is not known here.
+        Raises:
+            ExportError: the weights do not fit the network, or its architecture is unknown.
     """
     if backbone.is_own:
         raise ExportError(
@@ -60,12 +60,12 @@ def exported_network(backbone: ResolvedBackbone, weights: Mapping[str, Tensor]) 
 
 
 def copied_network(network: nn.Module) -> nn.Module:
-    """Copy a network of one's own to float32 on the CPU, in eval mode and without gradients."""
+    """Copy a custom network to float32 on the CPU, in eval mode and without gradients."""
     return copy.deepcopy(network).to("cpu", torch.float32).eval().requires_grad_(False)
 
 
 def random_images(backbone: ResolvedBackbone, count: int) -> Tensor:
-    """Draw images (count, C, S, S), float32, at the scale of normalized ones; equal at every call."""
+    """Draw float32 images (count, C, S, S) at the scale of normalized ones; equal at every call."""
     size = backbone.image_size
     generator = torch.Generator().manual_seed(count)
     return torch.randn(count, backbone.in_channels, size, size, generator=generator)
@@ -100,9 +100,9 @@ def largest_difference(
 
 
 def preprocessing(spec: ResolvedJobSpec) -> dict[str, Any]:
-    """Describe the preprocessing of images, JSON-ready. No exported network does it itself."""
+    """Describe the preprocessing of images, which exported networks do not include, JSON-ready."""
     backbone, crop_pct = spec.backbone, spec.evaluate.crop_pct
-    # 8-bit images need no word of it: readers map them to [0, 1].
+    # Not needed for 8-bit images, which readers map to [0, 1].
     window = {} if backbone.window == EIGHT_BIT else {"window": list(backbone.window)}
     return {
         "image_size": backbone.image_size,
@@ -117,7 +117,7 @@ def preprocessing(spec: ResolvedJobSpec) -> dict[str, Any]:
 
 
 def save_weights(weights: Mapping[str, Tensor], spec: ResolvedJobSpec, path: Path) -> None:
-    """Write a safetensors file that records the preprocessing, so that a file that is moved does, too.
+    """Write a safetensors file with the preprocessing in its metadata, so it survives a move.
 
     Equal weights give equal files.
     """

@@ -17,9 +17,9 @@ from dasl_core.export.network import (
 )
 from dasl_core.spec import ResolvedJobSpec
 
-OPSET = 18  # what torch's exporter writes without a conversion, from 2.11 to 2.15
+OPSET = 18  # written without conversion by torch's exporter from 2.11 to 2.15
 INPUT, OUTPUT = "images", "features"
-# A protobuf holds 2 GiB at most; larger weights go into a second file.
+# A protobuf is limited to 2 GiB; larger weights go into a second file.
 LARGEST_SINGLE_FILE = 2**31 - 2**26
 
 
@@ -29,14 +29,13 @@ def write_onnx(network: nn.Module, spec: ResolvedJobSpec, path: Path) -> dict[st
     Args:
         network: from `exported_network`.
         spec: the settings it was built from, and the crop of images.
-        path: of the file. Weights above 2 GiB lie beside it, in a file named with `.data` added.
+        path: path of the file. Weights above 2 GiB go into a second file with `.data` added to the name.
 
     Returns:
-        For `model.json`: names of input and output, opset, and the largest difference between onnxruntime and torch.
+        Entries of `model.json`: input and output names, opset, and the largest difference between onnxruntime and torch.
 
     Raises:
-        ExportError: the network cannot be exported, or onnxruntime computes something else; no file
-            is left then.
+        ExportError: the network cannot be exported, or onnxruntime computes something else; the file is removed.
     """
     batch = torch.export.Dim("batch")
     try:
@@ -77,8 +76,8 @@ def write_onnx(network: nn.Module, spec: ResolvedJobSpec, path: Path) -> dict[st
 
 
 def _runtime(path: Path) -> Any:
-    """Load the file as a function of images that onnxruntime runs on the CPU."""
-    # Only here: most checkpoints hold no ONNX, and a rank should not pay for the import.
+    """Load the file into onnxruntime on the CPU, as a function of images."""
+    # Imported late, because most checkpoints have no ONNX file.
     import onnxruntime
 
     options = onnxruntime.SessionOptions()

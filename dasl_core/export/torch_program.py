@@ -23,23 +23,23 @@ def write_torch_program(network: nn.Module, spec: ResolvedJobSpec, path: Path) -
     Args:
         network: from `exported_network`.
         spec: the settings it was built from.
-        path: of the file, with the suffix `.pt2`.
+        path: path of the file, with the suffix `.pt2`.
 
     Returns:
-        The difference between the program, loaded again, and the network; see `largest_difference`.
+        The difference between the reloaded program and the network; see `largest_difference`.
 
     Raises:
-        ExportError: it computes something else; no file is left then.
+        ExportError: it computes something else; the file is removed.
     """
     batch = torch.export.Dim("batch")
     program = torch.export.export(
         network, (random_images(spec.backbone, 2),), dynamic_shapes=({0: batch},)
     )
-    # The example inputs are no longer needed, and are the only part that torch would pickle.
+    # The unneeded example inputs are the only part that torch would pickle.
     program.example_inputs = None
     for node in program.graph.nodes:  # they contain paths of this machine
         node.meta.pop("stack_trace", None)
-    # Through memory: on a full disk, torch's file writer would end the process.
+    # Through memory, because torch's file writer ends the process on a full disk.
     archive = io.BytesIO()
     torch.export.save(program, archive)
     path.write_bytes(archive.getbuffer())

@@ -1,4 +1,4 @@
-"""The folder layout of Hugging Face's transformers, for timm's networks of DINOv2 and DINOv3."""
+"""The folder layout of Hugging Face's transformers, for timm's DINOv2 and DINOv3 networks."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def write_transformers_folder(
     """Write a folder for `transformers.AutoModel.from_pretrained(FOLDER)`, with a model card.
 
     Args:
-        weights: of the backbone, under timm's names, as `backbone.safetensors` holds them.
+        weights: weights of the backbone under timm's names, as in `backbone.safetensors`.
         spec: the resolved spec of the run.
         model: the content of the checkpoint's `model.json`.
         metrics: the content of its `metrics.json`.
@@ -39,7 +39,7 @@ def write_transformers_folder(
         ExportError: `model` or `metrics` are damaged, or transformers has no class for the backbone.
     """
     network = exported_network(spec.backbone, weights)
-    transformers_class(spec.backbone.name)  # refuses networks that have none
+    transformers_class(spec.backbone.name)  # refuses unsupported networks
     card = described(lambda: transformers_card(spec, model, metrics, _features(network)))
     folder.mkdir(parents=True, exist_ok=True)
     config = transformers_config(network, weights, spec.backbone)
@@ -50,7 +50,7 @@ def write_transformers_folder(
 
 
 def transformers_class(name: str) -> str:
-    """Name of transformers' class that computes what a backbone of timm computes.
+    """Return the name of transformers' class for a timm backbone.
 
     Raises:
         ExportError: there is none.
@@ -70,7 +70,7 @@ def transformers_class(name: str) -> str:
 def transformers_config(
     network: nn.Module, weights: Mapping[str, Tensor], backbone: ResolvedBackbone
 ) -> dict[str, Any]:
-    """Content of `config.json`: the class and the sizes of its layers."""
+    """Build the content of `config.json`: the class and the sizes of its layers."""
     class_name = transformers_class(backbone.name)
     patches = weights["patch_embed.proj.weight"]
     attention, norm = network.get_submodule("blocks.0.attn"), network.get_submodule("norm")
@@ -91,7 +91,7 @@ def transformers_config(
         registers = "reg_token" in weights
         return config | {
             "model_type": "dinov2_with_registers" if registers else "dinov2",
-            # Of gated networks, too: their class takes two thirds of it.
+            # Also for gated networks, whose class uses two thirds of it.
             "mlp_ratio": 4,
             "hidden_act": "gelu",
             "qkv_bias": True,
@@ -113,7 +113,7 @@ def transformers_config(
 
 
 def processor_config(spec: ResolvedJobSpec) -> dict[str, Any]:
-    """Content of `preprocessor_config.json`: the central square of each image, resized and normalized."""
+    """Build the content of `preprocessor_config.json`: central square, resizing, normalization."""
     images = preprocessing(spec)
     size = images["image_size"]
     low, high = spec.backbone.window
@@ -136,7 +136,7 @@ def processor_config(spec: ResolvedJobSpec) -> dict[str, Any]:
 
 
 def _features(network: nn.Module) -> str:
-    """The expression of the backbone's features in `tokens`, transformers' last hidden state."""
+    """Return the Python expression of the features from `tokens`, transformers' last hidden state."""
     if network.global_pool == "token":
         return "tokens[:, 0]"
     assert network.global_pool == "avg", (

@@ -1,4 +1,4 @@
-"""The first images of a training with their views, drawn by the code and the random numbers that train on them."""
+"""The first images of a training with their views, drawn by the code and random numbers of training."""
 
 from collections.abc import Iterator
 from contextlib import closing
@@ -17,9 +17,9 @@ from dasl_core.train.data import TrainingData
 from dasl_core.train.views import ViewMaker
 
 MOST_IMAGES = 64
-# Bytes that a preview may hold, besides those of images that are being decoded.
+# Memory limit of a preview in bytes, without images that are being decoded.
 MEMORY = 1_000_000_000
-# Tensors of the size of a view that exist while it is rendered, rounded and made a picture.
+# Number of view-sized tensors while a view is rendered, rounded and converted to an image.
 _COPIES = 6
 
 CPU = torch.device("cpu")
@@ -30,13 +30,13 @@ class Row:
     """One image with its views, as values in [0, 1], rounded to 8 bits.
 
     Attributes:
-        position: in the index.
-        step: of the training, counted from 0, at which the image is drawn so.
-        place: within the global batch of this step.
-        original: (C, H, W) uint8: the canvas that views are cut from.
+        position: position in the index.
+        step: step of the training, counted from 0.
+        place: position in the global batch of this step.
+        original: (C, H, W) uint8, the canvas of the views.
         views: (C, S, S) uint8, one for each view of the method.
-        draws: what each view has drawn, JSON-ready.
-        unreadable: why the image cannot be read; it is black then.
+        draws: random parameters of each view, JSON-ready.
+        unreadable: why the image cannot be read and is black.
     """
 
     position: int
@@ -49,17 +49,16 @@ class Row:
 
 
 class Drawing:
-    """Draws the views of the first images that a training by a spec takes, in its order.
+    """Draws the views of the first images of a spec's training, in its order.
 
-    These are the images of the first batches of the first epoch, with the views that their steps draw: those of a
-    training on a CPU bit for bit, before they are rounded to 8 bits, and those of a GPU up to the rounding of its
-    arithmetic. Only these images are decoded, so one that turns out to be damaged in training, which leaves it out,
-    shifts the order there.
+    These are the images of the first batches of the first epoch, with the views of their steps: equal to a training
+    on a CPU bit for bit, before rounding to 8 bits, and to one on a GPU up to rounding. Only these images are decoded,
+    so the order differs if training excludes a damaged image.
 
-    Attributes:
-        views: those of the method.
-        images: number of images that are drawn: fewer than requested if an epoch has fewer.
-        unreadable: those of the rows drawn so far that cannot be read, by their keys, with the reasons.
+        Attributes:
+            views: views of the method.
+            images: number of drawn images; fewer than requested if an epoch has fewer.
+            unreadable: reasons of the unreadable images drawn so far, by key.
     """
 
     def __init__(
@@ -68,8 +67,8 @@ class Drawing:
         """Choose the images.
 
         Args:
-            images: their number.
-            threads: that decode images; None: one for each core. So many images are drawn at a time, at most.
+            images: number of images.
+            threads: number of threads, and of images drawn at a time; None: one for each core.
 
         Raises:
             ValueError: the spec cannot run on this data, or the images are too many or too large; the message names
@@ -89,7 +88,7 @@ class Drawing:
             self._at_a_time = self._fitting(canvases)
 
     def rows(self) -> Iterator[Row]:
-        """Draw the images, a few at a time, so that memory does not grow with their number."""
+        """Draw the images, a few at a time to bound memory."""
         with closing(self._canvases()) as canvases:
             for first in range(0, self.images, self._batch_size):
                 end = min(self.images, first + self._batch_size)
@@ -98,16 +97,16 @@ class Drawing:
                     yield from self._draw(canvases, first // self._batch_size, places)
 
     def _draw(self, canvases: Canvases, step: int, places: range) -> Iterator[Row]:
-        """Draw the images at some places of the global batch of a step."""
+        """Draw the images at some positions in a step's global batch."""
         backbone, first = self.spec.backbone, step * self._batch_size
         positions = self._order[first + places.start : first + places.stop]
         pixels, valid_hw = canvases.read(positions)
         at = torch.arange(places.start, places.stop)
         drawn = self._maker.draw(valid_hw, step, at, backbone.in_channels)
-        # One after the other: those of many bands take much memory while they are computed.
+        # One after the other, because views of many bands take much memory.
         views = [
-            _denormalized(self._maker.render(pixels, valid_hw, [each])[0], backbone.normalization)
-            for each in drawn
+            _denormalized(self._maker.render(pixels, valid_hw, [view])[0], backbone.normalization)
+            for view in drawn
         ]
         for number, (place, position) in enumerate(zip(places, positions.tolist(), strict=True)):
             height, width = valid_hw[number].tolist()
@@ -136,29 +135,29 @@ class Drawing:
         )
 
     def _fitting(self, canvases: Canvases) -> int:
-        """Return how many images to draw at a time.
+        """Return the number of images to draw at a time.
 
         Raises:
-            ValueError: a single one would take too much memory.
+        ValueError: a single image would take too much memory.
         """
         precision = max(4, self._maker.dtype.itemsize)
         canvas, areas = canvases.side**2, [view.image_size**2 for view in self.views]
-        # Its values, a crop of it before and after values are cut to the window, its picture and the file of that.
+        # Its values, a crop before and after clamping to the window, the image and its file.
         of_canvas = canvas * (canvases.itemsize + 2 * precision + 4)
         of_views = sum(areas) + max(areas) * _COPIES * precision
-        each = canvases.channels * (of_canvas + of_views)
-        if each > MEMORY:
+        image_bytes = canvases.channels * (of_canvas + of_views)
+        if image_bytes > MEMORY:
             raise ValueError(
-                f"backbone.image_size: an image of {canvases.channels} channels takes {each / 1e9:.1f} GB to be drawn, "
+                f"backbone.image_size: an image of {canvases.channels} channels takes {image_bytes / 1e9:.1f} GB to be drawn, "
                 f"and a preview may use {MEMORY / 1e9:g} GB. Choose a smaller size."
             )
-        return min(self._threads, MEMORY // each)
+        return min(self._threads, MEMORY // image_bytes)
 
 
 def _data(spec: ResolvedJobSpec, canvases: Canvases) -> TrainingData:
-    """Choose the images to train on as training does."""
+    """Choose the training images as training does."""
     sets = {spec.dataset: canvases}
-    if spec.evaluate.dataset is not None:  # then all images of this one are trained on
+    if spec.evaluate.dataset is not None:  # then all images are for training
         sets[spec.evaluate.dataset] = canvases
     return TrainingData.select(spec, sets, control=None)
 
@@ -177,5 +176,5 @@ def _denormalized(views: Tensor, normalization: Normalization) -> Tensor:
 
 
 def _rounded(values: Tensor) -> Tensor:
-    """Round values, which this may change, to 8 bits."""
+    """Round values to 8 bits, possibly in place."""
     return values.nan_to_num_(0.0).clamp_(0, 1).mul_(255).round_().to(torch.uint8)

@@ -1,4 +1,4 @@
-"""What a view has drawn, as `preview.json` says it."""
+"""Random parameters of a view for `preview.json`."""
 
 from typing import Any
 
@@ -10,10 +10,9 @@ _DECIMALS = 6
 
 
 def described(draws: Draws, image: int, channels: int) -> dict[str, Any]:
-    """Return what one view has drawn for one image, in the order in which it is applied, JSON-ready.
+    """Return the random parameters of one view of one image, in order of application, JSON-ready.
 
-    The keys are those of `augment` where its field is the probability. What applies only to colors is null for images
-    of other than three channels.
+    The keys are the probabilities' fields in `augment`. Color operations are null for images without three channels.
     """
 
     def drawn(values: Tensor | None, neutral: float = 0) -> Any:

@@ -10,7 +10,7 @@ from PIL import Image
 from dasl_core.atomic import write_atomically
 from dasl_core.previews.drawing import Drawing
 from dasl_core.previews.pictures import picture
-from dasl_core.previews.settings import of_image, settings
+from dasl_core.previews.settings import image_entry, settings
 from dasl_core.previews.sheet import ContactSheet
 
 SHEET, SETTINGS = "sheet.png", "preview.json"
@@ -18,17 +18,17 @@ _OF_PREVIEWS = re.compile(r"sheet\.png|\d+-(original|view\d+)\.png")
 
 
 def write(drawing: Drawing, folder: Path, *, version: int | None = None) -> list[Path]:
-    """Draw, and write each image and view as a lossless PNG, the contact sheet, and the settings; return the files.
+    """Write each image and view as a lossless PNG, the contact sheet, and the settings; return the files.
 
-    Those of an earlier preview in the folder are removed. `3-original.png` is the fourth image before its crops,
-    `3-view0.png` its first view. Each picture is written as soon as it is drawn.
+    Files of an earlier preview in the folder are removed. `3-original.png` is the fourth image before its crops,
+    `3-view0.png` its first view. Each file is written as soon as it is drawn.
 
     Args:
-        version: of the registered data set.
+    version: version of the registered data set.
 
-    Raises:
-        ValueError: none of the images can be read, so there is nothing to show.
-        OSError: a file cannot be written.
+        Raises:
+            ValueError: none of the images can be read.
+            OSError: a file cannot be written.
     """
     folder.mkdir(parents=True, exist_ok=True)
     (folder / SETTINGS).unlink(missing_ok=True)
@@ -46,7 +46,7 @@ def write(drawing: Drawing, folder: Path, *, version: int | None = None) -> list
         for view, image in enumerate(row.views):
             save(f"{number}-view{view}.png", picture(image))
         sheet.add(row)
-        images.append(of_image(drawing, row))
+        images.append(image_entry(drawing, row))
     if drawing.unreadable and len(drawing.unreadable) == drawing.images:
         for file in files:
             file.unlink()
@@ -55,7 +55,7 @@ def write(drawing: Drawing, folder: Path, *, version: int | None = None) -> list
             f"none of the {drawing.images} images of the preview can be read, such as {key}: {reason}"
         )
     save(SHEET, sheet.picture)
-    # Last, so that it is there only if all others are.
+    # Last, so that it exists only if all others do.
     content = json.dumps(settings(drawing, images, version), indent=2, ensure_ascii=False)
     write_atomically(folder / SETTINGS, f"{content}\n".encode())
     return [folder / SETTINGS, *files]

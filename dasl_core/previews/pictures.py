@@ -8,7 +8,7 @@ from torch import Tensor
 
 
 def picture(image: Tensor) -> Image.Image:
-    """Return a picture of all channels: of gray and color as it is, else a grid of the channels in gray.
+    """Convert all channels to an image: gray and color unchanged, otherwise a grid of gray channels.
 
     Args:
         image: (C, H, W) uint8.
@@ -25,7 +25,7 @@ def picture(image: Tensor) -> Image.Image:
 
 
 def sketch(image: Tensor) -> Image.Image:
-    """Return a picture of the same size: of more than three channels the first three as colors, of two the first.
+    """Convert to an image of the same size: the first three of more channels as colors, or the first of two.
 
     Args:
         image: (C, H, W) uint8.

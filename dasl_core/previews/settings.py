@@ -1,4 +1,4 @@
-"""The content of `preview.json`: what was drawn, and with which settings."""
+"""The content of `preview.json`: the drawn images and their settings."""
 
 from typing import Any
 
@@ -15,8 +15,8 @@ def settings(drawing: Drawing, images: list[dict[str, Any]], version: int | None
     """Return the content, JSON-ready.
 
     Args:
-        images: of `of_image`, in their order.
-        version: of the registered data set.
+        images: results of `image_entry`, in order.
+        version: version of the registered data set.
     """
     spec = drawing.spec
     return {
@@ -41,7 +41,7 @@ def settings(drawing: Drawing, images: list[dict[str, Any]], version: int | None
     }
 
 
-def of_image(drawing: Drawing, row: Row) -> dict[str, Any]:
+def image_entry(drawing: Drawing, row: Row) -> dict[str, Any]:
     """Return the entry of an image, JSON-ready."""
     index = drawing.index
     width, height = map(int, index.sizes[row.position])

@@ -11,30 +11,30 @@ from dasl_core.previews.settings import is_local
 from dasl_core.text import cut
 
 # Pixels.
-_CELL = 160  # side of a view of the whole image size, at most
+_CELL = 160  # maximum size of a view of the whole image size
 _GAP = 8
 _TEXT = 12  # height of the letters
 _LINE = 16
-# Gray, as many images end in white or in black.
+# Gray, because many images have white or black borders.
 _PAPER, _INK, _FAINT, _ALARM = "#d4d4d8", "black", "#3f3f46", "firebrick"
 
 
 class ContactSheet:
-    """The sheet of a preview, row by row. All views have the same scale, so a local crop is smaller than a global one.
+    """The sheet of a preview. All views have the same scale, so local crops are smaller.
 
     Attributes:
-        picture: the sheet with the rows that were added so far.
+    picture: the sheet with the rows added so far.
     """
 
     def __init__(self, drawing: Drawing) -> None:
         size = drawing.spec.backbone.image_size
-        # Small images are scaled up by a whole number, so that each pixel stays a square.
+        # Small images are enlarged by whole factors, so that pixels stay square.
         scale: float = _CELL // size if size <= _CELL else _CELL / size
         cell = round(scale * size)
         self._sides = [cell, *(max(1, round(scale * view.image_size)) for view in drawing.views)]
         self._lefts = [_GAP]
         for side in self._sides[:-1]:
-            # The narrow columns of local crops still hold their titles.
+            # Columns of local crops are wide enough for their titles.
             self._lefts.append(self._lefts[-1] + max(side, 6 * _TEXT) + _GAP)
         self._top, self._row_height = _GAP + 3 * _LINE, _LINE + cell + _GAP
         width = max(self._lefts[-1] + max(self._sides[-1], 6 * _TEXT) + _GAP, 3 * _CELL)
@@ -61,16 +61,16 @@ class ContactSheet:
             self.picture.paste(_fitted(sketch(image), side), (left, y + _LINE))
 
     def _write(self, x: int, y: int, text: str, ink: str) -> None:
-        """Write a line, cut where the sheet ends."""
-        shown = text.encode("unicode_escape").decode() if not text.isprintable() else text
+        """Write a line, cut at the edge of the sheet."""
+        line = text.encode("unicode_escape").decode() if not text.isprintable() else text
         room = self.picture.width - x
-        while self._pen.textlength(shown, self._font) > room and len(shown) > 4:
-            shown = cut(shown, len(shown) - 1) if shown.endswith("...") else shown[:-4] + "..."
-        self._pen.text((x, y), shown, ink, self._font)
+        while self._pen.textlength(line, self._font) > room and len(line) > 4:
+            line = cut(line, len(line) - 1) if line.endswith("...") else line[:-4] + "..."
+        self._pen.text((x, y), line, ink, self._font)
 
 
 def _font() -> ImageFont.FreeTypeFont:
-    """Return the font of the plots, which has the letters of more languages than Pillow's."""
+    """Return the font of the plots, which supports more languages than Pillow's."""
     return ImageFont.truetype(
         Path(matplotlib.get_data_path(), "fonts", "ttf", "DejaVuSans.ttf"), _TEXT
     )
@@ -92,7 +92,7 @@ def _names(drawing: Drawing) -> list[tuple[str, str]]:
 
 
 def _fitted(image: Image.Image, side: int) -> Image.Image:
-    """Scale a picture so that its longer side is `side`."""
+    """Scale an image so that its longer side is `side`."""
     scale = side / max(image.size)
     width, height = (max(1, round(scale * edge)) for edge in image.size)
     how = Image.Resampling.NEAREST if scale >= 1 else Image.Resampling.BOX

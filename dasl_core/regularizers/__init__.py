@@ -1,6 +1,6 @@
 """Regularizers for any base loss: difference alignment (DAR), spherical embedding (SEC), and others.
 
-Each is in the module of its name, as a function or a module for any training loop, and as the term of a job.
+Each has a module of its name, with a function or `nn.Module` for any training loop, and the loss term of a job.
 """
 
 from importlib import import_module

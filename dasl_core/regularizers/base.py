@@ -1,4 +1,4 @@
-"""What a regularizer is: a term on the embeddings of the global batch; and the registry."""
+"""Base classes of regularizers, terms on the embeddings of the global batch, and the registry."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from dasl_core.tensors import to_device
 
 
 class Regularizer(nn.Module, ABC):
-    """A term of the loss of a job, without its weight. What the next step depends on is in its buffers.
+    """A loss term of a job, without its weight. Its state is in buffers.
 
     Args:
-        settings: the resolved settings; a subclass names their type.
-        seed: of its random numbers.
+    settings: the resolved settings; a subclass defines their type.
+    seed: seed of its random numbers.
     """
 
     def __init__(self, settings: Any, seed: int) -> None:
@@ -31,12 +31,12 @@ class Regularizer(nn.Module, ABC):
 
         Args:
             embeddings: (V, N, h), raw, of V views of the global batch.
-            labels: (N,) of its samples, on the CPU; those with different ones may form a pair.
-            step: optimizer steps done before this one, for random numbers.
+            labels: (N,) labels of the samples, on the CPU; different labels may form a pair.
+            step: number of optimizer steps before this one, for random numbers.
         """
 
     def metrics(self) -> dict[str, Tensor]:
-        """Metrics of the last batch besides the term."""
+        """Return further metrics of the last batch."""
         return {}
 
 
@@ -45,10 +45,10 @@ class PairRegularizer(Regularizer):
 
     def forward(self, embeddings: Tensor, labels: Tensor, step: int) -> Tensor:
         labels = to_device(labels, embeddings.device).repeat(len(embeddings))
-        return self.of_pairs(embeddings.flatten(0, 1), labels)
+        return self.pair_loss(embeddings.flatten(0, 1), labels)
 
     @abstractmethod
-    def of_pairs(self, embeddings: Tensor, labels: Tensor) -> Tensor:
+    def pair_loss(self, embeddings: Tensor, labels: Tensor) -> Tensor:
         """Compute the term of embeddings (V N, h) with labels (V N,)."""
 
 
@@ -56,11 +56,11 @@ class SlicedRegularizer(Regularizer):
     """A term on the projections of each view's embeddings on random directions."""
 
     def forward(self, embeddings: Tensor, labels: Tensor, step: int) -> Tensor:
-        # The stream's name decides the directions: do not change it.
-        return self.of_slices(embeddings, stream(self.seed, "rivals", step))
+        # The stream's name determines the directions: do not change it.
+        return self.sliced_loss(embeddings, stream(self.seed, "rivals", step))
 
     @abstractmethod
-    def of_slices(self, embeddings: Tensor, generator: torch.Generator) -> Tensor:
+    def sliced_loss(self, embeddings: Tensor, generator: torch.Generator) -> Tensor:
         """Compute the term of embeddings (V, N, h) with directions from a generator."""
 
 

@@ -38,9 +38,9 @@ def difference_alignment(
     """Compute the regularizer R of one batch.
 
     Args:
-        embeddings: (N, h), the embeddings that the base loss uses; on several processes, those of
-            the global batch, gathered with a backward that sums over ranks.
-        labels: (N,) integers. Only pairs of different labels enter: instance ids (cluster-free),
+        embeddings: (N, h), the embeddings of the base loss; on several processes, those of the global batch,
+            gathered with a backward that sums over ranks.
+        labels: (N,) integers. Only pairs with different labels count: instance ids (cluster-free),
             cluster ids (cluster-used) or classes (supervised). Pass them on the CPU, where the chain is
             drawn, so that no step waits for the device.
         norm: G, see `ctv_norm`.
@@ -56,8 +56,7 @@ def difference_alignment(
         reduction: ``"mean"`` divides by the number of column pairs, so that the weight carries over
             between batch sizes; ``"sum"`` is the paper's literal form.
         normalize: L2-normalize first. Without it, R can be driven to 0 by shrinking the norms.
-        generator: a CPU generator for the order, the same on every rank; None takes torch's global
-            one.
+        generator: a CPU generator for the order, the same on every rank; None: torch's global one.
 
     Returns:
         A scalar in float32 (float64 for float64 embeddings), also under autocast. It is 0, and
@@ -93,14 +92,13 @@ def inter_class_chain(
     """Draw a random order of the batch in which neighbors differ in label; return consecutive pairs.
 
     A random permutation is read once. A sample with the label of its predecessor is set aside until
-    a sample with another label has been placed; those left at the end are inserted where they fit.
-    Samples that fit nowhere are left out. The number of links is `chain_length`, the largest possible.
+    a sample with another label has been placed; the remaining ones are inserted where they fit, or
+    omitted. The number of links is `chain_length`, the largest possible.
     If all labels differ, the order is ``torch.randperm(N, generator=generator)``. O(N) time.
 
     Args:
         labels: (N,) integers, on any device.
-        generator: a CPU generator, so that the order does not depend on device or rank; None takes
-            torch's global one.
+        generator: a CPU generator, so that the order does not depend on device or rank; None: torch's global one.
 
     Returns:
         Two int64 index tensors (n,), on the device of `labels`: link k joins samples ``left[k]`` and
@@ -121,7 +119,7 @@ def inter_class_chain(
 
 
 def chain_length(labels: Tensor) -> int:
-    """Number of links of `inter_class_chain` for these labels, the same for every random order.
+    """Return the number of links of `inter_class_chain` for these labels, equal for every random order.
 
     It is ``min(N - 1, 2 (N - m))`` with m the size of the largest class: every sample outside that
     class gives at most two links.
@@ -135,7 +133,7 @@ def chain_length(labels: Tensor) -> int:
 
 
 def pair_count(labels: Tensor) -> int:
-    """Number of inter-class pairs of these labels: the columns of the estimator ``"full"``."""
+    """Return the number of inter-class pairs of these labels: the columns of the estimator ``"full"``."""
     _check_labels(labels, None)
     return sum(size * (labels.shape[0] - size) for size in _class_sizes(labels)) // 2
 
@@ -143,7 +141,7 @@ def pair_count(labels: Tensor) -> int:
 def _class_alternating(labels: list[int]) -> list[int]:
     """Reorder the positions of `labels` so that neighbors have different labels; O(N)."""
     placed: list[int] = []
-    # All of these have the label of the last sample placed; otherwise they would have been placed.
+    # All of these have the label of the last placed sample.
     waiting: list[int] = []
     last: int | None = None
     for position, label in enumerate(labels):
@@ -157,7 +155,7 @@ def _class_alternating(labels: list[int]) -> list[int]:
             last = labels[placed[-1]]
     if not waiting:
         return placed
-    # Insert the rest, all of one label, at the front and between neighbors that both have another label.
+    # Insert the rest, with a single label, at the front and between neighbors with other labels.
     surplus = labels[waiting[0]]
     fitted: list[int] = []
     previous_is_surplus = False
@@ -171,14 +169,14 @@ def _class_alternating(labels: list[int]) -> list[int]:
 
 
 def _all_inter_class_pairs(labels: Tensor) -> Tensor:
-    """Indices (2, P) of the samples of every inter-class pair."""
+    """Return sample indices (2, P) of every inter-class pair."""
     pairs = torch.triu_indices(labels.shape[0], labels.shape[0], offset=1, device=labels.device)
     left, right = labels[pairs]
     return pairs[:, left != right]
 
 
 def _differences(phi: Tensor, left: Tensor, right: Tensor, difference: Difference) -> Tensor:
-    """First-order differences of the pairs, one a row: (n, h), or (n, 1) for distances."""
+    """Return first-order differences of the pairs as rows: (n, h), or (n, 1) for distances."""
     signed = phi[left] - phi[right]
     if difference == "signed":
         return signed
@@ -191,7 +189,7 @@ def _differences(phi: Tensor, left: Tensor, right: Tensor, difference: Differenc
 def _unbiased_from_chain(
     columns: Tensor, labels: Tensor, norm: CtvNorm, reduction: Reduction
 ) -> Tensor:
-    """Reweigh column pairs with and without a common sample by their numbers in the full sum.
+    """Reweight column pairs with and without a common sample by their frequencies in the full sum.
 
     Of the pairs of columns of a chain of n links, n - 1 are neighbors and share a sample, and
     (n - 1)(n - 2)/2 do not. Among all inter-class pairs (degree d_i at sample i, P in total),
@@ -211,7 +209,7 @@ def _unbiased_from_chain(
     if links < 3:
         mean = total / max(1, links * (links - 1) // 2)
     else:
-        sharing = _sum_of_norms(columns[1:] - columns[:-1], norm)
+        sharing = _norm_sum(columns[1:] - columns[:-1], norm)
         separate_mean = (total - sharing) / ((links - 1) * (links - 2) // 2)
         share = full_sharing / full_total
         mean = share * sharing / (links - 1) + (1 - share) * separate_mean
@@ -223,7 +221,7 @@ def _class_sizes(labels: Tensor) -> list[int]:
     return sizes
 
 
-def _sum_of_norms(rows: Tensor, norm: CtvNorm) -> Tensor:
+def _norm_sum(rows: Tensor, norm: CtvNorm) -> Tensor:
     if norm == "l1":
         return rows.abs().sum()
     if norm == "l2":
@@ -252,7 +250,7 @@ class DAR(Regularizer):
 
     def __init__(self, settings: ResolvedDAR, seed: int) -> None:
         super().__init__(settings, seed)
-        # Pairs of the last batch: the columns of its matrix.
+        # Number of pairs of the last batch: the columns of its matrix.
         self.columns: int | None = None
 
     def forward(self, embeddings: Tensor, labels: Tensor, step: int) -> Tensor:

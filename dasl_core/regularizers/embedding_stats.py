@@ -1,4 +1,4 @@
-"""Statistics of embeddings that SEC affects: the distribution of norms, and the angle of an update.
+"""Embedding statistics affected by SEC: the distribution of norms, and the angle of an update.
 
 Zhang, Li and Zhang (NeurIPS 2020) argue that embeddings of different norms learn at different speeds:
 the longer an embedding, the less a step changes its direction (by 1/norm^2 under SGD). These metrics

@@ -9,7 +9,7 @@ from torch import Tensor
 from dasl_core.regularizers.base import PairRegularizer, register
 from dasl_core.regularizers.pairs import directions_and_pairs, mean_where
 
-# Added to each coordinate of a difference and to its length, as in DINOv2's code.
+# Added to the coordinates and the length of a difference, as in DINOv2's code.
 EPSILON = 1e-8
 
 
@@ -19,8 +19,8 @@ def koleo_loss(embeddings: Tensor, labels: Tensor) -> Tensor:
     Args:
         embeddings: (N, h), of all views; on several processes those of the global batch, gathered
             with a backward that sums over ranks. Memory is that of a few (N, N) matrices.
-        labels: (N,) integers; the nearest embedding is one with another label. Instance ids leave out
-            other views of the same image; DINOv2 instead compares each view's embeddings alone.
+        labels: (N,) integers; the nearest embedding has another label. Instance ids exclude other views of the
+            same image; DINOv2 instead compares each view's embeddings alone.
 
     Returns:
         A scalar in float32 (float64 for float64 embeddings); 0 if all labels are equal.
@@ -42,5 +42,5 @@ def koleo_loss(embeddings: Tensor, labels: Tensor) -> Tensor:
 class KoLeo(PairRegularizer):
     """`koleo_loss` in a job."""
 
-    def of_pairs(self, embeddings: Tensor, labels: Tensor) -> Tensor:
+    def pair_loss(self, embeddings: Tensor, labels: Tensor) -> Tensor:
         return koleo_loss(embeddings, labels)

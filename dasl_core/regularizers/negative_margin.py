@@ -1,6 +1,6 @@
 """A hinge that keeps embeddings with different labels a margin apart (Hadsell, Chopra and LeCun, CVPR 2006).
 
-The reviewers of DAR ask whether DAR is more than such a margin.
+A baseline for the question whether DAR is more than such a margin.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ def negative_margin_loss(embeddings: Tensor, labels: Tensor, margin: float = 1.4
         embeddings: (N, h), of all views, normalized here; on several processes those of the global
             batch, gathered with a backward that sums over ranks. Memory is that of a few (N, N)
             matrices.
-        labels: (N,) integers; instance ids leave out the pairs of views of one image.
-        margin: of distances, which are at most 2. Orthogonal embeddings have a distance of 1.414.
+        labels: (N,) integers; instance ids exclude pairs of views of one image.
+        margin: margin of distances, which are at most 2; orthogonal embeddings have 1.414.
 
     Returns:
         A scalar in float32 (float64 for float64 embeddings); 0 without such pairs.
@@ -48,5 +48,5 @@ class NegativeMargin(PairRegularizer):
 
     settings: config.NegativeMargin
 
-    def of_pairs(self, embeddings: Tensor, labels: Tensor) -> Tensor:
+    def pair_loss(self, embeddings: Tensor, labels: Tensor) -> Tensor:
         return negative_margin_loss(embeddings, labels, self.settings.margin)

@@ -23,5 +23,5 @@ def directions_and_pairs(embeddings: Tensor, labels: Tensor) -> tuple[Tensor, Te
 
 
 def mean_where(values: Tensor, selected: Tensor) -> Tensor:
-    """Mean of the selected values; 0, and differentiable, if none is selected."""
+    """Mean of the selected values; a differentiable 0 if none is selected."""
     return values.masked_fill(~selected, 0).sum() / selected.sum().clamp(min=1)

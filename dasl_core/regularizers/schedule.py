@@ -11,10 +11,10 @@ Schedule = Literal["constant", "linear", "cosine"]
 
 
 def weight_at(weight: float, schedule: Schedule, progress: float) -> float:
-    """Compute the weight of a step. It depends only on the progress: a resumed run needs no state.
+    """Compute the weight of a step from the progress, so that a resumed run needs no state.
 
     Args:
-        weight: at the end of the training, or always if constant; at least 0.
+        weight: weight at the end of the training, or always if constant; at least 0.
         schedule: ``"constant"``; ``"linear"`` from 0 to `weight`, as SEC's authors do
             for contrastive losses; ``"cosine"`` from 0 to `weight` along half a cosine,
             ``weight (1 - cos(pi progress)) / 2``, which starts and ends gently.

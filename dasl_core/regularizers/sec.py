@@ -1,4 +1,4 @@
-"""Spherical embedding constraint (SEC): it pulls the norms of raw embeddings to a common value.
+"""Spherical embedding constraint (SEC), which pulls the norms of raw embeddings to a common value.
 
 Zhang, Li and Zhang, "Deep Metric Learning with Spherical Embedding", NeurIPS 2020. An angular loss
 changes the direction of an embedding at a rate of 1/norm (1/norm^2 per SGD step), so embeddings of
@@ -45,15 +45,15 @@ class SphericalEmbeddingConstraint(nn.Module):
             raise ValueError(f"momentum must be a number above 0, at most 1; given {momentum!r}")
         self.target = target
         self.momentum = float(momentum)
-        # float64, so that a float64 run is not rounded by its own state.
+        # float64, so that the state does not round a float64 run.
         self.register_buffer("mean", torch.zeros((), dtype=torch.float64))
         self.register_buffer("initialized", torch.zeros((), dtype=torch.bool))
 
     def forward(self, embeddings: Tensor) -> Tensor:
-        """Loss of a batch of raw embeddings (N, h): a scalar, computed in float32 or float64.
+        """Compute the loss of a batch of raw embeddings (N, h), a scalar in float32 or float64.
 
-        In training mode mu is first updated with this batch; no gradient flows through it. In
-        evaluation mode the stored mu is used as it is (the batch mean if there is none yet).
+        In training mode mu is first updated with this batch, without gradient. In evaluation mode the stored mu is used
+        (the batch mean if there is none yet).
         """
         check_matrix("embeddings", embeddings, "(N, h)")
         if embeddings.shape[0] == 0:
@@ -68,10 +68,10 @@ class SphericalEmbeddingConstraint(nn.Module):
         batch_mean = norms.double().mean()
         rho = self.momentum if self.training else 0.0
         updated = (1 - rho) * self.mean + rho * batch_mean
-        # torch.where instead of a branch: a branch would wait for the device in every step.
+        # torch.where, because a branch would wait for the device in every step.
         target_norm = torch.where(self.initialized, updated, batch_mean)
         if self.training:
-            # A NaN in a batch, whose step the training may skip, must not enter the average.
+            # A NaN must not enter the average, because training may skip its step.
             usable = batch_mean.isfinite()
             self.mean.copy_(torch.where(usable, target_norm, self.mean))
             self.initialized.logical_or_(usable)

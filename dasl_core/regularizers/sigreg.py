@@ -9,14 +9,14 @@ from dasl_core.regularizers.base import SlicedRegularizer, register
 from dasl_core.regularizers.slices import check_views, random_directions
 from dasl_core.spec.regularizers import sigreg as config
 
-# The authors' grid of the Epps-Pulley integral, which is even in the frequency.
+# The authors' grid for the Epps-Pulley integral, which is even in the frequency.
 LARGEST_FREQUENCY, KNOTS = 3.0, 17
 
 
 def sigreg_loss(
     embeddings: Tensor, *, slices: int = 256, generator: torch.Generator | None = None
 ) -> Tensor:
-    """Compute how far raw embeddings are from a standard Gaussian in every direction.
+    """Compute the deviation of raw embeddings from a standard Gaussian in random directions.
 
     Projections on random directions are compared with N(0, 1) by the Epps-Pulley statistic: N times the
     squared difference of the characteristic functions, integrated with a Gaussian weight.
@@ -26,7 +26,7 @@ def sigreg_loss(
             processes those of the global batch, gathered with a backward that sums over ranks. Memory
             is that of some tensors of 17 N `slices` numbers for each view.
         slices: number of directions.
-        generator: a CPU generator for them, the same on every rank; None takes torch's global one.
+        generator: a CPU generator for them, the same on every rank; None: torch's global one.
 
     Returns:
         A scalar in float32 (float64 for float64 embeddings), the mean over directions and views.
@@ -51,5 +51,5 @@ class SIGReg(SlicedRegularizer):
 
     settings: config.SIGReg
 
-    def of_slices(self, embeddings: Tensor, generator: torch.Generator) -> Tensor:
+    def sliced_loss(self, embeddings: Tensor, generator: torch.Generator) -> Tensor:
         return sigreg_loss(embeddings, slices=self.settings.slices, generator=generator)

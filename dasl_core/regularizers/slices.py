@@ -13,7 +13,7 @@ def check_views(embeddings: object) -> Tensor:
     """Return embeddings (..., N, h) of at least one sample in full precision.
 
     Raises:
-        ValueError: they are not; the message says what they are.
+        ValueError: they have another shape or type; the message says which.
     """
     if not isinstance(embeddings, Tensor) or not embeddings.is_floating_point():
         given = embeddings.dtype if isinstance(embeddings, Tensor) else type(embeddings).__name__
@@ -33,6 +33,6 @@ def random_directions(like: Tensor, count: int, generator: torch.Generator | Non
         ValueError: `count` is not a whole number of at least 1.
     """
     check_whole_number(count, "slices")
-    # In float32, and normalized on the device: in float64 on the CPU, large numbers took seconds a step.
+    # In float32 and normalized on the device, because float64 on the CPU took seconds per step for large sizes.
     drawn = torch.randn(count, like.shape[-1], generator=generator, dtype=torch.float32)
     return F.normalize(to_device(drawn, like.device).to(like.dtype), dim=1).T

@@ -18,7 +18,7 @@ def uniformity_loss(embeddings: Tensor, labels: Tensor, t: float = 2.0) -> Tenso
     Args:
         embeddings: (N, h), of all views; on several processes those of the global batch, gathered
             with a backward that sums over ranks. Memory is that of a few (N, N) matrices.
-        labels: (N,) integers; instance ids leave out the pairs of views of one image.
+        labels: (N,) integers; instance ids exclude pairs of views of one image.
         t: sharpness of the potential.
 
     Returns:
@@ -31,8 +31,8 @@ def uniformity_loss(embeddings: Tensor, labels: Tensor, t: float = 2.0) -> Tenso
     directions, pairs = directions_and_pairs(embeddings, labels)
     with torch.autocast(embeddings.device.type, enabled=False):
         exponents = 2 * t * (directions @ directions.T - 1)
-    # In logarithms: with a large t, all potentials are below the smallest float32. Without pairs all
-    # exponents are kept, so that the gradient is 0 and not NaN.
+    # In logarithms, because with a large t all potentials underflow float32. Without pairs, all exponents are used so
+    # that the gradient is 0 and not NaN.
     any_pair = pairs.any()
     total = exponents.masked_fill(~pairs & any_pair, -torch.inf).flatten().logsumexp(dim=0)
     return torch.where(any_pair, total - pairs.sum().clamp(min=1).to(total.dtype).log(), 0)
@@ -44,5 +44,5 @@ class Uniformity(PairRegularizer):
 
     settings: config.Uniformity
 
-    def of_pairs(self, embeddings: Tensor, labels: Tensor) -> Tensor:
+    def pair_loss(self, embeddings: Tensor, labels: Tensor) -> Tensor:
         return uniformity_loss(embeddings, labels, self.settings.t)

@@ -9,7 +9,7 @@ from dasl_core.regularizers.base import SlicedRegularizer, register
 from dasl_core.regularizers.slices import check_views, random_directions
 from dasl_core.spec.regularizers import visreg as config
 
-# Added to the standard deviation before the division by it.
+# Added to the standard deviation as a divisor.
 EPSILON = 1e-4
 
 
@@ -26,7 +26,7 @@ def visreg_loss(
         embeddings: (..., N, h), such as (V, N, h) of V views, each of which is compared; on several
             processes those of the global batch, gathered with a backward that sums over ranks.
         slices: number of directions.
-        generator: a CPU generator for them, the same on every rank; None takes torch's global one.
+        generator: a CPU generator for them, the same on every rank; None: torch's global one.
 
     Returns:
         A scalar in float32 (float64 for float64 embeddings).
@@ -53,5 +53,5 @@ class VISReg(SlicedRegularizer):
 
     settings: config.VISReg
 
-    def of_slices(self, embeddings: Tensor, generator: torch.Generator) -> Tensor:
+    def sliced_loss(self, embeddings: Tensor, generator: torch.Generator) -> Tensor:
         return visreg_loss(embeddings, slices=self.settings.slices, generator=generator)

@@ -1,4 +1,4 @@
-"""DAR as a term of a loss: weighted, over several views, with its own random numbers."""
+"""DAR as a loss term: weighted, over several views, with its own random numbers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from dasl_core.tensors import check_choice, full_precision
 
 
 class DifferenceAlignment(nn.Module):
-    """DAR of the embeddings of several views, multiplied by its weight; the defaults are those of jobs.
+    """Weighted DAR of the embeddings of several views, with the defaults of jobs.
 
     It has neither parameters nor state: the random order of a batch is drawn from a stream of the seed
     and the step, so a resumed run draws the same orders.
@@ -25,10 +25,10 @@ class DifferenceAlignment(nn.Module):
     Args:
         weight: lambda, at the end of the schedule; ``"auto"``: 0.5 for ``difference="distance"``,
             otherwise 0.003 for ``norm="l1"`` and 0.03 for the other norms.
-        schedule: of the weight, see `weight_at`; all but ``"constant"`` need the progress of the run.
+        schedule: schedule of the weight, see `weight_at`; all but ``"constant"`` need the progress of the run.
         norm, difference, estimator, reduction, normalize: see `difference_alignment`, whose default
-            difference is another one.
-        seed: of the random orders.
+        difference is another one.
+        seed: seed of the random orders.
 
     Raises:
         ValueError: an argument is not valid; the message names it.
@@ -80,13 +80,13 @@ class DifferenceAlignment(nn.Module):
 
         Args:
             embeddings: (V, B, h) of V views of the same B samples, raw, as the base loss uses them.
-            labels: (B,) integers, of the samples: their positions in the data set (cluster-free),
-                clusters or classes. The views of a sample share its label, so they are never a pair.
-                Pass them on the CPU, so that no step waits for the device.
+            labels: (B,) integer labels of the samples: positions in the data set (cluster-free), clusters or
+                classes. The views of a sample share its label, so they are never a pair. Pass them on the CPU,
+                so that no step waits for the device.
             step: number of the step, from 0, which determines the random order.
-            progress: of the run, from 0 to 1, for the schedule.
-            group: process group over which the batch is shared, equally; None: this process holds all
-                of it. The labels are gathered on the device of the embeddings.
+            progress: progress of the run from 0 to 1, for the schedule.
+            group: process group that shares the batch equally; None: this process holds all of it. The labels are
+            gathered on the device of the embeddings.
 
         Raises:
             ValueError: an argument is not valid; the message names it.
@@ -101,7 +101,7 @@ class DifferenceAlignment(nn.Module):
                 raise ValueError(f"progress is needed for the schedule {self.schedule!r}")
             progress = 1.0
         if group_size(group) > 1:
-            # In full precision: the backward of the gather sums over ranks, which bfloat16 would round.
+            # In full precision, because bfloat16 would round the sum over ranks in the backward.
             embeddings = gather_views(full_precision(embeddings), group)
             labels = gather(labels.to(embeddings.device), group).cpu()
         alignment = difference_alignment(

@@ -1,1 +1,1 @@
-"""Training without a service, in this process or in each process of torchrun."""
+"""Training without a service, in this process or under torchrun."""

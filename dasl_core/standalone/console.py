@@ -12,7 +12,7 @@ from dasl_core.train.reporter import NullReporter, progress_line
 from dasl_core.vocabulary import Desired, Phase, Subject
 
 REPORT = "report.html"
-# Between two lines on the images that are read.
+# Seconds between two lines on the images that are read.
 READING_SECONDS = 10.0
 
 
@@ -20,7 +20,7 @@ class ProgressPrinter(NullReporter):
     """Prints progress and events.
 
     Attributes:
-        interrupted: set by a signal handler: end the run after the current step.
+        interrupted: set by a signal handler to end the run after the current step.
     """
 
     def __init__(self) -> None:
@@ -29,7 +29,7 @@ class ProgressPrinter(NullReporter):
         self._print_reading_at = 0.0
 
     def progress(self, progress: dict[str, Any]) -> None:
-        """Print a line for each new step, and every ten seconds how many images are read."""
+        """Print a line for each new step, and the number of images read every ten seconds."""
         if "images_read" in progress:
             if time.monotonic() < self._print_reading_at:
                 return
@@ -45,7 +45,7 @@ class ProgressPrinter(NullReporter):
         print_line(message)
 
     def keepalive(self) -> Desired:
-        """Return `desired`: a run without a service needs no liveness signal."""
+        """Return `desired`; standalone runs need no liveness signal."""
         return self.desired()
 
     def event(self, type: str, message: str, data: dict[str, Any]) -> None:
@@ -53,7 +53,7 @@ class ProgressPrinter(NullReporter):
         print_line(f"{type}: {message.removeprefix(f'{type.capitalize()}: ')}")
 
     def desired(self) -> Desired:
-        """Cancel once interrupted."""
+        """Return "cancel" after an interrupt."""
         return "cancel" if self.interrupted else "run"
 
 
@@ -68,12 +68,12 @@ class ConsoleReporter(ProgressPrinter):
         super().__init__()
         self.run_dir = run_dir
         self.saved = False
-        # The newest checkpoints of all processes, with their epochs; None before the first one of this process.
+        # The newest checkpoints of all attempts, with their epochs; None before this process's first one.
         self._newest: list[tuple[Path, float]] | None = None
         self._metrics_failed = False
 
     def metrics(self, points: list[dict[str, Any]]) -> None:
-        """Append to the metrics; on a full disk they are written later."""
+        """Append to the metrics; after a full disk they are written later."""
         try:
             self.run_dir.add_metrics(points)
         except OSError as error:
@@ -95,9 +95,9 @@ class ConsoleReporter(ProgressPrinter):
     def checkpoint(
         self, folder: Path, step: int, epoch: float, metrics: dict[str, float], final: bool
     ) -> None:
-        """Move the checkpoint to the run directory; remove those within epochs but the two newest."""
+        """Move the checkpoint to the run directory; of those within epochs, retain the two newest."""
         if self._newest is None:
-            self._newest = self.run_dir.epochs_of_checkpoints(before=step)
+            self._newest = self.run_dir.checkpoint_epochs(before=step)
         saved = self.run_dir.add_checkpoint(folder, step)
         print_line(f"Saved checkpoint {saved}")
         if final:
@@ -112,7 +112,7 @@ class ConsoleReporter(ProgressPrinter):
         del self._newest[:-2]
 
     def artifact(self, file: Path) -> None:
-        """Move the file to the run directory; print where the report is."""
+        """Move the file to the run directory; print the path of the report."""
         stored = file.rename(self.run_dir.path / file.name)
         if stored.name == REPORT:
             print_line(f"Report: {stored}")
@@ -127,12 +127,12 @@ def print_line(line: str, stream: Literal["stdout", "stderr"] = "stdout") -> Non
     try:
         print(line, file=getattr(sys, stream), flush=True)
     except OSError:
-        # The rest of the buffer would fail again at exit.
+        # Otherwise the rest of the buffer would fail again at exit.
         setattr(sys, stream, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115
 
 
 def fail(message: str) -> int:
-    """Print an error on rank 0 only, also before there is a process group; returns the exit code 1."""
+    """Print an error on rank 0 only, even without a process group; return the exit code 1."""
     if os.environ.get("RANK", "0") == "0":
         for line in f"Error: {message}".splitlines():
             print_line(line, "stderr")

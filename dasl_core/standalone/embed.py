@@ -30,10 +30,10 @@ def embed(
     """Embed the images of a location with the backbone of a checkpoint's folder.
 
     Args:
-        output: file to write; a folder, if the format has several files for so many images.
+        output: file to write, or a folder if the embedding needs several files.
 
     Returns:
-        Numbers about it, JSON-ready, or why it cannot be done.
+        Facts about the embedding, JSON-ready, or why it failed.
     """
     if not checkpoint.is_dir():
         return f"{checkpoint} is not the folder of a downloaded checkpoint, which --data needs"

@@ -24,19 +24,19 @@ from dasl_core.text import describe_endings
 from dasl_core.verdict import FEWEST_IMAGES
 from dasl_core.vocabulary import DICOM_EXTENSIONS
 
-# At most this fraction is held out so that the accuracy can decide something.
+# Largest fraction to hold out for a meaningful accuracy.
 _LARGEST_HOLDOUT = 0.3
-# On CPUs, epochs are left out until the slower estimate is no longer than this.
+# On CPUs, epochs are reduced until the upper time estimate is at most this.
 LONGEST_SECONDS = 3600.0
 _WIDTH = 100
 
 
 def init(location: ImageLocation, name: str, output: Path, *, force: bool) -> int:
-    """Write a spec for these images to a file; returns the exit code.
+    """Write a spec for these images to a file; return the exit code.
 
     Args:
-        name: of the data set.
-        force: replace a file with another content.
+    name: name of the data set.
+    force: whether to replace a file with other content.
     """
     try:
         if location.contains(output.parent):
@@ -66,10 +66,10 @@ def init(location: ImageLocation, name: str, output: Path, *, force: bool) -> in
 
 
 class FirstSpec:
-    """The spec for a data set, and what its comments say.
+    """The spec for a data set, with comments.
 
     Raises:
-        SpecError: no job can train on these images: they are too few.
+    SpecError: there are too few images for a job.
     """
 
     def __init__(
@@ -98,7 +98,7 @@ class FirstSpec:
         return resolve(spec, self._index.facts(), has_gpus=self._gpus > 0)
 
     def _larger_holdout(self) -> float | None:
-        """Return the fraction that holds out `FEWEST_IMAGES`, if the default does not, and there are enough images."""
+        """Return the fraction that holds out `FEWEST_IMAGES` if the default does not, given enough images."""
         if self._default_held_out >= FEWEST_IMAGES:
             return None
         fraction = math.ceil(100 * FEWEST_IMAGES / len(self._index)) / 100
@@ -110,19 +110,19 @@ class FirstSpec:
         return seconds_on_cores(estimate(resolved, self._index.facts()), resolved, self._cores)
 
     def _fitting_epochs(self, resolved: ResolvedJobSpec) -> int:
-        """Return as many epochs as take an hour at most, or all."""
+        """Return the number of epochs that fit into an hour, or all."""
         bounds, epochs = self._seconds(resolved), resolved.train.epochs
         if bounds is None or bounds[1] <= LONGEST_SECONDS:
             return epochs
         return max(1, int(epochs * LONGEST_SECONDS / bounds[1]))
 
     def text(self) -> str:
-        """Return the file."""
+        """Return the content of the file."""
         resolved = self._chosen
         parts = [
-            *map(_comment, self._use()),
+            *map(_comment, self._usage()),
             "#",
-            *_comments(self._found()),
+            *_comments(self._image_notes()),
             "",
             _yaml({"name": self._spec["name"], "dataset": self._spec["dataset"]}),
             "",
@@ -141,7 +141,7 @@ class FirstSpec:
         ]
         return "\n".join(parts) + "\n"
 
-    def _use(self) -> Iterator[str]:
+    def _usage(self) -> Iterator[str]:
         images, spec = shlex.quote(self._location.uri), shlex.quote(str(self._output))
         split = f" --split {shlex.quote(self._location.split)}" if self._location.split else ""
         yield f"Written by: dasl init {images}{split}"
@@ -151,7 +151,7 @@ class FirstSpec:
         yield f"See the views first: dasl preview {spec} --data {images}{split}"
         yield "All fields: docs/spec.md. Those that are not here are chosen for the images (dasl validate shows them)."
 
-    def _found(self) -> Iterator[str]:
+    def _image_notes(self) -> Iterator[str]:
         index, facts = self._index, self._index.facts()
         shorter, longer = index.sizes.min(axis=1), index.sizes.max(axis=1)
         yield f"Images: {len(index):,}, from {shorter.min()} to {longer.max()} px; the median of shorter sides is {facts.median_size} px."
@@ -167,7 +167,7 @@ class FirstSpec:
             fewest, most = min(counts.values()), max(counts.values())
             sizes = f"{fewest:,}" if fewest == most else f"{fewest:,} to {most:,}"
             yield f"Labels: {len(index.class_names):,} classes of {sizes} images, used only to evaluate."
-        superfluous = 0  # equal images are similar, too
+        superfluous = 0  # equal images are also similar
         for kind in ("equal", "similar"):
             groups = index.duplicates.get(kind) or {}
             if groups.get("superfluous", 0) > superfluous:
@@ -206,7 +206,7 @@ class FirstSpec:
             yield "Half of the views are mirrored. Set 0 where left and right differ, as in text and X-rays."
 
     def _evaluation(self) -> Iterator[str]:
-        """Yield the section `evaluate` with its comment, if it has another value than the default."""
+        """Yield the section `evaluate` with its comment if it differs from the default."""
         if "evaluate" in self._spec:
             yield from _comments(
                 [
@@ -234,11 +234,11 @@ class FirstSpec:
         if self._gpus:
             yield "The time is not known before a first job has run on the GPU."
         elif bounds is not None:
-            low, high = (max(1, round(each / 60)) for each in bounds)
+            low, high = (max(1, round(bound / 60)) for bound in bounds)
             yield f"About {low} to {high} minutes on {self._cores} cores, by the network's computation (docs/spec.md, Estimates)."
         if self._epochs < self._all_epochs:
             yield (
-                f'"auto" would be {self._all_epochs} epochs; so many take an hour at most. A GPU, a smaller '
+                f'"auto" is {self._all_epochs} epochs; {self._epochs} fit into an hour on this machine. A GPU, a smaller '
                 "backbone.image_size or fewer images allow more."
             )
         yield (
@@ -260,7 +260,7 @@ def _comments(sentences: Iterable[str]) -> Iterator[str]:
 
 
 def _comment(sentence: str) -> str:
-    # Names of files may hold control characters.
+    # File names may contain control characters.
     return "# " + "".join(char if char.isprintable() else "?" for char in sentence)
 
 

@@ -1,4 +1,4 @@
-"""The images of a run without a service: where they are, and their index."""
+"""Image locations of standalone runs, and their index."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ class ImageLocation:
     """A location of images.
 
     Attributes:
-        uri: a path, a pattern or a URI, as `find_source` takes it.
+        uri: a path, a pattern or a URI for `find_source`.
         split: the only split to use.
-        given_by: option or field that named it, for messages.
+        given_by: option or field of the location, for messages.
     """
 
     uri: str
@@ -40,12 +40,12 @@ class ImageLocation:
 
     @property
     def name_with_parent(self) -> str:
-        """The name after that of the folder around it."""
+        """Name of the data set with that of the parent folder."""
         return f"{posixpath.basename(posixpath.dirname(self._path))}-{self.name}"
 
     @property
     def local_path(self) -> Path | None:
-        """The path with links resolved; None on another machine."""
+        """Local path with links resolved; None for a remote location."""
         if remote_scheme(self.uri) is not None:
             return None
         path = local_path(self.uri) if "://" in self.uri else Path(self.uri)
@@ -66,10 +66,10 @@ class ImageLocation:
         return path is not None and folder.resolve().is_relative_to(path)
 
     def find(self) -> SourceRecord:
-        """Find out what it is.
+        """Detect the kind of source.
 
         Raises:
-            ValueError: nothing that can be read; the message names the option or field.
+        ValueError: it cannot be read; the message names the option or field.
         """
         try:
             return find_source(self.uri, SourceOptions(split=self.split))
@@ -78,7 +78,7 @@ class ImageLocation:
 
 
 def open_images(location: ImageLocation) -> tuple[DatasetIndex, Path]:
-    """Open or make the index on rank 0; also returns the folder for its cache. Called on all ranks.
+    """Open or create the index on rank 0; return it and its cache folder. Called on all ranks.
 
     Raises:
         ValueError: there are no usable images.
@@ -100,7 +100,7 @@ def open_images(location: ImageLocation) -> tuple[DatasetIndex, Path]:
 
 
 def print_warnings(index: DatasetIndex) -> None:
-    """Print which files of a folder are not used, and what is lost of the others."""
+    """Print warnings about unused files, and about losses of the others."""
     for skipped in index.skipped:
         print_line(f"Skipped {skipped.path}: {skipped.reason}", "stderr")
     for warning in index.warnings():

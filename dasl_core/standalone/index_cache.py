@@ -16,11 +16,11 @@ def open_index(
 ) -> DatasetIndex:
     """Load the cached index of a listing, or ingest the images and cache their index.
 
-    Several processes may do so at once: they write the same content, and each write is atomic.
+    Several processes may do so at once, because they write the same content atomically.
 
     Args:
-        record: how the source was found.
-        source: the source, opened.
+        record: record of the source.
+        source: the opened source.
         listing: its entries.
         folder: cache folder of this listing, named by its digest and the format of ingests. Changed images
             get another folder, so a cached index is never out of date.
@@ -40,7 +40,7 @@ def open_index(
         print_line(f"{error}; reading all images again", "stderr")
     index = ingest_listing(record, source, listing).index
     if any(is_transient(skipped.reason) for skipped in index.skipped):
-        return index  # the next start may be able to read these files
+        return index  # not cached: the next start may be able to read these files
     try:
         folder.mkdir(parents=True, exist_ok=True)
         index.save(file)

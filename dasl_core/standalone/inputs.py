@@ -1,4 +1,4 @@
-"""What the spec file and the command line say: the job, and where its images are."""
+"""Inputs of a standalone run: the job and its image locations."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from dasl_core.spec.source import is_missing
 from dasl_core.spec.weights import weights_problem
 from dasl_core.spec.weights_record import NO_RECORD
 from dasl_core.standalone.images import ImageLocation
-from dasl_core.standalone.ranks import with_resources_of_this_machine
+from dasl_core.standalone.ranks import with_local_resources
 
 
 @dataclass(frozen=True)
 class DataOptions:
-    """The images that the command line names: paths, patterns or URIs; None: what the spec says.
+    """Image locations on the command line: paths, patterns or URIs; None: those in the spec.
 
     Attributes:
-        data: to train on.
-        split: their only split to use.
-        evaluate_data: to evaluate on.
-        evaluate_split: their only split to use.
+    data: training images.
+    split: the only split of `data` to use.
+    evaluate_data: images to evaluate on.
+    evaluate_split: the only split of `evaluate_data` to use.
     """
 
     data: str | None = None
@@ -34,11 +34,11 @@ class DataOptions:
 
 @dataclass(frozen=True)
 class Locations:
-    """Where the images are.
+    """Image locations.
 
     Attributes:
-        data: to train on.
-        evaluate_data: to evaluate on; None holds out images of `data`.
+    data: training images.
+    evaluate_data: images to evaluate on; None: held-out images of `data`.
     """
 
     data: ImageLocation
@@ -49,7 +49,7 @@ class Locations:
 
 
 def read_spec(path: Path, options: DataOptions, overrides: list[str]) -> tuple[JobSpec, Locations]:
-    """Read the spec, with this machine's resources, and determine where the images are.
+    """Read the spec with this machine's resources, and the image locations.
 
     Raises:
         ValidationError: the spec is not valid.
@@ -67,9 +67,9 @@ def read_spec(path: Path, options: DataOptions, overrides: list[str]) -> tuple[J
             "evaluate.dataset",
             "--evaluate-data",
         )
-        # Names tell the two apart, and parts of a data set may have folders of the same name.
+        # Names distinguish the two, and parts of a data set may have folders of the same name.
         if evaluate_data.is_same(data):
-            evaluate["dataset"] = settings["dataset"]  # which the spec refuses
+            evaluate["dataset"] = settings["dataset"]  # refused by the spec
         elif evaluate["dataset"] == settings["dataset"]:
             evaluate["dataset"] = evaluate_data.name_with_parent
     elif options.evaluate_split is not None:
@@ -77,14 +77,14 @@ def read_spec(path: Path, options: DataOptions, overrides: list[str]) -> tuple[J
             "--evaluate-split: needs images to evaluate on. Pass --evaluate-data LOCATION."
         )
     settings.pop("resources", None)  # set by the launcher and this machine
-    spec = with_resources_of_this_machine(JobSpec.model_validate(settings))
+    spec = with_local_resources(JobSpec.model_validate(settings))
     return spec, Locations(data, evaluate_data)
 
 
 def _location(
     settings: dict[str, Any], uri: str | None, split: str | None, field: str, option: str
 ) -> ImageLocation:
-    """Determine where images are from the option or else from the field, which becomes the name of what is read."""
+    """Get the image location from the option or else from the field, and set the field to its name."""
     given_by = field if uri is None else option
     if uri is None:
         uri = settings.get("dataset")
@@ -102,10 +102,10 @@ def _location(
 
 
 def start_weights(spec: JobSpec) -> WeightsRecord:
-    """Read what the weights to start from record, if there are any.
+    """Read the record of the initial weights, if any.
 
     Raises:
-        ValueError: they cannot be read, or are not those of the backbone.
+    ValueError: they cannot be read, or do not fit the backbone.
     """
     if spec.backbone.pretrained is None:
         return NO_RECORD

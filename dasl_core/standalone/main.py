@@ -33,7 +33,7 @@ from dasl_core.standalone.ranks import (
     leave_ranks,
     on_rank_0,
 )
-from dasl_core.standalone.run_dir import RunDirectory, step_of_checkpoint, writing_to
+from dasl_core.standalone.run_dir import RunDirectory, checkpoint_step, writing_to
 from dasl_core.track.reporter import TrackingReporter
 from dasl_core.track.tracker import TrackedRun
 from dasl_core.train.build import RunFiles, pretrain
@@ -43,7 +43,7 @@ from dasl_core.train.reporter import NullReporter
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Parse the command line and train; returns the exit code."""
+    """Parse the command line and train; return the exit code."""
     parser = build_parser()
     args = parser.parse_args(arguments)
     if not args.spec.is_file():
@@ -91,7 +91,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--evaluate-data",
         metavar="LOCATION",
-        help="Images to evaluate on, likewise. [default: `evaluate.dataset` in the spec, read as a path, if "
+        help="Images to evaluate on, as with --data. [default: `evaluate.dataset` in the spec, read as a path, if "
         "it is set]",
     )
     parser.add_argument(
@@ -127,13 +127,13 @@ def train(
     resume: bool = False,
     prepare_only: bool = False,
 ) -> int:
-    """Train according to the spec file; returns the exit code.
+    """Train a spec file; return the exit code.
 
     Args:
-        options: the images; without them, the spec's `dataset` and, if it is set, `evaluate.dataset` are paths.
-        output: folder for checkpoints, metrics and plots.
-        resume: continue from the newest checkpoint in `output`; from the first step if there is none.
-        prepare_only: only decode the images into the cache; nothing is written to `output`.
+    options: image locations; by default the spec's `dataset` and, if set, `evaluate.dataset` are paths.
+            output: folder for checkpoints, metrics and plots.
+            resume: continue from the newest checkpoint in `output`; from the first step if there is none.
+            prepare_only: only decode the images into the cache, without writing to `output`.
     """
     try:
         spec, locations = read_spec(spec_path, options, overrides)
@@ -188,7 +188,7 @@ def _train(
             if unfit:
                 raise SpecError([unfit])
         if run_dir is not None:
-            if start is None:  # a resumed run has its spec already
+            if start is None:  # a resumed run already has its spec
                 with writing_to(output):
                     run_dir.write_spec(spec.model_dump_json(indent=2))
             for read in (index, evaluate_on):
@@ -222,13 +222,13 @@ def _train(
 def _tracked_run(
     run_dir: RunDirectory, spec: ResolvedJobSpec, resume: bool, start: Path | None
 ) -> TrackedRun:
-    """Describe the run to trackers, which write to the output folder itself."""
+    """Describe the run to trackers, which write directly to the output folder."""
     run, attempt = run_dir.begin_attempt(resume)
     return TrackedRun(
         id=run,
         attempt=attempt,
         spec=spec,
-        resume_step=None if start is None else step_of_checkpoint(start),
+        resume_step=None if start is None else checkpoint_step(start),
         folder=run_dir.path,
     )
 
@@ -252,7 +252,7 @@ def _prepare(spec: JobSpec, locations: Locations) -> int:
 
 
 def _start(run_dir: RunDirectory, resume: bool) -> Path | None:
-    """Return the checkpoint to resume from (None: the first step), and print the damaged ones."""
+    """Return the checkpoint to resume from (None: start at the first step), and print damaged ones."""
     start = run_dir.start(resume)
     for damage in run_dir.damaged:
         print_line(f"Skipped a damaged checkpoint: {damage}", "stderr")
@@ -262,7 +262,7 @@ def _start(run_dir: RunDirectory, resume: bool) -> Path | None:
 
 
 def _read_record(spec: JobSpec, start: Path | None) -> WeightsRecord:
-    """Read what the checkpoint to resume from, or the weights to start from, record."""
+    """Read the record of the checkpoint to resume from or of the initial weights."""
     if start is not None:
         return read_record(start)
     return start_weights(spec)
@@ -270,13 +270,13 @@ def _read_record(spec: JobSpec, start: Path | None) -> WeightsRecord:
 
 @contextmanager
 def _interruptible(reporter: ProgressPrinter | None) -> Iterator[None]:
-    """End the run with a checkpoint on Ctrl-C, SIGTERM and a closed terminal; at once on a second one."""
+    """End the run with a checkpoint on Ctrl-C, SIGTERM or a closed terminal; a second signal ends it at once."""
 
     def interrupt(number: int, frame: FrameType | None) -> None:
         signal.signal(number, before[number])
         if reporter is not None:
             reporter.interrupted = True
-            # Not `print`: if it was interrupted, its buffer refuses a second writer.
+            # Not `print`, whose buffer refuses a second writer after an interrupt.
             with suppress(OSError):  # the terminal is gone
                 os.write(2, b"Stopping after this step. Ctrl-C again stops at once.\n")
 

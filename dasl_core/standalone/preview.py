@@ -16,12 +16,12 @@ from dasl_core.standalone.run_dir import writing_to
 def preview(
     spec_path: Path, options: DataOptions, output: Path, overrides: list[str], images: int
 ) -> int:
-    """Write the preview of a spec file on a folder of images; returns the exit code.
+    """Write the preview of a spec file on a folder of images; return the exit code.
 
     Args:
-        options: the images, as for a training. Those to evaluate on are not read: then none is held out.
-        output: folder for the files; those of an earlier preview there are removed.
-        images: their number.
+    options: image locations as for training. Images to evaluate on are not read; with them, none is held out.
+    output: folder for the files, which replace those of an earlier preview.
+    images: number of images.
     """
     try:
         spec, locations = read_spec(spec_path, options, overrides)
@@ -46,6 +46,6 @@ def preview(
         print_line(f"{key} cannot be read: {reason}", "stderr")
     print_line(
         f"{output / previews.SHEET}: {drawing.images} images with {len(drawing.views)} views each; "
-        f"{len(files) - 1} more files beside it"
+        f"{len(files) - 1} more files in this folder"
     )
     return 0

@@ -1,4 +1,4 @@
-"""The ranks of a run without a service: those that torchrun started, or this process alone."""
+"""Ranks of a standalone run: processes of torchrun, or this process alone."""
 
 import gc
 import os
@@ -19,14 +19,13 @@ _RANK_0_TIMEOUT = timedelta(days=7)
 T = TypeVar("T")
 
 
-def with_resources_of_this_machine(spec: JobSpec) -> JobSpec:
-    """Return the spec with resources of this machine instead of its own.
+def with_local_resources(spec: JobSpec) -> JobSpec:
+    """Replace the spec's resources by those of this machine.
 
-    These are the launcher's number of ranks, one GPU per rank if there is one, and equal shares of the
-    CPU cores.
+    These are the launcher's number of ranks, one GPU per rank if available, and equal shares of the CPU cores.
 
-    Raises:
-        ValidationError: the batch cannot be divided by the number of ranks.
+        Raises:
+            ValidationError: the number of ranks does not divide the batch.
     """
     local_ranks = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
     resources = spec.resources.model_copy(
@@ -41,7 +40,7 @@ def with_resources_of_this_machine(spec: JobSpec) -> JobSpec:
 
 
 def join_ranks(spec: JobSpec) -> torch.device:
-    """Join the process group, if there are several ranks; return this rank's device."""
+    """Join the process group of several ranks, if any; return this rank's device."""
     device = torch.device("cpu")
     if spec.resources.gpus_per_worker:
         device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
@@ -82,6 +81,6 @@ def leave_ranks() -> None:
     if not dist.is_initialized():
         return
     dist.destroy_process_group()
-    # Reference cycles of a run keep its groups and their threads alive. A thread that drops a tensor
-    # while the interpreter exits aborts the process, and torchrun then ends the other ranks.
+    # Reference cycles of a run keep its groups and threads alive. A thread that frees a tensor during interpreter exit
+    # aborts the process, and torchrun then ends the other ranks.
     gc.collect()

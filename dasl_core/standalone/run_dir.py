@@ -1,7 +1,7 @@
-"""The output folder of a run without a service: one run at a time, and no half-written file.
+"""Output folder of a standalone run, for one run at a time and without partial files.
 
-A checkpoint is a folder with a manifest of its files' sha256, which is written last. It gets its name
-only when all of it is on the disk.
+A checkpoint is a folder with a manifest of its files' sha256, which is written last. It is renamed only when
+it is completely on the disk.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from dasl_core.manifest import MANIFEST, find_damage
 
 CHECKPOINTS, METRICS, SPEC = "checkpoints", "metrics.jsonl", "spec.json"
 ATTEMPT = "attempt.json"
-EPOCHS = "metrics.json"  # of `dasl_core.export`
+EPOCHS = "metrics.json"  # written by `dasl_core.export`
 _LOCK, _SCRATCH = ".lock", ".scratch"
-# Errors of file systems without locks, on which two runs can share a folder.
+# Error numbers of file systems without locks, on which two runs can share a folder.
 _NO_LOCKS = {errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS}
 _NUMBERED = "step-" + 9 * "[0-9]"
 
@@ -38,12 +38,12 @@ class RunDirectory:
     """The output folder, locked for this process while the context manager is open.
 
     Attributes:
-        scratch: an empty folder on the same disk, for files that are being written.
-        damaged: why `start` skipped the checkpoints newer than the one that it returned.
+        scratch: an empty folder on the same disk for partial files.
+        damaged: why `start` skipped newer checkpoints.
     """
 
     def __init__(self, path: Path) -> None:
-        """Create and lock the folder, and remove the half-written files of a killed run.
+        """Create and lock the folder, and remove partial files of a killed run.
 
         Raises:
             ValueError: another process is writing to it.
@@ -75,7 +75,7 @@ class RunDirectory:
         self.damaged: list[str] = []
         self._unwritten: list[str] = []
         self._kept_until: int | None = None
-        # A checkpoint is written beside the training, and writes the metrics before it.
+        # A background thread writes checkpoints, and the metrics before them.
         self._metrics_lock = threading.Lock()
 
     def __enter__(self) -> Self:
@@ -91,14 +91,14 @@ class RunDirectory:
         os.close(self._lock)
 
     def start(self, resume: bool) -> Path | None:
-        """The checkpoint to resume from: the newest intact one. None: start from the first step.
+        """Return the newest intact checkpoint to resume from; None to start at the first step.
 
-        A run that was killed before its first checkpoint starts again from the first step.
+        A run that was killed before its first checkpoint starts at the first step.
 
-        Raises:
-            ValueError: the folder holds a run and `resume` is False, or none of its checkpoints is
-                intact, or they lie on a disk that is not mounted.
-            OSError: a file exists and cannot be read. An older checkpoint would not be better.
+                Raises:
+                    ValueError: the folder holds a run and `resume` is False, or none of its checkpoints is
+                        intact, or they are on an unmounted disk.
+                        OSError: a file exists and cannot be read.
         """
         checkpoints = self.path / CHECKPOINTS
         if checkpoints.is_symlink() and not checkpoints.exists():
@@ -118,7 +118,7 @@ class RunDirectory:
         for checkpoint in existing:
             damage = find_damage(checkpoint)
             if damage is None:
-                self._kept_until = step_of_checkpoint(checkpoint)
+                self._kept_until = checkpoint_step(checkpoint)
                 return checkpoint
             self.damaged.append(damage)
         if existing:
@@ -127,15 +127,15 @@ class RunDirectory:
         return None
 
     def begin_attempt(self, resume: bool) -> tuple[str, int]:
-        """Count an attempt; returns an id of the run, which a resumed one keeps, and the attempt's number."""
+        """Count an attempt; return the run's id, which does not change on resume, and the attempt's number."""
         run, attempt = uuid.uuid4().hex, 1
         file = self.path / ATTEMPT
         if resume and file.exists():
-            # Damaged: trackers show another run.
+            # Damaged, so trackers show another run.
             with suppress(OSError, ValueError, KeyError, TypeError):
                 stored = json.loads(file.read_text(encoding="utf-8"))
                 run, attempt = str(stored["run"]), int(stored["attempt"]) + 1
-        with suppress(OSError):  # a full disk: for trackers, the next attempt is another run
+        with suppress(OSError):  # on a full disk, trackers show the next attempt as another run
             write_atomically(file, json.dumps({"run": run, "attempt": attempt}).encode())
         return run, attempt
 
@@ -146,11 +146,11 @@ class RunDirectory:
     def add_metrics(self, points: list[dict[str, Any]]) -> None:
         """Append metric points as lines, without the values that JSON cannot represent.
 
-        The first call of a resumed run drops the lines of steps that run again. Where all do, the file is
-        kept as `metrics.jsonl.old`, `.old.2`, ... instead.
+        The first call of a resumed run drops the lines of repeated steps. If all steps are repeated, the file is
+        renamed to `metrics.jsonl.old`, `.old.2`, ... instead.
 
         Raises:
-            OSError: they cannot be written; the next call writes them, too.
+            OSError: they cannot be written; the next call retries them.
         """
         with self._metrics_lock:
             self._add_metrics(points)
@@ -162,17 +162,17 @@ class RunDirectory:
             if self._kept_until == 0 and file.exists():
                 file.rename(_free_name(file.with_name(f"{file.name}.old")))
             elif file.exists():
-                # A killed process leaves half a line.
+                # A killed process may leave a partial line.
                 lines = file.read_text(encoding="utf-8", errors="replace").splitlines(keepends=True)
                 whole = [line for line in lines if line.endswith("\n")]
-                kept = "".join(x for x in whole if _step_of(x) <= self._kept_until)
-                write_atomically(file, kept.encode())
+                retained = "".join(x for x in whole if _parse_step(x) <= self._kept_until)
+                write_atomically(file, retained.encode())
             self._kept_until = None
         text = "".join(self._unwritten).encode()
         with open(file, "ab", buffering=0) as sink:
             end = sink.tell()
             try:
-                # Unbuffered: on a full disk a part is written, and the next call raises.
+                # Unbuffered, because on a full disk a part is written and the next call raises.
                 while text:
                     text = text[sink.write(text) :]
             except OSError:
@@ -181,10 +181,10 @@ class RunDirectory:
         self._unwritten.clear()
 
     def add_checkpoint(self, folder: Path, step: int) -> Path:
-        """Move the files of `folder`, which lies in `scratch`, to a checkpoint; returns its folder.
+        """Move the files of `folder`, inside `scratch`, to a checkpoint; return its folder.
 
         Raises:
-            OSError: the checkpoint may not be durable. The write is atomic, so the previous one is kept.
+            OSError: the checkpoint may not be durable; the previous one remains, since the write is atomic.
         """
         self._sync_metrics()
         target = self.path / CHECKPOINTS / f"step-{step:09d}"
@@ -213,8 +213,8 @@ class RunDirectory:
         _put_back(aside)
         return target
 
-    def epochs_of_checkpoints(self, *, before: int) -> list[tuple[Path, float]]:
-        """The checkpoints before a step, oldest first, with their epochs; without those that do not tell theirs."""
+    def checkpoint_epochs(self, *, before: int) -> list[tuple[Path, float]]:
+        """Return the checkpoints before a step with their epochs, oldest first, if their epochs are readable."""
         epochs = []
         for folder in sorted((self.path / CHECKPOINTS).glob(_NUMBERED)):
             try:
@@ -222,12 +222,12 @@ class RunDirectory:
                 epoch = float(about["epoch"])
             except (OSError, ValueError, KeyError, TypeError):  # damaged
                 continue
-            if step_of_checkpoint(folder) < before:
+            if checkpoint_step(folder) < before:
                 epochs.append((folder, epoch))
         return epochs
 
     def _sync_metrics(self) -> None:
-        """Write the metrics of a checkpoint's steps to the disk before the checkpoint."""
+        """Sync the metrics to the disk before a checkpoint."""
         with self._metrics_lock:
             if self._unwritten:
                 self._add_metrics([])
@@ -235,14 +235,14 @@ class RunDirectory:
                 sync(self.path / METRICS)
 
 
-def step_of_checkpoint(folder: Path) -> int:
-    """Return the step of a checkpoint, which its folder is named after."""
+def checkpoint_step(folder: Path) -> int:
+    """Return the step of a checkpoint from the name of its folder."""
     return int(folder.name.removeprefix("step-"))
 
 
 @contextmanager
 def writing_to(output: Path) -> Iterator[None]:
-    """Context manager that raises an OSError as a ValueError that names the output folder, with the remedy."""
+    """Context manager that converts an OSError to a ValueError that names the output folder and the remedy."""
     try:
         yield
     except OSError as error:
@@ -253,7 +253,7 @@ def writing_to(output: Path) -> Iterator[None]:
 
 
 def _put_back(aside: Path) -> None:
-    """Restore the name of a replaced checkpoint, unless the new one is complete."""
+    """Restore the name of a replaced checkpoint if the new one is incomplete."""
     target = aside.with_name(aside.name.removeprefix(".").removesuffix(".replaced"))
     if target.exists():
         shutil.rmtree(aside, ignore_errors=True)
@@ -262,7 +262,7 @@ def _put_back(aside: Path) -> None:
 
 
 def _free_name(file: Path) -> Path:
-    """The first of `name`, `name.2`, `name.3`, ... that does not exist."""
+    """Return the first of `name`, `name.2`, `name.3`, ... that does not exist."""
     free, number = file, 1
     while free.exists():
         number += 1
@@ -275,8 +275,8 @@ def _line(point: dict[str, Any]) -> str:
     return json.dumps(point | {"values": finite}) + "\n"
 
 
-def _step_of(line: str) -> float:
-    """The step of a line of metrics; infinity for a damaged line."""
+def _parse_step(line: str) -> float:
+    """Return the step of a line of metrics; infinity for a damaged line."""
     try:
         return int(json.loads(line)["step"])
     except (ValueError, TypeError, KeyError):

@@ -1,4 +1,4 @@
-"""Trackers of a run: its metrics in TensorBoard, MLflow and Weights & Biases, beside its own records.
+"""Trackers of a run's metrics: TensorBoard, MLflow and Weights & Biases.
 
-They are best effort: each works in a thread of its own, and none can fail a run or make it wait.
+They are best effort: each has its own thread, and cannot fail a run or make it wait.
 """

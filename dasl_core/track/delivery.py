@@ -1,4 +1,4 @@
-"""Delivery of points to a tracker, in the background and without any guarantee."""
+"""Best-effort background delivery of points to a tracker."""
 
 import logging
 import threading
@@ -13,22 +13,22 @@ from dasl_core.train.reporter import Reporter
 
 logger = logging.getLogger(__name__)
 
-# Points that wait while a tracker does not answer; then the oldest are dropped.
+# Maximum number of waiting points; above it the oldest are dropped.
 MAX_POINTS = 10_000
 POINTS_PER_CALL = 500
 RETRY_SECONDS = 10.0
-# At the end of a run, while it waits: a server that was away answers late.
+# Retry interval while the end of a run waits.
 LAST_RETRY_SECONDS = 1.0
-# The end of a run waits this long for all of its trackers together.
+# Time that the end of a run waits for all of its trackers.
 CLOSE_SECONDS = 5.0
 _LONGEST_REASON = 500
 
 
 class Delivery:
-    """A thread that passes points to a tracker, and reports as events where they are, or why they are not.
+    """A thread that passes points to a tracker, and reports its address or failure as events.
 
-    A failed call is tried again after `retry_seconds`, and more often while the end of the run waits for it; the first
-    failure is reported.
+    A failed call is retried after `retry_seconds`, and more often while the end of the run waits; the first failure is
+    reported.
     """
 
     def __init__(
@@ -51,29 +51,29 @@ class Delivery:
         """Append points. Never waits."""
         with self._changed:
             self._waiting.extend(points)
-            # A thread that has given up takes none.
-            kept = MAX_POINTS if self._thread.is_alive() else 0
-            while len(self._waiting) > kept:
+            # A stopped thread takes none.
+            limit = MAX_POINTS if self._thread.is_alive() else 0
+            while len(self._waiting) > limit:
                 self._waiting.popleft()
                 self._dropped += 1
             self._changed.notify()
 
     def publish(self) -> None:
-        """Have the tracker store what it has so far. Never waits."""
+        """Make the tracker store its points. Never waits."""
         with self._changed:
             self._publish = True
             self._changed.notify()
 
     def end(self, ending: Ending) -> None:
-        """Have the tracker record the end, after all points. Never waits."""
+        """Make the tracker record the end after all points. Never waits."""
         with self._changed:
             self._ending = ending
             self._changed.notify()
 
     def wait(self, deadline: float) -> None:
-        """Wait for the end until a moment of `time.monotonic`; then report what is lost.
+        """Wait for the end until a `time.monotonic` deadline; then report lost points.
 
-        A call that hangs is left to itself: its thread ends with the process.
+        The thread of a hanging call ends with the process.
         """
         self._thread.join(max(0.0, deadline - time.monotonic()))
         with self._changed:
@@ -99,7 +99,7 @@ class Delivery:
                     self._pause()
         except TrackerUnusable as error:
             self._fail(error)
-        except Exception as error:  # of a library: nothing of it may fail the run
+        except Exception as error:  # a library's error must not fail the run
             logger.exception("%s failed", self._tracker.name)
             self._fail(error)
         finally:
@@ -115,10 +115,10 @@ class Delivery:
             )
 
     def _work(self) -> None:
-        """Do all that is due.
+        """Do all due work.
 
         Raises:
-            OSError: it must be tried again.
+        OSError: it must be retried.
         """
         if not self._started:
             address = self._tracker.start()
@@ -140,7 +140,7 @@ class Delivery:
             self._done = True
 
     def _next(self) -> list[Point]:
-        """Take the points of the next call: those of one that failed, or the oldest ones."""
+        """Take the points of the next call: those of a failed call, or the oldest ones."""
         with self._changed:
             if not self._sending:
                 self._sending = list(islice(self._waiting, POINTS_PER_CALL))
@@ -158,7 +158,9 @@ class Delivery:
 
     def _fail(self, error: Exception) -> None:
         if self._failed:
-            logger.debug("%s: %s", self._tracker.name, error)  # it may be away for days
+            logger.debug(
+                "%s: %s", self._tracker.name, error
+            )  # at debug level, because an outage may last days
         elif not self._abandoned:
             self._report_failure(str(error) or type(error).__name__)
 

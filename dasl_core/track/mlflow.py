@@ -1,7 +1,7 @@
 """MLflow: a run on a server, over its REST API.
 
-Spoken with httpx rather than the package `mlflow-skinny`, which would bring FastAPI, GitPython and the Databricks
-SDK to every worker, follows redirects, retries for minutes, and takes other URIs than those of servers.
+Uses httpx rather than the package `mlflow-skinny`, which would install FastAPI, GitPython and the Databricks SDK on
+every worker, follows redirects, retries for minutes, and accepts URIs that are not servers.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from dasl_core.track.tracker import Ending, Point, TrackedRun, TrackerUnusable
 TIMEOUT = httpx.Timeout(5.0, connect=3.0)
 REQUEST_SECONDS = 15.0
 MAX_ANSWER = 4 << 20
-# A request without an answer may be executed this much later. MLflow refuses another one with the same parameters or
-# metrics that meets it, and accepts it afterwards.
+# Delay after which a request without an answer may still be executed. Until then, MLflow may refuse another request
+# with the same parameters or metrics.
 LOST_SECONDS = 60.0
-# Limits of MLflow: of one request, and of a parameter in its older versions.
+# MLflow's limits for a request, and for a parameter in older versions.
 METRICS_PER_CALL, PARAMS_PER_CALL, LONGEST_PARAM = 1000, 100, 500
 # A paused job continues in the same run.
 STATUS: dict[Ending, str] = {
@@ -41,9 +41,9 @@ _ID = re.compile(r"[\w.-]{1,100}")
 
 
 class MLflowServer:
-    """Logs to a run that all attempts of a job share, found by its tag `dasl.job_id`.
+    """Logs to a run shared by all attempts of a job, identified by its tag `dasl.job_id`.
 
-    MLflow replaces no value. So a resumed attempt leaves out the steps that the run already has.
+    MLflow cannot replace values, so a resumed attempt skips the steps that the run already has.
     """
 
     name, key = "MLflow", "mlflow"
@@ -52,12 +52,12 @@ class MLflowServer:
         self._settings, self._run = settings, run
         self._client: httpx.Client | None = None
         self._run_id = ""
-        self._params: list[dict[str, str]] = []  # to be logged
+        self._params: list[dict[str, str]] = []  # not logged yet
         self._last_steps: dict[str, int] = {}
         self._lost_until = 0.0
 
     def start(self) -> str:
-        """Find the run of the job or create it; returns the address of its page."""
+        """Find or create the run of the job; return the address of its page."""
         settings = self._settings
         if not settings.is_allowed(self._run.hosts):
             raise TrackerUnusable(
@@ -80,7 +80,7 @@ class MLflowServer:
         return f"{settings.tracking_uri}/#/experiments/{experiment}/runs/{self._run_id}"
 
     def log(self, points: Sequence[Point]) -> None:
-        """Log the parameters, if that is still to be done, and the metrics of new steps."""
+        """Log the parameters, if not done yet, and the metrics of new steps."""
         while self._params:
             self._log(params=self._params[:PARAMS_PER_CALL])
             del self._params[:PARAMS_PER_CALL]
@@ -91,13 +91,13 @@ class MLflowServer:
                 self._last_steps[metric["key"]] = metric["step"]
 
     def publish(self) -> None:
-        """Do nothing: the server has all points."""
+        """Do nothing, since the server has all points."""
 
     def finish(self, ending: Ending) -> None:
         """Set the status of the run, unless a newer attempt continues it."""
         if ending == "superseded":
             return
-        self.log([])  # the parameters, of a run without any metric
+        self.log([])  # the parameters of a run without metrics
         status = STATUS[ending]
         ended = {} if ending == "paused" else {"end_time": _milliseconds(time.time())}
         self._call("POST", "runs/update", {"run_id": self._run_id, "status": status, **ended})
@@ -109,16 +109,16 @@ class MLflowServer:
 
     def _experiment(self) -> str:
         name = self._settings.experiment
-        found = self._call(
+        answer = self._call(
             "GET", "experiments/get-by-name", {"experiment_name": name}, missing=True
         )
-        if found is None:
+        if answer is None:
             created = self._call("POST", "experiments/create", {"name": name}, missing=True)
             if created is not None:
                 return _identifier(created.get("experiment_id"))
-            # Another run has created it meanwhile.
-            found = self._call("GET", "experiments/get-by-name", {"experiment_name": name})
-        return _identifier((found or {}).get("experiment", {}).get("experiment_id"))
+            # Another run has just created it.
+            answer = self._call("GET", "experiments/get-by-name", {"experiment_name": name})
+        return _identifier((answer or {}).get("experiment", {}).get("experiment_id"))
 
     def _find(self, experiment: str) -> dict[str, Any] | None:
         query = {
@@ -172,11 +172,11 @@ class MLflowServer:
         """Call the server.
 
         Args:
-            missing: return None where something does not exist, or exists already.
+            missing: whether to return None if something does not exist, or already exists.
 
         Raises:
             OSError: the server cannot be reached now, or has a problem.
-            TrackerUnusable: it refuses the request, or is no MLflow server.
+            TrackerUnusable: it refuses the request, or is not an MLflow server.
         """
         assert self._client is not None, "started"
         of_request: dict[str, Any] = {"params": content} if method == "GET" else {"json": content}
@@ -240,18 +240,18 @@ def flatten(model: BaseModel, prefix: str = "") -> Iterator[tuple[str, str]]:
 
 
 def _client(uri: str) -> httpx.Client:
-    """Return a client with the credentials of the environment, under the names that MLflow gives them."""
+    """Create a client with the credentials in MLflow's environment variables."""
     user = os.environ.get("MLFLOW_TRACKING_USERNAME")
     password = os.environ.get("MLFLOW_TRACKING_PASSWORD")
     token = os.environ.get("MLFLOW_TRACKING_TOKEN")
-    # The length of an answer is limited as it arrives, so it must not be compressed.
+    # Not compressed, so that the length of a response can be limited as it arrives.
     headers = {"Accept-Encoding": "identity"}
     return httpx.Client(
         base_url=f"{uri}/api/2.0/mlflow/",
         auth=httpx.BasicAuth(user, password) if user and password else None,
         headers=headers | ({"Authorization": f"Bearer {token}"} if token else {}),
         timeout=TIMEOUT,
-        follow_redirects=False,  # one could lead to a host that is not allowed
+        follow_redirects=False,  # a redirect could lead to a forbidden host
     )
 
 

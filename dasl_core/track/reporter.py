@@ -18,7 +18,7 @@ from dasl_core.vocabulary import Desired, Phase, Subject, TrainingOutcome
 class TrackingReporter:
     """Context manager that passes reports on to another reporter, and metrics to the trackers of the spec.
 
-    On exit, the trackers have `CLOSE_SECONDS` to record how the run ended: as `ended` was told, else it failed.
+    On exit, the trackers have `CLOSE_SECONDS` to record the outcome passed to `ended`, or else a failure.
 
     Args:
         superseded: errors after which a newer attempt continues the run.
@@ -37,7 +37,7 @@ class TrackingReporter:
         self._deliveries: list[Delivery] = []
 
     def __enter__(self) -> Self:
-        trackers = trackers_of(self._run.spec.track, self._run)
+        trackers = build_trackers(self._run.spec.track, self._run)
         self._deliveries = [Delivery(tracker, self._reporter) for tracker in trackers]
         return self
 
@@ -58,7 +58,7 @@ class TrackingReporter:
             delivery.wait(deadline)
 
     def ended(self, outcome: TrainingOutcome) -> None:
-        """Note how the training ended."""
+        """Record the outcome of the training."""
         self._ending = outcome
 
     def metrics(self, points: list[dict[str, Any]]) -> None:
@@ -67,11 +67,11 @@ class TrackingReporter:
         self._track(
             [
                 Point(
-                    each["step"],
-                    each["time"],
-                    {f"train/{name}": value for name, value in each["values"].items()},
+                    point["step"],
+                    point["time"],
+                    {f"train/{name}": value for name, value in point["values"].items()},
                 )
-                for each in points
+                for point in points
             ]
         )
 
@@ -98,7 +98,7 @@ class TrackingReporter:
     def checkpoint(
         self, folder: Path, step: int, epoch: float, metrics: dict[str, float], final: bool
     ) -> None:
-        """Pass it on; then trackers store what they have, as the next attempt continues from here."""
+        """Pass it on; trackers then store their points, because the next attempt resumes from here."""
         self._reporter.checkpoint(folder, step, epoch, metrics, final)
         for delivery in self._deliveries:
             delivery.publish()
@@ -118,14 +118,14 @@ class TrackingReporter:
     def _track(self, points: list[Point]) -> None:
         if not self._deliveries:
             return
-        kept = [point for point in map(self._thinner.take, points) if point.values]
+        thinned = [point for point in map(self._thinner.take, points) if point.values]
         for delivery in self._deliveries:
-            delivery.put(kept)
+            delivery.put(thinned)
 
 
-def trackers_of(track: Track, run: TrackedRun) -> list[Tracker]:
-    """Return the trackers that a spec names."""
-    # Imported late, as most runs have at most one of them.
+def build_trackers(track: Track, run: TrackedRun) -> list[Tracker]:
+    """Build the trackers of a spec."""
+    # Imported late, because most runs have at most one of them.
     trackers: list[Tracker] = []
     if track.tensorboard:
         from dasl_core.track.tensorboard import TensorBoard

@@ -1,4 +1,4 @@
-"""TensorBoard: a file of events for each attempt."""
+"""TensorBoard: an event file for each attempt."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ _PREFIX = "events.out.tfevents."
 class TensorBoard:
     """Writes the scalars of an attempt to an event file, which is published with each checkpoint.
 
-    TensorBoard reads all files of a folder as one run, in the order of their names. At the beginning of a
-    later one it drops the steps that run again. The library's `SummaryWriter` is not used: on a full disk its
-    thread ends, and leaves half a record after which TensorBoard reads no more of the file.
+    TensorBoard reads all files of a folder as one run, in order of their names. At the start of a later file it
+    drops repeated steps. The library's `SummaryWriter` is not used, because on a full disk its thread ends and
+    leaves a partial record, after which TensorBoard reads no further.
     """
 
     name, key = "TensorBoard", "tensorboard"
@@ -32,15 +32,15 @@ class TensorBoard:
         self._published = 0  # size of the file
 
     def start(self) -> str:
-        """Begin the file; returns its name, or its folder where people have access to it."""
+        """Create the file; return its name, or its folder if users have access to it."""
         try:
-            # Imported late: most of a second, in the thread of this tracker.
+            # Imported late, in this tracker's thread, because it takes most of a second.
             import tensorboardX.proto.event_pb2 as events
         except ImportError as error:
             raise TrackerUnusable(
                 f"{error}. Install tensorboardX where ranks run, or set track.tensorboard: false."
             ) from error
-        # The beginning of a session makes TensorBoard drop steps from there on that an earlier one has.
+        # The start of a session makes TensorBoard drop an earlier session's steps from there on.
         session = events.SessionLog(status=events.SessionLog.START)
         now, step = time.time(), self._run.first_step
         first = [
@@ -70,7 +70,7 @@ class TensorBoard:
         )
 
     def publish(self) -> None:
-        """Publish the file, if it has grown."""
+        """Publish the file if it has grown."""
         if self._run.publish is None:
             return
         size = self._path.stat().st_size
@@ -79,12 +79,12 @@ class TensorBoard:
             self._published = size
 
     def finish(self, ending: Ending) -> None:
-        """Publish all of the file."""
+        """Publish the whole file."""
         if ending != "superseded":
             self.publish()
 
     def close(self) -> None:
-        """Do nothing: the file is open only while it is written."""
+        """Do nothing, since the file is open only during writes."""
 
     def _append(self, events: Iterable[Event]) -> None:
         """Append all events or none."""
@@ -100,7 +100,7 @@ class TensorBoard:
 
 
 def _record(content: bytes) -> bytes:
-    """Frame a record as TFRecord does."""
+    """Frame a record in the TFRecord format."""
     from tensorboardX.record_writer import masked_crc32c
 
     length = struct.pack("<Q", len(content))

@@ -1,11 +1,11 @@
-"""Choice of the points of long runs that trackers get."""
+"""Thinning of long runs' points for trackers."""
 
 import math
 from dataclasses import dataclass
 
 from dasl_core.track.tracker import Point
 
-# As many as TensorBoard shows of a series.
+# The number that TensorBoard shows of a series.
 POINTS_PER_STRIDE = 1000
 
 
@@ -17,16 +17,16 @@ class _Series:
 
 
 class Thinner:
-    """Takes the first 1000 points of each series, then every second one of the next 2000, and so on.
+    """Takes the first 1000 points of each series, then every second of the next 2000, and so on.
 
-    The number of points grows with the logarithm of the length of a run: 10^6 steps have about 10,000.
+    The number of points grows logarithmically with the length of a run: about 10,000 for 10^6 steps.
     """
 
     def __init__(self) -> None:
         self._series: dict[str, _Series] = {}
 
     def take(self, point: Point) -> Point:
-        """Return a point with the values that are kept: finite ones, of new steps of their series."""
+        """Return a point with the selected finite values of new steps of their series."""
         values = {
             name: value
             for name, value in point.values.items()
@@ -36,7 +36,7 @@ class Thinner:
 
     def _takes(self, name: str, step: int) -> bool:
         series = self._series.setdefault(name, _Series())
-        if step <= series.last_step:  # reported again: trackers cannot replace a value
+        if step <= series.last_step:  # repeated, but trackers cannot replace a value
             return False
         series.last_step = step
         series.seen += 1

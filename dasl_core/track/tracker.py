@@ -1,4 +1,4 @@
-"""The interface of a tracker, and the run that it gets."""
+"""Interface of a tracker, and its description of a run."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dasl_core.spec import ResolvedJobSpec
 from dasl_core.vocabulary import Outcome
 
 Ending = Outcome | Literal["superseded"]
-"""How the run ended for a tracker; superseded: a newer attempt continues it, possibly already."""
+"""Outcome of the run for a tracker; superseded: a newer attempt continues it."""
 
 
 class Point(NamedTuple):
@@ -24,16 +24,16 @@ class Point(NamedTuple):
 
 @dataclass(frozen=True)
 class TrackedRun:
-    """The run as trackers know it.
+    """Description of a run for trackers.
 
     Attributes:
-        id: of the job; the same in all attempts.
-        attempt: number of the attempt, from 1 on.
-        resume_step: the last step of the checkpoint that it continues from; None: from scratch.
-        folder: for the files of trackers.
-        publish: stores a file for users; None: they have access to `folder`.
-        url: of the page that shows the job.
-        hosts: the only hosts that may be contacted; None: all.
+    id: id of the job; the same in all attempts.
+            attempt: number of the attempt, from 1 on.
+            resume_step: the last step of the checkpoint to resume from; None: from scratch.
+            folder: folder for the files of trackers.
+            publish: stores a file for users; None: they have access to `folder`.
+            url: address of the job's page.
+            hosts: the only hosts that may be contacted; None: all.
     """
 
     id: str
@@ -47,38 +47,38 @@ class TrackedRun:
 
     @property
     def first_step(self) -> int:
-        """The first step that this attempt reports: 0, of the baselines, if it starts from scratch."""
+        """First reported step of this attempt; 0, for the baselines, from scratch."""
         return 0 if self.resume_step is None else self.resume_step + 1
 
 
 class TrackerUnusable(Exception):
-    """The tracker cannot work in this run; another try would not help."""
+    """The tracker cannot work in this run; non-retryable."""
 
 
 class Tracker(Protocol):
-    """Records a run somewhere. All methods are called in one thread, and may block.
+    """Records a run. All methods are called in one thread, and may block.
 
-    An `OSError` is temporary: the call is repeated later. A `TrackerUnusable` is not.
+    After an `OSError` the call is retried later; `TrackerUnusable` is final.
 
     Attributes:
-        name: for people.
-        key: its field in `track` of the spec.
+    name: display name.
+    key: field in `track` of the spec.
     """
 
     name: str
     key: str
 
     def start(self) -> str:
-        """Begin or continue the run; returns the address where people find it."""
+        """Start or continue the run; return its address for users."""
 
     def log(self, points: Sequence[Point]) -> None:
-        """Record points. After an error, none or all of them may be recorded; a repetition records them once."""
+        """Record points. After an error, all or none may be recorded; a retry records them once."""
 
     def publish(self) -> None:
-        """Store what is recorded so far where people find it."""
+        """Store the recorded points where users have access."""
 
     def finish(self, ending: Ending) -> None:
         """Record the end of the run, or of its attempt."""
 
     def close(self) -> None:
-        """Release what the tracker holds, whatever failed before."""
+        """Release the tracker's resources, even after failures."""

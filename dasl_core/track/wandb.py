@@ -27,8 +27,8 @@ class OfflineWandB:
         self._tar = run.folder / f"wandb-{run.attempt}.tar"
 
     def start(self) -> str:
-        """Begin the run; returns the name of its tar file, or its folder where people have access to it."""
-        # Also without a server, the package would report its own errors to one.
+        """Start the run; return the name of its tar file, or its folder if users have access to it."""
+        # Even offline, the package would report its own errors to a server.
         os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
         try:
             import wandb
@@ -45,7 +45,7 @@ class OfflineWandB:
                 id=f"{run.id}-{run.attempt}",
                 group=run.id,
                 config=run.spec.model_dump(mode="json"),
-                # Of this process, it records nothing but what is logged.
+                # Record only what is logged, and nothing about this process.
                 settings=wandb.Settings(
                     mode="offline",
                     root_dir=str(run.folder),
@@ -97,5 +97,5 @@ class OfflineWandB:
 
 
 def _without_links(member: tarfile.TarInfo) -> tarfile.TarInfo | None:
-    """Leave out links, which lead to logs outside of the folder."""
+    """Exclude links, which point to logs outside of the folder."""
     return member if member.isreg() or member.isdir() else None

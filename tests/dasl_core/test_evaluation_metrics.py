@@ -163,7 +163,7 @@ def test_recall_of_queries_searches_only_the_gallery(
     single = evaluate.recall_at_k(x[:1], y[:1], [1], gallery=(x[:1].numpy(), y[:1].numpy()))
     assert single == {1: 1}  # an equal sample of the gallery is a neighbor
     with pytest.raises(
-        ValueError, match=r"gallery\[0\] must have as many columns as x, 8; given 2"
+        ValueError, match=r"gallery\[0\] must have 8 columns, the width of x; given 2"
     ):
         evaluate.recall_at_k(x, y, [1], gallery=(x[:, :2], y))
 
@@ -461,7 +461,7 @@ def test_metrics_are_exact_despite_reduced_precision_settings() -> None:
 def test_errors_name_invalid_argument() -> None:
     x, y = clouds()
     for call, expected in (
-        (lambda: evaluate.knn_accuracy(x, y, x[:, :3], y), "test_x must have as many columns"),
+        (lambda: evaluate.knn_accuracy(x, y, x[:, :3], y), r"test_x must have \d+ columns"),
         (lambda: evaluate.knn_accuracy(x, y, x, y[:3]), r"test_y must have the shape \(60,\)"),
         (lambda: evaluate.knn_accuracy(x[:0], y[:0], x, y), "train_x must have at least 1 rows"),
         (lambda: evaluate.knn_accuracy(x, y.float(), x, y), "train_y must be integers"),
