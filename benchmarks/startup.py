@@ -39,7 +39,7 @@ from tests.support.polling import until
 from tests.support.processes import commands, environment, free_port, part_of
 from tests.support.running_service import serving, start, write_images
 from workers.settings import RAY_SETTINGS
-from workers.standby_keeper import pools_of, waiting
+from workers.standby_keeper import build_pools, waiting
 
 LIVEZ_LIMIT_SECONDS = 3.0
 WARM_LIMIT = 0.5
@@ -257,7 +257,7 @@ def until_idle(ancestor: int) -> None:
 def until_ready(on: Service) -> None:
     """Wait until the standby processes are waiting again, and have done their imports."""
     [raylet] = [pid for pid, words in commands(on.pid).items() if words[0].endswith("/raylet")]
-    pools = pools_of(1, driver_node=True)
+    pools = build_pools(1, driver_node=True)
 
     def complete() -> bool | None:
         process = psutil.Process(raylet)

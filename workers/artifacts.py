@@ -1,6 +1,6 @@
 """Transfer of files to and from the artifact store, through fsspec.
 
-Errors of the store, of whatever kind it is, are `StoreError`; those of this machine's disks are not.
+Errors of any store are raised as `StoreError`; errors of this machine's disks are not.
 """
 
 import errno
@@ -23,7 +23,7 @@ from service.wire.checkpoints import FileEntry
 logger = logging.getLogger(__name__)
 
 CHUNK = 1 << 20
-# Pauses in seconds before a failed copy is retried.
+# Pauses in seconds before retries of a failed copy.
 UPLOAD_PAUSES = (1.0, 2.0)
 
 T = TypeVar("T")
@@ -38,7 +38,7 @@ class _Writable(Protocol):
 
 
 class _StoreFile:
-    """A file of the store, whose errors are `StoreError`."""
+    """A file of the store that raises `StoreError`."""
 
     def __init__(self, uri: str, mode: str) -> None:
         self._uri = uri
@@ -66,7 +66,7 @@ class _StoreFile:
             self._file.write(data)
 
     def flush(self) -> None:
-        """Write durably: a registered file must survive a power loss."""
+        """Write durably, because a registered file must survive a power loss."""
         with store_errors(self._uri):
             self._file.flush()
             if self._is_local:
@@ -81,17 +81,17 @@ def upload(file: Path, uri: str, on_chunk: Callable[[], None] = lambda: None) ->
 
 
 def retried(write: Callable[[], T], uri: str, pauses: Sequence[float]) -> T:
-    """Write to the store with `write`, which may be repeated; retry after each pause in seconds.
+    """Call `write`, which writes to the store and may be repeated, with a retry after each pause in seconds.
 
     Raises:
-        OSError: the last try failed, or a disk is full.
+        OSError: the last attempt failed, or a disk is full.
     """
     for pause in pauses:
         try:
             return write()
         except OSError as error:
             if error.errno in (errno.ENOSPC, errno.EDQUOT):
-                raise  # waiting makes no room
+                raise  # waiting does not help
             logger.warning("%s could not be written; trying again: %s", uri, error)
             time.sleep(pause)
     return write()
@@ -105,15 +105,15 @@ def upload_checkpoint(
 ) -> list[FileEntry]:
     """Copy the files of a checkpoint below `uri`, then its manifest; return the entries of the files.
 
-    The dispatcher registers the checkpoint by its manifest if the report of it is never delivered. A
-    failed copy is retried after `UPLOAD_PAUSES`; on a full disk it is not.
+    The dispatcher registers the checkpoint by its manifest if the report is never delivered. A failed copy is
+    retried after `UPLOAD_PAUSES`, except on a full disk.
 
     Args:
-        about: what the manifest contains besides the files, JSON-ready.
+        about: further content of the manifest, JSON-ready.
         on_chunk: as for `upload`.
 
-    Raises:
-        OSError: the last try failed. The files that were copied are removed, if that is possible.
+        Raises:
+        OSError: the last attempt failed. Copied files are removed if possible.
     """
     files = sorted(folder.iterdir())
 
@@ -132,23 +132,23 @@ def upload_checkpoint(
 
 
 def _remove_manifest(uri: str) -> None:
-    """Remove the manifest of files that are about to be replaced: it would describe a mixture of both.
+    """Remove the manifest before its files are replaced, because it would describe a mixture.
 
-    A restored database repeats an attempt whose files are still there.
+    After a restore of the database, an attempt is repeated whose files still exist.
     """
     file = f"{uri}/{manifest.MANIFEST}"
-    # Not `exists`, which answers no if the store fails.
+    # Not `exists`, which returns false if the store fails.
     with store_errors(file), suppress(FileNotFoundError):
         system, target = open_store(file)
         system.rm_file(target)
 
 
 def remove_files(uri: str) -> None:
-    """Remove a folder of files that nothing refers to, if that is possible."""
+    """Remove a folder of unreferenced files if possible."""
     system, target = open_store(uri)
     try:
         system.rm(target, recursive=True)
-    except OSError as error:  # the cause of the failed copy may make this fail too
+    except OSError as error:  # may have the same cause as the failed copy
         logger.warning("the incomplete files of %s cannot be removed: %s", uri, error)
 
 
@@ -164,7 +164,7 @@ def download(
 
     Raises:
         StoreError: a file cannot be read.
-        OSError: a file differs from the registered one, or cannot be written here.
+        OSError: a file differs from the registered one, or cannot be written locally.
     """
     for file in files:
         target = folder / Path(file.name).name
@@ -206,7 +206,7 @@ def _write(
 def _copy(
     source: _Readable, sink: _Writable | None = None, on_chunk: Callable[[], object] = lambda: None
 ) -> tuple[int, str]:
-    """Read a file, and write it to `sink` if there is one; return its size and sha256."""
+    """Read a file, and write it to `sink`, if any; return its size and sha256."""
     digest = hashlib.sha256()
     size = 0
     while chunk := source.read(CHUNK):
@@ -219,7 +219,7 @@ def _copy(
 
 
 def exists(uri: str) -> bool:
-    """Return whether the file exists; no if the store fails."""
+    """Return whether the file exists; false if the store fails."""
     system, path = open_store(uri)
     return bool(system.exists(path))
 

@@ -1,4 +1,4 @@
-"""The index of a registered data set, opened where its images may be read."""
+"""Opening of a registered data set's index, with a check that its images may be read."""
 
 import os
 from dataclasses import replace
@@ -15,7 +15,7 @@ def open_dataset(dataset: WorkerDataset, readable: ReadableFolders, scratch: Pat
     """Copy the index of a data set into a folder, and open it.
 
     Raises:
-        ValueError: the images may not be read any more, or the index is damaged or of other images.
+        ValueError: the images may no longer be read, or the index is damaged or of other images.
         StoreError: the artifact store cannot be read.
     """
     if dataset.upload_folder is not None:
@@ -28,16 +28,16 @@ def open_dataset(dataset: WorkerDataset, readable: ReadableFolders, scratch: Pat
             f"the stored index of {dataset.name} cannot be read: {error.__cause__}. Make another version: "
             f"dasl datasets refresh {dataset.id}"
         ) from error
-    # Ingest checked this too, but a part of the path may have become a link since.
+    # Ingest checked this, but a part of the path may have become a link since.
     try:
-        found = find_source(dataset.uri, index.source.options, readable)
+        record = find_source(dataset.uri, index.source.options, readable)
     except ValueError as error:
         raise ValueError(f"the data set {dataset.name} cannot be read: {error}") from error
-    # Ingest stores the resolved location, so that an index of another one can be refused here.
+    # Ingest stores the resolved location, so an index of another one can be refused.
     here = index.location if "://" in index.location else os.path.realpath(index.location)
-    if found.uri != here:
+    if record.uri != here:
         raise ValueError(
             f"the index of {dataset.name} belongs to {index.location}, not {dataset.uri}"
         )
-    source = replace(index.source, uri=found.uri, root=found.root)
+    source = replace(index.source, uri=record.uri, root=record.root)
     return replace(index, source=source, allowed=readable)

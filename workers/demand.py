@@ -1,7 +1,7 @@
 """Show Ray's autoscaler which resources jobs need: `python -m workers.demand --bundles JSON`.
 
-The dispatcher submits it to Ray's Jobs API, because Ray offers this function to its own clients only. The
-request replaces the one before, and stays after this process has ended.
+The dispatcher submits it to Ray's Jobs API, because only Ray's own clients have this function. The request
+replaces the previous one, and persists after this process has ended.
 """
 
 import argparse
@@ -12,7 +12,7 @@ Bundles = list[tuple[int, dict[str, float], dict[str, str]]]
 
 
 def main() -> None:
-    """Request the bundles on the command line: [number, resources, labels of their node] each."""
+    """Request the bundles on the command line, each [number, resources, node labels]."""
     parser = argparse.ArgumentParser(description="Show Ray's autoscaler what jobs need.")
     parser.add_argument("--bundles", required=True, type=json.loads)
     bundles: Bundles = parser.parse_args().bundles

@@ -1,7 +1,7 @@
 """Driver of one training attempt: `python -m workers.driver --run R --job J --attempt N`.
 
-Ray's Jobs API starts it. The environment contains DASL_API_URL; the metadata of Ray's job contains the
-token of the attempt. The driver gets the job from the API, runs the ranks under Ray Train, and reports a
+Ray's Jobs API starts it, with DASL_API_URL in the environment and the token of the attempt in the metadata of
+Ray's job. The driver gets the job from the API, runs the ranks under Ray Train, and reports a
 failure; the ranks report everything else. The exit code is 0 if the attempt succeeded, stopped on request or
 was superseded, `UNDELIVERED_EXIT_CODE` if only its end could not be reported, else 1.
 """
@@ -23,13 +23,13 @@ from service.protocol import UNDELIVERED_EXIT_CODE, AttemptStart
 from workers.artifacts import exists, find_damage
 from workers.failures import (
     NON_RETRYABLE,
-    cause_of,
     describe,
+    find_cause,
     is_infrastructure_error,
     start_failure,
 )
 from workers.logs import log_to_stderr
-from workers.ray_logs import remove_old_logs_here
+from workers.ray_logs import remove_local_logs
 from workers.ray_train import fit
 from workers.report_queue import ReportsUndelivered
 from workers.settings import BEST_EFFORT_SECONDS, PATIENCE_SECONDS, RAY_SETTINGS
@@ -60,7 +60,7 @@ def main() -> int:
         if error is None:
             return 0
         if isinstance(error, ReportsUndelivered):
-            # A failure that is reported later would use up a restart.
+            # A later report of a failure would use up a restart.
             logger.error("the run ended, but %s", error)
             return UNDELIVERED_EXIT_CODE
         logger.error("the attempt failed: %s", error)
@@ -79,7 +79,7 @@ def main() -> int:
 
 
 def start_and_run(client: WorkerClient, config: dict[str, object]) -> BaseException | None:
-    """Get the attempt from the API and run it; return the error that made it fail, or `None`."""
+    """Get the attempt from the API and run it; return the error on failure, or `None`."""
     try:
         start = client.start()
     except ApiError as error:
@@ -91,7 +91,7 @@ def start_and_run(client: WorkerClient, config: dict[str, object]) -> BaseExcept
 
 
 class DriverHeartbeat:
-    """Context manager that sends heartbeats, also while the ranks start, which may take long."""
+    """Context manager that sends heartbeats, including during a long start of the ranks."""
 
     def __init__(self, client: WorkerClient, seconds: float) -> None:
         self._client, self._seconds = client, seconds
@@ -112,7 +112,7 @@ class DriverHeartbeat:
             except StaleAttempt:
                 return  # rank 0 gets the same answer and stops the ranks
             except (ConnectionFailed, ApiError) as error:
-                # At the end of the driver, the connection may be closed during a slow heartbeat.
+                # The driver may close the connection during a slow heartbeat.
                 if not self._stop.is_set():
                     logger.warning("no heartbeat, training continues: %s", error)
 
@@ -120,16 +120,16 @@ class DriverHeartbeat:
 def run(
     client: WorkerClient, start: AttemptStart, config: dict[str, object]
 ) -> BaseException | None:
-    """Run the attempt to its end and return the error that made it fail, or `None`."""
+    """Run the attempt to its end; return the error on failure, or `None`."""
     try:
         start = with_intact_checkpoint(client, start)
     except (OSError, ValueError) as error:
         return error
-    report_start_of_ranks(client, start.job_spec().resources.workers)
+    report_ranks_starting(client, start.job_spec().resources.workers)
     return run_ranks(start, config | {"start": start.model_dump(mode="json")})
 
 
-def report_start_of_ranks(client: WorkerClient, workers: int) -> None:
+def report_ranks_starting(client: WorkerClient, workers: int) -> None:
     """Report that the ranks are starting. Best effort.
 
     Raises:
@@ -176,9 +176,9 @@ def with_intact_checkpoint(client: WorkerClient, start: AttemptStart) -> Attempt
 
 
 def run_ranks(start: AttemptStart, config: dict[str, object]) -> BaseException | None:
-    """Run all ranks to their end and return the error that made them fail, or `None`."""
+    """Run all ranks to their end; return the error on failure, or `None`."""
     os.environ.update({k: v for k, v in RAY_SETTINGS.items() if k not in os.environ})
-    # Imported late: this takes a second, and the job should show as running before.
+    # Imported late: this takes a second, before which the job should show as running.
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
@@ -190,7 +190,7 @@ def run_ranks(start: AttemptStart, config: dict[str, object]) -> BaseException |
         logging_level=logging.WARNING,
         runtime_env=job_environment(),
     )
-    remove_old_logs_here()
+    remove_local_logs()
     # Ray's handler writes a stack to the log of a stopped job, which looks like a crash.
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     here = ray.get_runtime_context().get_node_id()
@@ -200,19 +200,19 @@ def run_ranks(start: AttemptStart, config: dict[str, object]) -> BaseException |
         scheduling_strategy=NodeAffinitySchedulingStrategy(here, soft=False),
         runtime_env=controller_environment(),
     )
-    # Standby processes have no variables of the attempt.
+    # Standby processes lack the variables of the attempt.
     config = config | {"log_format": os.environ.get("DASL_LOG_FORMAT", "text")}
     failure = ray.get(remote_fit.remote(rank.train_rank, start, config))
     if failure is None:
         return None
     causes = getattr(failure, "worker_failures", None)
-    return start_failure(failure) if causes is None else cause_of(causes) or failure
+    return start_failure(failure) if causes is None else find_cause(causes) or failure
 
 
 def drop_job_environment() -> None:
     """Remove the runtime environment that the Jobs API set for the processes of this driver.
 
-    Ray gives a standby process only to a job with its very environment.
+    Ray gives a standby process only to a job with an equal environment.
     """
     job = json.loads(os.environ.get(RAY_JOB_CONFIG, "{}"))
     if job.pop("runtime_env", None) is not None:

@@ -1,4 +1,4 @@
-"""Classification of a rank's failure, and its description as the API stores it."""
+"""Classification of a rank's failure, and its description for the API."""
 
 import errno
 import traceback
@@ -10,27 +10,27 @@ from service.protocol import NO_ROOM, NODE_DIED, STORE_UNAVAILABLE
 
 _LONGEST_TEXT = 20_000
 
-# The numbers in the messages of torch and Ray differ each time; they are in the traceback. A fixed message lets
-# the service recognize an error that repeats, which is final.
+# The numbers in messages of torch and Ray vary, and remain in the traceback. A fixed message lets the service
+# recognize a repeated error, which is final.
 OUT_OF_MEMORY = (
     "A rank ran out of the memory of {}. Increase train.micro_batches, enable "
     "train.checkpoint_activations, or reduce train.batch_size or backbone.image_size"
 )
 
-# Invalid settings, invalid data, numbers out of range: another attempt would fail in the same way.
+# Non-retryable: invalid settings, invalid data, numbers out of range.
 NON_RETRYABLE = (ValueError, ArithmeticError)
 
 
 STORAGE_FULL = "storage-full"
-"""Type of the error of an attempt that could not write to its node, because a disk is full or its quota is used up."""
+"""Error type of an attempt that could not write to its node because of a full disk or an exhausted quota."""
 _NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT})
 
-# What Ray's message says of an actor whose node is gone.
+# Ray's message about an actor whose node is lost.
 _NODE_HAS_DIED = "because its node has died"
 
 
 class RankDied(Exception):
-    """A rank's process ended without an exception: it was killed, it crashed, or its node is gone."""
+    """A rank's process ended without an exception: it was killed, it crashed, or its node was lost."""
 
 
 class NodeDied(RankDied):
@@ -38,7 +38,7 @@ class NodeDied(RankDied):
 
 
 class NoRoom(Exception):
-    """Ray could not place the ranks in time: other programs use the nodes, or a node is gone."""
+    """Ray could not place the ranks in time: other programs use the nodes, or a node was lost."""
 
 
 # Of `ray.train.v2._internal.exceptions`, compared by name because the module is private.
@@ -46,17 +46,17 @@ _NO_ROOM = frozenset({"WorkerGroupStartupTimeoutError", "InsufficientClusterReso
 
 
 def start_failure(error: BaseException) -> BaseException:
-    """Return why Ray Train did not start the ranks, or the error itself if it is about something else."""
+    """Return why Ray Train did not start the ranks, or the error itself if it has another cause."""
     cause = getattr(error, "controller_failure", None)
     if type(cause).__name__ not in _NO_ROOM:
         return error
     no_room = NoRoom("Ray had no room for the ranks of the attempt")
-    no_room.__cause__ = cause  # Ray's whole text, for the traceback.
+    no_room.__cause__ = cause  # Ray's full text, for the traceback.
     return no_room
 
 
-def cause_of(failures: Mapping[int, Exception]) -> BaseException | None:
-    """Return the error that caused the failures of the ranks; `None` if there is none.
+def find_cause(failures: Mapping[int, Exception]) -> BaseException | None:
+    """Find the error that caused the failures of the ranks; `None` if there is none.
 
     An error of one rank makes the collectives of the other ranks fail, too.
     """
@@ -68,11 +68,11 @@ def cause_of(failures: Mapping[int, Exception]) -> BaseException | None:
     rank, failure = causes[0]
     cause = unwrap(failure)
     if isinstance(cause, RayActorError):
-        # The last line is the reason; the lines before it name Ray's actor.
+        # The last line is the reason, after lines about Ray's actor.
         reason = str(cause).strip().splitlines()[-1].strip()
         kind = NodeDied if _NODE_HAS_DIED in str(cause) else RankDied
         died = kind(f"The process of rank {rank} ended: {reason}")
-        died.__cause__ = cause  # Ray's whole text, for the traceback.
+        died.__cause__ = cause  # Ray's full text, for the traceback.
         return died
     return cause
 
@@ -93,7 +93,7 @@ def unwrap(error: BaseException) -> BaseException:
 
 
 def describe(error: BaseException) -> dict[str, str]:
-    """Return the type, message and traceback of an error, as the API stores them."""
+    """Return the type, message and traceback of an error for the API."""
     lines = traceback.format_exception(error)
     device = _exhausted_device(error)
     kind = _TYPES.get(type(error), type(error).__name__)
@@ -107,17 +107,16 @@ def describe(error: BaseException) -> dict[str, str]:
 
 
 def storable(text: str) -> str:
-    """Return the text in a form that the API accepts: UTF-8, no NUL, limited length.
+    """Convert a text to a form that the API accepts: UTF-8, no NUL, limited length.
 
-    If the API refused the report of a failure, the attempt would count as ended without a report and
-    would be retried.
+    If the API refused the report of a failure, the attempt would count as unreported and would be retried.
     """
     valid = text.encode("utf-8", "replace").decode().replace("\0", "\ufffd")
     return valid[:_LONGEST_TEXT]
 
 
 def is_infrastructure_error(error: BaseException) -> bool:
-    """Whether an error comes from disks, networks, memory or other processes and may not repeat."""
+    """Whether an error comes from disks, networks, memory or other processes, so that a retry may succeed."""
     return (
         isinstance(error, OSError | MemoryError | RankDied | NoRoom)
         or type(error).__module__.partition(".")[0] == "ray"
@@ -140,10 +139,9 @@ def _is_full_disk(error: BaseException) -> TypeGuard[OSError]:
 
 
 def _message(error: BaseException) -> str:
-    """Return the message of an error for users; one line of it if Ray raised the error.
+    """Return the message of an error for users; a single line for errors of Ray.
 
-    Ray's messages contain tracebacks of other processes or lists of ids, which remain in the traceback
-    and the log.
+    Tracebacks of other processes and lists of ids in Ray's messages remain in the traceback and the log.
     """
     text = str(error) or type(error).__name__
     if _is_full_disk(error):

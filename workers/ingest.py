@@ -1,7 +1,7 @@
 """Ingest of one data set: `python -m workers.ingest --run R --dataset DS`.
 
-It reads the header of every image, decodes a sample, and reports which are usable. Headers that an earlier ingest has
-read of images that did not change are not read again. Environment and token are as for `workers.driver`. The exit
+It reads the header of every image, decodes a sample, and reports the usable images. Stored headers of unchanged
+images are not read again. Environment and token are as for `workers.driver`. The exit
 code is 0 if the ingest was reported or superseded, `UNDELIVERED_EXIT_CODE` if the API did not answer, else 1.
 """
 
@@ -24,7 +24,7 @@ logger = logging.getLogger("workers.ingest")
 
 def _run(client: WorkerClient, options: argparse.Namespace) -> None:
     start = client.dataset_start()
-    # A superseded run may still write, so each process writes to files of its own.
+    # A superseded run may still write, so each process has its own files.
     unfinished = UnfinishedHeaders(f"{start.artifacts_uri}/unfinished")
     previous = load_previous(start.previous_index_uri, unfinished)
     try:

@@ -1,4 +1,4 @@
-"""Files of ingests in the artifact store: the results, and what the next ingest need not read again."""
+"""Files of ingests in the artifact store: the results, and headers for the next ingest."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ logger = logging.getLogger("workers.ingest")
 
 INDEX = "index.safetensors"
 HEADERS = "headers.safetensors"
-# Pauses in seconds before a failed upload of the index is retried: reading the images may have taken hours. The
-# dispatcher does not count this time as a standstill, because no progress is reported any more.
+# Pauses in seconds before retries of a failed upload of the index, since reading the images may have taken hours. The
+# dispatcher does not count this time as a hang, because no more progress is reported.
 INDEX_PAUSES = (1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 60.0, 60.0, 60.0, 60.0)
 
 
 class UnfinishedHeaders:
-    """Headers that ingests of a data set have read without coming to their end, in files below `uri`.
+    """Headers read by unfinished ingests of a data set, in files below `uri`.
 
-    Every process writes files of its own, so that a superseded one changes none.
+    Every process writes its own files, so a superseded one changes none.
     """
 
     def __init__(self, uri: str) -> None:
@@ -36,7 +36,7 @@ class UnfinishedHeaders:
         self._process, self._number = uuid.uuid4().hex, 0
 
     def save(self, headers: HeaderTable) -> None:
-        """Save new headers. A store that fails now costs reading them again, if this ingest is killed."""
+        """Save new headers. If the store fails and this ingest is killed, they are read again."""
         name = f"{self._process}-{self._number:06}.safetensors"
         self._number += 1
         try:
@@ -48,7 +48,7 @@ class UnfinishedHeaders:
             logger.warning("%d headers are not saved: %s", len(headers), error)
 
     def load(self) -> list[HeaderTable]:
-        """Return the saved headers. A file that a killed process left incomplete is ignored."""
+        """Return the saved headers, without incomplete files of killed processes."""
         tables = []
         with tempfile.TemporaryDirectory(prefix="dasl-") as folder:
             for name in self._names():
@@ -60,7 +60,7 @@ class UnfinishedHeaders:
         return tables
 
     def remove(self) -> None:
-        """Remove them, once an ingest has come to its end."""
+        """Remove the files after an ingest has finished."""
         _remove(self._uri)
 
     def _names(self) -> list[str]:
@@ -68,16 +68,16 @@ class UnfinishedHeaders:
         try:
             with store_errors(self._uri):
                 entries = system.ls(path, detail=False)
-        except OSError:  # nothing was saved, or the store is away
+        except OSError:  # nothing was saved, or the store is unavailable
             return []
         return sorted(str(entry).rpartition("/")[2] for entry in entries)
 
 
 def load_previous(index_uri: str | None, unfinished: UnfinishedHeaders) -> Previous:
-    """Return what earlier ingests of a data set have left.
+    """Load the results of earlier ingests of a data set.
 
     Args:
-        index_uri: of its newest version; None if it has none.
+    index_uri: index of its newest version, or None.
     """
     index, tables = None, unfinished.load()
     has_contact_sheet = True
@@ -91,29 +91,29 @@ def load_previous(index_uri: str | None, unfinished: UnfinishedHeaders) -> Previ
                 tables.insert(0, HeaderTable.load(artifacts.fetch(uri, Path(folder) / HEADERS)))
             except (OSError, ValueError) as error:
                 logger.warning("%s is read as if for the first time: %s", index_uri, error)
-    known = HeaderTable.merged(tables) if tables else HeaderTable.none()
-    logger.info("%d headers are known", len(known))
-    return Previous(known, index, has_contact_sheet)
+    headers = HeaderTable.merged(tables) if tables else HeaderTable.none()
+    logger.info("%d headers are headers", len(headers))
+    return Previous(headers, index, has_contact_sheet)
 
 
 def contact_sheet_uri(index_uri: str) -> str:
-    """Return where the contact sheet of an index is."""
+    """Return the URI of an index's contact sheet."""
     return f"{index_uri.rpartition('/')[0]}/{CONTACT_SHEET}"
 
 
 def save_results(result: Ingested, folder_uri: str) -> str:
-    """Write the index, and beside it the headers and the contact sheet; return the URI of the index.
+    """Write the index, the headers and the contact sheet to the same folder; return the URI of the index.
 
-    The artifact store may be away for five minutes.
+    Tolerates an unavailable artifact store for five minutes.
 
     Raises:
-        OSError: it was away for longer, or its disk is full; the message names the setting.
+    OSError: the store was unavailable for longer, or its disk is full; the message names the setting.
     """
     index_uri = f"{folder_uri}/{INDEX}"
     with tempfile.TemporaryDirectory(prefix="dasl-") as folder:
         local = Path(folder)
         result.index.save(local / INDEX)
-        # The index first, with all its patience: without it there is no data set.
+        # The index first, with retries, because a data set needs it.
         upload_index(local / INDEX, index_uri)
         result.headers.save(local / HEADERS)
         _upload_extra(local / HEADERS, f"{folder_uri}/{HEADERS}")
@@ -122,7 +122,7 @@ def save_results(result: Ingested, folder_uri: str) -> str:
 
 
 def save_contact_sheet(result: Ingested, index_uri: str) -> None:
-    """Write the contact sheet beside the index, if there is one. If that fails, the next refresh draws it again."""
+    """Write the contact sheet, if any, next to the index. On failure, the next refresh draws it again."""
     if result.contact_sheet is None:
         return
     with tempfile.TemporaryDirectory(prefix="dasl-") as folder:
@@ -136,11 +136,11 @@ def _upload_extra(file: Path, uri: str) -> None:
         retried(lambda: artifacts.upload(file, uri), uri, UPLOAD_PAUSES)
     except OSError as error:
         logger.warning("%s is not written: %s", uri, error)
-        _remove(uri)  # a part of it would pass for the whole
+        _remove(uri)  # a partial file must not be taken for a complete one
 
 
 def _remove(uri: str) -> None:
-    """Remove a file or folder of the store, if it exists; log it if that fails."""
+    """Remove a file or folder of the store if it exists; log a failure."""
     try:
         with store_errors(uri):
             system, path = open_store(uri)
@@ -151,10 +151,10 @@ def _remove(uri: str) -> None:
 
 
 def upload_index(file: Path, uri: str) -> None:
-    """Copy an index to the artifact store, which may be away for five minutes.
+    """Copy an index to the artifact store, with retries for five minutes.
 
     Raises:
-        OSError: it was away for longer, or its disk is full; the message names the setting.
+    OSError: the store was unavailable for longer, or its disk is full; the message names the setting.
     """
     try:
         retried(lambda: artifacts.upload(file, uri), uri, INDEX_PAUSES)

@@ -1,11 +1,11 @@
-"""A Ray of one machine, without the parts that one machine does not need: `python -m workers.local_head OPTIONS`.
+"""Ray on a single machine without unneeded parts: `python -m workers.local_head OPTIONS`.
 
-The options are those of `ray start`. Ray's command has no option to leave its client server out, nor the parts of its
-dashboard that only its page needs; together they take 150 MB. In another version of Ray that names its functions
-otherwise, all parts are started.
+The options are those of `ray start`. Ray's command has no option to omit its client server, or the parts of its
+dashboard that only its page needs; together they take 150 MB. If another version of Ray names its functions
+differently, all parts are started.
 
-Once Ray is started, this process is replaced by a small one, which keeps the standby processes of the node, and ends as
-soon as any part of Ray does.
+After the start of Ray, this process is replaced by a small one, which keeps the standby processes of the node, and ends
+when any part of Ray ends.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _MODULES = "JobHead,NodeHead,ReportHead,StateHead"
 
 
 def main(arguments: list[str]) -> int:
-    """Start Ray, and wait for the end of any part of it; return 1."""
+    """Start Ray, and wait until any part of it ends; return 1."""
     if arguments == [_STARTED]:
         threading.Thread(target=standby_keeper.run, args=(psutil.Process(),), daemon=True).start()
         os.wait()
@@ -34,7 +34,7 @@ def main(arguments: list[str]) -> int:
     from ray.scripts.scripts import start
 
     start.main(arguments, standalone_mode=False)
-    # What the command has imported takes 120 MB.
+    # The imports of the command take 120 MB.
     os.execv(sys.executable, [sys.executable, "-P", "-m", "workers.local_head", _STARTED])
 
 

@@ -5,7 +5,7 @@ import os
 
 from service import log_records
 
-# These libraries log each file that they write, which does not help users.
+# These libraries log each written file, which does not help users.
 _CHATTY = ("onnxscript", "onnx_ir")
 _SECRETS = ("RAY_AUTH_TOKEN", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
 

@@ -1,8 +1,8 @@
-"""Run of a finished model: `python -m workers.model_run --run R --model-run MRUN`.
+"""Model run: `python -m workers.model_run --run R --model-run MRUN`.
 
-It evaluates the backbone of a checkpoint on a data set, embeds the images of one, or exports the backbone. If a node has a
-free GPU, the work is done there, in an actor of Ray; else here, on all cores. A repeated run starts from the beginning. Environment,
-token and exit code are as for `workers.ingest`.
+It evaluates the backbone of a checkpoint on a data set, embeds a data set, or exports the backbone. If a node has a free
+GPU, it works there in an actor of Ray; otherwise in this process on all cores. A repeated run starts from scratch.
+Environment, token and exit code are as for `workers.ingest`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from workers.task_process import run_task
 
 logger = logging.getLogger("workers.model_run")
 
-# A GPU that the service saw free may be in use by now.
+# A GPU that the service saw as free may be in use by now.
 _GPU_PATIENCE_SECONDS = 60.0
 Result = dict[str, Any]
 
@@ -41,7 +41,7 @@ class ModelRun:
     """The work of one run.
 
     Args:
-        report: called with the number of images read, of all, and the phase.
+        report: called with the number of images read, the total, and the phase.
         use_gpu: whether this process may use a GPU.
     """
 
@@ -50,7 +50,7 @@ class ModelRun:
 
         self.start, self.report = start, report
         self.device = torch.device("cuda" if use_gpu and torch.cuda.is_available() else "cpu")
-        # A superseded run may still write, so each process writes to a folder of its own.
+        # A superseded run may still write, so each process has its own folder.
         self.uri = f"{start.artifacts_uri}/{uuid.uuid4().hex}"
         self.files: list[FileEntry] = []
         self._has_uploaded = False
@@ -61,7 +61,7 @@ class ModelRun:
         Raises:
             ValueError: it cannot be done; the message says why.
             StoreError: the artifact store cannot be read.
-            StaleAttempt: the run was superseded, or deleted.
+            StaleAttempt: the run was superseded or deleted.
         """
         import torch
 
@@ -138,7 +138,7 @@ class ModelRun:
         def at_work() -> None:
             nonlocal steps
             steps += 1
-            self.report(steps, 0, "evaluation")  # how many there are is not known
+            self.report(steps, 0, "evaluation")  # the total is unknown
 
         began = time.monotonic()
         evaluated = evaluate_backbone(
@@ -152,7 +152,7 @@ class ModelRun:
             at_work=at_work,
         )
         return {
-            "metrics": {subject: finite(each) for subject, each in evaluated.metrics.items()},
+            "metrics": {subject: finite(metrics) for subject, metrics in evaluated.metrics.items()},
             "images": evaluated.images,
             "seconds": round(time.monotonic() - began, 3),
             "device": self.device.type,
@@ -163,14 +163,14 @@ class ModelRun:
 
         format = ExportSettings.model_validate(self.start.settings).format
         result = export_checkpoint(checkpoint, format, folder / "export" / FORMATS[format])
-        # Large weights of ONNX lie beside it.
+        # Large ONNX weights are in a second file.
         written = result if result.is_dir() else result.parent
         for file in sorted(written.iterdir()):
             self._upload(file)
         return {"format": format}
 
     def discard(self) -> None:
-        """Remove the files of work that failed: nothing else would, as no row names them."""
+        """Remove the files of failed work, which no row refers to."""
         if self._has_uploaded:
             remove_files(self.uri)
 
@@ -181,7 +181,7 @@ class ModelRun:
 
 
 def carry_out(client: WorkerClient, start: ModelRunStart, *, use_gpu: bool) -> None:
-    """Do the work of a run, and report its result, or the failure that a user can repair."""
+    """Do the work of a run, and report its result or a failure that the user can fix."""
     from dasl_core.spec import SpecError
 
     try:
@@ -204,13 +204,13 @@ def carry_out(client: WorkerClient, start: ModelRunStart, *, use_gpu: bool) -> N
 
 
 class _OnGpu:
-    """An actor of Ray, which has a GPU to itself."""
+    """A Ray actor with its own GPU."""
 
     def ready(self) -> None:
         """Return once the actor runs."""
 
     def work(self, url: str, token: str, run: str, start: dict[str, Any]) -> None:
-        """Do the work of a run there."""
+        """Do the work of a run in the actor."""
         log_to_stderr(token, run=run)
         client = WorkerClient(url, token, run, patience=PATIENCE_SECONDS)
         try:
@@ -220,7 +220,7 @@ class _OnGpu:
 
 
 def _done_on_gpu(start: ModelRunStart, run: str) -> bool:
-    """Do the work of a run on a GPU; return `False` if Ray has none that is free."""
+    """Do the work of a run on a GPU; return `False` if Ray has no free one."""
     import ray
 
     ray.init(logging_level=logging.WARNING)
@@ -244,7 +244,7 @@ def _run(client: WorkerClient, options: argparse.Namespace) -> None:
 
 
 def main() -> int:
-    """Run what the command line names, and return the exit code."""
+    """Run the model run named on the command line and return the exit code."""
     return run_task("model-run", _run)
 
 

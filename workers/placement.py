@@ -1,4 +1,4 @@
-"""Placement of the ranks on nodes, which the service must know to start other jobs beside them.
+"""Placement of ranks on nodes, which the service needs to know to start other jobs there.
 
 Ray's controller learns the nodes from the ranks when they start, and rank 0 reports them.
 """
@@ -18,7 +18,7 @@ class RankNode(NamedTuple):
     address: str
 
 
-# In rank 0's process: the node of each rank.
+# The node of each rank, in rank 0's process.
 _nodes: Sequence[RankNode] = ()
 
 
@@ -30,7 +30,7 @@ def this_node() -> RankNode:
 
 
 def set_nodes(nodes: Sequence[RankNode]) -> None:
-    """Keep the nodes of all ranks, in their order; called in rank 0's process."""
+    """Store the nodes of all ranks in order; called in rank 0's process."""
     global _nodes
     _nodes = nodes
 

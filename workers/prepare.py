@@ -1,7 +1,7 @@
 """Decoding of one data set into the cache: `python -m workers.prepare --run R --preparation PREP`.
 
-It decodes all images as a training of the same image size does, with all cores, into the cache of this node and, with
-`DASL_SHARDS_URI`, for all nodes. After a kill, it continues. Environment, token and exit code are as for `workers.ingest`.
+It decodes all images for trainings of the same image size, with all cores, into the cache of this node and, with
+`DASL_SHARDS_URI`, of all nodes. After a kill it resumes. Environment, token and exit code are as for `workers.ingest`.
 """
 
 import argparse
@@ -23,15 +23,15 @@ from workers.task_process import run_task
 
 
 def prepare(start: PreparationStart, report: Callable[[int, int], None]) -> PreparationResult:
-    """Decode the images, and return what is in the cache.
+    """Decode the images, and return the content of the cache.
 
     Args:
-        report: called with the number of images read, and of all.
+    report: called with the number of images read, and the total.
 
-    Raises:
-        ValueError: they may not be read, or none can be cached; the message says why.
-        StoreError: the artifact store cannot be read.
-        StaleAttempt: the run was superseded, or the preparation was deleted.
+        Raises:
+            ValueError: they may not be read, or none can be cached; the message says why.
+            StoreError: the artifact store cannot be read.
+            StaleAttempt: the run was superseded, or the preparation was deleted.
     """
     with tempfile.TemporaryDirectory(prefix="dasl-") as folder:
         index = open_dataset(start.dataset, start.readable(), Path(folder))
@@ -40,7 +40,7 @@ def prepare(start: PreparationStart, report: Callable[[int, int], None]) -> Prep
             start.image_size,
             start.channels,
             cache=cache_root() / start.dataset.id,
-            threads=1,  # of later reading
+            threads=1,  # for later reading
             form=start.image_cache,
             on_read=lambda images: report(images, len(index)),
         )

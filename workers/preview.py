@@ -1,6 +1,6 @@
 """Drawing of one preview: `python -m workers.preview --run R --preview PREV`.
 
-It draws the first images of a training with their views, on one core, and uploads the pictures. Environment, token
+It draws the first images of a training with their views, on one core, and uploads the files. Environment, token
 and exit code are as for `workers.ingest`.
 """
 
@@ -36,7 +36,7 @@ def draw(start: PreviewStart, folder: Path) -> list[Path]:
 
 
 def upload_all(files: list[Path], uri: str) -> list[FileEntry]:
-    """Copy files to the artifact store, each tried again twice."""
+    """Copy files to the artifact store, with two retries for each."""
 
     def copy(file: Path) -> FileEntry:
         target = f"{uri}/{file.name}"
@@ -56,7 +56,7 @@ def _run(client: WorkerClient, _: argparse.Namespace) -> None:
         except ValueError as error:
             client.preview_failed(type(error).__name__, storable(str(error)))
             return
-        # A superseded run may still write, so each process writes to a folder of its own.
+        # A superseded run may still write, so each process has its own folder.
         uri = f"{start.artifacts_uri}/{uuid.uuid4().hex}"
         entries = upload_all(files, uri)
     client.preview_succeeded(uri, entries)

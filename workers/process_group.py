@@ -1,10 +1,10 @@
 """Process group of the ranks of an attempt, with its rendezvous on the address of rank 0's node.
 
-With Ray's torch backend, the store of the process group is open on all addresses of the machine, without any
-secret. Any process that reaches the store could change the addresses that ranks exchange there.
+With Ray's torch backend, the store of the process group is open on all addresses of the machine, without a
+secret, so any process that reaches it could change the addresses that ranks exchange.
 
-Driver and controller import this module, too, but only the functions that run in a rank import torch. It takes
-two seconds and 500 MB in each process.
+Driver and controller also import this module, but only the functions of ranks import torch, which takes two
+seconds and 500 MB in each process.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-# Of the collectives of torch; also the default of Ray.
+# Timeout of torch's collectives; also Ray's default.
 TIMEOUT = timedelta(minutes=30)
 _LEAVE_SECONDS = 30
 
@@ -92,7 +92,7 @@ def open_store() -> tuple[str, int]:
     try:
         listener = socket.create_server((address, 0), family=family)
     except OSError:
-        # Behind NAT, no interface of the node has the address by which the cluster knows it.
+        # Behind NAT, no interface of the node has its address in the cluster.
         listener = socket.create_server(("", 0), family=family)
     port = int(listener.getsockname()[1])
     _store = TCPStore(
@@ -123,9 +123,9 @@ def join(backend: str, address: str, port: int, rank: int, size: int) -> None:
     import torch.distributed as dist
     from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
-    # By default, gloo connects over the address to which the host name resolves, often a loopback address,
-    # and NCCL over the first interface.
-    if (interface := interface_of(ray.util.get_node_ip_address())) is not None:
+    # By default, gloo uses the address to which the host name resolves, often a loopback address, and NCCL the
+    # first interface.
+    if (interface := find_interface(ray.util.get_node_ip_address())) is not None:
         os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)
         os.environ.setdefault("NCCL_SOCKET_IFNAME", f"={interface}")  # without =, a prefix of names
     store = _store if rank == 0 else TCPStore(address, port, timeout=TIMEOUT)
@@ -140,16 +140,18 @@ def leave() -> None:
         dist.destroy_process_group()
 
 
-def interface_of(address: str) -> str | None:
-    """Return the name of the network interface that has an IP address; `None` if there is none.
+def find_interface(address: str) -> str | None:
+    """Find the name of the network interface with an IP address; `None` if there is none.
 
-    Behind NAT, no interface of a node has the address by which the cluster knows it.
+    Behind NAT, no interface of a node has its address in the cluster.
     """
-    wanted = ip_address(address)
+    target = ip_address(address)
     families = (socket.AF_INET, socket.AF_INET6)
     for name, addresses in psutil.net_if_addrs().items():
         # A link-local IPv6 address ends with its scope: `fe80::1%eth0`.
-        held = [each.address.partition("%")[0] for each in addresses if each.family in families]
-        if wanted in map(ip_address, held):
+        own_addresses = [
+            entry.address.partition("%")[0] for entry in addresses if entry.family in families
+        ]
+        if target in map(ip_address, own_addresses):
             return name
     return None

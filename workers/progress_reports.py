@@ -14,10 +14,10 @@ logger = logging.getLogger(__name__)
 
 
 class ProgressReports:
-    """Sends the number of images read with the heartbeats of a run, from a thread of its own.
+    """Sends the number of images read with the heartbeats of a run, from its own thread.
 
     Args:
-        interval: seconds between two of them.
+    interval: seconds between two heartbeats.
     """
 
     def __init__(self, client: WorkerClient, interval: float) -> None:
@@ -30,13 +30,13 @@ class ProgressReports:
     def __call__(
         self, read: int, total: int, phase: IngestPhase | ModelRunPhase | None = None
     ) -> None:
-        """Note the progress for the next heartbeat.
+        """Store the progress for the next heartbeat.
 
         Args:
-            phase: of an ingest or a model run, whose images are counted.
+        phase: phase of an ingest or a model run.
 
-        Raises:
-            StaleAttempt: the API refused a heartbeat because the run was superseded.
+                Raises:
+                    StaleAttempt: the API refused a heartbeat because the run was superseded.
         """
         if self._stale is not None:
             raise self._stale

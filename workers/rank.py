@@ -1,7 +1,7 @@
 """One rank of a training attempt, inside Ray Train.
 
-The driver and Ray's controller import this module, too, before any rank starts, only to pass on `train_rank`.
-Modules that take seconds to import are therefore imported in the functions.
+The driver and Ray's controller also import this module, only to pass on `train_rank`, so modules that take seconds to
+import are imported in the functions.
 """
 
 from __future__ import annotations
@@ -45,16 +45,16 @@ def train_rank(config: dict[str, Any]) -> None:
     from workers import placement
     from workers.datasets import open_dataset
     from workers.logs import log_to_stderr
-    from workers.ray_logs import remove_old_logs_here
+    from workers.ray_logs import remove_local_logs
     from workers.reporter import ApiReporter
     from workers.scratch import SubmissionFolder, scratch_root
 
-    # A standby process has no variables of the attempt.
+    # A standby process lacks the variables of the attempt.
     os.environ["DASL_LOG_FORMAT"] = config["log_format"]
     log_to_stderr(config["token"], job=config["job"], attempt=config["attempt"], rank=rank())
     device, node = ray.train.torch.get_device(), ray.util.get_node_ip_address()
     logger.info("rank %d of %d is on %s, %s", rank(), world_size(), node, device)
-    remove_old_logs_here()
+    remove_local_logs()
     start = AttemptStart.model_validate(config["start"])
     spec = start.job_spec()
     readable = start.readable()
@@ -75,7 +75,7 @@ def train_rank(config: dict[str, Any]) -> None:
                 )
             )
             reporter.event("placement", *placement.describe(config["attempt"]))
-        # After the report: if the GPU is broken, the next attempt must know which nodes to avoid.
+        # After the report, so that after a GPU failure the next attempt knows which nodes to avoid.
         if device.type == "cuda":
             torch.cuda.set_device(device)
         else:
@@ -98,7 +98,7 @@ def train_rank(config: dict[str, Any]) -> None:
             resume=resume,
             branch=branch,
         )
-        # Left before the reports are flushed: trackers report, too.
+        # Exited before the reports are flushed, because trackers also report.
         with ExitStack() as tracking:
             tracked = None
             if reporter is not None:
@@ -138,14 +138,14 @@ def _tracking(
         resume_step=start.resume.step if start.resume is not None else None,
         folder=scratch,
         publish=reporter.artifact,
-        url=page_of(config["url"], config["job"]),
+        url=job_page(config["url"], config["job"]),
         hosts=start.tracking_hosts,
     )
     return TrackingReporter(reporter, run, superseded=(StaleAttempt,))
 
 
-def page_of(url: str, job: str) -> str:
-    """Return the address of a job on the page of the service."""
+def job_page(url: str, job: str) -> str:
+    """Return the address of a job's page."""
     return f"{url.rstrip('/')}/#/jobs/{job}"
 
 
@@ -153,8 +153,7 @@ def report_end(client: WorkerClient, outcome: TrainingOutcome) -> None:
     """Report the end of a run whose final checkpoint is registered.
 
     Raises:
-        ReportsUndelivered: the API does not answer, or has a problem. That must not become a failure of the
-            training.
+        ReportsUndelivered: the API does not answer or fails, which must not fail the training.
     """
     from service.client import ApiError, ConnectionFailed
     from workers.report_queue import ReportsUndelivered
@@ -172,7 +171,7 @@ def _check_weights(pretrained: str | None, readable: ReadableFolders) -> None:
     """Check that the pretrained weights may be read.
 
     Raises:
-        ValueError: a path is, or leads, where nothing may be read, or it cannot be read.
+        ValueError: a path or its target may not or cannot be read.
     """
     from dasl_core.spec.locations import OUTSIDE, local_path
 
@@ -180,7 +179,7 @@ def _check_weights(pretrained: str | None, readable: ReadableFolders) -> None:
         return
     path = local_path(pretrained)
     try:
-        # `all` stops at the first path that is not allowed, so the manifest is checked before it is read.
+        # `all` stops at the first forbidden path, so the manifest is checked before it is read.
         allowed = all(readable.allow(file) for file in _weight_paths(path))
     except (OSError, ValueError) as error:
         raise ValueError(f"backbone.pretrained: {path} cannot be read: {error}") from error
@@ -189,7 +188,7 @@ def _check_weights(pretrained: str | None, readable: ReadableFolders) -> None:
 
 
 def _weight_paths(path: Path) -> Iterator[Path]:
-    """Yield every path that may be opened when weights are loaded from a file or a checkpoint folder."""
+    """Yield every path that may be opened to load weights from a file or a checkpoint folder."""
     from dasl_core.manifest import MANIFEST, read_digests
     from dasl_core.spec.locations import CHECKPOINT_MODEL, CHECKPOINT_WEIGHTS
     from dasl_core.spec.normalization import describing_files

@@ -1,7 +1,7 @@
-"""Removal of old log files of Ray, which keeps those of all ended processes while it runs.
+"""Removal of old Ray log files, which Ray never removes for ended processes.
 
-They hold the output of all ranks. Each process of an attempt removes them on its node, so that they do not grow
-with the number of attempts. Files of Ray's own services, which Ray rotates, and logs of drivers of others stay.
+They contain the output of all ranks. Each process of an attempt removes them on its node, so that they do not grow
+with the number of attempts. Logs of Ray's services, which Ray rotates, and of other users' drivers are retained.
 """
 
 import logging
@@ -25,35 +25,35 @@ _OF_PROCESS = re.compile(
 )
 
 
-def remove_old_logs_here() -> None:
-    """Remove the old log files of the Ray node that this process is connected to. A failure is logged."""
+def remove_local_logs() -> None:
+    """Remove the old log files of this process's Ray node. A failure is logged."""
     from ray._private import worker
 
     try:
         node = worker._global_node
         if node is not None:
             remove_old_logs(Path(node.get_logs_dir_path()))
-    except (AttributeError, OSError) as error:  # no reason to fail a training
+    except (AttributeError, OSError) as error:  # must not fail a training
         logger.warning("old log files of Ray are not removed: %s", error)
 
 
 def remove_old_logs(folder: Path) -> None:
-    """Remove the files in a folder of logs that no process writes to, and that are older than a week."""
+    """Remove the files in a log folder that are older than a week and have no writer."""
     before = time.time() - KEEP_SECONDS
     for file in folder.iterdir():
-        if not _is_of_ended_process(file.name):
+        if not _belongs_to_ended_process(file.name):
             continue
-        with suppress(FileNotFoundError):  # Another process of this node may do the same.
+        with suppress(FileNotFoundError):  # another process may do the same
             if file.lstat().st_mtime < before:
                 file.unlink()
 
 
-def _is_of_ended_process(name: str) -> bool:
+def _belongs_to_ended_process(name: str) -> bool:
     driver = _OF_DRIVER.fullmatch(name)
     if driver is not None:
-        # One of ours that runs writes all the time, or ends at once.
+        # Our running processes write all the time, or end at once.
         name = driver["submission_id"]
         return is_submission_id(name) or _DEMAND_PROGRAM.fullmatch(name) is not None
     match = _OF_PROCESS.fullmatch(name)
-    # A standby process may wait for weeks, and Ray forwards what it writes then.
+    # A standby process may wait for weeks, and Ray then still forwards its output.
     return match is not None and not psutil.pid_exists(int(match["pid"]))

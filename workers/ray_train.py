@@ -1,7 +1,7 @@
-"""Ray Train's part of an attempt: `fit`, which runs in a process of its own.
+"""Ray Train's part of an attempt: `fit`, which runs in its own process.
 
-Importing Ray Train takes seconds. So the driver, which imports this module only to pass `fit` on, has it run
-in a process that has done this before: see `workers.standby`.
+Importing Ray Train takes seconds, so the driver only passes `fit` on, to a process that has already imported it:
+see `workers.standby`.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def fit(loop: RankLoop, start: AttemptStart, config: dict[str, object]) -> Excep
 
 
 def run_config(artifacts_uri: str) -> RunConfig:
-    """Return Ray Train's settings of an attempt.
+    """Return Ray Train's settings for an attempt.
 
     Raises:
         StoreError: Ray's marker cannot be written to the artifact store.
@@ -54,8 +54,8 @@ def run_config(artifacts_uri: str) -> RunConfig:
     store, folder = open_store(artifacts_uri)
     config = RunConfig(
         name="ray-train",
-        # All nodes share this folder; Ray writes only its own marker there. Through DASL's file system:
-        # pyarrow fails on a space or an umlaut in a URI, and has settings of its own for S3.
+        # All nodes share this folder, into which Ray only writes a marker. Through DASL's file system, because pyarrow
+        # fails on a space or an umlaut in a URI, and has other settings for S3.
         storage_filesystem=pyarrow.fs.PyFileSystem(pyarrow.fs.FSSpecHandler(store)),
         storage_path=folder,
         # A failure ends the attempt, because the dispatcher starts the next one.
@@ -65,6 +65,6 @@ def run_config(artifacts_uri: str) -> RunConfig:
         worker_runtime_env=rank_environment(),
     )
     with store_errors(artifacts_uri):
-        # Writes the marker. Ray's controller takes it over; an error of its own would look like a crash.
+        # Writes the marker now, because an error of Ray's controller would look like a crash.
         config.storage_context  # noqa: B018
     return config

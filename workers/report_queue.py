@@ -13,23 +13,23 @@ from service.client import ApiError, ConnectionFailed, StaleAttempt
 
 logger = logging.getLogger(__name__)
 
-# Time for which one call is retried before the queue checks whether the run has ended.
+# Retry time of one call before the queue checks whether the run has ended.
 CALL_PATIENCE_SECONDS = 10.0
-# After its last step, a run waits this long for an unavailable API. Then it ends, and the next attempt
-# resumes from the checkpoint that it saved.
+# Time that a run waits for an unavailable API after its last step. Then it ends, and the next attempt resumes
+# from its checkpoint.
 FLUSH_SECONDS = 600.0
-# A failed run waits this long: its failure must be reported soon, but each checkpoint that is registered
-# before saves the next attempt some steps.
+# Time that a failed run waits: its failure must be reported soon, but checkpoints registered before save the next
+# attempt some steps.
 CLOSE_SECONDS = 60.0
 METRIC_POINTS_PER_CALL = 1000
-# Above this number, which a long outage can reach, every second metric point is dropped.
+# Above this number, as in a long outage, every second metric point is dropped.
 MAX_METRIC_POINTS = 100_000
 
 Points = list[dict[str, Any]]
 
 
 class ReportsUndelivered(Exception):
-    """The run has ended and saved its checkpoint, but the API did not take its last reports."""
+    """The run has ended and saved its checkpoint, but its last reports were not delivered."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Report:
     """One call of the API.
 
     Attributes:
-        send: makes the call, which may be retried for the given number of seconds.
+        send: makes the call, with retries for a number of seconds.
         required: whether the run fails if the API refuses this report.
     """
 
@@ -50,16 +50,16 @@ class ReportQueue:
 
     Args:
         send_points: function that sends metric points; its second argument is as for `Report.send`.
-        retry_seconds: pause between two tries to deliver a report.
+        retry_seconds: pause between attempts to deliver a report.
     """
 
     def __init__(
         self, send_points: Callable[[Points, float], object], retry_seconds: float
     ) -> None:
         self._send_points, self._retry_seconds = send_points, retry_seconds
-        # Metric points are stored as data, so that they can be batched and thinned.
+        # Metric points are stored as data to batch and thin them.
         self._queue: deque[Report | Points] = deque()
-        # Removed from the queue and not delivered yet.
+        # Removed from the queue, but not delivered yet.
         self._sending: Report | Points | None = None
         self._points = 0  # number of metric points in `_queue` and `_sending`
         self._changed = threading.Condition()
@@ -80,7 +80,7 @@ class ReportQueue:
             self._changed.notify_all()
 
     def put_points(self, points: Points) -> None:
-        """Append metric points, to the points at the end of the queue if there are any."""
+        """Append metric points, merged with points at the end of the queue."""
         with self._changed:
             if self._queue and isinstance(last := self._queue[-1], list):
                 last += points
@@ -97,12 +97,12 @@ class ReportQueue:
         return self._stale is not None
 
     def raise_if_over(self) -> None:
-        """Raise the error that ends the run, if there is one.
+        """Raise the error that ends the run, if any.
 
         Raises:
             StaleAttempt: the attempt was superseded, or its job has ended.
             ApiError: the API refused a required report.
-            Exception: any other error that made a report impossible.
+            Exception: another error that prevented a report.
         """
         # A superseded attempt has no failure to report.
         if self._stale is not None:
@@ -138,7 +138,7 @@ class ReportQueue:
                 logger.error("the run has ended, and some of its reports did not arrive")
 
     def deliver(self, report: Report) -> bool:
-        """Send a report now; return `False` if it must be sent again."""
+        """Send a report now; return `False` if it must be retried."""
         try:
             report.send(self._patience())
         except StaleAttempt as error:
@@ -170,18 +170,18 @@ class ReportQueue:
     def _thin(self) -> None:
         """Drop every second metric point in the queue, counted across batches."""
         thinned: deque[Report | Points] = deque()
-        total = kept = 0
+        total = retained = 0
         for entry in self._queue:
             if isinstance(entry, list):
                 half = entry[(total + 1) % 2 :: 2]
                 total += len(entry)
-                kept += len(half)
+                retained += len(half)
                 if half:
                     thinned.append(half)
             else:
                 thinned.append(entry)
         self._queue = thinned
-        self._points -= total - kept
+        self._points -= total - retained
 
     def _deliver_all(self) -> None:
         while (entry := self._next()) is not None:
@@ -198,7 +198,7 @@ class ReportQueue:
                 self._stop.wait(min(self._retry_seconds, self._patience()))
 
     def _next(self) -> Report | Points | None:
-        """Wait for the next item to send and return it; `None` if there will be no more."""
+        """Wait for the next item to send and return it; `None` at the end."""
         with self._changed:
             self._changed.wait_for(lambda: self._undelivered() or self._close_by is not None)
             late = self._close_by is not None and time.monotonic() >= self._close_by

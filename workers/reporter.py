@@ -37,7 +37,7 @@ class ApiReporter:
     an error if reports are still undelivered.
 
     Args:
-        job, attempt: of the run, for the manifests of its checkpoints.
+        job, attempt: identity of the run, for the manifests of its checkpoints.
     """
 
     def __init__(
@@ -104,7 +104,7 @@ class ApiReporter:
         self, folder: Path, step: int, epoch: float, metrics: dict[str, float], final: bool
     ) -> None:
         uri = f"{self._uri}/checkpoints/step-{step:09d}"
-        if self._saved_step == step:  # saved before the final evaluation; now with its metrics
+        if self._saved_step == step:  # saved before the final evaluation, now with its metrics
             uri += "-final"
         metrics = finite(metrics)
         about = {
@@ -185,6 +185,6 @@ class ApiReporter:
     def _heartbeat(self, patience: float) -> None:
         progress = self._progress
         if self._worked:
-            # A run whose progress does not change counts as hanging; this counts work between steps.
+            # Counts work between steps, because a run without progress counts as hanging.
             progress = {**progress, "worked": self._worked}
         self._desired = self._client.heartbeat(progress, patience=patience)

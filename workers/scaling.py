@@ -1,4 +1,4 @@
-"""The workers that an attempt asks Ray Train for: their number, resources and nodes."""
+"""Workers that an attempt requests from Ray Train: their number, resources and nodes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def scaling_options(resources: ResolvedResources, excluded_nodes: Sequence[str])
     """Return the arguments of Ray Train's `ScalingConfig`.
 
     Args:
-        excluded_nodes: ids of the nodes that get no worker.
+        excluded_nodes: ids of nodes without workers.
     """
     per_worker: dict[str, float] = {"CPU": resources.cpus_per_worker}
     if resources.gpus_per_worker:

@@ -1,4 +1,4 @@
-"""Temporary files of a submission on a node: shared by its ranks, and removed even if they are killed."""
+"""Temporary files of a submission on a node, shared by its ranks and removed even after a kill."""
 
 import logging
 import os
@@ -29,9 +29,9 @@ def scratch_root() -> Path:
 
 
 class SubmissionFolder:
-    """Context manager: the folder of a submission, which all its processes on this machine use together.
+    """Context manager for the folder of a submission, shared by its processes on this machine.
 
-    The last of them removes it. What killed processes left of other submissions is removed at the start.
+    The last process removes it. Folders left by killed processes of other submissions are removed at the start.
     """
 
     def __init__(self, root: Path, submission: str) -> None:
@@ -68,7 +68,7 @@ class SubmissionFolder:
         """Copy the files of a checkpoint, once for all processes; return their folder.
 
         Args:
-            on_chunk: called after each part, whichever process copies it.
+            on_chunk: called after each part, copied by any of the processes.
 
         Raises:
             OSError: as `workers.artifacts.download`.
@@ -87,7 +87,7 @@ class SubmissionFolder:
 
         with locked(self.path / "resume.lock", wait):
             if not folder.exists():
-                shutil.rmtree(partial, ignore_errors=True)  # of a process that was killed
+                shutil.rmtree(partial, ignore_errors=True)  # left by a killed process
                 partial.mkdir()
                 download(uri, files, partial, report)
                 partial.rename(folder)
@@ -95,7 +95,7 @@ class SubmissionFolder:
 
 
 def _is_submission(folder: Path) -> bool:
-    """Whether a folder is that of a submission; one of another user may not be readable."""
+    """Whether a folder belongs to a submission; folders of other users may not be readable."""
     try:
         os.stat(folder / IN_USE)
     except (FileNotFoundError, NotADirectoryError):
@@ -121,7 +121,7 @@ def _remove_unused(folder: Path) -> bool:
                     entry.unlink()
             (folder / IN_USE).unlink()
             folder.rmdir()
-    except OSError as error:  # no reason to fail a training; the next start tries again
+    except OSError as error:  # must not fail a training; the next start retries
         logger.warning("%s cannot be removed: %s", folder, error)
         return False
     return True

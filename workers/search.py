@@ -1,7 +1,7 @@
 """Search among the images of one embedding: `python -m workers.search --run R --search SRCH`.
 
-It keeps the vectors, and after the first image file the network, in memory, and answers the questions of the API, which it
-asks for them. It ends when no question has arrived for minutes. Environment, token and exit code are as for `workers.ingest`.
+It keeps the vectors, and after the first image file the network, in memory, polls the API for queries, and answers
+them. It ends after minutes without a query. Environment, token and exit code are as for `workers.ingest`.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Search:
 
     @cached_property
     def encoder(self) -> QueryEncoder:
-        """What embeds image files; loaded with the first one."""
+        """Encoder of image files, loaded at the first one."""
         checkpoint = self.folder / "checkpoint"
         checkpoint.mkdir(exist_ok=True)
         download(self.start.checkpoint.uri, self.start.checkpoint.files, checkpoint)
@@ -69,7 +69,7 @@ class Search:
         )
 
     def answer(self, query: Query) -> QueryAnswer:
-        """Return the neighbors that a question asks for, or why there are none."""
+        """Return the neighbors for a query, or why there are none."""
         if query.key is not None:
             position = self.index.position(query.key)
             if position is None:
@@ -82,10 +82,10 @@ class Search:
                 vector = self.encoder.embed(base64.b64decode(query.image))
             except ValueError as error:
                 return QueryAnswer(id=query.id, problem=storable(str(error)))
-        found = self.index.nearest(vector, query.k, without=position)
+        neighbors = self.index.nearest(vector, query.k, without=position)
         near = [
-            NeighborEntry(key=each.key, label=each.label, similarity=each.similarity)
-            for each in found
+            NeighborEntry(key=neighbor.key, label=neighbor.label, similarity=neighbor.similarity)
+            for neighbor in neighbors
         ]
         return QueryAnswer(id=query.id, neighbors=near)
 
@@ -97,13 +97,13 @@ def _run(client: WorkerClient, _: argparse.Namespace) -> None:
         search = Search(start, Path(name))
         logger.info("%d images are searched", len(search.index.keys))
         answers: list[QueryAnswer] = []
-        while not (asked := client.search_queries(answers)).stop:
-            answers = [search.answer(query) for query in asked.queries]
+        while not (questions := client.search_queries(answers)).stop:
+            answers = [search.answer(query) for query in questions.queries]
     client.search_ended()
 
 
 def main() -> int:
-    """Answer questions to the search named on the command line, and return the exit code."""
+    """Answer queries to the search named on the command line and return the exit code."""
     return run_task("search", _run)
 
 

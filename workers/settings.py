@@ -10,14 +10,14 @@ RAY_SETTINGS = {
     "RAY_TRAIN_WORKER_HEALTH_CHECK_TIMEOUT_S": "60",
     "RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S": "120",
     "RAY_TRAIN_COLLECTIVE_TIMEOUT_S": "600",
-    # Poll interval for the end of the ranks; the next job waits for that. The default is 2 s.
+    # Poll interval for the end of the ranks, which the next job waits for. The default is 2 s.
     "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.5",
     # Unused features that cost start-up time: a wrapped print, exported metrics, and an extra process
     # with all of torch that watches for node preemption.
     "RAY_TRAIN_ENABLE_PRINT_PATCH": "0",
     "RAY_TRAIN_METRICS_ENABLED": "0",
     "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER": "0",
-    # Ray Train sets this for its processes; here, so that standby processes have the same environment.
+    # Ray Train sets this for its processes; also set here, so that standby processes have the same environment.
     "RAY_WARN_BLOCKING_GET_INSIDE_ASYNC": "0",
     # Users read the log in files and over the API, where color codes are noise.
     "RAY_COLOR_PREFIX": "0",

@@ -1,6 +1,6 @@
 """Standby processes: Ray workers of a node that wait for an attempt with their imports done.
 
-A start takes most of its time to import Ray Train and PyTorch. Ray starts a process for an actor only if
+Most of the start time is imports of Ray Train and PyTorch. Ray starts a process for an actor only if
 no idle one has the same runtime environment, so `workers.standby_keeper` has each node start a few with
 the environment defined here. Ray gives a process to at most one job, and ends it with its actor.
 """
@@ -15,7 +15,7 @@ from typing import Any
 from workers.settings import RAY_SETTINGS
 
 COUNT_VARIABLE = "DASL_STANDBY_RANKS"
-"""Number of ranks that a node keeps ready; without it, Ray starts every process anew."""
+"""Number of ranks that a node keeps ready; without it, Ray starts every process from scratch."""
 ROLE_VARIABLE = "STANDBY_ROLE"
 RANK, CONTROLLER = "rank", "controller"
 HOOK = "workers.standby.prepare"
@@ -62,20 +62,20 @@ def job_environment() -> dict[str, Any]:
 
 
 def controller_environment() -> dict[str, Any]:
-    """Return what the runtime environment of a controller process adds to that of its attempt."""
+    """Return the additions of a controller process to the runtime environment of its attempt."""
     return {"env_vars": {ROLE_VARIABLE: CONTROLLER}}
 
 
 def rank_environment() -> dict[str, Any]:
-    """Return what the runtime environment of a rank adds to, or replaces in, that of its attempt."""
+    """Return the additions and changes of a rank to the runtime environment of its attempt."""
     return {"env_vars": {ROLE_VARIABLE: RANK}}
 
 
 def prepare() -> None:
-    """Import what this process needs, before it gets its work. Ray calls this in each process.
+    """Import the modules of this process before it gets work. Ray calls this in each process.
 
-    A module that cannot be imported fails where it is used, with the job that needs it: Ray ends a
-    process in which this function fails.
+    A failing import is only reported here, because Ray ends a process in which this function fails; the job that
+    needs the module fails when it uses it.
     """
     import ray
 

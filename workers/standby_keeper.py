@@ -1,8 +1,8 @@
 """Keeper of a node's standby processes: `python -m workers.standby_keeper`, as a child of `ray start`.
 
-It asks the node's raylet to start processes as `workers.standby` describes, whenever some were used. Ray
-has no public function for this: if another version of Ray answers differently, the keeper ends with a
-message in its output, and attempts start all their processes themselves.
+It requests new processes from the node's raylet, as described in `workers.standby`, whenever some were used.
+Ray has no public function for this: if another version of Ray answers differently, the keeper ends with a
+message, and attempts start all their processes themselves.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from workers.standby import (
 logger = logging.getLogger("workers.standby_keeper")
 
 _CHECK_SECONDS = 1.0
-# The start of an attempt, which uses them up, should not share its cores with the start of new ones.
+# Delay, so that the start of an attempt does not share its cores with the start of new processes.
 _REFILL_AFTER_SECONDS = 15.0
 _KEEP_SECONDS = 10 * 365 * 24 * 3600
 # Supervisor of the driver, of Ray's Jobs API.
@@ -57,7 +57,7 @@ class Pool:
     environment: str
     """The runtime environment, as Ray serializes it."""
     variables: dict[str, str]
-    """Environment variables that no process of another kind has."""
+    """Environment variables that only processes of this kind have."""
 
 
 def main() -> int:
@@ -89,7 +89,7 @@ def keep(parent: psutil.Process, ranks: int) -> None:
     """Keep standby processes while `parent` runs `ray start`."""
     raylet = _wait_for(lambda: find_raylet(parent), parent)
     node = _wait_for(lambda: _node(raylet), parent)
-    pools = pools_of(
+    pools = build_pools(
         ranks if node.resources_total.get("CPU", 0) > 0 else 0, driver_node=node.is_head_node
     )
     missing_since: dict[Pool, float] = dict.fromkeys(pools, -_REFILL_AFTER_SECONDS)
@@ -102,18 +102,18 @@ def keep(parent: psutil.Process, ranks: int) -> None:
                 missing_since.pop(pool, None)
             elif now - missing_since.setdefault(pool, now) >= _REFILL_AFTER_SECONDS:
                 start(address, pool.environment, missing)
-                # A process counts only once its environment is that of the pool.
+                # A process counts only after it has the environment of the pool.
                 missing_since[pool] = time.monotonic()
         time.sleep(_CHECK_SECONDS)
 
 
-def pools_of(ranks: int, *, driver_node: bool) -> list[Pool]:
+def build_pools(ranks: int, *, driver_node: bool) -> list[Pool]:
     """Return the pools of a node."""
     supervisor = supervisor_variables()
     job = with_hook(job_environment())
 
     def environment(added: dict[str, Any]) -> str:
-        # As Ray's core serializes it for an actor whose job has an environment, too.
+        # Same serialization as in Ray's core for an actor whose job also has an environment.
         merged = job | {"env_vars": job["env_vars"] | added["env_vars"]}
         return json.dumps(merged, sort_keys=True, separators=(",", ":"))
 
@@ -124,7 +124,7 @@ def pools_of(ranks: int, *, driver_node: bool) -> list[Pool]:
     if driver_node:
         pools += [
             Pool(_CONTROLLERS, environment(controller), controller["env_vars"]),
-            # As Ray's Python part serializes it.
+            # Same serialization as in Ray's Python part.
             Pool(_SUPERVISORS, json.dumps({"env_vars": supervisor}, sort_keys=True), supervisor),
         ]
     return [pool for pool in pools if pool.size > 0]
@@ -144,7 +144,7 @@ def supervisor_variables() -> dict[str, str]:
 
 
 def with_hook(environment: dict[str, Any]) -> dict[str, Any]:
-    """Return a runtime environment as `ray.init` passes it on."""
+    """Return a runtime environment in the form passed on by `ray.init`."""
     from ray._private.runtime_env.setup_hook import export_setup_func_module
 
     result: dict[str, Any] = export_setup_func_module(copy.deepcopy(environment), HOOK)
@@ -152,7 +152,7 @@ def with_hook(environment: dict[str, Any]) -> dict[str, Any]:
 
 
 def start(address: str, environment: str, count: int) -> None:
-    """Have the raylet at `address` start processes that belong to no job yet."""
+    """Make the raylet at `address` start processes without a job."""
     from ray._private.grpc_utils import init_grpc_channel
     from ray.core.generated.common_pb2 import Language
     from ray.core.generated.node_manager_pb2 import PrestartWorkersRequest
@@ -176,7 +176,7 @@ def waiting(raylet: psutil.Process, variables: dict[str, str]) -> int:
             if unused:
                 count += variables.items() <= process.environ().items()
         except psutil.Error:
-            continue  # It ended between the listing and the reading.
+            continue  # it has just ended
     return count
 
 
@@ -203,11 +203,11 @@ def _node(raylet: Raylet) -> Any:
 
 
 def _wait_for(find: Callable[[], Any], parent: psutil.Process) -> Any:
-    while (found := find()) is None:
+    while (result := find()) is None:
         if not parent.is_running():
             raise psutil.NoSuchProcess(parent.pid)
         time.sleep(_CHECK_SECONDS)
-    return found
+    return result
 
 
 if __name__ == "__main__":

@@ -16,15 +16,15 @@ from workers.settings import PATIENCE_SECONDS
 logger = logging.getLogger("workers.task_process")
 
 Task = Callable[[WorkerClient, argparse.Namespace], None]
-"""Does the work of a run, and reports its result, or the failure that a user can repair."""
+"""Does the work of a run, and reports its result or a failure that the user can fix."""
 
 
 def run_task(subject: str, task: Task) -> int:
-    """Run a task with the id of its subject, as the command line names it, and return the exit code.
+    """Run a task with the id of its subject from the command line, and return the exit code.
 
     Args:
         subject: such as `dataset` or `preview`: the name of the option, and a field of each line of the log.
-        task: gets the client of the run, and the options: `run` and the subject.
+        task: called with the client of the run, and the options `run` and the subject.
 
     Returns:
         0 if the end was reported or the run was superseded, `UNDELIVERED_EXIT_CODE` if the API did not answer.

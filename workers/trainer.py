@@ -10,8 +10,8 @@ _UNNEEDED = frozenset({"DatasetsCallback", "PlacementGroupCleanerCallback"})
 class LeanTrainer(DataParallelTrainer):  # type: ignore[misc]  # Ray's class has no types
     """`DataParallelTrainer` that starts two processes fewer, each of which imports Ray Train.
 
-    One would distribute Ray datasets, which DASL does not use. The other would free the resources of the
-    ranks after the death of Ray Train's controller; the driver ends then, and Ray frees them.
+    One would distribute Ray datasets, which DASL does not use. The other would free the resources of the ranks after
+    a crash of Ray Train's controller; but then the driver ends, and Ray frees them.
 
     Ray has no setting for this. The callbacks are recognized by name; if another version of Ray names them
     differently, it starts the helper processes again.

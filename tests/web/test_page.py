@@ -12,7 +12,7 @@ from playwright.sync_api import expect
 from tests.support.busy_service import BusyService
 from tests.support.training_reports import FINAL_STEP
 from tests.web.conftest import Watched, log_in
-from workers.rank import page_of
+from workers.rank import job_page
 
 
 def test_wrong_token_is_refused_in_words(stranger: Watched) -> None:
@@ -135,7 +135,7 @@ def test_job_shows_verdict_curves_and_baselines(opened: Watched, busy: BusyServi
 @pytest.mark.slow
 def test_address_that_trackers_get_shows_the_job(opened: Watched, busy: BusyService) -> None:
     page = opened.page
-    page.goto(page_of(busy.service.url, busy.jobs["baseline"]))
+    page.goto(job_page(busy.service.url, busy.jobs["baseline"]))
     expect(page.get_by_role("heading", name="baseline", level=1)).to_be_visible()
 
 

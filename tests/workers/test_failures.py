@@ -31,8 +31,8 @@ from workers.driver import DriverHeartbeat
 from workers.failures import (
     NON_RETRYABLE,
     RankDied,
-    cause_of,
     describe,
+    find_cause,
     is_infrastructure_error,
     start_failure,
     unwrap,
@@ -151,7 +151,7 @@ def test_killed_rank_is_reported_with_its_number() -> None:
         "A worker health check failed.", RayActorError(error_msg=text)
     )
     peer = RuntimeError("Gloo connection closed by peer")
-    cause = cause_of({0: peer, 1: died})
+    cause = find_cause({0: peer, 1: died})
     assert isinstance(cause, RankDied)
     error_report = describe(cause)
     assert error_report["type"] == "rank-died"
@@ -162,8 +162,8 @@ def test_killed_rank_is_reported_with_its_number() -> None:
     assert is_infrastructure_error(cause)
     assert not isinstance(cause, NON_RETRYABLE)
     raised = ValueError("no images")
-    assert cause_of({0: peer, 1: RayTaskError("train", REMOTE, raised)}) is raised
-    assert cause_of({}) is None
+    assert find_cause({0: peer, 1: RayTaskError("train", REMOTE, raised)}) is raised
+    assert find_cause({}) is None
 
 
 def test_rank_on_a_lost_node_is_reported_as_such() -> None:
@@ -173,7 +173,7 @@ def test_rank_on_a_lost_node_is_reported_as_such() -> None:
         "\tthe actor's node was terminated unexpectedly: health check failed",
         actor_id=b"\0" * 16,
     )
-    cause = cause_of({0: ActorDiedError(context)})
+    cause = find_cause({0: ActorDiedError(context)})
     assert cause is not None
     report = describe(cause)
     assert report["type"] == "node-died"
@@ -233,7 +233,7 @@ def test_error_of_the_store_is_recognized_behind_a_failed_checkpoint(number: int
     failed = CheckpointFailed("The checkpoint of step 3 could not be written")
     failed.cause = StoreError(number, os.strerror(number), "s3://bucket/jobs/x")
     arrived = cloudpickle.loads(cloudpickle.dumps(failed))
-    error = cause_of({0: RayTaskError("train", REMOTE, arrived), 1: RuntimeError("Gloo timeout")})
+    error = find_cause({0: RayTaskError("train", REMOTE, arrived), 1: RuntimeError("Gloo timeout")})
     assert error is not None
     described = describe(error)
     assert described["type"] == STORE_UNAVAILABLE

@@ -16,7 +16,7 @@ from service.protocol import AttemptStart
 from tests.workers.test_reporter import STALE, Home
 from workers import driver
 from workers.artifacts import upload_checkpoint
-from workers.driver import report_start_of_ranks, with_intact_checkpoint
+from workers.driver import report_ranks_starting, with_intact_checkpoint
 
 FACTS = DatasetFacts(num_images=100, num_classes=2, median_size=32)
 
@@ -101,7 +101,7 @@ def test_start_of_ranks_is_announced_best_effort(
     monkeypatch.setattr(driver, "BEST_EFFORT_SECONDS", 0.1)
     if refusal is not None:
         home.refusals["events"] = refusal
-    report_start_of_ranks(client, 2)
+    report_ranks_starting(client, 2)
     event = {
         "type": "phase",
         "message": "Starting 2 ranks; loading PyTorch takes some seconds",
@@ -109,11 +109,11 @@ def test_start_of_ranks_is_announced_best_effort(
     }
     assert home.reports == ([("events", event)] if refusal is None else [])
     home.down()
-    report_start_of_ranks(client, 1)
+    report_ranks_starting(client, 1)
     home.up()
     home.refusals["events"] = STALE
     with pytest.raises(StaleAttempt):
-        report_start_of_ranks(client, 1)
+        report_ranks_starting(client, 1)
 
 
 def test_undamaged_checkpoint_is_used(client: WorkerClient, home: Home, store: Store) -> None:

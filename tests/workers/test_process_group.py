@@ -94,8 +94,8 @@ def test_interface_is_found_by_its_address(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(psutil, "net_if_addrs", lambda: interfaces)
     for name, held in addresses.items():
         for text in held:
-            assert process_group.interface_of(text.partition("%")[0]) == name
-    assert process_group.interface_of("192.0.2.7") is None, "behind NAT"
+            assert process_group.find_interface(text.partition("%")[0]) == name
+    assert process_group.find_interface("192.0.2.7") is None, "behind NAT"
 
 
 def test_driver_and_controller_do_not_import_torch() -> None:

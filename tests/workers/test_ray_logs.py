@@ -14,7 +14,7 @@ from uuid import uuid4
 import pytest
 
 from service.ids import new_id
-from workers.ray_logs import KEEP_SECONDS, remove_old_logs, remove_old_logs_here
+from workers.ray_logs import KEEP_SECONDS, remove_local_logs, remove_old_logs
 
 OURS = new_id("job")
 ID = "1c1a6ec5e876e9fab1c7e9d4040618041e269a48152752f2b768a857"
@@ -70,10 +70,10 @@ def test_failure_to_remove_logs_fails_no_training(
     from ray._private import worker
 
     monkeypatch.setattr(worker, "_global_node", None)
-    remove_old_logs_here()
+    remove_local_logs()
     assert not caplog.records
     node = SimpleNamespace(get_logs_dir_path=lambda: str(tmp_path / "missing"))
     monkeypatch.setattr(worker, "_global_node", node)
     with caplog.at_level(logging.WARNING):
-        remove_old_logs_here()
+        remove_local_logs()
     assert "old log files of Ray are not removed" in caplog.text

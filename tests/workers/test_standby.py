@@ -59,7 +59,7 @@ def test_environment_has_the_settings_of_the_node(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setenv("RAY_TRAIN_COLLECTIVE_TIMEOUT_S", "17")
     variables = standby.job_environment()["env_vars"]
     assert variables["RAY_TRAIN_COLLECTIVE_TIMEOUT_S"] == "17"
-    [ranks, controllers, supervisors] = standby_keeper.pools_of(1, driver_node=True)
+    [ranks, controllers, supervisors] = standby_keeper.build_pools(1, driver_node=True)
     assert '"RAY_TRAIN_COLLECTIVE_TIMEOUT_S":"17"' in controllers.environment
     assert '"RAY_TRAIN_COLLECTIVE_TIMEOUT_S":"17"' in ranks.environment
     assert "RAY_TRAIN" not in supervisors.environment
@@ -67,7 +67,7 @@ def test_environment_has_the_settings_of_the_node(monkeypatch: pytest.MonkeyPatc
 
 def test_pools_of_a_node() -> None:
     def sizes(ranks: int, driver_node: bool) -> list[int]:
-        return [pool.size for pool in standby_keeper.pools_of(ranks, driver_node=driver_node)]
+        return [pool.size for pool in standby_keeper.build_pools(ranks, driver_node=driver_node)]
 
     assert sizes(3, driver_node=True) == [3, 3, 1]
     assert sizes(3, driver_node=False) == [3]
