@@ -248,8 +248,6 @@ def _tensor(value: Tensor | np.ndarray, name: str) -> Tensor:
         flags = value.flags
         if not (flags.writeable and flags.c_contiguous and value.dtype.isnative):
             value = value.astype(value.dtype.newbyteorder("="), order="C")
-        return torch.from_numpy(
-            value
-        )  # no copy, because a second large bank may not fit into memory
+        return torch.from_numpy(value)  # no copy: a second large bank may not fit into memory
     kind = f"an array of {value.dtype}" if isinstance(value, np.ndarray) else type(value).__name__
     raise ValueError(f"{name} must be a torch tensor or a numeric NumPy array; given {kind}")

@@ -149,9 +149,7 @@ def find_interface(address: str) -> str | None:
     families = (socket.AF_INET, socket.AF_INET6)
     for name, addresses in psutil.net_if_addrs().items():
         # A link-local IPv6 address ends with its scope: `fe80::1%eth0`.
-        own_addresses = [
-            entry.address.partition("%")[0] for entry in addresses if entry.family in families
-        ]
-        if target in map(ip_address, own_addresses):
+        found = [entry.address.partition("%")[0] for entry in addresses if entry.family in families]
+        if target in map(ip_address, found):
             return name
     return None

@@ -157,9 +157,7 @@ def kmeans(
             max_iterations=max_iterations,
         )
 
-    best = min(
-        (start(restart_seed) for restart_seed in seeds), key=lambda clustering: clustering.inertia
-    )
+    best = min((start(seed) for seed in seeds), key=lambda clustering: clustering.inertia)
     return best.assignments, best.centers
 
 

@@ -48,10 +48,8 @@ def cluster_quality(
         metrics["cosine"] = 1 - clustering.inertia / count / 2
     else:
         metrics["squared_distance"] = clustering.inertia / count
-    if previous is not None and bool((has_previous := previous >= 0).any()):
-        metrics["nmi_previous"] = normalized_mutual_information(
-            assignments[has_previous], previous[has_previous]
-        )
+    if previous is not None and bool((seen := previous >= 0).any()):
+        metrics["nmi_previous"] = normalized_mutual_information(assignments[seen], previous[seen])
     if classes is not None:
         metrics["nmi_classes"] = normalized_mutual_information(assignments, classes)
     return metrics

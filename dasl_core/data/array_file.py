@@ -12,7 +12,6 @@ import numpy as np
 
 from dasl_core.atomic import write_atomically
 
-# Metadata key of the JSON.
 _ABOUT = "about"
 # Alignment of arrays in bytes, for memory mapping.
 _ALIGNMENT = 8

@@ -237,9 +237,7 @@ class CanvasFile:
     def _repair(self) -> None:
         """Retry images that failed for transient reasons, and write them in place."""
         self.unreadable = _read_list(self._file)
-        listed = [
-            position for position, why in sorted(self.unreadable.items()) if is_transient(why)
-        ]
+        listed = [image for image, why in sorted(self.unreadable.items()) if is_transient(why)]
         if not listed:
             return
         with open(self._file, "r+b", buffering=0) as file:

@@ -65,9 +65,8 @@ class Canvases:
         self.index = index
         self.channels = channels
         self._drawer = Drawer(index, image_size, channels)
-        self._coding = build_coding(
-            form if index.on_disk else "exact", self._drawer.dtype, channels
-        )
+        form = form if index.on_disk else "exact"
+        self._coding = build_coding(form, self._drawer.dtype, channels)
         self.side = self._drawer.shape[-1]
         self.unreadable: dict[int, str] = {}
         self.not_cached: str | None = None

@@ -10,7 +10,6 @@ import numpy as np
 from dasl_core.data.sources import Entry, Listing, Skipped, SourceRecord
 from dasl_core.data.sources.splits import choose_one, split_folders
 
-# Number of images that a warning names.
 _NAMED = 5
 
 
@@ -96,17 +95,17 @@ def _folder_warnings(record: SourceRecord, entries: Sequence[Entry]) -> list[str
     if not record.source_class.has_folders:
         return []
     folders = [key.partition("/")[0] for key in _keys_in_split(record, entries) if "/" in key]
-    beside = [
+    outside = [
         entry.key
         for entry, key in zip(entries, _keys_in_split(record, entries), strict=True)
         if "/" not in key
     ]
     # Most images are outside of the folders, so these are not classes.
-    if len({*folders}) < 2 or not 0 < len(beside) < len(folders):
+    if len({*folders}) < 2 or not 0 < len(outside) < len(folders):
         return []
-    verb = "lies" if len(beside) == 1 else "lie"
+    verb = "is" if len(outside) == 1 else "are"
     return [
-        f"{_count(beside, entries)} {verb} beside the {len({*folders})} folders ({_some(beside)}), so the folders are not "
+        f"{_count(outside, entries)} {verb} outside of the {len({*folders})} folders ({_some(outside)}), so the folders are not "
         "used as labels. To use them, move or remove these images and read the data set again (dasl datasets refresh)"
     ]
 

@@ -74,9 +74,7 @@ def choose(positions: Sequence[int], labels: np.ndarray | None) -> list[int]:
     numbers = np.asarray(positions)
     classes = [numbers[labels == label].tolist() for label in np.unique(labels)]
     sample = _spaced(range(len(classes)), MOST)
-    return [
-        position for label in sample for position in _spaced(classes[label], MOST // len(sample))
-    ]
+    return [image for label in sample for image in _spaced(classes[label], MOST // len(sample))]
 
 
 def thumbnail(image: np.ndarray) -> np.ndarray:

@@ -273,17 +273,14 @@ def _build_index(
         paths=Strings.pack(paths),
         labels=labels,
         class_names=class_names,
-        sizes=np.array([headers[position][:2] for position in usable], np.int32).reshape(-1, 2),
-        locations=np.array([_place(entries[position]) for position in usable], np.int64).reshape(
-            -1, 4
-        ),
-        checksums=np.array([headers[position].checksum for position in usable], np.int32),
+        sizes=np.array([headers[i][:2] for i in usable], np.int32).reshape(-1, 2),
+        locations=np.array([_place(entries[i]) for i in usable], np.int64).reshape(-1, 4),
+        checksums=np.array([headers[i].checksum for i in usable], np.int32),
         skipped=sorted(skipped),
         num_ignored=sum(ignored.values()),
         ignored_endings=dict(ignored),
         pixels=replace(
-            sample.pixels,
-            kinds=PixelFacts.from_headers([headers[position] for position in usable]).kinds,
+            sample.pixels, kinds=PixelFacts.from_headers([headers[i] for i in usable]).kinds
         ),
         label_warnings=label_warnings(record, decoded),
         duplicates={

@@ -98,10 +98,8 @@ def _pixels(item: object, position: int, channels: int) -> np.ndarray:
         if pixels.shape[2] in (1, 3):
             gray = pixels.shape[2] == 1
             return eight_bit_pixels(Image.fromarray(pixels[:, :, 0] if gray else pixels), channels)
-    description = (
-        f"{image.dtype} of shape {tuple(image.shape)}" if is_array else type(image).__name__
-    )
+    kind = f"{image.dtype} of shape {tuple(image.shape)}" if is_array else type(image).__name__
     raise TypeError(
         f"item {position} of the data set must be a PIL image, a uint8 tensor (C, H, W) or a uint8 array "
-        f"(H, W, C), of 1 or 3 channels; given {description}"
+        f"(H, W, C), of 1 or 3 channels; given {kind}"
     )

@@ -88,9 +88,8 @@ def take_sample(
     per_image = max(1, _VALUES // (pixels.bands * max(1, len(positions))))
 
     def measure(position: int) -> _Values | str:
-        return _measure(
-            source, entries, position, pixels, per_image, position in thumbnail_positions
-        )
+        is_shown = position in thumbnail_positions
+        return _measure(source, entries, position, pixels, per_image, is_shown)
 
     def cost(position: int) -> int:
         return decoding_memory(headers[position], _AT_LEAST)

@@ -73,9 +73,7 @@ class FolderStore:
         self._path.mkdir(parents=True, exist_ok=True)
         with os.scandir(self._path) as entries:
             return {
-                entry.name: entry.stat().st_size
-                for entry in entries
-                if not entry.name.startswith(".")
+                file.name: file.stat().st_size for file in entries if not file.name.startswith(".")
             }
 
     def read(self, name: str, begin: int, length: int) -> bytes:

@@ -129,9 +129,8 @@ class Shards:
             size = file.stat().st_size
             if known is None:
                 with opened(file) as read:
-                    known = Facts.from_shard(
-                        read_shard(read, size, len(self.layout.positions(number)))
-                    )
+                    shard = read_shard(read, size, len(self.layout.positions(number)))
+                    known = Facts.from_shard(shard)
             elif known.size != size:
                 raise ValueError("its size differs from the manifest's")
         except FileNotFoundError:

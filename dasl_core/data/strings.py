@@ -7,7 +7,6 @@ from typing import overload
 
 import numpy as np
 
-# Number of strings copied at once.
 _CHUNK = 1 << 14
 
 

@@ -130,9 +130,7 @@ class ImagesWithFeatures:
         self, positions: np.ndarray, features: Tensor, normalize: bool, dtype: EmbeddingType
     ) -> FeatureBatch:
         # Without a cache, damaged images are only found by reading them.
-        read = [
-            at for at, position in enumerate(positions.tolist()) if position not in self.unreadable
-        ]
+        read = [at for at, image in enumerate(positions.tolist()) if image not in self.unreadable]
         if normalize:
             features = F.normalize(features, dim=-1)
         rows = features.cpu().numpy().astype(dtype, copy=False)

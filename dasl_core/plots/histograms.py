@@ -41,9 +41,7 @@ def _ridges(
     history: History, kind: str, run: RunFacts, title: str, note: str, label: str
 ) -> Figure:
     """Draw a ridge for each evaluation, the start at the top, and a line through their means."""
-    measured = [
-        evaluation for evaluation in history.evaluations if getattr(evaluation, kind) is not None
-    ]
+    measured = [entry for entry in history.evaluations if getattr(entry, kind) is not None]
     evaluations = [measured[i] for i in np.unique(np.linspace(0, len(measured) - 1, _RIDGES).astype(int))] if measured else []  # fmt: skip
     tall = 0.42 * max(len(evaluations), 3) + 0.6
     figure = style.new_figure(7.6, tall + 1.6)
@@ -57,10 +55,7 @@ def _ridges(
         axes.set(xticks=[], yticks=[])
         return figure
     counted: list[Histogram] = [getattr(evaluation, kind) for evaluation in evaluations]
-    low, high = (
-        min(histogram.low for histogram in counted),
-        max(histogram.high for histogram in counted),
-    )
+    low, high = min(counts.low for counts in counted), max(counts.high for counts in counted)
     x = np.linspace(low, high, _GRID)
     for number, histogram in enumerate(counted):
         base = len(evaluations) - 1 - number

@@ -71,9 +71,7 @@ class ShownImages:
     def _pixels(self, positions: Sequence[int]) -> Iterator[np.ndarray]:
         """Yield the pixels (H, W, C) of images as 8-bit color or gray."""
         for start in range(0, len(positions), _READ_AT_ONCE):
-            places = [
-                self._place(position) for position in positions[start : start + _READ_AT_ONCE]
-            ]
+            places = [self._place(image) for image in positions[start : start + _READ_AT_ONCE]]
             read: dict[int, np.ndarray] = {}
             for images in (self.held_out, self.train):
                 rows = [row for row, (owner, _) in enumerate(places) if owner is images]

@@ -15,7 +15,6 @@ from dasl_core.plots.facts import RunFacts, count
 from dasl_core.plots.history import History, Shown
 from dasl_core.plots.images import ShownImages
 
-# In pixels of the plot.
 _SIDE, _GAP, _CAPTION, _GROUP, _TOP = 112, 14, 42, 44, 134
 
 
@@ -47,10 +46,7 @@ def _neighbors(history: History, images: ShownImages, run: RunFacts) -> Figure:
         columns.append(history.evaluations[0])
     queries = query_positions(len(images.held_out)).tolist()
     per_group = columns[0].neighbors.shape[1]
-    positions = [
-        *queries,
-        *(int(p) for evaluation in columns for p in evaluation.neighbors.flatten()),
-    ]
+    positions = [*queries, *(int(p) for column in columns for p in column.neighbors.flatten())]
     pictures = dict(zip(positions, images.pictures(positions, _SIDE), strict=True))
     labels = {position: images.label(position) for position in pictures}
     marked = images.held_out.index.labels is not None

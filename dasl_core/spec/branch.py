@@ -38,9 +38,7 @@ def branch_problems(source: ResolvedJobSpec, spec: ResolvedJobSpec) -> list[Fiel
     problems = []
     fixed = {"method": shape_fields(spec.method.name)} | STEP_FIELDS
     for part, names in fixed.items():
-        before, after = (
-            getattr(settings, part).model_dump(mode="json") for settings in (source, spec)
-        )
+        before, after = (getattr(job, part).model_dump(mode="json") for job in (source, spec))
         for name in names:
             if before.get(name) != after.get(name):
                 problems.append(_changed(f"{part}.{name}", before.get(name), after.get(name)))

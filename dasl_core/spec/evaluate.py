@@ -45,7 +45,7 @@ class Holdout(SpecModel):
 
 
 class KMeans(SpecModel):
-    """k-means of held-out images into as many clusters as there are classes."""
+    """k-means of held-out images with one cluster per class."""
 
     restarts: int = Field(
         10,
@@ -150,7 +150,7 @@ class Evaluate(SpecModel):
     clustering: KMeans | bool = Field(
         False,
         description=(
-            "NMI and pairwise F1 of k-means with as many clusters as classes, on held-out "
+            "NMI and pairwise F1 of k-means with one cluster per class, on held-out "
             "images. true: with the defaults below. Needs labels."
         ),
     )

@@ -158,9 +158,7 @@ class Delivery:
 
     def _fail(self, error: Exception) -> None:
         if self._failed:
-            logger.debug(
-                "%s: %s", self._tracker.name, error
-            )  # at debug level, because an outage may last days
+            logger.debug("%s: %s", self._tracker.name, error)  # an outage may last days
         elif not self._abandoned:
             self._report_failure(str(error) or type(error).__name__)
 

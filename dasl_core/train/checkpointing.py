@@ -157,7 +157,7 @@ class Checkpointer:
         try:
             self._write.result()
         except Exception:  # must not replace the error that ends the run
-            logger.exception("the checkpoint beside the training failed, too")
+            logger.exception("the background checkpoint failed, too")
 
     def _wait(self) -> None:
         """Wait on all ranks until the last save has finished or failed."""

@@ -29,7 +29,6 @@ from dasl_core.spec import FineTune, KMeans, LinearProbe, ResolvedEvaluate
 from dasl_core.train.features import Encoder, ImageEncoder, eval_mode
 from dasl_core.train.precision import autocast_dtype
 
-# Reported statistics of distances between images.
 DISTANCES = ("mean", "std", "q05", "q50", "q95", "max", "max_difference", "log_factor")
 # Largest image size for comparing raw pixels: at 224 each image has 150,528 values and a bank takes tens of
 # gigabytes, without a better baseline (blur helps it).
@@ -322,6 +321,6 @@ def _gallery(name: str, held_out: ImageSet) -> Tensor:
         raise ValueError(
             f"evaluate.gallery: {'all' if inside.all() else 'none'} of the {len(held_out)} held-out "
             f"images lie in a folder {name!r} inside their class folder, as in CLASS/{name}/FILE; "
-            "queries lie beside it"
+            "queries lie outside of it"
         )
     return torch.from_numpy(inside)

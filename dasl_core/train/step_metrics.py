@@ -78,10 +78,8 @@ class StepMetrics:
             return {}
         first = self.progress.step - len(values) + 1
         self._times = times = self.timer.report()
-        machine_use = {
-            name: value for name, value in self.use.report().items() if math.isfinite(value)
-        }
-        values[-1] |= time_metrics(times) | machine_use
+        use = {name: value for name, value in self.use.report().items() if math.isfinite(value)}
+        values[-1] |= time_metrics(times) | use
         # One by one, so that the sums do not depend on when a run reports.
         for row in values:
             self.progress.add_step(row)

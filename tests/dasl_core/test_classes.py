@@ -41,7 +41,7 @@ def test_few_images_beside_folders_are_the_reason_for_no_labels() -> None:
     mixed = [*classes, Entry("logo.png")]
     assert label_entries(folder, mixed)[0] is None
     assert label_warnings(folder, mixed) == [
-        "1 image of 7 lies beside the 2 folders (logo.png), so the folders are not used as labels. "
+        "1 image of 7 is outside of the 2 folders (logo.png), so the folders are not used as labels. "
         "To use them, move or remove these images and read the data set again (dasl datasets refresh)"
     ]
     photos = [Entry(f"{n}.png") for n in range(6)]
@@ -49,7 +49,7 @@ def test_few_images_beside_folders_are_the_reason_for_no_labels() -> None:
     assert label_warnings(folder, [*classes[:3], photos[0]]) == [], "one folder is no class"
     of_split = SourceRecord("folder", "b", "b", options=SourceOptions(split="train"))
     in_split = [Entry(f"train/{entry.key}") for entry in mixed]
-    assert "1 image of 7 lies beside the 2 folders" in label_warnings(of_split, in_split)[0]
+    assert "1 image of 7 is outside of the 2 folders" in label_warnings(of_split, in_split)[0]
     without = SourceRecord("folder", "b", "b", options=SourceOptions(labels="none"))
     assert label_warnings(without, mixed) == []
 

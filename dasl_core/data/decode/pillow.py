@@ -78,7 +78,7 @@ def decode(
     size = image.size
     image.load()
     if image.size != size:  # a HEIC header may state another size
-        raise ValueError("the image is damaged: its pixels are not as many as its header says")
+        raise ValueError("the image is damaged: its number of pixels differs from its header")
     return _eight_bit_pixels(upright(image, turn), bands, channels)
 
 

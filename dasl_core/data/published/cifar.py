@@ -142,5 +142,7 @@ class _ArraysOnly(pickle.Unpickler):
             pickle.UnpicklingError: the pickle asks for anything else.
         """
         if (module, name) not in _ALLOWED:
-            raise pickle.UnpicklingError(f"it asks for {module}.{name}, which is no part of CIFAR")
+            raise pickle.UnpicklingError(
+                f"it asks for {module}.{name}, which is not a part of CIFAR"
+            )
         return _ALLOWED[module, name]

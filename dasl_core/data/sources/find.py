@@ -22,7 +22,6 @@ from dasl_core.spec.source import (
 )
 
 _GLOB = re.compile(r"[*?\[]")
-# Number of missing files that a message names.
 _SHOWN = 5
 # Number of files that are inspected to find out what a folder contains.
 _LOOKED_AT = 10_000

@@ -30,7 +30,6 @@ from dasl_core.data.sources.splits import file_split
 from dasl_core.data.sources.table import PATH_COLUMNS
 from dasl_core.spec.locations import ReadableFolders
 
-# Number of open tables.
 _FILES = 16
 # Rows decoded at once: few, since a dictionary-encoded row may be much larger than in the file.
 _BATCH_ROWS = 16

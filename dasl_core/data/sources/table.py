@@ -12,7 +12,6 @@ from dasl_core.data.sources.storage import printable
 
 PATH_COLUMNS = ("path", "image", "file", "filename", "image_path", "file_name")
 LABEL_COLUMNS = ("label", "class", "class_name", "category")
-# Path shown for a row without one.
 NO_PATH = "(no path)"
 # Limit on lines, since a binary file may have no line end.
 _MOST_CHARACTERS = 1 << 16

@@ -11,7 +11,6 @@ import numpy as np
 from dasl_core.data.sources.storage import printable
 
 _BLOCK = tarfile.BLOCKSIZE
-# Bytes searched at a time.
 _SEARCHED = 1 << 20
 # Offset of the checksum in a header, and its number of digits or blanks.
 _CHECKSUM, _DIGITS = 148, 6

@@ -105,14 +105,11 @@ def crop_each(
         )
         part = canvas[:, top:bottom, left:right].to(box.dtype)
         lower = torch.cat(
-            [
-                band.image_weights(i) @ part[:, band.first[i] - top : band.end[i] - top]
-                for band in rows
-            ],
+            [band.image(i) @ part[:, band.first[i] - top : band.end[i] - top] for band in rows],
             dim=1,
         )
         torch.cat(
-            [lower[:, :, band.first[i] - left : band.end[i] - left] @ band.image_weights(i).T for band in columns],
+            [lower[:, :, band.first[i] - left : band.end[i] - left] @ band.image(i).T for band in columns],
             dim=2,
             out=crops[i],
         )  # fmt: skip
@@ -133,7 +130,7 @@ class _Band:
     end: list[int]
     weights: Tensor
 
-    def image_weights(self, i: int) -> Tensor:
+    def image(self, i: int) -> Tensor:
         """Return the weights (rows, pixels) of one image."""
         return self.weights[i, :, : self.end[i] - self.first[i]]
 
