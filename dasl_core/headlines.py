@@ -64,7 +64,7 @@ _NAMES = {
 _SHARES = (INSTANCE_RECALL, "_top1", "_top5", RECALL)
 
 
-def name_of(metric: str) -> str:
+def metric_label(metric: str) -> str:
     """Return the display name of a metric, such as "k-NN" or "R@5"."""
     if metric.startswith(RECALL):
         return f"R@{metric.removeprefix(RECALL)}"
@@ -76,7 +76,7 @@ def is_share(metric: str) -> bool:
     return metric.startswith(RECALL) or metric.endswith(_SHARES)
 
 
-def text_of(metric: str, value: float) -> str:
+def format_metric(metric: str, value: float) -> str:
     """Format a metric's value: shares in percent, others with three digits."""
     return f"{100 * value:.1f} %" if is_share(metric) else f"{value:.3g}"
 

@@ -15,9 +15,9 @@ from dasl_core.headlines import (
     INSTANCE_RECALL,
     RECALL,
     denominator,
-    name_of,
+    format_metric,
+    metric_label,
     number_of,
-    text_of,
 )
 from dasl_core.vocabulary import BEFORE_TRAINING
 
@@ -144,13 +144,13 @@ def judge(
 def _compare(curve: _Curve, anchors: Anchors) -> tuple[Kind, str, dict[str, float]]:
     """Return the verdict in one word, its sentence, and the decisive metrics."""
     name, metrics = curve.name, curve.ends()
-    last, start = text_of(name, curve.last), text_of(name, curve.start)
+    last, start = format_metric(name, curve.last), format_metric(name, curve.start)
     references = [f"{start} at the start"]
     if curve.raw is not None:
-        references.append(f"raw pixels {text_of(name, curve.raw)}")
+        references.append(f"raw pixels {format_metric(name, curve.raw)}")
     if name in anchors.chance:
-        references.append(f"chance {text_of(name, anchors.chance[name])}")
-    label, others = name_of(name), ", ".join(references)
+        references.append(f"chance {format_metric(name, anchors.chance[name])}")
+    label, others = metric_label(name), ", ".join(references)
     if name != "effective_rank" and curve.images < FEWEST_IMAGES:
         message = (
             f"too few images: {_resolution(curve.images)} {label} {last} ({others}). Hold out more images "
@@ -167,7 +167,7 @@ def _compare(curve: _Curve, anchors: Anchors) -> tuple[Kind, str, dict[str, floa
     if curve.last < curve.values[best] - 2 * curve.margin:
         metrics |= {f"{name}_best": curve.values[best], "best_epoch": curve.epochs[best]}
         message = (
-            f"falling: {label} was {text_of(name, curve.values[best])} at epoch {curve.epochs[best]:g} and is "
+            f"falling: {label} was {format_metric(name, curve.values[best])} at epoch {curve.epochs[best]:g} and is "
             f"{last} now ({others}). Train for fewer epochs, or lower the learning rate."
         )
         return "falling", message, metrics
@@ -177,17 +177,17 @@ def _compare(curve: _Curve, anchors: Anchors) -> tuple[Kind, str, dict[str, floa
         metrics[f"{name}_before_last_quarter"] = before
         message = (
             f"still rising: train longer. Since epoch {since:g} of {curve.epochs[-1]:g}, {label} rose from "
-            f"{text_of(name, before)} to {last} ({others})."
+            f"{format_metric(name, before)} to {last} ({others})."
         )
         if curve.raw is not None and curve.last < curve.raw:
-            message += f" It is still below raw pixels ({text_of(name, curve.raw)})."
+            message += f" It is still below raw pixels ({format_metric(name, curve.raw)})."
         return "still_rising", message, metrics
     if curve.raw is not None and curve.last <= curve.raw + curve.margin:
         worse = curve.last < curve.raw - curve.margin
         rest = ", ".join(reference for reference in references if not reference.startswith("raw"))
         message = (
             f"{'worse' if worse else 'no better'} than raw pixels: {label} {last}, where raw pixels have "
-            f"{text_of(name, curve.raw)}{'' if worse else ', which may be chance'} ({rest}). Check the views (augment), which may remove what tells the "
+            f"{format_metric(name, curve.raw)}{'' if worse else ', which may be chance'} ({rest}). Check the views (augment), which may remove what tells the "
             "images apart, and the number of epochs."
         )
         return "no_better", message, metrics

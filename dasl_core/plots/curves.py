@@ -12,7 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator, PercentFormatter
 
-from dasl_core.headlines import PLOTTED, is_share, text_of
+from dasl_core.headlines import PLOTTED, format_metric, is_share
 from dasl_core.plots import style
 from dasl_core.plots.facts import RunFacts, metric_title
 from dasl_core.vocabulary import BEFORE_TRAINING, Subject
@@ -180,7 +180,7 @@ def _metric(axes: Axes, run: RunFacts, metric: str) -> list[Label]:
             after = y[1:] if before else y
             if after:
                 name = "trained" if before else "embedding"
-                labels.append((after[-1], f"{name} {text_of(metric, after[-1])}", color))
+                labels.append((after[-1], f"{name} {format_metric(metric, after[-1])}", color))
     for value, label, color, pattern in (
         (raw, "raw pixels", style.BROWN, (0, (4, 2))),
         (start, "start", style.MUTED, (0, (6, 2, 1, 2))),
@@ -188,7 +188,7 @@ def _metric(axes: Axes, run: RunFacts, metric: str) -> list[Label]:
     ):
         if value is not None:
             axes.axhline(value, color=color, linestyle=pattern, linewidth=1.2)
-            labels.append((value, f"{label} {text_of(metric, value)}", color))
+            labels.append((value, f"{label} {format_metric(metric, value)}", color))
     if is_share(metric):
         axes.yaxis.set_major_formatter(PercentFormatter(1, decimals=0, symbol=" %"))
         axes.yaxis.set_major_locator(MaxNLocator(nbins=5, steps=[1, 2, 5, 10]))

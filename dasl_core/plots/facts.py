@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import date
 from typing import Any
 
-from dasl_core.headlines import name_of, text_of
+from dasl_core.headlines import format_metric, metric_label
 from dasl_core.spec import METHODS, ResolvedJobSpec
 from dasl_core.verdict import Anchors
 from dasl_core.vocabulary import BEFORE_TRAINING, Subject
@@ -100,7 +100,7 @@ class RunFacts:
         return (
             images
             if self.held_out > 1000
-            else f"{images}; one is {text_of(metric, 1 / self.held_out)}"
+            else f"{images}; one is {format_metric(metric, 1 / self.held_out)}"
         )
 
 
@@ -111,5 +111,5 @@ def count(number: int, noun: str) -> str:
 
 def metric_title(metric: str) -> str:
     """Return the name of a metric as a title, capitalized except `k-NN`."""
-    name = name_of(metric).replace("_", " ")
+    name = metric_label(metric).replace("_", " ")
     return name if name.startswith("k-") else name[0].upper() + name[1:]

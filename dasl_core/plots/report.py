@@ -12,7 +12,7 @@ from pathlib import Path
 from PIL import Image
 
 from dasl_core.export.card import loading_lines
-from dasl_core.headlines import PLOTTED, larger_is_better, text_of
+from dasl_core.headlines import PLOTTED, format_metric, larger_is_better
 from dasl_core.models.backbone import stem_lines
 from dasl_core.plots.data import query_positions
 from dasl_core.plots.facts import RunFacts, count, metric_title
@@ -119,7 +119,7 @@ def _key_figures(run: RunFacts) -> str:
         about = dict(_EXPLAINED).get(metric, "")
         note = f"<br><small>{about}</small>" if about else ""
         rows.append(
-            f"<tr><th scope=row>{escape(metric_title(metric))}{note}</th><td{best}>{text_of(metric, last)}</td>"
+            f"<tr><th scope=row>{escape(metric_title(metric))}{note}</th><td{best}>{format_metric(metric, last)}</td>"
             + "".join(cells) + "</tr>"
         )  # fmt: skip
     if not rows:
@@ -135,7 +135,7 @@ def _key_figures(run: RunFacts) -> str:
 
 
 def _cell(metric: str, value: float | None) -> str:
-    return "<td class=muted>–</td>" if value is None else f"<td>{text_of(metric, value)}</td>"
+    return "<td class=muted>–</td>" if value is None else f"<td>{format_metric(metric, value)}</td>"
 
 
 def _neighbors(run: RunFacts, history: History, images: ShownImages) -> str:

@@ -6,7 +6,7 @@ import json
 from datetime import datetime
 from typing import Any, Literal, get_args
 
-from dasl_core.headlines import ACCURACIES, text_of
+from dasl_core.headlines import ACCURACIES, format_metric
 from dasl_core.text import cut
 from service.db.models import Dataset, Job, ModelRun, Task
 from service.protocol import ModelRunKind
@@ -131,7 +131,7 @@ def _text(payload: dict[str, Any]) -> str:
     data = payload["data"]
     metrics = data.get("metrics") or {}
     shown = [
-        f"{each.label} {text_of(each.metric, metrics[each.field])}"
+        f"{each.label} {format_metric(each.metric, metrics[each.field])}"
         for each in ACCURACIES
         if each.field in metrics
     ]
