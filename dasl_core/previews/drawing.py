@@ -145,7 +145,7 @@ class Drawing:
         # Its values, a crop before and after clamping to the window, the image and its file.
         of_canvas = canvas * (canvases.itemsize + 2 * precision + 4)
         of_views = sum(areas) + max(areas) * _COPIES * precision
-        image_bytes = canvases.channels * (of_canvas + of_views)
+        image_bytes: int = canvases.channels * (of_canvas + of_views)
         if image_bytes > MEMORY:
             raise ValueError(
                 f"backbone.image_size: an image of {canvases.channels} channels takes {image_bytes / 1e9:.1f} GB to be drawn, "

@@ -101,7 +101,7 @@ class Plotter:
         parts = gather_objects_to_rank0(part, self.run.control)
         if parts is None:
             return
-        held = held_out[torch.tensor(shown, device=held_out.device)].cpu().numpy()
+        held = held_out[torch.tensor(held_out_on_map, device=held_out.device)].cpu().numpy()
         on_map = np.concatenate([held, *(part for part in parts if len(part))])
         self._features = (similarity[:, :found], position[:, :found], on_map)
 

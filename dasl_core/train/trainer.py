@@ -155,7 +155,7 @@ class Trainer:
 
     def _count_steps(self, *, wait: bool) -> None:
         """Count the steps whose outcome is due, and forget what the skipped ones left; see `Outcomes`."""
-        for outcome in self.outcomes.known(wait=wait):
+        for outcome in self.outcomes.take_due(wait=wait):
             if not outcome.updated and self.criterion.pseudo_labels is not None:
                 self.criterion.pseudo_labels.forget(outcome.age)
             self.guard.count(outcome)

@@ -87,7 +87,7 @@ class Validator:
             self._record("raw", baseline)
         self.evaluate(start)
         if (stop := self.run.spec.train.stop) is not None:
-            score_of(stop, self.progress.evaluations[-1]["metrics"])  # fails before training
+            stop_score(stop, self.progress.evaluations[-1]["metrics"])  # fails before training
 
     def early_stop(self) -> EarlyStop | None:
         """Return why the training ends by `train.stop` at the newest evaluation; None: it continues."""

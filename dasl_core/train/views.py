@@ -108,7 +108,7 @@ class ViewMaker:
     """Draws and renders the views of a rank's images, on the device."""
 
     def __init__(self, spec: ResolvedJobSpec, device: torch.device) -> None:
-        self.views = views_of(spec.method, spec.augment, spec.backbone.image_size)
+        self.views = build_views(spec.method, spec.augment, spec.backbone.image_size)
         self.seed, self.device = spec.train.seed, device
         self.normalization = spec.backbone.normalization
         self.dtype, self.layout = weight_dtype(spec.train.precision), memory_layout(spec)

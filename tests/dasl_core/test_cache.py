@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from dasl_core.data.cache import MAX_BYTES, MAX_BYTES_VARIABLE, CacheFolder, kept, max_bytes
+from dasl_core.data.cache import MAX_BYTES, MAX_BYTES_VARIABLE, CacheFolder, hold_folder, max_bytes
 
 SIZE = 1000
 
@@ -54,10 +54,10 @@ def test_opening_folder_counts_as_use(tmp_path: Path) -> None:
 def test_kept_folder_is_not_evicted(tmp_path: Path) -> None:
     paths = [filled(tmp_path, name, at) for name, at in (("a", 100.0), ("b", 200.0), ("c", 300.0))]
     new = CacheFolder(tmp_path / "new")
-    with kept(paths[0]):
+    with hold_folder(paths[0]):
         reserve(new)
     assert [path.exists() for path in paths] == [True, False, True]
-    with kept(tmp_path / "new" / "canvases-2.partial" / "file"):  # cannot be created
+    with hold_folder(tmp_path / "new" / "canvases-2.partial" / "file"):  # cannot be created
         pass
     new.close()
 
