@@ -152,8 +152,8 @@ def test_final_evaluation_of_a_stopped_run_trains_the_probe(
     ("metric", "evaluate", "expected"),
     [
         ("loss", {}, "one of knn_top1, recall_at_1"),
-        ("alignment", {}, "better direction"),
-        ("linear_top1", {"linear": True}, "better direction"),
+        ("alignment", {}, "have a direction"),
+        ("linear_top1", {"linear": True}, "have a direction"),
         ("nmi", {}, "one of knn_top1, recall_at_1"),
         ("recall_at_7", {}, "one of knn_top1, recall_at_1"),
         ("knn_top1", {"knn": None}, "one of recall_at_1"),
