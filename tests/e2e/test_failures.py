@@ -107,7 +107,7 @@ def test_pause_kill_and_damaged_checkpoint_do_not_change_result(
     assert (job.attempt, job.restarts) == (3, 1)
     attempts = client.jobs.attempts(job.id)
     assert [attempt.state for attempt in attempts] == ["paused", "failed", "succeeded"]
-    sources = [(attempt.model_extra or {})["resume_checkpoint_id"] for attempt in attempts]
+    sources = [attempt.resume_checkpoint_id for attempt in attempts]
     assert sources == [None, paused.id, paused.id]
     events = list(client.jobs.events(job.id))
     moves = [event.data["to"] for event in events if event.type == "status" and event.data]

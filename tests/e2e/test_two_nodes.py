@@ -155,7 +155,7 @@ def test_job_on_two_nodes_survives_cut_cable(cluster: Cluster) -> None:
     *failed, last = client.jobs.attempts(job.id)
     assert last.state == "paused"
     assert {attempt.state for attempt in failed} == {"failed"}
-    sources = [(each.model_extra or {})["resume_checkpoint_id"] for each in (*failed, last)]
+    sources = [attempt.resume_checkpoint_id for attempt in (*failed, last)]
     assert sources[0] is None
     assert None not in sources[1:], "each attempt resumes from the one before it"
 
