@@ -7,7 +7,7 @@ there are its entry points and all that these import, directly or not, at import
 that one of them imports must be among the environment's requirements or what these require.
 
 An import is optional, and not followed, in the body of a `try` that handles ImportError or ModuleNotFoundError, in
-`with core_extra(...)` or `suppress(ImportError)`; some extra must have its package. So it is through
+`with core_extra(...)`, `server_extra()` or `suppress(ImportError)`; some extra must have its package. So it is through
 `optional_module(NAME, ..., EXTRA)`, where that extra must have it. A name in another string, such as one for
 `import_module`, is not seen. Which distributions a distribution requires is read in the environment of developers,
 which has all of them.
@@ -206,7 +206,7 @@ def _children(node: ast.AST) -> list[tuple[ast.AST, bool]]:
         return [(child, False) for child in (node.body if is_negated else node.orelse)]
     optional: list[ast.stmt] = []
     if isinstance(node, ast.With) and any(
-        _names(each.context_expr) & {"core_extra", *_GUARDED} for each in node.items
+        _names(each.context_expr) & {"core_extra", "server_extra", *_GUARDED} for each in node.items
     ):
         optional = node.body
     if isinstance(node, ast.Try) and any(_names(each.type) & _GUARDED for each in node.handlers):
