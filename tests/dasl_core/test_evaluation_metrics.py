@@ -461,7 +461,7 @@ def test_metrics_are_exact_despite_reduced_precision_settings() -> None:
 def test_errors_name_invalid_argument() -> None:
     x, y = clouds()
     for call, expected in (
-        (lambda: evaluate.knn_accuracy(x, y, x[:, :3], y), r"test_x must have \d+ columns"),
+        (lambda: evaluate.knn_accuracy(x, y, x[:, :3], y), r"test_x must have the \d+ columns"),
         (lambda: evaluate.knn_accuracy(x, y, x, y[:3]), r"test_y must have the shape \(60,\)"),
         (lambda: evaluate.knn_accuracy(x[:0], y[:0], x, y), "train_x must have at least 1 rows"),
         (lambda: evaluate.knn_accuracy(x, y.float(), x, y), "train_y must be integers"),

@@ -85,9 +85,7 @@ def test_file_of_model_with_several_normalizations_needs_a_setting() -> None:
     vit: dict[str, Any] = {"name": "vit_small_patch16_224", "pretrained": "/w/vit.pth"}
     problem = refused(**vit)
     assert problem.field == "backbone.mean"
-    assert problem.message.endswith(
-        "set backbone.mean and backbone.std to what they were trained with"
-    )
+    assert problem.message.endswith("set backbone.mean and backbone.std to those of their training")
     assert problem.expected == (
         "mean [0.5, 0.5, 0.5] and std [0.5, 0.5, 0.5] for augreg_in21k_ft_in1k, augreg_in1k, "
         "augreg_in21k; or mean [0.485, 0.456, 0.406] and std [0.229, 0.224, 0.225] for dino"
