@@ -125,5 +125,5 @@ def test_best_value_of_a_comparison_is_marked_unless_it_may_be_chance(page: Page
     page.evaluate(script, groups)
     table = page.get_by_role("table")
     expect(table.get_by_role("row").filter(has_text="held-out images")).to_contain_text("500500")
-    # Of the others nobody knows how much they vary.
+    # For other metrics, the size of chance differences is unknown.
     expect(table.locator(".best")).to_have_text(["90.0 %"])
