@@ -3,6 +3,8 @@
 It requests new processes from the node's raylet, as described in `workers.standby`, whenever some were used.
 Ray has no public function for this: if another version of Ray answers differently, the keeper ends with a
 message, and attempts start all their processes themselves.
+
+With a file `NEEDED`, the processes end some time after the file was last touched, and start when it is touched again.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import psutil
@@ -33,6 +36,8 @@ _CHECK_SECONDS = 1.0
 # Delay, so that the start of an attempt does not share its cores with the start of new processes.
 _REFILL_AFTER_SECONDS = 15.0
 _KEEP_SECONDS = 10 * 365 * 24 * 3600
+# Standby processes hold 1.2 GB, for somebody who may submit another job soon.
+_NEEDED_SECONDS = 600
 # Supervisor of the driver, of Ray's Jobs API.
 _SUPERVISORS = 1
 # `fit`, Ray Train's controller and its actor for barriers.
@@ -47,6 +52,32 @@ class Raylet:
     process: psutil.Process
     gcs_address: str
     node_id: str
+
+
+class Need:
+    """Whether somebody may soon need the standby processes, by the time at which a file was touched."""
+
+    def __init__(self, file: Path | None) -> None:
+        """Create it; `None`: they are always needed."""
+        self._file, self._touched, self._until = file, 0, float("-inf")
+
+    @property
+    def keep_seconds(self) -> int:
+        """How long an unused process stays."""
+        return _KEEP_SECONDS if self._file is None else _NEEDED_SECONDS
+
+    def exists(self) -> bool:
+        """Return whether the file was touched within this time, by a clock that does not jump."""
+        if self._file is None:
+            return True
+        now = time.monotonic()
+        try:
+            touched = self._file.stat().st_mtime_ns
+        except FileNotFoundError:
+            return False
+        if touched != self._touched:
+            self._touched, self._until = touched, now + _NEEDED_SECONDS
+        return now < self._until
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,8 +96,12 @@ def main() -> int:
     return run(psutil.Process(os.getppid()))
 
 
-def run(parent: psutil.Process) -> int:
-    """Keep standby processes while `parent` runs; return the exit code."""
+def run(parent: psutil.Process, needed: Path | None = None) -> int:
+    """Keep standby processes while `parent` runs; return the exit code.
+
+    Args:
+        needed: file that is touched when the processes may soon be needed; `None`: they always are.
+    """
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s: %(message)s")
     try:
         ranks = standby_ranks()
@@ -76,7 +111,7 @@ def run(parent: psutil.Process) -> int:
     if ranks == 0:
         return 0
     try:
-        keep(parent, ranks)
+        keep(parent, ranks, Need(needed))
     except psutil.NoSuchProcess:
         return 0  # Ray has ended.
     except Exception:
@@ -85,7 +120,7 @@ def run(parent: psutil.Process) -> int:
     return 0
 
 
-def keep(parent: psutil.Process, ranks: int) -> None:
+def keep(parent: psutil.Process, ranks: int, need: Need) -> None:
     """Keep standby processes while `parent` runs `ray start`."""
     raylet = _wait_for(lambda: find_raylet(parent), parent)
     node = _wait_for(lambda: _node(raylet), parent)
@@ -96,12 +131,12 @@ def keep(parent: psutil.Process, ranks: int) -> None:
     address = f"{node.node_manager_address}:{node.node_manager_port}"
     while parent.is_running() and raylet.process.is_running():
         now = time.monotonic()
-        for pool in pools:
+        for pool in pools if need.exists() else ():
             missing = pool.size - waiting(raylet.process, pool.variables)
             if missing <= 0:
                 missing_since.pop(pool, None)
             elif now - missing_since.setdefault(pool, now) >= _REFILL_AFTER_SECONDS:
-                start(address, pool.environment, missing)
+                start(address, pool.environment, missing, need.keep_seconds)
                 # A process counts only after it has the environment of the pool.
                 missing_since[pool] = time.monotonic()
         time.sleep(_CHECK_SECONDS)
@@ -151,15 +186,15 @@ def with_hook(environment: dict[str, Any]) -> dict[str, Any]:
     return result
 
 
-def start(address: str, environment: str, count: int) -> None:
-    """Make the raylet at `address` start processes without a job."""
+def start(address: str, environment: str, count: int, keep_seconds: int) -> None:
+    """Make the raylet at `address` start processes without a job, and end those unused for some time."""
     from ray._private.grpc_utils import init_grpc_channel
     from ray.core.generated.common_pb2 import Language
     from ray.core.generated.node_manager_pb2 import PrestartWorkersRequest
     from ray.core.generated.node_manager_pb2_grpc import NodeManagerServiceStub
 
     request = PrestartWorkersRequest(
-        language=Language.PYTHON, num_workers=count, keep_alive_duration_secs=_KEEP_SECONDS
+        language=Language.PYTHON, num_workers=count, keep_alive_duration_secs=keep_seconds
     )
     request.runtime_env_info.serialized_runtime_env = environment
     with init_grpc_channel(address) as channel:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import secrets
 import shutil
@@ -13,6 +14,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from types import TracebackType
 from typing import Self
+
+logger = logging.getLogger("dasl.serve")
 
 # Training does not use the object store, and /dev/shm may be small.
 _OBJECT_STORE_BYTES = 200_000_000
@@ -47,6 +50,7 @@ class LocalRay:
         self.log = log
         self.token = secrets.token_hex(32)
         self._folder, self._cpus = folder, cpus
+        self._needed = log.with_name("ray-needed")
         self._guard: subprocess.Popen[bytes] | None = None
         self.address = ""
 
@@ -66,6 +70,7 @@ class LocalRay:
         ports = _free_ports(9)
         self.address = f"http://127.0.0.1:{ports[0]}"
         self.log.parent.mkdir(parents=True, exist_ok=True)
+        self.show_need()
         with self.log.open("ab") as output:
             self._guard = subprocess.Popen(
                 [
@@ -76,7 +81,7 @@ class LocalRay:
                         "service.embedded.subreaper",
                         str(_GRACE_SECONDS),
                     ),
-                    *_command(folder, ports, self._cpus),
+                    *_command(self._needed, folder, ports, self._cpus),
                 ],
                 # This process has the only writing end, which closes whenever the process ends.
                 stdin=subprocess.PIPE,
@@ -89,6 +94,13 @@ class LocalRay:
                 # Ctrl-C in a terminal reaches only `dasl serve`, which then stops the rest in order.
                 start_new_session=True,
             )
+
+    def show_need(self) -> None:
+        """Let Ray keep standby processes for some minutes, because work may come."""
+        try:
+            self._needed.touch()
+        except OSError as error:
+            logger.warning("Jobs start without standby processes: %s", error)
 
     def __enter__(self) -> Self:
         self.start()
@@ -151,7 +163,7 @@ def _empty_folder(folder: Path) -> Path:
     return temporary
 
 
-def _command(folder: Path, ports: list[int], cpus: int | None) -> list[str]:
+def _command(needed: Path, folder: Path, ports: list[int], cpus: int | None) -> list[str]:
     options = {
         "node-ip-address": "127.0.0.1",
         "dashboard-host": "127.0.0.1",
@@ -170,7 +182,7 @@ def _command(folder: Path, ports: list[int], cpus: int | None) -> list[str]:
         **({} if cpus is None else {"num-cpus": cpus}),
     }
     return [
-        *(sys.executable, "-P", "-m", "workers.local_head"),
+        *(sys.executable, "-P", "-m", "workers.local_head", str(needed)),
         *("--head", "--disable-usage-stats", "--log-style=record"),
         *(f"--{name}={value}" for name, value in options.items()),
     ]
@@ -211,6 +223,21 @@ def _environment(token: str, ports: list[int]) -> dict[str, str]:
         # them, because jobs have environment variables (`workers.standby`).
         "RAY_enable_worker_prestart": "0",
         "RAY_prestart_worker_first_driver": "0",
+        # Standby processes end when their time is over; by default Ray keeps one idle worker per CPU.
+        "RAY_num_workers_soft_limit": "0",
+        # Less work while nothing runs; nobody reads Ray's own metrics and statistics of this node.
+        "LOG_NAME_UPDATE_INTERVAL_S": "2",
+        "METRICS_RECORD_INTERVAL_S": "60",
+        "NODE_STATS_UPDATE_INTERVAL_SECONDS": "60",
+        "REPORTER_UPDATE_INTERVAL_MS": "30000",
+        "RAY_debug_dump_period_milliseconds": "0",
+        "RAY_enable_metrics_collection": "0",
+        "RAY_event_stats": "0",
+        "RAY_health_check_period_ms": "10000",
+        "RAY_kill_idle_workers_interval_ms": "1000",
+        "RAY_memory_monitor_refresh_ms": "1000",
+        "RAY_metrics_report_interval_ms": "60000",
+        "RAY_raylet_check_gc_period_milliseconds": "1000",
     }
 
 

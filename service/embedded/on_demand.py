@@ -22,6 +22,7 @@ logger = logging.getLogger("dasl.serve")
 _FIRST_PAUSE_SECONDS, _MAX_PAUSE_SECONDS = 1.0, 30.0
 # A busy machine may take a minute.
 _START_SECONDS = 300.0
+_SHOW_EVERY_SECONDS = 60.0
 
 
 class State(Enum):
@@ -47,7 +48,7 @@ class RayOnDemand:
         self._executor: RayExecutor | None = None
         # Held for each change of the state, because the service may be stopped concurrently.
         self._lock, self._closed = threading.Lock(), False
-        self._needed_at = self._not_before = float("-inf")
+        self._needed_at = self._shown_at = self._not_before = float("-inf")
         self._started_at, self._pause = 0.0, _FIRST_PAUSE_SECONDS
         self._problem: str | None = None
         self.first_cluster: Cluster | None = None
@@ -66,6 +67,9 @@ class RayOnDemand:
         if needed or self._idle_seconds == 0 or self._visited.is_set():
             self._visited.clear()
             self._needed_at = now
+            if now - self._shown_at >= _SHOW_EVERY_SECONDS:
+                self._ray.show_need()
+                self._shown_at = now
         is_needed = now == self._needed_at or now - self._needed_at < self._idle_seconds
         # Do not hold the lock: a starting Ray may take long to answer.
         cluster = self._answer() if self._state == State.STARTING else None

@@ -25,6 +25,8 @@ class Machine:
     now: float = 1000.0
     running: bool = False
     starts: int = 0
+    shown: int = 0
+    """How often the need of standby processes was shown."""
     refusal: OSError | None = None
     cpus: float | None = None
     """What a started Ray answers; `None`: it does not answer yet."""
@@ -38,6 +40,9 @@ class Machine:
             raise self.refusal
         assert not self.running, "two at once"
         self.running, self.starts, self.cpus = True, self.starts + 1, None
+
+    def show_need(self) -> None:
+        self.shown += 1
 
     def begin_stop(self) -> None:
         assert self.running
@@ -202,3 +207,19 @@ def test_ray_that_is_off_knows_no_submission(machine: Machine) -> None:
     machine.cpus = 2
     ray.keep(needed=True)
     assert ray.status("a") == Submission(SubmissionState.RUNNING)
+
+
+def test_work_and_visits_show_the_need_of_standby_processes(machine: Machine) -> None:
+    ray = of(machine)
+    ray.keep(needed=False)
+    assert machine.shown == 0
+    machine.visited.set()
+    ray.keep(needed=False)
+    assert machine.shown == 1
+    for seconds, shown in ((59, 1), (1, 2), (30, 2), (30, 3)):
+        machine.now += seconds
+        ray.keep(needed=True)
+        assert machine.shown == shown
+    machine.now += 600
+    ray.keep(needed=False)
+    assert machine.shown == 3

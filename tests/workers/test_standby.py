@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import psutil
@@ -152,6 +153,64 @@ def test_only_unused_processes_of_the_pool_count(worker: Any) -> None:
     worker("ray::IDLE", standby.RANK)
     worker("python", standby.RANK, "default_worker.py")  # still starting
     assert (waiting(here, CONTROLLER), waiting(here, RANK)) == (1, 2)
+
+
+def test_processes_are_needed_for_a_while_after_each_touch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 1000.0
+    monkeypatch.setattr(standby_keeper.time, "monotonic", lambda: now)
+    always, need = standby_keeper.Need(None), standby_keeper.Need(tmp_path / "needed")
+    assert always.exists()
+    assert not need.exists()
+    # The clock of the file's system may be wrong, and may jump.
+    for touched in (5e9, 0.0):
+        (tmp_path / "needed").touch()
+        os.utime(tmp_path / "needed", (touched, touched))
+        assert need.exists()
+        now += need.keep_seconds - 1
+        assert need.exists()
+        now += 1
+        assert not need.exists()
+    assert always.exists()
+    assert always.keep_seconds > 365 * 24 * 3600
+
+
+class _Ended(Exception):
+    pass
+
+
+@pytest.mark.parametrize("touched", [True, False])
+def test_keeper_starts_only_needed_processes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, touched: bool
+) -> None:
+    parent, started = psutil.Process(), []
+    node = SimpleNamespace(
+        resources_total={"CPU": 1},
+        is_head_node=False,
+        node_manager_address="a",
+        node_manager_port=1,
+    )
+
+    def start(*given: object) -> None:
+        started.append(given)
+
+    def end(_seconds: float) -> None:
+        raise _Ended
+
+    monkeypatch.setattr(
+        standby_keeper, "find_raylet", lambda _: standby_keeper.Raylet(parent, "", "")
+    )
+    monkeypatch.setattr(standby_keeper, "_node", lambda _: node)
+    monkeypatch.setattr(standby_keeper, "start", start)
+    monkeypatch.setattr(standby_keeper.time, "sleep", end)
+    if touched:
+        (tmp_path / "needed").touch()
+    need = standby_keeper.Need(tmp_path / "needed")
+    with pytest.raises(_Ended):
+        standby_keeper.keep(parent, 2, need)
+    [ranks] = standby_keeper.build_pools(2, driver_node=False)
+    assert started == ([("a:1", ranks.environment, 2, need.keep_seconds)] if touched else [])
 
 
 JOB = """
