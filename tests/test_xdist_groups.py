@@ -1,4 +1,4 @@
-"""Tests that start Ray run one at a time, on one xdist worker."""
+"""Tests that start Ray are of two groups, each on one xdist worker, so that at most two of them run at a time."""
 
 from __future__ import annotations
 

@@ -23,10 +23,10 @@ from tests.support.polling import PATIENCE_SECONDS, until
 from tests.support.running_service import spec, write_images
 from tests.support.two_nodes import ADDRESSES, Machine, TwoNodes, two_nodes, why_impossible
 
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("ray"), pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("ray-parts"), pytest.mark.timeout(900)]
 
 URL = f"http://{ADDRESSES['head']}:8000"
-OUTAGE_SECONDS = 30
+OUTAGE_SECONDS = 8
 
 
 @dataclass(frozen=True)
@@ -92,8 +92,10 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         "RAY_AUTH_TOKEN": secrets.token_hex(32),
         "RAY_enable_worker_prestart": "0",
         "RAY_prestart_worker_first_driver": "0",
-        # A node counts as dead after 36 s without an answer, which is more than the short outage; by default after 62 s.
+        # A node counts as dead after 17 s without an answer, which is more than the short outage; by default after 62 s.
         "RAY_health_check_failure_threshold": "3",
+        "RAY_health_check_period_ms": "1000",
+        "RAY_health_check_timeout_ms": "5000",
         "DASL_HOME": str(tmp_path / "home"),
         "DASL_DATABASE_URL": database_url,
         "DASL_CACHE_DIR": str(tmp_path / "cache"),
