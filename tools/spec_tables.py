@@ -92,7 +92,7 @@ def rows_of(model: type[BaseModel], names: Sequence[str], prefix: str = "") -> I
                 prefix + name,
                 "required" if default is PydanticUndefined else f"`{_json(default)}`",
                 allowed_values(schema["properties"][name]),
-                " ".join((field.description or "").split()),
+                schema["properties"][name].get("description", ""),
             )
         for inner in models:
             yield from rows_of(inner, list(inner.model_fields), f"{prefix}{name}.")

@@ -22,11 +22,8 @@ from dasl_core.spec.fields import (
 class Percentiles(SpecModel):
     """A window by percentiles of the data set's values."""
 
-    percentiles: tuple[
-        Annotated[float, Field(ge=0, le=100)], Annotated[float, Field(ge=0, le=100)]
-    ] = Field(
-        description="The window is between these two percentiles of the raw values: 0 <= low < high <= 100."
-    )
+    percentiles: tuple[Annotated[float, Field(ge=0, le=100)], Annotated[float, Field(ge=0, le=100)]]
+    """The window is between these two percentiles of the raw values: 0 <= low < high <= 100."""
 
     @model_validator(mode="after")
     def _check_order(self) -> Self:
@@ -43,116 +40,57 @@ class Percentiles(SpecModel):
 class Backbone(SpecModel):
     """The network that is pretrained: a timm model that gives features."""
 
-    name: str = Field(
-        "resnet18",
-        max_length=200,
-        description=(
-            "A timm model; `GET /v1/catalog/backbones` lists them, and says which families are tested."
-        ),
-    )
-    image_size: ImageSize | Auto = Field(
-        "auto",
-        description=(
-            'Height and width of the network\'s input, in pixels. "auto": the median of the '
-            "images' shorter sides, rounded down to a multiple of 32, or of 8 up to 64 with a stem for "
-            "small images; at least 32 and at most 224; for a ViT, rounded down further to a multiple of its patch size; for a network that "
-            "takes one size only, that size; for the checkpoint of a ViT, its size; at least what the "
-            "network can compute."
-        ),
-    )
-    in_channels: Channels | Auto = Field(
-        "auto",
-        description=(
-            "Channels of the network's input. 3 reads all images as RGB, 1 as luminance; other numbers need "
-            'images with that number of bands. "auto": that of the checkpoint of `pretrained`; else 3 for images of gray '
-            "and color, also with transparency or as CMYK, and for others the number of their bands."
-        ),
-    )
-    window: Window | Percentiles | Auto = Field(
-        "auto",
-        description=(
-            "The raw values [low, high] that become 0 and 1; values beyond them are clamped. Or "
-            '`{percentiles: [low, high]}` of the data set\'s values. "auto": [0, 255] for 8-bit images; for '
-            "others the percentiles 0.1 and 99.9, or if these are equal, the smallest and the largest value; where "
-            "no values were measured, or all are equal, the range of the type: [0, 65535] for uint16, [-32768, "
-            "32767] for int16, [0, 1] for float32."
-        ),
-    )
-    stem: Stem | Auto = Field(
-        "auto",
-        description=(
-            '"standard" is timm\'s own stem. "small" keeps the resolution of small images: the '
-            "first convolution of a ResNet gets stride 1 and its max-pooling is removed; a "
-            'ViT gets patches of an eighth of the image side. "auto": the stem of the weights of '
-            '`pretrained`; for random weights "small" for these two up to an `image_size` of 64, else '
-            '"standard".'
-        ),
-    )
-    pretrained: Annotated[str, Field(min_length=1, max_length=4096)] | None = Field(
-        None,
-        description=(
-            "Weights to start from: a path or file:// URI on the workers. Either the folder "
-            "of a downloaded checkpoint of the same network, or a file of timm weights "
-            "(.safetensors, .pth, .pt, .bin), which timm adapts to `in_channels` (see `extra_bands`) and to "
-            "the image size of a ViT. null: random weights."
-        ),
-    )
-    extra_bands: Literal["repeat", "mean", "random"] = Field(
-        "repeat",
-        description=(
-            "How a file of weights for RGB is adapted to other `in_channels` than 1 and 3, with outputs of the "
-            'same scale. "repeat": as timm does, RGBRGB..., times 3 / `in_channels`. "mean": each band gets the '
-            'mean of the weights of R, G and B, times 3 / `in_channels`. "random": the first three bands keep '
-            "theirs, further ones get random weights of the same size, all times the square root of 3 / "
-            "`in_channels`."
-        ),
-    )
-    mean: ChannelMeans | Auto = Field(
-        "auto",
-        description=(
-            "Mean of each channel by which images are normalized, in units of the window, in training, evaluation "
-            'and the exported preprocessing. "auto": that with which the weights of `pretrained` were '
-            "trained, and an error if it is unknown; for random weights ImageNet's, and for images of more than 8 "
-            "bits, another window or other `in_channels` than 1 and 3 that of the data set, or 0.5 if it was not "
-            "measured."
-        ),
-    )
-    std: ChannelStds | Auto = Field(
-        "auto",
-        description='Standard deviation of each channel, in the same units. "auto": as for `mean`, or 0.25.',
-    )
-    pooling: Pooling | Auto = Field(
-        "auto",
-        description=(
-            'How the last feature map becomes one vector. "timm": as in timm, for a ResNet the average. '
-            '"average_max": the mean of the average and the maximum, for a ResNet. "token": the class token '
-            "of a Vision Transformer, such as DINOv3's, of which timm averages the patches. "
-            '"auto": "token" for DINOv3, and for ibot; else "timm".'
-        ),
-    )
-    freeze_batch_norm: FrozenBatchNorm | Auto = Field(
-        "auto",
-        description=(
-            'Batch normalization of pretrained weights: "statistics" keeps its means and variances, '
-            'which normalize in training as in evaluation; "all" keeps its weights and biases, too. '
-            'The heads\' batch normalization learns in any case. "auto": "none".'
-        ),
-    )
-    freeze_blocks: int = Field(
-        0,
-        ge=0,
-        le=1000,
-        description=(
-            "Keep the weights of the stem and of this many first blocks of pretrained weights, which saves "
-            "time and forgets less; 0 trains all. Batch normalization in them follows `freeze_batch_norm`."
-        ),
-    )
-    drop_path: DropPath | Auto = Field(
-        "auto",
-        description=(
-            'Stochastic depth: fraction of residual branches dropped in training. "auto": 0.'
-        ),
-    )
+    name: str = Field("resnet18", max_length=200)
+    """A timm model; `GET /v1/catalog/backbones` lists them, and says which families are tested."""
+    image_size: ImageSize | Auto = "auto"
+    """Height and width of the network's input, in pixels. "auto": the median of the images' shorter sides,
+    rounded down to a multiple of 32, or of 8 up to 64 with a stem for small images; at least 32 and at most
+    224; for a ViT, rounded down further to a multiple of its patch size; for a network that takes one size
+    only, that size; for the checkpoint of a ViT, its size; at least what the network can compute."""
+    in_channels: Channels | Auto = "auto"
+    """Channels of the network's input. 3 reads all images as RGB, 1 as luminance; other numbers need images
+    with that number of bands. "auto": that of the checkpoint of `pretrained`; else 3 for images of gray and
+    color, also with transparency or as CMYK, and for others the number of their bands."""
+    window: Window | Percentiles | Auto = "auto"
+    """The raw values [low, high] that become 0 and 1; values beyond them are clamped. Or `{percentiles: [low,
+    high]}` of the data set's values. "auto": [0, 255] for 8-bit images; for others the percentiles 0.1 and
+    99.9, or if these are equal, the smallest and the largest value; where no values were measured, or all are
+    equal, the range of the type: [0, 65535] for uint16, [-32768, 32767] for int16, [0, 1] for float32."""
+    stem: Stem | Auto = "auto"
+    """ "standard" is timm's own stem. "small" keeps the resolution of small images: the first convolution of a
+    ResNet gets stride 1 and its max-pooling is removed; a ViT gets patches of an eighth of the image side.
+    "auto": the stem of the weights of `pretrained`; for random weights "small" for these two up to an
+    `image_size` of 64, else "standard"."""
+    pretrained: Annotated[str, Field(min_length=1, max_length=4096)] | None = None
+    """Weights to start from: a path or file:// URI on the workers. Either the folder of a downloaded
+    checkpoint of the same network, or a file of timm weights (.safetensors, .pth, .pt, .bin), which timm
+    adapts to `in_channels` (see `extra_bands`) and to the image size of a ViT. null: random weights."""
+    extra_bands: Literal["repeat", "mean", "random"] = "repeat"
+    """How a file of weights for RGB is adapted to other `in_channels` than 1 and 3, with outputs of the same
+    scale. "repeat": as timm does, RGBRGB..., times 3 / `in_channels`. "mean": each band gets the mean of the
+    weights of R, G and B, times 3 / `in_channels`. "random": the first three bands keep theirs, further ones
+    get random weights of the same size, all times the square root of 3 / `in_channels`."""
+    mean: ChannelMeans | Auto = "auto"
+    """Mean of each channel by which images are normalized, in units of the window, in training, evaluation
+    and the exported preprocessing. "auto": that with which the weights of `pretrained` were trained, and an
+    error if it is unknown; for random weights ImageNet's, and for images of more than 8 bits, another window
+    or other `in_channels` than 1 and 3 that of the data set, or 0.5 if it was not measured."""
+    std: ChannelStds | Auto = "auto"
+    """Standard deviation of each channel, in the same units. "auto": as for `mean`, or 0.25."""
+    pooling: Pooling | Auto = "auto"
+    """How the last feature map becomes one vector. "timm": as in timm, for a ResNet the average.
+    "average_max": the mean of the average and the maximum, for a ResNet. "token": the class token of a Vision
+    Transformer, such as DINOv3's, of which timm averages the patches. "auto": "token" for DINOv3, and for
+    ibot; else "timm"."""
+    freeze_batch_norm: FrozenBatchNorm | Auto = "auto"
+    """Batch normalization of pretrained weights: "statistics" keeps its means and variances, which normalize
+    in training as in evaluation; "all" keeps its weights and biases, too. The heads' batch normalization
+    learns in any case. "auto": "none"."""
+    freeze_blocks: int = Field(0, ge=0, le=1000)
+    """Keep the weights of the stem and of this many first blocks of pretrained weights, which saves time and
+    forgets less; 0 trains all. Batch normalization in them follows `freeze_batch_norm`."""
+    drop_path: DropPath | Auto = "auto"
+    """Stochastic depth: fraction of residual branches dropped in training. "auto": 0."""
 
     @field_validator("name")
     @classmethod

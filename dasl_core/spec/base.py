@@ -1,6 +1,11 @@
 """Base class of all parts of a spec, and helpers for error messages."""
 
+import ast
+import inspect
+import sys
 from collections.abc import Iterator
+from functools import cache
+from itertools import pairwise
 from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, model_validator
@@ -13,10 +18,41 @@ Auto = Literal["auto"]
 Narrowed = TypeVar("Narrowed", bound="SpecModel")
 
 
-class SpecModel(BaseModel):
-    """Base class of the parts of a JobSpec: immutable, and without unknown keys."""
+@cache
+def _descriptions(module: str) -> dict[tuple[str, str], str]:
+    """Return the strings below the fields of a module's classes, by class and field."""
+    classes = ast.parse(inspect.getsource(sys.modules[module])).body
+    return {
+        (model.name, field.target.id): " ".join(text.split())
+        for model in classes
+        if isinstance(model, ast.ClassDef)
+        for field, below in pairwise(model.body)
+        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name)
+        if isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant)
+        if isinstance(text := below.value.value, str)
+    }
 
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+def _describe_fields(schema: dict[str, Any], model: type[BaseModel]) -> None:
+    """Add the descriptions of a model's fields to its JSON Schema."""
+    for name, field in schema.get("properties", {}).items():
+        defining = next(base for base in model.__mro__ if name in inspect.get_annotations(base))
+        if description := _descriptions(defining.__module__).get((defining.__name__, name)):
+            field["description"] = description
+
+
+class SpecModel(BaseModel):
+    """Base class of the parts of a JobSpec: immutable, and without unknown keys.
+
+    A string below a field is its description, in the JSON Schema and in docs/spec.md.
+    """
+
+    model_config = ConfigDict(
+        extra="forbid",
+        frozen=True,
+        allow_inf_nan=False,
+        json_schema_extra=_describe_fields,
+    )
 
     def narrow(self, to: type[Narrowed], **updates: Any) -> Narrowed:
         """Return these settings as the subclass `to`, with `updates` for its narrower fields."""

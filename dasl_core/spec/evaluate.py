@@ -11,168 +11,94 @@ from dasl_core.spec.fields import CropShare, Name, PositiveInt, Rate
 class Knn(SpecModel):
     """Weighted k-nearest-neighbor classification of held-out images (Wu et al. 2018)."""
 
-    k: int = Field(20, ge=1, le=10_000, description="Number of neighbors that vote.")
-    temperature: float = Field(
-        0.07, ge=1e-3, le=1000, description="A vote has the weight exp(similarity / temperature)."
-    )
-    bank: PositiveInt | None = Field(
-        None,
-        description=(
-            "Maximum of training images in the bank, where neighbors are searched; of more, every "
-            "second, third, and so on, is taken. null: all training images. Every evaluation "
-            "computes their features again, and the ranks together store 4 bytes per feature and image: "
-            "10 GB for ImageNet and a ResNet-50."
-        ),
-    )
+    k: int = Field(20, ge=1, le=10_000)
+    """Number of neighbors that vote."""
+    temperature: float = Field(0.07, ge=1e-3, le=1000)
+    """A vote has the weight exp(similarity / temperature)."""
+    bank: PositiveInt | None = None
+    """Maximum of training images in the bank, where neighbors are searched; of more, every second, third, and
+    so on, is taken. null: all training images. Every evaluation computes their features again, and the ranks
+    together store 4 bytes per feature and image: 10 GB for ImageNet and a ResNet-50."""
 
 
 class Holdout(SpecModel):
     """Images kept out of training, to evaluate on. Drawn by a hash: the same in every run."""
 
-    fraction: float = Field(
-        0.1,
-        gt=0,
-        lt=1,
-        description="Fraction of the images, or of the classes, that is kept out of training.",
-    )
-    by: Literal["image", "class"] = Field(
-        "image",
-        description=(
-            '"class" holds out whole classes: retrieval is then zero-shot, and there is no '
-            "k-NN accuracy, linear probe or fine-tuning."
-        ),
-    )
+    fraction: float = Field(0.1, gt=0, lt=1)
+    """Fraction of the images, or of the classes, that is kept out of training."""
+    by: Literal["image", "class"] = "image"
+    """ "class" holds out whole classes: retrieval is then zero-shot, and there is no k-NN accuracy, linear
+    probe or fine-tuning."""
 
 
 class KMeans(SpecModel):
     """k-means of held-out images with one cluster per class."""
 
-    restarts: int = Field(
-        10,
-        ge=1,
-        le=1000,
-        description=(
-            "How often k-means starts from other centers; the clusters with the smallest sum of "
-            "squared distances to their centers count."
-        ),
-    )
+    restarts: int = Field(10, ge=1, le=1000)
+    """How often k-means starts from other centers; the clusters with the smallest sum of squared distances to
+    their centers count."""
 
 
 class LinearProbe(SpecModel):
     """A linear classifier on frozen features, one for each learning rate, trained together."""
 
-    epochs: int = Field(100, ge=1, le=10_000, description="Epochs of training.")
-    batch_size: int = Field(256, ge=1, le=1_000_000, description="Images in a batch.")
+    epochs: int = Field(100, ge=1, le=10_000)
+    """Epochs of training."""
+    batch_size: int = Field(256, ge=1, le=1_000_000)
+    """Images in a batch."""
     learning_rates: Annotated[
         tuple[Rate, ...], Field(min_length=1, max_length=100, fail_fast=True)
-    ] = Field(
-        (
-            0.01,
-            0.03,
-            0.1,
-            0.3,
-            1.0,
-            3.0,
-            10.0,
-        ),
-        description="Learning rates to try, one linear head each.",
-    )
+    ] = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0)
+    """Learning rates to try, one linear head each."""
 
 
 class FineTune(SpecModel):
     """Training of the whole network with labels, from the pretrained weights."""
 
-    epochs: int = Field(10, ge=1, le=10_000, description="Epochs of training.")
-    batch_size: int = Field(
-        128,
-        ge=2,
-        le=1_000_000,
-        description="Global batch: all ranks together; at least `resources.workers`.",
-    )
-    lr: Rate = Field(0.001, description="Peak learning rate of AdamW.")
+    epochs: int = Field(10, ge=1, le=10_000)
+    """Epochs of training."""
+    batch_size: int = Field(128, ge=2, le=1_000_000)
+    """Global batch: all ranks together; at least `resources.workers`."""
+    lr: Rate = 0.001
+    """Peak learning rate of AdamW."""
 
 
 class Evaluate(SpecModel):
     """Evaluations on held-out images, during training and after it."""
 
-    dataset: Name | None = Field(
-        None,
-        description=(
-            "Another registered data set to evaluate on; must differ from `dataset`, and have the same number of bands and units of values. null: "
-            "hold out images of the training set."
-        ),
-    )
-    holdout: Holdout | None = Field(
-        default_factory=Holdout,
-        description=(
-            "Images of the training set to evaluate on. null: train on all of them; then nothing is "
-            "measured but the loss and the embeddings of the batches."
-        ),
-    )
-    on: Literal["backbone", "embedding"] | Auto = Field(
-        "auto",
-        description=(
-            '"embedding" evaluates the L2-normalized embedding of a supervised method, and the '
-            "backbone in addition. "
-            '"auto": "embedding" for supervised methods, else "backbone".'
-        ),
-    )
-    crop_pct: CropShare | Auto = Field(
-        "auto",
-        description=(
-            "Side of the central square that is evaluated, as a share of the image's shorter side; timm "
-            "has the same setting. 0.875 is Resize 256 and CenterCrop 224, and 1 the largest central "
-            "square. It is also the crop of the exported preprocessing. "
-            '"auto": 0.875 if `backbone.image_size` is 128 or more, as published for ImageNet; 1 for '
-            "smaller images, as for CIFAR."
-        ),
-    )
-    knn: Knn | None = Field(
-        default_factory=Knn, description="k-NN classification. null: off. Needs labels."
-    )
-    linear: LinearProbe | bool = Field(
-        False,
-        description=(
-            "Linear probe after the last epoch: softmax regression on frozen features of all "
-            "training images, with one head for each learning rate, trained together; a tenth "
-            "of the training images selects the rate. true: with the defaults below. Needs "
-            "labels."
-        ),
-    )
-    finetune: FineTune | bool = Field(
-        False,
-        description=(
-            "Fine-tuning after the last epoch: a copy of the network and a linear head, "
-            "trained with AdamW on crops and flips. true: with the defaults below. Needs "
-            "labels."
-        ),
-    )
-    clustering: KMeans | bool = Field(
-        False,
-        description=(
-            "NMI and pairwise F1 of k-means with one cluster per class, on held-out "
-            "images. true: with the defaults below. Needs labels."
-        ),
-    )
-    retrieval: tuple[PositiveInt, ...] = Field(
-        (1, 5),
-        max_length=100,
-        fail_fast=True,
-        description="The values of K for R@K; [] for none. Needs labels.",
-    )
-    gallery: Name | None = Field(
-        None,
-        description=(
-            "Name of a folder inside each class folder, such as gallery: R@K searches the images in it "
-            "for the neighbors of all other held-out images, the queries. null: each held-out image is "
-            "a query, and the others are its neighbors."
-        ),
-    )
-    every_epochs: PositiveInt | Auto = Field(
-        "auto",
-        description=(
-            "Epochs between evaluations. Raw pixels (at most 32 a side, if there are labels) "
-            "and the initial backbone are evaluated before the first step, and the backbone "
-            'always after the last epoch. "auto": a tenth of the epochs, rounded up.'
-        ),
-    )
+    dataset: Name | None = None
+    """Another registered data set to evaluate on; must differ from `dataset`, and have the same number of
+    bands and units of values. null: hold out images of the training set."""
+    holdout: Holdout | None = Field(default_factory=Holdout)
+    """Images of the training set to evaluate on. null: train on all of them; then nothing is measured but the
+    loss and the embeddings of the batches."""
+    on: Literal["backbone", "embedding"] | Auto = "auto"
+    """ "embedding" evaluates the L2-normalized embedding of a supervised method, and the backbone in addition.
+    "auto": "embedding" for supervised methods, else "backbone"."""
+    crop_pct: CropShare | Auto = "auto"
+    """Side of the central square that is evaluated, as a share of the image's shorter side; timm has the same
+    setting. 0.875 is Resize 256 and CenterCrop 224, and 1 the largest central square. It is also the crop of
+    the exported preprocessing. "auto": 0.875 if `backbone.image_size` is 128 or more, as published for
+    ImageNet; 1 for smaller images, as for CIFAR."""
+    knn: Knn | None = Field(default_factory=Knn)
+    """k-NN classification. null: off. Needs labels."""
+    linear: LinearProbe | bool = False
+    """Linear probe after the last epoch: softmax regression on frozen features of all training images, with
+    one head for each learning rate, trained together; a tenth of the training images selects the rate. true:
+    with the defaults below. Needs labels."""
+    finetune: FineTune | bool = False
+    """Fine-tuning after the last epoch: a copy of the network and a linear head, trained with AdamW on crops
+    and flips. true: with the defaults below. Needs labels."""
+    clustering: KMeans | bool = False
+    """NMI and pairwise F1 of k-means with one cluster per class, on held-out images. true: with the defaults
+    below. Needs labels."""
+    retrieval: tuple[PositiveInt, ...] = Field((1, 5), max_length=100, fail_fast=True)
+    """The values of K for R@K; [] for none. Needs labels."""
+    gallery: Name | None = None
+    """Name of a folder inside each class folder, such as gallery: R@K searches the images in it for the
+    neighbors of all other held-out images, the queries. null: each held-out image is a query, and the others
+    are its neighbors."""
+    every_epochs: PositiveInt | Auto = "auto"
+    """Epochs between evaluations. Raw pixels (at most 32 a side, if there are labels) and the initial
+    backbone are evaluated before the first step, and the backbone always after the last epoch. "auto": a
+    tenth of the epochs, rounded up."""

@@ -30,36 +30,18 @@ from dasl_core.spec.train import Train
 class Checkpoints(SpecModel):
     """Checkpoints by time, and their retention. The newest, the final one and pinned ones are always kept."""
 
-    every_minutes: float | None = Field(
-        15.0,
-        ge=0.1,
-        le=100_000,
-        description=(
-            "How many minutes of work a crash may cost: after so long without a checkpoint, one is saved "
-            "within the epoch, and removed once there are two newer ones. null: only at the ends of epochs, see "
-            "`train.checkpoint_every_epochs`."
-        ),
-    )
-    keep_last: PositiveInt | None = Field(
-        None,
-        description="How many of the newest checkpoints at the ends of epochs to keep. null: all.",
-    )
-    keep_best: int = Field(
-        0,
-        ge=0,
-        le=1000,
-        description=(
-            "How many of the others to keep: the best ones by `best_by`, which is compared as the newest "
-            "evaluation measured it when a checkpoint was saved."
-        ),
-    )
-    best_by: MetricName | None = Field(
-        None,
-        description=(
-            "The metric of evaluations by which checkpoints are the best ones, with its own direction: one "
-            "that `train.stop.metric` accepts, too. null: `knn_top1`, or `recall_at_1` if there is none."
-        ),
-    )
+    every_minutes: float | None = Field(15.0, ge=0.1, le=100_000)
+    """How many minutes of work a crash may cost: after so long without a checkpoint, one is saved within the
+    epoch, and removed once there are two newer ones. null: only at the ends of epochs, see
+    `train.checkpoint_every_epochs`."""
+    keep_last: PositiveInt | None = None
+    """How many of the newest checkpoints at the ends of epochs to keep. null: all."""
+    keep_best: int = Field(0, ge=0, le=1000)
+    """How many of the others to keep: the best ones by `best_by`, which is compared as the newest evaluation
+    measured it when a checkpoint was saved."""
+    best_by: MetricName | None = None
+    """The metric of evaluations by which checkpoints are the best ones, with its own direction: one that
+    `train.stop.metric` accepts, too. null: `knn_top1`, or `recall_at_1` if there is none."""
 
 
 class Resources(SpecModel):
@@ -69,83 +51,41 @@ class Resources(SpecModel):
     starts.
     """
 
-    workers: int = Field(1, ge=1, le=4096, description="Number of ranks.")
-    min_workers: int | None = Field(
-        None,
-        ge=1,
-        le=4096,
-        description=(
-            "The fewest ranks with which a job that has run before resumes if the nodes that are left have no "
-            "room for all `workers`: with the largest number that divides the batch, and the same global "
-            "batch. Its next attempt may have more again. null: it waits for nodes."
-        ),
-    )
-    gpus_per_worker: Literal[0, 1] | Auto = Field(
-        "auto",
-        description=(
-            "A rank uses one GPU, or CPUs only. 0 trains on CPUs even if there are GPUs. "
-            '"auto": 1 if a node that the job may use has a GPU when it is submitted or when it first starts, and the '
-            "quotas of its token and tenant allow any, else 0; later attempts keep it. If the quotas "
-            "allow some, but fewer than `workers`, the job is refused."
-        ),
-    )
-    cpus_per_worker: CpuCount | Auto = Field(
-        "auto",
-        description=(
-            "CPUs that a rank reserves; also its number of threads for torch and for decoding "
-            'images. "auto": its share of a node, chosen when the job first starts: the CPUs of the smallest '
-            "node that it may use (nodes with less than half the share of others do not count), divided by "
-            "the node's GPUs or by the ranks that must share it; at most 16 with a GPU and 64 without. Later "
-            "attempts have the same."
-        ),
-    )
-    memory_gb_per_worker: float | None = Field(
-        None,
-        gt=0,
-        le=100_000,
-        description=(
-            "Memory that a rank reserves on its node, in GB of 10^9 bytes. Ray counts such reservations and does "
-            "not limit what a rank uses. null: none."
-        ),
-    )
-    gpu_type: LabelValue | None = Field(
-        None,
-        description=(
-            "Only nodes with GPUs of this type, as Ray names it, such as H100: the label "
-            "`ray.io/accelerator-type`. null: any, and possibly several."
-        ),
-    )
-    node_labels: dict[LabelKey, LabelValue] = Field(
-        default_factory=dict,
-        max_length=20,
-        description="Only nodes with all of these labels, as given to `ray start --labels`.",
-    )
-    same_node: bool = Field(False, description="All ranks on one node.")
-    exclude_nodes: list[NodeName] = Field(
-        default_factory=list,
-        max_length=100,
-        description="Nodes that get no rank, by id, name or address.",
-    )
-    max_restarts: int = Field(
-        3,
-        ge=0,
-        le=1000,
-        description=(
-            "How often a job is retried after an attempt that failed or disappeared. "
-            "Failures of the infrastructure, such as the loss of a node, do not count."
-        ),
-    )
-    max_hours: float = Field(
-        24.0,
-        gt=0,
-        le=100_000,
-        description=(
-            "Time limit for all attempts of the job together, at which it saves a checkpoint and is paused; the limit "
-            "can be raised later. Pauses, waiting, and gaps of "
-            "more than two minutes between heartbeats do not count. A low limit lets a job start in gaps that a "
-            "long job must leave free for a large one."
-        ),
-    )
+    workers: int = Field(1, ge=1, le=4096)
+    """Number of ranks."""
+    min_workers: int | None = Field(None, ge=1, le=4096)
+    """The fewest ranks with which a job that has run before resumes if the nodes that are left have no room
+    for all `workers`: with the largest number that divides the batch, and the same global batch. Its next
+    attempt may have more again. null: it waits for nodes."""
+    gpus_per_worker: Literal[0, 1] | Auto = "auto"
+    """A rank uses one GPU, or CPUs only. 0 trains on CPUs even if there are GPUs. "auto": 1 if a node that
+    the job may use has a GPU when it is submitted or when it first starts, and the quotas of its token and
+    tenant allow any, else 0; later attempts keep it. If the quotas allow some, but fewer than `workers`, the
+    job is refused."""
+    cpus_per_worker: CpuCount | Auto = "auto"
+    """CPUs that a rank reserves; also its number of threads for torch and for decoding images. "auto": its
+    share of a node, chosen when the job first starts: the CPUs of the smallest node that it may use (nodes
+    with less than half the share of others do not count), divided by the node's GPUs or by the ranks that
+    must share it; at most 16 with a GPU and 64 without. Later attempts have the same."""
+    memory_gb_per_worker: float | None = Field(None, gt=0, le=100_000)
+    """Memory that a rank reserves on its node, in GB of 10^9 bytes. Ray counts such reservations and does not
+    limit what a rank uses. null: none."""
+    gpu_type: LabelValue | None = None
+    """Only nodes with GPUs of this type, as Ray names it, such as H100: the label `ray.io/accelerator-type`.
+    null: any, and possibly several."""
+    node_labels: dict[LabelKey, LabelValue] = Field(default_factory=dict, max_length=20)
+    """Only nodes with all of these labels, as given to `ray start --labels`."""
+    same_node: bool = False
+    """All ranks on one node."""
+    exclude_nodes: list[NodeName] = Field(default_factory=list, max_length=100)
+    """Nodes that get no rank, by id, name or address."""
+    max_restarts: int = Field(3, ge=0, le=1000)
+    """How often a job is retried after an attempt that failed or disappeared. Failures of the infrastructure,
+    such as the loss of a node, do not count."""
+    max_hours: float = Field(24.0, gt=0, le=100_000)
+    """Time limit for all attempts of the job together, at which it saves a checkpoint and is paused; the
+    limit can be raised later. Pauses, waiting, and gaps of more than two minutes between heartbeats do not
+    count. A low limit lets a job start in gaps that a long job must leave free for a large one."""
 
     @model_validator(mode="after")
     def _check_min_workers(self) -> Self:
@@ -177,59 +117,35 @@ ANOTHER_DATASET = "another data set, or null to hold images out"
 class JobSpec(SpecModel):
     """A pretraining job. Unknown keys are refused; every error names its field."""
 
-    name: Name = Field(
-        "pretraining", description="A label for people; need not be unique. No slashes."
-    )
-    dataset: Name = Field(
-        description="Id or name of a registered data set, or NAME@NUMBER for one of its versions."
-    )
-    recipe: RecipeName | Auto = Field(
-        "auto",
-        description=(
-            'Which settings stand behind "auto" in all other fields. "small": those for few images on '
-            'one machine, which the fields describe. "authors": those of the method\'s authors, where '
-            'they differ. "continue": those for a start from weights. "auto": "continue" for a '
-            'self-supervised method with `backbone.pretrained`, else "small".'
-        ),
-    )
+    name: Name = "pretraining"
+    """A label for people; need not be unique. No slashes."""
+    dataset: Name
+    """Id or name of a registered data set, or NAME@NUMBER for one of its versions."""
+    recipe: RecipeName | Auto = "auto"
+    """Which settings stand behind "auto" in all other fields. "small": those for few images on one machine,
+    which the fields describe. "authors": those of the method's authors, where they differ. "continue": those
+    for a start from weights. "auto": "continue" for a self-supervised method with `backbone.pretrained`, else
+    "small"."""
     method: MethodSettings = Field(default_factory=SimCLR)
     backbone: Backbone = Field(default_factory=Backbone)
     augment: Augment = Field(default_factory=Augment)
-    dar: DAR | None = Field(
-        None, description="Difference alignment. null: off; {}: on, with the defaults below."
-    )
-    sec: SEC | None = Field(
-        None,
-        description="Spherical embedding constraint. null: off; {}: on, with the defaults below.",
-    )
+    dar: DAR | None = None
+    """Difference alignment. null: off; {}: on, with the defaults below."""
+    sec: SEC | None = None
+    """Spherical embedding constraint. null: off; {}: on, with the defaults below."""
     regularizers: Regularizers = Field(default_factory=Regularizers)
     train: Train = Field(default_factory=Train)
     evaluate: Evaluate = Field(default_factory=Evaluate)
     checkpoints: Checkpoints = Field(default_factory=Checkpoints)
     resources: Resources = Field(default_factory=Resources)
     track: Track = Field(default_factory=Track)
-    priority: int = Field(
-        0,
-        ge=-1000,
-        le=1000,
-        description="Among waiting jobs, the one with the highest priority starts first.",
-    )
-    preemptible: bool = Field(
-        False,
-        description=(
-            "Whether the job gives way: it starts after all jobs that are not preemptible, and when "
-            "one of them lacks room, it saves a checkpoint and returns to the queue, but not before "
-            "it has run for ten minutes."
-        ),
-    )
-    tags: dict[Tag, Tag] = Field(
-        default_factory=dict,
-        max_length=50,
-        description=(
-            "Labels for filters, such as `dasl jobs --tag team:vision`. Keys and values have "
-            "1 to 63 characters."
-        ),
-    )
+    priority: int = Field(0, ge=-1000, le=1000)
+    """Among waiting jobs, the one with the highest priority starts first."""
+    preemptible: bool = False
+    """Whether the job gives way: it starts after all jobs that are not preemptible, and when one of them
+    lacks room, it saves a checkpoint and returns to the queue, but not before it has run for ten minutes."""
+    tags: dict[Tag, Tag] = Field(default_factory=dict, max_length=50)
+    """Labels for filters, such as `dasl jobs --tag team:vision`. Keys and values have 1 to 63 characters."""
 
     def given_regularizers(self) -> dict[str, RegularizerConfig]:
         """Return the regularizers that are not null, by name: DAR, SEC, then the others."""

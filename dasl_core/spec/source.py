@@ -41,36 +41,21 @@ Column = Annotated[str, Field(min_length=1, max_length=200)]
 class SourceOptions(SpecModel):
     """Which images of a source are used, and where their labels are."""
 
-    split: Annotated[str, Field(min_length=1, max_length=200)] | None = Field(
-        None,
-        description=(
-            "Use the images of one split only: that of a folder, of a column, or of a Parquet file's name, "
-            'such as "train". null: the source must not be divided into splits.'
-        ),
-    )
-    labels: Literal["auto", "none"] = Field(
-        "auto",
-        description=(
-            '"auto": the labels of the source (a column, or `.cls` files of a tar), else the names of the '
-            'first-level folders. "none": no labels.'
-        ),
-    )
-    classes: Annotated[tuple[str, ...], Field(min_length=1, max_length=100_000)] | None = Field(
-        None, description="Names of the classes whose images are used. null: all."
-    )
-    links: Links = Field(
-        "inside",
-        description=(
-            'Links of a folder. "inside": links to files inside the folder are read, others are skipped. '
-            '"follow": links to files and folders elsewhere are read, too, where the workers may read.'
-        ),
-    )
-    image_column: Column | None = Field(
-        None, description="Column of the images of a table. null: found by its name or type."
-    )
-    label_column: Column | None = Field(
-        None, description='Column of the labels of a table. null: "label", if there is one.'
-    )
+    split: Annotated[str, Field(min_length=1, max_length=200)] | None = None
+    """Use the images of one split only: that of a folder, of a column, or of a Parquet file's name, such as
+    "train". null: the source must not be divided into splits."""
+    labels: Literal["auto", "none"] = "auto"
+    """ "auto": the labels of the source (a column, or `.cls` files of a tar), else the names of the
+    first-level folders. "none": no labels."""
+    classes: Annotated[tuple[str, ...], Field(min_length=1, max_length=100_000)] | None = None
+    """Names of the classes whose images are used. null: all."""
+    links: Links = "inside"
+    """Links of a folder. "inside": links to files inside the folder are read, others are skipped. "follow":
+    links to files and folders elsewhere are read, too, where the workers may read."""
+    image_column: Column | None = None
+    """Column of the images of a table. null: found by its name or type."""
+    label_column: Column | None = None
+    """Column of the labels of a table. null: "label", if there is one."""
 
 
 def is_pattern(name: str) -> bool:

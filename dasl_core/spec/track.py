@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from typing import Annotated, Literal
 from urllib.parse import SplitResult, urlsplit
 
-from pydantic import AfterValidator, Field, StringConstraints
+from pydantic import AfterValidator, StringConstraints
 
 from dasl_core.spec.base import SpecModel, problem
 from dasl_core.spec.errors import LINE_PATTERN, PROJECT_PATTERN
@@ -44,13 +44,12 @@ Project = Annotated[str, StringConstraints(min_length=1, max_length=128, pattern
 class MLflow(SpecModel):
     """A run on an MLflow server. Workers read credentials from MLFLOW_TRACKING_* variables."""
 
-    tracking_uri: ServerUri = Field(
-        description="Address of the MLflow server, as workers reach it: `http://` or `https://`, without credentials."
-    )
-    experiment: Line = Field(
-        "dasl", description="Name of the experiment, which is created if it does not exist."
-    )
-    run_name: Line | None = Field(None, description="Name of the run. null: that of the job.")
+    tracking_uri: ServerUri
+    """Address of the MLflow server, as workers reach it: `http://` or `https://`, without credentials."""
+    experiment: Line = "dasl"
+    """Name of the experiment, which is created if it does not exist."""
+    run_name: Line | None = None
+    """Name of the run. null: that of the job."""
 
     @property
     def address(self) -> str:
@@ -69,26 +68,23 @@ class MLflow(SpecModel):
 class WandB(SpecModel):
     """An offline run of Weights & Biases, to upload with `wandb sync`."""
 
-    project: Project = Field("dasl", description="Name of the project.")
-    entity: Project | None = Field(
-        None, description="User or team. null: that of the account that uploads the run."
-    )
-    mode: Literal["offline"] = Field(
-        "offline", description="Workers write the run to a file and contact no server."
-    )
+    project: Project = "dasl"
+    """Name of the project."""
+    entity: Project | None = None
+    """User or team. null: that of the account that uploads the run."""
+    mode: Literal["offline"] = "offline"
+    """Workers write the run to a file and contact no server."""
 
 
 class Track(SpecModel):
     """Trackers that get the metrics of a run. They cannot fail a run; see docs/tracking.md."""
 
-    tensorboard: bool = Field(
-        True,
-        description="Whether to write event files of TensorBoard, which are artifacts of the job.",
-    )
-    mlflow: MLflow | None = Field(None, description="An MLflow server to log to. null: none.")
-    wandb: WandB | None = Field(
-        None, description="Whether to write an offline run of Weights & Biases. null: no; {}: yes."
-    )
+    tensorboard: bool = True
+    """Whether to write event files of TensorBoard, which are artifacts of the job."""
+    mlflow: MLflow | None = None
+    """An MLflow server to log to. null: none."""
+    wandb: WandB | None = None
+    """Whether to write an offline run of Weights & Biases. null: no; {}: yes."""
 
 
 def host_problem(host: str) -> str | None:

@@ -236,7 +236,8 @@ def test_micro_batch_takes_part_of_every_rank(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_description_names_the_methods_that_accumulate() -> None:
-    words = re.findall(r"\w+", Train.model_fields["micro_batches"].description or "")
+    field = Train.model_json_schema()["properties"]["micro_batches"]
+    words = re.findall(r"\w+", field["description"])
     assert REGISTRY.keys() & words == {
         name for name, method in REGISTRY.items() if method.accumulates
     }

@@ -52,37 +52,18 @@ class BarlowTwins(TwoViewConfig):
     compares_directions: ClassVar[bool] = False
 
     name: Literal["barlow_twins"] = "barlow_twins"
-    projection_dim: Annotated[EmbeddingWidth | Auto, FIXES_SHAPES] = Field(
-        "auto",
-        description=(
-            'Width of the projector\'s outputs, which the loss and DAR use. "auto": four '
-            "times the width of the backbone's features, at most 8192, the paper's value for "
-            "a ResNet-50."
-        ),
-    )
-    hidden_dim: Annotated[Width | Auto, FIXES_SHAPES] = Field(
-        "auto",
-        description='Width of the projector\'s two hidden layers. "auto": `projection_dim`.',
-    )
-    redundancy: float = Field(
-        0.0051,
-        ge=0,
-        le=1e6,
-        description=(
-            "Weight of the squared correlations between different coordinates, the paper's lambda: "
-            "0.005 in the paper, 0.0051 in the authors' code."
-        ),
-    )
-    loss_scale: float = Field(
-        0.024,
-        gt=0,
-        le=1e6,
-        description=(
-            "Factor on the loss, as in the authors' first code. With LARS, which adapts weights to the "
-            "size of their gradients, it is a factor on the learning rate of biases and norms: 0.2 "
-            "times 0.024 is the 0.0048 of their current code."
-        ),
-    )
+    projection_dim: Annotated[EmbeddingWidth | Auto, FIXES_SHAPES] = "auto"
+    """Width of the projector's outputs, which the loss and DAR use. "auto": four times the width of the
+    backbone's features, at most 8192, the paper's value for a ResNet-50."""
+    hidden_dim: Annotated[Width | Auto, FIXES_SHAPES] = "auto"
+    """Width of the projector's two hidden layers. "auto": `projection_dim`."""
+    redundancy: float = Field(0.0051, ge=0, le=1e6)
+    """Weight of the squared correlations between different coordinates, the paper's lambda: 0.005 in the
+    paper, 0.0051 in the authors' code."""
+    loss_scale: float = Field(0.024, gt=0, le=1e6)
+    """Factor on the loss, as in the authors' first code. With LARS, which adapts weights to the size of their
+    gradients, it is a factor on the learning rate of biases and norms: 0.2 times 0.024 is the 0.0048 of their
+    current code."""
 
     def resolve(self, context: ResolveContext) -> "ResolvedBarlowTwins":
         """Choose a projector four times as wide as the features."""

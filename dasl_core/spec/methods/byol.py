@@ -4,8 +4,6 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import Annotated, ClassVar, Literal
 
-from pydantic import Field
-
 from dasl_core.spec.base import Auto
 from dasl_core.spec.methods.config import (
     FIXES_SHAPES,
@@ -58,24 +56,14 @@ class BYOL(TwoViewConfig, EMATeacherConfig):
     _MOMENTA: ClassVar = ((40, 0.97), (100, 0.99), (300, 0.99), (1000, 0.996))
 
     name: Literal["byol"] = "byol"
-    projection_dim: Annotated[EmbeddingWidth, FIXES_SHAPES] = Field(
-        256, description="Width of the projections and of their predictions."
-    )
-    hidden_dim: Annotated[Width | Auto, FIXES_SHAPES] = Field(
-        "auto",
-        description=(
-            'Width of the hidden layers of projector and predictor. "auto": twice the width '
-            "of the backbone's features: 4096 for the paper's ResNet-50."
-        ),
-    )
-    teacher_momentum: Momentum | Auto = Field(
-        "auto",
-        description=(
-            "Momentum of the EMA teacher at the first step; it grows to 1 along a half "
-            'cosine. "auto": 0.97 up to 40 epochs, 0.99 for 100 to 300, 0.996 from 1000, as '
-            "in the authors' code; interpolated in between."
-        ),
-    )
+    projection_dim: Annotated[EmbeddingWidth, FIXES_SHAPES] = 256
+    """Width of the projections and of their predictions."""
+    hidden_dim: Annotated[Width | Auto, FIXES_SHAPES] = "auto"
+    """Width of the hidden layers of projector and predictor. "auto": twice the width of the backbone's
+    features: 4096 for the paper's ResNet-50."""
+    teacher_momentum: Momentum | Auto = "auto"
+    """Momentum of the EMA teacher at the first step; it grows to 1 along a half cosine. "auto": 0.97 up to 40
+    epochs, 0.99 for 100 to 300, 0.996 from 1000, as in the authors' code; interpolated in between."""
 
     def resolve(self, context: ResolveContext) -> "ResolvedBYOL":
         """Choose heads as wide as the paper's for its ResNet-50, a faster teacher for short runs."""

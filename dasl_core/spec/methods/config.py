@@ -134,16 +134,10 @@ class MethodConfig(SpecModel):
 class ProjectionHeadConfig(MethodConfig):
     """Settings of a method with a projection head."""
 
-    projection_dim: Annotated[EmbeddingWidth, FIXES_SHAPES] = Field(
-        128, description="Width of the embedding that the loss, DAR and SEC use."
-    )
-    hidden_dim: Annotated[Width | Auto, FIXES_SHAPES] = Field(
-        "auto",
-        description=(
-            "Width of the projection head's hidden layer. \"auto\": the width of the backbone's "
-            "features."
-        ),
-    )
+    projection_dim: Annotated[EmbeddingWidth, FIXES_SHAPES] = 128
+    """Width of the embedding that the loss, DAR and SEC use."""
+    hidden_dim: Annotated[Width | Auto, FIXES_SHAPES] = "auto"
+    """Width of the projection head's hidden layer. "auto": the width of the backbone's features."""
 
     def resolved_hidden_dim(self, context: ResolveContext) -> int:
         """Return the hidden layer's width; "auto" is that of the features."""
@@ -153,13 +147,9 @@ class ProjectionHeadConfig(MethodConfig):
 class TwoViewConfig(MethodConfig):
     """Settings of a method that compares two views of the same size."""
 
-    separate_views: bool | Auto = Field(
-        "auto",
-        description=(
-            "Each view goes through the networks on its own, so that batch normalization has the "
-            'statistics of one view; false: both at once. "auto": false.'
-        ),
-    )
+    separate_views: bool | Auto = "auto"
+    """Each view goes through the networks on its own, so that batch normalization has the statistics of one
+    view; false: both at once. "auto": false."""
 
     @property
     def has_single_view_pass(self) -> bool:
@@ -176,29 +166,13 @@ class ResolvedTwoViewConfig(SpecModel):
 class MultiCropConfig(MethodConfig):
     """Settings of a method with small local crops besides its two global views (Caron et al. 2020)."""
 
-    local_crops: int = Field(
-        6,
-        ge=0,
-        le=98,
-        description=(
-            "Number of local (small) crops of each image, in addition to the two global views."
-        ),
-    )
-    local_size: CropSize | Auto = Field(
-        "auto",
-        description=(
-            "Height and width of a local crop in pixels; for a ViT, a multiple of its patch "
-            'size. "auto": 3/7 of `image_size` (96 of 224), for a ViT rounded to whole '
-            "patches, at least 8 and what the network can compute."
-        ),
-    )
-    local_scale: tuple[float, float] | Auto = Field(
-        "auto",
-        description=(
-            "Smallest and largest fraction of the image area that a local crop keeps. "
-            '"auto": 0.05 to 0.4.'
-        ),
-    )
+    local_crops: int = Field(6, ge=0, le=98)
+    """Number of local (small) crops of each image, in addition to the two global views."""
+    local_size: CropSize | Auto = "auto"
+    """Height and width of a local crop in pixels; for a ViT, a multiple of its patch size. "auto": 3/7 of
+    `image_size` (96 of 224), for a ViT rounded to whole patches, at least 8 and what the network can compute."""
+    local_scale: tuple[float, float] | Auto = "auto"
+    """Smallest and largest fraction of the image area that a local crop keeps. "auto": 0.05 to 0.4."""
 
     @property
     def num_views(self) -> int:
@@ -271,9 +245,8 @@ class ResolvedMultiCropConfig(SpecModel):
 class EMATeacherConfig(MethodConfig):
     """Settings of a method with an EMA teacher."""
 
-    keep: Literal["student", "teacher"] = Field(
-        "student", description="Which network's backbone is evaluated and exported."
-    )
+    keep: Literal["student", "teacher"] = "student"
+    """Which network's backbone is evaluated and exported."""
 
 
 class MetricLearningConfig(MethodConfig):
@@ -293,24 +266,13 @@ class MetricLearningConfig(MethodConfig):
     samples_per_class: ClassVar[int | None] = 4
     needs_pairs: ClassVar[bool] = True
 
-    embedding_dim: Annotated[EmbeddingWidth, FIXES_SHAPES] = Field(
-        512, description="Width of the embedding, a linear layer on the backbone's features."
-    )
-    embedding_norm: Annotated[bool | Auto, FIXES_SHAPES] = Field(
-        "auto",
-        description=(
-            "Batch normalization of the features before the linear layer, as in SEC's code. "
-            '"auto": false.'
-        ),
-    )
-    embedding_init: EmbeddingInit | Auto = Field(
-        "auto",
-        description=(
-            'Initial weights of the linear layer. "uniform": torch\'s. "kaiming": normal, with a '
-            "standard deviation for its number of outputs, and no bias, as in Proxy-Anchor's code. "
-            '"auto": "uniform".'
-        ),
-    )
+    embedding_dim: Annotated[EmbeddingWidth, FIXES_SHAPES] = 512
+    """Width of the embedding, a linear layer on the backbone's features."""
+    embedding_norm: Annotated[bool | Auto, FIXES_SHAPES] = "auto"
+    """Batch normalization of the features before the linear layer, as in SEC's code. "auto": false."""
+    embedding_init: EmbeddingInit | Auto = "auto"
+    """Initial weights of the linear layer. "uniform": torch's. "kaiming": normal, with a standard deviation
+    for its number of outputs, and no bias, as in Proxy-Anchor's code. "auto": "uniform"."""
 
     def resolve(self, context: ResolveContext) -> MethodConfig:
         """Return the same settings: the recipe has replaced every "auto"."""

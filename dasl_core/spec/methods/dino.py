@@ -29,78 +29,34 @@ class SelfDistillationConfig(MultiCropConfig, EMATeacherConfig):
     Subclasses define `resolve` with `resolved_values`.
     """
 
-    local_crops: int = Field(
-        8,
-        ge=0,
-        le=98,
-        description=(
-            "Number of local (small) crops of each image, in addition to the two global views."
-        ),
-    )
-    bottleneck_dim: Annotated[EmbeddingWidth, FIXES_SHAPES] = Field(
-        256, description="Width of the head's bottleneck, which DAR and SEC use."
-    )
-    hidden_dim: Annotated[Width | Auto, FIXES_SHAPES] = Field(
-        "auto",
-        description=(
-            'Width of the head\'s hidden layers. "auto": 2048, at most 8 times the width of '
-            "the backbone's features."
-        ),
-    )
-    out_dim: Annotated[Outputs | Auto, FIXES_SHAPES] = Field(
-        "auto",
-        description=(
-            'Number of outputs of the head. "auto": the largest power of two that is at most '
-            "1/16 of the number of training images, from 1024 to 65,536, the paper's value "
-            "for ImageNet."
-        ),
-    )
-    student_temperature: Temperature = Field(
-        0.1, description="Divides the student's outputs before the softmax."
-    )
-    teacher_temperature: Temperature | Auto = Field(
-        "auto",
-        description=(
-            'Divides the teacher\'s outputs after its warm-up. "auto": 0.07, or '
-            "`teacher_temperature_start` in a run of fewer than 10,000 steps, because targets "
-            "that soften before there are features become uniform."
-        ),
-    )
-    teacher_temperature_start: Temperature = Field(
-        0.04, description="Divides the teacher's outputs in the first epoch."
-    )
-    teacher_temperature_epochs: Epochs | Auto = Field(
-        "auto",
-        description=(
-            'Epochs in which the teacher\'s temperature grows linearly. "auto": 30% of the '
-            "epochs, at most 30."
-        ),
-    )
-    center_momentum: float = Field(
-        0.9,
-        ge=0,
-        lt=1,
-        description=(
-            "Momentum of the moving mean of the teacher's outputs, which is subtracted from them."
-        ),
-    )
-    teacher_momentum: Momentum | Auto = Field(
-        "auto",
-        description=(
-            "Momentum of the EMA teacher at the first step; it grows to 1 along a half "
-            'cosine. "auto": 0.996, or 1 - 40/steps (at least 0.97) in a run of fewer than '
-            "10,000 steps, so that the teacher leaves its random weights in time."
-        ),
-    )
-    freeze_last_layer_epochs: int = Field(
-        1,
-        ge=0,
-        le=100_000,
-        description="Epochs in which the head's last layer keeps its initial weights.",
-    )
-    keep: Literal["student", "teacher"] = Field(
-        "teacher", description="Which network's backbone is evaluated and exported."
-    )
+    local_crops: int = Field(8, ge=0, le=98)
+    """Number of local (small) crops of each image, in addition to the two global views."""
+    bottleneck_dim: Annotated[EmbeddingWidth, FIXES_SHAPES] = 256
+    """Width of the head's bottleneck, which DAR and SEC use."""
+    hidden_dim: Annotated[Width | Auto, FIXES_SHAPES] = "auto"
+    """Width of the head's hidden layers. "auto": 2048, at most 8 times the width of the backbone's features."""
+    out_dim: Annotated[Outputs | Auto, FIXES_SHAPES] = "auto"
+    """Number of outputs of the head. "auto": the largest power of two that is at most 1/16 of the number of
+    training images, from 1024 to 65,536, the paper's value for ImageNet."""
+    student_temperature: Temperature = 0.1
+    """Divides the student's outputs before the softmax."""
+    teacher_temperature: Temperature | Auto = "auto"
+    """Divides the teacher's outputs after its warm-up. "auto": 0.07, or `teacher_temperature_start` in a run
+    of fewer than 10,000 steps, because targets that soften before there are features become uniform."""
+    teacher_temperature_start: Temperature = 0.04
+    """Divides the teacher's outputs in the first epoch."""
+    teacher_temperature_epochs: Epochs | Auto = "auto"
+    """Epochs in which the teacher's temperature grows linearly. "auto": 30% of the epochs, at most 30."""
+    center_momentum: float = Field(0.9, ge=0, lt=1)
+    """Momentum of the moving mean of the teacher's outputs, which is subtracted from them."""
+    teacher_momentum: Momentum | Auto = "auto"
+    """Momentum of the EMA teacher at the first step; it grows to 1 along a half cosine. "auto": 0.996, or 1 -
+    40/steps (at least 0.97) in a run of fewer than 10,000 steps, so that the teacher leaves its random
+    weights in time."""
+    freeze_last_layer_epochs: int = Field(1, ge=0, le=100_000)
+    """Epochs in which the head's last layer keeps its initial weights."""
+    keep: Literal["student", "teacher"] = "teacher"
+    """Which network's backbone is evaluated and exported."""
 
     def resolved_values(self, context: ResolveContext) -> dict[str, Any]:
         """Choose sizes by the data set, and the teacher's schedules by the length of the run."""
@@ -179,20 +135,11 @@ class DINO(SelfDistillationConfig):
     )
 
     name: Literal["dino"] = "dino"
-    head_batch_norm: Annotated[bool, FIXES_SHAPES] = Field(
-        False,
-        description=(
-            "Batch normalization in the head's hidden layers; it helps a small ResNet with "
-            "random weights."
-        ),
-    )
-    norm_last_layer: Annotated[bool | Auto, FIXES_SHAPES] = Field(
-        "auto",
-        description=(
-            "Keep the rows of the head's last layer at length 1. false lets their lengths learn, which "
-            'the authors do for a ViT-S; less stable. "auto": true.'
-        ),
-    )
+    head_batch_norm: Annotated[bool, FIXES_SHAPES] = False
+    """Batch normalization in the head's hidden layers; it helps a small ResNet with random weights."""
+    norm_last_layer: Annotated[bool | Auto, FIXES_SHAPES] = "auto"
+    """Keep the rows of the head's last layer at length 1. false lets their lengths learn, which the authors
+    do for a ViT-S; less stable. "auto": true."""
 
     def resolve(self, context: ResolveContext) -> "ResolvedDINO":
         """Choose sizes by the data set, and the teacher's schedules by the length of the run."""

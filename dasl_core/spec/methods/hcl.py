@@ -40,22 +40,13 @@ class HCL(TwoViewConfig, ProjectionHeadConfig):
     )
 
     name: Literal["hcl"] = "hcl"
-    temperature: float = Field(0.5, ge=0.02, le=10, description="Divides the cosine similarities.")
-    tau_plus: float = Field(
-        0.1,
-        ge=0,
-        lt=1,
-        description=(
-            "Probability that a negative has the anchor's class: about one divided by the "
-            "number of classes. 0: no correction."
-        ),
-    )
-    beta: float = Field(
-        1.0,
-        ge=0,
-        le=100,
-        description="How much more weight hard negatives get. 0: all have the same weight.",
-    )
+    temperature: float = Field(0.5, ge=0.02, le=10)
+    """Divides the cosine similarities."""
+    tau_plus: float = Field(0.1, ge=0, lt=1)
+    """Probability that a negative has the anchor's class: about one divided by the number of classes. 0: no
+    correction."""
+    beta: float = Field(1.0, ge=0, le=100)
+    """How much more weight hard negatives get. 0: all have the same weight."""
 
     def resolve(self, context: ResolveContext) -> "ResolvedHCL":
         """Choose a hidden layer as wide as the features."""

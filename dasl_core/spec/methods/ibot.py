@@ -71,60 +71,24 @@ class IBOT(SelfDistillationConfig):
     )
 
     name: Literal["ibot"] = "ibot"
-    local_crops: int = Field(
-        10,
-        ge=0,
-        le=98,
-        description=(
-            "Number of local (small) crops of each image, in addition to the two global views; they "
-            "are not masked."
-        ),
-    )
-    local_scale: tuple[float, float] | Auto = Field(
-        "auto",
-        description=(
-            "Smallest and largest fraction of the image area that a local crop keeps. "
-            '"auto": 0.05 to 0.25.'
-        ),
-    )
-    out_dim: Annotated[Outputs | Auto, FIXES_SHAPES] = Field(
-        "auto",
-        description=(
-            "Number of outputs of each head. \"auto\": DINO's, at most 8192, the paper's value for "
-            "ImageNet; DINOv2 has 65,536."
-        ),
-    )
-    shared_head: Annotated[bool, FIXES_SHAPES] = Field(
-        True,
-        description=(
-            "One head for class tokens and patches, as in the paper; DINOv2's large models have two."
-        ),
-    )
-    mask_probability: float = Field(
-        0.5, ge=0, le=1, description="Probability that patches of a global view are hidden."
-    )
-    mask_ratio: tuple[float, float] = Field(
-        (0.1, 0.5),
-        description=(
-            "Smallest and largest fraction of the patches that are hidden in such a view, in "
-            "rectangular blocks."
-        ),
-    )
-    centering: Literal["ema", "sinkhorn"] = Field(
-        "ema",
-        description=(
-            'What keeps the teacher\'s outputs from collapsing: "ema" subtracts a moving mean, '
-            '"sinkhorn" makes the batch use all outputs evenly (DINOv2).'
-        ),
-    )
-    koleo: float = Field(
-        0.0,
-        ge=0,
-        le=1000,
-        description=(
-            "Weight of KoLeo, which spreads the class tokens of each global view; 0.1 in DINOv2."
-        ),
-    )
+    local_crops: int = Field(10, ge=0, le=98)
+    """Number of local (small) crops of each image, in addition to the two global views; they are not masked."""
+    local_scale: tuple[float, float] | Auto = "auto"
+    """Smallest and largest fraction of the image area that a local crop keeps. "auto": 0.05 to 0.25."""
+    out_dim: Annotated[Outputs | Auto, FIXES_SHAPES] = "auto"
+    """Number of outputs of each head. "auto": DINO's, at most 8192, the paper's value for ImageNet; DINOv2
+    has 65,536."""
+    shared_head: Annotated[bool, FIXES_SHAPES] = True
+    """One head for class tokens and patches, as in the paper; DINOv2's large models have two."""
+    mask_probability: float = Field(0.5, ge=0, le=1)
+    """Probability that patches of a global view are hidden."""
+    mask_ratio: tuple[float, float] = (0.1, 0.5)
+    """Smallest and largest fraction of the patches that are hidden in such a view, in rectangular blocks."""
+    centering: Literal["ema", "sinkhorn"] = "ema"
+    """What keeps the teacher's outputs from collapsing: "ema" subtracts a moving mean, "sinkhorn" makes the
+    batch use all outputs evenly (DINOv2)."""
+    koleo: float = Field(0.0, ge=0, le=1000)
+    """Weight of KoLeo, which spreads the class tokens of each global view; 0.1 in DINOv2."""
 
     @field_validator("mask_ratio")
     @classmethod

@@ -40,28 +40,15 @@ class MarginSoftmax(MetricLearningConfig):
     needs_pairs: ClassVar[bool] = False
 
     name: Literal["margin_softmax"] = "margin_softmax"
-    loss: Literal["sphereface", "cosface", "arcface"] = Field(
-        "arcface",
-        description=(
-            "How an image's own class is handicapped: its angle is multiplied by `margin` "
-            '("sphereface"), its cosine is lowered by it ("cosface"), or its angle is raised by it '
-            '("arcface").'
-        ),
-    )
-    margin: Margin | Auto = Field(
-        "auto",
-        description=(
-            'A whole number from 1 for "sphereface", a difference of cosines up to 2 for "cosface", '
-            'radians up to 3.14 for "arcface". "auto": 4, 0.35 and 0.5, the values of the papers.'
-        ),
-    )
-    scale: Scale | Auto | None = Field(
-        "auto",
-        description=(
-            'Multiplies the cosines. null, for "sphereface" only: each embedding\'s own norm. '
-            '"auto": null for "sphereface" and 64 for the others, as in the papers.'
-        ),
-    )
+    loss: Literal["sphereface", "cosface", "arcface"] = "arcface"
+    """How an image's own class is handicapped: its angle is multiplied by `margin` ("sphereface"), its cosine
+    is lowered by it ("cosface"), or its angle is raised by it ("arcface")."""
+    margin: Margin | Auto = "auto"
+    """A whole number from 1 for "sphereface", a difference of cosines up to 2 for "cosface", radians up to
+    3.14 for "arcface". "auto": 4, 0.35 and 0.5, the values of the papers."""
+    scale: Scale | Auto | None = "auto"
+    """Multiplies the cosines. null, for "sphereface" only: each embedding's own norm. "auto": null for
+    "sphereface" and 64 for the others, as in the papers."""
 
     def check(self, context: ResolveContext) -> list[FieldProblem]:
         """Return the problems of a margin or a scale that the loss does not have."""

@@ -2,8 +2,6 @@
 
 from typing import Annotated, ClassVar, Literal
 
-from pydantic import Field
-
 from dasl_core.spec.base import Auto
 from dasl_core.spec.methods.config import (
     FIXES_SHAPES,
@@ -71,44 +69,23 @@ class MoCoV3(TwoViewConfig, EMATeacherConfig):
     )
 
     name: Literal["moco_v3"] = "moco_v3"
-    temperature: Temperature | Auto = Field(
-        "auto", description='Divides the cosine similarities. "auto": 0.2.'
-    )
-    projection_dim: Annotated[EmbeddingWidth, FIXES_SHAPES] = Field(
-        256, description="Width of queries and keys."
-    )
-    hidden_dim: Annotated[Width | Auto, FIXES_SHAPES] = Field(
-        "auto",
-        description=(
-            'Width of the hidden layers of projector and predictor. "auto": 4096, at most 12 '
-            "times the width of the backbone's features."
-        ),
-    )
-    freeze_patch_projection: bool = Field(
-        True,
-        description="Keep a ViT's first layer at its random weights, which stabilizes training.",
-    )
-    positions: Positions | Auto = Field(
-        "auto",
-        description=(
-            'Position embeddings of a ViT: "learned", as in timm, or "sincos": the fixed sines and '
-            'cosines of the authors\' code. "auto": "learned".'
-        ),
-    )
-    initial_weights: InitialWeights | Auto = Field(
-        "auto",
-        description=(
-            'Random weights of a ViT: "timm", or "xavier": those of the authors\' code, which '
-            '`freeze_patch_projection` then keeps. "auto": "timm".'
-        ),
-    )
-    teacher_momentum: Momentum | Auto = Field(
-        "auto",
-        description=(
-            "Momentum of the momentum encoder at the first step; it grows to 1 along a half cosine. "
-            '"auto": 0.99.'
-        ),
-    )
+    temperature: Temperature | Auto = "auto"
+    """Divides the cosine similarities. "auto": 0.2."""
+    projection_dim: Annotated[EmbeddingWidth, FIXES_SHAPES] = 256
+    """Width of queries and keys."""
+    hidden_dim: Annotated[Width | Auto, FIXES_SHAPES] = "auto"
+    """Width of the hidden layers of projector and predictor. "auto": 4096, at most 12 times the width of the
+    backbone's features."""
+    freeze_patch_projection: bool = True
+    """Keep a ViT's first layer at its random weights, which stabilizes training."""
+    positions: Positions | Auto = "auto"
+    """Position embeddings of a ViT: "learned", as in timm, or "sincos": the fixed sines and cosines of the
+    authors' code. "auto": "learned"."""
+    initial_weights: InitialWeights | Auto = "auto"
+    """Random weights of a ViT: "timm", or "xavier": those of the authors' code, which
+    `freeze_patch_projection` then keeps. "auto": "timm"."""
+    teacher_momentum: Momentum | Auto = "auto"
+    """Momentum of the momentum encoder at the first step; it grows to 1 along a half cosine. "auto": 0.99."""
 
     def check(self, context: ResolveContext) -> list[FieldProblem]:
         """Return a problem when a start of a ViT has no effect, or would replace given weights."""

@@ -32,30 +32,14 @@ class MultiSimilarity(MetricLearningConfig):
     )
 
     name: Literal["multi_similarity"] = "multi_similarity"
-    alpha: float = Field(2.0, gt=0, le=1000, description="Sharpness of the weights of positives.")
-    beta: float = Field(
-        40.0,
-        gt=0,
-        le=1000,
-        description="Sharpness of the weights of negatives; the value of the authors' code.",
-    )
-    base: float = Field(
-        0.5,
-        ge=-1,
-        le=1,
-        description=(
-            "Cosine similarity below which positives, and above which negatives, get the most "
-            "weight."
-        ),
-    )
-    epsilon: float = Field(
-        0.1,
-        ge=0,
-        le=2,
-        description=(
-            "Pairs that are easier than the hardest opposite pair by more than this are dropped."
-        ),
-    )
+    alpha: float = Field(2.0, gt=0, le=1000)
+    """Sharpness of the weights of positives."""
+    beta: float = Field(40.0, gt=0, le=1000)
+    """Sharpness of the weights of negatives; the value of the authors' code."""
+    base: float = Field(0.5, ge=-1, le=1)
+    """Cosine similarity below which positives, and above which negatives, get the most weight."""
+    epsilon: float = Field(0.1, ge=0, le=2)
+    """Pairs that are easier than the hardest opposite pair by more than this are dropped."""
 
 
 @register

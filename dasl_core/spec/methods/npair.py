@@ -34,15 +34,10 @@ class NPair(MetricLearningConfig):
     )
 
     name: Literal["npair"] = "npair"
-    normalize: bool = Field(
-        True, description="true compares cosine similarities, false dot products of raw embeddings."
-    )
-    scale: float = Field(
-        25.0,
-        gt=0,
-        le=1000,
-        description="Multiplies the cosine similarities; raw embeddings are not scaled.",
-    )
+    normalize: bool = True
+    """true compares cosine similarities, false dot products of raw embeddings."""
+    scale: float = Field(25.0, gt=0, le=1000)
+    """Multiplies the cosine similarities; raw embeddings are not scaled."""
 
 
 @register

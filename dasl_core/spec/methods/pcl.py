@@ -54,44 +54,22 @@ class PCL(ProjectionHeadConfig, EMATeacherConfig):
     )
 
     name: Literal["pcl"] = "pcl"
-    temperature: Temperature = Field(
-        0.2, description="Divides the cosine similarities; of prototypes, the mean temperature."
-    )
-    queue_length: Annotated[Keys | Auto, FIXES_SHAPES] = Field(
-        "auto",
-        description=(
-            'Number of earlier keys, of all ranks together, that serve as negatives. "auto": 16,384 '
-            "as in the paper, but at most half as many as there are training images, so that few are of "
-            "the same image."
-        ),
-    )
-    bank_size: Annotated[ClusteredKeys | Auto, FIXES_SHAPES] = Field(
-        "auto",
-        description=(
-            'Number of an epoch\'s first images whose keys are clustered. "auto": all in whole batches.'
-        ),
-    )
-    clusters: Annotated[Clusters | Auto, FIXES_SHAPES] = Field(
-        "auto",
-        description=(
-            'Numbers of clusters of the k-means. "auto": three, in the paper\'s proportion to the '
-            "training images: 25,000, 50,000 and 100,000 for ImageNet."
-        ),
-    )
-    warmup_epochs: Epochs | Auto = Field(
-        "auto",
-        description=(
-            'Epochs before clusters are used; the first has none. "auto": a tenth of the epochs, as '
-            "the paper's 20 of 200."
-        ),
-    )
-    teacher_momentum: Momentum | Auto = Field(
-        "auto",
-        description=(
-            'Momentum of the momentum encoder, which is constant. "auto": 0.999, or 1 - 40/steps (at '
-            "least 0.97) in a run of fewer than 40,000 steps, so that it leaves its random weights in time."
-        ),
-    )
+    temperature: Temperature = 0.2
+    """Divides the cosine similarities; of prototypes, the mean temperature."""
+    queue_length: Annotated[Keys | Auto, FIXES_SHAPES] = "auto"
+    """Number of earlier keys, of all ranks together, that serve as negatives. "auto": 16,384 as in the paper,
+    but at most half as many as there are training images, so that few are of the same image."""
+    bank_size: Annotated[ClusteredKeys | Auto, FIXES_SHAPES] = "auto"
+    """Number of an epoch's first images whose keys are clustered. "auto": all in whole batches."""
+    clusters: Annotated[Clusters | Auto, FIXES_SHAPES] = "auto"
+    """Numbers of clusters of the k-means. "auto": three, in the paper's proportion to the training images:
+    25,000, 50,000 and 100,000 for ImageNet."""
+    warmup_epochs: Epochs | Auto = "auto"
+    """Epochs before clusters are used; the first has none. "auto": a tenth of the epochs, as the paper's 20
+    of 200."""
+    teacher_momentum: Momentum | Auto = "auto"
+    """Momentum of the momentum encoder, which is constant. "auto": 0.999, or 1 - 40/steps (at least 0.97) in
+    a run of fewer than 40,000 steps, so that it leaves its random weights in time."""
 
     @property
     def has_single_view_pass(self) -> bool:

@@ -46,19 +46,13 @@ class ProxyAnchor(MetricLearningConfig):
     needs_pairs: ClassVar[bool] = False
 
     name: Literal["proxy_anchor"] = "proxy_anchor"
-    margin: float = Field(
-        0.1,
-        ge=0,
-        lt=1,
-        description=(
-            "A positive is close enough if its cosine with the proxy is above the margin, a "
-            "negative far enough if it is below minus the margin."
-        ),
-    )
-    alpha: float = Field(32.0, gt=0, le=1000, description="How much more weight hard images get.")
-    proxy_lr: float = Field(
-        100.0, gt=0, le=10_000, description="Factor on the learning rate of the proxies."
-    )
+    margin: float = Field(0.1, ge=0, lt=1)
+    """A positive is close enough if its cosine with the proxy is above the margin, a negative far enough if
+    it is below minus the margin."""
+    alpha: float = Field(32.0, gt=0, le=1000)
+    """How much more weight hard images get."""
+    proxy_lr: float = Field(100.0, gt=0, le=10_000)
+    """Factor on the learning rate of the proxies."""
 
 
 @register

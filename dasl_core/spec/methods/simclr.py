@@ -2,8 +2,6 @@
 
 from typing import Annotated, ClassVar, Literal
 
-from pydantic import Field
-
 from dasl_core.spec.base import Auto
 from dasl_core.spec.methods.config import (
     FIXES_SHAPES,
@@ -46,16 +44,11 @@ class SimCLR(TwoViewConfig, ProjectionHeadConfig):
     )
 
     name: Literal["simclr"] = "simclr"
-    temperature: Temperature | Auto = Field(
-        "auto", description='Divides the cosine similarities. "auto": 0.2.'
-    )
-    last_batch_norm: Annotated[bool | Auto, FIXES_SHAPES] = Field(
-        "auto",
-        description=(
-            "Batch normalization without a shift at the end of the projection head, as in the authors' "
-            'code. "auto": false.'
-        ),
-    )
+    temperature: Temperature | Auto = "auto"
+    """Divides the cosine similarities. "auto": 0.2."""
+    last_batch_norm: Annotated[bool | Auto, FIXES_SHAPES] = "auto"
+    """Batch normalization without a shift at the end of the projection head, as in the authors' code. "auto":
+    false."""
 
     def resolve(self, context: ResolveContext) -> "ResolvedSimCLR":
         """Choose a hidden layer as wide as the features."""

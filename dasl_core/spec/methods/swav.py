@@ -58,63 +58,26 @@ class SwAV(MultiCropConfig, ProjectionHeadConfig):
     has_prototypes: ClassVar[bool] = True
 
     name: Literal["swav"] = "swav"
-    temperature: Temperature = Field(
-        0.1, description="Divides the cosine similarities with the prototypes in the prediction."
-    )
-    prototypes: Annotated[Outputs | Auto, FIXES_SHAPES] = Field(
-        "auto",
-        description=(
-            'Number of prototypes. "auto": 2.5 times the square root of the number of '
-            "training images: 2,830 for all 1,281,167 of ImageNet (2,685 with a tenth of them "
-            "held out), where the paper has 3,000."
-        ),
-    )
-    epsilon: float = Field(
-        0.05,
-        ge=0.03,
-        le=1,
-        description=(
-            "Smoothness of the codes, the assignments that are predicted. Below 0.03, float32 "
-            "would underflow."
-        ),
-    )
-    sinkhorn_iterations: int = Field(
-        3,
-        ge=1,
-        le=1000,
-        description=(
-            "Iterations of the Sinkhorn algorithm, which computes codes that use the "
-            "prototypes evenly."
-        ),
-    )
-    queue_length: Annotated[QueueLength | Auto, FIXES_SHAPES] = Field(
-        "auto",
-        description=(
-            "Number of earlier images, of all ranks together, that join the batch in "
-            'computing codes. 0: none. "auto": whole batches, until queue and batch hold a '
-            "third more images than there are prototypes; 0 if the batch alone does."
-        ),
-    )
-    queue_start_epoch: Epochs | Auto = Field(
-        "auto",
-        description=(
-            'Epochs before the queue is used; it is used once it is full. "auto": 7.5% of the '
-            "epochs, at most 15, which is the paper's value for 200 epochs."
-        ),
-    )
-    freeze_prototypes_epochs: int = Field(
-        1,
-        ge=0,
-        le=100_000,
-        description="Epochs in which the prototypes keep their initial weights.",
-    )
-    local_scale: tuple[float, float] | Auto = Field(
-        "auto",
-        description=(
-            "Smallest and largest fraction of the image area that a local crop keeps. "
-            '"auto": 0.05 to 0.14.'
-        ),
-    )
+    temperature: Temperature = 0.1
+    """Divides the cosine similarities with the prototypes in the prediction."""
+    prototypes: Annotated[Outputs | Auto, FIXES_SHAPES] = "auto"
+    """Number of prototypes. "auto": 2.5 times the square root of the number of training images: 2,830 for all
+    1,281,167 of ImageNet (2,685 with a tenth of them held out), where the paper has 3,000."""
+    epsilon: float = Field(0.05, ge=0.03, le=1)
+    """Smoothness of the codes, the assignments that are predicted. Below 0.03, float32 would underflow."""
+    sinkhorn_iterations: int = Field(3, ge=1, le=1000)
+    """Iterations of the Sinkhorn algorithm, which computes codes that use the prototypes evenly."""
+    queue_length: Annotated[QueueLength | Auto, FIXES_SHAPES] = "auto"
+    """Number of earlier images, of all ranks together, that join the batch in computing codes. 0: none.
+    "auto": whole batches, until queue and batch hold a third more images than there are prototypes; 0 if the
+    batch alone does."""
+    queue_start_epoch: Epochs | Auto = "auto"
+    """Epochs before the queue is used; it is used once it is full. "auto": 7.5% of the epochs, at most 15,
+    which is the paper's value for 200 epochs."""
+    freeze_prototypes_epochs: int = Field(1, ge=0, le=100_000)
+    """Epochs in which the prototypes keep their initial weights."""
+    local_scale: tuple[float, float] | Auto = "auto"
+    """Smallest and largest fraction of the image area that a local crop keeps. "auto": 0.05 to 0.14."""
 
     def resolve(self, context: ResolveContext) -> "ResolvedSwAV":
         """Choose the prototypes by the size of the data set, and the queue by theirs."""

@@ -39,23 +39,14 @@ class Triplet(MetricLearningConfig):
     )
 
     name: Literal["triplet"] = "triplet"
-    mining: Literal["semihard", "all", "all_semihard"] = Field(
-        "semihard",
-        description=(
-            '"semihard" selects one negative for each anchor and positive, as TensorFlow and the SEC '
-            "paper's code do: the nearest of those farther than the positive, or the farthest if there "
-            'is none. "all" selects all triplets; "all_semihard" all whose negative is farther than the '
-            "positive but within the margin, as the miner of pytorch-metric-learning does."
-        ),
-    )
-    margin: Margin | Auto = Field(
-        "auto",
-        description=(
-            "Required difference between the squared distances to the negative and to the "
-            'positive. "auto": 0.2 for "semihard", 1.0 for "all", as in the SEC paper\'s '
-            'code; 0.2 for "all_semihard".'
-        ),
-    )
+    mining: Literal["semihard", "all", "all_semihard"] = "semihard"
+    """ "semihard" selects one negative for each anchor and positive, as TensorFlow and the SEC paper's code
+    do: the nearest of those farther than the positive, or the farthest if there is none. "all" selects all
+    triplets; "all_semihard" all whose negative is farther than the positive but within the margin, as the
+    miner of pytorch-metric-learning does."""
+    margin: Margin | Auto = "auto"
+    """Required difference between the squared distances to the negative and to the positive. "auto": 0.2 for
+    "semihard", 1.0 for "all", as in the SEC paper's code; 0.2 for "all_semihard"."""
 
     @property
     def settings_of_authors(self) -> Settings:

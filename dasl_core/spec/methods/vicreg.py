@@ -51,30 +51,17 @@ class VICReg(TwoViewConfig):
     compares_directions: ClassVar[bool] = False
 
     name: Literal["vicreg"] = "vicreg"
-    projection_dim: Annotated[EmbeddingWidth | Auto, FIXES_SHAPES] = Field(
-        "auto",
-        description=(
-            'Width of the expander\'s outputs, which the loss and DAR use. "auto": four '
-            "times the width of the backbone's features, at most 8192, the paper's value for "
-            "a ResNet-50."
-        ),
-    )
-    hidden_dim: Annotated[Width | Auto, FIXES_SHAPES] = Field(
-        "auto",
-        description='Width of the expander\'s two hidden layers. "auto": `projection_dim`.',
-    )
-    invariance: float = Field(
-        25.0, ge=0, le=1e6, description="Weight of the distance between the views of an image."
-    )
-    variance: float = Field(
-        25.0,
-        ge=0,
-        le=1e6,
-        description="Weight of the hinge that keeps the standard deviation of each coordinate at 1.",
-    )
-    covariance: float = Field(
-        1.0, ge=0, le=1e6, description="Weight of the squared covariances between coordinates."
-    )
+    projection_dim: Annotated[EmbeddingWidth | Auto, FIXES_SHAPES] = "auto"
+    """Width of the expander's outputs, which the loss and DAR use. "auto": four times the width of the
+    backbone's features, at most 8192, the paper's value for a ResNet-50."""
+    hidden_dim: Annotated[Width | Auto, FIXES_SHAPES] = "auto"
+    """Width of the expander's two hidden layers. "auto": `projection_dim`."""
+    invariance: float = Field(25.0, ge=0, le=1e6)
+    """Weight of the distance between the views of an image."""
+    variance: float = Field(25.0, ge=0, le=1e6)
+    """Weight of the hinge that keeps the standard deviation of each coordinate at 1."""
+    covariance: float = Field(1.0, ge=0, le=1e6)
+    """Weight of the squared covariances between coordinates."""
 
     @model_validator(mode="after")
     def _check_weights(self) -> Self:

@@ -73,21 +73,16 @@ class RegularizerConfig(SpecModel):
 class UnmeasuredConfig(RegularizerConfig):
     """A regularizer for which nothing was measured that could be a default weight."""
 
-    weight: Weight = Field(
-        description="Factor on the term. 0 leaves the run bit-identical to one without it."
-    )
+    weight: Weight
+    """Factor on the term. 0 leaves the run bit-identical to one without it."""
 
 
 class PairConfig(UnmeasuredConfig):
     """A regularizer that pushes normalized embeddings with different labels apart."""
 
-    labels: Literal["instance", "class"] = Field(
-        "instance",
-        description=(
-            'Which embeddings are pushed apart: those of different images ("instance") or of '
-            'different classes of the data set ("class").'
-        ),
-    )
+    labels: Literal["instance", "class"] = "instance"
+    """Which embeddings are pushed apart: those of different images ("instance") or of different classes of
+    the data set ("class")."""
 
     @property
     def pair_labels(self) -> PairLabels:

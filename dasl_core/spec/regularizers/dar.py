@@ -36,32 +36,18 @@ def choose_k(images: int) -> int:
 class Clusters(SpecModel):
     """Source of the labels of cluster-used DAR."""
 
-    source: Literal["kmeans", "prototypes"] | Auto = Field(
-        "auto",
-        description=(
-            'For `labels: cluster`. "kmeans" clusters the embeddings of the last epoch; '
-            '"prototypes" uses the method\'s own prototypes (swav). "auto": "prototypes" for '
-            'swav, else "kmeans".'
-        ),
-    )
-    k: ClusterCount | Auto = Field(
-        "auto",
-        description=(
-            'Number of k-means clusters. "auto": the square root of the number of training '
-            "images, from 2 to 10,000; 2 if clusters are not used."
-        ),
-    )
-    metric: Literal["spherical", "euclidean"] = Field(
-        "spherical", description="k-means by cosine, or by Euclidean distance of raw embeddings."
-    )
-    every_epochs: PositiveInt = Field(
-        1,
-        description=(
-            "Epochs between two runs of k-means; must be less than `train.epochs`. Until the "
-            "first run, each image is its own cluster. Later, the same holds for images that were "
-            "not part of the clustered epoch, those of the incomplete last batch."
-        ),
-    )
+    source: Literal["kmeans", "prototypes"] | Auto = "auto"
+    """For `labels: cluster`. "kmeans" clusters the embeddings of the last epoch; "prototypes" uses the
+    method's own prototypes (swav). "auto": "prototypes" for swav, else "kmeans"."""
+    k: ClusterCount | Auto = "auto"
+    """Number of k-means clusters. "auto": the square root of the number of training images, from 2 to 10,000;
+    2 if clusters are not used."""
+    metric: Literal["spherical", "euclidean"] = "spherical"
+    """k-means by cosine, or by Euclidean distance of raw embeddings."""
+    every_epochs: PositiveInt = 1
+    """Epochs between two runs of k-means; must be less than `train.epochs`. Until the first run, each image
+    is its own cluster. Later, the same holds for images that were not part of the clustered epoch, those of
+    the incomplete last batch."""
 
     def resolve(self, method: MethodConfig, images: int) -> "ResolvedClusters":
         """Choose the source and the number of clusters."""
@@ -90,73 +76,36 @@ class DAR(RegularizerConfig):
     name = "dar"
     top_level = True
 
-    weight: Weight | Auto = Field(
-        "auto",
-        description=(
-            "The factor lambda. 0 leaves the run bit-identical to one without DAR. "
-            '`reduction: sum` requires a number. "auto": 0.5 for `difference: distance`; '
-            "otherwise 0.003 for `norm: l1`, and 0.03 for `l2` and `sq_l2`."
-        ),
-    )
-    labels: Literal["instance", "cluster", "class"] = Field(
-        "instance",
-        description=(
-            'Which samples may form a pair: those of different images ("instance", the '
-            'paper\'s cluster-free), of different clusters ("cluster", cluster-used), or of '
-            'different classes of the data set ("class", supervised). Two views of one image '
-            "never form a pair."
-        ),
-    )
-    clusters: Clusters = Field(
-        default_factory=Clusters, description="Settings for `labels: cluster`."
-    )
-    schedule: Literal["constant", "linear", "cosine"] = Field(
-        "constant",
-        description=(
-            "Schedule of the weight over the training: constant, or growing from 0 to `weight` "
-            "linearly or along half a cosine."
-        ),
-    )
-    norm: Literal["l1", "l2", "sq_l2"] = Field(
-        "l1",
-        description=(
-            "G, the norm that measures how far apart two differences are. `sq_l2` is not a "
-            "norm; it is meant for ablations. `l2` of elementwise differences takes time "
-            "quadratic in the batch."
-        ),
-    )
-    difference: Literal["abs", "signed", "distance"] = Field(
-        "distance",
-        description=(
-            'The difference of a pair: "abs" is the absolute difference of each coordinate, '
-            '"signed" the signed one, "distance" the Euclidean distance, a single number, for '
-            "which `l1` and `l2` are the same."
-        ),
-    )
-    estimator: Literal["chain", "unbiased", "full"] = Field(
-        "chain",
-        description=(
-            '"chain" takes consecutive pairs of a random order of the batch, as in the paper. '
-            '"unbiased" reweights its column pairs, those that share a sample and those that '
-            'do not, to their frequencies among all pairs of the batch. "full" takes all '
-            "pairs, of at most 1,024 embeddings, or 128 with `norm: l2` and elementwise "
-            "differences."
-        ),
-    )
-    reduction: Literal["mean", "sum"] = Field(
-        "mean",
-        description=(
-            '"mean" divides by the number of column pairs, so that a weight has the same '
-            'meaning at every batch size. "sum" is the literal form of the paper.'
-        ),
-    )
-    normalize: bool = Field(
-        True,
-        description=(
-            "L2-normalize embeddings first. Without it, shrinking all norms drives the term "
-            "to 0, which risks collapse unless the loss itself fixes the scale of the embeddings."
-        ),
-    )
+    weight: Weight | Auto = "auto"
+    """The factor lambda. 0 leaves the run bit-identical to one without DAR. `reduction: sum` requires a
+    number. "auto": 0.5 for `difference: distance`; otherwise 0.003 for `norm: l1`, and 0.03 for `l2` and
+    `sq_l2`."""
+    labels: Literal["instance", "cluster", "class"] = "instance"
+    """Which samples may form a pair: those of different images ("instance", the paper's cluster-free), of
+    different clusters ("cluster", cluster-used), or of different classes of the data set ("class",
+    supervised). Two views of one image never form a pair."""
+    clusters: Clusters = Field(default_factory=Clusters)
+    """Settings for `labels: cluster`."""
+    schedule: Literal["constant", "linear", "cosine"] = "constant"
+    """Schedule of the weight over the training: constant, or growing from 0 to `weight` linearly or along
+    half a cosine."""
+    norm: Literal["l1", "l2", "sq_l2"] = "l1"
+    """G, the norm that measures how far apart two differences are. `sq_l2` is not a norm; it is meant for
+    ablations. `l2` of elementwise differences takes time quadratic in the batch."""
+    difference: Literal["abs", "signed", "distance"] = "distance"
+    """The difference of a pair: "abs" is the absolute difference of each coordinate, "signed" the signed one,
+    "distance" the Euclidean distance, a single number, for which `l1` and `l2` are the same."""
+    estimator: Literal["chain", "unbiased", "full"] = "chain"
+    """ "chain" takes consecutive pairs of a random order of the batch, as in the paper. "unbiased" reweights
+    its column pairs, those that share a sample and those that do not, to their frequencies among all pairs of
+    the batch. "full" takes all pairs, of at most 1,024 embeddings, or 128 with `norm: l2` and elementwise
+    differences."""
+    reduction: Literal["mean", "sum"] = "mean"
+    """ "mean" divides by the number of column pairs, so that a weight has the same meaning at every batch
+    size. "sum" is the literal form of the paper."""
+    normalize: bool = True
+    """L2-normalize embeddings first. Without it, shrinking all norms drives the term to 0, which risks
+    collapse unless the loss itself fixes the scale of the embeddings."""
 
     @model_validator(mode="after")
     def _check_summed_weight(self) -> Self:

@@ -11,6 +11,5 @@ class NegativeMargin(PairConfig):
 
     name = "negative_margin"
 
-    margin: float = Field(
-        1.4, gt=0, le=2, description="Distance up to which a pair is pushed apart."
-    )
+    margin: float = Field(1.4, gt=0, le=2)
+    """Distance up to which a pair is pushed apart."""

@@ -18,35 +18,17 @@ class SEC(RegularizerConfig):
     name = "sec"
     top_level = True
 
-    weight: Weight | Auto = Field(
-        "auto",
-        description=(
-            "The factor eta. The authors multiply their contrastive loss by temperature/0.07, and "
-            "`simclr` here does not: divide their eta by this factor (7.14 at temperature 0.5). "
-            '"auto": 0.5 for `target: mean`; 0.0001 for `target: zero`, the value of the SEC authors\' '
-            "README for L2 regularization."
-        ),
-    )
-    target: Literal["mean", "zero"] = Field(
-        "mean",
-        description=(
-            "The value that all norms are pulled to: their mean, or 0, which is plain L2 "
-            "regularization."
-        ),
-    )
-    momentum: float = Field(
-        1.0,
-        gt=0,
-        le=1,
-        description="rho of the moving average of the mean norm; 1 uses the mean of the batch.",
-    )
-    ramp: bool | Auto = Field(
-        "auto",
-        description=(
-            'Increase the weight linearly from 0 over the whole training. "auto": true for '
-            "self-supervised methods, as the authors do, false for supervised ones."
-        ),
-    )
+    weight: Weight | Auto = "auto"
+    """The factor eta. The authors multiply their contrastive loss by temperature/0.07, and `simclr` here does
+    not: divide their eta by this factor (7.14 at temperature 0.5). "auto": 0.5 for `target: mean`; 0.0001 for
+    `target: zero`, the value of the SEC authors' README for L2 regularization."""
+    target: Literal["mean", "zero"] = "mean"
+    """The value that all norms are pulled to: their mean, or 0, which is plain L2 regularization."""
+    momentum: float = Field(1.0, gt=0, le=1)
+    """rho of the moving average of the mean norm; 1 uses the mean of the batch."""
+    ramp: bool | Auto = "auto"
+    """Increase the weight linearly from 0 over the whole training. "auto": true for self-supervised methods,
+    as the authors do, false for supervised ones."""
 
     @property
     def weight_schedule(self) -> Literal["constant", "linear"]:

@@ -1,7 +1,5 @@
 """Settings of SIGReg."""
 
-from pydantic import Field
-
 from dasl_core.spec.regularizers.config import SlicedConfig, Slices, register
 
 
@@ -15,4 +13,5 @@ class SIGReg(SlicedConfig):
     name = "sigreg"
     numbers_per_projection = 17  # frequencies at which each projection is evaluated
 
-    slices: Slices = Field(256, description="Number of random directions.")
+    slices: Slices = 256
+    """Number of random directions."""

@@ -14,4 +14,5 @@ class Uniformity(PairConfig):
 
     name = "uniformity"
 
-    t: float = Field(2.0, gt=0, le=10, description="Sharpness of the potential of a pair.")
+    t: float = Field(2.0, gt=0, le=10)
+    """Sharpness of the potential of a pair."""

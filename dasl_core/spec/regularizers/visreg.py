@@ -1,7 +1,5 @@
 """Settings of VISReg's regularizer."""
 
-from pydantic import Field
-
 from dasl_core.spec.regularizers.config import SlicedConfig, Slices, register
 
 
@@ -14,4 +12,5 @@ class VISReg(SlicedConfig):
 
     name = "visreg"
 
-    slices: Slices = Field(4096, description="Number of random directions.")
+    slices: Slices = 4096
+    """Number of random directions."""

@@ -2,8 +2,6 @@
 
 import math
 
-from pydantic import Field
-
 from dasl_core.spec.backbones import SMALL_STEM_PATCHES
 from dasl_core.spec.base import SpecModel
 from dasl_core.spec.methods.config import EMATeacherConfig, MultiCropConfig
@@ -29,35 +27,27 @@ class Estimate(SpecModel):
     """Estimated cost of a resolved job. Heads, augmentation and evaluations are not counted."""
 
     train_images: int
-    held_out_images: int = Field(
-        description="Of the data set, to evaluate on; 0 if `evaluate.dataset` names another data set."
-    )
+    held_out_images: int
+    """Of the data set, to evaluate on; 0 if `evaluate.dataset` names another data set."""
     epochs: int
     steps_per_epoch: int
     total_steps: int
     backbone_parameters: int
-    state_bytes_per_worker: int = Field(
-        description=(
-            "Weights, gradients and optimizer state of the backbone, and its EMA teacher; no activations."
-        )
-    )
-    activation_bytes_per_worker: int | None = Field(
-        description=(
-            "Rough: what the backward pass of a step needs of the forward pass, from the values that autograd keeps "
-            "for an image. null: not known for the backbone."
-        )
-    )
-    image_cache_bytes: int = Field(
-        description="At most, on each machine: decoded images in the image cache."
-    )
-    checkpoint_bytes: int = Field(description="One checkpoint at the end of an epoch.")
-    checkpoints_kept: int = Field(description="At the ends of epochs, once the job has ended.")
-    checkpoints_bytes: int = Field(description="All of them, with the ONNX file of the last one.")
-    flops_per_image: int | None = Field(
-        description=(
-            "Floating-point operations for an image in a step, with all its views. null: not known for the backbone."
-        )
-    )
+    state_bytes_per_worker: int
+    """Weights, gradients and optimizer state of the backbone, and its EMA teacher; no activations."""
+    activation_bytes_per_worker: int | None
+    """Rough: what the backward pass of a step needs of the forward pass, from the values that autograd keeps
+    for an image. null: not known for the backbone."""
+    image_cache_bytes: int
+    """At most, on each machine: decoded images in the image cache."""
+    checkpoint_bytes: int
+    """One checkpoint at the end of an epoch."""
+    checkpoints_kept: int
+    """At the ends of epochs, once the job has ended."""
+    checkpoints_bytes: int
+    """All of them, with the ONNX file of the last one."""
+    flops_per_image: int | None
+    """Floating-point operations for an image in a step, with all its views. null: not known for the backbone."""
 
 
 def estimate(resolved: ResolvedJobSpec, facts: DatasetFacts) -> Estimate:

@@ -22,20 +22,20 @@ class DatasetFacts(SpecModel):
     """Facts about an ingested data set."""
 
     num_images: int = Field(ge=1)
-    num_classes: int | None = Field(description="Number of classes; null if there are no labels.")
-    median_size: int = Field(ge=1, description="Median of the images' shorter side, in pixels.")
-    bands: int = Field(
-        3, ge=1, description="Bands of most images; 3 for gray, color, transparency and CMYK."
-    )
-    dtype: PixelType = Field("uint8", description="The deepest type of pixels among the images.")
-    quantiles: tuple[float, ...] | None = Field(
-        None,
-        description="Raw values of a sample at the shares QUANTILES; null if they were not measured.",
-    )
-    mean: _PerBand | None = Field(None, description="Mean of each band, in raw values.")
-    std: _PerBand | None = Field(
-        None, description="Standard deviation of each band, in raw values."
-    )
+    num_classes: int | None
+    """Number of classes; null if there are no labels."""
+    median_size: int = Field(ge=1)
+    """Median of the images' shorter side, in pixels."""
+    bands: int = Field(3, ge=1)
+    """Bands of most images; 3 for gray, color, transparency and CMYK."""
+    dtype: PixelType = "uint8"
+    """The deepest type of pixels among the images."""
+    quantiles: tuple[float, ...] | None = None
+    """Raw values of a sample at the shares QUANTILES; null if they were not measured."""
+    mean: _PerBand | None = None
+    """Mean of each band, in raw values."""
+    std: _PerBand | None = None
+    """Standard deviation of each band, in raw values."""
 
     @model_validator(mode="after")
     def _check_quantiles(self) -> Self:
