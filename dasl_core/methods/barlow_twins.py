@@ -6,15 +6,14 @@ from torch import Tensor
 from torch.distributed import ProcessGroup
 
 from dasl_core.distributed import gather_views, group_rank, group_size
-from dasl_core.methods.base import BuildInputs, Outputs, Step, register
+from dasl_core.methods.base import BuildInputs, Outputs, Step
 from dasl_core.methods.two_views import TwoViewMethod
 from dasl_core.models.heads import deep_head
 from dasl_core.spec.methods.barlow_twins import ResolvedBarlowTwins
 from dasl_core.tensors import check_two_views, full_precision
 
 
-@register("barlow_twins")
-class BarlowTwins(TwoViewMethod):
+class BarlowTwins(TwoViewMethod, name="barlow_twins"):
     """Barlow Twins: bring the cross-correlation of two views' embeddings close to the identity matrix."""
 
     settings: ResolvedBarlowTwins

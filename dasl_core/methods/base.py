@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Self, TypeVar
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor, nn
@@ -88,6 +88,10 @@ class BuildInputs:
         return feature_width(self.network)
 
 
+REGISTRY: dict[str, type["Method"]] = {}
+"""The class of every method, by name."""
+
+
 class Method(nn.Module, ABC):
     """A backbone, its heads and a loss, built from the method's resolved settings.
 
@@ -109,6 +113,11 @@ class Method(nn.Module, ABC):
     """Whether batch normalization of the backbone keeps its statistics."""
     _frozen: tuple[nn.Parameter, ...] | None = None
     """Weights that learn again when the backbone is thawed; None if it is not frozen."""
+
+    def __init_subclass__(cls, name: str | None = None) -> None:
+        """Register the class of the method whose settings have this `name`."""
+        if name is not None:
+            REGISTRY[name] = cls
 
     def __init__(self, settings: Any, inputs: BuildInputs) -> None:
         super().__init__()
@@ -283,19 +292,3 @@ class Method(nn.Module, ABC):
     def metrics(self, outputs: Outputs, step: Step) -> dict[str, Tensor]:
         """Scalars to log with the loss, on any device and without gradient."""
         return {}
-
-
-REGISTRY: dict[str, type[Method]] = {}
-"""The class of every method, by name."""
-
-Registered = TypeVar("Registered", bound=type[Method])
-
-
-def register(name: str) -> Callable[[Registered], Registered]:
-    """Register the class of the method whose settings have this `name`."""
-
-    def add(method: Registered) -> Registered:
-        REGISTRY[name] = method
-        return method
-
-    return add

@@ -4,15 +4,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from dasl_core.methods.base import BuildInputs, Outputs, Step, register
+from dasl_core.methods.base import BuildInputs, Outputs, Step
 from dasl_core.methods.ema_teacher import PredictorMethod
 from dasl_core.models.heads import projection_head
 from dasl_core.spec.methods.byol import ResolvedBYOL
 from dasl_core.tensors import check_two_views, full_precision
 
 
-@register("byol")
-class BYOL(PredictorMethod):
+class BYOL(PredictorMethod, name="byol"):
     """BYOL: from one view of an image the student predicts the teacher's projection of the other view."""
 
     accumulates = True

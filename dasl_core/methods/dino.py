@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.distributed import ProcessGroup
 
 from dasl_core.distributed import mean_over_ranks
-from dasl_core.methods.base import BuildInputs, Outputs, Step, register
+from dasl_core.methods.base import BuildInputs, Outputs, Step
 from dasl_core.methods.ema_teacher import EMATeacherMethod
 from dasl_core.models.ema import Teacher
 from dasl_core.models.heads import DINOHead
@@ -48,8 +48,7 @@ def temperature_warmup(settings: ResolvedDINO | ResolvedIBOT) -> TemperatureWarm
     )
 
 
-@register("dino")
-class DINO(EMATeacherMethod):
+class DINO(EMATeacherMethod, name="dino"):
     """DINO: from all crops of an image the student predicts the teacher's outputs for the global crops.
 
     Centering and sharpening of the teacher's outputs prevent a collapse.

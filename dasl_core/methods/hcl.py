@@ -8,15 +8,14 @@ from torch import Tensor
 from torch.distributed import ProcessGroup
 
 from dasl_core.distributed import gather_views, group_rank
-from dasl_core.methods.base import BuildInputs, Outputs, Step, register
+from dasl_core.methods.base import BuildInputs, Outputs, Step
 from dasl_core.methods.two_views import TwoViewMethod
 from dasl_core.models.heads import projection_head
 from dasl_core.spec.methods.hcl import ResolvedHCL
 from dasl_core.tensors import check_temperature, check_two_views, full_precision
 
 
-@register("hcl")
-class HCL(TwoViewMethod):
+class HCL(TwoViewMethod, name="hcl"):
     """HCL: SimCLR with hard negatives weighted more, corrected for expected false negatives."""
 
     settings: ResolvedHCL

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.distributed import ProcessGroup
 
 from dasl_core.distributed import all_reduce_sum, gather_views, mean_over_ranks
-from dasl_core.methods.base import BuildInputs, Outputs, Step, register
+from dasl_core.methods.base import BuildInputs, Outputs, Step
 from dasl_core.methods.dino import GLOBAL_VIEWS, dino_loss, temperature_warmup
 from dasl_core.methods.ema_teacher import EMATeacherMethod
 from dasl_core.methods.swav import sinkhorn
@@ -39,8 +39,7 @@ class TokenHeads(nn.Module):
         return self.class_head if self.separate_head is None else self.separate_head
 
 
-@register("ibot")
-class IBOT(EMATeacherMethod):
+class IBOT(EMATeacherMethod, name="ibot"):
     """iBOT: DINO, whose student also predicts the teacher's outputs for patches that are hidden from it.
 
     Attributes:

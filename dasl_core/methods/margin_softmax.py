@@ -8,14 +8,13 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from dasl_core.distributed import rank_share
-from dasl_core.methods.base import BuildInputs, Outputs, Step, register
+from dasl_core.methods.base import BuildInputs, Outputs, Step
 from dasl_core.methods.metric_learning import MetricLearning
 from dasl_core.spec.methods.margin_softmax import ResolvedMarginSoftmax
 from dasl_core.tensors import full_precision, to_device
 
 
-@register("margin_softmax")
-class MarginSoftmax(MetricLearning):
+class MarginSoftmax(MetricLearning, name="margin_softmax"):
     """Margin softmax: classify an embedding by its cosines with class vectors, its own at a handicap.
 
     The loss is a mean over samples, so each rank compares its own share of the batch only.

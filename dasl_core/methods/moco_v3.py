@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.distributed import ProcessGroup
 
 from dasl_core.distributed import gather_views, group_rank
-from dasl_core.methods.base import BuildInputs, Outputs, Step, register
+from dasl_core.methods.base import BuildInputs, Outputs, Step
 from dasl_core.methods.ema_teacher import PredictorMethod
 from dasl_core.models.heads import deep_head
 from dasl_core.models.moco_vit import fix_sincos_positions, initialize_as_moco_v3
@@ -16,8 +16,7 @@ from dasl_core.spec.methods.moco_v3 import ResolvedMoCoV3
 from dasl_core.tensors import check_temperature, check_two_views, full_precision
 
 
-@register("moco_v3")
-class MoCoV3(PredictorMethod):
+class MoCoV3(PredictorMethod, name="moco_v3"):
     """MoCo v3: match the query of one view with the momentum encoder's key of the other view.
 
     Negatives are the keys of the whole global batch. There is no queue.

@@ -3,13 +3,12 @@ Learning", CVPR 2019)."""
 
 from torch import Tensor
 
-from dasl_core.methods.base import BuildInputs, register
+from dasl_core.methods.base import BuildInputs
 from dasl_core.methods.metric_learning import MetricLearning
 from dasl_core.spec.methods.multi_similarity import ResolvedMultiSimilarity
 
 
-@register("multi_similarity")
-class MultiSimilarity(MetricLearning):
+class MultiSimilarity(MetricLearning, name="multi_similarity"):
     """Multi-similarity: weight each pair by its cosine and by the cosines of its anchor's other pairs.
 
     Only informative pairs count: negatives nearer than the farthest positive, or farther by less than

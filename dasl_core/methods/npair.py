@@ -4,13 +4,12 @@ normalized and scaled as in the SEC paper (Zhang et al., NeurIPS 2020)."""
 import torch.nn.functional as F
 from torch import Tensor
 
-from dasl_core.methods.base import BuildInputs, register
+from dasl_core.methods.base import BuildInputs
 from dasl_core.methods.metric_learning import MetricLearning
 from dasl_core.spec.methods.npair import ResolvedNPair
 
 
-@register("npair")
-class NPair(MetricLearning):
+class NPair(MetricLearning, name="npair"):
     """N-pair: with one pair of each class, match the anchor with its positive among those of all classes.
 
     With `normalize`, logits are `scale` times the cosine, which is also called the normalized

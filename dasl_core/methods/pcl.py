@@ -9,7 +9,7 @@ from torch.distributed import ProcessGroup
 
 from dasl_core.clustering import cluster
 from dasl_core.distributed import all_reduce_sum, gather, rank_share
-from dasl_core.methods.base import BuildInputs, Outputs, Step, register
+from dasl_core.methods.base import BuildInputs, Outputs, Step
 from dasl_core.methods.ema_teacher import EMATeacherMethod
 from dasl_core.models.ema import Teacher
 from dasl_core.seeds import derive_seed
@@ -20,8 +20,7 @@ SMOOTHING = 10.0  # alpha of eq. 12: keeps small clusters from a low temperature
 KMEANS_ITERATIONS = 20  # as in the authors' code
 
 
-@register("pcl")
-class PCL(EMATeacherMethod):
+class PCL(EMATeacherMethod, name="pcl"):
     """PCL: match a query with the key of the image's other view and with the image's prototypes."""
 
     settings: ResolvedPCL

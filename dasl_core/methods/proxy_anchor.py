@@ -2,13 +2,12 @@
 
 from torch import Tensor
 
-from dasl_core.methods.base import BuildInputs, register
+from dasl_core.methods.base import BuildInputs
 from dasl_core.methods.metric_learning import MetricLearning
 from dasl_core.spec.methods.proxy_anchor import ResolvedProxyAnchor
 
 
-@register("proxy_anchor")
-class ProxyAnchor(MetricLearning):
+class ProxyAnchor(MetricLearning, name="proxy_anchor"):
     """Proxy-Anchor: compare a learned embedding of each class, its proxy, with all images of the batch."""
 
     settings: ResolvedProxyAnchor

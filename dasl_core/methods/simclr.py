@@ -8,15 +8,14 @@ from torch import Tensor
 from torch.distributed import ProcessGroup
 
 from dasl_core.distributed import gather_views, group_rank
-from dasl_core.methods.base import BuildInputs, Outputs, Step, register
+from dasl_core.methods.base import BuildInputs, Outputs, Step
 from dasl_core.methods.two_views import TwoViewMethod
 from dasl_core.models.heads import projection_head
 from dasl_core.spec.methods.simclr import ResolvedSimCLR
 from dasl_core.tensors import check_temperature, check_two_views, full_precision
 
 
-@register("simclr")
-class SimCLR(TwoViewMethod):
+class SimCLR(TwoViewMethod, name="simclr"):
     """SimCLR: two views of an image attract each other and repel all other views of the global batch."""
 
     settings: ResolvedSimCLR

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.distributed import ProcessGroup
 
 from dasl_core.distributed import all_reduce_sum, gather_views, group_rank, group_size
-from dasl_core.methods.base import BuildInputs, Method, Outputs, Step, register
+from dasl_core.methods.base import BuildInputs, Method, Outputs, Step
 from dasl_core.models.heads import projection_head
 from dasl_core.spec.methods.swav import ResolvedSwAV
 from dasl_core.tensors import check_crops, check_temperature, full_precision
@@ -19,8 +19,7 @@ from dasl_core.tensors import check_crops, check_temperature, full_precision
 GLOBAL_VIEWS = 2
 
 
-@register("swav")
-class SwAV(Method):
+class SwAV(Method, name="swav"):
     """SwAV: predict the prototypes of a global view from all other views of its image.
 
     The prototypes of a global view, its *codes*, are computed so that the images of the global batch,

@@ -5,14 +5,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from dasl_core.methods.base import BuildInputs, register
+from dasl_core.methods.base import BuildInputs
 from dasl_core.methods.metric_learning import MetricLearning
 from dasl_core.spec.methods.triplet import ResolvedTriplet
 from dasl_core.tensors import check_matrix, full_precision, label_vector
 
 
-@register("triplet")
-class Triplet(MetricLearning):
+class Triplet(MetricLearning, name="triplet"):
     """Triplet: pull an image nearer to its class than to others, by a margin of squared distances.
 
     With ``mining="semihard"`` it is `semihard_triplet_loss`; otherwise the mean over triplets of the

@@ -6,7 +6,7 @@ from torch import Tensor, nn
 from torch.distributed import ProcessGroup
 
 from dasl_core.distributed import gather_views, group_rank, group_size
-from dasl_core.methods.base import BuildInputs, Outputs, Step, register
+from dasl_core.methods.base import BuildInputs, Outputs, Step
 from dasl_core.methods.two_views import TwoViewMethod
 from dasl_core.models.heads import deep_head
 from dasl_core.spec.methods.vicreg import ResolvedVICReg
@@ -16,8 +16,7 @@ from dasl_core.tensors import check_two_views, full_precision
 EPSILON = 1e-4
 
 
-@register("vicreg")
-class VICReg(TwoViewMethod):
+class VICReg(TwoViewMethod, name="vicreg"):
     """VICReg: pull two views of an image together, with spread and uncorrelated coordinates.
 
     It needs neither negatives nor a teacher.

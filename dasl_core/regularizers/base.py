@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from dasl_core.seeds import stream
 from dasl_core.tensors import to_device
+
+REGISTRY: dict[str, type[Regularizer]] = {}
+"""The class of every regularizer, by name."""
 
 
 class Regularizer(nn.Module, ABC):
@@ -20,6 +22,11 @@ class Regularizer(nn.Module, ABC):
     settings: the resolved settings; a subclass defines their type.
     seed: seed of its random numbers.
     """
+
+    def __init_subclass__(cls, name: str | None = None) -> None:
+        """Register the class of the regularizer whose settings have this `name`."""
+        if name is not None:
+            REGISTRY[name] = cls
 
     def __init__(self, settings: Any, seed: int) -> None:
         super().__init__()
@@ -62,19 +69,3 @@ class SlicedRegularizer(Regularizer):
     @abstractmethod
     def sliced_loss(self, embeddings: Tensor, generator: torch.Generator) -> Tensor:
         """Compute the term of embeddings (V, N, h) with directions from a generator."""
-
-
-REGISTRY: dict[str, type[Regularizer]] = {}
-"""The class of every regularizer, by name."""
-
-Registered = TypeVar("Registered", bound=type[Regularizer])
-
-
-def register(name: str) -> Callable[[Registered], Registered]:
-    """Register the class of the regularizer whose settings have this `name`."""
-
-    def add(regularizer: Registered) -> Registered:
-        REGISTRY[name] = regularizer
-        return regularizer
-
-    return add

@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from dasl_core.regularizers.base import Regularizer, register
+from dasl_core.regularizers.base import Regularizer
 from dasl_core.regularizers.norms import CtvNorm, Reduction, ctv_norm
 from dasl_core.seeds import stream
 from dasl_core.spec import ResolvedDAR
@@ -242,8 +242,7 @@ def _check_labels(labels: object, num_samples: int | None) -> None:
         raise ValueError(f"labels must be integers; given {labels.dtype}")
 
 
-@register("dar")
-class DAR(Regularizer):
+class DAR(Regularizer, name="dar"):
     """`difference_alignment` in a job."""
 
     settings: ResolvedDAR

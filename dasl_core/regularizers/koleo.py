@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from dasl_core.regularizers.base import PairRegularizer, register
+from dasl_core.regularizers.base import PairRegularizer
 from dasl_core.regularizers.pairs import directions_and_pairs, mean_where
 
 # Added to the coordinates and the length of a difference, as in DINOv2's code.
@@ -38,8 +38,7 @@ def koleo_loss(embeddings: Tensor, labels: Tensor) -> Tensor:
     return mean_where(-(distances + EPSILON).log(), pairs.any(dim=1))
 
 
-@register("koleo")
-class KoLeo(PairRegularizer):
+class KoLeo(PairRegularizer, name="koleo"):
     """`koleo_loss` in a job."""
 
     def pair_loss(self, embeddings: Tensor, labels: Tensor) -> Tensor:

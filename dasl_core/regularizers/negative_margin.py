@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from dasl_core.regularizers.base import PairRegularizer, register
+from dasl_core.regularizers.base import PairRegularizer
 from dasl_core.regularizers.pairs import directions_and_pairs, mean_where
 from dasl_core.spec.regularizers import negative_margin as config
 from dasl_core.tensors import check_number
@@ -42,8 +42,7 @@ def negative_margin_loss(embeddings: Tensor, labels: Tensor, margin: float = 1.4
     return mean_where(torch.relu(margin - distances), pairs)
 
 
-@register("negative_margin")
-class NegativeMargin(PairRegularizer):
+class NegativeMargin(PairRegularizer, name="negative_margin"):
     """`negative_margin_loss` in a job."""
 
     settings: config.NegativeMargin

@@ -12,7 +12,7 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor, nn
 
-from dasl_core.regularizers.base import Regularizer, register
+from dasl_core.regularizers.base import Regularizer
 from dasl_core.spec import ResolvedSEC
 from dasl_core.tensors import check_choice, check_matrix, full_precision
 
@@ -81,8 +81,7 @@ class SphericalEmbeddingConstraint(nn.Module):
         return f"target={self.target!r}, momentum={self.momentum}"
 
 
-@register("sec")
-class SEC(Regularizer):
+class SEC(Regularizer, name="sec"):
     """`SphericalEmbeddingConstraint` in a job."""
 
     def __init__(self, settings: ResolvedSEC, seed: int) -> None:

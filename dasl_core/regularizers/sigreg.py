@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from dasl_core.regularizers.base import SlicedRegularizer, register
+from dasl_core.regularizers.base import SlicedRegularizer
 from dasl_core.regularizers.slices import check_views, random_directions
 from dasl_core.spec.regularizers import sigreg as config
 
@@ -45,8 +45,7 @@ def sigreg_loss(
         return 2 * z.shape[-2] * torch.trapezoid(error, frequencies, dim=-1).mean()
 
 
-@register("sigreg")
-class SIGReg(SlicedRegularizer):
+class SIGReg(SlicedRegularizer, name="sigreg"):
     """`sigreg_loss` in a job."""
 
     settings: config.SIGReg

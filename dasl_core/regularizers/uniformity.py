@@ -6,7 +6,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from dasl_core.regularizers.base import PairRegularizer, register
+from dasl_core.regularizers.base import PairRegularizer
 from dasl_core.regularizers.pairs import directions_and_pairs
 from dasl_core.spec.regularizers import uniformity as config
 from dasl_core.tensors import check_number
@@ -38,8 +38,7 @@ def uniformity_loss(embeddings: Tensor, labels: Tensor, t: float = 2.0) -> Tenso
     return torch.where(any_pair, total - pairs.sum().clamp(min=1).to(total.dtype).log(), 0)
 
 
-@register("uniformity")
-class Uniformity(PairRegularizer):
+class Uniformity(PairRegularizer, name="uniformity"):
     """`uniformity_loss` in a job."""
 
     settings: config.Uniformity

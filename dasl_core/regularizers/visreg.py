@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from dasl_core.regularizers.base import SlicedRegularizer, register
+from dasl_core.regularizers.base import SlicedRegularizer
 from dasl_core.regularizers.slices import check_views, random_directions
 from dasl_core.spec.regularizers import visreg as config
 
@@ -47,8 +47,7 @@ def visreg_loss(
         return mean.square().mean() + (1 - std).square().mean() + shape
 
 
-@register("visreg")
-class VISReg(SlicedRegularizer):
+class VISReg(SlicedRegularizer, name="visreg"):
     """`visreg_loss` in a job."""
 
     settings: config.VISReg

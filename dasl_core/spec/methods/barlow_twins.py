@@ -1,6 +1,6 @@
 """Settings of Barlow Twins."""
 
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
@@ -13,12 +13,10 @@ from dasl_core.spec.methods.config import (
     ResolvedTwoViewConfig,
     TwoViewConfig,
     Width,
-    register,
 )
 from dasl_core.spec.recipes import AtMostAllEpochs, Authors
 
 
-@register
 class BarlowTwins(TwoViewConfig):
     """Barlow Twins (Zbontar et al., ICML 2021, https://arxiv.org/abs/2103.03230).
 
@@ -65,15 +63,12 @@ class BarlowTwins(TwoViewConfig):
     gradients, it is a factor on the learning rate of biases and norms: 0.2 times 0.024 is the 0.0048 of their
     current code."""
 
-    def resolve(self, context: ResolveContext) -> "ResolvedBarlowTwins":
-        """Choose a projector four times as wide as the features."""
+    def automatic(self, context: ResolveContext) -> dict[str, Any]:
         width = min(8192, 4 * context.features)
         output = width if self.projection_dim == "auto" else self.projection_dim
-        hidden = output if self.hidden_dim == "auto" else self.hidden_dim
-        return self.narrow(ResolvedBarlowTwins, projection_dim=output, hidden_dim=hidden)
+        return {"projection_dim": width, "hidden_dim": output}
 
 
-@register
 class ResolvedBarlowTwins(ResolvedTwoViewConfig, BarlowTwins):
     """Barlow Twins' settings without "auto"."""
 

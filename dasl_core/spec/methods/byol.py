@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from dasl_core.spec.base import Auto
 from dasl_core.spec.methods.config import (
@@ -15,12 +15,10 @@ from dasl_core.spec.methods.config import (
     ResolvedTwoViewConfig,
     TwoViewConfig,
     Width,
-    register,
 )
 from dasl_core.spec.recipes import AtMostAllEpochs, Authors, ByEpochs
 
 
-@register
 class BYOL(TwoViewConfig, EMATeacherConfig):
     """BYOL (Grill et al., NeurIPS 2020, https://arxiv.org/abs/2006.07733).
 
@@ -65,17 +63,13 @@ class BYOL(TwoViewConfig, EMATeacherConfig):
     """Momentum of the EMA teacher at the first step; it grows to 1 along a half cosine. "auto": 0.97 up to 40
     epochs, 0.99 for 100 to 300, 0.996 from 1000, as in the authors' code; interpolated in between."""
 
-    def resolve(self, context: ResolveContext) -> "ResolvedBYOL":
-        """Choose heads as wide as the paper's for its ResNet-50, a faster teacher for short runs."""
-        hidden, momentum = self.hidden_dim, self.teacher_momentum
-        if hidden == "auto":
-            hidden = min(65_536, 2 * context.features)
-        if momentum == "auto":
-            momentum = _interpolated(context.epochs, self._MOMENTA)
-        return self.narrow(ResolvedBYOL, hidden_dim=hidden, teacher_momentum=momentum)
+    def automatic(self, context: ResolveContext) -> dict[str, Any]:
+        return {
+            "hidden_dim": min(65_536, 2 * context.features),
+            "teacher_momentum": _interpolated(context.epochs, self._MOMENTA),
+        }
 
 
-@register
 class ResolvedBYOL(ResolvedTwoViewConfig, BYOL):
     """BYOL's settings without "auto"."""
 

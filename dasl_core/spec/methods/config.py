@@ -1,7 +1,7 @@
 """Base classes of the settings of methods, and their registry."""
 
 from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar, Literal, NamedTuple, TypeVar
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 from pydantic import Field, field_validator
 
@@ -126,9 +126,30 @@ class MethodConfig(SpecModel):
         """Return what keeps the method from running with these settings in this job."""
         return []
 
-    def resolve(self, context: ResolveContext) -> "MethodConfig":
-        """Return the same settings with every "auto" replaced."""
-        return self
+    def automatic(self, context: ResolveContext) -> dict[str, Any]:
+        """Return what "auto" means in the settings for which no recipe has a value."""
+        return {}
+
+    def resolve(self, context: ResolveContext) -> Any:
+        """Return the same settings with every "auto" replaced, as the resolved form of their class."""
+        automatic = self.automatic(context).items()
+        values = {name: value for name, value in automatic if getattr(self, name) == "auto"}
+        return self.narrow(RESOLVED_METHODS[self.name], **values)
+
+    @classmethod
+    def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
+        """Register the settings of a method under their `name`, and after them their resolved form, if it differs."""
+        name = cls.model_fields["name"].default
+        if isinstance(name, str):
+            METHODS.setdefault(name, cls)
+            RESOLVED_METHODS[name] = cls
+
+
+METHODS: dict[str, type[MethodConfig]] = {}
+"""The settings of every method, by its name."""
+
+RESOLVED_METHODS: dict[str, type[MethodConfig]] = {}
+"""The resolved settings of every method; settings that cannot be "auto" are their own resolved form."""
 
 
 class ProjectionHeadConfig(MethodConfig):
@@ -139,9 +160,8 @@ class ProjectionHeadConfig(MethodConfig):
     hidden_dim: Annotated[Width | Auto, FIXES_SHAPES] = "auto"
     """Width of the projection head's hidden layer. "auto": the width of the backbone's features."""
 
-    def resolved_hidden_dim(self, context: ResolveContext) -> int:
-        """Return the hidden layer's width; "auto" is that of the features."""
-        return context.features if self.hidden_dim == "auto" else self.hidden_dim
+    def automatic(self, context: ResolveContext) -> dict[str, Any]:
+        return super().automatic(context) | {"hidden_dim": context.features}
 
 
 class TwoViewConfig(MethodConfig):
@@ -226,13 +246,11 @@ class MultiCropConfig(MethodConfig):
             ]
         return []
 
-    def resolved_local_size(self, context: ResolveContext) -> int:
-        """Return the side of a local crop; "auto" is rounded to whole patches."""
-        if self.local_size != "auto":
-            return self.local_size
+    def automatic(self, context: ResolveContext) -> dict[str, Any]:
         unit = context.crop_multiple or 1
         side = max(1, round(context.image_size * 3 / 7 / unit)) * unit
-        return max(8, context.smallest_size, side)
+        size = max(8, context.smallest_size, side)
+        return super().automatic(context) | {"local_size": size}
 
 
 class ResolvedMultiCropConfig(SpecModel):
@@ -274,10 +292,6 @@ class MetricLearningConfig(MethodConfig):
     """Initial weights of the linear layer. "uniform": torch's. "kaiming": normal, with a standard deviation
     for its number of outputs, and no bias, as in Proxy-Anchor's code. "auto": "uniform"."""
 
-    def resolve(self, context: ResolveContext) -> MethodConfig:
-        """Return the same settings: the recipe has replaced every "auto"."""
-        return self.narrow(RESOLVED_METHODS[self.name])
-
 
 # Dyfine/SphericalEmbedding, config.py and learner.py, for CUB-200.
 SEC_SETTINGS: Settings = {
@@ -305,20 +319,3 @@ def range_of_areas(scale: tuple[float, float]) -> tuple[float, float]:
     if not 0 < scale[0] <= scale[1] <= 1:
         raise problem("is not a range of areas", list(scale), "[low, high], 0 < low <= high <= 1")
     return scale
-
-
-METHODS: dict[str, type[MethodConfig]] = {}
-"""The settings of every method, by its name."""
-
-RESOLVED_METHODS: dict[str, type[MethodConfig]] = {}
-"""The resolved settings of every method; settings that cannot be "auto" are their own resolved form."""
-
-Config = TypeVar("Config", bound=MethodConfig)
-
-
-def register(config: type[Config]) -> type[Config]:
-    """Register the settings of a method under their `name`, and after them their resolved form, if it differs."""
-    name = config.model_fields["name"].default
-    METHODS.setdefault(name, config)
-    RESOLVED_METHODS[name] = config
-    return config

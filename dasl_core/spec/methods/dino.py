@@ -18,16 +18,12 @@ from dasl_core.spec.methods.config import (
     ResolvedMultiCropConfig,
     Temperature,
     Width,
-    register,
 )
 from dasl_core.spec.recipes import AtMostAllEpochs, Authors, ByEpochs, ByFamily, ByFeatures
 
 
 class SelfDistillationConfig(MultiCropConfig, EMATeacherConfig):
-    """Settings of DINO, and of methods that add to its loss.
-
-    Subclasses define `resolve` with `resolved_values`.
-    """
+    """Settings of DINO, and of methods that add to its loss."""
 
     local_crops: int = Field(8, ge=0, le=98)
     """Number of local (small) crops of each image, in addition to the two global views."""
@@ -58,38 +54,22 @@ class SelfDistillationConfig(MultiCropConfig, EMATeacherConfig):
     keep: Literal["student", "teacher"] = "teacher"
     """Which network's backbone is evaluated and exported."""
 
-    def resolved_values(self, context: ResolveContext) -> dict[str, Any]:
-        """Choose sizes by the data set, and the teacher's schedules by the length of the run."""
+    def automatic(self, context: ResolveContext) -> dict[str, Any]:
         steps = context.epochs * max(1, context.train_images // context.batch_size)
-        hidden, out = self.hidden_dim, self.out_dim
-        if hidden == "auto":
-            hidden = min(2048, 8 * context.features)
-        if out == "auto":
-            fitting = 2 ** (max(1, context.train_images // 16).bit_length() - 1)
-            out = min(65_536, max(1024, fitting))
-        temperature, warmup = self.teacher_temperature, self.teacher_temperature_epochs
-        if temperature == "auto":
+        fitting = 2 ** (max(1, context.train_images // 16).bit_length() - 1)
+        return super().automatic(context) | {
+            "hidden_dim": min(2048, 8 * context.features),
+            "out_dim": min(65_536, max(1024, fitting)),
             # Targets that soften before the student has features become uniform and stay so; the
             # authors' code, too, starts at a constant 0.04 and calls more an option for long runs.
-            temperature = 0.07 if steps >= 10_000 else self.teacher_temperature_start
-        if warmup == "auto":
-            warmup = min(30, round(0.3 * context.epochs))
-        momentum = self.teacher_momentum
-        if momentum == "auto":
+            "teacher_temperature": 0.07 if steps >= 10_000 else self.teacher_temperature_start,
+            "teacher_temperature_epochs": min(30, round(0.3 * context.epochs)),
             # The paper's 0.996 looks back over 250 steps of 10^5. A training of a few hundred steps
             # would end before its teacher had left the random weights.
-            momentum = round(min(0.996, max(0.97, 1 - 40 / steps)), 4)
-        return {
-            "local_size": self.resolved_local_size(context),
-            "hidden_dim": hidden,
-            "out_dim": out,
-            "teacher_temperature": temperature,
-            "teacher_temperature_epochs": warmup,
-            "teacher_momentum": momentum,
+            "teacher_momentum": round(min(0.996, max(0.97, 1 - 40 / steps)), 4),
         }
 
 
-@register
 class DINO(SelfDistillationConfig):
     """DINO (Caron et al., ICCV 2021, https://arxiv.org/abs/2104.14294).
 
@@ -141,12 +121,7 @@ class DINO(SelfDistillationConfig):
     """Keep the rows of the head's last layer at length 1. false lets their lengths learn, which the authors
     do for a ViT-S; less stable. "auto": true."""
 
-    def resolve(self, context: ResolveContext) -> "ResolvedDINO":
-        """Choose sizes by the data set, and the teacher's schedules by the length of the run."""
-        return self.narrow(ResolvedDINO, **self.resolved_values(context))
 
-
-@register
 class ResolvedDINO(ResolvedMultiCropConfig, DINO):
     """DINO's settings without "auto"."""
 

@@ -6,16 +6,13 @@ from pydantic import Field
 
 from dasl_core.spec.methods.config import (
     ProjectionHeadConfig,
-    ResolveContext,
     ResolvedTwoViewConfig,
     TwoViewConfig,
     Width,
-    register,
 )
 from dasl_core.spec.recipes import Authors
 
 
-@register
 class HCL(TwoViewConfig, ProjectionHeadConfig):
     """HCL (Robinson et al., ICLR 2021, https://arxiv.org/abs/2010.04592).
 
@@ -48,12 +45,7 @@ class HCL(TwoViewConfig, ProjectionHeadConfig):
     beta: float = Field(1.0, ge=0, le=100)
     """How much more weight hard negatives get. 0: all have the same weight."""
 
-    def resolve(self, context: ResolveContext) -> "ResolvedHCL":
-        """Choose a hidden layer as wide as the features."""
-        return self.narrow(ResolvedHCL, hidden_dim=self.resolved_hidden_dim(context))
 
-
-@register
 class ResolvedHCL(ResolvedTwoViewConfig, HCL):
     """HCL's settings without "auto"."""
 

@@ -1,6 +1,6 @@
 """Settings of iBOT."""
 
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, field_validator
 
@@ -16,7 +16,6 @@ from dasl_core.spec.methods.config import (
     Temperature,
     Width,
     range_of_areas,
-    register,
 )
 from dasl_core.spec.methods.dino import SelfDistillationConfig
 from dasl_core.spec.problems import FieldProblem, Problems
@@ -27,7 +26,6 @@ LARGEST_OUT_DIM = 8192
 SINKHORN_TEMPERATURE = 0.03
 
 
-@register
 class IBOT(SelfDistillationConfig):
     """iBOT (Zhou et al., ICLR 2022, https://arxiv.org/abs/2111.07832), with the choices of DINOv2.
 
@@ -127,12 +125,9 @@ class IBOT(SelfDistillationConfig):
                     )
         return problems
 
-    def resolve(self, context: ResolveContext) -> "ResolvedIBOT":
-        """Choose what DINO would, with at most the paper's number of outputs."""
-        values = self.resolved_values(context)
-        if self.out_dim == "auto":
-            values["out_dim"] = min(LARGEST_OUT_DIM, values["out_dim"])
-        return self.narrow(ResolvedIBOT, **values)
+    def automatic(self, context: ResolveContext) -> dict[str, Any]:
+        values = super().automatic(context)
+        return values | {"out_dim": min(LARGEST_OUT_DIM, values["out_dim"])}
 
 
 def _without_tokens(context: ResolveContext) -> FieldProblem:
@@ -145,7 +140,6 @@ def _without_tokens(context: ResolveContext) -> FieldProblem:
     return FieldProblem("backbone.name", message, context.backbone, expected)
 
 
-@register
 class ResolvedIBOT(ResolvedMultiCropConfig, IBOT):
     """iBOT's settings without "auto"."""
 

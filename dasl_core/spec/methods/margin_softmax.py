@@ -1,6 +1,6 @@
 """Settings of the softmax losses with an angular margin."""
 
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
@@ -9,7 +9,6 @@ from dasl_core.spec.methods.config import (
     MetricLearningConfig,
     ResolveContext,
     ResolvedMetricLearningConfig,
-    register,
 )
 from dasl_core.spec.problems import FieldProblem, Problems
 
@@ -21,7 +20,6 @@ MARGINS = {"sphereface": 4.0, "cosface": 0.35, "arcface": 0.5}
 LARGEST_MARGINS = {"sphereface": 16.0, "cosface": 2.0, "arcface": 3.14}
 
 
-@register
 class MarginSoftmax(MetricLearningConfig):
     """ArcFace, CosFace and SphereFace: softmax losses with an angular margin (https://arxiv.org/abs/1801.07698).
 
@@ -71,17 +69,11 @@ class MarginSoftmax(MetricLearningConfig):
             )
         return problems
 
-    def resolve(self, context: ResolveContext) -> "ResolvedMarginSoftmax":
-        """Choose the margin and the scale of the loss's paper."""
-        margin, scale = self.margin, self.scale
-        if margin == "auto":
-            margin = MARGINS[self.loss]
-        if scale == "auto":
-            scale = None if self.loss == "sphereface" else 64.0
-        return self.narrow(ResolvedMarginSoftmax, margin=margin, scale=scale)
+    def automatic(self, context: ResolveContext) -> dict[str, Any]:
+        scale = None if self.loss == "sphereface" else 64.0
+        return {"margin": MARGINS[self.loss], "scale": scale}
 
 
-@register
 class ResolvedMarginSoftmax(ResolvedMetricLearningConfig, MarginSoftmax):
     """The settings of a softmax loss with a margin, without "auto"."""
 

@@ -1,6 +1,6 @@
 """Settings of MoCo v3."""
 
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from dasl_core.spec.base import Auto
 from dasl_core.spec.methods.config import (
@@ -14,7 +14,6 @@ from dasl_core.spec.methods.config import (
     Temperature,
     TwoViewConfig,
     Width,
-    register,
 )
 from dasl_core.spec.problems import FieldProblem
 from dasl_core.spec.recipes import AtMostAllEpochs, Authors, ByEpochs, ByFamily
@@ -23,7 +22,6 @@ Positions = Literal["learned", "sincos"]
 InitialWeights = Literal["timm", "xavier"]
 
 
-@register
 class MoCoV3(TwoViewConfig, EMATeacherConfig):
     """MoCo v3 (Chen, Xie and He, ICCV 2021, https://arxiv.org/abs/2104.02057).
 
@@ -106,15 +104,10 @@ class MoCoV3(TwoViewConfig, EMATeacherConfig):
             if (given := getattr(self, name)) not in ("auto", usual[name]) and cause
         ]
 
-    def resolve(self, context: ResolveContext) -> "ResolvedMoCoV3":
-        """Choose the paper's heads, and smaller ones for a small backbone."""
-        hidden = self.hidden_dim
-        if hidden == "auto":
-            hidden = min(4096, 12 * context.features)
-        return self.narrow(ResolvedMoCoV3, hidden_dim=hidden)
+    def automatic(self, context: ResolveContext) -> dict[str, Any]:
+        return {"hidden_dim": min(4096, 12 * context.features)}
 
 
-@register
 class ResolvedMoCoV3(ResolvedTwoViewConfig, MoCoV3):
     """MoCo v3's settings without "auto"."""
 

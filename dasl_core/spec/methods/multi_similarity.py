@@ -8,12 +8,10 @@ from dasl_core.spec.methods.config import (
     SEC_SETTINGS,
     MetricLearningConfig,
     ResolvedMetricLearningConfig,
-    register,
 )
 from dasl_core.spec.recipes import Authors, FallsAfterShares
 
 
-@register
 class MultiSimilarity(MetricLearningConfig):
     """Multi-similarity (Wang et al., CVPR 2019, https://arxiv.org/abs/1904.06627).
 
@@ -42,6 +40,5 @@ class MultiSimilarity(MetricLearningConfig):
     """Pairs that are easier than the hardest opposite pair by more than this are dropped."""
 
 
-@register
 class ResolvedMultiSimilarity(ResolvedMetricLearningConfig, MultiSimilarity):
     """The settings of the multi-similarity loss without "auto"."""

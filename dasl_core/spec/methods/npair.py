@@ -8,12 +8,10 @@ from dasl_core.spec.methods.config import (
     SEC_SETTINGS,
     MetricLearningConfig,
     ResolvedMetricLearningConfig,
-    register,
 )
 from dasl_core.spec.recipes import Authors
 
 
-@register
 class NPair(MetricLearningConfig):
     """N-pair (Sohn, NeurIPS 2016), normalized as in the SEC paper (https://arxiv.org/abs/2011.02785).
 
@@ -40,6 +38,5 @@ class NPair(MetricLearningConfig):
     """Multiplies the cosine similarities; raw embeddings are not scaled."""
 
 
-@register
 class ResolvedNPair(ResolvedMetricLearningConfig, NPair):
     """The settings of N-pair without "auto"."""

@@ -1,6 +1,6 @@
 """Settings of PCL."""
 
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
@@ -15,7 +15,6 @@ from dasl_core.spec.methods.config import (
     ResolveContext,
     Temperature,
     Width,
-    register,
 )
 from dasl_core.spec.problems import FieldProblem, Problems
 from dasl_core.spec.recipes import Authors
@@ -30,7 +29,6 @@ CLUSTERS, IMAGENET = (25_000, 50_000, 100_000), 1_281_167
 LARGEST_QUEUE = 16_384
 
 
-@register
 class PCL(ProjectionHeadConfig, EMATeacherConfig):
     """PCL (Li et al., ICLR 2021, https://arxiv.org/abs/2005.04966), version 2.
 
@@ -96,29 +94,16 @@ class PCL(ProjectionHeadConfig, EMATeacherConfig):
             )
         return problems
 
-    def resolve(self, context: ResolveContext) -> "ResolvedPCL":
-        """Choose queue and clusters by the size of the data set, schedules by the length of the run."""
+    def automatic(self, context: ResolveContext) -> dict[str, Any]:
         images, bank = context.train_images, self._bank_size(context)
         steps = context.epochs * max(1, images // context.batch_size)
-        queue, clusters = self.queue_length, self.clusters
-        if queue == "auto":
-            queue = min(LARGEST_QUEUE, max(1, images // 2))
-        if clusters == "auto":
-            clusters = tuple(min(bank, max(2, round(k * images / IMAGENET))) for k in CLUSTERS)
-        warmup, momentum = self.warmup_epochs, self.teacher_momentum
-        if warmup == "auto":
-            warmup = max(1, round(context.epochs / 10))
-        if momentum == "auto":
-            momentum = round(min(0.999, max(0.97, 1 - 40 / steps)), 4)
-        return self.narrow(
-            ResolvedPCL,
-            hidden_dim=self.resolved_hidden_dim(context),
-            queue_length=queue,
-            bank_size=bank,
-            clusters=clusters,
-            warmup_epochs=warmup,
-            teacher_momentum=momentum,
-        )
+        return super().automatic(context) | {
+            "queue_length": min(LARGEST_QUEUE, max(1, images // 2)),
+            "bank_size": bank,
+            "clusters": tuple(min(bank, max(2, round(k * images / IMAGENET))) for k in CLUSTERS),
+            "warmup_epochs": max(1, round(context.epochs / 10)),
+            "teacher_momentum": round(min(0.999, max(0.97, 1 - 40 / steps)), 4),
+        }
 
     def _bank_size(self, context: ResolveContext) -> int:
         return _images_of_an_epoch(context) if self.bank_size == "auto" else self.bank_size
@@ -128,7 +113,6 @@ def _images_of_an_epoch(context: ResolveContext) -> int:
     return max(1, context.train_images // context.batch_size) * context.batch_size
 
 
-@register
 class ResolvedPCL(PCL):
     """PCL's settings without "auto"."""
 

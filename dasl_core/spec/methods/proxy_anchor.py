@@ -8,12 +8,10 @@ from dasl_core.spec.methods.config import (
     MetricLearningConfig,
     Recipe,
     ResolvedMetricLearningConfig,
-    register,
 )
 from dasl_core.spec.recipes import Authors
 
 
-@register
 class ProxyAnchor(MetricLearningConfig):
     """Proxy-Anchor (Kim et al., CVPR 2020, https://arxiv.org/abs/2003.13911).
 
@@ -55,6 +53,5 @@ class ProxyAnchor(MetricLearningConfig):
     """Factor on the learning rate of the proxies."""
 
 
-@register
 class ResolvedProxyAnchor(ResolvedMetricLearningConfig, ProxyAnchor):
     """The settings of Proxy-Anchor without "auto"."""

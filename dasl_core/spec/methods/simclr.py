@@ -7,17 +7,14 @@ from dasl_core.spec.methods.config import (
     FIXES_SHAPES,
     ProjectionHeadConfig,
     Recipe,
-    ResolveContext,
     ResolvedTwoViewConfig,
     Temperature,
     TwoViewConfig,
     Width,
-    register,
 )
 from dasl_core.spec.recipes import AtMostAllEpochs, Authors, ByImageSize
 
 
-@register
 class SimCLR(TwoViewConfig, ProjectionHeadConfig):
     """SimCLR (Chen et al., ICML 2020, https://arxiv.org/abs/2002.05709).
 
@@ -50,12 +47,7 @@ class SimCLR(TwoViewConfig, ProjectionHeadConfig):
     """Batch normalization without a shift at the end of the projection head, as in the authors' code. "auto":
     false."""
 
-    def resolve(self, context: ResolveContext) -> "ResolvedSimCLR":
-        """Choose a hidden layer as wide as the features."""
-        return self.narrow(ResolvedSimCLR, hidden_dim=self.resolved_hidden_dim(context))
 
-
-@register
 class ResolvedSimCLR(ResolvedTwoViewConfig, SimCLR):
     """SimCLR's settings without "auto"."""
 

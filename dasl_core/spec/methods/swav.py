@@ -1,7 +1,7 @@
 """Settings of SwAV."""
 
 import math
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
@@ -17,14 +17,12 @@ from dasl_core.spec.methods.config import (
     ResolvedMultiCropConfig,
     Temperature,
     Width,
-    register,
 )
 from dasl_core.spec.recipes import AtMostAllEpochs, Authors, ByBatch
 
 QueueLength = Annotated[int, Field(ge=0, le=10_000_000)]
 
 
-@register
 class SwAV(MultiCropConfig, ProjectionHeadConfig):
     """SwAV (Caron et al., NeurIPS 2020, https://arxiv.org/abs/2006.09882).
 
@@ -79,30 +77,17 @@ class SwAV(MultiCropConfig, ProjectionHeadConfig):
     local_scale: tuple[float, float] | Auto = "auto"
     """Smallest and largest fraction of the image area that a local crop keeps. "auto": 0.05 to 0.14."""
 
-    def resolve(self, context: ResolveContext) -> "ResolvedSwAV":
-        """Choose the prototypes by the size of the data set, and the queue by theirs."""
-        queue, start = self.queue_length, self.queue_start_epoch
-        prototypes = (
-            max(2, round(2.5 * context.train_images**0.5))
-            if self.prototypes == "auto"
-            else self.prototypes
-        )
-        if queue == "auto":
-            missing = prototypes * 4 / 3 - context.batch_size
-            queue = context.batch_size * max(0, math.ceil(missing / context.batch_size))
-        if start == "auto":
-            start = min(15, round(0.075 * context.epochs))
-        return self.narrow(
-            ResolvedSwAV,
-            hidden_dim=self.resolved_hidden_dim(context),
-            local_size=self.resolved_local_size(context),
-            prototypes=prototypes,
-            queue_length=queue,
-            queue_start_epoch=start,
-        )
+    def automatic(self, context: ResolveContext) -> dict[str, Any]:
+        fitting = max(2, round(2.5 * context.train_images**0.5))
+        prototypes = fitting if self.prototypes == "auto" else self.prototypes
+        missing = prototypes * 4 / 3 - context.batch_size
+        return super().automatic(context) | {
+            "prototypes": fitting,
+            "queue_length": context.batch_size * max(0, math.ceil(missing / context.batch_size)),
+            "queue_start_epoch": min(15, round(0.075 * context.epochs)),
+        }
 
 
-@register
 class ResolvedSwAV(ResolvedMultiCropConfig, SwAV):
     """SwAV's settings without "auto"."""
 

@@ -1,6 +1,6 @@
 """Settings of the triplet loss."""
 
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
@@ -10,7 +10,6 @@ from dasl_core.spec.methods.config import (
     MetricLearningConfig,
     ResolveContext,
     ResolvedMetricLearningConfig,
-    register,
 )
 from dasl_core.spec.problems import FieldProblem
 from dasl_core.spec.recipes import Authors, Settings
@@ -20,7 +19,6 @@ Margin = Annotated[float, Field(ge=1e-3, le=4)]
 LARGEST_BATCH = 1024
 
 
-@register
 class Triplet(MetricLearningConfig):
     """Triplet loss (Schroff et al., CVPR 2015, https://arxiv.org/abs/1503.03832).
 
@@ -68,15 +66,10 @@ class Triplet(MetricLearningConfig):
             )
         ]
 
-    def resolve(self, context: ResolveContext) -> "ResolvedTriplet":
-        """Choose the margin that goes with the mining."""
-        margin = self.margin
-        if margin == "auto":
-            margin = 1.0 if self.mining == "all" else 0.2
-        return self.narrow(ResolvedTriplet, margin=margin)
+    def automatic(self, context: ResolveContext) -> dict[str, Any]:
+        return {"margin": 1.0 if self.mining == "all" else 0.2}
 
 
-@register
 class ResolvedTriplet(ResolvedMetricLearningConfig, Triplet):
     """The triplet loss's settings without "auto"."""
 

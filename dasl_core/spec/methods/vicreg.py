@@ -1,6 +1,6 @@
 """Settings of VICReg."""
 
-from typing import Annotated, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -13,12 +13,10 @@ from dasl_core.spec.methods.config import (
     ResolvedTwoViewConfig,
     TwoViewConfig,
     Width,
-    register,
 )
 from dasl_core.spec.recipes import AtMostAllEpochs, Authors, ByEpochs
 
 
-@register
 class VICReg(TwoViewConfig):
     """VICReg (Bardes, Ponce and LeCun, ICLR 2022, https://arxiv.org/abs/2105.04906).
 
@@ -74,15 +72,12 @@ class VICReg(TwoViewConfig):
             )
         return self
 
-    def resolve(self, context: ResolveContext) -> "ResolvedVICReg":
-        """Choose an expander four times as wide as the features."""
+    def automatic(self, context: ResolveContext) -> dict[str, Any]:
         width = min(8192, 4 * context.features)
         output = width if self.projection_dim == "auto" else self.projection_dim
-        hidden = output if self.hidden_dim == "auto" else self.hidden_dim
-        return self.narrow(ResolvedVICReg, projection_dim=output, hidden_dim=hidden)
+        return {"projection_dim": width, "hidden_dim": output}
 
 
-@register
 class ResolvedVICReg(ResolvedTwoViewConfig, VICReg):
     """VICReg's settings without "auto"."""
 

@@ -1,6 +1,6 @@
 """Base classes of the settings of regularizers, and their registry."""
 
-from typing import Annotated, ClassVar, Literal, NamedTuple, TypeVar
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 from pydantic import Field
 
@@ -41,6 +41,12 @@ class RegularizerConfig(SpecModel):
     weight: Weight | Auto
 
     @classmethod
+    def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
+        """Register the settings of a regularizer under their `name`."""
+        if "name" in cls.__dict__:
+            REGULARIZERS[cls.name] = cls
+
+    @classmethod
     def path(cls) -> str:
         """Return the path of the settings in a spec."""
         return cls.name if cls.top_level else f"regularizers.{cls.name}"
@@ -68,6 +74,10 @@ class RegularizerConfig(SpecModel):
     def check(self, context: RegularizerContext) -> list[FieldProblem]:
         """Return the problems that prevent the regularizer from being used in a job."""
         return []
+
+
+REGULARIZERS: dict[str, type[RegularizerConfig]] = {}
+"""The settings of every regularizer, by its name."""
 
 
 class UnmeasuredConfig(RegularizerConfig):
@@ -104,15 +114,3 @@ class SlicedConfig(UnmeasuredConfig):
         message = f"takes too much memory for the {context.embeddings:,} embeddings of a batch"
         field = f"{self.path()}.slices"
         return [FieldProblem(field, message, str(self.slices), f"at most {most:,}")]
-
-
-REGULARIZERS: dict[str, type[RegularizerConfig]] = {}
-"""The settings of every regularizer, by its name."""
-
-Config = TypeVar("Config", bound=RegularizerConfig)
-
-
-def register(config: type[Config]) -> type[Config]:
-    """Register the settings of a regularizer under their `name`."""
-    REGULARIZERS[config.name] = config
-    return config

@@ -15,7 +15,6 @@ from dasl_core.spec.regularizers.config import (
     PairLabels,
     RegularizerConfig,
     RegularizerContext,
-    register,
 )
 
 # All pairs of 1,024 embeddings are 524 thousand columns, 268 MB at a width of 128. l2 compares all pairs
@@ -69,7 +68,6 @@ class ResolvedClusters(Clusters):
 UNUSED_CLUSTERS = ResolvedClusters(source="kmeans", k=2)
 
 
-@register
 class DAR(RegularizerConfig):
     """Difference alignment regularization (Chen et al., ICLR 2024), added to the method's loss."""
 

@@ -1,9 +1,8 @@
 """Settings of KoLeo."""
 
-from dasl_core.spec.regularizers.config import PairConfig, register
+from dasl_core.spec.regularizers.config import PairConfig
 
 
-@register
 class KoLeo(PairConfig):
     """KoLeo: pushes each embedding away from the nearest one.
 

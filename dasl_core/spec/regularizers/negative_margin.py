@@ -2,10 +2,9 @@
 
 from pydantic import Field
 
-from dasl_core.spec.regularizers.config import PairConfig, register
+from dasl_core.spec.regularizers.config import PairConfig
 
 
-@register
 class NegativeMargin(PairConfig):
     """Pushes pairs apart that are nearer than a margin."""
 

@@ -8,10 +8,9 @@ from dasl_core.default_weights import SEC_WEIGHTS
 from dasl_core.spec.base import Auto
 from dasl_core.spec.fields import Weight
 from dasl_core.spec.problems import FieldProblem, Problems, without_effect
-from dasl_core.spec.regularizers.config import RegularizerConfig, RegularizerContext, register
+from dasl_core.spec.regularizers.config import RegularizerConfig, RegularizerContext
 
 
-@register
 class SEC(RegularizerConfig):
     """Spherical embedding constraint (Zhang et al., NeurIPS 2020) on the raw embedding norms."""
 

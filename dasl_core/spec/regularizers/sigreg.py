@@ -1,9 +1,8 @@
 """Settings of SIGReg."""
 
-from dasl_core.spec.regularizers.config import SlicedConfig, Slices, register
+from dasl_core.spec.regularizers.config import SlicedConfig, Slices
 
 
-@register
 class SIGReg(SlicedConfig):
     """SIGReg: pulls embeddings towards a Gaussian, by characteristic functions.
 

@@ -1,9 +1,8 @@
 """Settings of VISReg's regularizer."""
 
-from dasl_core.spec.regularizers.config import SlicedConfig, Slices, register
+from dasl_core.spec.regularizers.config import SlicedConfig, Slices
 
 
-@register
 class VISReg(SlicedConfig):
     """VISReg's term: pulls embeddings towards a Gaussian, by mean, variance and quantiles.
 
