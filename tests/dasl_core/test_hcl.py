@@ -11,14 +11,12 @@ import torch
 import torch.distributed as dist
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import Tensor, nn
+from torch import Tensor
 
 from dasl_core.distributed import all_ranks, mean_over_ranks
-from dasl_core.methods import Step, nt_xent
-from dasl_core.methods.hcl import HCL, hard_negative_loss
-from dasl_core.spec.methods.hcl import ResolvedHCL
+from dasl_core.methods import nt_xent
+from dasl_core.methods.hcl import hard_negative_loss
 from tests.support.gloo_pool import GlooPool
-from tests.support.methods import build_inputs
 from tests.support.setting_effects import HEAD, SettingEffects, other
 
 
@@ -121,19 +119,6 @@ def test_loss_does_not_overflow_at_small_temperature(dtype: torch.dtype) -> None
     assert loss.item() == pytest.approx(exact.item(), rel=1e-4)
     (gradient,) = torch.autograd.grad(loss, embeddings)
     assert gradient.isfinite().all()
-
-
-def test_forward_returns_raw_embeddings_and_loss_uses_settings() -> None:
-    backbone = nn.Sequential(nn.Flatten(), nn.Linear(12, 6))
-    settings = ResolvedHCL(hidden_dim=5, projection_dim=4, temperature=0.3, tau_plus=0.2, beta=0.7)
-    method = HCL(settings, build_inputs(backbone, 6))
-    views = [torch.randn(7, 3, 2, 2) for _ in range(2)]
-    outputs = method(views)
-    together = method.projector(backbone(torch.cat(views)))
-    torch.testing.assert_close(outputs["embeddings"].flatten(0, 1), together)
-    loss = method.loss(outputs, Step(0, 1, 1, torch.arange(7)))
-    expected = naive(outputs["embeddings"].detach().double(), 0.3, 0.2, 0.7)
-    assert loss.item() == pytest.approx(expected, rel=1e-5)
 
 
 def loss_and_gradient(embeddings: np.ndarray, tau_plus: float) -> tuple[float, np.ndarray]:

@@ -208,6 +208,7 @@ def test_embed_computes_the_embeddings_of_forward(pictures: DatasetIndex, name: 
     ]
     with torch.no_grad():
         for view, embeddings in zip(images, method(images)["embeddings"], strict=False):
+            assert (embeddings.norm(dim=-1) - 1).abs().max() > 1e-3, "regularizers see them raw"
             torch.testing.assert_close(method.embed(view), embeddings)
             alone = torch.cat([method.embed(image.unsqueeze(0)) for image in view])
             torch.testing.assert_close(alone, embeddings)

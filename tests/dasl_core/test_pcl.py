@@ -181,16 +181,6 @@ def test_prototypes_join_the_loss_after_warmup() -> None:
     torch.testing.assert_close(late - early, (terms[0] + terms[1]) / 2)
 
 
-def test_forgotten_update_is_reported() -> None:
-    pcl, images = method(), torch.arange(BATCH)
-    outputs = {name: unit_rows(1, BATCH, WIDTH) for name in ("embeddings", "keys")}
-    first, second = (Step(index, 27, PER_EPOCH, images) for index in range(2))
-    pcl.loss(outputs, first)
-    pcl.loss(outputs, first)  # another micro-batch
-    with pytest.raises(RuntimeError, match="the teacher was not updated after step 0"):
-        pcl.loss(outputs, second)
-
-
 def test_queue_holds_newest_keys() -> None:
     pcl, images = method(), torch.arange(BATCH * PER_EPOCH).view(PER_EPOCH, BATCH)
     keys = unit_rows(PER_EPOCH, BATCH, WIDTH)

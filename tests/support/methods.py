@@ -2,7 +2,8 @@
 
 from typing import Any
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from dasl_core.methods import BuildInputs
 from dasl_core.spec import OWN_BACKBONE, ResolvedBackbone
@@ -16,3 +17,10 @@ def build_inputs(
     network.num_features = features  # type: ignore[assignment]
     sizes: dict[str, Any] = {"image_size": image_size, "stem": "standard", **dict(IMAGENET)}
     return BuildInputs(network, ResolvedBackbone(name=OWN_BACKBONE, **sizes), num_classes)
+
+
+def unequal_coordinates(samples: int, width: int, seed: int = 0) -> Tensor:
+    """Embeddings (2, samples, width) in float64, whose coordinates differ in scale, with a mean of 1."""
+    generator = torch.Generator().manual_seed(seed)
+    scales = torch.rand(width, generator=generator, dtype=torch.float64) * 2
+    return torch.randn(2, samples, width, generator=generator, dtype=torch.float64) * scales + 1
