@@ -119,7 +119,7 @@ class Backbone(SpecModel):
         return OWN_INFO if self.is_own else BACKBONES[self.name]
 
     @model_validator(mode="after")
-    def _check_own(self) -> Self:
+    def _check(self) -> Self:
         if self.is_own and self.pretrained is not None:
             raise problem(
                 "must be null for a network of one's own: load the weights before passing it",
@@ -127,10 +127,6 @@ class Backbone(SpecModel):
                 "null",
                 field="backbone.pretrained",
             )
-        return self
-
-    @model_validator(mode="after")
-    def _check_channels(self) -> Self:
         for field in ("mean", "std"):
             values = getattr(self, field)
             if "auto" not in (values, self.in_channels) and len(values) != self.in_channels:

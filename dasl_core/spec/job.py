@@ -88,7 +88,7 @@ class Resources(SpecModel):
     count. A low limit lets a job start in gaps that a long job must leave free for a large one."""
 
     @model_validator(mode="after")
-    def _check_min_workers(self) -> Self:
+    def _check(self) -> Self:
         if self.min_workers is not None and self.min_workers > self.workers:
             raise problem(
                 f"is more than resources.workers, which is {self.workers}",
@@ -96,10 +96,6 @@ class Resources(SpecModel):
                 f"at most {self.workers}",
                 field="resources.min_workers",
             )
-        return self
-
-    @model_validator(mode="after")
-    def _check_gpu_type(self) -> Self:
         if self.gpu_type is not None and self.gpus_per_worker == 0:
             raise problem(
                 "is the type of a GPU, and resources.gpus_per_worker is 0",
@@ -174,13 +170,9 @@ class JobSpec(SpecModel):
         return method
 
     @model_validator(mode="after")
-    def _check_evaluation_dataset(self) -> Self:
+    def _check(self) -> Self:
         if self.evaluate.dataset == self.dataset:
             raise problem(NOT_ITS_DATASET, self.dataset, ANOTHER_DATASET, field="evaluate.dataset")
-        return self
-
-    @model_validator(mode="after")
-    def _check_evaluated(self) -> Self:
         if self.evaluate.on == "embedding" and not self.method.supervised:
             raise problem(
                 f"the embeddings of {self.method.name} only serve its loss",
@@ -188,10 +180,6 @@ class JobSpec(SpecModel):
                 "'backbone', or a supervised method",
                 field="evaluate.on",
             )
-        return self
-
-    @model_validator(mode="after")
-    def _check_prototypes(self) -> Self:
         dar = self.dar
         if (
             dar is not None
@@ -205,10 +193,6 @@ class JobSpec(SpecModel):
                 "'kmeans', or the method 'swav'",
                 field="dar.clusters.source",
             )
-        return self
-
-    @model_validator(mode="after")
-    def _check_batch(self) -> Self:
         check_batch_divides(self.train.batch_size, self.resources.workers, self.train.micro_batches)
         return self
 

@@ -37,11 +37,10 @@ class Problems(list[FieldProblem]):
         """Add a problem; see `FieldProblem`."""
         self.append(FieldProblem(field, message, given, expected))
 
-
-def without_effect(field: str, given: Any, cause: str, instead: str) -> FieldProblem:
-    """Describe a setting that has no effect because of another one."""
-    message = f"has no effect with {cause}; remove it or set {instead}"
-    return FieldProblem(field, message, "" if given is None else str(given))
+    def add_no_effect(self, field: str, given: Any, cause: str, instead: str) -> None:
+        """Add that a setting has no effect because of another one."""
+        message = f"has no effect with {cause}; remove it or set {instead}"
+        self.add(field, message, "" if given is None else str(given))
 
 
 class SpecError(ValueError):

@@ -175,20 +175,15 @@ class Train(SpecModel):
     take more than 100 GiB, else "exact"."""
 
     @model_validator(mode="after")
-    def _check_warmup(self) -> Self:
-        if self.warmup_epochs == "auto" or self.epochs == "auto":
-            return self
-        if self.warmup_epochs > self.epochs:
+    def _check(self) -> Self:
+        warmup, epochs = self.warmup_epochs, self.epochs
+        if warmup != "auto" and epochs != "auto" and warmup > epochs:
             raise problem(
-                f"is longer than the training: train.epochs is {self.epochs}",
-                self.warmup_epochs,
-                f"at most {self.epochs}",
+                f"is longer than the training: train.epochs is {epochs}",
+                warmup,
+                f"at most {epochs}",
                 field="train.warmup_epochs",
             )
-        return self
-
-    @model_validator(mode="after")
-    def _check_compile(self) -> Self:
         if self.compile and self.checkpoint_activations:
             raise problem(
                 "cannot be combined with train.compile",

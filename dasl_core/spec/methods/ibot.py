@@ -108,11 +108,9 @@ class IBOT(SelfDistillationConfig):
             )
         if self.centering == "sinkhorn":
             if self.center_momentum != type(self).model_fields["center_momentum"].default:
-                problems.add(
-                    "method.center_momentum",
-                    "has no effect with method.centering: sinkhorn; remove it or set "
-                    "method.centering: ema",
-                    str(self.center_momentum),
+                cause, instead = "method.centering: sinkhorn", "method.centering: ema"
+                problems.add_no_effect(
+                    "method.center_momentum", self.center_momentum, cause, instead
                 )
             for field in ("teacher_temperature", "teacher_temperature_start"):
                 value = getattr(self, field)

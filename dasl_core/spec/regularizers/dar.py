@@ -1,7 +1,6 @@
 """Settings of difference alignment regularization (DAR)."""
 
 import math
-from collections.abc import Iterator
 from typing import Literal, Self
 
 from pydantic import Field, model_validator
@@ -10,7 +9,7 @@ from dasl_core.default_weights import default_dar_weight
 from dasl_core.spec.base import Auto, SpecModel, problem
 from dasl_core.spec.fields import ClusterCount, PositiveInt, Weight
 from dasl_core.spec.methods import MethodConfig
-from dasl_core.spec.problems import FieldProblem, Problems, without_effect
+from dasl_core.spec.problems import FieldProblem, Problems
 from dasl_core.spec.regularizers.config import (
     PairLabels,
     RegularizerConfig,
@@ -125,7 +124,8 @@ class DAR(RegularizerConfig):
         return self.schedule
 
     def check(self, context: RegularizerContext) -> list[FieldProblem]:
-        problems = Problems(self._check_clusters(context))
+        problems = Problems()
+        self._check_clusters(context, problems)
         most = FULL_L2_LIMIT if self.norm == "l2" and self.difference != "distance" else FULL_LIMIT
         if self.estimator == "full" and context.embeddings > most:
             problems.add(
@@ -136,22 +136,22 @@ class DAR(RegularizerConfig):
             )
         return problems
 
-    def _check_clusters(self, context: RegularizerContext) -> Iterator[FieldProblem]:
+    def _check_clusters(self, context: RegularizerContext, problems: Problems) -> None:
         clusters = self.clusters
         if self.labels != "cluster":
             for name, field in Clusters.model_fields.items():
                 given = getattr(clusters, name)
                 if given not in (field.default, getattr(UNUSED_CLUSTERS, name)):
                     path, cause = f"dar.clusters.{name}", f"dar.labels: {self.labels}"
-                    yield without_effect(path, given, cause, "dar.labels: cluster")
+                    problems.add_no_effect(path, given, cause, "dar.labels: cluster")
             return
         if clusters.k != "auto" and clusters.k > context.train_images:
             message = f"is more than the {context.train_images} images that the data set leaves for training"
             expected = f"at most {context.train_images}"
-            yield FieldProblem("dar.clusters.k", message, str(clusters.k), expected)
+            problems.add("dar.clusters.k", message, str(clusters.k), expected)
         resolved = clusters.resolve(context.method, context.train_images)
         if resolved.source == "kmeans" and clusters.every_epochs >= context.epochs:
-            yield FieldProblem(
+            problems.add(
                 "dar.clusters.every_epochs",
                 "must be less than train.epochs: the images would never be clustered",
                 str(clusters.every_epochs),

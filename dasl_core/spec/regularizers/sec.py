@@ -7,7 +7,7 @@ from pydantic import Field
 from dasl_core.default_weights import SEC_WEIGHTS
 from dasl_core.spec.base import Auto
 from dasl_core.spec.fields import Weight
-from dasl_core.spec.problems import FieldProblem, Problems, without_effect
+from dasl_core.spec.problems import FieldProblem, Problems
 from dasl_core.spec.regularizers.config import RegularizerConfig, RegularizerContext
 
 
@@ -44,11 +44,8 @@ class SEC(RegularizerConfig):
                 "null, or a method that compares directions, such as 'simclr'",
             )
         if self.target == "zero" and self.momentum != 1:
-            problems.append(
-                without_effect(
-                    "sec.momentum", self.momentum, "sec.target: zero", "sec.target: mean"
-                )
-            )
+            cause, instead = "sec.target: zero", "sec.target: mean"
+            problems.add_no_effect("sec.momentum", self.momentum, cause, instead)
         return problems
 
     def resolve(self, context: RegularizerContext) -> "ResolvedSEC":

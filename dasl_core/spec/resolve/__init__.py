@@ -3,6 +3,9 @@
 The result is stored with the job, so that a run can be repeated.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 from pydantic import ValidationError
 
 from dasl_core.spec.errors import part_problems
@@ -50,6 +53,16 @@ __all__ = [
 GLOBAL_VIEWS = 2  # regularizers see their embeddings; local crops only train the student
 
 
+@contextmanager
+def _named_fields() -> Iterator[None]:
+    """Name the field of each resolved value that is outside its range."""
+    try:
+        yield
+    except ValidationError as error:
+        raise SpecError(part_problems(error, ResolvedJobSpec)) from error
+
+
+@_named_fields()
 def resolve(
     spec: JobSpec,
     facts: DatasetFacts,
@@ -77,20 +90,6 @@ def resolve(
         Raises:
             SpecError: the spec cannot run on this data set.
     """
-    try:
-        return _resolve(spec, facts, record, own_features, from_checkpoint, has_gpus)
-    except ValidationError as error:  # a resolved value is outside its field's range
-        raise SpecError(part_problems(error, ResolvedJobSpec)) from error
-
-
-def _resolve(
-    spec: JobSpec,
-    facts: DatasetFacts,
-    record: WeightsRecord,
-    own_features: int | None,
-    from_checkpoint: bool,
-    has_gpus: bool,
-) -> ResolvedJobSpec:
     problems = Problems()
     if has_gpus and spec.resources.gpus_per_worker == "auto":
         resources = spec.resources.model_copy(update={"gpus_per_worker": 1})

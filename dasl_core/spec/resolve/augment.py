@@ -16,20 +16,14 @@ def check_augment(
 ) -> None:
     """Refuse settings that change no view: saturation jitter without jitter, and dropping the only band."""
     if given.channel_drop > 0 and channels == 1:
-        problems.add(
-            "augment.channel_drop",
-            "has no effect with backbone.in_channels: 1; remove it or set backbone.in_channels above 1",
-            f"{given.channel_drop:g}",
-        )
+        cause, instead = "backbone.in_channels: 1", "backbone.in_channels above 1"
+        problems.add_no_effect("augment.channel_drop", f"{given.channel_drop:g}", cause, instead)
     usual = SMALL["augment.saturation"]
     if given.saturation in ("auto", usual) or resolved.jitter * resolved.jitter_probability > 0:
         return
-    cause = "jitter" if resolved.jitter == 0 else "jitter_probability"
-    problems.add(
-        "augment.saturation",
-        f"has no effect with augment.{cause}: 0; remove it or set augment.{cause} above 0",
-        f"{given.saturation:g}",
-    )
+    cause = f"augment.jitter{'' if resolved.jitter == 0 else '_probability'}"
+    saturation = f"{given.saturation:g}"
+    problems.add_no_effect("augment.saturation", saturation, f"{cause}: 0", f"{cause} above 0")
 
 
 def resolve_augment(augment: Augment, method: MethodConfig, image_size: int) -> ResolvedAugment:

@@ -6,7 +6,7 @@ from dasl_core.spec.backbone import Backbone
 from dasl_core.spec.backbones import CLASS_TOKENS, TESTED
 from dasl_core.spec.evaluate import Holdout
 from dasl_core.spec.job import JobSpec
-from dasl_core.spec.problems import Problems, without_effect
+from dasl_core.spec.problems import Problems
 from dasl_core.spec.resolve.facts import DatasetFacts, training_classes
 from dasl_core.spec.resolve.train import optimizer_name
 from dasl_core.spec.train import Optimizer
@@ -17,14 +17,8 @@ def check_ignored(spec: JobSpec, batch: int, problems: Problems) -> None:
     train = spec.train
     momentum, name = train.optimizer.momentum, optimizer_name(spec, batch)
     if name in ("adamw", "adam") and momentum != Optimizer().momentum:
-        problems.append(
-            without_effect(
-                "train.optimizer.momentum",
-                momentum,
-                f"train.optimizer.name: {name}",
-                "train.optimizer.name: sgd",
-            )
-        )
+        cause, instead = f"train.optimizer.name: {name}", "train.optimizer.name: sgd"
+        problems.add_no_effect("train.optimizer.momentum", momentum, cause, instead)
     if train.cut_init is not None and spec.backbone.pretrained is not None:
         problems.add(
             "train.cut_init",
@@ -40,18 +34,11 @@ def check_ignored(spec: JobSpec, batch: int, problems: Problems) -> None:
             f"false, or a backbone of one of the families {', '.join(TESTED)}",
         )
     if spec.evaluate.dataset is not None and spec.evaluate.holdout not in (None, Holdout()):
-        problems.append(
-            without_effect("evaluate.holdout", None, "evaluate.dataset", "evaluate.dataset: null")
-        )
-    if spec.evaluate.gallery is not None and not spec.evaluate.retrieval:
-        problems.append(
-            without_effect(
-                "evaluate.gallery",
-                spec.evaluate.gallery,
-                "evaluate.retrieval: []",
-                "evaluate.retrieval: [1]",
-            )
-        )
+        instead = "evaluate.dataset: null"
+        problems.add_no_effect("evaluate.holdout", None, "evaluate.dataset", instead)
+    if (gallery := spec.evaluate.gallery) is not None and not spec.evaluate.retrieval:
+        cause, instead = "evaluate.retrieval: []", "evaluate.retrieval: [1]"
+        problems.add_no_effect("evaluate.gallery", gallery, cause, instead)
 
 
 def check_backbone(spec: JobSpec, has_weights: bool, problems: Problems) -> None:
