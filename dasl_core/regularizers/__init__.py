@@ -7,6 +7,7 @@ from importlib import import_module
 
 from dasl_core.regularizers.base import REGISTRY, Regularizer
 from dasl_core.regularizers.dar import (
+    DifferenceAlignment,
     chain_length,
     difference_alignment,
     inter_class_chain,
@@ -21,7 +22,6 @@ from dasl_core.regularizers.sec import SphericalEmbeddingConstraint
 from dasl_core.regularizers.sigreg import sigreg_loss
 from dasl_core.regularizers.uniformity import uniformity_loss
 from dasl_core.regularizers.visreg import visreg_loss
-from dasl_core.regularizers.weighted_dar import DifferenceAlignment
 from dasl_core.spec.regularizers import REGULARIZERS
 
 for _name in REGULARIZERS:

@@ -1,4 +1,4 @@
-"""Base classes of regularizers, terms on the embeddings of the global batch, and the registry."""
+"""Base classes of regularizers, terms on the embeddings of the global batch, and what several of them share."""
 
 from __future__ import annotations
 
@@ -6,10 +6,17 @@ from abc import ABC, abstractmethod
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from dasl_core.seeds import stream
-from dasl_core.tensors import to_device
+from dasl_core.tensors import (
+    check_matrix,
+    check_whole_number,
+    full_precision,
+    label_vector,
+    to_device,
+)
 
 REGISTRY: dict[str, type[Regularizer]] = {}
 """The class of every regularizer, by name."""
@@ -59,6 +66,24 @@ class PairRegularizer(Regularizer):
         """Compute the term of embeddings (V N, h) with labels (V N,)."""
 
 
+def directions_and_pairs(embeddings: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    """Return normalized embeddings (N, h) in full precision, and (N, N) whether two labels differ.
+
+    Raises:
+        ValueError: an argument has another shape or type; the message names it.
+    """
+    check_matrix("embeddings", embeddings, "(N, h)")
+    labels = label_vector(labels, "labels", len(embeddings), embeddings.device)
+    with torch.autocast(embeddings.device.type, enabled=False):
+        directions = F.normalize(full_precision(embeddings), dim=1)
+    return directions, labels.unsqueeze(1) != labels
+
+
+def mean_where(values: Tensor, selected: Tensor) -> Tensor:
+    """Mean of the selected values; a differentiable 0 if none is selected."""
+    return values.masked_fill(~selected, 0).sum() / selected.sum().clamp(min=1)
+
+
 class SlicedRegularizer(Regularizer):
     """A term on the projections of each view's embeddings on random directions."""
 
@@ -69,3 +94,32 @@ class SlicedRegularizer(Regularizer):
     @abstractmethod
     def sliced_loss(self, embeddings: Tensor, generator: torch.Generator) -> Tensor:
         """Compute the term of embeddings (V, N, h) with directions from a generator."""
+
+
+def check_views(embeddings: object) -> Tensor:
+    """Return embeddings (..., N, h) of at least one sample in full precision.
+
+    Raises:
+        ValueError: they have another shape or type; the message says which.
+    """
+    if not isinstance(embeddings, Tensor) or not embeddings.is_floating_point():
+        given = embeddings.dtype if isinstance(embeddings, Tensor) else type(embeddings).__name__
+        raise ValueError(f"embeddings must be a real floating-point tensor; given {given}")
+    if embeddings.dim() < 2 or 0 in embeddings.shape:
+        raise ValueError(
+            "embeddings must have the shape (..., N, h), without empty dimensions; given "
+            f"{tuple(embeddings.shape)}"
+        )
+    return full_precision(embeddings)
+
+
+def random_directions(like: Tensor, count: int, generator: torch.Generator | None) -> Tensor:
+    """Draw unit columns (h, count) for `like` (..., N, h), on the CPU so that all ranks agree.
+
+    Raises:
+        ValueError: `count` is not a whole number of at least 1.
+    """
+    check_whole_number(count, "slices")
+    # In float32 and normalized on the device, because float64 on the CPU took seconds per step for large sizes.
+    drawn = torch.randn(count, like.shape[-1], generator=generator, dtype=torch.float32)
+    return F.normalize(to_device(drawn, like.device).to(like.dtype), dim=1).T

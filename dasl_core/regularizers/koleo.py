@@ -6,8 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from dasl_core.regularizers.base import PairRegularizer
-from dasl_core.regularizers.pairs import directions_and_pairs, mean_where
+from dasl_core.regularizers.base import PairRegularizer, directions_and_pairs, mean_where
 
 # Added to the coordinates and the length of a difference, as in DINOv2's code.
 EPSILON = 1e-8

@@ -8,8 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from dasl_core.regularizers.base import PairRegularizer
-from dasl_core.regularizers.pairs import directions_and_pairs, mean_where
+from dasl_core.regularizers.base import PairRegularizer, directions_and_pairs, mean_where
 from dasl_core.spec.regularizers import negative_margin as config
 from dasl_core.tensors import check_number
 

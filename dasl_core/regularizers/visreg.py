@@ -5,8 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from dasl_core.regularizers.base import SlicedRegularizer
-from dasl_core.regularizers.slices import check_views, random_directions
+from dasl_core.regularizers.base import SlicedRegularizer, check_views, random_directions
 from dasl_core.spec.regularizers import visreg as config
 
 # Added to the standard deviation as a divisor.

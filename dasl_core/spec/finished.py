@@ -1,9 +1,10 @@
 """Settings of runs on a finished model, checked against the spec that it was trained with."""
 
+from dataclasses import replace
+
 from dasl_core.spec.evaluate import Evaluate, FineTune, KMeans, LinearProbe
 from dasl_core.spec.problems import FieldProblem, Problems, SpecError
-from dasl_core.spec.resolve.evaluate import check_holdout
-from dasl_core.spec.resolve.evaluated import evaluation_problem
+from dasl_core.spec.resolve.evaluate import check_holdout, evaluation_problem
 from dasl_core.spec.resolve.facts import DatasetFacts
 from dasl_core.spec.resolved import ResolvedBackbone, ResolvedEvaluate, ResolvedJobSpec
 from dasl_core.vocabulary import FeatureKind
@@ -73,9 +74,7 @@ def images_problem(
 ) -> FieldProblem | None:
     """Describe why the images of `dataset` do not fit a trained backbone; None if they do."""
     problem = evaluation_problem(name, facts, trained, backbone)
-    if problem is None:
-        return None
-    return FieldProblem("dataset", problem.message, problem.given, problem.expected)
+    return problem and replace(problem, field="dataset")
 
 
 def features_problem(kind: FeatureKind, backbone: ResolvedBackbone) -> FieldProblem | None:

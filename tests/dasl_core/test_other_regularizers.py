@@ -26,7 +26,7 @@ from dasl_core.regularizers import (
     uniformity_loss,
     visreg_loss,
 )
-from dasl_core.regularizers.slices import random_directions
+from dasl_core.regularizers.base import random_directions
 from tests.support.gloo_pool import GlooPool
 
 OF_PAIRS = {

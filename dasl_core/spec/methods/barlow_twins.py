@@ -6,6 +6,7 @@ from pydantic import Field
 
 from dasl_core.spec.base import Auto
 from dasl_core.spec.methods.config import (
+    BYOL_RECIPE,
     FIXES_SHAPES,
     EmbeddingWidth,
     Recipe,
@@ -26,13 +27,7 @@ class BarlowTwins(TwoViewConfig):
     """
 
     # The authors' code for a batch of 2048 and 1000 epochs (facebookresearch/barlowtwins, main.py).
-    recipe: ClassVar[Recipe] = Recipe(
-        lr={"lars": 0.2},
-        weight_decay={"lars": 1e-6},
-        crop_scale=(0.08, 1.0),
-        blur=(1.0, 0.1),
-        solarize=(0.0, 0.2),
-    )
+    recipe: ClassVar[Recipe] = BYOL_RECIPE._replace(weight_decay={"lars": 1e-6})
     # facebookresearch/barlowtwins, main.py.
     authors: ClassVar[Authors | None] = Authors(
         families=("resnet",),

@@ -6,6 +6,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from dasl_core.spec.base import Auto
 from dasl_core.spec.methods.config import (
+    BYOL_RECIPE,
     FIXES_SHAPES,
     EMATeacherConfig,
     EmbeddingWidth,
@@ -26,13 +27,7 @@ class BYOL(TwoViewConfig, EMATeacherConfig):
     the predictions.
     """
 
-    recipe: ClassVar[Recipe] = Recipe(
-        lr={"lars": 0.2},
-        weight_decay={"lars": 1.5e-6},
-        crop_scale=(0.08, 1.0),
-        blur=(1.0, 0.1),
-        solarize=(0.0, 0.2),
-    )
+    recipe: ClassVar[Recipe] = BYOL_RECIPE
     # google-deepmind/deepmind-research, byol/configs/byol.py and byol/utils.
     authors: ClassVar[Authors | None] = Authors(
         families=("resnet",),

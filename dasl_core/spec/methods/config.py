@@ -6,7 +6,7 @@ from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 from pydantic import Field, field_validator
 
 from dasl_core.spec.base import Auto, SpecModel, problem
-from dasl_core.spec.problems import FieldProblem
+from dasl_core.spec.problems import FieldProblem, Problems
 from dasl_core.spec.recipes import NOTHING, Authors, FallsAfterShares, Settings
 
 Width = Annotated[int, Field(ge=1, le=65_536)]
@@ -56,6 +56,16 @@ class Recipe(NamedTuple):
     blur: tuple[float, ...] = (0.5,)
     solarize: tuple[float, ...] = (0.0,)
     settings: Settings = NOTHING
+
+
+# Two views that differ. Barlow Twins and VICReg have the same, and LARS's rate, but another decay.
+BYOL_RECIPE = Recipe(
+    lr={"lars": 0.2},
+    weight_decay={"lars": 1.5e-6},
+    crop_scale=(0.08, 1.0),
+    blur=(1.0, 0.1),
+    solarize=(0.0, 0.2),
+)
 
 
 class ResolveContext(NamedTuple):
@@ -212,39 +222,32 @@ class MultiCropConfig(MethodConfig):
     def check(self, context: ResolveContext) -> list[FieldProblem]:
         """Return a problem when the network does not take local crops of this size."""
         size, multiple, smallest = self.local_size, context.crop_multiple, context.smallest_size
+        problems = Problems()
         if self.local_crops == 0:
-            return []
+            return problems
         if multiple is None:
-            return [
-                FieldProblem(
-                    "method.local_crops",
-                    f"must be 0 for {context.backbone}, which takes images of one size only",
-                    str(self.local_crops),
-                    "0, or a backbone that takes several sizes, such as a ResNet, ConvNeXt or ViT",
-                )
-            ]
-        if size == "auto":
-            return []
-        if size % multiple:
-            return [
-                FieldProblem(
-                    "method.local_size",
-                    f"must be divisible by {multiple} for {context.backbone}",
-                    str(size),
-                    f"such as {max(1, smallest // multiple, size // multiple) * multiple}",
-                )
-            ]
-        if size < smallest:
-            return [
-                FieldProblem(
-                    "method.local_size",
-                    f"must be at least {smallest} for {context.backbone}, which cannot compute features of "
-                    "smaller images",
-                    str(size),
-                    f"{smallest} or larger",
-                )
-            ]
-        return []
+            problems.add(
+                "method.local_crops",
+                f"must be 0 for {context.backbone}, which takes images of one size only",
+                str(self.local_crops),
+                "0, or a backbone that takes several sizes, such as a ResNet, ConvNeXt or ViT",
+            )
+        elif size != "auto" and size % multiple:
+            problems.add(
+                "method.local_size",
+                f"must be divisible by {multiple} for {context.backbone}",
+                str(size),
+                f"such as {max(1, smallest // multiple, size // multiple) * multiple}",
+            )
+        elif size != "auto" and size < smallest:
+            problems.add(
+                "method.local_size",
+                f"must be at least {smallest} for {context.backbone}, which cannot compute features of "
+                "smaller images",
+                str(size),
+                f"{smallest} or larger",
+            )
+        return problems
 
     def automatic(self, context: ResolveContext) -> dict[str, Any]:
         unit = context.crop_multiple or 1

@@ -6,6 +6,7 @@ from pydantic import Field, model_validator
 
 from dasl_core.spec.base import Auto, problem
 from dasl_core.spec.methods.config import (
+    BYOL_RECIPE,
     FIXES_SHAPES,
     EmbeddingWidth,
     Recipe,
@@ -24,13 +25,7 @@ class VICReg(TwoViewConfig):
     coordinates are decorrelated. The loss compares coordinates, not directions, so `sec` is refused.
     """
 
-    recipe: ClassVar[Recipe] = Recipe(
-        lr={"lars": 0.2},
-        weight_decay={"lars": 1e-6},
-        crop_scale=(0.08, 1.0),
-        blur=(1.0, 0.1),
-        solarize=(0.0, 0.2),
-    )
+    recipe: ClassVar[Recipe] = BYOL_RECIPE._replace(weight_decay={"lars": 1e-6})
     # facebookresearch/vicreg, README.md, main_vicreg.py and augmentations.py.
     authors: ClassVar[Authors | None] = Authors(
         families=("resnet",),

@@ -23,8 +23,12 @@ from dasl_core.spec.resolve.batch import choose_batch
 from dasl_core.spec.resolve.checks import check_backbone, check_ignored, check_labels
 from dasl_core.spec.resolve.epochs import resolved_epochs, with_epochs
 from dasl_core.spec.resolve.estimate import Estimate, estimate, seconds_on_cores
-from dasl_core.spec.resolve.evaluate import check_evaluate, check_named_metrics, resolve_evaluate
-from dasl_core.spec.resolve.evaluated import evaluation_problem
+from dasl_core.spec.resolve.evaluate import (
+    check_evaluate,
+    check_named_metrics,
+    evaluation_problem,
+    resolve_evaluate,
+)
 from dasl_core.spec.resolve.facts import DatasetFacts, training_images
 from dasl_core.spec.resolve.pixels import (
     check_channels,
