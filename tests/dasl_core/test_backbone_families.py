@@ -13,9 +13,9 @@ from safetensors.torch import load_file
 
 from dasl_core.data.index import DatasetIndex
 from dasl_core.models.backbone import build_backbone, feature_width
-from dasl_core.spec import BACKBONES, DatasetFacts, JobSpec, ResolvedBackbone, SpecError, resolve
+from dasl_core.spec import BACKBONES, DatasetFacts, JobSpec, SpecError, resolve
 from dasl_core.spec.backbones import TESTED
-from dasl_core.spec.normalization import IMAGENET
+from tests.support.methods import backbone_of
 from tests.support.shallow_networks import SHALLOW
 from tests.support.training_world import Recorder, assert_same, resolved, run, tiny_spec
 
@@ -142,10 +142,7 @@ def test_published_weights_of_family_load(tmp_path: Path, family: str) -> None:
     published = timm.create_model(name, num_classes=7)
     file = tmp_path / "weights.pth"
     torch.save({"model": published.state_dict()}, file)
-    backbone = ResolvedBackbone.model_validate(
-        {"name": name, "image_size": 64, "stem": "standard", "pretrained": str(file)}
-        | IMAGENET.model_dump()
-    )
+    backbone = backbone_of(name, 64, pretrained=str(file))
     theirs = published.state_dict()
     for key, value in build_backbone(backbone).state_dict().items():
         if theirs[key].shape == value.shape:  # window tables of a Swin depend on the size

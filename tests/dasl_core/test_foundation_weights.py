@@ -17,8 +17,9 @@ from dasl_core.models.backbone import build_backbone, timm_arguments
 from dasl_core.models.freeze import freeze_first_blocks
 from dasl_core.models.masked_vit import vit_tokens
 from dasl_core.models.transformers_layout import to_transformers_layout
-from dasl_core.spec import BACKBONES, ResolvedBackbone, SpecError
+from dasl_core.spec import BACKBONES, SpecError
 from dasl_core.spec.normalization import IMAGENET
+from tests.support.methods import backbone_of
 from tests.support.training_world import Recorder, assert_same, resolved, run
 
 pytestmark = pytest.mark.usefixtures("without_plots", "shallow")
@@ -73,11 +74,7 @@ def test_published_layout_loads(tmp_path: Path, name: str, layout: str) -> None:
     torch.save(published, tmp_path / "published.pth")
     # DINOv2 is published for 518 pixels, 37 by 37 patches.
     size = BACKBONES[name].image_size
-    backbone = ResolvedBackbone.model_validate(
-        {"name": name, "image_size": size, "stem": "standard"}
-        | IMAGENET.model_dump()
-        | {"pretrained": str(tmp_path / "published.pth")}
-    )
+    backbone = backbone_of(name, size, pretrained=str(tmp_path / "published.pth"))
     for key, value in build_backbone(backbone).state_dict().items():
         torch.testing.assert_close(value, model.state_dict()[key], msg=key)
 
@@ -91,10 +88,7 @@ def test_class_token_starts_from_weights_of_averaged_patches(
     name, start = "eva02_tiny_patch14_224", tmp_path
     model = random_network(name, img_size=28, global_pool="avg" if average else "token").eval()
     save_file(model.state_dict(), tmp_path / "backbone.safetensors")
-    settings = {"name": name, "image_size": 28, "stem": "standard"} | IMAGENET.model_dump()
-    backbone = ResolvedBackbone.model_validate(
-        settings | {"pooling": "token" if average else "timm"}
-    )
+    backbone = backbone_of(name, 28, pooling="token" if average else "timm")
     if starts_from == "file":
         start = tmp_path / "published.safetensors"
         (tmp_path / "backbone.safetensors").rename(start)
@@ -116,10 +110,7 @@ def test_biases_that_the_model_lacks_are_refused(tmp_path: Path) -> None:
     published = authors_layout(V3, random_network(V3).state_dict())
     published["blocks.1.attn.qkv.bias"][-1] = 0.1  # the last of those of values
     torch.save(published, tmp_path / "published.pth")
-    settings = {"name": V3, "image_size": 32, "stem": "standard"} | IMAGENET.model_dump()
-    backbone = ResolvedBackbone.model_validate(
-        settings | {"pretrained": str(tmp_path / "published.pth")}
-    )
+    backbone = backbone_of(V3, 32, pretrained=str(tmp_path / "published.pth"))
     with pytest.raises(ValueError, match=rf"blocks\.1\.attn\.qkv\.bias is not 0.*: {V3}_qkvb,"):
         build_backbone(backbone)
 

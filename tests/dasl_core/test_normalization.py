@@ -29,7 +29,6 @@ from dasl_core.spec import (
     FieldProblem,
     JobSpec,
     Normalization,
-    ResolvedBackbone,
     SpecError,
     WeightsRecord,
     field_problems,
@@ -39,6 +38,7 @@ from dasl_core.spec import (
 from dasl_core.spec.normalization import IMAGENET
 from dasl_core.train.build import RunFiles, build_trainer, open_run
 from dasl_core.train.reporter import NullReporter
+from tests.support.methods import backbone_of
 from tests.support.training_world import Recorder, assert_same, resolved, run
 
 pytestmark = pytest.mark.usefixtures("without_plots")
@@ -378,11 +378,8 @@ def test_equal_weights_give_equal_files(pictures: DatasetIndex, tmp_path: Path) 
 
 def test_start_with_another_normalization_is_refused(checkpoint: Path, tmp_path: Path) -> None:
     hub = export_checkpoint(checkpoint, "hf", tmp_path / "hub")
-    backbone = {"name": "test_vit", "image_size": 32, "stem": "standard"}
     for start in (checkpoint, checkpoint / "backbone.safetensors", hub / "model.safetensors"):
-        wrong = ResolvedBackbone.model_validate(
-            backbone | dict(IMAGENET) | {"pretrained": str(start)}
-        )
+        wrong = backbone_of("test_vit", 32, pretrained=str(start))
         with pytest.raises(ValueError) as raised:
             build_backbone(wrong)
         message = str(raised.value)

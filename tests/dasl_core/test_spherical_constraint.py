@@ -1,4 +1,4 @@
-"""SEC: value, state, gradient, relation to the CTV norm, and wrong versions in public code."""
+"""SEC: value, state, gradient, and relation to the CTV norm."""
 
 from __future__ import annotations
 
@@ -48,20 +48,6 @@ def test_gradient_is_radial_and_equals_formula(momentum: float) -> None:
     assert tangential.abs().max() < 1e-15
 
 
-def test_detached_mean_matters_only_below_momentum_one() -> None:
-    for momentum, matters in ((1.0, False), (0.5, True)):
-        f = batch(2).requires_grad_()
-        r = f.norm(dim=1)
-        old = 1.5
-        attached = (r - ((1 - momentum) * old + momentum * r.mean())).square().mean()
-        (wrong,) = torch.autograd.grad(attached, f)
-        constraint = SphericalEmbeddingConstraint(momentum=momentum)
-        constraint.mean.fill_(old)
-        constraint.initialized.fill_(True)
-        (right,) = torch.autograd.grad(constraint(f), f)
-        assert torch.allclose(wrong, right) is not matters
-
-
 def test_zero_target_gives_mean_squared_norm() -> None:
     f = batch(0).requires_grad_()
     value = SphericalEmbeddingConstraint("zero")(f)
@@ -70,35 +56,13 @@ def test_zero_target_gives_mean_squared_norm() -> None:
     torch.testing.assert_close(gradient, 2 / len(f) * f.detach())
 
 
-# Wrong versions seen in public code.
-
-
-def test_mean_deviation_without_square_is_zero() -> None:
-    f = batch(0).requires_grad_()
-    r = f.norm(dim=1)
-    wrong = 0.5 * (r - r.mean()).mean()
-    (gradient,) = torch.autograd.grad(wrong, f)
-    assert wrong.abs() < 1e-15
-    assert gradient.abs().max() < 1e-15
-    assert SphericalEmbeddingConstraint()(f) > 0.1
-
-
 def test_value_is_zero_on_normalized_vectors() -> None:
+    """Public code has this mistake."""
     f = batch(0).requires_grad_()
     wrong = SphericalEmbeddingConstraint()(F.normalize(f, dim=1))
     (gradient,) = torch.autograd.grad(wrong, f)
     assert wrong < 1e-30
     assert gradient.abs().max() < 1e-15
-
-
-def test_squared_norms_are_another_loss() -> None:
-    f = batch(0).requires_grad_()
-    squared = f.square().sum(dim=1)
-    wrong = (squared - squared.mean()).square().mean()
-    right = SphericalEmbeddingConstraint()(f)
-    assert not torch.allclose(wrong, right)
-    slopes = [torch.autograd.grad(loss, f)[0].norm(dim=1) for loss in (wrong, right)]
-    assert (slopes[0] / slopes[1]).std() > 1  # nor is it another weight
 
 
 @pytest.mark.parametrize("momentum", [1.0, 0.3])

@@ -18,15 +18,16 @@ from dasl_core.export import ExportError, export_checkpoint
 from dasl_core.models.backbone import build_backbone
 from dasl_core.spec import ResolvedBackbone
 from dasl_core.spec.normalization import IMAGENET
+from tests.support.methods import backbone_of
 from tests.support.training_world import Recorder, resolved, run
 
 pytestmark = pytest.mark.usefixtures("without_plots")
 
 
 def backbone(**changes: Any) -> ResolvedBackbone:
-    changes.update(IMAGENET.with_channels(changes.get("in_channels", 3)).model_dump() | changes)
-    usual = {"name": "test_resnet", "image_size": 64, "stem": "standard"}
-    return ResolvedBackbone.model_validate(usual | changes)
+    usual: dict[str, Any] = {"name": "test_resnet", "image_size": 64}
+    usual |= dict(IMAGENET.with_channels(changes.get("in_channels", 3)))
+    return backbone_of(**usual | changes)
 
 
 @pytest.fixture(scope="module")

@@ -19,6 +19,12 @@ def build_inputs(
     return BuildInputs(network, ResolvedBackbone(name=OWN_BACKBONE, **sizes), num_classes)
 
 
+def backbone_of(name: str, image_size: int, **changes: Any) -> ResolvedBackbone:
+    """Return a network with timm's own stem and ImageNet's normalization, with changes."""
+    usual = {"name": name, "image_size": image_size, "stem": "standard", **dict(IMAGENET)}
+    return ResolvedBackbone.model_validate(usual | changes)
+
+
 def unequal_coordinates(samples: int, width: int, seed: int = 0) -> Tensor:
     """Embeddings (2, samples, width) in float64, whose coordinates differ in scale, with a mean of 1."""
     generator = torch.Generator().manual_seed(seed)
