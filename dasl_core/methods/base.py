@@ -15,11 +15,7 @@ from dasl_core.models.backbone import feature_width
 from dasl_core.spec import ResolvedBackbone
 
 Outputs = dict[str, Tensor]
-"""The network's outputs for a batch: tensors (V, B, ...) of V views of B samples, by name.
-
-``"embeddings"`` (V, B, h) is always present: the raw vectors, which the loss compares after normalizing
-them. The regularizers act on them. For methods with small local crops they hold only the global views.
-"""
+"""The network's outputs for a batch: tensors (V, B, ...) of V views of B samples, by name: see `Method.forward`."""
 
 
 @dataclass(frozen=True)

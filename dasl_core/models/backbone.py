@@ -123,7 +123,7 @@ def _from_timm_file(
                 pretrained_cfg=source,
                 num_classes=0,
                 # timm leaves three channels as they are: the filter has adapted them.
-                in_chans=3 if kept.adapts_bands else arguments["in_chans"],
+                in_chans=arguments["in_chans"] if backbone.extra_bands == "repeat" else 3,
                 filter_fn=kept,
                 strict=False,
             )
@@ -168,11 +168,6 @@ class _Kept:
         self.names = set(converted)
         self._check_biases(weights)
         return converted
-
-    @property
-    def adapts_bands(self) -> bool:
-        """Whether what it returns has the bands of the model."""
-        return self.extra_bands != "repeat"
 
     def _check_biases(self, weights: dict[str, Any]) -> None:
         """Check that timm dropped no biases of attention, as it does if the model has none.

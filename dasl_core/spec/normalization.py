@@ -123,10 +123,8 @@ def _read(file: Path) -> Normalization | None:
     if file.suffix == ".safetensors":
         metadata = safetensors_header(file).get("__metadata__", {})
         recorded = _mapping(json.loads(_mapping(metadata).get(PREPROCESSING, "{}")))
-    elif file.stat().st_size > LARGEST_DESCRIPTION:
-        raise ValueError("it is too large")
     else:
-        content = _mapping(json.loads(file.read_text(encoding="utf-8")))
+        content = read_description(file)
         if file.name == CHECKPOINT_MODEL:
             if "preprocessing" not in content:
                 raise ValueError("it has no preprocessing")
@@ -144,6 +142,17 @@ def _read(file: Path) -> Normalization | None:
         if recorded.get("mean") is None or recorded.get("std") is None
         else _normalization(recorded)
     )
+
+
+def read_description(file: Path) -> dict[str, Any]:
+    """Read a JSON file of settings by name.
+
+    Raises:
+        ValueError, RecursionError: it is not one, or too large.
+    """
+    if file.stat().st_size > LARGEST_DESCRIPTION:
+        raise ValueError("it is too large")
+    return _mapping(json.loads(file.read_text(encoding="utf-8")))
 
 
 def _normalization(recorded: dict[str, Any]) -> Normalization:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -12,9 +11,9 @@ from dasl_core.spec.fields import LARGEST_IMAGE, MOST_CHANNELS, SMALLEST_IMAGE
 from dasl_core.spec.locations import CHECKPOINT_MODEL
 from dasl_core.spec.normalization import (
     HUB_CONFIG,
-    LARGEST_DESCRIPTION,
     Normalization,
     describing_files,
+    read_description,
     recorded_normalization,
     safetensors_header,
 )
@@ -91,10 +90,7 @@ def _stem_in_header(weights: Path) -> Stem | None:
 
 def read_settings(file: Path) -> dict[str, Any]:
     """Read a JSON mapping; empty if it is invalid, which reading the normalization reports."""
-    if file.stat().st_size > LARGEST_DESCRIPTION:
-        return {}
     try:
-        content = json.loads(file.read_text(encoding="utf-8"))
+        return read_description(file)
     except (ValueError, RecursionError):
         return {}
-    return content if isinstance(content, dict) else {}

@@ -65,8 +65,10 @@ def estimate(resolved: ResolvedJobSpec, facts: DatasetFacts) -> Estimate:
     moments = 2 if train.optimizer.name in ("adamw", "adam") else 1
     teacher = isinstance(resolved.method, EMATeacherConfig)
     raw = raw_canvas_bytes(resolved.backbone.image_size, resolved.backbone.in_channels, facts)
-    # Exported backbone, and the training state: student, its moments, and the teacher.
-    checkpoint = _FLOAT * parameters * (2 + moments + teacher)
+    share = _JPEG_SHARE if train.image_cache == "jpeg" else _BYTES_PER_VALUE[facts.dtype]
+    # In memory weights, gradients, moments and the teacher; in a checkpoint the exported backbone, and the
+    # training state: student, its moments, and the teacher.
+    state = _FLOAT * parameters * (2 + moments + teacher)
     kept = _kept_checkpoints(resolved)
     return Estimate(
         train_images=images,
@@ -75,12 +77,12 @@ def estimate(resolved: ResolvedJobSpec, facts: DatasetFacts) -> Estimate:
         steps_per_epoch=steps,
         total_steps=steps * train.epochs,
         backbone_parameters=parameters,
-        state_bytes_per_worker=_FLOAT * parameters * (2 + moments + teacher),
+        state_bytes_per_worker=state,
         activation_bytes_per_worker=_activation_bytes(resolved),
-        image_cache_bytes=round(raw * _cache_share(resolved, facts)),
-        checkpoint_bytes=checkpoint,
+        image_cache_bytes=round(raw * share),
+        checkpoint_bytes=state,
         checkpoints_kept=kept,
-        checkpoints_bytes=kept * checkpoint + _FLOAT * parameters,
+        checkpoints_bytes=kept * state + _FLOAT * parameters,
         flops_per_image=_flops_per_image(resolved),
     )
 
@@ -96,10 +98,6 @@ def seconds_on_cores(
     return flops / FAST_CORE + LEAST_AROUND, flops / SLOW_CORE + MOST_AROUND
 
 
-def _cache_share(resolved: ResolvedJobSpec, facts: DatasetFacts) -> float:
-    return _JPEG_SHARE if resolved.train.image_cache == "jpeg" else _BYTES_PER_VALUE[facts.dtype]
-
-
 def _kept_checkpoints(resolved: ResolvedJobSpec) -> int:
     saved = math.ceil(resolved.train.epochs / resolved.train.checkpoint_every_epochs)
     policy = resolved.checkpoints
@@ -112,10 +110,9 @@ def _flops_per_image(resolved: ResolvedJobSpec) -> int | None:
         return None
     views = _views(resolved)
     passes = _PASSES + (1 if resolved.train.checkpoint_activations else 0)
-    of_teacher = min(2, resolved.method.num_views) * _area(resolved.backbone)
     forward = passes * views
     if isinstance(resolved.method, EMATeacherConfig):
-        forward += of_teacher
+        forward += min(2, resolved.method.num_views) * _area(resolved.backbone)
     return round(2 * multiply_adds * forward)
 
 
