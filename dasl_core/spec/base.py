@@ -3,7 +3,7 @@
 import ast
 import inspect
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import cache
 from itertools import pairwise
 from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
@@ -57,6 +57,13 @@ class SpecModel(BaseModel):
     def narrow(self, to: type[Narrowed], **updates: Any) -> Narrowed:
         """Return these settings as the subclass `to`, with `updates` for its narrower fields."""
         return to.model_validate({**dict(self), **updates})
+
+    def without_auto(
+        self, to: type[Narrowed], automatic: Mapping[str, Any], **updates: Any
+    ) -> Narrowed:
+        """Return `narrow(to, **updates)` with the values of `automatic` for the fields that are "auto"."""
+        chosen = {name: value for name, value in automatic.items() if getattr(self, name) == "auto"}
+        return self.narrow(to, **chosen, **updates)
 
     @model_validator(mode="before")
     @classmethod

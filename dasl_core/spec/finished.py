@@ -57,11 +57,10 @@ def resolve_evaluation(
             )
     if problems:
         raise SpecError(problems)
-    crop_pct = spec.evaluate.crop_pct if settings.crop_pct == "auto" else settings.crop_pct
-    return settings.narrow(
+    return settings.without_auto(
         ResolvedEvaluate,
+        {"crop_pct": spec.evaluate.crop_pct},
         on="backbone",
-        crop_pct=crop_pct,
         every_epochs=1,
         clustering=KMeans() if settings.clustering is True else settings.clustering,
         linear=LinearProbe() if settings.linear is True else settings.linear,

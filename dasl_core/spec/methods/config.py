@@ -142,9 +142,7 @@ class MethodConfig(SpecModel):
 
     def resolve(self, context: ResolveContext) -> Any:
         """Return the same settings with every "auto" replaced, as the resolved form of their class."""
-        automatic = self.automatic(context).items()
-        values = {name: value for name, value in automatic if getattr(self, name) == "auto"}
-        return self.narrow(RESOLVED_METHODS[self.name], **values)
+        return self.without_auto(RESOLVED_METHODS[self.name], self.automatic(context))
 
     @classmethod
     def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:

@@ -49,11 +49,8 @@ class Clusters(SpecModel):
 
     def resolve(self, method: MethodConfig, images: int) -> "ResolvedClusters":
         """Choose the source and the number of clusters."""
-        source = self.source
-        if source == "auto":
-            source = "prototypes" if method.has_prototypes else "kmeans"
-        k = choose_k(images) if self.k == "auto" else self.k
-        return self.narrow(ResolvedClusters, source=source, k=k)
+        source = "prototypes" if method.has_prototypes else "kmeans"
+        return self.without_auto(ResolvedClusters, {"source": source, "k": choose_k(images)})
 
 
 class ResolvedClusters(Clusters):
@@ -160,12 +157,11 @@ class DAR(RegularizerConfig):
 
     def resolve(self, context: RegularizerContext) -> "ResolvedDAR":
         """Choose the weight and the clusters."""
-        weight, clusters = self.weight, UNUSED_CLUSTERS
-        if weight == "auto":
-            weight = default_dar_weight(self.norm, self.difference)
+        clusters = UNUSED_CLUSTERS
         if self.labels == "cluster":
             clusters = self.clusters.resolve(context.method, context.train_images)
-        return self.narrow(ResolvedDAR, clusters=clusters, weight=weight)
+        weight = default_dar_weight(self.norm, self.difference)
+        return self.without_auto(ResolvedDAR, {"weight": weight}, clusters=clusters)
 
 
 class ResolvedDAR(DAR):

@@ -50,12 +50,8 @@ class SEC(RegularizerConfig):
 
     def resolve(self, context: RegularizerContext) -> "ResolvedSEC":
         """Choose the weight and the ramp."""
-        weight, ramp = self.weight, self.ramp
-        if weight == "auto":
-            weight = SEC_WEIGHTS[self.target]
-        if ramp == "auto":
-            ramp = not context.method.supervised
-        return self.narrow(ResolvedSEC, weight=weight, ramp=ramp)
+        automatic = {"weight": SEC_WEIGHTS[self.target], "ramp": not context.method.supervised}
+        return self.without_auto(ResolvedSEC, automatic)
 
 
 class ResolvedSEC(SEC):

@@ -36,11 +36,8 @@ def resolve_augment(augment: Augment, method: MethodConfig, image_size: int) -> 
         "blur": recipe.blur if large else 0.0,
         "solarize": recipe.solarize if large else 0.0,
     }
-    return augment.narrow(
-        ResolvedAugment,
-        **{
-            name: value[0] if isinstance(value, tuple) and len(value) == 1 else value
-            for name, value in settings.items()
-            if getattr(augment, name) == "auto"
-        },
-    )
+    settings = {
+        name: value[0] if isinstance(value, tuple) and len(value) == 1 else value
+        for name, value in settings.items()
+    }
+    return augment.without_auto(ResolvedAugment, settings)

@@ -141,17 +141,14 @@ def evaluation_interval(spec: JobSpec) -> int:
 
 
 def resolve_evaluate(spec: JobSpec, image_size: int) -> ResolvedEvaluate:
-    evaluate, on = spec.evaluate, spec.evaluate.on
-    if on == "auto":
-        on = "embedding" if spec.method.supervised else "backbone"
-    crop_pct = evaluate.crop_pct
-    if crop_pct == "auto":
-        crop_pct = IMAGENET_CROP if image_size >= IMAGENET_LIKE else 1.0
-    return evaluate.narrow(
+    evaluate = spec.evaluate
+    return evaluate.without_auto(
         ResolvedEvaluate,
-        on=on,
-        crop_pct=crop_pct,
-        every_epochs=evaluation_interval(spec),
+        {
+            "on": "embedding" if spec.method.supervised else "backbone",
+            "crop_pct": IMAGENET_CROP if image_size >= IMAGENET_LIKE else 1.0,
+            "every_epochs": automatic_interval(spec),
+        },
         clustering=KMeans() if evaluate.clustering is True else evaluate.clustering,
         linear=LinearProbe() if evaluate.linear is True else evaluate.linear,
         finetune=FineTune() if evaluate.finetune is True else evaluate.finetune,

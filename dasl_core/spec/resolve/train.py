@@ -25,34 +25,23 @@ def resolve_train(
 ) -> ResolvedTrain:
     """Resolve the training settings for the chosen batch."""
     train, recipe, epochs = spec.train, spec.method.recipe, resolved_epochs(spec)
-    precision, warmup = train.precision, train.warmup_epochs
-    clip, channels_last = train.clip, train.channels_last
-    if precision == "auto":
-        precision = precision_with(spec.resources.gpus_per_worker == 1)
-    if warmup == "auto":
-        warmup = min(10.0, epochs / 10)
-    if clip == "auto":
-        clip = None if recipe.clip is None else Clip(norm=recipe.clip, each=recipe.clip_each)
-    if channels_last == "auto":
-        # Also faster on CPUs: forward and backward of ResNets take 8 to 28% less time.
-        channels_last = spec.backbone.info.family == "resnet"
-    every = train.checkpoint_every_epochs
-    if every == "auto":
-        every = automatic_interval(spec)
     head_only = train.head_only_epochs
     assert head_only != "auto", "every recipe has a number"
-    return train.narrow(
+    return train.without_auto(
         ResolvedTrain,
+        {
+            "precision": precision_with(spec.resources.gpus_per_worker == 1),
+            # Also faster on CPUs: forward and backward of ResNets take 8 to 28% less time.
+            "channels_last": spec.backbone.info.family == "resnet",
+            "clip": None if recipe.clip is None else Clip(norm=recipe.clip, each=recipe.clip_each),
+            "warmup_epochs": min(10.0, epochs / 10),
+            "checkpoint_every_epochs": automatic_interval(spec),
+        },
         batch_size=batch_size,
         samples_per_class=samples_per_class,
-        precision=precision,
-        channels_last=channels_last,
-        clip=clip,
         optimizer=_resolve_optimizer(spec, batch_size),
-        warmup_epochs=warmup,
         # The recipe's value may be too large for a short run.
         head_only_epochs=min(head_only, epochs - 1),
-        checkpoint_every_epochs=every,
         image_cache=image_cache,
     )
 
@@ -99,17 +88,16 @@ def check_learning_rate(spec: JobSpec, batch: int, problems: Problems) -> None:
 
 def _resolve_optimizer(spec: JobSpec, batch: int) -> ResolvedOptimizer:
     optimizer = spec.train.optimizer
-    name, base = optimizer_name(spec, batch), _base_lr(spec, batch)
-    decay, decay_end = optimizer.weight_decay, optimizer.weight_decay_end
+    name, base, decay = optimizer_name(spec, batch), _base_lr(spec, batch), optimizer.weight_decay
     from_recipe = spec.method.recipe.weight_decay.get(name, WEIGHT_DECAY[name])
     start, end = from_recipe if isinstance(from_recipe, tuple) else (from_recipe, from_recipe)
-    if decay_end == "auto":
-        decay_end = end if decay == "auto" else decay
-    return optimizer.narrow(
+    return optimizer.without_auto(
         ResolvedOptimizer,
+        {
+            "lr": base * _lr_factor(spec, batch),
+            "weight_decay": start,
+            "weight_decay_end": end if decay == "auto" else decay,
+        },
         name=name,
         base_lr=base,
-        lr=base * _lr_factor(spec, batch) if optimizer.lr == "auto" else optimizer.lr,
-        weight_decay=start if decay == "auto" else decay,
-        weight_decay_end=decay_end,
     )
