@@ -36,7 +36,8 @@ def _descriptions(module: str) -> dict[tuple[str, str], str]:
 def _describe_fields(schema: dict[str, Any], model: type[BaseModel]) -> None:
     """Add the descriptions of a model's fields to its JSON Schema."""
     for name, field in schema.get("properties", {}).items():
-        defining = next(base for base in model.__mro__ if name in inspect.get_annotations(base))
+        bases = (base for base in model.__mro__ if name in inspect.get_annotations(base))
+        defining = next(bases, model)
         if description := _descriptions(defining.__module__).get((defining.__name__, name)):
             field["description"] = description
 
