@@ -26,8 +26,8 @@ class Regularizer(nn.Module, ABC):
     """A loss term of a job, without its weight. Its state is in buffers.
 
     Args:
-    settings: the resolved settings; a subclass defines their type.
-    seed: seed of its random numbers.
+        settings: the resolved settings; a subclass defines their type.
+        seed: seed of its random numbers.
     """
 
     def __init_subclass__(cls, name: str | None = None) -> None:

@@ -257,7 +257,7 @@ class DifferenceAlignment(nn.Module):
             otherwise 0.003 for ``norm="l1"`` and 0.03 for the other norms.
         schedule: schedule of the weight, see `weight_at`; all but ``"constant"`` need the progress of the run.
         norm, difference, estimator, reduction, normalize: see `difference_alignment`, whose default
-        difference is another one.
+            difference is another one.
         seed: seed of the random orders.
 
     Raises:
@@ -316,7 +316,7 @@ class DifferenceAlignment(nn.Module):
             step: number of the step, from 0, which determines the random order.
             progress: progress of the run from 0 to 1, for the schedule.
             group: process group that shares the batch equally; None: this process holds all of it. The labels are
-            gathered on the device of the embeddings.
+                gathered on the device of the embeddings.
 
         Raises:
             ValueError: an argument is not valid; the message names it.

@@ -38,7 +38,7 @@ class PublishedNormalization(Normalization):
     """Normalization of published weights of a model.
 
     Attributes:
-    weights: timm's tags of the weights, such as "augreg_in21k".
+        weights: timm's tags of the weights, such as "augreg_in21k".
     """
 
     weights: tuple[str, ...]

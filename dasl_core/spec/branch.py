@@ -29,8 +29,8 @@ def branch_problems(source: ResolvedJobSpec, spec: ResolvedJobSpec) -> list[Fiel
     """Return the problems that prevent a run of `spec` from resuming the training state of `source`.
 
     Both are for the same data set. Learning rates, weights of the regularizers, views,
-        temperatures, the number of epochs and of workers may differ; the optimizer may, too, and then
-        starts from scratch.
+    temperatures, the number of epochs and of workers may differ; the optimizer may, too, and then
+    starts from scratch.
     """
     if source.method.name != spec.method.name:
         # Another method has other fields, and naming each would hide the cause.

@@ -51,11 +51,11 @@ class ReadableFolders:
     The deepest of these folders that contains a path decides.
 
     Attributes:
-    roots: readable folders; empty for every folder.
-    excluded: unreadable folders, which may include a root.
-    resolve_links: False compares only the text of paths, for other machines.
-            uris: readable prefixes of object stores, such as ``s3://bucket/folder``; None: all.
-            excluded_uris: prefixes that are never readable.
+        roots: readable folders; empty for every folder.
+        excluded: unreadable folders, which may include a root.
+        resolve_links: False compares only the text of paths, for other machines.
+        uris: readable prefixes of object stores, such as ``s3://bucket/folder``; None: all.
+        excluded_uris: prefixes that are never readable.
     """
 
     roots: Sequence[str | os.PathLike[str]] = ()

@@ -67,7 +67,7 @@ def describing_files(weights: Path) -> Iterator[Path]:
     """Yield the files that may record the normalization of weights. They need not exist.
 
     Args:
-    weights: a file, or the folder of a checkpoint, as in `backbone.pretrained`.
+        weights: a file, or the folder of a checkpoint, as in `backbone.pretrained`.
     """
     if weights.is_dir():
         yield weights / CHECKPOINT_MODEL
@@ -87,8 +87,8 @@ def recorded_normalization(weights: Path) -> Normalization | None:
     Checkpoints and exports of DASL record it, and so do timm's `config.json` and transformers'
     `preprocessor_config.json` next to weights from the Hugging Face hub.
 
-        Raises:
-            ValueError: a file that may record it cannot be read; the message names `backbone.pretrained`.
+    Raises:
+        ValueError: a file that may record it cannot be read; the message names `backbone.pretrained`.
     """
     if weights.is_dir() and not (weights / CHECKPOINT_MODEL).is_file():
         raise ValueError(f"backbone.pretrained: {weights} {not_a_checkpoint(weights)}")

@@ -86,10 +86,10 @@ def pickled_shapes(file: Path) -> list[Shape] | None:
     """Return the shapes of all tensors; shared ones may be repeated.
 
     Returns:
-    None if they cannot be determined.
+        None if they cannot be determined.
 
-        Raises:
-            PickledCode: the file cannot be loaded, since it names code.
+    Raises:
+        PickledCode: the file cannot be loaded, since it names code.
     """
     with file.open("rb") as stream:
         start = stream.read(ENTRY.size)

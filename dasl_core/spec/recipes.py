@@ -87,9 +87,9 @@ class JobFacts(NamedTuple):
     """Facts of a job on which a recipe's values depend.
 
     Attributes:
-    batch: global batch size of the spec; 256 if it is "auto".
-    images: number of training images.
-    optimizer: optimizer of the spec; if it is "auto", of the recipe.
+        batch: global batch size of the spec; 256 if it is "auto".
+        images: number of training images.
+        optimizer: optimizer of the spec; if it is "auto", of the recipe.
     """
 
     family: str
@@ -110,9 +110,9 @@ class Authors(NamedTuple):
     """Published settings of a method's authors.
 
     Attributes:
-    families: backbone families with published settings.
-    settings: settings by dotted name; tests/fixtures/authors_settings.yaml has the sources.
-            from_weights: whether they start from pretrained weights.
+        families: backbone families with published settings.
+        settings: settings by dotted name; tests/fixtures/authors_settings.yaml has the sources.
+        from_weights: whether they start from pretrained weights.
     """
 
     families: tuple[str, ...]

@@ -76,8 +76,8 @@ def load_step_settings(state: Any, version: int) -> Content:
 
     Other content of the state is unchanged.
 
-        Raises:
-            UnreadableSpec: as in `load`.
+    Raises:
+        UnreadableSpec: as in `load`.
     """
     state = upgrade(state, version)
     stored = {name: value for name, value in state.items() if name in StepSettings.model_fields}

@@ -39,7 +39,7 @@ def weights_problem(weights: Path, backbone: Backbone) -> str | None:
     """Describe why weights cannot be loaded into a backbone; None: they may, or only workers can read them.
 
     Args:
-    weights: a file, or the folder of a checkpoint, as in `backbone.pretrained`.
+        weights: a file, or the folder of a checkpoint, as in `backbone.pretrained`.
     """
     try:
         if not weights.is_dir():
@@ -113,7 +113,7 @@ def _shape(sizes: Any) -> Shape:
     """Return a shape from a header, small enough to compute its product.
 
     Raises:
-    ValueError: it is not a tensor's shape.
+        ValueError: it is not a tensor's shape.
     """
     if not isinstance(sizes, list) or len(sizes) > MOST_DIMENSIONS:
         raise ValueError("it is not a shape")

@@ -23,11 +23,11 @@ class WeightsRecord(NamedTuple):
     """Records in the files of weights; None if missing.
 
     Attributes:
-    normalization: normalization of the weights' training.
-    stem: stem of the network.
-    image_size: the only image size at which they load. Position embeddings of files are resampled, those of
-    checkpoints are not.
-    in_channels: the only number of channels at which they load. Files are adapted, checkpoints are not.
+        normalization: normalization of the weights' training.
+        stem: stem of the network.
+        image_size: the only image size at which they load. Position embeddings of files are resampled, those of
+            checkpoints are not.
+        in_channels: the only number of channels at which they load. Files are adapted, checkpoints are not.
     """
 
     normalization: Normalization | None = None
@@ -52,10 +52,10 @@ def read_record(weights: Path) -> WeightsRecord:
     """Read the records in the files of weights.
 
     Args:
-    weights: a file, or the folder of a checkpoint, as in `backbone.pretrained`.
+        weights: a file, or the folder of a checkpoint, as in `backbone.pretrained`.
 
-        Raises:
-            ValueError: a file cannot be read; the message names `backbone.pretrained`.
+    Raises:
+        ValueError: a file cannot be read; the message names `backbone.pretrained`.
     """
     normalization, stem = recorded_normalization(weights), _stem_in_header(weights)
     for file in describing_files(weights):

@@ -20,8 +20,8 @@ class RegularizerContext(NamedTuple):
     """Facts for checking and resolving the settings of a regularizer.
 
     Attributes:
-    embeddings: number of embeddings of a global batch: those of all samples and global views.
-    train_images: number of training images.
+        embeddings: number of embeddings of a global batch: those of all samples and global views.
+        train_images: number of training images.
     """
 
     method: MethodConfig

@@ -84,15 +84,15 @@ def resolve(
     parts are assembled.
 
     Args:
-    facts: facts about the data set.
-    record: record of the initial weights (`read_record`), where the files can be read.
-    own_features: feature width of a custom network, with `spec.backbone.name` "own". `pretrain` takes such a
-    network; jobs and commands do not.
-    from_checkpoint: whether the job continues from another job's checkpoint, which has weights.
-    has_gpus: whether ranks have GPUs if `resources.gpus_per_worker` is "auto".
+        facts: facts about the data set.
+        record: record of the initial weights (`read_record`), where the files can be read.
+        own_features: feature width of a custom network, with `spec.backbone.name` "own". `pretrain` takes such a
+            network; jobs and commands do not.
+        from_checkpoint: whether the job continues from another job's checkpoint, which has weights.
+        has_gpus: whether ranks have GPUs if `resources.gpus_per_worker` is "auto".
 
-        Raises:
-            SpecError: the spec cannot run on this data set.
+    Raises:
+        SpecError: the spec cannot run on this data set.
     """
     problems = Problems()
     if has_gpus and spec.resources.gpus_per_worker == "auto":

@@ -19,7 +19,7 @@ class ChosenBackbone(NamedTuple):
     Attributes:
         smallest_size: smallest size of images and local crops, in pixels.
         crop_multiple: unit of the sizes of local crops, in pixels; 1 for any size, None if the network only takes
-        `image_size`.
+            `image_size`.
     """
 
     image_size: int

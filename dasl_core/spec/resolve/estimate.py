@@ -54,7 +54,7 @@ def estimate(resolved: ResolvedJobSpec, facts: DatasetFacts) -> Estimate:
     """Estimate steps, parameters, memory, disk and computation of a resolved spec.
 
     Raises:
-    ValueError: the backbone is a custom network of unknown size.
+        ValueError: the backbone is a custom network of unknown size.
     """
     if resolved.backbone.is_own:
         raise ValueError("backbone.name: the size of a network of one's own is not known")

@@ -76,8 +76,8 @@ def fill_in(
     """Replace "auto" by the settings of the recipe and the constants of `small`.
 
     Args:
-    features: width of the backbone's features.
-    images: number of training images.
+        features: width of the backbone's features.
+        images: number of training images.
     """
     job = JobFacts(
         family=spec.backbone.info.family,
