@@ -51,26 +51,19 @@ def ctv_norm(columns: Tensor, norm: CtvNorm = "l1", reduction: Reduction = "sum"
     if num_columns < 2:
         return full_precision(columns)[:0].sum()
     with torch.autocast(columns.device.type, enabled=False):
-        value = _sum_over_pairs(full_precision(columns), norm)
+        columns = full_precision(columns)
+        value: Tensor
+        # In one dimension (DAR's distances) l1 and l2 are the same, and l1 need not visit all pairs.
+        if norm == "l1" or (norm == "l2" and columns.shape[1] == 1):
+            value = _L1OverPairs.apply(columns)
+        elif norm == "l2":
+            value = _L2OverPairs.apply(columns)
+        else:
+            # H ||M||_F^2 - ||sum of columns||^2, in the centered form, which does not cancel.
+            value = (columns - columns.mean(dim=0)).square().sum() * num_columns
     if reduction == "mean":
         value = value / (num_columns * (num_columns - 1) // 2)
     return value
-
-
-def _sum_over_pairs(columns: Tensor, norm: CtvNorm) -> Tensor:
-    # In one dimension (DAR's distances) l1 and l2 are the same, and l1 need not visit all pairs.
-    if norm == "l1" or (norm == "l2" and columns.shape[1] == 1):
-        value: Tensor = _L1OverPairs.apply(columns)
-    elif norm == "l2":
-        value = _L2OverPairs.apply(columns)
-    else:
-        value = _squared_l2_over_pairs(columns)
-    return value
-
-
-def _squared_l2_over_pairs(columns: Tensor) -> Tensor:
-    # H ||M||_F^2 - ||sum of columns||^2, in the centered form, which does not cancel.
-    return (columns - columns.mean(dim=0)).square().sum() * columns.shape[0]
 
 
 class _L1OverPairs(torch.autograd.Function):
