@@ -95,7 +95,6 @@ def record_use(session: Session, token_id: str, now: datetime, resolution: timed
             or_(Token.last_used_at.is_(None), Token.last_used_at < now - resolution),
         )
         .values(last_used_at=now)
-        .execution_options(synchronize_session=False)
     )
 
 

@@ -164,12 +164,7 @@ def examine_again(session: Session, job_id: str) -> None:
         (Job.artifacts_removed_at.is_not(None), {"artifacts_removed_at": None}),
         (Job.checkpoints_thinned, {"checkpoints_thinned": False}),
     ):
-        session.execute(
-            update(Job)
-            .where(Job.id == job_id, passed_over)
-            .values(again)
-            .execution_options(synchronize_session=False)
-        )
+        session.execute(update(Job).where(Job.id == job_id, passed_over).values(again))
 
 
 def mark_damaged(session: Session, checkpoint_id: str) -> None:
@@ -178,7 +173,6 @@ def mark_damaged(session: Session, checkpoint_id: str) -> None:
         update(Checkpoint)
         .where(Checkpoint.id == checkpoint_id, Checkpoint.state == REGISTERED)
         .values(state=DAMAGED)
-        .execution_options(synchronize_session=False)
     )
 
 

@@ -98,7 +98,6 @@ def mark_removed(session: Session, dataset_id: str) -> None:
         update(Dataset)
         .where(Dataset.id == dataset_id, Dataset.deleted_at.is_not(None))
         .values(state=REMOVED, refresh_state=None)
-        .execution_options(synchronize_session=False)
     )
     session.execute(delete(DatasetVersion).where(DatasetVersion.dataset_id == dataset_id))
     run = runs.newest(session, IngestRun, dataset_id)

@@ -47,7 +47,6 @@ _RENEW = (
     .where(Lease.name == bindparam("name_"), Lease.holder == bindparam("holder_"))
     .values(expires_at=bindparam("until"))
     .returning(Lease.name)
-    .execution_options(synchronize_session=False)
 )
 _TAKE = (
     update(Lease)
@@ -61,7 +60,6 @@ _TAKE = (
     )
     .values(holder=bindparam("holder_"), expires_at=bindparam("until"))
     .returning(Lease.name)
-    .execution_options(synchronize_session=False)
 )
 
 
@@ -96,5 +94,4 @@ def release_lease(session: Session, name: str, holder: str) -> None:
         update(Lease)
         .where(Lease.name == name, Lease.holder == holder)
         .values(holder=_NOBODY, expires_at=current_time(session))
-        .execution_options(synchronize_session=False)
     )

@@ -71,7 +71,8 @@ def is_full(error: Exception) -> bool:
 class Database:
     """A connection pool with writing, reading and autocommit sessions.
 
-    A session connects at its first statement and must be short: make no network calls inside one.
+    A session connects at its first statement and must be short: make no network calls inside one. An UPDATE or DELETE
+    does not change rows that the session has loaded; `populate_existing` reads them again.
     """
 
     def __init__(self, url: str) -> None:
@@ -93,8 +94,13 @@ class Database:
         )
         relaxed = self.engine.execution_options(**{_RELAXED: True})
         self._single = sessionmaker(single, expire_on_commit=False)
-        self._write = sessionmaker(self.engine, expire_on_commit=False)
-        self._write_relaxed = sessionmaker(relaxed, expire_on_commit=False)
+        self._write, self._write_relaxed = (
+            # Statements do not change loaded rows: finding those takes longer than most statements.
+            sessionmaker(
+                engine, expire_on_commit=False, execution_options={"synchronize_session": False}
+            )
+            for engine in (self.engine, relaxed)
+        )
         self._read = sessionmaker(reader, expire_on_commit=False)
         event.listen(self._read, "after_begin", _limit_statements)
 

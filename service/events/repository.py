@@ -81,15 +81,9 @@ def assign_positions(session: Session) -> int:
         update(Event)
         .where(Event.job_id == numbered.c.job_id, Event.seq == numbered.c.seq)
         .values(position=last + numbered.c.number, tenant=numbered.c.tenant, level=numbered.c.level)
-        .execution_options(synchronize_session=False)
     ).rowcount  # type: ignore[attr-defined]  # of a CursorResult
     if placed:
-        session.execute(
-            update(EventCounter)
-            .where(EventCounter.id == 1)
-            .values(last=last + placed)
-            .execution_options(synchronize_session=False)
-        )
+        session.execute(update(EventCounter).where(EventCounter.id == 1).values(last=last + placed))
     return int(placed)
 
 

@@ -56,7 +56,6 @@ def remove_before(session: Session, before: datetime, limit: int) -> int:
         delete(Usage)
         .where(tuple_(Usage.job_id, Usage.hour).in_(old.limit(limit)))
         .returning(Usage.job_id)
-        .execution_options(synchronize_session=False)
     )
     return len(removed.all())
 

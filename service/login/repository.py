@@ -19,18 +19,13 @@ def add(session: Session, login: Login) -> None:
 def take(session: Session, state_hash: str, now: datetime) -> Login | None:
     """Remove and return a login that has not expired, so that it is used once."""
     return session.scalars(
-        delete(Login)
-        .where(Login.state_hash == state_hash, Login.expires_at > now)
-        .returning(Login)
-        .execution_options(synchronize_session=False)
+        delete(Login).where(Login.state_hash == state_hash, Login.expires_at > now).returning(Login)
     ).one_or_none()
 
 
 def remove_expired(session: Session, now: datetime) -> int:
     """Remove expired logins; return the number of the remaining ones."""
-    session.execute(
-        delete(Login).where(Login.expires_at <= now).execution_options(synchronize_session=False)
-    )
+    session.execute(delete(Login).where(Login.expires_at <= now))
     return session.scalar(select(func.count()).select_from(Login)) or 0
 
 

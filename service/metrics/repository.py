@@ -178,9 +178,9 @@ def remove(
     Points of attempts after `attempt` stay, because they were added after the steps were chosen.
     """
     session.execute(
-        delete(Metric)
-        .where(*_in_section(job_id, name, section, attempt), Metric.step.not_in(sorted(keep)))
-        .execution_options(synchronize_session=False)
+        delete(Metric).where(
+            *_in_section(job_id, name, section, attempt), Metric.step.not_in(sorted(keep))
+        )
     )
 
 
@@ -190,7 +190,6 @@ def save_thinning(session: Session, thinning: Thinning, *, complete: bool) -> No
         update(Job)
         .where(Job.id == thinning.job_id)
         .values(thinned_attempt=thinning.attempt, thinned_step=thinning.step, thinned=complete)
-        .execution_options(synchronize_session=False)
     )
 
 

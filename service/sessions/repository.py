@@ -13,22 +13,14 @@ from service.db.models import LoginCode, WebSession
 def add(session: Session, row: WebSession | LoginCode, *, keep: int) -> None:
     """Store a session or code; remove expired ones of all tokens, and the token's oldest ones beyond `keep`."""
     kind = type(row)
-    session.execute(
-        delete(kind)
-        .where(kind.expires_at <= row.created_at)
-        .execution_options(synchronize_session=False)
-    )
+    session.execute(delete(kind).where(kind.expires_at <= row.created_at))
     newest = (
         select(kind.hash)
         .where(kind.token_id == row.token_id)
         .order_by(kind.created_at.desc(), kind.hash)
         .limit(keep - 1)
     )
-    session.execute(
-        delete(kind)
-        .where(kind.token_id == row.token_id, kind.hash.not_in(newest))
-        .execution_options(synchronize_session=False)
-    )
+    session.execute(delete(kind).where(kind.token_id == row.token_id, kind.hash.not_in(newest)))
     session.add(row)
     session.flush()
 
@@ -40,11 +32,7 @@ def get(session: Session, hash: str) -> WebSession | None:
 
 def remove(session: Session, hash: str) -> None:
     """Remove a session."""
-    session.execute(
-        delete(WebSession)
-        .where(WebSession.hash == hash)
-        .execution_options(synchronize_session=False)
-    )
+    session.execute(delete(WebSession).where(WebSession.hash == hash))
 
 
 def has_code(session: Session, hash: str, now: datetime) -> bool:
@@ -59,5 +47,4 @@ def take_code(session: Session, hash: str, now: datetime) -> str | None:
         delete(LoginCode)
         .where(LoginCode.hash == hash, LoginCode.expires_at > now)
         .returning(LoginCode.token_id)
-        .execution_options(synchronize_session=False)
     ).one_or_none()

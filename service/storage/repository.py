@@ -73,19 +73,13 @@ def unfinished_clones(session: Session, job_id: str, limit: int = 5) -> Sequence
 
 def hide(session: Session, job_id: str, now: datetime) -> None:
     """Mark a job as deleted: no endpoint shows it or its checkpoints."""
-    session.execute(
-        update(Job)
-        .where(Job.id == job_id)
-        .values(deleted_at=now)
-        .execution_options(synchronize_session=False)
-    )
+    session.execute(update(Job).where(Job.id == job_id).values(deleted_at=now))
     session.execute(delete(JobTag).where(JobTag.job_id == job_id))
     # A clone that waits for the lock of a checkpoint is refused.
     session.execute(
         update(Checkpoint)
         .where(Checkpoint.job_id == job_id, Checkpoint.state != DELETED)
         .values(state=DELETING)
-        .execution_options(synchronize_session=False)
     )
 
 
@@ -199,22 +193,12 @@ def with_old_checkpoints(
 
 def set_thinned(session: Session, job_id: str) -> None:
     """Record that the older checkpoints of a job were removed."""
-    session.execute(
-        update(Job)
-        .where(Job.id == job_id)
-        .values(checkpoints_thinned=True)
-        .execution_options(synchronize_session=False)
-    )
+    session.execute(update(Job).where(Job.id == job_id).values(checkpoints_thinned=True))
 
 
 def set_removed(session: Session, job_id: str, **times: datetime | None) -> None:
     """Set when the logs, metrics or artifacts of a job were removed."""
-    session.execute(
-        update(Job)
-        .where(Job.id == job_id)
-        .values(**times)
-        .execution_options(synchronize_session=False)
-    )
+    session.execute(update(Job).where(Job.id == job_id).values(**times))
 
 
 def attempt_numbers(session: Session, job_id: str) -> Sequence[int]:
@@ -246,7 +230,6 @@ def remove_answers(session: Session, before: datetime, limit: int) -> int:
         delete(IdempotencyKey)
         .where(tuple_(*key).in_(old.limit(limit)))
         .returning(IdempotencyKey.key)
-        .execution_options(synchronize_session=False)
     )
     return len(removed.all())
 

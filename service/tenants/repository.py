@@ -87,9 +87,5 @@ def contents(session: Session, name: str, now: datetime) -> dict[str, int]:
 def remove(session: Session, name: str) -> None:
     """Delete an empty tenant, with its invalid tokens, disabled users, experiments, idempotency keys and webhooks."""
     for model in (Token, User, Experiment, IdempotencyKey, Webhook, WebhookDelivery):
-        session.execute(
-            delete(model).where(model.tenant == name).execution_options(synchronize_session=False)
-        )
-    session.execute(
-        delete(Tenant).where(Tenant.name == name).execution_options(synchronize_session=False)
-    )
+        session.execute(delete(model).where(model.tenant == name))
+    session.execute(delete(Tenant).where(Tenant.name == name))

@@ -45,6 +45,5 @@ def remove_expired_logins(session: Session, before: datetime, limit: int) -> int
         delete(Token)
         .where(Token.id.in_(expired.limit(limit)), Token.expires_at < before)
         .returning(Token.id)
-        .execution_options(synchronize_session=False)
     )
     return len(removed.all())

@@ -26,11 +26,7 @@ def count(session: Session, tenant: str) -> int:
 
 def remove(session: Session, webhook: Webhook) -> None:
     """Remove a locked webhook with its deliveries."""
-    session.execute(
-        delete(WebhookDelivery)
-        .where(WebhookDelivery.webhook_id == webhook.id)
-        .execution_options(synchronize_session=False)
-    )
+    session.execute(delete(WebhookDelivery).where(WebhookDelivery.webhook_id == webhook.id))
     session.delete(webhook)
     session.flush()
 

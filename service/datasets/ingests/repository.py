@@ -183,7 +183,6 @@ def _move_ingest(
             )
             .values(values)
             .returning(Dataset.id)
-            .execution_options(synchronize_session=False)
         ).scalar()
         if moved is not None:
             return True

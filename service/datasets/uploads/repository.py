@@ -93,7 +93,6 @@ def delete_abandoned(session: Session, before: datetime, now: datetime) -> Seque
         .where(*_UPLOADING, ~_IS_COMPLETE, Dataset.upload_received_at < before)
         .values(deleted_at=now)
         .returning(Dataset.id)
-        .execution_options(synchronize_session=False)
     ).all()
 
 
@@ -109,10 +108,6 @@ def forget_chunks(session: Session, dataset_id: str) -> None:
 
 def _change(session: Session, *conditions: ColumnElement[bool], **values: Any) -> bool:
     changed = session.execute(
-        update(Dataset)
-        .where(*conditions)
-        .values(**values)
-        .returning(Dataset.id)
-        .execution_options(synchronize_session=False)
+        update(Dataset).where(*conditions).values(**values).returning(Dataset.id)
     )
     return changed.scalar() is not None

@@ -137,5 +137,4 @@ def mark_removed(session: Session, dataset_id: str, number: int) -> None:
         update(DatasetVersion)
         .where(DatasetVersion.dataset_id == dataset_id, DatasetVersion.number == number)
         .values(index_uri=None)
-        .execution_options(synchronize_session=False)
     )
