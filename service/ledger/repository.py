@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import ColumnElement, Insert, Row, delete, func, null, select, tuple_
+from sqlalchemy import Insert, Row, SQLColumnExpression, delete, func, null, select, tuple_
 from sqlalchemy.dialects.postgresql import Insert as PostgresqlInsert
 from sqlalchemy.dialects.postgresql import insert as postgresql_insert
 from sqlalchemy.dialects.sqlite import Insert as SqliteInsert
@@ -70,85 +70,55 @@ def by_account(session: Session, since: datetime) -> Sequence[Row[*tuple[Any, ..
     ).all()
 
 
-def by_token(
+def by_group(
     session: Session,
     tenant: str,
     account_id: str | None,
     start: datetime,
     end: datetime,
     limit: int,
+    group: str,
+    tag: str | None,
 ) -> Sequence[Row[*tuple[Any, ...]]]:
-    """Return (token id, its name, jobs, gpu_seconds, cpu_seconds) of a tenant, most use first.
+    """Return (value, its name, jobs, gpu_seconds, cpu_seconds) of each group of a tenant, most use first.
+
+    The value is the id of a token, the id of a user, or the value of a tag, which has no name; `None` for the use of
+    tokens without a user, or without the tag. A job's tags in an hour are its tags when it first used the cluster in
+    that hour.
 
     Args:
         account_id: return only this user, or token without user; `None`: all.
+        group: `user` or `token`; without effect if there is a `tag`.
+        tag: key of the tag.
     """
-    query = select(Usage.token_id, Token.name, *_SUMS)
-    query = query.join(Token, Token.id == Usage.token_id, isouter=True)
-    query = query.group_by(Usage.token_id, Token.name)
-    query = query.order_by(*_MOST_FIRST, Usage.token_id).limit(limit)
-    return session.execute(query.where(*_between(tenant, account_id, start, end))).all()
-
-
-def by_user(
-    session: Session,
-    tenant: str,
-    account_id: str | None,
-    start: datetime,
-    end: datetime,
-    limit: int,
-) -> Sequence[Row[*tuple[Any, ...]]]:
-    """Return the same as `by_token` for each user; `None` for the use of tokens without a user."""
-    query = select(User.id, User.name, *_SUMS)
-    query = query.join(User, User.id == Usage.account_id, isouter=True)
-    query = query.group_by(User.id, User.name)
-    query = query.order_by(*_MOST_FIRST, User.id).limit(limit)
-    return session.execute(query.where(*_between(tenant, account_id, start, end))).all()
-
-
-def by_tag(
-    session: Session,
-    tenant: str,
-    account_id: str | None,
-    start: datetime,
-    end: datetime,
-    limit: int,
-    key: str,
-) -> Sequence[Row[*tuple[Any, ...]]]:
-    """Return the same as `by_token` for each value of a tag, without names; `None` for the use without the tag.
-
-    A job's tags in an hour are its tags when it first used the cluster in that hour.
-    """
-    value: ColumnElement[str | None]
-    if session.get_bind().dialect.name == "sqlite":
-        # Do not use json_extract, whose path cannot name every key.
-        entry = func.json_each(Usage.tags).table_valued("key", "value")
-        value = select(entry.c.value).where(entry.c.key == key).scalar_subquery()
+    used = select(Usage.job_id, Usage.gpu_seconds, Usage.cpu_seconds).where(
+        Usage.tenant == tenant, Usage.hour >= start, Usage.hour < end
+    )
+    if account_id is not None:
+        used = used.where(Usage.account_id == account_id)
+    value: SQLColumnExpression[Any]
+    name: SQLColumnExpression[Any]
+    if tag is not None:
+        value, name = _tag_value(session, tag), null()
+    elif group == "user":
+        used = used.outerjoin(User, User.id == Usage.account_id)
+        value, name = User.id, User.name
     else:
-        value = func.jsonb_extract_path_text(Usage.tags, key)
-    used = select(value.label("value"), Usage.job_id, Usage.gpu_seconds, Usage.cpu_seconds).where(
-        *_between(tenant, account_id, start, end)
-    )
-    rows = used.subquery()
-    sums = func.sum(rows.c.gpu_seconds), func.sum(rows.c.cpu_seconds)
-    query = (
-        select(rows.c.value, null(), func.count(rows.c.job_id.distinct()), *sums)
-        .group_by(rows.c.value)
-        .order_by(sums[0].desc(), sums[1].desc(), rows.c.value)
-    )
-    return session.execute(query.limit(limit)).all()
+        used = used.outerjoin(Token, Token.id == Usage.token_id)
+        value, name = Usage.token_id, Token.name
+    rows = used.add_columns(value.label("value"), name.label("name")).subquery().c
+    sums = func.sum(rows.gpu_seconds), func.sum(rows.cpu_seconds)
+    return session.execute(
+        select(rows.value, rows.name, func.count(rows.job_id.distinct()), *sums)
+        .group_by(rows.value, rows.name)
+        .order_by(sums[0].desc(), sums[1].desc(), rows.value)
+        .limit(limit)
+    ).all()
 
 
-_SUMS = (
-    func.count(Usage.job_id.distinct()),
-    func.sum(Usage.gpu_seconds),
-    func.sum(Usage.cpu_seconds),
-)
-_MOST_FIRST = (_SUMS[1].desc(), _SUMS[2].desc())
-
-
-def _between(
-    tenant: str, account_id: str | None, start: datetime, end: datetime
-) -> list[ColumnElement[bool]]:
-    conditions = [Usage.tenant == tenant, Usage.hour >= start, Usage.hour < end]
-    return conditions if account_id is None else [*conditions, Usage.account_id == account_id]
+def _tag_value(session: Session, key: str) -> SQLColumnExpression[str | None]:
+    if session.get_bind().dialect.name == "postgresql":
+        return func.jsonb_extract_path_text(Usage.tags, key)
+    # Do not use json_extract, whose path cannot name every key.
+    entry = func.json_each(Usage.tags).table_valued("key", "value")
+    return select(entry.c.value).where(entry.c.key == key).scalar_subquery()

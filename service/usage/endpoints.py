@@ -21,7 +21,6 @@ _MOST = timedelta(days=366)
 _DEFAULT = timedelta(days=30)
 _MAX_GROUPS = 1000
 _TAG = "tag:"
-_GROUPS = {"user": repository.by_user, "token": repository.by_token}
 
 
 @router.get("")
@@ -37,7 +36,7 @@ def show_usage(
 ) -> UsageView:
     """Show GPU- and CPU-hours: of the tenant for an administrator, otherwise of all tokens of the caller's user."""
     key = group_by.removeprefix(_TAG) if group_by.startswith(_TAG) else None
-    if group_by not in _GROUPS and not key:
+    if group_by not in ("user", "token") and not key:
         raise field_problem("group_by", "unknown group", group_by, "user, token or tag:KEY")
     end = end or datetime.now(UTC)
     if start is None and end - datetime.min.replace(tzinfo=UTC) < _DEFAULT:
@@ -47,8 +46,8 @@ def show_usage(
         expected = f"a time before `to`, by {_MOST.days} days at most"
         raise field_problem("from", "is not in the range", str(start), expected)
     account_id = None if caller.may("admin") else caller.account_id
-    selected = session, caller.tenant, account_id, start, end, _MAX_GROUPS + 1
-    rows = repository.by_tag(*selected, key) if key else _GROUPS[group_by](*selected)
+    most = _MAX_GROUPS + 1
+    rows = repository.by_group(session, caller.tenant, account_id, start, end, most, group_by, key)
     return UsageView(
         start=start,
         end=end,
