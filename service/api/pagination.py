@@ -8,8 +8,8 @@ from typing import Annotated, Generic, TypeVar
 from fastapi import Query
 from pydantic import AfterValidator, BaseModel
 
-from dasl_core.spec.base import problem
-from service.ids import Prefix, is_id
+from service.api.parameters import id_of
+from service.ids import Prefix
 
 Row = TypeVar("Row")
 Item = TypeVar("Item")
@@ -19,16 +19,8 @@ Limit = Annotated[int, Query(ge=1, le=200)]
 
 
 def position(kind: Prefix) -> AfterValidator:
-    """Validate the `after` parameter of a list as an id of this kind."""
-
-    def check(after: str | None) -> str | None:
-        if after is not None and not is_id(kind, after):
-            raise problem(
-                "is not a position in this list", after, "the `next` of the previous page"
-            )
-        return after
-
-    return AfterValidator(check)
+    """Return the check that the `after` parameter of a list is an id of this kind."""
+    return id_of(kind, "is not a position in this list", "the `next` of the previous page")
 
 
 class Page(BaseModel, Generic[Item]):

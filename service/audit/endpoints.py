@@ -8,11 +8,13 @@ from fastapi import APIRouter, Query
 
 from service.api.auth import Admin
 from service.api.pagination import After, Limit, Page, page, position
+from service.api.parameters import Moment, id_of
 from service.api.transaction import ReadSession, Route
 from service.audit import repository
-from service.audit.schemas import Since, TokenId
 from service.db.models import AuditEntry
 from service.wire.access import AuditView
+
+TokenId = id_of("tok", "is not the id of a token", "an id of `GET /v1/tokens`")
 
 router = APIRouter(prefix="/v1/audit", tags=["audit"], route_class=Route)
 
@@ -21,8 +23,10 @@ router = APIRouter(prefix="/v1/audit", tags=["audit"], route_class=Route)
 def list_audit(
     caller: Admin,
     session: ReadSession,
-    token: Annotated[TokenId, Query(description="Id of the token that was used.")] = None,
-    since: Annotated[Since, Query(description="In UTC, unless an offset is given.")] = None,
+    token: Annotated[
+        str | None, Query(description="Id of the token that was used."), TokenId
+    ] = None,
+    since: Annotated[Moment | None, Query(description="In UTC, unless an offset is given.")] = None,
     after: Annotated[After, position("aud")] = None,
     limit: Limit = 50,
 ) -> Page[AuditView]:

@@ -7,8 +7,8 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Header, Query, Request, Response
 
 from service.api.auth import Reader
-from service.api.job_ids import JobId
 from service.api.pagination import Limit, Page, page
+from service.api.parameters import JobId
 from service.api.problems import field_problem
 from service.api.sse import stream, wants_stream
 from service.api.transaction import ReadSession, Route, WithContext

@@ -14,8 +14,8 @@ from dasl_core.spec import METHODS
 from dasl_core.spec.base import problem
 from dasl_core.spec.errors import closest
 from service.api.auth import Reader, Submitter
-from service.api.job_ids import JobId
 from service.api.pagination import After, Limit, Page
+from service.api.parameters import JobId
 from service.api.problems import field_problem
 from service.api.transaction import ReadSession, Route, WithContext, WriteSession
 from service.jobs import clones, repository, service, submission

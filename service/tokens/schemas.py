@@ -9,6 +9,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstra
 
 from dasl_core.spec.base import problem
 from dasl_core.spec.errors import LINE_PATTERN
+from service.api.parameters import Moment
 from service.api.problems import field_problem
 from service.credentials import Scope
 from service.tenants.schemas import Quota
@@ -17,10 +18,6 @@ TokenName = Annotated[str, StringConstraints(min_length=1, max_length=200, patte
 
 
 def _in_future(at: datetime) -> datetime:
-    try:
-        at = at.replace(tzinfo=UTC) if at.tzinfo is None else at.astimezone(UTC)
-    except OverflowError as error:
-        raise problem("is out of range", at.isoformat(), "a date and time") from error
     if at <= datetime.now(UTC):
         raise problem(
             "is in the past", at.isoformat(), "a later time; revoke a token to end it now"
@@ -49,7 +46,7 @@ class DefaultQuotas(Quotas):
 class Expiry(BaseModel):
     """End of a token's validity, as a time (UTC, unless it has an offset) or in days from now."""
 
-    expires_at: Annotated[datetime, AfterValidator(_in_future)] | None = None
+    expires_at: Annotated[Moment, AfterValidator(_in_future)] | None = None
     expires_in_days: Annotated[float | None, Field(gt=0, le=3650)] = None
 
     def expiry(self) -> datetime | None:

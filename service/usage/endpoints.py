@@ -9,10 +9,10 @@ from fastapi import APIRouter, Query
 from sqlalchemy import Row
 
 from service.api.auth import Reader
+from service.api.parameters import Moment
 from service.api.problems import field_problem
 from service.api.transaction import ReadSession, Route
 from service.ledger import repository
-from service.usage.schemas import Moment
 from service.wire.usage import UsageGroup, UsageView
 
 router = APIRouter(prefix="/v1/usage", tags=["usage"], route_class=Route)
@@ -27,8 +27,12 @@ _TAG = "tag:"
 def show_usage(
     caller: Reader,
     session: ReadSession,
-    start: Annotated[Moment, Query(alias="from", description="In UTC; 30 days before to.")] = None,
-    end: Annotated[Moment, Query(alias="to", description="In UTC; not included; now.")] = None,
+    start: Annotated[
+        Moment | None, Query(alias="from", description="In UTC; 30 days before to.")
+    ] = None,
+    end: Annotated[
+        Moment | None, Query(alias="to", description="In UTC; not included; now.")
+    ] = None,
     group_by: Annotated[
         str,
         Query(max_length=100, pattern=r"^[^\x00]*$", description="`user`, `token` or `tag:KEY`."),

@@ -1,0 +1,39 @@
+"""Checks of parameters and fields that several endpoints have: ids and times."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Annotated
+
+from fastapi import Query
+from pydantic import AfterValidator
+
+from dasl_core.spec.base import problem
+from service.ids import Prefix, is_id
+
+
+def id_of(kind: Prefix, message: str, expected: str) -> AfterValidator:
+    """Return the check that a parameter has the form of an id of this kind, or none."""
+
+    def check(value: str | None) -> str | None:
+        if value is not None and not is_id(kind, value):
+            raise problem(message, value, expected)
+        return value
+
+    return AfterValidator(check)
+
+
+def _in_utc(at: datetime) -> datetime:
+    try:
+        return at.replace(tzinfo=UTC) if at.tzinfo is None else at.astimezone(UTC)
+    except OverflowError as error:
+        raise problem("is out of range", at.isoformat(), "a date, or a date and time") from error
+
+
+JobId = Annotated[
+    str,
+    Query(max_length=40),
+    id_of("job", "is not the id of a job", "an `id` of GET /v1/jobs"),
+]
+Moment = Annotated[datetime, AfterValidator(_in_utc)]
+"""A time in UTC, unless it is given with an offset."""
