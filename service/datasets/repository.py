@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from sqlalchemy import bindparam, delete, or_, select, update
-from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
 from service.db.models import Dataset, DatasetVersion, IngestRun, Job
@@ -44,16 +43,6 @@ def names(session: Session, tenant: str, limit: int = 1000) -> Sequence[str]:
     """Return the names of a tenant's newest data sets."""
     query = select(Dataset.name).where(Dataset.tenant == tenant, Dataset.deleted_at.is_(None))
     return session.scalars(query.order_by(Dataset.id.desc()).limit(limit)).all()
-
-
-def add(session: Session, dataset: Dataset) -> bool:
-    """Add a data set, unless its tenant has one of this name; return whether it was added."""
-    try:
-        with session.begin_nested():
-            session.add(dataset)
-    except IntegrityError:
-        return False
-    return True
 
 
 def lock(session: Session, dataset_id: str) -> Dataset | None:

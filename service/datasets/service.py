@@ -23,9 +23,9 @@ from service.api.problems import Problem, field_problem, not_found
 from service.datasets import repository
 from service.datasets.ingests import repository as ingests
 from service.datasets.schemas import DatasetRequest
-from service.db.locks import lock_tenant
-from service.db.models import Dataset
-from service.db.rows import owned
+from service.db.locks import lock_quota, lock_tenant
+from service.db.models import Dataset, Token
+from service.db.rows import add_if_new, owned
 from service.settings import Settings
 from service.states import DatasetState
 
@@ -83,7 +83,7 @@ def register(
     tenant = caller.tenant
     if not lock_tenant(session, tenant):
         raise not_found("tenant", tenant)
-    limit = ingests.lock_pending_limit(session, caller.token_id, caller.user_id)
+    limit = lock_quota(session, Token.max_pending_datasets, caller.token_id, caller.user_id)
     dataset = Dataset(
         id=ids.new_id("ds"),
         tenant=tenant,
@@ -95,7 +95,7 @@ def register(
         created_at=datetime.now(UTC),
     )
     prepare(dataset)
-    while not repository.add(session, dataset):
+    while not add_if_new(session, dataset):
         existing = repository.find(session, tenant, request.name)
         if existing is None:
             continue  # deleted since the query
@@ -116,23 +116,27 @@ def register(
             extra={"dataset": {"id": existing.id, "uri": existing.uri}},
         )
     # Report a taken name first, because waiting would not help.
-    _check_quota(session, caller, limit)
+    check_quota(session, caller, limit, added=1)
     return dataset
 
 
-def _check_quota(session: Session, caller: Caller, limit: int | None) -> None:
-    """Check that the token allows the number of pending data sets, including the new one."""
+def check_quota(session: Session, caller: Caller, limit: int | None, *, added: int = 0) -> None:
+    """Check that the token allows one more pending data set.
+
+    Args:
+        limit: from `lock_quota` in the same transaction.
+        added: number of pending data sets that this transaction has added.
+
+    Raises:
+        Problem: 429.
+    """
     if limit is None:
         return
-    used = ingests.count_pending(session, caller.token_id, caller.user_id) - 1
-    if used >= limit:
-        raise quota_exceeded(caller, limit, used)
-
-
-def quota_exceeded(caller: Caller, limit: int, used: int) -> Problem:
-    """Build the answer if the token allows no more pending data sets."""
+    used = ingests.count_pending(session, caller.token_id, caller.user_id) - added
+    if used < limit:
+        return
     whose = "it" if caller.user_id is None else "tokens of its user"
-    return Problem(
+    raise Problem(
         429,
         "quota-exceeded",
         f"max_pending_datasets of this token is {limit}, and {used} data sets that {whose} registered or refreshed wait "

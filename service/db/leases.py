@@ -5,10 +5,10 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 
 from sqlalchemy import DateTime, bindparam, func, or_, select, update
-from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
 from service.db.models import Lease
+from service.db.rows import add_if_new
 
 DISPATCHER_LEASE = "dispatcher"
 MAX_LEASE = timedelta(minutes=10)
@@ -71,12 +71,8 @@ def take_lease(session: Session, name: str, holder: str, length: timedelta) -> b
     now = current_time(session)
     expires_at = now + length
     if session.get(Lease, name) is None:
-        try:
-            with session.begin_nested():
-                session.add(Lease(name=name, holder=holder, expires_at=expires_at))
-        except IntegrityError:
-            return False  # Another holder took it first.
-        return True
+        # It fails if another holder took it first.
+        return add_if_new(session, Lease(name=name, holder=holder, expires_at=expires_at))
     # Do not use `length`, as the holder may have another setting.
     values = {"holder_": holder, "until": expires_at, "now": now, "latest": now + MAX_LEASE}
     return session.execute(_TAKE, {"name_": name, **values}).scalar() is not None

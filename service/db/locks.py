@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from sqlalchemy import select
-from sqlalchemy.orm import Session
+from sqlalchemy.orm import InstrumentedAttribute, Session
 
-from service.db.models import Job, Tenant
+from service.db.models import Job, Tenant, Token, User
 
 
 def lock_job(session: Session, job_id: str) -> Job | None:
@@ -20,3 +20,21 @@ def lock_tenant(session: Session, name: str) -> bool:
     """
     query = select(Tenant.name).where(Tenant.name == name)
     return session.scalar(query.with_for_update(read=True, key_share=True)) is not None
+
+
+def lock_quota(
+    session: Session,
+    quota: InstrumentedAttribute[int | None],
+    token_id: str,
+    user_id: str | None,
+) -> int | None:
+    """Return a quota of a token; `None`: unlimited.
+
+    If there is a limit, the rows of the token and its user stay locked until the transaction ends, so that two
+    concurrent requests cannot both take the last place.
+    """
+    query = select(quota).where(Token.id == token_id, quota.is_not(None))
+    limit = session.scalar(query.with_for_update())
+    if limit is not None and user_id is not None:
+        session.execute(select(User.id).where(User.id == user_id).with_for_update())
+    return limit

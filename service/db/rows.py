@@ -1,4 +1,4 @@
-"""Queries that all kinds of rows with an id share: add one, find one, list the newest."""
+"""Queries that all kinds of rows share: add one, find one by its id, list the newest."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 from sqlalchemy import ColumnElement, Select, select
 from sqlalchemy import Row as ResultRow
+from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
 from dasl_core.spec.errors import NAME_PATTERN
@@ -24,6 +25,16 @@ def add(session: Session, row: Base) -> None:
     """Store a new row."""
     session.add(row)
     session.flush()
+
+
+def add_if_new(session: Session, row: Base) -> bool:
+    """Store a new row, unless it conflicts with an existing one; return whether it was stored."""
+    try:
+        with session.begin_nested():
+            session.add(row)
+    except IntegrityError:
+        return False
+    return True
 
 
 def by_id(session: Session, kind: type[Row], row_id: str) -> Row | None:

@@ -24,8 +24,8 @@ from service import ids, lifecycle
 from service.api.auth import Caller
 from service.api.problems import field_problem, not_found, spec_problem
 from service.datasets.versions import service as versions
-from service.db.locks import lock_tenant
-from service.db.models import Checkpoint, Dataset, DatasetVersion, Job
+from service.db.locks import lock_quota, lock_tenant
+from service.db.models import Checkpoint, Dataset, DatasetVersion, Job, Token
 from service.jobs import clones, costs, idempotency, repository, tenant_limits
 from service.jobs.estimates import JobEstimate
 from service.jobs.path_checks import PathChecks
@@ -34,7 +34,6 @@ from service.jobs.views import job_view
 from service.scheduling import capacity
 from service.scheduling import repository as scheduling
 from service.settings import ClusterLimit
-from service.tokens import repository as tokens
 from service.tokens.service import check_queue
 
 
@@ -208,7 +207,7 @@ def lock_queue(session: Session, caller: Caller) -> int | None:
         raise not_found("tenant", caller.tenant)
     if not caller.has_queue_limit:
         return None
-    return tokens.lock_queue_limit(session, caller.token_id, caller.user_id)
+    return lock_quota(session, Token.max_queued_jobs, caller.token_id, caller.user_id)
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""SQL of logins in progress."""
+"""SQL of logins in progress, and of the users who log in."""
 
 from __future__ import annotations
 
@@ -7,13 +7,7 @@ from datetime import datetime
 from sqlalchemy import delete, func, select
 from sqlalchemy.orm import Session
 
-from service.db.models import Login
-
-
-def add(session: Session, login: Login) -> None:
-    """Store a started login."""
-    session.add(login)
-    session.flush()
+from service.db.models import Login, User
 
 
 def take(session: Session, state_hash: str, now: datetime) -> Login | None:
@@ -33,3 +27,11 @@ def count_from(session: Session, address: str | None) -> int:
     """Count the unfinished logins from an address."""
     query = select(func.count()).where(Login.address.is_not_distinct_from(address))
     return session.scalar(query) or 0
+
+
+def find_user(session: Session, tenant: str, issuer: str, subject: str) -> User | None:
+    """Return a tenant's user with this identity at the login provider, and lock its row."""
+    query = select(User).where(
+        User.tenant == tenant, User.issuer == issuer, User.subject == subject
+    )
+    return session.scalars(query.with_for_update()).one_or_none()

@@ -17,6 +17,7 @@ from sqlalchemy.orm import Session
 from service import credentials, ids
 from service.api.problems import Problem
 from service.db.models import Login, Token, User
+from service.db.rows import add, add_if_new
 from service.db.session import Database
 from service.login import repository
 from service.login.provider import Provider, login_failed
@@ -24,7 +25,6 @@ from service.login.schemas import LoginRequest, LoginResult
 from service.settings import Settings
 from service.tenants import repository as tenants
 from service.tokens import service as tokens
-from service.users import repository as users
 from service.wire.access import StartedLogin
 
 _PENDING = timedelta(minutes=10)
@@ -63,7 +63,7 @@ def start(
             raise _too_many("Too many logins are unfinished")
         if repository.count_from(session, login.address) >= _MAX_PENDING_PER_ADDRESS:
             raise _too_many("Too many logins from this address are unfinished")
-        repository.add(session, login)
+        add(session, login)
     return StartedLogin(
         authorization_url=url, state=state, secret=secret, expires_at=login.expires_at
     )
@@ -159,7 +159,7 @@ def _user(session: Session, tenant: str, claims: dict[str, Any], role: str, now:
     issuer, subject = str(claims["iss"]), str(claims["sub"])
     if not subject or len(subject) > 255 or not subject.isprintable():
         raise _refused("the claim 'sub' is not valid")
-    while (user := users.by_identity(session, tenant, issuer, subject)) is None:
+    while (user := repository.find_user(session, tenant, issuer, subject)) is None:
         added = User(
             id=ids.new_id("usr"),
             tenant=tenant,
@@ -169,7 +169,7 @@ def _user(session: Session, tenant: str, claims: dict[str, Any], role: str, now:
             subject=subject,
             created_at=now,
         )
-        if users.add(session, added):
+        if add_if_new(session, added):
             return added
     return user
 

@@ -7,12 +7,9 @@ from datetime import datetime
 from typing import Any
 
 from sqlalchemy import Select, delete, func, or_, select
-from sqlalchemy.dialects.postgresql import insert as postgresql_insert
-from sqlalchemy.dialects.sqlite import insert as sqlite_insert
 from sqlalchemy.orm import Session
 
 from service.db.models import (
-    Base,
     Dataset,
     Experiment,
     IdempotencyKey,
@@ -23,21 +20,6 @@ from service.db.models import (
     Webhook,
     WebhookDelivery,
 )
-
-_TENANTS = Base.metadata.tables[Tenant.__tablename__]
-_ADD = {
-    dialect: dialect_insert(_TENANTS).on_conflict_do_nothing().returning(_TENANTS.c.name)
-    for dialect, dialect_insert in (
-        ("sqlite", sqlite_insert),
-        ("postgresql", postgresql_insert),
-    )
-}
-
-
-def add(session: Session, name: str, created_at: datetime, **columns: Any) -> bool:
-    """Add a tenant unless it exists; return whether it was added."""
-    values = {"name": name, "created_at": created_at, "weight": 1.0, **columns}
-    return session.execute(_ADD[session.get_bind().dialect.name], values).scalar() is not None
 
 
 def get(session: Session, name: str, *, lock: bool = False) -> Tenant | None:

@@ -9,6 +9,7 @@ from sqlalchemy.orm import Session
 from service.api.problems import Problem, not_found
 from service.db.locks import lock_tenant
 from service.db.models import Tenant
+from service.db.rows import add_if_new
 from service.tenants import repository
 from service.tenants.schemas import Limits, TenantChanges, TenantRequest
 
@@ -22,19 +23,20 @@ def create(session: Session, request: TenantRequest) -> Tenant:
         Problem: 409, a tenant of this name exists.
     """
     limits = {field: getattr(request, field) for field in Limits.model_fields}
-    if not repository.add(session, request.name, datetime.now(UTC), **limits):
+    tenant = Tenant(name=request.name, created_at=datetime.now(UTC), **limits)
+    if not add_if_new(session, tenant):
         raise Problem(
             409,
             "name-taken",
             f"The tenant {request.name!r} exists. Choose another name, or change that tenant.",
         )
-    return get(session, request.name)
+    return tenant
 
 
 def ensure(session: Session, name: str) -> None:
     """Add a tenant's row with the defaults, unless it exists, and lock it until the transaction ends."""
     while not lock_tenant(session, name):  # it may be deleted concurrently
-        repository.add(session, name, datetime.now(UTC))
+        add_if_new(session, Tenant(name=name, created_at=datetime.now(UTC)))
 
 
 def get(session: Session, name: str, *, lock: bool = False) -> Tenant:

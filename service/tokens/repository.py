@@ -7,24 +7,8 @@ from datetime import datetime
 from sqlalchemy import delete, exists, func, select
 from sqlalchemy.orm import Session
 
-from service.db.models import Job, Token, User
+from service.db.models import Job, Token
 from service.states import TERMINAL, JobStatus
-
-
-def lock_queue_limit(session: Session, token_id: str, user_id: str | None) -> int | None:
-    """Return the limit of a token's queued jobs; `None`: unlimited.
-
-    If there is a limit, the rows of the token and its user stay locked until the transaction ends, so that two
-    concurrent submissions cannot both take the last place.
-    """
-    limit = session.scalar(
-        select(Token.max_queued_jobs)
-        .where(Token.id == token_id, Token.max_queued_jobs.is_not(None))
-        .with_for_update()
-    )
-    if limit is not None and user_id is not None:
-        session.execute(select(User.id).where(User.id == user_id).with_for_update())
-    return limit
 
 
 def count_queued(session: Session, account_id: str) -> int:

@@ -108,7 +108,7 @@ def check_queue(session: Session, caller: Caller, limit: int | None, jobs: int =
     """Check that a caller's token may have more jobs in the queue; all jobs of its user count.
 
     Args:
-        limit: from `repository.lock_queue_limit` in the same transaction.
+        limit: from `lock_quota` in the same transaction.
         jobs: number of jobs that are queued together.
 
     Raises:

@@ -13,8 +13,7 @@ from service.api.problems import Problem, field_problem, not_found
 from service.credentials import Scope
 from service.db.locks import lock_tenant
 from service.db.models import User
-from service.db.rows import owned
-from service.users import repository
+from service.db.rows import add, owned
 from service.users.schemas import UserChanges, UserRequest
 
 
@@ -35,7 +34,7 @@ def create(session: Session, caller: Caller, request: UserRequest) -> User:
         role=request.role,
         created_at=datetime.now(UTC),
     )
-    repository.add(session, user)
+    add(session, user)
     return user
 
 

@@ -14,7 +14,7 @@ from sqlalchemy import ColumnElement, Select, bindparam, func, or_, select, upda
 from sqlalchemy.orm import Session
 
 from service.datasets.repository import REMOVED
-from service.db.models import Dataset, IngestRun, Token, User, UtcDateTime
+from service.db.models import Dataset, IngestRun, Token, UtcDateTime
 from service.outbox import repository as outbox
 from service.runs import repository as runs
 from service.runs.repository import WatchedRun
@@ -25,22 +25,6 @@ from service.states import LIVE_ATTEMPT, AttemptState, DatasetState
 def _ingest_is(*states: DatasetState) -> ColumnElement[bool]:
     """Build the condition that a data set's first ingest or refresh is in one of these states."""
     return or_(Dataset.state.in_(states), Dataset.refresh_state.in_(states))
-
-
-def lock_pending_limit(session: Session, token_id: str, user_id: str | None) -> int | None:
-    """Return the limit of a token's uploading, pending and ingesting data sets; `None`: unlimited.
-
-    If there is a limit, the rows of the token and its user stay locked until the transaction ends, so that two
-    concurrent registrations cannot both take the last place.
-    """
-    limit = session.scalar(
-        select(Token.max_pending_datasets)
-        .where(Token.id == token_id, Token.max_pending_datasets.is_not(None))
-        .with_for_update()
-    )
-    if limit is not None and user_id is not None:
-        session.execute(select(User.id).where(User.id == user_id).with_for_update())
-    return limit
 
 
 def count_pending(session: Session, token_id: str, user_id: str | None) -> int:

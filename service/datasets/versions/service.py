@@ -13,9 +13,10 @@ from service.api.problems import Problem, field_problem, not_found
 from service.artifacts.storage import Storage
 from service.datasets import repository as datasets
 from service.datasets.ingests import repository as ingests
-from service.datasets.service import quota_exceeded
+from service.datasets.service import check_quota
 from service.datasets.versions import repository
-from service.db.models import Dataset, DatasetVersion
+from service.db.locks import lock_quota
+from service.db.models import Dataset, DatasetVersion, Token
 from service.protocol import CONTACT_SHEET
 from service.states import DatasetState
 
@@ -33,7 +34,7 @@ def refresh(session: Session, caller: Caller, dataset: Dataset) -> Dataset:
         Problem: 404, it was deleted concurrently; 409, its images are not uploaded yet; 429, the token's quota is
             exhausted.
     """
-    limit = ingests.lock_pending_limit(session, caller.token_id, caller.user_id)
+    limit = lock_quota(session, Token.max_pending_datasets, caller.token_id, caller.user_id)
     if datasets.lock(session, dataset.id) is None:
         raise not_found("data set", dataset.id)
     waiting = (DatasetState.PENDING, DatasetState.INGESTING)
@@ -47,10 +48,7 @@ def refresh(session: Session, caller: Caller, dataset: Dataset) -> Dataset:
     if dataset.state not in (DatasetState.READY, DatasetState.FAILED):
         detail = f"The data set is {dataset.state}; it can be refreshed when it is ready"
         raise Problem(409, "dataset-not-ready", detail)
-    if limit is not None:
-        used = ingests.count_pending(session, caller.token_id, caller.user_id)
-        if used >= limit:
-            raise quota_exceeded(caller, limit, used)
+    check_quota(session, caller, limit)
     ingests.request_ingest(session, dataset, caller.token_id)
     return dataset
 
