@@ -11,6 +11,7 @@ from service import ids, lifecycle
 from service.checkpoints import repository as checkpoints
 from service.checkpoints import retention
 from service.db.models import Checkpoint, Job
+from service.db.rows import add
 from service.protocol import CheckpointReport
 
 
@@ -44,7 +45,7 @@ def register(
         size=size,
         created_at=datetime.now(UTC),
     )
-    checkpoints.add(session, checkpoint)
+    add(session, checkpoint)
     data: dict[str, Any] = {
         "id": checkpoint.id,
         "step": step,

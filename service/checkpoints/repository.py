@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from sqlalchemy import bindparam, func, select, update
+from sqlalchemy import Select, bindparam, func, select, update
 from sqlalchemy.orm import Session
 
 from service.db.models import Artifact, Attempt, Checkpoint, Job, ModelRun
@@ -47,34 +47,25 @@ def get_job(session: Session, checkpoint_id: str) -> Job:
     return session.scalars(query.where(Checkpoint.id == checkpoint_id)).one()
 
 
-def add(session: Session, checkpoint: Checkpoint) -> None:
-    """Store a new checkpoint."""
-    session.add(checkpoint)
-    session.flush()
-
-
 def by_uri(session: Session, uri: str) -> Checkpoint | None:
     """Return the checkpoint with this URI."""
     return session.scalars(select(Checkpoint).where(Checkpoint.uri == uri)).one_or_none()
 
 
+def _newest_first(job_id: str) -> Select[Checkpoint]:
+    """Select a job's available checkpoints."""
+    query = select(Checkpoint).where(Checkpoint.job_id == job_id, Checkpoint.state == REGISTERED)
+    return query.order_by(Checkpoint.step.desc(), Checkpoint.id.desc())
+
+
 def available(session: Session, job_id: str) -> Sequence[Checkpoint]:
     """Return a job's available checkpoints, oldest first."""
-    return session.scalars(
-        select(Checkpoint)
-        .where(Checkpoint.job_id == job_id, Checkpoint.state == REGISTERED)
-        .order_by(Checkpoint.step, Checkpoint.id)
-    ).all()
+    return session.scalars(_newest_first(job_id)).all()[::-1]
 
 
 def newest(session: Session, job_id: str, *, for_update: bool = False) -> Checkpoint | None:
     """Return the checkpoint that a job's next attempt resumes from; see `get` for `for_update`."""
-    query = (
-        select(Checkpoint)
-        .where(Checkpoint.job_id == job_id, Checkpoint.state == REGISTERED)
-        .order_by(Checkpoint.step.desc(), Checkpoint.id.desc())
-        .limit(1)
-    )
+    query = _newest_first(job_id).limit(1)
     if for_update:
         query = query.with_for_update()
     return session.scalars(query).first()
@@ -82,15 +73,8 @@ def newest(session: Session, job_id: str, *, for_update: bool = False) -> Checkp
 
 def lock_all(session: Session, job_id: str) -> list[Checkpoint]:
     """Lock a job's checkpoints against use and deletion by other transactions; newest first."""
-    return list(
-        session.scalars(
-            select(Checkpoint)
-            .where(Checkpoint.job_id == job_id, Checkpoint.state == REGISTERED)
-            .order_by(Checkpoint.step.desc(), Checkpoint.id.desc())
-            .with_for_update()
-            .execution_options(populate_existing=True)
-        )
-    )
+    query = _newest_first(job_id).with_for_update().execution_options(populate_existing=True)
+    return list(session.scalars(query))
 
 
 def in_use(session: Session, ids: Collection[str]) -> set[str]:
@@ -131,12 +115,6 @@ def with_results(session: Session, ids: Collection[str]) -> set[str]:
         ModelRun.deleted_at.is_(None),
     )
     return set(session.scalars(query))
-
-
-def find_job(session: Session, tenant: str, job_id: str) -> Job | None:
-    """Return a tenant's job."""
-    query = select(Job).where(Job.id == job_id, Job.tenant == tenant, Job.deleted_at.is_(None))
-    return session.scalars(query).one_or_none()
 
 
 # Built once, because each round needs it and SQLAlchemy takes longer to build a statement than to run it.

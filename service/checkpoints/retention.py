@@ -28,10 +28,7 @@ class Dropped(NamedTuple):
 
 def mark_obsolete(session: Session, job: Job) -> None:
     """Mark for deletion the checkpoints that the job's `checkpoints` settings no longer keep."""
-    try:
-        policy = job.resolved_spec.checkpoints
-    except UnreadableSpec as error:
-        logger.warning("Job %s keeps all its checkpoints: %s", job.id, error)
+    if (policy := _policy(job)) is None:
         return
     obsolete = obsolete_checkpoints(policy, repository.lock_all(session, job.id))
     used = _used(session, obsolete)
@@ -39,6 +36,15 @@ def mark_obsolete(session: Session, job: Job) -> None:
         if checkpoint.id not in used:
             checkpoint.state = repository.DELETING
     session.flush()
+
+
+def _policy(job: Job) -> Checkpoints | None:
+    """Return the job's `checkpoints` settings; `None` if they cannot be read, and all are kept."""
+    try:
+        return job.resolved_spec.checkpoints
+    except UnreadableSpec as error:
+        logger.warning("Job %s keeps all its checkpoints: %s", job.id, error)
+        return None
 
 
 def mark_obsolete_start(session: Session, clone: Job) -> None:
@@ -83,10 +89,7 @@ def drop_checkpoints(session: Session, job: Job, needed: int | None = None) -> D
         needed: stop once this number of bytes is freed; None: mark all removable checkpoints, except those with
             evaluations, embeddings or exports, which would be deleted as well.
     """
-    try:
-        policy = job.resolved_spec.checkpoints
-    except UnreadableSpec as error:
-        logger.warning("Job %s keeps all its checkpoints: %s", job.id, error)
+    if (policy := _policy(job)) is None:
         return Dropped(0, 0, True)
     candidates = droppable(policy, repository.lock_all(session, job.id))
     used = _used(session, candidates)

@@ -8,11 +8,13 @@ from sqlalchemy.orm import Session
 
 from dasl_core.vocabulary import FILE_NAME, LONGEST_FILE_NAME
 from service import ids
+from service.api import references
 from service.api.problems import Problem, field_problem, not_found
 from service.api.ranged_file import StoredFile
 from service.checkpoints import repository, retention
 from service.db.locks import lock_job
 from service.db.models import Checkpoint, Job
+from service.db.rows import owned
 from service.states import TERMINAL
 from service.wire.checkpoints import DeletedCheckpoints
 
@@ -41,9 +43,7 @@ def _of_job(session: Session, tenant: str, alias: str, job_id: str | None) -> Ch
     if job_id is None:
         message = f"is missing: {alias!r} is a checkpoint of a job"
         raise field_problem("job", message, "", f"checkpoints/{alias}?job=JOB")
-    job = repository.find_job(session, tenant, job_id) if ids.is_id("job", job_id) else None
-    if job is None:
-        raise not_found("job", job_id)
+    job = references.get(session, owned(Job, tenant), "job", job_id, "job")
     available = repository.available(session, job.id)
     if alias == FINAL:
         checkpoint = max(available, key=lambda item: (item.final, item.step, item.id), default=None)

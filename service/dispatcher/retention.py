@@ -118,7 +118,7 @@ class Retention:
                 return
             dropped = retention.drop_checkpoints(session, job)
             if dropped.complete:
-                repository.set_thinned(session, job_id)
+                repository.set_removed(session, job_id, checkpoints_thinned=True)
         _log(job_id, dropped.checkpoints, "checkpoint", dropped.bytes)
 
     def remove_artifacts(self, job_id: str, needed: int | None = None) -> int:
@@ -139,7 +139,7 @@ class Retention:
         if not dropped.complete:
             return dropped.bytes
         with self._context.database.read() as session:
-            artifacts = repository.artifacts(session, job_id)
+            artifacts = checkpoints.artifacts(session, job_id)
             numbers = repository.attempt_numbers(session, job_id)
         for number in numbers:
             self._context.storage.remove(self._context.storage.artifacts_uri(job_id, number))

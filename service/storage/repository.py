@@ -5,7 +5,7 @@ Each call changes a bounded number of rows.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -14,6 +14,7 @@ from sqlalchemy import (
     CursorResult,
     Select,
     Table,
+    TextClause,
     bindparam,
     delete,
     exists,
@@ -141,74 +142,76 @@ def _remove_some(session: Session, tables: Sequence[Table], job_id: str, limit: 
     return 0
 
 
-def expired_jobs(
-    session: Session, before: datetime, limit: int, without: Collection[str]
-) -> Sequence[str]:
-    """Return failed and cancelled jobs that ended before a time and may be deleted."""
-    pinned = exists().where(Checkpoint.job_id == Job.id, Checkpoint.pinned)
-    query = _ended(before, without).where(
-        Job.status.in_((JobStatus.FAILED, JobStatus.CANCELLED)),
-        ~pinned,
-        ~_has_live_clone(),
-        ~_has_pending_run(),
+def _has_pending_run() -> ColumnElement[bool]:
+    """Build the condition that a queued or running model run reads one of the job's checkpoints."""
+    return exists().where(
+        Checkpoint.job_id == Job.id,
+        ModelRun.checkpoint_id == Checkpoint.id,
+        ModelRun.state.in_((TaskState.QUEUED, TaskState.RUNNING)),
+        ModelRun.deleted_at.is_(None),
     )
-    return session.scalars(query.limit(limit)).all()
 
 
-def with_old_logs(
-    session: Session, before: datetime, limit: int, without: Collection[str]
-) -> Sequence[str]:
-    """Return jobs that ended before a time and whose logs are stored; see `deleted` for arguments."""
-    query = _ended(before, without).where(Job.logs_removed_at.is_(None))
-    return session.scalars(query.limit(limit)).all()
-
-
-def with_old_metrics(
-    session: Session, before: datetime, limit: int, without: Collection[str]
-) -> Sequence[str]:
-    """Return jobs that ended before a time and whose metrics are stored."""
-    query = _ended(before, without).where(Job.metrics_removed_at.is_(None))
-    return session.scalars(query.limit(limit)).all()
-
-
-def with_old_artifacts(
-    session: Session, before: datetime, limit: int, without: Collection[str]
-) -> Sequence[str]:
-    """Return jobs that ended before a time and whose artifacts and older checkpoints are stored."""
-    query = _ended(before, without).where(
-        Job.artifacts_removed_at.is_(None), ~_has_live_clone(), ~_has_pending_run()
+def _has_live_clone() -> ColumnElement[bool]:
+    return exists().where(
+        Checkpoint.job_id == Job.id,
+        _Clone.start_checkpoint_id == Checkpoint.id,
+        _Clone.finished_at.is_(None),
     )
-    return session.scalars(query.limit(limit)).all()
 
 
-def with_old_checkpoints(
-    session: Session, before: datetime, limit: int, without: Collection[str]
-) -> Sequence[str]:
-    """Return jobs that ended before a time and whose older checkpoints may be stored."""
-    query = _ended(before, without).where(
-        text(OLD_CHECKPOINTS), ~_has_live_clone(), ~_has_pending_run()
-    )
-    return session.scalars(query.limit(limit)).all()
+SelectJobs = Callable[[Session, datetime, int, Collection[str]], Sequence[str]]
+"""Returns up to a number of jobs that ended before a time, earliest first, except the ids in a collection."""
 
 
-def set_thinned(session: Session, job_id: str) -> None:
-    """Record that the older checkpoints of a job were removed."""
-    session.execute(update(Job).where(Job.id == job_id).values(checkpoints_thinned=True))
+def _ended(*conditions: ColumnElement[bool] | TextClause) -> SelectJobs:
+    """Return a query of jobs that have ended, have no processes, and meet the conditions."""
+
+    def jobs(
+        session: Session, before: datetime, limit: int, without: Collection[str]
+    ) -> Sequence[str]:
+        return session.scalars(
+            select(Job.id)
+            .where(
+                Job.status.in_(TERMINAL),
+                Job.finished_at < before,
+                Job.deleted_at.is_(None),
+                Job.id.not_in(list(without)),
+                ~_has_processes(),
+                *conditions,
+            )
+            .order_by(Job.finished_at, Job.id)
+            .limit(limit)
+        ).all()
+
+    return jobs
 
 
-def set_removed(session: Session, job_id: str, **times: datetime | None) -> None:
-    """Set when the logs, metrics or artifacts of a job were removed."""
-    session.execute(update(Job).where(Job.id == job_id).values(**times))
+_UNUSED = (~_has_live_clone(), ~_has_pending_run())
+expired_jobs = _ended(
+    Job.status.in_((JobStatus.FAILED, JobStatus.CANCELLED)),
+    ~exists().where(Checkpoint.job_id == Job.id, Checkpoint.pinned),
+    *_UNUSED,
+)
+"""Failed and cancelled jobs that may be deleted."""
+with_old_logs = _ended(Job.logs_removed_at.is_(None))
+"""Jobs whose logs are stored."""
+with_old_metrics = _ended(Job.metrics_removed_at.is_(None))
+"""Jobs whose metrics are stored."""
+with_old_artifacts = _ended(Job.artifacts_removed_at.is_(None), *_UNUSED)
+"""Jobs whose artifacts and older checkpoints are stored."""
+with_old_checkpoints = _ended(text(OLD_CHECKPOINTS), *_UNUSED)
+"""Jobs whose older checkpoints may be stored."""
+
+
+def set_removed(session: Session, job_id: str, **columns: datetime | bool | None) -> None:
+    """Record that retention removed the logs, metrics or artifacts of a job, or thinned its checkpoints."""
+    session.execute(update(Job).where(Job.id == job_id).values(columns))
 
 
 def attempt_numbers(session: Session, job_id: str) -> Sequence[int]:
     """Return the numbers of a job's attempts."""
     return session.scalars(select(Attempt.number).where(Attempt.job_id == job_id)).all()
-
-
-def artifacts(session: Session, job_id: str) -> Sequence[Artifact]:
-    """Return the artifacts of a job."""
-    return session.scalars(select(Artifact).where(Artifact.job_id == job_id)).all()
 
 
 def remove_artifact(session: Session, artifact: Artifact) -> None:
@@ -334,37 +337,4 @@ def tenant_storage(session: Session, tenant: str, store: Store, log_max_bytes: i
         deleted_jobs=session.scalar(select(func.count()).select_from(Job).where(own, deleted)) or 0,
         largest_jobs=[LargeJob(**row._mapping) for row in session.execute(largest)],
         store=store,
-    )
-
-
-def _ended(before: datetime, without: Collection[str]) -> Select[str]:
-    """Select jobs that ended before a time and have no processes, in the order of their ends."""
-    return (
-        select(Job.id)
-        .where(
-            Job.status.in_(TERMINAL),
-            Job.finished_at < before,
-            Job.deleted_at.is_(None),
-            Job.id.not_in(list(without)),
-            ~_has_processes(),
-        )
-        .order_by(Job.finished_at, Job.id)
-    )
-
-
-def _has_pending_run() -> ColumnElement[bool]:
-    """Build the condition that a queued or running model run reads one of the job's checkpoints."""
-    return exists().where(
-        Checkpoint.job_id == Job.id,
-        ModelRun.checkpoint_id == Checkpoint.id,
-        ModelRun.state.in_((TaskState.QUEUED, TaskState.RUNNING)),
-        ModelRun.deleted_at.is_(None),
-    )
-
-
-def _has_live_clone() -> ColumnElement[bool]:
-    return exists().where(
-        Checkpoint.job_id == Job.id,
-        _Clone.start_checkpoint_id == Checkpoint.id,
-        _Clone.finished_at.is_(None),
     )

@@ -14,8 +14,8 @@ from service.api.problems import validated
 from service.artifacts.storage import Storage
 from service.datasets import repository as datasets
 from service.datasets.ingests import repository as ingests
-from service.datasets.versions import repository as versions
 from service.db.models import DatasetVersion, IngestRun
+from service.db.rows import add
 from service.protocol import ErrorReport, IngestProgress, IngestReport, IngestStart, readable_fields
 from service.runs import repository as runs
 from service.settings import Settings
@@ -95,7 +95,7 @@ class IngestSession:
         if not moved:
             raise StaleAttempt(f"the ingest of {dataset.id} is over")
         if version is not None:
-            versions.add(self.session, version)
+            add(self.session, version)
 
     def _new_version(self, report: IngestReport) -> DatasetVersion:
         dataset = self.dataset

@@ -48,12 +48,6 @@ def newest(
     return session.scalars(query.limit(limit + 1)).all()
 
 
-def add(session: Session, version: DatasetVersion) -> None:
-    """Store a new version."""
-    session.add(version)
-    session.flush()
-
-
 def unneeded(session: Session, limit: int, without: Collection[str]) -> Sequence[DatasetVersion]:
     """Return versions whose files can be removed: given up before, or needed by no job or task.
 
