@@ -106,8 +106,8 @@ def _authenticate(
         if (reason := credential.refusal(now)) is not None:
             raise unauthenticated(reason)
         row = credential.token
-        named = _named_tenant(request)
-        tenant = row.tenant if named is None else named
+        named = request.headers.get(TENANT_HEADER)  # percent-encoded UTF-8
+        tenant = row.tenant if named is None else unquote(named)
         caller = Caller(
             row.id,
             tenant,
@@ -161,12 +161,6 @@ def token_credential(session: Session, token: str) -> repository.Credential:
     if credential is None or not token_matches(token, credential.token.hash):
         raise unauthenticated("The token is unknown or was revoked")
     return credential
-
-
-def _named_tenant(request: Request) -> str | None:
-    """Return the tenant of the header, which is percent-encoded UTF-8."""
-    named = request.headers.get(TENANT_HEADER)
-    return None if named is None else unquote(named)
 
 
 def _forbidden(request: Request, context: Context, caller: Caller, needed: Scope) -> Problem:

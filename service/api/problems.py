@@ -165,24 +165,52 @@ def not_found(kind: str, name: str, where: str = "") -> Problem:
 
 def install(app: FastAPI) -> None:
     """Answer every error of `app`, including the framework's, with a problem document."""
-    app.add_exception_handler(HTTPException, _on_http)
+    for kind in (HTTPException, StaleAttempt, UnreadableSpec, *AWAY, StoreError, Exception):
+        app.add_exception_handler(kind, _on_error)
     app.add_exception_handler(RequestValidationError, _on_validation)
-    app.add_exception_handler(StaleAttempt, _on_stale_attempt)
-    app.add_exception_handler(UnreadableSpec, _on_unreadable_spec)
-    for kind in AWAY:
-        app.add_exception_handler(kind, _on_database)
-    app.add_exception_handler(StoreError, _on_store)
-    app.add_exception_handler(Exception, _on_unexpected)
 
 
-async def _on_http(_: Request, error: Exception) -> JSONResponse:
-    if isinstance(error, Problem):
-        return error.response()
-    assert isinstance(error, HTTPException)
-    status = HTTPStatus(error.status_code)
-    kind = status.phrase.lower().replace(" ", "-")
-    headers = dict(error.headers or {})
-    return Problem(status.value, kind, error.detail, headers=headers).response()
+async def _on_error(request: Request, error: Exception) -> JSONResponse:
+    return _problem(request, error).response()
+
+
+def _problem(request: Request, error: Exception) -> Problem:
+    # Quote the path: a line break in it could forge a log record.
+    where = f"{request.method} {quote(request.url.path)}"
+    match error:
+        case Problem():
+            return error
+        case HTTPException():
+            kind = HTTPStatus(error.status_code).phrase.lower().replace(" ", "-")
+            headers = dict(error.headers or {})
+            return Problem(error.status_code, kind, error.detail, headers=headers)
+        case StaleAttempt():
+            return Problem(409, "stale-attempt", f"{error}; this process must exit")
+        case UnreadableSpec():
+            detail = f"This server cannot read the job's spec: {error}"
+            return Problem(409, "spec-unreadable", detail)
+        case StoreError():
+            logger.error("%s: %s", where, error)
+            detail = (
+                "The artifact store does not answer, or refuses the service; its log has the reason"
+            )
+            return _retry_later("store-unavailable", detail, seconds=2)
+    if not isinstance(error, AWAY):
+        # The framework raises the error again after this response, and the server logs it.
+        return Problem(500, "internal-error", "An internal error of the service; it was logged")
+    logger.error("%s: %s", where, first_line(error))
+    if is_timeout(error):
+        detail = "The database took longer than DASL_STATEMENT_SECONDS to read this. Request less, or retry later"
+        return _retry_later("read-timeout", detail, seconds=10)
+    if is_full(error):
+        # Answer 503 instead of 507, because workers and clients repeat a request only after a 503.
+        detail = f"Nothing can be stored: {free_space.full(free_space.DATABASE)}"
+        return _retry_later("storage-full", detail, seconds=5)
+    return _retry_later("database-unavailable", "The database does not answer", seconds=2)
+
+
+def _retry_later(kind: str, detail: str, *, seconds: int) -> Problem:
+    return Problem(503, kind, detail, headers={"Retry-After": str(seconds)})
 
 
 async def _on_validation(request: Request, error: Exception) -> JSONResponse:
@@ -209,50 +237,6 @@ def _body_model(request: Request) -> type[BaseModel] | None:
     field = getattr(request.scope.get("route"), "body_field", None)
     model = getattr(getattr(field, "field_info", None), "annotation", None)
     return model if isinstance(model, type) and issubclass(model, BaseModel) else None
-
-
-async def _on_stale_attempt(_: Request, error: Exception) -> JSONResponse:
-    return Problem(409, "stale-attempt", f"{error}; this process must exit").response()
-
-
-async def _on_unreadable_spec(_: Request, error: Exception) -> JSONResponse:
-    return Problem(
-        409, "spec-unreadable", f"This server cannot read the job's spec: {error}"
-    ).response()
-
-
-async def _on_database(request: Request, error: Exception) -> JSONResponse:
-    # Quote the path: a line break in it could forge a log record.
-    logger.error("%s %s: %s", request.method, quote(request.url.path), first_line(error))
-    if is_timeout(error):
-        detail = "The database took longer than DASL_STATEMENT_SECONDS to read this. Request less, or retry later"
-        return Problem(503, "read-timeout", detail, headers={"Retry-After": "10"}).response()
-    if is_full(error):
-        # Answer 503 instead of 507, because workers and clients repeat a request only after a 503.
-        detail = f"Nothing can be stored: {free_space.full(free_space.DATABASE)}"
-        return Problem(503, "storage-full", detail, headers={"Retry-After": "5"}).response()
-    problem = Problem(
-        503, "database-unavailable", "The database does not answer", headers={"Retry-After": "2"}
-    )
-    return problem.response()
-
-
-async def _on_store(request: Request, error: Exception) -> JSONResponse:
-    logger.error("%s %s: %s", request.method, quote(request.url.path), error)
-    problem = Problem(
-        503,
-        "store-unavailable",
-        "The artifact store does not answer, or refuses the service; its log has the reason",
-        headers={"Retry-After": "2"},
-    )
-    return problem.response()
-
-
-async def _on_unexpected(_: Request, error: Exception) -> JSONResponse:
-    # The framework raises the error again after this response, and the server logs it.
-    return Problem(
-        500, "internal-error", "An internal error of the service; it was logged"
-    ).response()
 
 
 def _title(kind: str) -> str:

@@ -22,6 +22,7 @@ GENERAL_THREADS = 22
 """Threads of all requests without a separate pool."""
 WORKER_THREADS = 16
 HEAVY_THREADS = 4
+"""Threads of requests for metrics, which read and encode up to a million values."""
 STORE_THREADS = 8
 """Threads of requests that read the artifact store, which may not answer for seconds."""
 UPLOAD_THREADS = 6
@@ -142,44 +143,31 @@ class LimitedThreads(Threads):
                 del self._requests[token_id], self._limiters[token_id]
 
 
-def heavy_threads() -> LimitedThreads:
-    """Return the threads of requests for metrics, which read and encode up to a million values."""
-    return LimitedThreads(HEAVY_THREADS, kind="heavy", subject="metrics", per_token=16, in_all=64)
-
-
-def store_threads() -> LimitedThreads:
-    """Return the threads of requests that read the artifact store, which may not answer for seconds."""
-    return LimitedThreads(
-        STORE_THREADS, kind="store", subject="files and logs", per_token=32, in_all=128
-    )
-
-
-def upload_threads() -> LimitedThreads:
-    """Return the threads of requests that store a chunk of an upload."""
-    return LimitedThreads(
-        UPLOAD_THREADS,
-        kind="upload",
-        subject="chunks of uploads",
-        per_token=8,
-        in_all=64,
-        running_per_token=UPLOAD_THREADS // 2,
-    )
-
-
-def search_threads() -> LimitedThreads:
-    """Return the threads of questions for neighbors, which may have images of many megabytes."""
-    return LimitedThreads(
-        SEARCH_THREADS, kind="search", subject="neighbors", per_token=16, in_all=32
-    )
-
-
-def path_threads() -> LimitedThreads:
-    """Return the threads of requests that check folders and weights, whose file system may hang."""
-    return LimitedThreads(
-        PATH_THREADS,
-        kind="path",
-        subject="checks of paths (their file system may hang)",
-        per_token=128,
-        in_all=256,
-        running_per_token=PATH_THREADS_PER_TOKEN,
-    )
+# Each context of an API process has these.
+heavy_threads = partial(
+    LimitedThreads, HEAVY_THREADS, kind="heavy", subject="metrics", per_token=16, in_all=64
+)
+store_threads = partial(
+    LimitedThreads, STORE_THREADS, kind="store", subject="files and logs", per_token=32, in_all=128
+)
+upload_threads = partial(
+    LimitedThreads,
+    UPLOAD_THREADS,
+    kind="upload",
+    subject="chunks of uploads",
+    per_token=8,
+    in_all=64,
+    running_per_token=UPLOAD_THREADS // 2,
+)
+search_threads = partial(
+    LimitedThreads, SEARCH_THREADS, kind="search", subject="neighbors", per_token=16, in_all=32
+)
+path_threads = partial(
+    LimitedThreads,
+    PATH_THREADS,
+    kind="path",
+    subject="checks of paths (their file system may hang)",
+    per_token=128,
+    in_all=256,
+    running_per_token=PATH_THREADS_PER_TOKEN,
+)

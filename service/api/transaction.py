@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from functools import partial, wraps
 from typing import Annotated, Any
 
-from fastapi import Depends, Request, Response
+from fastapi import Depends, Request
 from sqlalchemy.orm import Session
 from starlette.concurrency import run_in_threadpool
 
@@ -82,35 +82,34 @@ WithContext = Annotated[Context, Depends(_context)]
 class _Transaction:
     session: Session
     request: Request
-    writes: bool = True
+    writes: bool
 
 
 _transaction: ContextVar[_Transaction] = ContextVar("transaction")
 
 
-async def _read(context: WithContext, request: Request) -> Session:
-    session = context.database.reader(statement_seconds=context.settings.statement_seconds)
-    _transaction.set(_Transaction(session, request, writes=False))
-    return session
+def _session(begin: Callable[[Context], Session], *, writes: bool = True) -> Any:
+    """Return the dependency on a session, in whose transaction the endpoint runs."""
+
+    async def open_session(context: WithContext, request: Request) -> Session:
+        session = begin(context)
+        _transaction.set(_Transaction(session, request, writes))
+        return session
+
+    return Depends(open_session)
 
 
-async def _write(context: WithContext, request: Request) -> Session:
-    session = context.database.writer()
-    _transaction.set(_Transaction(session, request))
-    return session
-
-
-async def _write_relaxed(context: WithContext, request: Request) -> Session:
-    session = context.database.writer(relaxed_durability=True)
-    _transaction.set(_Transaction(session, request))
-    return session
+def _reader(context: Context) -> Session:
+    return context.database.reader(statement_seconds=context.settings.statement_seconds)
 
 
 # Sessions whose transaction begins with the first statement of the endpoint.
-ReadSession = Annotated[Session, Depends(_read)]
-WriteSession = Annotated[Session, Depends(_write)]
+ReadSession = Annotated[Session, _session(_reader, writes=False)]
+WriteSession = Annotated[Session, _session(lambda context: context.database.writer())]
 # For writes that a later request repeats or makes durable: see `Database.writer`.
-RelaxedWriteSession = Annotated[Session, Depends(_write_relaxed)]
+RelaxedWriteSession = Annotated[
+    Session, _session(lambda context: context.database.writer(relaxed_durability=True))
+]
 
 
 @dataclass(frozen=True)
@@ -131,55 +130,49 @@ class Route(StrictRoute):
         super().__init__(path, _transacted(endpoint), **options)
 
 
-class WorkerRoute(StrictRoute):
-    """Like `Route`, in the threads of the workers' requests. The endpoint needs a session."""
+class _RouteInThreads(StrictRoute):
+    """Like `Route`, in other threads than most requests. The endpoint needs a session."""
 
     def __init__(self, path: str, endpoint: Callable[..., Any], **options: Any) -> None:
         run = _transacted(endpoint)
 
         @wraps(endpoint)
-        async def run_in_thread(**values: Any) -> Any:
-            context = await _context(_transaction.get().request)
-            return await context.worker_threads.run(partial(run, **values))
-
-        super().__init__(path, run_in_thread, **options)
-
-
-class HeavyRoute(StrictRoute):
-    """Like `Route`, in the threads of heavy requests. The endpoint needs a session and a caller."""
-
-    def __init__(self, path: str, endpoint: Callable[..., Any], **options: Any) -> None:
-        run = _transacted(endpoint)
-
-        @wraps(endpoint)
-        async def run_in_thread(**values: Any) -> Any:
+        async def run_in_threads(**values: Any) -> Any:
             request = _transaction.get().request
-            context, token_id = await _context(request), request.state.caller.token_id
-            return await context.heavy_threads.run_for(token_id, partial(run, **values))
+            return await self._run(await _context(request), request, partial(run, **values))
 
-        super().__init__(path, run_in_thread, **options)
+        super().__init__(path, run_in_threads, **options)
+
+    async def _run(self, context: Context, request: Request, run: Callable[[], Any]) -> Any:
+        raise NotImplementedError
 
 
-class StoreRoute(StrictRoute):
-    """Like `Route`; the endpoint returns a function that reads the artifact store and returns the answer.
+class WorkerRoute(_RouteInThreads):
+    """A route in the threads of the workers' requests."""
 
-    The function is called after the transaction, in the threads of the store. The endpoint needs a session and a
-    caller.
+    async def _run(self, context: Context, request: Request, run: Callable[[], Any]) -> Any:
+        return await context.worker_threads.run(run)
+
+
+class HeavyRoute(_RouteInThreads):
+    """A route in the threads of heavy requests. The endpoint needs a caller."""
+
+    async def _run(self, context: Context, request: Request, run: Callable[[], Any]) -> Any:
+        return await context.heavy_threads.run_for(request.state.caller.token_id, run)
+
+
+class StoreRoute(_RouteInThreads):
+    """A route whose endpoint returns a function that reads the artifact store and returns the answer.
+
+    The function is called after the transaction, in the threads of the store. The endpoint needs a caller.
     """
 
-    def __init__(
-        self, path: str, endpoint: Callable[..., Callable[[], Response]], **options: Any
-    ) -> None:
-        run = _transacted(endpoint)
+    def __init__(self, path: str, endpoint: Callable[..., Any], **options: Any) -> None:
+        super().__init__(path, endpoint, **options | {"response_model": None})
 
-        @wraps(endpoint)
-        async def run_in_threads(**values: Any) -> Response:
-            request = _transaction.get().request
-            context, token_id = await _context(request), request.state.caller.token_id
-            answer = await run_in_threadpool(run, **values)
-            return await context.store_threads.run_for(token_id, answer)
-
-        super().__init__(path, run_in_threads, **options | {"response_model": None})
+    async def _run(self, context: Context, request: Request, run: Callable[[], Any]) -> Any:
+        answer = await run_in_threadpool(run)
+        return await context.store_threads.run_for(request.state.caller.token_id, answer)
 
 
 def _transacted(endpoint: Callable[..., Any]) -> Callable[..., Any]:
