@@ -7,6 +7,7 @@ from functools import partial
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Query, Request, Response
+from pydantic import BaseModel, ConfigDict, Field
 
 from service.api import ranged_file
 from service.api.auth import Reader, Submitter
@@ -19,12 +20,19 @@ from service.api.transaction import (
     WriteSession,
 )
 from service.checkpoints import service
-from service.checkpoints.schemas import CheckpointPatch
 from service.db.models import Checkpoint
 from service.wire.checkpoints import CheckpointView
 
 router = APIRouter(prefix="/v1/checkpoints", tags=["checkpoints"], route_class=Route)
 files = APIRouter(prefix="/v1/checkpoints", tags=["checkpoints"], route_class=StoreRoute)
+
+
+class CheckpointPatch(BaseModel):
+    """Changes to a checkpoint."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    pinned: Annotated[bool, Field(description="Keep it regardless of the job's settings.")]
 
 
 OfJob = Annotated[

@@ -1,18 +1,25 @@
-"""Requests about data sets."""
+"""Requests about data sets and uploads."""
 
 from __future__ import annotations
 
 import re
 from typing import Annotated
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, StringConstraints, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    StringConstraints,
+    model_validator,
+)
 
 from dasl_core.spec.base import problem
-from dasl_core.spec.errors import NAME_PATTERN
+from dasl_core.spec.errors import LINE_PATTERN, NAME_PATTERN
 from dasl_core.spec.locations import local_path
 from dasl_core.spec.problems import FieldProblem, SpecError
 from dasl_core.spec.source import SourceOptions, remote_scheme
-from service.datasets.uploads.schemas import UploadRequest
+from dasl_core.vocabulary import FILE_NAME, LONGEST_FILE_NAME
 from service.ids import is_id
 
 _FOLDER = "an absolute path, a file:// URI, or a URI of an object store such as s3://bucket/folder"
@@ -52,6 +59,39 @@ DatasetName = Annotated[
 DatasetUri = Annotated[
     str, StringConstraints(min_length=1, max_length=4096), AfterValidator(_location)
 ]
+
+
+UPLOAD_ENDINGS = (".tar", ".zip", ".parquet", ".npy")
+"""Files that hold images; lists only name them."""
+
+
+def _holds_images(filename: str) -> str:
+    if not filename.lower().endswith(UPLOAD_ENDINGS):
+        expected = f"one file that ends in {', '.join(UPLOAD_ENDINGS)}; pack a folder as an uncompressed tar"
+        raise problem("cannot be uploaded", filename, expected)
+    return filename
+
+
+class UploadRequest(BaseModel):
+    """A file of images that will be sent in chunks.
+
+    Attributes:
+        sha256: SHA-256 of the whole file, checked after the last chunk.
+        fingerprint: any text by which a client recognizes the file when it resumes.
+    """
+
+    model_config = ConfigDict(extra="forbid")
+
+    filename: Annotated[
+        str,
+        StringConstraints(min_length=1, max_length=LONGEST_FILE_NAME, pattern=FILE_NAME),
+        AfterValidator(_holds_images),
+    ]
+    size: Annotated[int, Field(ge=1, le=2**62, strict=True)]
+    sha256: Annotated[str, StringConstraints(pattern="^[0-9a-f]{64}$")] | None = None
+    fingerprint: (
+        Annotated[str, StringConstraints(min_length=1, max_length=200, pattern=LINE_PATTERN)] | None
+    ) = None
 
 
 class DatasetRequest(BaseModel):

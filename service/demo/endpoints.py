@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import Any
 
 from fastapi import APIRouter, Request
+from pydantic import BaseModel
 
 from service.api import audit_log
 from service.api.auth import Submitter
@@ -12,10 +14,16 @@ from service.api.json_body import StrictRoute
 from service.api.problems import FULL
 from service.api.transaction import WithContext
 from service.demo import service
-from service.demo.schemas import DemoView
 from service.wire.datasets import DatasetView
 
 router = APIRouter(prefix="/v1/demo", tags=["datasets"], route_class=StrictRoute)
+
+
+class DemoView(BaseModel):
+    """The data set of the demo, and the spec of its job, which can be submitted once the data set is ready."""
+
+    dataset: DatasetView
+    spec: dict[str, Any]
 
 
 @router.post("", responses=FULL)

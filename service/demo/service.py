@@ -17,10 +17,9 @@ from service.api.auth import Caller
 from service.api.problems import Problem
 from service.api.transaction import Context
 from service.datasets import repository as datasets
-from service.datasets.schemas import DatasetRequest
+from service.datasets.schemas import DatasetRequest, UploadRequest
 from service.datasets.service import register
 from service.datasets.uploads import service as uploads
-from service.datasets.uploads.schemas import UploadRequest
 from service.datasets.uploads.service import Part
 from service.db.models import Dataset
 from service.states import DatasetState

@@ -11,7 +11,7 @@ from service.api.transaction import ReadSession, Route, WithContext, WriteSessio
 from service.db.models import Token
 from service.db.rows import by_id
 from service.sessions import repository, service
-from service.sessions.schemas import SessionRequest
+from service.sessions.service import SessionRequest
 from service.wire.access import NewLoginCode, SessionView
 
 router = APIRouter(prefix="/v1/session", tags=["session"], route_class=Route)

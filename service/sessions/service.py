@@ -7,7 +7,9 @@ are stored.
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from typing import Annotated
 
+from pydantic import BaseModel, ConfigDict, Field
 from sqlalchemy.orm import Session
 
 from service import credentials
@@ -18,12 +20,22 @@ from service.api.web_session import csrf_token
 from service.db.models import LoginCode, Token, WebSession
 from service.db.session import Database
 from service.sessions import repository
-from service.sessions.schemas import SessionRequest
 from service.wire.access import SessionView, TokenView
 
 _CODE_LIFE = timedelta(minutes=10)
 # Most sessions of a token. A script that logs in repeatedly ends its oldest sessions.
 _MAX_SESSIONS, _MAX_CODES = 100, 20
+
+Secret = Annotated[str, Field(min_length=1, max_length=500)]
+
+
+class SessionRequest(BaseModel):
+    """A login of the page, by a token or a login code."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    token: Secret | None = None
+    code: Secret | None = None
 
 
 def check(database: Database, request: SessionRequest) -> None:

@@ -15,7 +15,7 @@ from playwright.sync_api import Dialog, Locator, Page, Route, expect
 from dasl_core.vocabulary import IMAGE_EXTENSIONS
 from service.client.models import DatasetRecord
 from service.client.packing import FolderContent
-from service.datasets.uploads.schemas import UPLOAD_ENDINGS
+from service.datasets.schemas import UPLOAD_ENDINGS
 from service.web.endpoints import ROOT
 from tests.support.busy_service import BusyService
 from tests.web.conftest import Watched

@@ -18,10 +18,10 @@ from service.api.problems import Problem, field_problem
 from service.artifacts import free_space
 from service.artifacts.storage import Storage
 from service.datasets import repository as datasets
+from service.datasets.schemas import UploadRequest
 from service.datasets.service import get
 from service.datasets.uploads import repository
 from service.datasets.uploads.files import Busy, UploadFiles, is_full, upload_files
-from service.datasets.uploads.schemas import UploadRequest
 from service.db.models import Dataset
 from service.db.session import Database
 from service.object_store import StoreError
