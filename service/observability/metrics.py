@@ -193,10 +193,10 @@ class Scrape(Collector):
 def _job_metrics(state: State) -> Iterator[Metric]:
     jobs = {str(status): state.jobs.get(status, 0) for status in JobStatus}
     yield _gauges("dasl_jobs", "Jobs in each state.", "status", jobs)
-    yield GaugeMetricFamily(
+    yield _gauge(
         "dasl_queue_oldest_wait_seconds",
         "Longest current wait of a job for its first or next attempt; 0 if none waits.",
-        value=_age(state, state.queued_at),
+        _age(state, state.queued_at),
     )
     yield state.waits
 
@@ -224,34 +224,27 @@ def _attempt_metrics(state: State) -> Iterator[Metric]:
         "Attempts after the first of their job: retries and resumes.",
         value=state.later_attempts,
     )
-    yield GaugeMetricFamily(
+    yield _gauge(
         "dasl_attempt_start_age_seconds",
         "Age of the oldest live attempt that has not reported; 0 if all have.",
-        value=_age(state, state.start_at),
+        _age(state, state.start_at),
     )
-    yield GaugeMetricFamily(
+    yield _gauge(
         "dasl_heartbeat_age_seconds",
         "Age of the oldest last heartbeat among live attempts, or of one's start before its first.",
-        value=_age(state, state.heartbeat_at),
+        _age(state, state.heartbeat_at),
     )
 
 
 def _cluster_metrics(state: State) -> Iterator[Metric]:
     if state.lease_left is not None:
-        left = state.lease_left.total_seconds()
-        yield GaugeMetricFamily(
-            "dasl_dispatcher_lease_seconds",
-            "Time left of the dispatcher's lease; negative: time without a dispatcher.",
-            value=left,
-        )
+        help = "Time left of the dispatcher's lease; negative: time without a dispatcher."
+        yield _gauge("dasl_dispatcher_lease_seconds", help, state.lease_left.total_seconds())
     cluster = state.cluster
     if cluster is None:
         return
-    yield GaugeMetricFamily(
-        "dasl_cluster_snapshot_age_seconds",
-        "Age of the dispatcher's last snapshot of Ray.",
-        value=_age(state, cluster.at),
-    )
+    help = "Age of the dispatcher's last snapshot of Ray."
+    yield _gauge("dasl_cluster_snapshot_age_seconds", help, _age(state, cluster.at))
     for name, help, value in (
         ("nodes", "Nodes that are alive.", len(cluster.nodes) if cluster.alive else 0),
         ("cpus", "CPUs that Ray offers.", cluster.total_cpus),
@@ -261,18 +254,15 @@ def _cluster_metrics(state: State) -> Iterator[Metric]:
         ("gpus_allocated", "GPUs allocated to jobs.", sum(d.gpus for d in state.allocated)),
         ("gpus_used", "GPUs that Ray has placed workers on.", cluster.used_gpus),
     ):
-        yield GaugeMetricFamily(f"dasl_cluster_{name}", help, value=value)
+        yield _gauge(f"dasl_cluster_{name}", help, value)
 
 
 def _dispatcher_metrics(state: State) -> Iterator[Metric]:
     report = DispatcherReport.from_snapshot(state.cluster)
     if report is None:
         return
-    yield GaugeMetricFamily(
-        "dasl_dispatcher_start_time_seconds",
-        "When the dispatcher started, in seconds since 1970.",
-        value=report.started_at.timestamp(),
-    )
+    help = "When the dispatcher started, in seconds since 1970."
+    yield _gauge("dasl_dispatcher_start_time_seconds", help, report.started_at.timestamp())
     failed = CounterMetricFamily(
         "dasl_dispatcher_failed_rounds",
         "Rounds of the dispatcher that failed since its start, also because the database was away.",
@@ -283,58 +273,45 @@ def _dispatcher_metrics(state: State) -> Iterator[Metric]:
     yield failed
     if report.ray_version is not None:
         yield InfoMetricFamily("dasl_ray", "Version of Ray.", value={"version": report.ray_version})
-        yield GaugeMetricFamily(
-            "dasl_ray_tested",
-            "1: DASL is tested with this version of Ray, 0: it is not.",
-            value=float(bool(report.ray_tested)),
-        )
+        help = "1: DASL is tested with this version of Ray, 0: it is not."
+        yield _gauge("dasl_ray_tested", help, bool(report.ray_tested))
     store = report.store
     if store is None:
         return
-    yield GaugeMetricFamily(
-        "dasl_artifact_store_writable",
-        "1: the dispatcher can write to the artifact store, 0: it cannot.",
-        value=float(store.problem is None),
-    )
-    yield GaugeMetricFamily(
-        "dasl_artifact_store_check_age_seconds",
-        "Time since the dispatcher last checked the artifact store.",
-        value=_age(state, store.checked_at),
-    )
+    help = "1: the dispatcher can write to the artifact store, 0: it cannot."
+    yield _gauge("dasl_artifact_store_writable", help, store.problem is None)
+    help = "Time since the dispatcher last checked the artifact store."
+    yield _gauge("dasl_artifact_store_check_age_seconds", help, _age(state, store.checked_at))
     stored = {"checkpoints": store.checkpoint_bytes, "artifacts": store.artifact_bytes}
     help = "Size of the files in the artifact store, as far as the database knows them."
     yield _gauges("dasl_artifact_store_used_bytes", help, "kind", stored)
     if store.free_bytes is not None:
-        yield GaugeMetricFamily(
-            "dasl_artifact_store_free_bytes",
-            "Free space of the artifact store, if it is a local folder.",
-            value=store.free_bytes,
-        )
+        help = "Free space of the artifact store, if it is a local folder."
+        yield _gauge("dasl_artifact_store_free_bytes", help, store.free_bytes)
 
 
 def _dataset_metrics(state: State) -> Iterator[Metric]:
     datasets = {str(name): state.datasets.get(name, 0) for name in DatasetState}
     help = "Data sets in each state; pending: the ingest has not begun."
     yield _gauges("dasl_datasets", help, "state", datasets)
-    yield GaugeMetricFamily(
-        "dasl_ingest_oldest_wait_seconds",
-        "Longest current wait of a data set for its ingest; 0 if none waits.",
-        value=_age(state, state.pending_at),
-    )
-    yield GaugeMetricFamily(
-        "dasl_dataset_images", "Images of all data sets that are ready.", value=state.images
-    )
+    help = "Longest current wait of a data set for its ingest; 0 if none waits."
+    yield _gauge("dasl_ingest_oldest_wait_seconds", help, _age(state, state.pending_at))
+    yield _gauge("dasl_dataset_images", "Images of all data sets that are ready.", state.images)
 
 
 def _tenant_metrics(use: TenantUse | None) -> Iterator[Metric]:
     if use is None:
         return
     for name, help, values in (
-        ("running_jobs", "Jobs with a live attempt, by tenant.", use.running),
-        ("queued_jobs", "Jobs in the queue, by tenant.", use.queued),
-        ("gpus", "GPUs of live attempts, by tenant.", use.gpus),
+        ("dasl_tenant_running_jobs", "Jobs with a live attempt, by tenant.", use.running),
+        ("dasl_tenant_queued_jobs", "Jobs in the queue, by tenant.", use.queued),
+        ("dasl_tenant_gpus", "GPUs of live attempts, by tenant.", use.gpus),
     ):
-        yield _gauges(f"dasl_tenant_{name}", help, "tenant", values)
+        yield _gauges(name, help, "tenant", values)
+
+
+def _gauge(name: str, help: str, value: float) -> Metric:
+    return GaugeMetricFamily(name, help, value=value)
 
 
 def _gauges(name: str, help: str, label: str, values: Mapping[str, float]) -> Metric:

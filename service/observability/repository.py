@@ -5,28 +5,27 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from datetime import datetime
 
-from sqlalchemy import Row, func, or_, select
+from sqlalchemy import Row, Select, func, or_, select
 from sqlalchemy.orm import Session
 
 from service.db.models import Attempt, Dataset, Event, Job, UtcDateTime
 from service.states import LIVE_ATTEMPT, AttemptState, DatasetState, JobStatus
 
 
+def _counts(session: Session, query: Select[str, int]) -> dict[str, int]:
+    return dict(session.execute(query).all())
+
+
 def jobs_by_status(session: Session) -> dict[str, int]:
     """Number of jobs by status."""
     query = select(Job.status, func.count()).where(Job.deleted_at.is_(None))
-    rows = session.execute(query.group_by(Job.status))
-    return {row[0]: row[1] for row in rows}
+    return _counts(session, query.group_by(Job.status))
 
 
 def attempts_by_state(session: Session) -> dict[str, int]:
     """Number of live attempts by state."""
-    rows = session.execute(
-        select(Attempt.state, func.count())
-        .where(Attempt.state.in_(LIVE_ATTEMPT))
-        .group_by(Attempt.state)
-    )
-    return {row[0]: row[1] for row in rows}
+    query = select(Attempt.state, func.count()).where(Attempt.state.in_(LIVE_ATTEMPT))
+    return _counts(session, query.group_by(Attempt.state))
 
 
 def ended_attempts(session: Session) -> dict[tuple[str, str | None], int]:
@@ -68,12 +67,8 @@ def oldest_heartbeat(session: Session) -> datetime | None:
 
 def datasets_by_state(session: Session) -> dict[str, int]:
     """Number of data sets by state, without deleted ones."""
-    rows = session.execute(
-        select(Dataset.state, func.count())
-        .where(Dataset.deleted_at.is_(None))
-        .group_by(Dataset.state)
-    )
-    return {row[0]: row[1] for row in rows}
+    query = select(Dataset.state, func.count()).where(Dataset.deleted_at.is_(None))
+    return _counts(session, query.group_by(Dataset.state))
 
 
 def dataset_images(session: Session) -> int:
@@ -97,10 +92,8 @@ def oldest_pending_dataset(session: Session) -> datetime | None:
 
 def jobs_by_tenant(session: Session, statuses: Collection[JobStatus]) -> dict[str, int]:
     """Number of jobs with one of these statuses, by tenant."""
-    rows = session.execute(
-        select(Job.tenant, func.count()).where(Job.status.in_(statuses)).group_by(Job.tenant)
-    )
-    return {row[0]: row[1] for row in rows}
+    query = select(Job.tenant, func.count()).where(Job.status.in_(statuses))
+    return _counts(session, query.group_by(Job.tenant))
 
 
 def tenants_by_job(session: Session, job_ids: Collection[str]) -> dict[str, str]:
