@@ -14,7 +14,7 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 from uuid import uuid4
 
 from service.artifacts.free_space import local_folder
@@ -41,13 +41,16 @@ class Lost(Exception):
     """The store has lost bytes of an upload."""
 
 
-class UploadFiles(Protocol):
-    """The files of one upload."""
+class LocalFiles:
+    """The files of an upload on a disk."""
 
-    uri: str
-    """URI of the complete file, for the data set."""
-    min_chunk: int
+    min_chunk = 1
     """Smallest size of every chunk except the last."""
+
+    def __init__(self, file: Path) -> None:
+        self.uri = str(file)
+        """URI of the complete file, for the data set."""
+        self._file, self._partial = file, file.with_name(f".{file.name}.part")
 
     @contextmanager
     def writer(self, start: int) -> Iterator[Write]:
@@ -60,65 +63,6 @@ class UploadFiles(Protocol):
             Busy: another request writes.
             OSError: the store does not have these bytes, perhaps because a disk is not mounted.
         """
-        ...
-
-    def read(self, start: int, stop: int, chunks: Sequence[UploadChunk]) -> bytes:
-        """Read stored bytes; fewer if the store has lost some.
-
-        Args:
-            chunks: the chunks of the upload that are separate objects.
-
-        Raises:
-            OSError: the store does not have these bytes, perhaps because a disk is not mounted.
-        """
-        ...
-
-    def discard(self, chunk: str | None) -> None:
-        """Remove a chunk that was written but not recorded."""
-        ...
-
-    def complete(
-        self, size: int, chunks: Sequence[UploadChunk], on_block: OnBlock | None
-    ) -> Iterator[None]:
-        """Complete the file, step by step.
-
-        Args:
-            on_block: called with all blocks of the file in order.
-
-        Raises:
-            Lost: some bytes are missing.
-            OSError: the store does not answer, is full, or is not mounted.
-        """
-        ...
-
-    def publish(self) -> None:
-        """Give the complete file its name. Idempotent."""
-        ...
-
-    def remove_chunks(self) -> None:
-        """Remove the remaining chunks of a complete file."""
-        ...
-
-
-def upload_files(storage: Storage, dataset_id: str, filename: str) -> UploadFiles:
-    """Return the files of an upload in the artifact store."""
-    uri = f"{storage.dataset_uri(dataset_id)}/upload/{filename}"
-    if (file := local_folder(uri)) is not None:
-        return LocalFiles(file)
-    return RemoteFiles(uri, storage)
-
-
-class LocalFiles:
-    """An upload on a disk."""
-
-    min_chunk = 1
-
-    def __init__(self, file: Path) -> None:
-        self.uri = str(file)
-        self._file, self._partial = file, file.with_name(f".{file.name}.part")
-
-    @contextmanager
-    def writer(self, start: int) -> Iterator[Write]:
         if start == 0:
             self._partial.parent.mkdir(parents=True, exist_ok=True)
         flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if start == 0 else 0)
@@ -153,9 +97,17 @@ class LocalFiles:
             raise
         if start == 0:
             for folder in list(self._partial.parents)[:3]:  # the folders that may be new
-                _sync_folder(folder)
+                _sync(folder)
 
     def read(self, start: int, stop: int, chunks: Sequence[UploadChunk]) -> bytes:
+        """Read stored bytes; fewer if the store has lost some.
+
+        Args:
+            chunks: the chunks of the upload that are separate objects.
+
+        Raises:
+            OSError: the store does not have these bytes, perhaps because a disk is not mounted.
+        """
         try:
             file = self._partial.open("rb")
         except FileNotFoundError:
@@ -165,11 +117,23 @@ class LocalFiles:
             return file.read(stop - start)
 
     def discard(self, chunk: str | None) -> None:
-        """Do nothing: the next chunk replaces it, or the folder is removed with the data set."""
+        """Remove a chunk that was written but not recorded.
+
+        Nothing is done: the next chunk replaces it, or the folder is removed with the data set.
+        """
 
     def complete(
         self, size: int, chunks: Sequence[UploadChunk], on_block: OnBlock | None
     ) -> Iterator[None]:
+        """Complete the file, step by step.
+
+        Args:
+            on_block: called with all blocks of the file in order.
+
+        Raises:
+            Lost: some bytes are missing.
+            OSError: the store does not answer, is full, or is not mounted.
+        """
         # A killed process may already have published the file.
         path = self._file if self._file.exists() else self._partial
         path.parent.stat()  # raises if the whole disk is not mounted
@@ -185,16 +149,18 @@ class LocalFiles:
                 yield
 
     def publish(self) -> None:
+        """Give the complete file its name. Idempotent."""
         if self._partial.exists() and not self._file.exists():
             os.rename(self._partial, self._file)
-        _sync_folder(self._file.parent)
+        _sync(self._file.parent)
 
     def remove_chunks(self) -> None:
+        """Remove the remaining chunks of a complete file."""
         self._partial.unlink(missing_ok=True)
 
 
 class RemoteFiles:
-    """An upload in an object store."""
+    """The files of an upload in an object store, with the methods of `LocalFiles`."""
 
     # Limits the number of objects; 5 MiB are also the minimum of a part in S3.
     min_chunk = 5 << 20
@@ -276,13 +242,24 @@ class RemoteFiles:
             yield file
 
 
+UploadFiles = LocalFiles | RemoteFiles
+
+
+def upload_files(storage: Storage, dataset_id: str, filename: str) -> UploadFiles:
+    """Return the files of an upload in the artifact store."""
+    uri = f"{storage.dataset_uri(dataset_id)}/upload/{filename}"
+    if (file := local_folder(uri)) is not None:
+        return LocalFiles(file)
+    return RemoteFiles(uri, storage)
+
+
 def is_full(error: OSError) -> bool:
     """Whether a disk, or the quota on it, is full."""
     return error.errno in (errno.ENOSPC, errno.EDQUOT)
 
 
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:
