@@ -12,7 +12,14 @@ from pathlib import Path
 from typing import Annotated, Literal, NamedTuple, Self
 from urllib.parse import urlsplit
 
-from pydantic import Field, SecretStr, ValidationError, field_validator, model_validator
+from pydantic import (
+    BeforeValidator,
+    Field,
+    SecretStr,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 from sqlalchemy import make_url
 
@@ -55,6 +62,13 @@ Days = Annotated[float | None, Field(gt=0, le=36_500)]
 _ENDPOINT = re.compile(r"https?://[^/\s@?#]+/?")
 _HOST = re.compile(r"[a-z0-9_-]+(\.[a-z0-9_-]+)*")
 _NODE_SHAPE = re.compile(r"(\d{1,4})x(\d{1,6})(?::(\d{1,6}))?")
+
+
+def _split_at(separator: str | None) -> BeforeValidator:
+    """Split the value of a variable; `None`: at spaces."""
+    return BeforeValidator(
+        lambda value: value.split(separator) if isinstance(value, str) else value
+    )
 
 
 class Settings(BaseSettings):
@@ -100,14 +114,14 @@ class Settings(BaseSettings):
     """The largest cluster that Ray may have: jobs that do not fit on it are refused."""
     check_paths: bool = True
     """Whether the API sees the workers' file system and refuses paths that do not exist."""
-    dataset_roots: Annotated[tuple[Path, ...], NoDecode] = ()
+    dataset_roots: Annotated[tuple[Path, ...], NoDecode, _split_at(":")] = ()
     """Folders that may hold images and pretrained weights, separated by `:`; empty: any folder."""
     tenant_roots: Annotated[dict[str, tuple[Path, ...]], NoDecode] = {}
     """Folders that only one tenant may read from: `TENANT=FOLDER:FOLDER`, separated by `;`."""
-    dataset_uris: Annotated[tuple[str, ...] | None, NoDecode] = None
+    dataset_uris: Annotated[tuple[str, ...] | None, NoDecode, _split_at(None)] = None
     """Prefixes of object stores that may hold images, such as `s3://bucket/images`, separated by spaces; unset: any if
     `dataset_roots` and `tenant_roots` are unset, else none."""
-    tracking_hosts: Annotated[tuple[str, ...] | None, NoDecode] = None
+    tracking_hosts: Annotated[tuple[str, ...] | None, NoDecode, _split_at(None)] = None
     """Hosts of MLflow servers that jobs may log to, each HOST or HOST:PORT, separated by spaces; unset: any if
     `dataset_roots` and `tenant_roots` are unset, else none."""
     heartbeat_seconds: Annotated[float, Field(gt=0, le=60)] = 2.0
@@ -207,11 +221,6 @@ class Settings(BaseSettings):
             )
         return tuple(NodeShape(*(int(n or 0) for n in shape.groups())) for shape in shapes if shape)
 
-    @field_validator("dataset_roots", mode="before")
-    @classmethod
-    def _split(cls, roots: object) -> object:
-        return roots.split(":") if isinstance(roots, str) else roots
-
     @field_validator("dataset_roots")
     @classmethod
     def _absolute(cls, roots: tuple[Path, ...]) -> tuple[Path, ...]:
@@ -221,11 +230,6 @@ class Settings(BaseSettings):
                 "must be absolute paths separated by ':'; leave it unset to allow every folder"
             )
         return roots
-
-    @field_validator("dataset_uris", "tracking_hosts", mode="before")
-    @classmethod
-    def _split_words(cls, words: object) -> object:
-        return words.split() if isinstance(words, str) else words
 
     @field_validator("tracking_hosts")
     @classmethod
@@ -395,14 +399,7 @@ class Settings(BaseSettings):
     @property
     def secrets(self) -> tuple[str, ...]:
         """Values that must never appear in a log."""
-        tokens = [
-            self.ray_auth_token,
-            self.metrics_token,
-            self.oidc_client_secret,
-            self.aws_secret_access_key,
-            self.aws_session_token,
-        ]
-        values = [token.get_secret_value() for token in tokens if token is not None]
+        values = [v.get_secret_value() for _, v in self if isinstance(v, SecretStr)]
         return (*values, make_url(self.database_url).password or "")
 
 
