@@ -3,8 +3,6 @@
 Only a hash of a token is stored; a plain hash suffices for 256 random bits.
 """
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import hmac

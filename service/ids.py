@@ -3,8 +3,6 @@
 They sort by time of creation, so lists can be paged by the primary key.
 """
 
-from __future__ import annotations
-
 import re
 from datetime import UTC, datetime, timedelta
 from typing import Literal, get_args

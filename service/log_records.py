@@ -3,8 +3,6 @@
 Uses only the standard library, because training processes import it as well.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 import re

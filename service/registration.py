@@ -1,7 +1,5 @@
 """Registration of checkpoints, which makes them available to users and to the next attempt."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime
 from typing import Any
 

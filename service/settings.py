@@ -1,7 +1,5 @@
 """Settings of the service, read from the environment (prefix `DASL_`)."""
 
-from __future__ import annotations
-
 import logging
 import os
 import re

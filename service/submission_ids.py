@@ -3,8 +3,6 @@
 Uses only the standard library, because workers also recognize these ids.
 """
 
-from __future__ import annotations
-
 import re
 import secrets
 

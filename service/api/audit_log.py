@@ -1,7 +1,5 @@
 """The audit log: a row for each request that changed something or was refused with 403."""
 
-from __future__ import annotations
-
 import re
 from datetime import UTC, datetime
 from urllib.parse import quote

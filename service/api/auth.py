@@ -6,8 +6,6 @@ An operator may name a tenant in the header `DASL-Tenant` of any request, and th
 header, paths, bodies and links of lists are the same for all tenants.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime

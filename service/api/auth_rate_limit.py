@@ -4,8 +4,6 @@ It keeps a broken or hostile client from filling logs, and makes it visible; tok
 guessed. Valid tokens are never limited, because a whole office may share one address.
 """
 
-from __future__ import annotations
-
 import logging
 import threading
 import time

@@ -1,7 +1,5 @@
 """Strict JSON request bodies of bounded size, with text that every database can store."""
 
-from __future__ import annotations
-
 import json
 import math
 import re

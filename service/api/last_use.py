@@ -3,8 +3,6 @@
 No request waits for it. A power failure or an unreachable database may lose a record; the next use adds one.
 """
 
-from __future__ import annotations
-
 import logging
 import threading
 from datetime import UTC, datetime, timedelta

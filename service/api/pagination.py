@@ -1,7 +1,5 @@
 """Keyset pagination, newest first, by ids, which are ordered by time of creation."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Annotated, Generic, TypeVar
 

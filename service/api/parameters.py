@@ -1,7 +1,5 @@
 """Checks of parameters and fields that several endpoints have: ids and times."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime
 from typing import Annotated
 

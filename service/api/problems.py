@@ -1,7 +1,5 @@
 """Errors as RFC 9457 problem documents (`application/problem+json`) with stable types."""
 
-from __future__ import annotations
-
 import json
 import logging
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """File downloads with `Range`, `ETag` and `Content-Disposition` (RFC 9110, RFC 6266)."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """Answers for an id that no row has, and for a reference that matches no row or several."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from sqlalchemy import Select

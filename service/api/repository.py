@@ -1,7 +1,5 @@
 """SQL that every request needs: token look-up and audit log."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any

@@ -1,7 +1,5 @@
 """An id, a latency measurement and a log record for each request."""
 
-from __future__ import annotations
-
 import logging
 import re
 import time

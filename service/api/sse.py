@@ -1,7 +1,5 @@
 """Server-sent events by polling; between two polls a stream holds neither a thread nor a connection."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass

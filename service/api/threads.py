@@ -4,8 +4,6 @@ A thread uses at most one database connection, so their numbers also divide the 
 paths use none.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Generator
 from contextlib import asynccontextmanager

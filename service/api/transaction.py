@@ -5,8 +5,6 @@ begins at its first statement and ends in the thread call of the endpoint, so th
 lock while it waits for a thread. Otherwise requests in all threads could wait for that lock.
 """
 
-from __future__ import annotations
-
 import threading
 from collections import Counter
 from collections.abc import Callable

@@ -5,8 +5,6 @@ therefore prove its origin: by a header that only the page knows (`X-CSRF-Token`
 (`Sec-Fetch-Site`, `Origin`). `SameSite=Strict` alone does not suffice, because all ports of a host are one site.
 """
 
-from __future__ import annotations
-
 import hashlib
 import hmac
 from urllib.parse import urlsplit

@@ -1,7 +1,5 @@
 """`/v1/audit`: the audit log of an administrator's tenant."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 from fastapi import APIRouter, Query

@@ -1,7 +1,5 @@
 """SQL of the audit log, which is append-only."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from datetime import datetime
 

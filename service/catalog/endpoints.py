@@ -1,7 +1,5 @@
 """`/v1/catalog`: the methods and backbones that a job may name."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from fastapi import APIRouter

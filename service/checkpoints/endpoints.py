@@ -1,7 +1,5 @@
 """`/v1/checkpoints`: show, pin, delete and download checkpoints."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 from typing import Annotated

@@ -1,7 +1,5 @@
 """SQL of checkpoints and artifacts."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Sequence
 
 from sqlalchemy import Select, bindparam, func, select, update

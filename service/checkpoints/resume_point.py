@@ -1,7 +1,5 @@
 """The checkpoint that a job's next attempt resumes from, and the job's progress there."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from sqlalchemy.orm import Session

@@ -1,7 +1,5 @@
 """Retention of checkpoints. Deleting only marks them; the dispatcher removes the files."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Sequence
 from typing import NamedTuple

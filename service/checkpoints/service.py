@@ -1,7 +1,5 @@
 """Find, pin and delete a tenant's checkpoints; locate their files and artifacts."""
 
-from __future__ import annotations
-
 import re
 
 from sqlalchemy.orm import Session

@@ -1,7 +1,5 @@
 """`/v1/datasets`: register, list, show and delete data sets."""
 
-from __future__ import annotations
-
 from functools import partial
 from typing import Annotated, NamedTuple
 

@@ -1,7 +1,5 @@
 """SQL of data sets. The modules of uploads and ingests move their states."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Sequence
 
 from sqlalchemy import bindparam, delete, or_, select, update

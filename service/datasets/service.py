@@ -1,7 +1,5 @@
 """Register and delete data sets."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path

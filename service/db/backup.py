@@ -4,8 +4,6 @@ SQLite is copied by its online backup while the service writes; a copy of its fi
 PostgreSQL is copied by `pg_dump`.
 """
 
-from __future__ import annotations
-
 import os
 import shlex
 import shutil

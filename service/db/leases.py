@@ -1,7 +1,5 @@
 """Leases: which process holds a role, and until when. The caller commits."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime, timedelta
 
 from sqlalchemy import DateTime, bindparam, func, or_, select, update

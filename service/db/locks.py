@@ -1,7 +1,5 @@
 """Row locks that several packages take."""
 
-from __future__ import annotations
-
 from sqlalchemy import select
 from sqlalchemy.orm import InstrumentedAttribute, Session
 

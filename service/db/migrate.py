@@ -1,7 +1,5 @@
 """Schema migrations with Alembic."""
 
-from __future__ import annotations
-
 from functools import cache
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Restoration of a backup of the database. The replaced database is kept."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

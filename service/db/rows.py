@@ -1,7 +1,5 @@
 """Queries that all kinds of rows share: add one, find one by its id, list the newest."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from typing import Any, TypeVar

@@ -1,7 +1,5 @@
 """`/v1/demo`: the data set and the job of the demo."""
 
-from __future__ import annotations
-
 from functools import partial
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The demo's data set: images that come with DASL. They are stored like an upload, so workers on any machine find them."""
 
-from __future__ import annotations
-
 import gzip
 import hashlib
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """`dasl doctor`: checks of the installation, the local storage and the server, each with a remedy."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Literal
 

@@ -3,8 +3,6 @@
 It does not create what is missing, because a machine may be only a client.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Check of an external Ray, on the machine of the dispatcher."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 

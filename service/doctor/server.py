@@ -1,7 +1,5 @@
 """Checks of the configured server: reachable, compatible, authenticated and ready."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator
 from email.utils import parsedate_to_datetime

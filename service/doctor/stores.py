@@ -1,7 +1,5 @@
 """Checks of the database and the artifact store of a service, which need the server extra."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from sqlalchemy import inspect, make_url

@@ -4,8 +4,6 @@
 `dasl db admin-token` creates them.
 """
 
-from __future__ import annotations
-
 import tomllib
 from datetime import UTC, datetime
 from pathlib import Path

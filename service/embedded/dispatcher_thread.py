@@ -1,7 +1,5 @@
 """The dispatcher of `dasl serve`, in a thread, which starts and ends the local Ray."""
 
-from __future__ import annotations
-
 import threading
 
 from service.db.session import Database

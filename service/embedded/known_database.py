@@ -1,7 +1,5 @@
 """Remember the database of a home folder: an empty one in its place would look as if all data were lost."""
 
-from __future__ import annotations
-
 from sqlalchemy import URL, make_url
 
 from service.client.config import write_private

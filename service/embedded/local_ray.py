@@ -1,7 +1,5 @@
 """A private Ray on this machine's loopback, with its own ports and token; it is never orphaned."""
 
-from __future__ import annotations
-
 import logging
 import os
 import secrets

@@ -1,7 +1,5 @@
 """Messages of `dasl serve` about its cluster and its jobs."""
 
-from __future__ import annotations
-
 from service.db.session import Database
 from service.observability import repository
 from service.scheduling.nodes import Cluster

@@ -3,8 +3,6 @@
 Only the dispatcher's main loop calls `keep` and submits work, so Ray never ends during a submission.
 """
 
-from __future__ import annotations
-
 import logging
 import threading
 from collections.abc import Mapping

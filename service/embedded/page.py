@@ -1,7 +1,5 @@
 """The page of `dasl serve`, printed and opened with a login code."""
 
-from __future__ import annotations
-
 import sys
 
 from service.api import repository

@@ -5,8 +5,6 @@ that stops it whenever this process ends. A lock on the home folder allows only 
 immediately take over the attempts of the previous one.
 """
 
-from __future__ import annotations
-
 import fcntl
 import logging
 import os

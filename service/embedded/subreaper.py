@@ -8,8 +8,6 @@ it also reaches processes that left their group or session, such as Ray's worker
 only the standard library, to start fast and stay small.
 """
 
-from __future__ import annotations
-
 import ctypes
 import os
 import select

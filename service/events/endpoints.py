@@ -1,7 +1,5 @@
 """`/v1/events`: the events of all jobs of the tenant, as a list or live."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Header, Query, Request, Response

@@ -1,7 +1,5 @@
 """The live stream of a tenant's events. All streams of a process share one poll of the database."""
 
-from __future__ import annotations
-
 import logging
 import threading
 import time

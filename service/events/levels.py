@@ -1,7 +1,5 @@
 """Levels of events."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any, get_args
 

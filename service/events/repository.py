@@ -6,8 +6,6 @@ taken while an event is added would not suffice: on PostgreSQL, transactions may
 numbers, and a reader would skip an event that is committed late.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Build answers from the rows of events."""
 
-from __future__ import annotations
-
 from service.db.models import Event
 from service.events.levels import event_level
 from service.wire.events import EventEntry, EventView

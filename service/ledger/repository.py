@@ -1,7 +1,5 @@
 """SQL of the ledger of use: GPU- and CPU-seconds of each job in each hour. The caller commits."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from datetime import datetime
 from typing import Any

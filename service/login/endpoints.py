@@ -1,7 +1,5 @@
 """`/v1/login`: tokens for people, by OpenID Connect. Off unless `DASL_OIDC_ISSUER` is set."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Request

@@ -1,7 +1,5 @@
 """Verification of ID tokens (OpenID Connect Core, section 3.1.3.7) with PyJWT, from the extra `oidc`."""
 
-from __future__ import annotations
-
 import hmac
 from typing import Any
 

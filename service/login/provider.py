@@ -3,8 +3,6 @@
 Every address comes from the issuer, which is a setting, and never from a request.
 """
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import threading

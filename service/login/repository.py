@@ -1,7 +1,5 @@
 """SQL of logins in progress, and of the users who log in."""
 
-from __future__ import annotations
-
 from datetime import datetime
 
 from sqlalchemy import delete, func, select

@@ -1,7 +1,5 @@
 """Requests about logins."""
 
-from __future__ import annotations
-
 import re
 from typing import Annotated
 

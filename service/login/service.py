@@ -4,8 +4,6 @@ The browser sends the provider's code to the client, which started the login and
 State, nonce and PKCE verifier are used once.
 """
 
-from __future__ import annotations
-
 import ipaddress
 import secrets
 from collections.abc import Callable, Iterable

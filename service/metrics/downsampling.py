@@ -1,7 +1,5 @@
 """Selection of the steps that a downsampled answer keeps."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 from operator import itemgetter

@@ -1,7 +1,5 @@
 """SQL for metric points: reading, and thinning of old ones."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 

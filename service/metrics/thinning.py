@@ -5,8 +5,6 @@ with the minimum and the maximum. The width of the buckets doubles with the age.
 among the extremes of its narrow ones, points can be thinned again at any time.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from itertools import count, groupby
 from typing import NamedTuple

@@ -1,7 +1,5 @@
 """`/livez`, `/readyz` and `/metrics`."""
 
-from __future__ import annotations
-
 import hmac
 
 from fastapi import APIRouter, Request, Response

@@ -4,8 +4,6 @@ Metrics of jobs and cluster are read from the database at each scrape, so that a
 Only requests are counted in this process.
 """
 
-from __future__ import annotations
-
 import platform
 from bisect import bisect_left
 from collections import Counter

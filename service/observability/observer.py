@@ -1,7 +1,5 @@
 """Readiness and metrics of one API process."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 from fastapi import Depends, Request

@@ -1,7 +1,5 @@
 """Calls that may never return, for example to a database on a hanging machine."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 from collections.abc import Callable

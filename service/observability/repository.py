@@ -1,7 +1,5 @@
 """SQL of the metrics: a few grouped queries over indexes, cheap enough for every scrape."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable
 from datetime import datetime
 

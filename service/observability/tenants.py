@@ -1,7 +1,5 @@
 """Use of the cluster by tenant, for a bounded number of tenants."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass

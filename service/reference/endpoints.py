@@ -1,7 +1,5 @@
 """`/docs`: the OpenAPI document as a page (Swagger UI), which loads nothing from another origin."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from fastapi import APIRouter

@@ -3,8 +3,6 @@
 It does not change the database schema: run `dasl db upgrade` first.
 """
 
-from __future__ import annotations
-
 import faulthandler
 import logging
 import os

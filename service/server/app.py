@@ -1,7 +1,5 @@
 """The API as an ASGI application. Importing this module loads neither torch nor Ray."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager

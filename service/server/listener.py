@@ -1,7 +1,5 @@
 """The socket that the API listens on, and warnings about who can reach it."""
 
-from __future__ import annotations
-
 import logging
 import socket
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Process-wide tuning of the API: one core, and a garbage collector that skips long-lived objects."""
 
-from __future__ import annotations
-
 import gc
 import logging
 import os

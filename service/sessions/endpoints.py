@@ -1,7 +1,5 @@
 """`/v1/session`: logins of the page. A session is a cookie that scripts cannot read, and acts as its token."""
 
-from __future__ import annotations
-
 from fastapi import APIRouter, Request, Response
 
 from service.api import audit_log, web_session

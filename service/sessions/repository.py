@@ -1,7 +1,5 @@
 """SQL of the page's sessions and of login codes."""
 
-from __future__ import annotations
-
 from datetime import datetime
 
 from sqlalchemy import delete, select

@@ -4,8 +4,6 @@ Sessions and codes refer to a token and grant nothing beyond it. Their secrets h
 are stored.
 """
 
-from __future__ import annotations
-
 from datetime import UTC, datetime, timedelta
 from typing import Annotated
 

@@ -1,7 +1,5 @@
 """Deletion of jobs. It hides a job at once; the dispatcher removes its files and rows in the background."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime
 
 from sqlalchemy.orm import Session

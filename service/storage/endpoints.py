@@ -1,7 +1,5 @@
 """`/v1/storage`: the storage of checkpoints, artifacts, previews, logs and metrics."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

@@ -3,8 +3,6 @@
 Each call changes a bounded number of rows.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Sequence
 from datetime import datetime
 from typing import Any

@@ -1,7 +1,5 @@
 """`/v1/tenants`: for operators; other callers see their own tenant."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 from fastapi import APIRouter, Query, Response

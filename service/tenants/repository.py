@@ -1,7 +1,5 @@
 """SQL of tenants."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from datetime import datetime
 from typing import Any

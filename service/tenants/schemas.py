@@ -1,7 +1,5 @@
 """Requests about tenants."""
 
-from __future__ import annotations
-
 import re
 from typing import Annotated
 

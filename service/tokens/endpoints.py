@@ -1,7 +1,5 @@
 """`/v1/tokens`: the tokens of an administrator's tenant."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 from fastapi import APIRouter, Response

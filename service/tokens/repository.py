@@ -1,7 +1,5 @@
 """SQL of API tokens."""
 
-from __future__ import annotations
-
 from datetime import datetime
 
 from sqlalchemy import delete, exists, func, select

@@ -1,7 +1,5 @@
 """Requests about tokens."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime, timedelta
 from typing import Annotated
 

@@ -1,7 +1,5 @@
 """Create, change and revoke API tokens, and enforce their queue quota."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from datetime import UTC, datetime
 

@@ -1,7 +1,5 @@
 """`/v1/usage`: GPU- and CPU-hours by user, token or tag."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any
 

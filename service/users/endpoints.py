@@ -1,7 +1,5 @@
 """`/v1/users`: the users of an administrator's tenant."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 from fastapi import APIRouter, Response

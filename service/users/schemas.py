@@ -1,7 +1,5 @@
 """Requests about users."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, StringConstraints

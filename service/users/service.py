@@ -1,7 +1,5 @@
 """Create and change users."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime
 
 from sqlalchemy.orm import Session

@@ -1,7 +1,5 @@
 """`/v1/webhooks`, for administrators, because webhooks send events to other machines and their URLs may be secret."""
 
-from __future__ import annotations
-
 from functools import partial
 from typing import Annotated
 

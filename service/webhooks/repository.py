@@ -1,7 +1,5 @@
 """SQL of webhooks and of the lists of their deliveries. The outbox adds and delivers messages."""
 
-from __future__ import annotations
-
 from datetime import datetime
 
 from sqlalchemy import Select, delete, func, select

@@ -1,7 +1,5 @@
 """Requests about webhooks."""
 
-from __future__ import annotations
-
 from typing import Annotated, Self
 
 from pydantic import (

@@ -1,7 +1,5 @@
 """Create, change, delete and test webhooks. Nothing here makes a request to a receiver."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime, timedelta
 
 from sqlalchemy.orm import Session

@@ -3,8 +3,6 @@
 Moves the state of a data set or of its refresh by guarded UPDATEs.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime

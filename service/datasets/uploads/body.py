@@ -1,7 +1,5 @@
 """The body of a chunk, as its client sends it."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import AsyncIterator, Callable
 

@@ -1,7 +1,5 @@
 """`PUT /v1/datasets/{id}/content`: the chunks of an upload."""
 
-from __future__ import annotations
-
 import re
 from contextlib import suppress
 from functools import partial

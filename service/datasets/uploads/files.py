@@ -5,8 +5,6 @@ is a separate object, and the objects are joined at the end. The database has th
 it, and objects without a row, were left by a killed process.
 """
 
-from __future__ import annotations
-
 import errno
 import fcntl
 import os

@@ -1,7 +1,5 @@
 """SQL of uploads. Moves a data set out of the state `uploading` by guarded UPDATEs."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Sequence
 from datetime import UTC, datetime
 from typing import Any

@@ -1,7 +1,5 @@
 """`/v1/datasets/{dataset_id}`: refresh a data set, list its versions, and show some of its images."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Callable
 from functools import partial

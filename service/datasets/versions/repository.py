@@ -1,7 +1,5 @@
 """SQL of the versions of data sets."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Sequence
 from datetime import UTC, datetime, timedelta
 

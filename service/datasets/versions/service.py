@@ -1,7 +1,5 @@
 """Refresh data sets, and find the version for a job."""
 
-from __future__ import annotations
-
 import re
 
 from sqlalchemy.orm import Session
