@@ -1,7 +1,5 @@
 """Fixtures: databases of both kinds, and an API on each kind."""
 
-from __future__ import annotations
-
 import shutil
 import zlib
 from collections.abc import Iterator

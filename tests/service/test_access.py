@@ -1,7 +1,5 @@
 """Tokens and scopes, the cluster endpoint, the catalog and the OpenAPI document."""
 
-from __future__ import annotations
-
 import pytest
 from sqlalchemy import select
 

@@ -1,7 +1,5 @@
 """`ApiThread`, which runs the API inside `dasl serve`."""
 
-from __future__ import annotations
-
 import socket
 import threading
 from pathlib import Path

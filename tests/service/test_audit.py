@@ -1,7 +1,5 @@
 """The audit log: exactly one row for each change, and no secret in any row."""
 
-from __future__ import annotations
-
 import ast
 from pathlib import Path
 from typing import Any

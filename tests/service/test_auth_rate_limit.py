@@ -1,7 +1,5 @@
 """Rate limit of failed authentication per client address."""
 
-from __future__ import annotations
-
 import socket
 from collections.abc import Iterator
 from dataclasses import dataclass

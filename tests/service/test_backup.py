@@ -1,7 +1,5 @@
 """`dasl db backup` and `dasl db restore`: complete copies beside a writing service, and the way back."""
 
-from __future__ import annotations
-
 import errno
 import json
 import os

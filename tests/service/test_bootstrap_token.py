@@ -1,7 +1,5 @@
 """The admin token that `dasl serve` creates at its first start and reuses afterwards."""
 
-from __future__ import annotations
-
 import json
 from datetime import UTC, datetime
 from pathlib import Path

@@ -1,7 +1,5 @@
 """More concurrent requests than threads, and requests that race for the same rows."""
 
-from __future__ import annotations
-
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from datetime import UTC, datetime

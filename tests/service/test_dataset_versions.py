@@ -1,7 +1,5 @@
 """Refreshing data sets, their versions, and the version that a job runs on."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any

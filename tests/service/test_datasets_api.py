@@ -1,7 +1,5 @@
 """Registering datasets, their ingest through the worker API, and deleting them."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any

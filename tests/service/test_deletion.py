@@ -1,7 +1,5 @@
 """Deletion of jobs, and retention by age and size."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path

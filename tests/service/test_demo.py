@@ -1,7 +1,5 @@
 """The images of the demo, as a data set of a tenant."""
 
-from __future__ import annotations
-
 import errno
 import hashlib
 import io

@@ -1,7 +1,5 @@
 """Metric columns: downsampled by either database, with the same result and every spike kept."""
 
-from __future__ import annotations
-
 import random
 import tracemalloc
 from datetime import UTC, datetime

@@ -1,7 +1,5 @@
 """`dasl serve` without Ray: when it ends because a part of it is stuck, and what trainings may do before."""
 
-from __future__ import annotations
-
 import shutil
 import threading
 from pathlib import Path

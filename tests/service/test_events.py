@@ -1,7 +1,5 @@
 """Events of all jobs of a tenant: their order with concurrent writers, the list with its filters, and the live stream."""
 
-from __future__ import annotations
-
 import json
 import random
 import re

@@ -1,7 +1,5 @@
 """Access control of every operation in the OpenAPI document."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterator

@@ -3,8 +3,6 @@
 Each table lists a name, the input, and the expected status with the problem's field or type.
 """
 
-from __future__ import annotations
-
 import gzip
 import json
 import socket

@@ -1,7 +1,5 @@
 """A home is not served with an empty database in place of its own."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Which uses of a token are recorded."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime, timedelta
 
 import pytest

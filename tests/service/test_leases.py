@@ -1,7 +1,5 @@
 """Leases expire by one clock, whatever the clocks and settings of their holders."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime, timedelta
 
 import pytest

@@ -1,7 +1,5 @@
 """The address that the API listens on, and the warning when it is not loopback."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import socket

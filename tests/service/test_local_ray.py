@@ -1,7 +1,5 @@
 """The folder of Ray's files, and what Ray's processes inherit from the service's environment."""
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """Log lines: readable text or JSON, and no secret in either."""
 
-from __future__ import annotations
-
 import json
 import logging
 import subprocess

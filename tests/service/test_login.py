@@ -1,7 +1,5 @@
 """Login at an OpenID Connect provider, a real one on loopback, with honest and hostile answers."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import hmac

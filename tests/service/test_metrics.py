@@ -1,7 +1,5 @@
 """`/metrics`: Prometheus series of jobs, cluster and requests, and access to them."""
 
-from __future__ import annotations
-
 import itertools
 from datetime import UTC, datetime, timedelta
 

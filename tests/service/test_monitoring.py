@@ -1,7 +1,5 @@
 """Metrics, their table in the documentation, the alerts and the Grafana board agree with each other."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

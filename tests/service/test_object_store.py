@@ -1,7 +1,5 @@
 """The artifact store on a real S3 server: what works as on a disk, and how failures are reported."""
 
-from __future__ import annotations
-
 import asyncio
 import hashlib
 import pickle

@@ -1,7 +1,5 @@
 """The local Ray that is started for work: when it starts and ends, without a real one."""
 
-from __future__ import annotations
-
 import threading
 from dataclasses import dataclass, field
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`/livez` and `/readyz`, also while the database, dispatcher or Ray is unavailable."""
 
-from __future__ import annotations
-
 import socket
 import threading
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """File downloads: ranges, entity tags, and names that try to leave their folder."""
 
-from __future__ import annotations
-
 import hashlib
 from pathlib import Path
 

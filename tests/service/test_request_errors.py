@@ -1,7 +1,5 @@
 """Validation errors name the field, the given value and what is expected."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

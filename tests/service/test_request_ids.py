@@ -1,7 +1,5 @@
 """Request ids: taken from the client or created, in responses, problems and log records."""
 
-from __future__ import annotations
-
 import logging
 import re
 

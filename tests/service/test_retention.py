@@ -1,7 +1,5 @@
 """Checkpoint retention: job settings, pins, deletion, and checkpoints still in use."""
 
-from __future__ import annotations
-
 from datetime import timedelta
 from pathlib import Path
 from typing import Any

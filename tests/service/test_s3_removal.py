@@ -1,7 +1,5 @@
 """Deletion, retention and adoption with artifacts on a real S3 server."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Iterator
 from datetime import datetime, timedelta

@@ -4,8 +4,6 @@ Every operation gets its own resources, so that one operation (revoke, delete, f
 the requests of another into 404s.
 """
 
-from __future__ import annotations
-
 import shutil
 import zlib
 from collections import Counter

@@ -1,7 +1,5 @@
 """No secret appears in logs, files, database rows, responses or the OpenAPI document."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Iterator
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """The API as a process of its own, and `dasl db admin-token`."""
 
-from __future__ import annotations
-
 import os
 import re
 import signal

@@ -1,7 +1,5 @@
 """Database sessions: configuration, isolation, locks, and concurrent reads and writes."""
 
-from __future__ import annotations
-
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from datetime import UTC, datetime

@@ -1,7 +1,5 @@
 """SQL statements are only in `repository.py` or a package `repository`, `lifecycle.py` and `service/db`."""
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Startup errors of `dasl serve` and the dispatcher: one line that names the variable."""
 
-from __future__ import annotations
-
 import signal
 import sys
 from collections.abc import Iterator

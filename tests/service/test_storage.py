@@ -1,7 +1,5 @@
 """Artifact storage: which URIs are accepted, and reading parts of files; and ids."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 

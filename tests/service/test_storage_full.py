@@ -1,7 +1,5 @@
 """A full disk is named as the cause by the API, `/readyz`, the metrics and the dispatcher's log."""
 
-from __future__ import annotations
-
 import logging
 import os
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """Events and logs: as lists, as live streams, resumed and across restarts."""
 
-from __future__ import annotations
-
 import json
 import threading
 from collections.abc import Iterator

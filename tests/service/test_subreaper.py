@@ -1,7 +1,5 @@
 """The subreaper ends all of its descendants when its parent or its command ends."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

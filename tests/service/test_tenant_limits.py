@@ -1,7 +1,5 @@
 """Limits of a tenant at submission and at changes, and the use of the cluster in the API."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime
 from typing import Any
 

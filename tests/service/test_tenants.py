@@ -1,7 +1,5 @@
 """Tenants by API: create, change, disable and delete; an operator acts for all of them."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Thinning of metric points: extremes of every bucket stay, the newest steps stay complete."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,7 +1,5 @@
 """Threads by kind of request: slow reads delay neither heartbeats nor other requests."""
 
-from __future__ import annotations
-
 import hashlib
 import threading
 from collections.abc import Callable, Generator, Iterator, Sequence

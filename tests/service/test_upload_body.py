@@ -1,7 +1,5 @@
 """Bodies of chunks: how slowly a client may send, and what a slow one holds."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator
 from functools import partial
 from typing import Any

@@ -1,7 +1,5 @@
 """Uploads in chunks: resuming, concurrency, damage, limits, completion and removal."""
 
-from __future__ import annotations
-
 import errno
 import hashlib
 import os

@@ -1,7 +1,5 @@
 """Users of a tenant: their role limits their tokens, and disabling them ends these."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime, timedelta
 from typing import Any
 

@@ -1,7 +1,5 @@
 """`/v1/webhooks`: create, change, rotate, test, deliveries; which events add messages; no secret in any answer."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta

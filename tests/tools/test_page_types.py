@@ -1,7 +1,5 @@
 """What `make lint` checks of the page: templates as JSX on the same lines, and the types of the API."""
 
-from __future__ import annotations
-
 import pytest
 
 from service.web.endpoints import ROOT

@@ -1,7 +1,5 @@
 """The pictures of docs/regularizers.md show what the regularizers compute."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The generated tables of docs/spec.md: up to date, complete, and readable."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The synchronous client is written from the asynchronous one."""
 
-from __future__ import annotations
-
 import inspect
 import shutil
 import subprocess
