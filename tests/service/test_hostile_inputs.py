@@ -471,111 +471,56 @@ def test_artifact_answers_hostile_ranges_as_listed(api: Api, worker: Worker) -> 
     assert sent == RANGES
 
 
+def artifact(**fields: Any) -> tuple[str, dict[str, Any]]:
+    return "artifacts", {"name": "a", "uri": "{uri}/a", "size": 1, "sha256": SHA, **fields}
+
+
+def checkpoint(uri: str) -> tuple[str, dict[str, Any]]:
+    files = [{"name": "a", "size": 1, "sha256": SHA}]
+    return "checkpoints", {"step": 1, "epoch": 1, "uri": uri, "files": files}
+
+
+def points(
+    values: dict[str, float], *, step: int = 1, times: int = 1
+) -> tuple[str, dict[str, Any]]:
+    return "metrics", {"points": [{"step": step, "time": 1.0, "values": values}] * times}
+
+
 # Reports of a worker; `{uri}` is the attempt's folder.
-REPORTS: dict[str, tuple[str, dict[str, Any], tuple[int, str]]] = {
-    "a place outside": (
-        "artifacts",
-        {"name": "a", "uri": "file:///etc/passwd", "size": 1, "sha256": SHA},
-        (422, "uri"),
-    ),
-    "a place above": (
-        "artifacts",
-        {"name": "a", "uri": "{uri}/../../../../dasl.db", "size": 1, "sha256": SHA},
-        (422, "uri"),
-    ),
-    "a neighbour's place": (
-        "artifacts",
-        {"name": "a", "uri": "{uri}0/a", "size": 1, "sha256": SHA},
-        (422, "uri"),
-    ),
-    "another scheme": (
-        "artifacts",
-        {"name": "a", "uri": "http://169.254.169.254/", "size": 1, "sha256": SHA},
-        (422, "uri"),
-    ),
-    "a store behind a store": (
-        "artifacts",
-        {"name": "a", "uri": "{uri}/x::nosuch", "size": 1, "sha256": SHA},
-        (422, "uri"),
-    ),
-    "a path as a file's name": (
-        "artifacts",
-        {"name": "../a", "uri": "{uri}/a", "size": 1, "sha256": SHA},
-        (422, "name"),
-    ),
-    "a file that is larger than any": (
-        "artifacts",
-        {"name": "a", "uri": "{uri}/a", "size": 2**63, "sha256": SHA},
-        (422, "size"),
-    ),
+REPORTS: dict[str, tuple[tuple[str, dict[str, Any]], tuple[int, str]]] = {
+    "a place outside": (artifact(uri="file:///etc/passwd"), (422, "uri")),
+    "a place above": (artifact(uri="{uri}/../../../../dasl.db"), (422, "uri")),
+    "a neighbour's place": (artifact(uri="{uri}0/a"), (422, "uri")),
+    "another scheme": (artifact(uri="http://169.254.169.254/"), (422, "uri")),
+    "a store behind a store": (artifact(uri="{uri}/x::nosuch"), (422, "uri")),
+    "a path as a file's name": (artifact(name="../a"), (422, "name")),
+    "a file that is larger than any": (artifact(size=2**63), (422, "size")),
     "a content type with a header in it": (
-        "artifacts",
-        {"name": "a", "uri": "{uri}/a", "size": 1, "sha256": SHA, "content_type": "a/b\r\nX: y"},
+        artifact(content_type="a/b\r\nX: y"),
         (422, "content_type"),
     ),
-    "a checkpoint outside": (
-        "checkpoints",
-        {
-            "step": 1,
-            "epoch": 1,
-            "uri": "file:///etc",
-            "files": [{"name": "passwd", "size": 1, "sha256": SHA}],
-        },
-        (422, "uri"),
-    ),
-    "a checkpoint in a store behind a store": (
-        "checkpoints",
-        {
-            "step": 1,
-            "epoch": 1,
-            "uri": "{uri}/x::memory",
-            "files": [{"name": "a", "size": 1, "sha256": SHA}],
-        },
-        (422, "uri"),
-    ),
-    "a key of 190,000 letters": ("heartbeat", {"x" * 190_000: 1}, (422, SHORTENED)),
+    "a checkpoint outside": (checkpoint("file:///etc"), (422, "uri")),
+    "a checkpoint in a store behind a store": (checkpoint("{uri}/x::memory"), (422, "uri")),
+    "a key of 190,000 letters": (("heartbeat", {"x" * 190_000: 1}), (422, SHORTENED)),
     "a figure's name of 190,000 letters": (
-        "heartbeat",
-        {"progress": {"x" * 190_000: 1}},
+        ("heartbeat", {"progress": {"x" * 190_000: 1}}),
         (422, f"progress.{SHORTENED}"),
     ),
     "a series' name of 190,000 letters": (
-        "metrics",
-        {"points": [{"step": 1, "time": 1.0, "values": {"x" * 190_000: 1.0}}]},
+        points({"x" * 190_000: 1.0}),
         (422, f"points.0.values.{SHORTENED}"),
     ),
-    "a step of 64 bits": (
-        "metrics",
-        {"points": [{"step": 2**63, "time": 1.0, "values": {"loss": 1.0}}]},
-        (422, "points.0.step"),
-    ),
-    "the last step there is": (
-        "metrics",
-        {"points": [{"step": 2**63 - 1, "time": 1.0, "values": {"loss": 1.0}}]},
-        (204, ""),
-    ),
-    "one point 3000 times": (
-        "metrics",
-        {"points": [{"step": 1, "time": 1.0, "values": {"l": 1.0}}] * 3000},
-        (204, ""),
-    ),
-    "201 series": (
-        "metrics",
-        {"points": [{"step": 1, "time": 1.0, "values": {f"l{n}": 1.0 for n in range(201)}}]},
-        (422, "points.0.values"),
-    ),
-    "a series without a name": (
-        "metrics",
-        {"points": [{"step": 1, "time": 1.0, "values": {"": 1.0}}]},
-        (422, "points.0.values."),
-    ),
-    "an event of the service's own": ("events", {"type": "status"}, (422, "type")),
+    "a step of 64 bits": (points({"loss": 1.0}, step=2**63), (422, "points.0.step")),
+    "the last step there is": (points({"loss": 1.0}, step=2**63 - 1), (204, "")),
+    "one point 3000 times": (points({"l": 1.0}, times=3000), (204, "")),
+    "201 series": (points({f"l{n}": 1.0 for n in range(201)}), (422, "points.0.values")),
+    "a series without a name": (points({"": 1.0}), (422, "points.0.values.")),
+    "an event of the service's own": (("events", {"type": "status"}), (422, "type")),
     "a message of 20,001 letters": (
-        "events",
-        {"type": "note", "message": "x" * 20_001},
+        ("events", {"type": "note", "message": "x" * 20_001}),
         (422, "message"),
     ),
-    "an outcome of its own": ("finish", {"outcome": "queued"}, (422, "outcome")),
+    "an outcome of its own": (("finish", {"outcome": "queued"}), (422, "outcome")),
 }
 
 
@@ -587,9 +532,9 @@ def test_worker_api_answers_hostile_reports_as_listed(worker: Worker) -> None:
 
     sent = {
         name: outcome(worker.post(action, **filled(body)))
-        for name, (action, body, _) in REPORTS.items()
+        for name, ((action, body), _) in REPORTS.items()
     }
-    assert sent == {name: expected for name, (_, _, expected) in REPORTS.items()}
+    assert sent == {name: expected for name, (_, expected) in REPORTS.items()}
 
 
 CLOSE = b"Host: x\r\nConnection: close\r\n"
