@@ -12,6 +12,7 @@ from service.datasets.versions import repository as versions
 from service.db.models import Checkpoint, Dataset, DatasetVersion, Job
 from service.db.session import Database
 from service.tasks.repository import preparations
+from tests.service.test_retention import save
 from tests.support.api_under_test import FACTS, Api, refused
 from tests.support.runs import submission_id
 
@@ -28,14 +29,20 @@ def listed(api: Api, dataset: str) -> Any:
     return api.client.get(f"/v1/datasets/{dataset}/versions").json()["data"]
 
 
-def run_ingest(api: Api, dataset: str, images: int | None, **report: Any) -> str | None:
-    """Run the ingest that is due, and return the URI of the index before; with `images` None it fails."""
+def run_ingest(
+    api: Api, dataset: str, images: int | None, *, changed: bool = True, **report: Any
+) -> str | None:
+    """Run the ingest that is due, and return the URI of the index before.
+
+    It fails if `images` is None, and reports that index again if nothing has `changed`.
+    """
     number, headers = api.ingest(dataset)
     endpoint = f"/worker/v1/runs/{submission_id(api.database, dataset, number)}"
     started = api.client.post(f"{endpoint}/start", headers=headers).json()
     body: dict[str, Any] = {"state": "failed", "error": "the folder is gone"}
     if images is not None:
-        uri = f"{started['artifacts_uri']}/{number}/index.safetensors"
+        new = f"{started['artifacts_uri']}/{number}/index.safetensors"
+        uri = new if changed else started["previous_index_uri"]
         facts = {**FACTS, "num_images": images}
         body = {"state": "ready", "facts": facts, "index_uri": uri, "report": report}
     for _ in range(2):
@@ -52,6 +59,12 @@ def refresh(api: Api, dataset: str, images: int | None = 200) -> str | None:
 def dataset_of(api: Api, job: str, action: str = "start") -> Any:
     worker = api.start(job)
     return worker.post(action).json()["dataset"]
+
+
+def unneeded(api: Api) -> list[int]:
+    """Return the numbers of the versions whose files can be removed."""
+    with api.database.read() as session:
+        return [row.number for row in versions.unneeded(session, 10, ())]
 
 
 def test_refresh_makes_a_version_while_the_data_set_stays_usable(api: Api) -> None:
@@ -121,11 +134,7 @@ def test_failed_refresh_keeps_the_version_and_shows_the_error(api: Api) -> None:
 def test_refresh_that_finds_no_change_makes_no_version(api: Api) -> None:
     dataset = api.dataset()
     request_refresh(api, dataset)
-    number, headers = api.ingest(dataset)
-    endpoint = f"/worker/v1/runs/{submission_id(api.database, dataset, number)}"
-    index = api.client.post(f"{endpoint}/start", headers=headers).json()["previous_index_uri"]
-    body = {"state": "ready", "facts": FACTS, "index_uri": index}
-    assert api.client.post(f"{endpoint}/finish", json=body, headers=headers).status_code == 204
+    run_ingest(api, dataset, 100, changed=False)
     assert (shown(api, dataset)["version"], shown(api, dataset)["refresh"]) == (1, None)
     assert len(listed(api, dataset)) == 1
 
@@ -191,9 +200,7 @@ def test_clone_from_a_checkpoint_keeps_the_version(api: Api) -> None:
     job = api.submit()["id"]
     worker = api.start(job)
     worker.post("start")
-    files = [{"name": "weights", "size": 1, "sha256": "0" * 64}]
-    body = {"step": 1, "epoch": 1.0, "files": files, "metrics": {}, "final": False}
-    assert worker.post("checkpoints", uri=f"{worker.uri}/checkpoints/1", **body).status_code == 201
+    save(worker, 1)
     refresh(api, dataset)
 
     def clone(**request: Any) -> int:
@@ -218,56 +225,45 @@ def test_versions_that_a_job_needs_are_kept(api: Api, database: Database) -> Non
         assert api.client.post(f"/v1/jobs/{job}/cancel").status_code == 202
     worker = api.start(cloneable)
     worker.post("start")
-    body = {"step": 1, "epoch": 1.0, "files": [{"name": "w", "size": 1, "sha256": "0" * 64}]}
-    saved = worker.post("checkpoints", uri=f"{worker.uri}/checkpoints/1", **body).json()["id"]
+    saved = save(worker, 1)
     worker.post("finish", outcome="succeeded")
     assert api.client.delete(f"/v1/jobs/{deleted}").status_code == 204
 
-    def unneeded() -> list[int]:
-        with database.read() as session:
-            return [row.number for row in versions.unneeded(session, 10, ())]
-
-    assert unneeded() == [2, 4], "the newest one is kept, too"
+    assert unneeded(api) == [2, 4], "the newest one is kept, too"
     with database.write() as session:
         assert not versions.give_up(session, dataset, 1)
         assert versions.give_up(session, dataset, 2)
         session.get_one(Checkpoint, saved).state = "deleted"
-    assert unneeded() == [2, 4], "a checkpoint of its attempt may still be found"
+    assert unneeded(api) == [2, 4], "a checkpoint of its attempt may still be found"
     with database.write() as session:
         session.get_one(Job, cloneable).finished_at = datetime(2026, 1, 1, tzinfo=UTC)
     refused(api.client.post("/v1/jobs", json={"dataset": "emoji@2"}), 422, "dataset")
-    assert unneeded() == [2, 3, 4], "an interrupted removal is repeated"
+    assert unneeded(api) == [2, 3, 4], "an interrupted removal is repeated"
     with database.write() as session:
         versions.mark_removed(session, dataset, 2)
-    assert unneeded() == [3, 4]
+    assert unneeded(api) == [3, 4]
     assert [each["removed"] for each in listed(api, dataset)] == [False, False, False, True, False]
 
 
-def test_version_that_is_being_prepared_is_kept(api: Api, database: Database) -> None:
+def test_version_that_is_being_prepared_is_kept(api: Api) -> None:
     dataset = api.dataset(state="pending")
     run_ingest(api, dataset, 100)
     answer = api.client.post(f"/v1/datasets/{dataset}/preparations", json={"spec": {}})
     refresh(api, dataset)
 
-    def unneeded() -> list[int]:
-        with database.read() as session:
-            return [row.number for row in versions.unneeded(session, 10, ())]
-
-    assert unneeded() == []
+    assert unneeded(api) == []
     path, headers = api.task(preparations, answer.json()["id"])
     started = api.client.post(f"{path}/start", headers=headers).json()
     [_, first] = listed(api, dataset)
     assert first["number"] == 1
     assert started["dataset"]["index_uri"].endswith("/1/index.safetensors")
-    assert unneeded() == []
+    assert unneeded(api) == []
     report = {"state": "failed", "error": {"message": "no room"}}
     assert api.client.post(f"{path}/finish", json=report, headers=headers).status_code == 204
-    assert unneeded() == [1]
+    assert unneeded(api) == [1]
 
 
-def test_preview_is_of_one_version_which_is_kept_until_it_is_drawn(
-    api: Api, database: Database
-) -> None:
+def test_preview_is_of_one_version_which_is_kept_until_it_is_drawn(api: Api) -> None:
     dataset = api.dataset()
 
     def requested(**body: Any) -> Any:
@@ -281,10 +277,6 @@ def test_preview_is_of_one_version_which_is_kept_until_it_is_drawn(
         assert api.client.post(f"{path}/finish", json=report, headers=headers).is_success
         return start["dataset_version"], start["dataset"]["index_uri"]
 
-    def unneeded() -> list[int]:
-        with database.read() as session:
-            return [row.number for row in versions.unneeded(session, 10, ())]
-
     before = requested().json()
     first = refresh(api, dataset)
     named, newest = requested(version=1).json(), requested().json()
@@ -292,22 +284,21 @@ def test_preview_is_of_one_version_which_is_kept_until_it_is_drawn(
     assert shown == [1, 1, 2]
     refused(requested(version=3), 422, "dataset")
     refused(requested(version=0), 422, "version")
-    assert unneeded() == []
+    assert unneeded(api) == []
     assert started(before["id"]) == started(named["id"]) == (1, first)
-    assert unneeded() == [1]
+    assert unneeded(api) == [1]
     assert [started(each)[0] for each in (newest["id"], requested().json()["id"])] == [2, 2]
     listed = api.client.get(f"/v1/datasets/{dataset}/previews").json()["data"]
     assert [each["dataset_version"] for each in listed] == [2, 2, 1, 1]
 
 
-def test_evaluation_data_set_keeps_its_version(api: Api, database: Database) -> None:
+def test_evaluation_data_set_keeps_its_version(api: Api) -> None:
     api.dataset()
     other = api.dataset(name="other")
     job = api.submit(evaluate={"dataset": "other"})
     assert job["evaluate_dataset_version"] == 1
     first = refresh(api, other)
-    with database.read() as session:
-        assert versions.unneeded(session, 10, ()) == []
+    assert unneeded(api) == []
     worker = api.start(job["id"])
     assert worker.post("start").json()["evaluate_dataset"]["index_uri"] == first
 

@@ -268,30 +268,29 @@ def test_clocks_may_differ_by_less_than_a_minute(
     assert log_in(login_api).status_code == status
 
 
-@pytest.mark.parametrize("subject", ["", "x" * 256, "a\0b"])
-def test_subject_that_cannot_be_stored_is_refused(
-    login_api: Api, provider: OidcProvider, subject: str
-) -> None:
-    provider.claims = {"sub": subject}
-    refused(log_in(login_api), 403, None, "login-refused")
-
-
 @pytest.mark.parametrize(
-    "claims",
+    ("claims", "status"),
     [
-        {"aud": [CLIENT_ID]},
-        {"aud": [CLIENT_ID, "another"], "azp": CLIENT_ID},
-        {"name": "x" * 1000},
-        {"name": "\0", "email": "y" * 400},
-        {"name": {"a": 1}, "email": ["a@b.c"]},
+        ({"sub": ""}, 403),
+        ({"sub": "x" * 256}, 403),
+        ({"sub": "a\0b"}, 403),
+        ({"aud": [CLIENT_ID]}, 201),
+        ({"aud": [CLIENT_ID, "another"], "azp": CLIENT_ID}, 201),
+        ({"name": "x" * 1000}, 201),
+        ({"name": "\0", "email": "y" * 400}, 201),
+        ({"name": {"a": 1}, "email": ["a@b.c"]}, 201),
     ],
-    ids=lambda claims: str(claims)[:50],
+    ids=lambda value: str(value)[:50],
 )
-def test_valid_but_unusual_token_is_accepted(
-    login_api: Api, provider: OidcProvider, claims: dict[str, Any]
+def test_unusual_claims_are_accepted_unless_the_subject_cannot_be_stored(
+    login_api: Api, provider: OidcProvider, claims: dict[str, Any], status: int
 ) -> None:
     provider.claims = claims
-    assert log_in(login_api).status_code == 201
+    answer = log_in(login_api)
+    assert (answer.status_code, answer.json().get("type")) == (
+        status,
+        "login-refused" if status == 403 else None,
+    )
 
 
 @pytest.mark.dialect

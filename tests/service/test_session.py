@@ -21,6 +21,10 @@ pytestmark = pytest.mark.dialect
 NORMAL, FULL = 1, 2
 
 
+def lease(name: str) -> Lease:
+    return Lease(name=name, holder="me", expires_at=datetime.now(UTC))
+
+
 def test_sqlite_engine_is_configured_for_concurrent_use(tmp_path: Path) -> None:
     engine = make_engine(f"sqlite:///{tmp_path}/new/folder/dasl.db")
     with engine.connect() as connection:
@@ -62,9 +66,8 @@ def test_postgresql_takes_locks_from_stalled_transaction(
     """The holder may be on a machine that died or sleeps."""
     monkeypatch.setattr("service.db.session._BUSY_SECONDS", 1)
     database = Database(postgres())
-    add = Lease(name="x", holder="me", expires_at=datetime.now(UTC))
     with database.write() as session:
-        session.add(add)
+        session.add(lease("x"))
     held = select(Lease).where(Lease.name == "x").with_for_update()
     with database.writer() as stalled:
         stalled.scalars(held).one()
@@ -88,9 +91,8 @@ def test_postgresql_lock_wait_times_out(
 ) -> None:
     database = Database(postgres())
     waiting = Database(database.engine.url.render_as_string(hide_password=False))
-    add = Lease(name="x", holder="me", expires_at=datetime.now(UTC))
     with database.write() as session:
-        session.add(add)
+        session.add(lease("x"))
         session.flush()
         monkeypatch.setattr("service.db.session._BUSY_SECONDS", 1)
         with waiting.writer() as other, pytest.raises(AWAY, match="lock timeout"):
@@ -154,15 +156,15 @@ def test_write_sessions_lose_no_concurrent_increment(database: Database, databas
 def test_read_session_neither_waits_for_writer_nor_sees_uncommitted_rows(
     database: Database,
 ) -> None:
-    lease = Lease(name="x", holder="me", expires_at=datetime.now(UTC))
+    added = lease("x")
     with database.write() as writer:
-        writer.add(lease)
+        writer.add(added)
         writer.flush()
         with database.read() as reader:
             assert reader.get(Lease, "x") is None
     with database.read() as reader:
         stored = reader.get_one(Lease, "x")
-        assert stored.expires_at == lease.expires_at
+        assert stored.expires_at == added.expires_at
         assert stored.expires_at.tzinfo is UTC
 
 
@@ -171,7 +173,7 @@ def test_read_session_sees_one_snapshot(database: Database) -> None:
     with database.read() as session:
         assert session.scalars(names).all() == []
         with database.write() as other:
-            other.add(Lease(name="a", holder="x", expires_at=datetime.now(UTC)))
+            other.add(lease("a"))
         assert session.scalars(names).all() == []
     with database.read() as session:
         assert session.scalars(names).all() == ["a"]
@@ -180,7 +182,7 @@ def test_read_session_sees_one_snapshot(database: Database) -> None:
 def test_postgresql_read_session_refuses_writes(postgres: Postgres) -> None:
     database = Database(postgres())
     with database.read() as session:
-        session.add(Lease(name="x", holder="me", expires_at=datetime.now(UTC)))
+        session.add(lease("x"))
         with pytest.raises(InternalError, match="read-only"):
             session.flush()
     database.dispose()
@@ -204,9 +206,6 @@ def test_pool_replaces_connection_that_died_while_idle(
 
 
 def test_look_session_sees_commits_between_queries(database: Database) -> None:
-    def lease(name: str) -> Lease:
-        return Lease(name=name, holder="me", expires_at=datetime.now(UTC))
-
     with database.autocommit() as session:
         assert session.scalars(select(Lease.name)).all() == []
         with database.write() as writing:
