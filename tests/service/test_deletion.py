@@ -140,8 +140,6 @@ def test_delete_is_refused_while_a_job_clone_or_pin_needs_it(api: Api, garbage: 
     problem = refused(api.client.delete(path), 409, None, "job-in-use")
     assert problem["checkpoints"] == [first]
     api.client.patch(f"/v1/checkpoints/{first}", json={"pinned": False})
-    refused(api.client.delete(path, headers=api.token("read")), 403)
-    refused(api.client.delete(path, headers=api.token("admin", tenant="theirs")), 404)
     assert api.client.delete(path).status_code == 204
     garbage.round()
     # The row of the ended clone still names the checkpoint.

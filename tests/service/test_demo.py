@@ -99,10 +99,6 @@ def test_another_data_set_of_this_name_is_left_alone(api: Api) -> None:
     assert add(api)["dataset"]["id"] != dataset
 
 
-def test_readers_cannot_add_it(api: Api) -> None:
-    refused(api.client.post("/v1/demo", headers=api.token("read")), 403)
-
-
 def test_limits_of_uploads_apply(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("service.artifacts.free_space.free_bytes", lambda _: 1_000_000)
     refused(api.client.post("/v1/demo"), 507, type="storage-full")

@@ -45,11 +45,8 @@ def test_user_can_be_created_listed_shown_and_changed(api: Api, admin: dict[str,
     assert api.client.get(path, headers=admin).json() == ada
     changed = api.client.patch(path, json={"name": "Ada L.", "email": None}, headers=admin).json()
     assert changed == {**ada, "name": "Ada L.", "email": None}
-    refused(api.client.get("/v1/users"), 403)
     for bad in ({"role": "root"}, {"role": None}, {"name": ""}, {"disabled": None}, {"id": "x"}):
         refused(api.client.patch(path, json=bad, headers=admin), 422, next(iter(bad)))
-    other = api.token("admin", tenant="other")
-    refused(api.client.patch(path, json={"role": "read"}, headers=other), 404)
 
 
 def test_disabled_user_is_refused_at_once(api: Api, admin: dict[str, str]) -> None:

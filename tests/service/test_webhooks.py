@@ -96,18 +96,6 @@ def test_unknown_type_of_event_names_the_similar_one(admin: Api) -> None:
     assert "did you mean 'job.succeeded'?" in answer.text
 
 
-def test_submitters_can_neither_see_nor_make_webhooks(admin: Api) -> None:
-    webhook = create(admin)
-    for headers in (admin.token("submit"), admin.token("read")):
-        refused(admin.client.get("/v1/webhooks", headers=headers), 403, None, "forbidden")
-        answer = admin.client.post("/v1/webhooks", json={"url": URL}, headers=headers)
-        refused(answer, 403, None, "forbidden")
-    theirs = admin.token("admin", tenant="other")
-    path = f"/v1/webhooks/{webhook['id']}"
-    refused(admin.client.post(f"{path}/rotate", json={}, headers=theirs), 404)
-    assert admin.client.get("/v1/webhooks", headers=theirs).json()["data"] == []
-
-
 def test_number_of_webhooks_of_a_tenant_is_limited(admin: Api) -> None:
     webhooks = [create(admin) for _ in range(MAX_WEBHOOKS)]
     answer = admin.client.post("/v1/webhooks", json={"url": URL})
