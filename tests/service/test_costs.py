@@ -1,7 +1,5 @@
 """Estimates of time and disk, and warnings about them."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime
 from typing import Any
 

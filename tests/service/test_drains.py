@@ -1,7 +1,5 @@
 """Draining nodes over the API."""
 
-from __future__ import annotations
-
 import pytest
 
 from service.scheduling.nodes import Node

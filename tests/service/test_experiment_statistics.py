@@ -1,7 +1,5 @@
 """Statistics over seeds: known values, invariances, and the share of intervals that cover the truth."""
 
-from __future__ import annotations
-
 import math
 import random
 from itertools import product

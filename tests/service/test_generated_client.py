@@ -1,7 +1,5 @@
 """A client that openapi-python-client generates from `/openapi.json` submits, watches and downloads."""
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess

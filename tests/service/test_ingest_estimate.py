@@ -1,7 +1,5 @@
 """The estimate of the time that an ingest still takes."""
 
-from __future__ import annotations
-
 from datetime import timedelta
 
 import pytest

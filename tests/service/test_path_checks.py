@@ -1,7 +1,5 @@
 """Path checks at submission: weights and datasets must be readable and below the roots."""
 
-from __future__ import annotations
-
 import json
 import os
 import tarfile

@@ -1,7 +1,5 @@
 """`GET /v1/cluster`: the order of the queue and the reason that each job waits."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime
 from types import SimpleNamespace
 from typing import Any

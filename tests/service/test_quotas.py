@@ -1,7 +1,5 @@
 """Quotas of tokens: set, shown, and enforced at submission."""
 
-from __future__ import annotations
-
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 

@@ -1,7 +1,5 @@
 """`/docs` loads nothing from another origin, under a strict policy, and its vendored files are the published ones."""
 
-from __future__ import annotations
-
 import hashlib
 import re
 from pathlib import Path

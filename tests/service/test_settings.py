@@ -99,15 +99,6 @@ def test_cluster_limit_lists_nodes(
     assert Settings().cluster_limit == limit
 
 
-@pytest.mark.parametrize("text", ["8", "8x", "x8", "8x64:", "8x64;1x1", "now", "-1x8", "8x64,"])
-def test_cluster_limit_that_lists_no_nodes_is_refused(
-    text: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("DASL_CLUSTER_LIMIT", text)
-    with pytest.raises(ValidationError, match="nodes as COUNTxCPUS:GPUS"):
-        Settings()
-
-
 def test_artifacts_uri_must_be_absolute() -> None:
     """All processes must resolve it to the same location, whatever their working folder."""
     assert Settings(artifacts_uri="/shared/dasl/").artifacts_uri == "file:///shared/dasl"
@@ -138,32 +129,23 @@ def test_settings_and_their_errors_show_no_passwords(tmp_path: Path) -> None:
         ("DASL_PORT", "70000", "less than or equal to 65535; given '70000'"),
         ("DASL_DATASET_ROOTS", "data", "must be absolute paths .*; given 'data'"),
         ("DASL_LOG_FORMAT", "xml", "'text' or 'json'; given 'xml'"),
+        *(
+            ("DASL_CLUSTER_LIMIT", value, f"nodes as COUNTxCPUS:GPUS .*; given '{value}'")
+            for value in ("8", "8x", "x8", "8x64:", "8x64;1x1", "now", "-1x8", "8x64,")
+        ),
+        ("DASL_HEARTBEAT_SECONDS", "15", "^DASL_CANCEL_GRACE_SECONDS must be .* given 30 and 15"),
+        ("DASL_CANCEL_GRACE_SECONDS", "4", "must be more than twice .* given 4 and 2"),
+        ("DASL_CANCEL_MAX_SECONDS", "20", "must not be less than .* given 20 and 30"),
     ],
 )
 def test_settings_error_names_variable_and_value(
     monkeypatch: pytest.MonkeyPatch, variable: str, value: str, message: str
 ) -> None:
     monkeypatch.setenv(variable, value)
-    with pytest.raises(ValueError, match=f"^{variable}: .*{message}") as refused:
+    with pytest.raises(ValueError, match=message) as refused:
         read_settings()
+    assert variable in str(refused.value)
     assert "pydantic" not in str(refused.value)
-
-
-@pytest.mark.parametrize(
-    ("variables", "message"),
-    [
-        ({"DASL_HEARTBEAT_SECONDS": "15"}, "GRACE_SECONDS must be more than twice .* 30 and 15"),
-        ({"DASL_CANCEL_GRACE_SECONDS": "4"}, "GRACE_SECONDS must be more than twice .* 4 and 2"),
-        ({"DASL_CANCEL_MAX_SECONDS": "20"}, "MAX_SECONDS must not be less than .* 20 and 30"),
-    ],
-)
-def test_times_to_stop_fit_each_other(
-    monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], message: str
-) -> None:
-    for variable, value in variables.items():
-        monkeypatch.setenv(variable, value)
-    with pytest.raises(ValueError, match=f"DASL_CANCEL_{message}"):
-        read_settings()
 
 
 def test_long_grace_raises_the_default_ceiling(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,7 +1,5 @@
 """The service's states use the words that it shares with workers and clients."""
 
-from __future__ import annotations
-
 from typing import get_args
 
 from dasl_core import vocabulary

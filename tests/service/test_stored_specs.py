@@ -1,7 +1,5 @@
 """Specs stored by an older and by a newer DASL: how jobs with them are shown, cloned and run."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Jobs whose stored spec cannot be read: what the API answers for them and for the jobs beside them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 
