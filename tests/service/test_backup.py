@@ -52,9 +52,7 @@ def content(url: str) -> dict[str, list[tuple[Any, ...]]]:
 
 
 def fill(api: Api) -> None:
-    api.dataset()
-    worker = api.start(api.submit(tags={"team": "vision"})["id"])
-    worker.post("start")
+    worker = api.running(tags={"team": "vision"})
     worker.post("events", type="note", message="with a value", data={"x": [1, None, "\u00fc"]})
 
 

@@ -98,9 +98,7 @@ def test_concurrent_tag_changes_do_not_mix(api: Api) -> None:
 
 def test_clone_during_checkpoint_registration_gets_the_new_checkpoint(api: Api) -> None:
     """Retention removes the previous checkpoint before the new one is visible."""
-    api.dataset()
-    worker = api.start(api.submit(checkpoints={"keep_last": 1})["id"])
-    worker.post("start")
+    worker = api.running(checkpoints={"keep_last": 1})
 
     def report(step: int) -> CheckpointReport:
         file = FileEntry(name="weights", size=1, sha256="0" * 64)
@@ -175,9 +173,7 @@ def test_concurrent_use_of_one_hour_is_added_up(api: Api) -> None:
 
 
 def test_concurrent_heartbeats_add_up_to_the_confirmed_runtime(api: Api) -> None:
-    api.dataset()
-    worker = api.start(api.submit()["id"])
-    worker.post("start")
+    worker = api.running()
     with ThreadPoolExecutor(8) as pool:
         steps = ({"step": step} for step in range(16))
         answers = list(

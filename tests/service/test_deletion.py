@@ -24,18 +24,9 @@ from tests.support.api_under_test import Api, Worker, refused
 CLONE = {"changes": {"train": {"epochs": 1000}}}
 
 
-def running(api: Api) -> Worker:
-    """A running job on the one data set."""
-    if not api.client.get("/v1/datasets").json()["data"]:
-        api.dataset()
-    worker = api.start(api.submit()["id"])
-    worker.post("start")
-    return worker
-
-
 def ended(api: Api, outcome: str = "succeeded", steps: Sequence[int] = (1, 2)) -> Worker:
     """A job that ended, with checkpoints, metrics, an evaluation, an artifact and a log."""
-    worker = running(api)
+    worker = api.running()
     for step in steps:
         save(worker, step)
     points = [{"step": step, "time": 1.0, "values": {"loss": 1.0}} for step in range(1, 8)]
@@ -125,7 +116,7 @@ def test_counters_do_not_fall_when_a_job_is_deleted(api: Api, garbage: Garbage) 
 
 
 def test_delete_is_refused_while_a_job_clone_or_pin_needs_it(api: Api, garbage: Garbage) -> None:
-    worker = running(api)
+    worker = api.running()
     path = f"/v1/jobs/{worker.job_id}"
     problem = refused(api.client.delete(path), 409, None, "wrong-state")
     assert problem["job_status"] == "running"
@@ -160,7 +151,7 @@ def test_replay_of_a_submission_after_deletion_is_refused(api: Api, garbage: Gar
 
 
 def test_files_are_kept_until_the_processes_of_the_job_are_gone(api: Api, garbage: Garbage) -> None:
-    worker = running(api)
+    worker = api.running()
     save(worker, 1)
     worker.post("finish", outcome="succeeded")
     api.client.delete(f"/v1/jobs/{worker.job_id}")
@@ -189,7 +180,7 @@ def test_interrupted_removal_is_continued(
 
 
 def test_deleted_job_frees_its_data_set(api: Api) -> None:
-    worker = running(api)
+    worker = api.running()
     dataset = api.client.get(f"/v1/jobs/{worker.job_id}").json()["dataset"]["id"]
     refused(api.client.delete(f"/v1/datasets/{dataset}"), 409)
     end(api, worker, "cancelled")
@@ -227,7 +218,7 @@ def test_old_failed_and_cancelled_jobs_are_deleted(
 
 
 def test_old_logs_metrics_and_artifacts_are_removed(api: Api, garbage: Garbage) -> None:
-    worker, live = ended(api, steps=(1, 2, 3)), running(api)
+    worker, live = ended(api, steps=(1, 2, 3)), api.running()
     save(live, 1), save(live, 2)
     path, folder = f"/v1/jobs/{worker.job_id}", Path(worker.uri.removeprefix("file://"))
     first = api.client.get(f"{path}/checkpoints").json()["data"][0]["id"]
@@ -253,7 +244,7 @@ def test_checkpoints_are_removed_by_default_a_month_after_the_end(
     api: Api, garbage: Garbage
 ) -> None:
     """Not those that matter."""
-    worker, live = ended(api, steps=(1, 2, 3)), running(api)
+    worker, live = ended(api, steps=(1, 2, 3)), api.running()
     save(live, 1), save(live, 2)
     checkpoints = api.client.get(f"/v1/jobs/{worker.job_id}/checkpoints").json()["data"]
     first = f"/v1/checkpoints/{checkpoints[0]['id']}"
@@ -269,7 +260,7 @@ def test_checkpoints_are_removed_by_default_a_month_after_the_end(
 
 
 def test_older_checkpoints_of_an_ended_job_are_deleted_at_once(api: Api, garbage: Garbage) -> None:
-    worker, live = ended(api, steps=(1, 2, 3)), running(api)
+    worker, live = ended(api, steps=(1, 2, 3)), api.running()
     save(live, 1), save(live, 2)
     path = f"/v1/jobs/{worker.job_id}/checkpoints"
     second = api.client.get(path).json()["data"][1]["id"]
@@ -357,9 +348,7 @@ def test_droppable_keeps_newest_final_best_and_pinned(
 
 
 def test_storage_report_names_other_tenants_to_operators_only(api: Api) -> None:
-    api.dataset()
-    worker = api.start(api.submit()["id"])
-    worker.post("start")
+    worker = api.running()
     uri = f"{worker.uri}/artifacts/plot.png"
     stored = worker.post(
         "artifacts", name="plot.png", uri=uri, size=7, sha256="0" * 64, content_type="image/png"

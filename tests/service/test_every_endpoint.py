@@ -126,8 +126,7 @@ def world(api: Api) -> Iterator[World]:
     with TestClient(create_app(settings, api.database)) as api.client:
         api.client.headers.update(api.token("submit"))
         dataset = api.dataset()
-        worker = api.start(api.submit()["id"])
-        worker.post("start")
+        worker = api.running()
         files = [{"name": "model.json", "size": 2, "sha256": SHA}]
         checkpoint = worker.post(
             "checkpoints", step=1, epoch=1, uri=f"{worker.uri}/checkpoints/1", files=files

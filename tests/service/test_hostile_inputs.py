@@ -320,10 +320,7 @@ ADDRESSES: dict[str, tuple[int, str]] = {
 
 @pytest.fixture
 def worker(api: Api) -> Worker:
-    api.dataset()
-    worker = api.start(api.submit()["id"])
-    assert worker.post("start").status_code == 200
-    return worker
+    return api.running()
 
 
 def test_api_answers_hostile_urls_as_listed(api: Api, worker: Worker) -> None:

@@ -13,9 +13,7 @@ SHA = hashlib.sha256(CONTENT).hexdigest()
 
 def stored(api: Api) -> tuple[Worker, str, str]:
     """Store a checkpoint and an artifact; return the worker and the URLs of files and artifact."""
-    api.dataset()
-    worker = api.start(api.submit()["id"])
-    worker.post("start")
+    worker = api.running()
     folder = Path(worker.uri.removeprefix("file://"))
     files = []
     for name, content in (("backbone.safetensors", CONTENT), ("empty.json", b"")):

@@ -32,10 +32,7 @@ def sweep(garbage: Garbage) -> None:
 
 
 def running(api: Api, **checkpoints: Any) -> Worker:
-    api.dataset()
-    worker = api.start(api.submit(checkpoints=checkpoints)["id"])
-    worker.post("start")
-    return worker
+    return api.running(checkpoints=checkpoints)
 
 
 def save(worker: Worker, step: int, final: bool = False, epoch: float = 1, **metrics: float) -> str:

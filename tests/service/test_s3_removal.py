@@ -84,10 +84,7 @@ def put(uri: str, content: bytes) -> None:
 
 def ended(api: Api, tmp_path: Path) -> Worker:
     """A job that succeeded, with two checkpoints, an artifact and a log of several objects."""
-    if not api.client.get("/v1/datasets").json()["data"]:
-        api.dataset()
-    worker = api.start(api.submit()["id"])
-    worker.post("start")
+    worker = api.running()
     source = tmp_path / worker.job_id
     source.mkdir()
     (source / "weights").write_bytes(b"weights")

@@ -17,7 +17,7 @@ from service.artifacts.attempt_log import AttemptLog
 from service.client.models import ServerSentEvent
 from service.client.sync.sse import parse
 from service.jobs import streams
-from tests.support.api_under_test import Api, Worker, refused
+from tests.support.api_under_test import Api, refused
 from tests.support.polling import wait_for
 
 STREAM = {"Accept": "text/event-stream"}
@@ -51,13 +51,6 @@ def following(
         yield parse(answer.iter_bytes())
 
 
-def started(api: Api) -> Worker:
-    api.dataset()
-    worker = api.start(api.submit()["id"])
-    assert worker.post("start").status_code == 200
-    return worker
-
-
 def write_log(api: Api, job_id: str, number: int, text: str) -> None:
     path = Path(api.context.storage.log_uri(job_id, number).removeprefix("file://"))
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -66,7 +59,7 @@ def write_log(api: Api, job_id: str, number: int, text: str) -> None:
 
 
 def test_event_list_pages_in_order(api: Api) -> None:
-    worker = started(api)
+    worker = api.running()
     for number in range(5):
         worker.post("events", type="note", message=f"note {number}", data={"n": number})
     path = f"/v1/jobs/{worker.job_id}/events"
@@ -84,7 +77,7 @@ def test_event_list_pages_in_order(api: Api) -> None:
 
 
 def test_event_stream_is_live_resumable_and_ends_with_the_job(api: Api, live: httpx.Client) -> None:
-    worker = started(api)
+    worker = api.running()
     path = f"/v1/jobs/{worker.job_id}/events"
     with following(live, path) as messages:
         first = [next(messages) for _ in range(3)]
@@ -105,7 +98,7 @@ def test_event_stream_is_live_resumable_and_ends_with_the_job(api: Api, live: ht
 
 
 def test_idle_stream_sends_heartbeats_and_holds_no_connection(api: Api, live: httpx.Client) -> None:
-    worker = started(api)
+    worker = api.running()
     path = f"/v1/jobs/{worker.job_id}/events"
     with live.stream("GET", path, headers=STREAM) as answer:
         lines = answer.iter_lines()
@@ -116,7 +109,7 @@ def test_idle_stream_sends_heartbeats_and_holds_no_connection(api: Api, live: ht
 
 def test_event_stream_sends_backlog_in_batches(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(streams, "_EVENTS_AT_ONCE", 3)
-    worker = started(api)
+    worker = api.running()
     for number in range(7):
         worker.post("events", type="note", message=str(number))
     worker.post("finish", outcome="succeeded")
@@ -126,7 +119,7 @@ def test_event_stream_sends_backlog_in_batches(api: Api, monkeypatch: pytest.Mon
 
 
 def test_log_is_served_as_text_with_tail(api: Api) -> None:
-    worker = started(api)
+    worker = api.running()
     path = f"/v1/jobs/{worker.job_id}/logs"
     assert (api.client.get(path).status_code, api.client.get(path).text) == (200, "")
     lines = [f"line {number} ü\n" for number in range(9000)]
@@ -145,7 +138,7 @@ def test_log_stream_continues_through_a_restart(
     api: Api, live: httpx.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(streams, "_LOG_SETTLES_SECONDS", 0.05)
-    worker = started(api)
+    worker = api.running()
     job_id = worker.job_id
     path = f"/v1/jobs/{job_id}/logs"
     write_log(api, job_id, 1, "one\ntwo\nthr")
@@ -171,7 +164,7 @@ def test_log_stream_continues_through_a_restart(
 
 
 def test_log_stream_sends_blank_lines(api: Api, live: httpx.Client) -> None:
-    worker = started(api)
+    worker = api.running()
     write_log(api, worker.job_id, 1, "\n")
     with following(live, f"/v1/jobs/{worker.job_id}/logs") as messages:
         blank = next(messages)
@@ -184,7 +177,7 @@ def test_log_stream_continues_over_omitted_bytes(
     api: Api, live: httpx.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(streams, "_LOG_SETTLES_SECONDS", 0.05)
-    worker = started(api)
+    worker = api.running()
     log, limit = AttemptLog(api.context.storage, worker.job_id, 1), 16 * 64
     path = f"/v1/jobs/{worker.job_id}/logs"
     lines = [f"line {number:04}" for number in range(1000)]
@@ -215,7 +208,7 @@ def test_log_stream_continues_over_omitted_bytes(
 
 
 def test_stream_ends_when_token_is_revoked(api: Api, live: httpx.Client) -> None:
-    worker = started(api)
+    worker = api.running()
     theirs = api.token("read")
     live.headers.update(theirs)
     with following(live, f"/v1/jobs/{worker.job_id}/events") as events:
@@ -233,7 +226,7 @@ def test_streams_per_token_are_limited(
     api: Api, live: httpx.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sse, "_PER_TOKEN", 2)
-    path = f"/v1/jobs/{started(api).job_id}/events"
+    path = f"/v1/jobs/{api.running().job_id}/events"
     with following(live, path) as first:
         next(first)
         with following(live, path) as second:

@@ -101,9 +101,7 @@ def heavy_requests(api: Api, pool: ThreadPoolExecutor, job_id: str, tokens: int)
 def test_blocked_heavy_reads_delay_neither_heartbeats_nor_other_requests(
     api: Api, gate: Gate, requests: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    api.dataset()
-    worker = api.start(api.submit()["id"])
-    worker.post("start")
+    worker = api.running()
     worker.post("metrics", points=[{"step": 1, "time": 1.0, "values": {"loss": 2.0}}])
     monkeypatch.setattr(repository, "points", gate.guard(repository.points))
     answers = heavy_requests(api, requests, worker.job_id, tokens=4)
@@ -156,9 +154,7 @@ def test_heavy_requests_of_one_token_leave_places_for_others(
 def test_blocked_requests_of_clients_do_not_delay_workers(
     api: Api, gate: Gate, requests: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    api.dataset()
-    worker = api.start(api.submit()["id"])
-    worker.post("start")
+    worker = api.running()
     monkeypatch.setattr(jobs, "find", gate.guard(jobs.find))
     answers = [
         requests.submit(api.client.get, f"/v1/jobs/{worker.job_id}") for _ in range(GENERAL_THREADS)
@@ -174,9 +170,7 @@ def test_store_that_does_not_answer_delays_only_those_who_read_it(
     api: Api, gate: Gate, requests: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Downloads, logs and live logs wait in threads of their own, without a database connection."""
-    api.dataset()
-    worker = api.start(api.submit()["id"])
-    worker.post("start")
+    worker = api.running()
     content = b"step 1\n"
     folder = Path(worker.uri.removeprefix("file://"))
     folder.mkdir(parents=True)
@@ -252,9 +246,7 @@ def test_file_system_that_hangs_delays_only_those_who_name_paths(
     api: Api, gate: Gate, requests: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Path checks wait in threads of their own, without a database connection."""
-    api.dataset()
-    worker = api.start(api.submit()["id"])
-    worker.post("start")
+    worker = api.running()
     queued = api.submit()["id"]
     monkeypatch.setattr(ReadableFolders, "allow_tree", gate.guard(ReadableFolders.allow_tree))
     spec, folder = {"dataset": "emoji"}, str(api.settings.home.parent / "images" / "emoji")

@@ -96,6 +96,14 @@ class Api:
             number = attempt.number
         return Worker(self, job_id, number, token)
 
+    def running(self, **spec: Any) -> Worker:
+        """Submit a job on the dataset `emoji`, which is inserted if it is missing, and let its attempt begin."""
+        if not self.client.get("/v1/datasets", params={"name": "emoji"}).json()["data"]:
+            self.dataset()
+        worker = self.start(self.submit(**spec)["id"])
+        assert worker.post("start").status_code == 200
+        return worker
+
     def ingest(self, dataset_id: str) -> tuple[int, dict[str, str]]:
         """Start an ingest run, as the dispatcher does; return its number and headers."""
         token, hashed = credentials.new_token()
