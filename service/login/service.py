@@ -145,7 +145,7 @@ def log_in(session: Session, settings: Settings, claims: dict[str, Any]) -> tupl
         session,
         tenant=tenant,
         name="dasl login",
-        scopes=[_scope(user.role)],
+        scopes=[credentials.highest_scope([user.role]) or "read"],
         user_id=user.id,
         expires_at=now + timedelta(hours=settings.oidc_token_hours),
         from_login=True,
@@ -209,10 +209,6 @@ def _email(claims: dict[str, Any]) -> str | None:
         return None
     values = _values(claims, "email")
     return values[0] if values and len(values[0]) <= 320 else None
-
-
-def _scope(role: str) -> credentials.Scope:
-    return credentials.highest_scope([role]) or "read"
 
 
 def _refused(reason: str) -> Problem:

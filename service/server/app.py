@@ -126,6 +126,9 @@ def create_app(settings: Settings, database: Database | None = None) -> FastAPI:
         database: database that the caller closes; without it, the app opens and closes one.
 
     `app.state.context.closing.set()` ends the live streams, so that a server can shut down.
+
+    Raises:
+        ValueError: the settings name a login provider, and its extra is not installed.
     """
     owned = database is None
     database = database or Database(settings.database_url)
@@ -137,7 +140,10 @@ def create_app(settings: Settings, database: Database | None = None) -> FastAPI:
     )
     decisions = DecisionCache(settings.fair_share_half_life)
     context = Context(settings, database, store, Failures(failures), decisions, Failures(failures))
-    provider = _login_provider(settings)
+    provider = None
+    if settings.oidc_issuer:
+        id_token_check()
+        provider = Provider(settings)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
@@ -177,18 +183,6 @@ def create_app(settings: Settings, database: Database | None = None) -> FastAPI:
 
 def _body_limit(scope: Scope) -> int | None:
     return body_limit(scope) or image_limit(scope)
-
-
-def _login_provider(settings: Settings) -> Provider | None:
-    """Return the login provider of the settings, if there is one.
-
-    Raises:
-        ValueError: its extra is not installed.
-    """
-    if not settings.oidc_issuer:
-        return None
-    id_token_check()
-    return Provider(settings)
 
 
 def _document_models(app: FastAPI) -> None:

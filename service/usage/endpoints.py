@@ -1,10 +1,9 @@
 """`/v1/usage`: GPU- and CPU-hours by user, token or tag."""
 
 from datetime import UTC, datetime, timedelta
-from typing import Annotated, Any
+from typing import Annotated
 
 from fastapi import APIRouter, Query
-from sqlalchemy import Row
 
 from service.api.auth import Reader
 from service.api.parameters import Moment
@@ -54,17 +53,15 @@ def show_usage(
         start=start,
         end=end,
         group_by=group_by,
-        data=[_group(row) for row in rows[:_MAX_GROUPS]],
+        data=[
+            UsageGroup(
+                value=value,
+                name=name,
+                jobs=jobs,
+                gpu_hours=gpu_seconds / 3600,
+                cpu_hours=cpu_seconds / 3600,
+            )
+            for value, name, jobs, gpu_seconds, cpu_seconds in rows[:_MAX_GROUPS]
+        ],
         is_complete=len(rows) <= _MAX_GROUPS,
-    )
-
-
-def _group(row: Row[*tuple[Any, ...]]) -> UsageGroup:
-    value, name, jobs, gpu_seconds, cpu_seconds = row
-    return UsageGroup(
-        value=value,
-        name=name,
-        jobs=jobs,
-        gpu_hours=gpu_seconds / 3600,
-        cpu_hours=cpu_seconds / 3600,
     )

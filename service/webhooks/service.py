@@ -123,7 +123,8 @@ def send_test(session: Session, tenant: str, webhook_id: str) -> WebhookDelivery
     Raises:
         Problem: 404; 409, the webhook is disabled.
     """
-    webhook = _enabled(session, tenant, webhook_id)
+    webhook = get(session, tenant, webhook_id, lock=True)
+    _check_enabled(webhook)
     delivery_id = outbox.add_test(session, webhook, datetime.now(UTC))
     return delivery(session, webhook, delivery_id)
 
@@ -163,12 +164,6 @@ def view(row: WebhookDelivery, settings: Settings) -> DeliveryView:
         next_at=row.next_at if row.finished_at is None else None,
         **{name: getattr(row, name) for name in names},
     )
-
-
-def _enabled(session: Session, tenant: str, webhook_id: str) -> Webhook:
-    webhook = get(session, tenant, webhook_id, lock=True)
-    _check_enabled(webhook)
-    return webhook
 
 
 def _check_enabled(webhook: Webhook) -> None:
