@@ -2,8 +2,6 @@
 
 import socket
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Literal
@@ -43,10 +41,8 @@ def checks(api: Api) -> dict[str, str]:
     return messages
 
 
-@contextmanager
-def serving(home: Path, url: str) -> Iterator[TestClient]:
-    with TestClient(create_app(Settings(home=home, database_url=url))) as client:
-        yield client
+def serving(home: Path, url: str) -> TestClient:
+    return TestClient(create_app(Settings(home=home, database_url=url)))
 
 
 def test_livez_reports_status_and_version(api: Api) -> None:
@@ -159,9 +155,8 @@ def test_probes_time_out_on_hanging_database_with_bounded_threads(
 ) -> None:
     monkeypatch.setattr(observer, "_PROBE_SECONDS", 0.05)
     monkeypatch.setattr(observer, "_SCRAPE_SECONDS", 0.05)
-    with socket.create_server(
-        ("127.0.0.1", 0)
-    ) as silent:  # It accepts connections and never answers.
+    # It accepts connections and never answers.
+    with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"postgresql+psycopg://me:secret@127.0.0.1:{silent.getsockname()[1]}/x"
         with serving(tmp_path, url) as client:
             before = threading.active_count()

@@ -11,7 +11,7 @@ from sqlalchemy import make_url, select, text
 from sqlalchemy.exc import InternalError, OperationalError
 from sqlalchemy.orm import Session
 
-from service.db.models import ClusterSnapshot, Lease
+from service.db.models import EventCounter, Lease
 from service.db.session import AWAY, Database, is_timeout, make_engine
 from tests.support.databases import Postgres
 
@@ -124,33 +124,18 @@ def test_make_engine_refuses_other_databases(url: str) -> None:
 
 
 def test_write_sessions_lose_no_concurrent_increment(database: Database, database_url: str) -> None:
-    with database.write() as session:
-        session.add(
-            ClusterSnapshot(
-                id=1,
-                at=datetime.now(UTC),
-                alive=True,
-                nodes=[],
-                dispatcher={},
-                total_cpus=0,
-                total_gpus=0,
-                used_cpus=0,
-                used_gpus=0,
-            )
-        )
-
     def increment(_: int) -> None:
         other = Database(database_url)
         for _ in range(25):
             with other.write() as session:
-                row = session.scalars(select(ClusterSnapshot).with_for_update()).one()
-                row.used_cpus += 1
+                row = session.scalars(select(EventCounter).with_for_update()).one()
+                row.last += 1
         other.dispose()
 
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(increment, range(4)))
     with database.read() as session:
-        assert session.get_one(ClusterSnapshot, 1).used_cpus == 100
+        assert session.get_one(EventCounter, 1).last == 100
 
 
 def test_read_session_neither_waits_for_writer_nor_sees_uncommitted_rows(
