@@ -36,7 +36,7 @@ def add_if_new(session: Session, row: Base) -> bool:
 
 
 def by_id(session: Session, kind: type[Row], row_id: str) -> Row | None:
-    """Return the row of any tenant with this id."""
+    """Return the row of any tenant with this primary key."""
     return session.get(kind, row_id)
 
 

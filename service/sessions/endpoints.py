@@ -6,7 +6,7 @@ from service.api import audit_log, web_session
 from service.api.auth import Reader, SessionCaller, unauthenticated
 from service.api.problems import Problem
 from service.api.transaction import ReadSession, Route, WithContext, WriteSession
-from service.db.models import Token
+from service.db.models import Token, WebSession
 from service.db.rows import by_id
 from service.sessions import repository, service
 from service.sessions.service import SessionRequest
@@ -40,7 +40,7 @@ def show_session(
 ) -> SessionView:
     """Show the token of the session, and its CSRF token."""
     assert caller.session_hash is not None
-    row = repository.get(session, caller.session_hash)
+    row = by_id(session, WebSession, caller.session_hash)
     token = by_id(session, Token, caller.token_id)
     if row is None or token is None:
         raise unauthenticated("The session has ended. Log in again")

@@ -23,11 +23,6 @@ def add(session: Session, row: WebSession | LoginCode, *, keep: int) -> None:
     session.flush()
 
 
-def get(session: Session, hash: str) -> WebSession | None:
-    """Return the session whose cookie has this hash."""
-    return session.get(WebSession, hash)
-
-
 def remove(session: Session, hash: str) -> None:
     """Remove a session."""
     session.execute(delete(WebSession).where(WebSession.hash == hash))
