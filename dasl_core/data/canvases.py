@@ -12,7 +12,8 @@ from torch import Tensor
 
 from dasl_core.data.bounded_map import bounded_map
 from dasl_core.data.cache import NO_ROOM, CacheFolder, unwritable
-from dasl_core.data.canvas_file import CanvasFile, OnRead
+from dasl_core.data.cache_build import OnRead
+from dasl_core.data.canvas_file import CanvasFile
 from dasl_core.data.coding import Form, build_coding
 from dasl_core.data.drawing import Drawer
 from dasl_core.data.index import DatasetIndex
@@ -158,8 +159,8 @@ class Canvases:
                 self._open_shards(shards, on_read)
                 return
             try:
-                file = CanvasFile(self._folder, self._drawer)
-                self._pixels, self.unreadable = file.open(on_read), file.unreadable
+                file = CanvasFile(self._folder, self._drawer, on_read)
+                self._pixels, self.unreadable = file.open(), file.unreadable
             except OSError as error:
                 if error.errno not in NO_ROOM:
                     raise
@@ -174,7 +175,7 @@ class Canvases:
     def _open_shards(self, shards: Shards, on_read: OnRead) -> None:
         shards.folder.use(shards.layout.digest)
         gatherer = Gatherer(shards, self._drawer, on_read)
-        if not gatherer.gather():
+        if not gatherer.run():
             self.unreadable = self._drawer.missing()
             return
         self.unreadable = gatherer.unreadable

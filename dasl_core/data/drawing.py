@@ -1,5 +1,6 @@
 """Drawing of images as canvases: decoded, scaled down, and placed into the upper left of a square."""
 
+import hashlib
 from collections.abc import Callable
 from contextlib import closing
 
@@ -13,6 +14,7 @@ from dasl_core.data.decode import Header, decoding_memory
 from dasl_core.data.decode.reasons import CHANGED, EMPTY, MISSING, UNREADABLE
 from dasl_core.data.index import LENGTH, DatasetIndex
 from dasl_core.data.sources.folder import FolderSource, ListSource
+from dasl_core.data.strings import Strings
 from dasl_core.machine import usable_cores
 
 
@@ -23,6 +25,7 @@ class Drawer:
         valid_hw: (N, 2) int64, height and width of each image in its canvas.
         shape: shape (N, C, S, S) of all canvases.
         dtype: type of the canvases.
+        canvas_bytes: size of a canvas.
     """
 
     def __init__(self, index: DatasetIndex, image_size: int, channels: int) -> None:
@@ -30,16 +33,12 @@ class Drawer:
         self.dtype = np.dtype(index.pixels.dtype)
         side = min(2 * image_size, int(index.sizes.max()))
         self.shape = (len(index), channels, side, side)
+        self.canvas_bytes = channels * side * side * self.dtype.itemsize
         # The longer side fits, and no image is scaled up. Sizes have the width first.
         scale = np.minimum(1.0, side / index.sizes.max(axis=1, keepdims=True))
         self.valid_hw: np.ndarray = np.maximum(1, np.round(index.sizes[:, ::-1] * scale)).astype(
             np.int64
         )
-
-    def draw(self, position: int) -> np.ndarray | str:
-        """Decode an image to its canvas; return the reason if it cannot be read."""
-        pixels = self.draw_valid(position)
-        return pixels if isinstance(pixels, str) else self.place(pixels)
 
     def draw_valid(self, position: int) -> np.ndarray | str:
         """Decode an image to (C, H, W) without padding; return the reason if it cannot be read."""
@@ -52,23 +51,31 @@ class Drawer:
             return _reduce(pixels, height, width)
         return pixels.transpose(2, 0, 1)
 
-    def place(self, pixels: np.ndarray) -> np.ndarray:
-        """Place the pixels (C, H, W) of an image into its canvas."""
-        canvas = self.black()
-        _, height, width = pixels.shape
-        canvas[:, :height, :width] = pixels
+    def place(self, pixels: np.ndarray | str) -> np.ndarray:
+        """Place the pixels (C, H, W) of an image into its canvas; it is black if there is a reason in their place."""
+        canvas = np.zeros(self.shape[1:], self.dtype)
+        if not isinstance(pixels, str):
+            _, height, width = pixels.shape
+            canvas[:, :height, :width] = pixels
         return canvas
-
-    def black(self) -> np.ndarray:
-        """Return the canvas of an unreadable image."""
-        return np.zeros(self.shape[1:], self.dtype)
 
     def memory(self, position: int) -> int:
         """Estimate the memory in bytes to draw an image."""
         width, height = map(int, self.index.sizes[position])
         pixels = self.index.pixels
         header = Header(width, height, pixels.bands, pixels.dtype)
-        return decoding_memory(header) + int(np.prod(self.shape[1:])) * self.dtype.itemsize
+        return decoding_memory(header) + self.canvas_bytes
+
+    def digest(self, *settings: object) -> str:
+        """Compute a digest of everything that determines the canvases, and of a file's settings."""
+        index = self.index
+        content = hashlib.blake2b(digest_size=16)
+        settings = (*settings, index.location, index.source.choice, self.shape, self.dtype.str)
+        content.update(repr(settings).encode())
+        paths = index.paths if isinstance(index.paths, Strings) else Strings.pack(index.paths)
+        for array in (paths.data, paths.ends, index.sizes, index.locations):
+            content.update(np.ascontiguousarray(array).data)
+        return content.hexdigest()
 
     def missing(self, on_looked: Callable[[], None] = lambda: None) -> dict[int, str]:
         """Find images whose files are missing or changed in length since ingest, without decoding.

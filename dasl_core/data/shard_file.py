@@ -12,7 +12,7 @@ import json
 import os
 import struct
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, NamedTuple
@@ -132,7 +132,12 @@ def read_shard(read: Read, size: int, count: int) -> Shard:
     reasons = json.loads(read(size - _FOOTER.size - length, length))
     if not isinstance(reasons, dict):
         raise ValueError("its reasons are damaged")
-    return Shard(count, {int(at): str(why) for at, why in reasons.items()}, begin, size)
+    return Shard(count, reasons_by_position(reasons), begin, size)
+
+
+def reasons_by_position(reasons: Mapping[str, object]) -> dict[int, str]:
+    """Convert the reasons of a shard from JSON, which has no numbers as keys."""
+    return {int(at): str(why) for at, why in reasons.items()}
 
 
 def check_shard(path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dasl_core.data.canvas_file import canvas_digest
 from dasl_core.data.coding import Coding
 from dasl_core.data.drawing import Drawer
 
@@ -26,7 +25,7 @@ class ShardLayout:
         mean = self._bytes(slice(None)) / self.images
         self.per_shard = min(self.images, max(1, int(SHARD_BYTES / mean)))
         self.count = -(-self.images // self.per_shard)
-        self.digest = canvas_digest(drawer, _FORMAT, coding.name, self.per_shard)
+        self.digest = drawer.digest(_FORMAT, coding.name, self.per_shard)
 
     def positions(self, number: int) -> range:
         """Return the positions in the index of a shard's images."""

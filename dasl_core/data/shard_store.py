@@ -15,13 +15,14 @@ from pathlib import Path
 from typing import IO, Any, Protocol
 
 from dasl_core.atomic import sync
-from dasl_core.data.shard_manifest import MANIFEST
 from dasl_core.data.sources.storage import open_system, os_errors
 from dasl_core.spec.source import remote_scheme
 
 VARIABLE = "DASL_SHARDS_URI"
 # Seconds without a write after which a copy is abandoned, in folders without locks.
 _ABANDONED_SECONDS = 3600.0
+MANIFEST = "manifest.json"
+"""File that describes all shards of a set."""
 USED = "used"
 """File with the time at which a set of shards was last used."""
 _SET = re.compile("[0-9a-f]{32}")

@@ -6,6 +6,7 @@ canvases: an image whose shard is missing or damaged is drawn and coded again, w
 
 from __future__ import annotations
 
+import json
 import logging
 import re
 import time
@@ -19,10 +20,9 @@ from dasl_core.atomic import write_atomically
 from dasl_core.data.cache import CacheFolder
 from dasl_core.data.coding import Coding
 from dasl_core.data.drawing import Drawer
-from dasl_core.data.shard_file import Read, Shard, opened, read_shard
+from dasl_core.data.shard_file import Read, Shard, opened, read_shard, reasons_by_position
 from dasl_core.data.shard_layout import ShardLayout
-from dasl_core.data.shard_manifest import MANIFEST, Facts, decode, encode
-from dasl_core.data.shard_store import ShardStore
+from dasl_core.data.shard_store import MANIFEST, ShardStore
 from dasl_core.data.unused import MARK_SECONDS, mark_used
 
 logger = logging.getLogger(__name__)
@@ -38,7 +38,7 @@ class Shards:
     """The available shards of an index.
 
     Attributes:
-        local: sizes of the shards in this machine's cache, by number.
+        local: the shards in this machine's cache, by number.
         remote: sizes of the shards in the store, by number.
         store_has_manifest: whether the store has the manifest; true without a store.
     """
@@ -58,11 +58,10 @@ class Shards:
         self.folder, self.coding = folder, coding
         self.layout = ShardLayout(drawer, coding)
         self.store = find_store(self.layout.digest)
-        self.local: dict[int, int] = {}
+        self.local: dict[int, Shard] = {}
         self.remote: dict[int, int] = {}
         self.store_has_manifest = True
         self._valid_hw, self._bands = drawer.valid_hw, drawer.shape[1]
-        self._local_ends: dict[int, Shard] = {}
         self._away_until, self._marked_at = 0.0, 0.0
         self._remote_shard = lru_cache(_ENDS_KEPT)(self._open_remote)
 
@@ -74,12 +73,12 @@ class Shards:
     @property
     def size(self) -> int:
         """Bytes of the shards in this machine's cache."""
-        return sum(self.local.values())
+        return sum(shard.size for shard in self.local.values())
 
     @property
     def num_local_images(self) -> int:
         """Number of images whose shards are in this machine's cache."""
-        return sum(len(self.layout.positions(number)) for number in self.local)
+        return sum(shard.images for shard in self.local.values())
 
     @property
     def num_images(self) -> int:
@@ -122,15 +121,14 @@ class Shards:
         """Return the name of a shard in the store."""
         return f"{number:05}.shard"
 
-    def find_local(self, number: int, known: Facts | None) -> Facts | None:
+    def find_local(self, number: int, known: Shard | None) -> Shard | None:
         """Find a complete shard in the cache, by its size in the manifest or else by its end."""
         file = self.file(number)
         try:
             size = file.stat().st_size
             if known is None:
                 with opened(file) as read:
-                    shard = read_shard(read, size, len(self.layout.positions(number)))
-                    known = Facts.from_shard(shard)
+                    known = read_shard(read, size, len(self.layout.positions(number)))
             elif known.size != size:
                 raise ValueError("its size differs from the manifest's")
         except FileNotFoundError:
@@ -138,17 +136,17 @@ class Shards:
         except ValueError as error:
             logger.warning("%s is fetched or built again: %s", file, error)
             return None
-        self.local[number] = size
+        self.local[number] = known
         return known
 
-    def read_remote_facts(self, number: int) -> Facts:
-        """Read the facts of a shard from the end of its file in the store.
+    def read_remote(self, number: int) -> Shard:
+        """Read the end of a shard in the store.
 
         Raises:
             OSError: it cannot be read.
             ValueError: it is damaged.
         """
-        return Facts.from_shard(self._remote_shard(number)[0])
+        return self._remote_shard(number)[0]
 
     def open_store(self) -> None:
         """Mark the shards in the store as used, remove partial files of killed writers, and list the store.
@@ -182,7 +180,6 @@ class Shards:
     def drop(self, number: int) -> None:
         """Remove a shard from the cache."""
         self.local.pop(number, None)
-        self._local_ends.pop(number, None)
         self.file(number).unlink(missing_ok=True)
 
     def disable_store(self, error: Exception) -> None:
@@ -190,30 +187,30 @@ class Shards:
         logger.warning("shards are not shared with other nodes: %s", error)
         self.store, self.remote, self.store_has_manifest = None, {}, True
 
-    def read_manifest(self) -> dict[int, Facts] | None:
+    def read_manifest(self) -> dict[int, Shard] | None:
         """Read the manifest from the cache or the store; None if there is none."""
         try:
-            return decode(self.other_file("manifest").read_bytes(), self.layout.count)
+            return _decode_manifest(self.other_file("manifest").read_bytes(), self.layout.count)
         except (OSError, ValueError):
             pass  # not gathered yet, or damaged
         if self.store is None:
             return None
         try:
             if (size := self.store.sizes().get(MANIFEST)) is not None:
-                return decode(self.store.read(MANIFEST, 0, size), self.layout.count)
+                return _decode_manifest(self.store.read(MANIFEST, 0, size), self.layout.count)
         except ValueError as error:
             logger.warning("the manifest of the shared shards is written again: %s", error)
         except OSError as error:
             self.disable_store(error)
         return None
 
-    def write_manifest(self, known: Mapping[int, Facts]) -> None:
+    def write_manifest(self, known: Mapping[int, Shard]) -> None:
         """Write the manifest, after all shards: with it, no shard needs to be opened to describe it.
 
         Raises:
             OSError: it cannot be written.
         """
-        content = encode(known)
+        content = json.dumps([known[number] for number in range(len(known))]).encode()
         if self.store is not None:
             try:
                 self.store.write(MANIFEST, content)
@@ -223,10 +220,10 @@ class Shards:
 
     def _record(self, number: int, at: int) -> bytes | None:
         """Read a record from the cache or the store; None if it is in neither, or damaged."""
-        if (size := self.local.get(number)) is not None:  # another thread may drop it
+        if (local := self.local.get(number)) is not None:  # another thread may drop it
             try:
                 with opened(self.file(number)) as read:
-                    return self._local_shard(number, size, read).record(at, read)
+                    return local.record(at, read)
             except ValueError as error:
                 logger.warning("%s is removed: %s", self.file(number), error)
                 self.drop(number)
@@ -257,13 +254,6 @@ class Shards:
             self._marked_at = time.monotonic()  # first, since other threads read too
             mark_used(self.store)
 
-    def _local_shard(self, number: int, size: int, read: Read) -> Shard:
-        shard = self._local_ends.get(number)
-        if shard is None:
-            shard = read_shard(read, size, len(self.layout.positions(number)))
-            self._local_ends[number] = shard
-        return shard
-
     def _open_remote(self, number: int) -> tuple[Shard, Read]:
         """Read and keep the end of a remote shard, so that each image takes one request."""
         assert self.store is not None, "the shard is in it"
@@ -277,3 +267,21 @@ class Shards:
             return end[begin - shard.begin :][:length]
 
         return shard, read
+
+
+def _decode_manifest(content: bytes, count: int) -> dict[int, Shard]:
+    """Read a manifest of `count` shards.
+
+    Raises:
+        ValueError: it is damaged.
+    """
+    try:
+        shards = {
+            number: Shard(int(images), reasons_by_position(reasons), int(begin), int(size))
+            for number, (images, reasons, begin, size) in enumerate(json.loads(content))
+        }
+    except (TypeError, AttributeError) as error:
+        raise ValueError(f"it is another file: {error}") from error
+    if len(shards) != count:
+        raise ValueError(f"it has {len(shards)} shards, not {count}")
+    return shards

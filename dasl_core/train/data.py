@@ -11,7 +11,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from dasl_core.data.cache import DIRECTORY_VARIABLE, MAX_BYTES_VARIABLE, hold_folder
-from dasl_core.data.canvas_file import OnRead
+from dasl_core.data.cache_build import OnRead
 from dasl_core.data.canvases import Canvases
 from dasl_core.data.decode import is_transient
 from dasl_core.data.image_set import ImageSet

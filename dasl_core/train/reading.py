@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from threading import Event
 from typing import TypeVar
 
-from dasl_core.data.canvas_file import OnRead
+from dasl_core.data.cache_build import OnRead
 from dasl_core.distributed import gather_objects
 from dasl_core.train.interruption import Interruption
 

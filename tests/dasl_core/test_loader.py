@@ -235,7 +235,7 @@ def test_single_channel_is_luminance(pictures: DatasetIndex, cache: Path) -> Non
 def test_cache_equals_decoding(tmp_path: Path) -> None:
     index = ingest(image_folder(tmp_path / "pictures", per_class=4))
     with_cache = open_canvases(index, tmp_path / "cache")
-    assert cache_files(tmp_path / "cache") == [".lock", ".npy", ".used"]
+    assert cache_files(tmp_path / "cache") == [".lock", ".npy", ".state", ".used"]
     without = open_canvases(index, tmp_path / "pictures" / "class-0" / "00.png" / "no-folder")
     np.testing.assert_array_equal(everything(with_cache), everything(without))
     kept = everything(with_cache)
@@ -264,7 +264,7 @@ def read_everything(index: DatasetIndex, cache: Path) -> np.ndarray:
 
 
 def read_and_count_builds(index: DatasetIndex, cache: Path) -> tuple[np.ndarray, int]:
-    with patch.object(CanvasFile, "_build", autospec=True, side_effect=CanvasFile._build) as build:
+    with patch.object(CanvasFile, "_begin", autospec=True, side_effect=CanvasFile._begin) as build:
         return read_everything(index, cache), build.call_count
 
 
@@ -275,7 +275,7 @@ def test_concurrent_processes_share_one_cache(pool: GlooPool, tmp_path: Path) ->
     for pixels, _ in results:
         np.testing.assert_array_equal(pixels, expected)
     assert sum(builds for _, builds in results) == 1  # the others waited for it
-    assert cache_files(tmp_path / "cache") == [".lock", ".npy", ".used"]
+    assert cache_files(tmp_path / "cache") == [".lock", ".npy", ".state", ".used"]
 
 
 def read_with_small_files(index: DatasetIndex, cache: Path) -> tuple[np.ndarray, list[str]]:
@@ -309,32 +309,20 @@ def test_cache_is_limited_to_share_of_disk(
     assert {*cache_files(tmp_path)} == {".lock", ".used"}
 
 
-def test_partial_cache_of_killed_process_is_overwritten(
-    pictures: DatasetIndex, tmp_path: Path
-) -> None:
-    expected = read_everything(pictures, tmp_path)
-    (built,) = tmp_path.glob("*.npy")
-    partial = built.with_suffix(".partial")
-    built.rename(partial)
-    partial.write_bytes(partial.read_bytes()[:1000] + b"\xff" * 10**6)
-    np.testing.assert_array_equal(read_everything(pictures, tmp_path), expected)
-    assert cache_files(tmp_path) == [".lock", ".npy", ".used"]
-
-
-@pytest.mark.parametrize("spoilt", ["cut", "empty", "no-list"])
+@pytest.mark.parametrize("spoilt", ["cut", "empty", "state"])
 def test_damaged_cache_is_rebuilt(
     pictures: DatasetIndex, tmp_path: Path, spoilt: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     expected = read_everything(pictures, tmp_path)
     (built,) = tmp_path.glob("*.npy")
-    if spoilt == "no-list":
-        built.with_suffix(".unreadable").write_bytes(b"")
+    if spoilt == "state":
+        built.with_suffix(".state").write_bytes(b"")
     else:
         os.truncate(built, 1000 if spoilt == "cut" else 0)
     with caplog.at_level(logging.WARNING):
         np.testing.assert_array_equal(read_everything(pictures, tmp_path), expected)
     assert f"{built} is damaged" in caplog.text
-    assert cache_files(tmp_path) == [".lock", ".npy", ".used"]
+    assert cache_files(tmp_path) == [".lock", ".npy", ".state", ".used"]
 
 
 # --- images that change after ingest

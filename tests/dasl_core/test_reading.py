@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 import torch.distributed as dist
 
-from dasl_core.data import canvas_file
-from dasl_core.data.canvas_file import OnRead
+from dasl_core.data.cache_build import OnRead
 from dasl_core.data.canvases import Canvases
 from dasl_core.data.drawing import Drawer
 from dasl_core.data.index import DatasetIndex
@@ -24,6 +23,7 @@ from dasl_core.train.reporter import NullReporter
 from dasl_core.vocabulary import Desired
 from tests.support.gloo_pool import GlooPool
 from tests.support.polling import wait_for
+from tests.support.small_shards import make_eager
 from tests.support.training_world import Recorder, resolved, run
 
 pytestmark = pytest.mark.usefixtures("without_plots")
@@ -52,10 +52,10 @@ class Watcher(Recorder):
 
 def hold(patch: pytest.MonkeyPatch, wait: Callable[[], None], position: int = 10) -> list[int]:
     """Hold back the decoding from the image of a position on; return the list of the decoded images."""
-    patch.setattr(canvas_file, "_REPORT_SECONDS", 0.0)
+    make_eager(patch)
     patch.setattr(reading, "_EXCHANGE_SECONDS", 0.01)
     drawn: list[int] = []
-    draw = Drawer.draw
+    draw = Drawer.draw_valid
 
     def held(drawer: Drawer, number: int) -> Any:
         if number >= position:
@@ -63,7 +63,7 @@ def hold(patch: pytest.MonkeyPatch, wait: Callable[[], None], position: int = 10
         drawn.append(number)
         return draw(drawer, number)
 
-    patch.setattr(Drawer, "draw", held)
+    patch.setattr(Drawer, "draw_valid", held)
     return drawn
 
 
@@ -95,12 +95,11 @@ def test_request_ends_reading_and_next_run_continues(
         reporter = Watcher(tmp_path / "out", reported.set, wanted)
         assert run(resolved(pictures), pictures, tmp_path / "cache", reporter) == outcome
         assert (reporter.points, reporter.checkpoints) == ([], [])
-        first = len(drawn)
-        assert 10 <= first < IMAGES
+        assert 10 <= len(drawn) < IMAGES
     with pytest.MonkeyPatch.context() as patch:
         rest = hold(patch, lambda: None)
         assert run(resolved(pictures), pictures, tmp_path / "cache", None) == "succeeded"
-        assert len(rest) == IMAGES - first
+        assert IMAGES - len(drawn) <= len(rest) <= IMAGES - 10
 
 
 def read_on_two_nodes(index: DatasetIndex, folder: Path) -> list[int]:

@@ -17,7 +17,6 @@ import pyarrow.parquet as parquet
 import pytest
 from PIL import Image
 
-from dasl_core.data.canvas_file import canvas_digest
 from dasl_core.data.drawing import Drawer
 from dasl_core.data.ingest import ingest_folder
 from dasl_core.data.sources import Entry, Listing, SourceRecord, find_source
@@ -154,7 +153,7 @@ def test_canvases_of_other_columns_have_other_digests(tmp_path: Path, saved: boo
 
     def digest(**options: str) -> str:
         index = ingest_folder(location, options=SourceOptions.model_validate(options))
-        return canvas_digest(Drawer(index, 8, 3))
+        return Drawer(index, 8, 3).digest()
 
     left = digest(image_column="left")
     assert digest(image_column="right") != left

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -9,9 +10,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dasl_core.data import canvases as canvases_module
-from dasl_core.data import shard_gathering, shard_layout
+from dasl_core.data import cache_build, canvas_file, shard_layout
 from dasl_core.data.cache import MAX_BYTES_VARIABLE
+from dasl_core.data.canvas_file import CanvasFile
 from dasl_core.data.canvases import Canvases
 from dasl_core.data.coding import Form
 from dasl_core.data.drawing import Drawer
@@ -26,20 +27,21 @@ SHARDS = 7
 
 def make_small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shard_layout, "SHARD_BYTES", int(PER_SHARD * 20 * 24 * 3 * 0.6) + 1)
-    monkeypatch.setattr(canvases_module, "CanvasFile", NoRoom)
-    monkeypatch.setattr(shard_gathering, "_REPORT_SECONDS", 0.0)
-    monkeypatch.setattr(shard_gathering, "_WAIT_SECONDS", 0.001)
+    monkeypatch.setattr(CanvasFile, "open", no_room)
+    make_eager(monkeypatch)
     monkeypatch.delenv(VARIABLE, raising=False)
 
 
-class NoRoom:
-    """In place of a file of raw canvases."""
+def make_eager(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let builds flush and report after each image, and wait briefly."""
+    monkeypatch.setattr(canvas_file, "_FLUSH_BYTES", 1)
+    monkeypatch.setattr(cache_build, "_REPORT_SECONDS", 0.0)
+    monkeypatch.setattr(cache_build, "_WAIT_SECONDS", 0.001)
 
-    def __init__(self, *_: object) -> None:
-        self.unreadable: dict[int, str] = {}
 
-    def open(self, on_read: object) -> None:
-        raise OSError(28, "they do not fit")
+def no_room(file: CanvasFile) -> None:
+    """Refuse a file of raw canvases."""
+    raise OSError(errno.ENOSPC, "they do not fit")
 
 
 @contextmanager
@@ -67,8 +69,7 @@ def read_all(
 
 def drawn_all(index: DatasetIndex, channels: int = 3) -> np.ndarray:
     drawer = Drawer(index, 16, channels)
-    canvases = [drawer.draw(position) for position in range(len(index))]
-    return np.stack([canvas for canvas in canvases if isinstance(canvas, np.ndarray)])
+    return np.stack([drawer.place(drawer.draw_valid(at)) for at in range(len(index))])
 
 
 def content_of(folder: Path) -> dict[str, bytes]:
