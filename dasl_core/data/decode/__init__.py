@@ -6,16 +6,12 @@ from typing import IO
 
 import numpy as np
 
-from dasl_core.data.decode import dicom, npy, pillow, raw, tiff
-from dasl_core.data.decode.eight_bit import (
-    decode_image,
-    eight_bit_pixels,
-)
-from dasl_core.data.decode.families import Family, find_family, is_read_whole
+from dasl_core.data.decode.eight_bit import decode_image, eight_bit_pixels
+from dasl_core.data.decode.families import find_family
 from dasl_core.data.decode.header import MAX_PIXELS, Header, PixelType
 from dasl_core.data.decode.header_bounds import bounded
 from dasl_core.data.decode.memory import SCALES, decoding_memory
-from dasl_core.data.decode.pixels import Pixels, as_data_set_has
+from dasl_core.data.decode.pixels import as_data_set_has
 from dasl_core.data.decode.reasons import is_transient, one_sentence
 from dasl_core.vocabulary import IMAGE_EXTENSIONS as EXTENSIONS
 
@@ -52,24 +48,8 @@ def read_header(file: IO[bytes], name: str) -> Header:
     """
     with one_sentence():
         family = find_family(file, name)
-        with bounded(file, whole=is_read_whole(file, family)) as opened:
-            return _read_header(opened, family)
-
-
-def _read_header(file: IO[bytes], family: Family) -> Header:
-    match family:
-        case Family.TIFF:
-            return tiff.read_header(file)
-        case Family.DICOM:
-            return dicom.read_header(file)
-        case Family.NPY:
-            return npy.read_header(file)
-        case Family.RAW:
-            return raw.read_header(file)
-        case Family.HEIF:
-            return pillow.read_header(file, ("HEIF",))
-        case Family.PILLOW:
-            return pillow.read_header(file)
+        with bounded(file, whole=family.is_read_whole) as opened:
+            return family.read_header(opened)
 
 
 def decode(
@@ -103,20 +83,5 @@ def decode(
         ValueError: as for `read_header`, or `channels` or `dtype` does not fit the image.
     """
     with one_sentence():
-        return as_data_set_has(_decode(file, name, channels, at_least), channels, dtype)
-
-
-def _decode(file: IO[bytes], name: str, channels: int, at_least: tuple[int, int] | None) -> Pixels:
-    match find_family(file, name):
-        case Family.TIFF:
-            return tiff.decode(file, channels)
-        case Family.DICOM:
-            return dicom.decode(file)
-        case Family.NPY:
-            return npy.decode(file)
-        case Family.RAW:
-            return raw.decode(file, channels, at_least)
-        case Family.HEIF:
-            return pillow.decode(file, channels, at_least, ("HEIF",))
-        case Family.PILLOW:
-            return pillow.decode(file, channels, at_least)
+        pixels = find_family(file, name).decode(file, channels, at_least)
+        return as_data_set_has(pixels, channels, dtype)

@@ -9,10 +9,8 @@ import numpy as np
 from PIL import Image, UnidentifiedImageError
 
 from dasl_core.data.decode.header import check_pixels
-from dasl_core.data.decode.pillow import FORMATS, as_array, to_mode, upright
-from dasl_core.data.decode.reasons import EMPTY, describe_failure
-
-_EXIF_ORIENTATION = 0x0112
+from dasl_core.data.decode.pillow import EXIF_ORIENTATION, FORMATS, as_array, to_mode, upright
+from dasl_core.data.decode.reasons import EMPTY, UNKNOWN, one_sentence
 
 
 def decode_image(source: str | os.PathLike[str] | IO[bytes], channels: int = 3) -> np.ndarray:
@@ -35,31 +33,27 @@ def decode_image(source: str | os.PathLike[str] | IO[bytes], channels: int = 3) 
     """
     if channels not in (1, 3):
         raise ValueError(f"channels must be 1 or 3; given {channels!r}")
-    try:
-        with Image.open(source, formats=FORMATS) as image:
-            check_pixels(*image.size)
-            image.load()
-            return eight_bit_pixels(image, channels)
-    except Exception as error:  # on damaged files Pillow raises almost anything
-        if isinstance(error, UnidentifiedImageError) and _is_empty(source):
-            raise ValueError(EMPTY) from error
-        raise ValueError(describe_failure(error)) from error
+    with one_sentence():
+        try:
+            with Image.open(source, formats=FORMATS) as image:
+                check_pixels(*image.size)
+                image.load()
+                return eight_bit_pixels(image, channels)
+        except UnidentifiedImageError as error:
+            is_empty = isinstance(source, str | os.PathLike) and not os.path.getsize(source)
+            raise ValueError(EMPTY if is_empty else UNKNOWN) from error
 
 
 def eight_bit_pixels(image: Image.Image, channels: int) -> np.ndarray:
     """Convert a loaded image as `decode_image` does, to a uint8 array (height, width, channels)."""
     try:
-        orientation = image.getexif().get(_EXIF_ORIENTATION)
+        orientation = image.getexif().get(EXIF_ORIENTATION, 1)
     except Exception:  # noqa: BLE001 - damaged EXIF raises almost anything; the pixels are fine
-        orientation = None
-    image = upright(image, orientation if isinstance(orientation, int) else 1)
+        orientation = 1
+    image = upright(image, orientation)
     if image.mode.startswith(("I", "F")):
         image = _eight_bit(image)
     return as_array(to_mode(image, "L" if channels == 1 else "RGB"))
-
-
-def _is_empty(source: str | os.PathLike[str] | IO[bytes]) -> bool:
-    return isinstance(source, str | os.PathLike) and os.path.getsize(source) == 0
 
 
 def _eight_bit(image: Image.Image) -> Image.Image:

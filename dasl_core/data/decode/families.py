@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from enum import Enum, auto
-from typing import IO
+from collections.abc import Callable
+from functools import partial
+from typing import IO, NamedTuple
 
-from dasl_core.data.decode import dicom, npy
+from dasl_core.data.decode import dicom, npy, pillow, raw, tiff
+from dasl_core.data.decode.header import Header
+from dasl_core.data.decode.pixels import Pixels
 from dasl_core.data.decode.reasons import EMPTY
 from dasl_core.vocabulary import DICOM_EXTENSIONS, RAW_EXTENSIONS
 
@@ -19,15 +22,30 @@ _HEIF_BRANDS = (
 _HEAD = 132
 
 
-class Family(Enum):
-    """Formats that one module decodes."""
+class Family(NamedTuple):
+    """Formats that one module decodes.
 
-    PILLOW = auto()
-    HEIF = auto()
-    TIFF = auto()
-    DICOM = auto()
-    NPY = auto()
-    RAW = auto()
+    Attributes:
+        read_header: as `dasl_core.data.decode.read_header`.
+        decode: as `dasl_core.data.decode.decode`, with channels and `at_least`, to the bands and type of the file.
+        is_read_whole: whether the library must read the whole file to read its header.
+    """
+
+    read_header: Callable[[IO[bytes]], Header]
+    decode: Callable[[IO[bytes], int, tuple[int, int] | None], Pixels]
+    is_read_whole: bool = False
+
+
+_PILLOW = Family(pillow.read_header, pillow.decode)
+_HEIF = Family(
+    partial(pillow.read_header, formats=("HEIF",)),
+    partial(pillow.decode, formats=("HEIF",)),
+    is_read_whole=True,
+)
+_TIFF = Family(tiff.read_header, lambda file, channels, at_least: tiff.decode(file, channels))
+_DICOM = Family(dicom.read_header, lambda file, channels, at_least: dicom.decode(file))
+_NPY = Family(npy.read_header, lambda file, channels, at_least: npy.decode(file))
+_RAW = Family(raw.read_header, raw.decode, is_read_whole=True)
 
 
 def find_family(file: IO[bytes], name: str) -> Family:
@@ -44,24 +62,18 @@ def find_family(file: IO[bytes], name: str) -> Family:
         raise ValueError(EMPTY)
     extension = name.rpartition(".")[2].lower()
     if head[dicom.PREFIX_AT :] == dicom.PREFIX:
-        return Family.DICOM
+        return _DICOM
     if head.startswith(npy.MAGIC):
-        return Family.NPY
+        return _NPY
     if head.startswith(_PILLOW_MAGIC):
-        return Family.PILLOW
+        return _PILLOW
     if head[4:8] == b"ftyp" and head[8:12] in _HEIF_BRANDS and b"avif" not in head[:32]:
-        return Family.HEIF
+        return _HEIF
     if extension in RAW_EXTENSIONS:
-        return Family.RAW
+        return _RAW
     if head.startswith(_TIFF_MAGIC):
-        return Family.TIFF
-    return Family.DICOM if extension in DICOM_EXTENSIONS else Family.PILLOW
-
-
-def is_read_whole(file: IO[bytes], family: Family) -> bool:
-    """Whether a format's library must read the whole file to read its header."""
-    if family != Family.PILLOW:
-        return family in (Family.HEIF, Family.RAW)
-    file.seek(4)
-    head = file.read(8)
-    return head.startswith(b"ftyp") or head.endswith(b"WEBP")
+        return _TIFF
+    if extension in DICOM_EXTENSIONS:
+        return _DICOM
+    is_webp_or_avif = head[4:8] == b"ftyp" or head[8:12] == b"WEBP"
+    return _PILLOW._replace(is_read_whole=is_webp_or_avif)

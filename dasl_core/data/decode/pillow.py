@@ -15,7 +15,7 @@ from dasl_core.data.decode.reasons import optional_module
 # the extension.
 FORMATS = ("JPEG", "PNG", "BMP", "DIB", "WEBP", "GIF", "TIFF", "PPM", "JPEG2000", "AVIF")
 
-_EXIF_ORIENTATION = 0x0112
+EXIF_ORIENTATION = 0x0112
 _UPRIGHT = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,
     3: Image.Transpose.ROTATE_180,
@@ -108,11 +108,11 @@ def read_orientation(image: ImageFile.ImageFile) -> int:
             # `getexif` would decode all pixels to find EXIF behind them.
             exif = Image.Exif()
             exif.load(_exif_at_end(image))
-            if _EXIF_ORIENTATION not in exif and "XML:com.adobe.xmp" in image.info:
+            if EXIF_ORIENTATION not in exif and "XML:com.adobe.xmp" in image.info:
                 exif = Image.Image.getexif(image)
         else:
             exif = image.getexif()
-        orientation = exif.get(_EXIF_ORIENTATION)
+        orientation = exif.get(EXIF_ORIENTATION)
     except Exception:  # noqa: BLE001 - damaged EXIF raises almost anything; the pixels are fine
         return 1
     return orientation if isinstance(orientation, int) and orientation in _UPRIGHT else 1
