@@ -4,13 +4,10 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from dasl_core.data.published.cars196 import read_cars196
 from dasl_core.data.published.cifar import read_cifar10, read_cifar100
-from dasl_core.data.published.cub200 import read_cub200
-from dasl_core.data.published.image import PublishedImage
 from dasl_core.data.published.imagenet100 import read_imagenet100
-from dasl_core.data.published.inshop import read_inshop
-from dasl_core.data.published.sop import read_sop
+from dasl_core.data.published.lists import PublishedImage
+from dasl_core.data.published.retrieval import read_cars196, read_cub200, read_inshop, read_sop
 
 
 @dataclass(frozen=True)
@@ -30,10 +27,7 @@ PUBLISHED = {
     "cub200": PublishedDataset(read_cub200, {"train": (5_864, 100), "test": (5_924, 100)}),
     "cars196": PublishedDataset(read_cars196, {"train": (8_054, 98), "test": (8_131, 98)}),
     "sop": PublishedDataset(read_sop, {"train": (59_551, 11_318), "test": (60_502, 11_316)}),
-    "inshop": PublishedDataset(
-        read_inshop,
-        {"train": (25_882, 3_997), "test": (26_830, 3_985)},
-    ),
+    "inshop": PublishedDataset(read_inshop, {"train": (25_882, 3_997), "test": (26_830, 3_985)}),
     "cifar10": PublishedDataset(read_cifar10, {"train": (50_000, 10), "test": (10_000, 10)}),
     "cifar100": PublishedDataset(read_cifar100, {"train": (50_000, 100), "test": (10_000, 100)}),
     "imagenet100": PublishedDataset(

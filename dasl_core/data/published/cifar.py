@@ -10,8 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from dasl_core.data.published.image import PublishedImage
-from dasl_core.data.published.lists import folder_with
+from dasl_core.data.published.lists import PublishedImage, folder_with
 
 BATCHES_OF_CIFAR10: Mapping[str, tuple[str, ...]] = {
     "train": tuple(f"data_batch_{number}" for number in range(1, 6)),

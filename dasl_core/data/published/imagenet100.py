@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from dasl_core.data.decode import EXTENSIONS
-from dasl_core.data.published.image import PublishedImage
+from dasl_core.data.published.lists import PublishedImage
 
 CLASSES = Path(__file__).with_name("imagenet100.txt")
 

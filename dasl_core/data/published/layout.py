@@ -9,7 +9,7 @@ from pathlib import Path
 from PIL import Image
 
 from dasl_core.data.published.catalog import PUBLISHED
-from dasl_core.data.published.image import PublishedImage
+from dasl_core.data.published.lists import PublishedImage
 
 
 @dataclass(frozen=True)
