@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import zlib
-from typing import Literal, Protocol
+from typing import Literal
 
 import numpy as np
 from PIL import Image
@@ -17,29 +17,15 @@ _QUALITY = 95
 _FULL_COLOR = 0
 
 
-class Coding(Protocol):
-    """Encoding of an image's pixels; the decoded values depend only on the pixels."""
-
-    name: str
-    """Part of file names."""
-    lossless: bool
-    ratio: float
-    """Typical size of a photo, as a share of its raw size."""
-
-    def encode(self, pixels: np.ndarray) -> bytes:
-        """Encode pixels (C, H, W)."""
-        ...
-
-    def decode(self, content: bytes, shape: tuple[int, int, int]) -> np.ndarray:
-        """Decode the pixels (C, H, W) of an image of this shape."""
-        ...
-
-
 class Lossless:
     """Row differences in byte planes, compressed without loss.
 
     Args:
         dtype: pixel type of 8, 16 or 32 bits; floats are subtracted as bit patterns.
+
+    Attributes:
+        name: part of file names.
+        ratio: typical size of a photo, as a share of its raw size.
     """
 
     name = "lossless"
@@ -51,6 +37,7 @@ class Lossless:
         self._bits = np.dtype(f"<u{dtype.itemsize}")
 
     def encode(self, pixels: np.ndarray) -> bytes:
+        """Encode the pixels (C, H, W) of an image."""
         values = np.ascontiguousarray(pixels, self._dtype.newbyteorder("<")).view(self._bits)
         differences = values.copy()
         differences[..., 1:] -= values[..., :-1]  # modulo the type
@@ -60,6 +47,7 @@ class Lossless:
         return deflate.compress(planes.tobytes()) + deflate.flush()
 
     def decode(self, content: bytes, shape: tuple[int, int, int]) -> np.ndarray:
+        """Decode the pixels (C, H, W) of an image of this shape; they depend only on what was encoded."""
         planes = np.frombuffer(zlib.decompress(content), np.uint8)
         shuffled = np.ascontiguousarray(planes.reshape(self._bits.itemsize, -1).T)
         differences = shuffled.reshape(-1).view(self._bits).reshape(shape)
@@ -68,7 +56,7 @@ class Lossless:
 
 
 class Jpeg:
-    """JPEG with full color resolution, for 8 bits and one or three bands."""
+    """JPEG with full color resolution, for 8 bits and one or three bands; methods as of `Lossless`."""
 
     name = "jpeg"
     lossless = False
@@ -85,6 +73,9 @@ class Jpeg:
         with Image.open(io.BytesIO(content), formats=["JPEG"]) as image:
             pixels = np.asarray(image)
         return pixels.reshape(shape[1], shape[2], shape[0]).transpose(2, 0, 1)
+
+
+Coding = Lossless | Jpeg
 
 
 def build_coding(form: Form, dtype: np.dtype, channels: int) -> Coding:

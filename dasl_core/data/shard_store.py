@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import io
 import os
 import re
 import shutil
@@ -12,7 +13,7 @@ import uuid
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import IO, Any, Protocol
+from typing import IO, Any
 
 from dasl_core.atomic import sync
 from dasl_core.data.sources.storage import open_system, os_errors
@@ -30,8 +31,8 @@ _PARTIAL = ".*.partial"
 _FILE = re.compile(rf"{re.escape(MANIFEST)}|{USED}|\d{{5,}}\.shard")
 
 
-class ShardStore(Protocol):
-    """The files of a set of shards, by name.
+class FolderStore:
+    """The files of a set of shards, by name, in a folder such as of NFS.
 
     Writes are atomic; the last of two writers of the same name wins.
 
@@ -39,38 +40,11 @@ class ShardStore(Protocol):
         OSError: (all methods) the store cannot be read or written. FileNotFoundError: there is no such file.
     """
 
-    def sizes(self) -> dict[str, int]:
-        """Return the size of each file."""
-        ...
-
-    def read(self, name: str, begin: int, length: int) -> bytes:
-        """Read a part of a file."""
-        ...
-
-    def put(self, name: str, file: Path) -> None:
-        """Copy a file of this machine to the store."""
-        ...
-
-    def write(self, name: str, content: bytes) -> None:
-        """Write a small file."""
-        ...
-
-    def remove_abandoned(self) -> None:
-        """Remove partial files of killed writers."""
-        ...
-
-    def remove_all(self) -> None:
-        """Remove the set: the manifest first and `USED` last, and no file of another kind."""
-        ...
-
-
-class FolderStore:
-    """A folder, such as of NFS."""
-
     def __init__(self, path: Path) -> None:
         self._path = path
 
     def sizes(self) -> dict[str, int]:
+        """Return the size of each file."""
         self._path.mkdir(parents=True, exist_ok=True)
         with os.scandir(self._path) as entries:
             return {
@@ -78,18 +52,18 @@ class FolderStore:
             }
 
     def read(self, name: str, begin: int, length: int) -> bytes:
+        """Read a part of a file."""
         with open(self._path / name, "rb", buffering=0) as file:
             return os.pread(file.fileno(), length, begin)
 
     def put(self, name: str, file: Path) -> None:
+        """Copy a file of this machine to the store."""
         with open(file, "rb") as source:
             self._put(name, source)
 
     def write(self, name: str, content: bytes) -> None:
-        with tempfile.TemporaryFile(prefix="dasl-") as source:
-            source.write(content)
-            source.seek(0)
-            self._put(name, source)
+        """Write a small file."""
+        self._put(name, io.BytesIO(content))
 
     def _put(self, name: str, source: IO[bytes]) -> None:
         self._path.mkdir(parents=True, exist_ok=True)
@@ -108,6 +82,7 @@ class FolderStore:
         sync(self._path)
 
     def remove_abandoned(self) -> None:
+        """Remove partial files of killed writers."""
         partial_files = list(self._path.glob(_PARTIAL))
         if not partial_files:
             return
@@ -122,6 +97,7 @@ class FolderStore:
                 _remove_partial(file, before)
 
     def remove_all(self) -> None:
+        """Remove the set: the manifest first and `USED` last, and no file of another kind."""
         for file in self._path.glob(_PARTIAL):
             file.unlink(missing_ok=True)
         for name in _removal_order(self.sizes()):
@@ -131,7 +107,7 @@ class FolderStore:
 
 
 class ObjectStore:
-    """A prefix of an object store, through fsspec."""
+    """A prefix of an object store, through fsspec; methods as of `FolderStore`."""
 
     def __init__(self, uri: str) -> None:
         self._system, self._root = open_system(uri)
@@ -168,6 +144,9 @@ class ObjectStore:
         for name in _removal_order(self.sizes()):
             with os_errors(name), suppress(FileNotFoundError):
                 self._system.rm_file(f"{self._root}/{name}")
+
+
+ShardStore = FolderStore | ObjectStore
 
 
 def _remove_partial(file: Path, before: float) -> None:

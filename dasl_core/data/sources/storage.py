@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path, PurePosixPath
-from typing import Any, BinaryIO, Literal, NamedTuple, Protocol
+from typing import Any, BinaryIO, Literal, NamedTuple
 
 from dasl_core.spec.locations import CONTAINS_PRIVATE, EVERY_FOLDER, OUTSIDE, ReadableFolders
 from dasl_core.spec.source import remote_scheme
@@ -36,49 +36,11 @@ class File(NamedTuple):
     reason: str | None = None
 
 
-class Storage(Protocol):
-    """A folder, local or in an object store."""
-
-    uri: str
-
-    def files(self, *, nested: bool = True) -> Iterator[File]:
-        """Yield all files that are not hidden, in no particular order.
-
-        Args:
-            nested: whether to include files in subfolders.
-
-        Raises:
-            OSError: the folder does not exist, or the store does not answer.
-        """
-        ...
-
-    def info(self, path: str) -> File:
-        """Describe one file.
-
-        Raises:
-            OSError: it does not exist, or the store does not answer.
-        """
-        ...
-
-    def open(self, path: str, size: int = -1) -> BinaryIO:
-        """Open a file for reading; seekable.
-
-        Args:
-            size: size of the file if known, which saves a request.
-
-        Raises:
-            ValueError: it may not be read; the message is the reason.
-            OSError: it cannot be read.
-        """
-        ...
-
-    def read(self, path: str, start: int, length: int) -> bytes:
-        """Read a part of a file; shorter at its end. Raises as `open`."""
-        ...
-
-
 class LocalStorage:
     """A local folder.
+
+    Raises:
+        OSError: (all methods) the folder or file does not exist, or cannot be read.
 
     Args:
         root: the folder, with links resolved. If it becomes a link later, that is not followed.
@@ -98,6 +60,11 @@ class LocalStorage:
         self.links, self.allowed = links, allowed
 
     def files(self, *, nested: bool = True) -> Iterator[File]:
+        """Yield all files that are not hidden, in no particular order.
+
+        Args:
+            nested: whether to include files in subfolders.
+        """
         # Iterative, since folders can be nested deeper than Python's stack.
         pending, seen = [""], {self.root}
         os.listdir(self.root)  # raises for the folder itself
@@ -173,10 +140,19 @@ class LocalStorage:
         return target
 
     def info(self, path: str) -> File:
+        """Describe one file."""
         status = os.stat(self.resolve(path))
         return File(path, status.st_size, _file_stamp(status))
 
     def open(self, path: str, size: int = -1) -> BinaryIO:
+        """Open a file for reading; seekable.
+
+        Args:
+            size: size of the file if known, which saves a request to an object store.
+
+        Raises:
+            ValueError: it may not be read; the message is the reason.
+        """
         file = open(self.resolve(path), "rb", opener=_open_without_waiting)  # noqa: SIM115
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
             file.close()
@@ -184,13 +160,14 @@ class LocalStorage:
         return file
 
     def read(self, path: str, start: int, length: int) -> bytes:
+        """Read a part of a file; shorter at its end. Raises as `open`."""
         with self.open(path) as file:
             file.seek(start)
             return file.read(length)
 
 
 class RemoteStorage:
-    """A prefix of an object store, through fsspec.
+    """A prefix of an object store, through fsspec; methods as of `LocalStorage`.
 
     Args:
         uri: such as ``s3://bucket/folder``; a trailing slash is not needed.
@@ -235,6 +212,9 @@ class RemoteStorage:
         with os_errors(path):
             content: bytes = system.cat_file(place, start=start, end=start + length)
         return content
+
+
+Storage = LocalStorage | RemoteStorage
 
 
 @contextmanager
