@@ -11,7 +11,6 @@ import sys
 import uuid
 from typing import Any
 
-from dasl_core.data.changes import count_changes
 from dasl_core.data.ingest import Ingested, Previous, ingest
 from service.client.worker import WorkerClient
 from workers.failures import storable
@@ -62,7 +61,7 @@ def _report(result: Ingested, previous: Previous) -> dict[str, Any]:
     if result.contact_sheet is not None:
         report["contact_sheet"] = result.contact_sheet.report()
     if previous.index is not None:
-        report["changes"] = count_changes(previous.index, result.index)
+        report["changes"] = result.index.changes_since(previous.index)
     return report
 
 

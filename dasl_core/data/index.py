@@ -14,6 +14,7 @@ import numpy as np
 from dasl_core.data.array_file import read_arrays, write_arrays
 from dasl_core.data.decode import SCALES, decode
 from dasl_core.data.decode.reasons import CHANGED
+from dasl_core.data.headers import identify
 from dasl_core.data.opening import open_unchanged
 from dasl_core.data.pixel_facts import PixelFacts
 from dasl_core.data.sources import Entry, Skipped, Source, SourceRecord
@@ -167,6 +168,22 @@ class DatasetIndex:
             f"{len(arrays)} .npy files, such as {arrays[0]}, are read as one image each, of {bands} bands: an array in "
             "a folder is (H, W, bands). If they are stacks of images (N, H, W), register each file itself as a data set"
         ]
+
+    def changes_since(self, before: DatasetIndex) -> dict[str, int]:
+        """Count the images that were added, removed, changed and unchanged since another version of the data set."""
+        names = {*before.paths}
+        common = sum(path in names for path in self.paths)
+        identities = {digest.tobytes() for digest in before._identities()}
+        unchanged = sum(digest.tobytes() in identities for digest in self._identities())
+        return {
+            "added": len(self) - common,
+            "removed": len(before) - common,
+            "changed": common - unchanged,
+            "unchanged": unchanged,
+        }
+
+    def _identities(self) -> np.ndarray:
+        return identify([self.entry(number) for number in range(len(self))], self.source.files)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the index, atomically; the same index gives the same bytes."""

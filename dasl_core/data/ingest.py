@@ -18,8 +18,7 @@ from dasl_core.data.contact_sheet import ContactSheet, choose
 from dasl_core.data.decode import EXTENSIONS, Header, is_transient
 from dasl_core.data.duplicates import equal_files, similar_images
 from dasl_core.data.fitting import misfits
-from dasl_core.data.header_reading import OnHeaders, read_headers
-from dasl_core.data.headers import HeaderTable
+from dasl_core.data.headers import HeaderTable, OnHeaders, read_headers
 from dasl_core.data.index import DatasetIndex
 from dasl_core.data.pixel_facts import PixelFacts
 from dasl_core.data.sample import Sample, sample_positions, take_sample

@@ -18,10 +18,10 @@ import pytest
 from PIL import Image
 
 from dasl_core.data.canvases import Canvases
-from dasl_core.data.checksums import compute_checksum
 from dasl_core.data.decode.reasons import CHANGED, is_transient
 from dasl_core.data.index import DatasetIndex
 from dasl_core.data.ingest import ingest_folder
+from dasl_core.data.opening import compute_checksum
 from dasl_core.data.shard_store import VARIABLE
 from dasl_core.data.unreadable import unreadable_error
 

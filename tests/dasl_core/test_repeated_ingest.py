@@ -15,8 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from dasl_core.data import header_reading
-from dasl_core.data.changes import count_changes
+from dasl_core.data import headers
 from dasl_core.data.decode import Header, read_header
 from dasl_core.data.decode.reasons import describe_failure
 from dasl_core.data.headers import HeaderTable, identify
@@ -34,7 +33,7 @@ def read(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         names.append(name)
         return read_header(file, name)
 
-    monkeypatch.setattr(header_reading, "read_header", record)
+    monkeypatch.setattr(headers, "read_header", record)
     return names
 
 
@@ -81,7 +80,7 @@ def test_refresh_reads_new_and_changed_images_only(
     again = ingest(folder, previous=after(first))
     assert sorted(read) == ["class0/0.png", "class0/new.png", "class1/1.png"]
     assert not again.is_unchanged
-    assert count_changes(first.index, again.index) == {
+    assert again.index.changes_since(first.index) == {
         "added": 1,
         "removed": 1,
         "changed": 2,
@@ -160,13 +159,13 @@ def test_archive_added_before_others_leaves_their_headers_known(
     read.clear()
     again = ingest(tmp_path / "*.tar", previous=after(first))
     assert read == ["a/1.png"]
-    assert count_changes(first.index, again.index)["unchanged"] == len(first.index)
+    assert again.index.changes_since(first.index)["unchanged"] == len(first.index)
 
 
 def test_headers_are_handed_out_in_chunks_and_read_once(
     folder: Path, tmp_path: Path, read: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(header_reading, "CHUNK", 2)
+    monkeypatch.setattr(headers, "CHUNK", 2)
     chunks: list[HeaderTable] = []
 
     class Killed(Exception): ...

@@ -24,11 +24,11 @@ from PIL import Image
 
 from dasl_core.data import shard_file, shard_layout
 from dasl_core.data.cache import MAX_BYTES_VARIABLE
-from dasl_core.data.checksums import compute_checksum
 from dasl_core.data.coding import Form, Jpeg, Lossless, build_coding
 from dasl_core.data.drawing import Drawer
 from dasl_core.data.index import DatasetIndex
 from dasl_core.data.ingest import ingest_folder
+from dasl_core.data.opening import compute_checksum
 from dasl_core.data.shard_file import ShardWriter
 from dasl_core.data.shard_store import VARIABLE, shared_store
 from dasl_core.spec import DatasetFacts, JobSpec

@@ -97,7 +97,12 @@ def test_unreadable_images_are_read_again_into_cache(index: DatasetIndex, tmp_pa
     assert unreadable == {}
     np.testing.assert_array_equal(pixels, everything)
     assert file.stat().st_ino == inode
-    assert sorted(path.suffix for path in cache.glob("canvases-*")) == [".lock", ".npy", ".state", ".used"]
+    assert sorted(path.suffix for path in cache.glob("canvases-*")) == [
+        ".lock",
+        ".npy",
+        ".state",
+        ".used",
+    ]
     shutil.rmtree(index.root)  # from here on only the cache remains, and it is complete
     np.testing.assert_array_equal(read_all(index, cache)[0], everything)
 

@@ -25,7 +25,7 @@ class Header(NamedTuple):
         dtype: type of the values that `decode` returns without a conversion.
         format: name of the file's format, such as "JPEG" or "DICOM".
         is_color: whether the bands are gray, color or inks, with or without opacity, and can become gray and RGB.
-        checksum: checksum to detect a later change of the file (`data.checksums`); 0 if unknown.
+        checksum: checksum to detect a later change of the file (`data.opening`); 0 if unknown.
     """
 
     width: int

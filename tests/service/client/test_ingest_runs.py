@@ -12,7 +12,7 @@ import pytest
 from PIL import Image
 from typer.testing import CliRunner
 
-from dasl_core.data import header_reading
+from dasl_core.data import headers
 from dasl_core.data.decode import Header, read_header
 from dasl_core.data.index import DatasetIndex
 from dasl_core.data.ingest import ingest_folder
@@ -208,7 +208,7 @@ def test_refresh_reads_what_is_new_and_the_command_line_shows_it(
 
 _SLOW_INGEST = """
 import sys, time
-from dasl_core.data import header_reading
+from dasl_core.data import headers
 from workers import ingest, progress_reports
 
 def stop(self, read, total, phase):
@@ -216,7 +216,7 @@ def stop(self, read, total, phase):
         print("reading", flush=True)
         time.sleep(600)
 
-header_reading.CHUNK = 3
+headers.CHUNK = 3
 progress_reports.ProgressReports.__call__ = stop
 ingest.main()
 """
@@ -245,7 +245,7 @@ def test_killed_ingest_is_continued(tmp_path: Path, monkeypatch: pytest.MonkeyPa
             read.append(name)
             return read_header(file, name)
 
-        monkeypatch.setattr(header_reading, "read_header", record)
+        monkeypatch.setattr(headers, "read_header", record)
         monkeypatch.setattr("sys.argv", ["ingest", *arguments])
         assert ingest.main() == 0
         assert sorted(read) == ["6.png", "7.png", "8.png", "9.png"]
