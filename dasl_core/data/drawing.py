@@ -72,7 +72,7 @@ class Drawer:
         content = hashlib.blake2b(digest_size=16)
         settings = (*settings, index.location, index.source.choice, self.shape, self.dtype.str)
         content.update(repr(settings).encode())
-        paths = index.paths if isinstance(index.paths, Strings) else Strings.pack(index.paths)
+        paths = Strings.pack(index.paths)
         for array in (paths.data, paths.ends, index.sizes, index.locations):
             content.update(np.ascontiguousarray(array).data)
         return content.hexdigest()

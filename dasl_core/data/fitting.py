@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from dasl_core.data.decode import Header
 from dasl_core.data.pixel_facts import bands_in_data_set
@@ -18,9 +18,10 @@ def misfits(headers: Sequence[Header]) -> dict[int, str]:
     The majority determines the bands (the larger number in a tie); among its images, the majority determines the kind
     of values (unsigned in a tie).
     """
-    kinds = Counter((bands_in_data_set(header), header.dtype in _SHARES) for header in headers)
-    bands = _most((kind[0], count) for kind, count in kinds.items())
-    are_shares = _most((kind[1], count) for kind, count in kinds.items() if kind[0] == bands)
+    bands = _majority([bands_in_data_set(header) for header in headers])
+    are_shares = _majority(
+        [header.dtype in _SHARES for header in headers if bands_in_data_set(header) == bands]
+    )
     reasons = {}
     for position, header in enumerate(headers):
         if bands not in (bands_in_data_set(header), header.bands):
@@ -30,11 +31,10 @@ def misfits(headers: Sequence[Header]) -> dict[int, str]:
     return reasons
 
 
-def _most(counts: Iterable[tuple[int, int]]) -> int:
-    total: Counter[int] = Counter()
-    for value, count in counts:
-        total[value] += count
-    return max(total, key=lambda value: (total[value], value), default=0)
+def _majority(values: Sequence[int]) -> int:
+    """Return the most frequent value, the largest in a tie; 0 without values."""
+    counts = Counter(values)
+    return max(counts, key=lambda value: (counts[value], value), default=0)
 
 
 def _other_bands(bands: int, most: int) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar
@@ -27,6 +27,8 @@ from dasl_core.spec.locations import EVERY_FOLDER, ReadableFolders
 _FEW_BANDS = 4
 # Increased when older indexes can no longer be read.
 _FORMAT = 1
+# Fields that are JSON as they are.
+_PLAIN_FIELDS = ("class_names", "num_ignored", "ignored_endings", "duplicates", "label_warnings")
 # Columns of `DatasetIndex.locations`.
 FILE, OFFSET, LENGTH, STAMP = range(4)
 
@@ -187,7 +189,7 @@ class DatasetIndex:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the index, atomically; the same index gives the same bytes."""
-        paths = self.paths if isinstance(self.paths, Strings) else Strings.pack(self.paths)
+        paths = Strings.pack(self.paths)
         arrays = {
             "paths": paths.data,
             "ends": paths.ends,
@@ -197,16 +199,11 @@ class DatasetIndex:
         }
         if self.labels is not None:
             arrays["labels"] = self.labels
-        about = {
+        about = {name: getattr(self, name) for name in _PLAIN_FIELDS} | {
             "format": _FORMAT,
             "source": self.source.to_json(),
-            "class_names": self.class_names,
-            "skipped": [list(skipped) for skipped in self.skipped],
-            "num_ignored": self.num_ignored,
-            "ignored_endings": self.ignored_endings,
-            "pixels": self.pixels.to_json(),
-            "duplicates": self.duplicates,
-            "label_warnings": self.label_warnings,
+            "skipped": self.skipped,
+            "pixels": asdict(self.pixels),
         }
         write_arrays(Path(path), arrays, about)
 
@@ -237,16 +234,12 @@ class DatasetIndex:
             source=SourceRecord.from_json(about["source"]),
             paths=Strings(arrays["paths"], arrays["ends"]),
             labels=arrays.get("labels"),
-            class_names=about["class_names"],
             sizes=arrays["sizes"],
             locations=arrays["places"],
             skipped=[Skipped(*entry) for entry in about["skipped"]],
             checksums=arrays["checksums"],
-            num_ignored=about["num_ignored"],
-            ignored_endings=about["ignored_endings"],
             pixels=PixelFacts.from_json(about["pixels"]),
-            duplicates=about["duplicates"],
-            label_warnings=about["label_warnings"],
+            **{name: about[name] for name in _PLAIN_FIELDS},
         )
 
     def _check(self) -> None:

@@ -21,7 +21,7 @@ from dasl_core.data.fitting import misfits
 from dasl_core.data.headers import HeaderTable, OnHeaders, read_headers
 from dasl_core.data.index import DatasetIndex
 from dasl_core.data.pixel_facts import PixelFacts
-from dasl_core.data.sample import Sample, sample_positions, take_sample
+from dasl_core.data.sample import sample_positions, take_sample
 from dasl_core.data.sources import Entry, Listing, Skipped, Source, SourceRecord, find_source
 from dasl_core.data.strings import Strings
 from dasl_core.machine import usable_cores
@@ -40,12 +40,6 @@ OnProgress = Callable[[int, int, IngestPhase], None]
 of all; those decoded of the sample; those read of the files that are compared."""
 
 
-def _no_progress(read: int, total: int, phase: IngestPhase) -> None: ...
-
-
-def _not_saved(headers: HeaderTable) -> None: ...
-
-
 @dataclass(frozen=True)
 class Previous:
     """Results of earlier ingests of a source.
@@ -53,7 +47,7 @@ class Previous:
     Attributes:
         headers: headers that need not be read again.
         index: index of the last complete ingest, which set `headers.outcome`.
-        has_contact_sheet: False if the last contact sheet is lost and must be drawn again.
+        has_contact_sheet: False if the last contact sheet is lost and must be drawn again, from a new sample.
     """
 
     headers: HeaderTable = field(default_factory=HeaderTable.none)
@@ -92,7 +86,7 @@ def ingest_folder(
     *,
     options: SourceOptions | None = None,
     allowed: ReadableFolders = EVERY_FOLDER,
-    on_progress: OnProgress = _no_progress,
+    on_progress: OnProgress = lambda *_: None,
 ) -> DatasetIndex:
     """Return the index of a first ingest; see `ingest`."""
     return ingest(
@@ -106,9 +100,9 @@ def ingest(
     *,
     options: SourceOptions | None = None,
     allowed: ReadableFolders = EVERY_FOLDER,
-    on_progress: OnProgress = _no_progress,
+    on_progress: OnProgress = lambda *_: None,
     previous: Previous | None = None,
-    on_headers: OnHeaders = _not_saved,
+    on_headers: OnHeaders = lambda headers: None,
 ) -> Ingested:
     """Find, check and label the images of a folder, an archive, a list or a table.
 
@@ -155,7 +149,7 @@ def ingest(
 def list_source(
     record: SourceRecord,
     allowed: ReadableFolders = EVERY_FOLDER,
-    on_progress: OnProgress = _no_progress,
+    on_progress: OnProgress = lambda *_: None,
 ) -> tuple[Source, Listing]:
     """Open a source, and list its entries for `ingest_listing`.
 
@@ -175,9 +169,9 @@ def ingest_listing(
     listing: Listing,
     workers: int | None = None,
     *,
-    on_progress: OnProgress = _no_progress,
+    on_progress: OnProgress = lambda *_: None,
     previous: Previous | None = None,
-    on_headers: OnHeaders = _not_saved,
+    on_headers: OnHeaders = lambda headers: None,
 ) -> Ingested:
     """Check and label the images of a listing; see `ingest`.
 
@@ -202,6 +196,10 @@ def ingest_listing(
         if isinstance(outcome, str)
     ]
     outcome = _digest(record, listing, failed)
+    is_unchanged = previous.would_repeat(outcome)
+    if is_unchanged and previous.has_contact_sheet:
+        assert previous.index is not None, "checked by would_repeat"
+        return Ingested(previous.index, previous.headers, None, is_unchanged=True)
     usable = [position for position, outcome in enumerate(outcomes) if not isinstance(outcome, str)]
     entries = [selected[position] for position in usable]
     headers = [outcome for outcome in outcomes if not isinstance(outcome, str)]
@@ -210,13 +208,6 @@ def ingest_listing(
     failed += [Skipped(entries[position].key, why) for position, why in unfit.items()]
     entries = [entry for position, entry in enumerate(entries) if position not in unfit]
     headers = [header for position, header in enumerate(headers) if position not in unfit]
-    if previous.would_repeat(outcome):
-        assert previous.index is not None, "checked by would_repeat"
-        sheet = None
-        if not previous.has_contact_sheet:
-            pixels = previous.index.pixels
-            sheet = _draw_sheet(record, source, entries, headers, pixels, threads)
-        return Ingested(previous.index, previous.headers, sheet, is_unchanged=True)
     index, sheet = _build_index(
         record,
         source,
@@ -227,6 +218,9 @@ def ingest_listing(
         threads=(threads, reading),
         on_progress=on_progress,
     )
+    if is_unchanged:
+        assert previous.index is not None, "checked by would_repeat"
+        return Ingested(previous.index, previous.headers, sheet, is_unchanged=True)
     return Ingested(index, known, sheet)
 
 
@@ -266,93 +260,51 @@ def _build_index(
     decoded = [entries[position] for position in usable]
     labels, class_names, labeled = label_entries(record, decoded)
     usable = [usable[position] for position in labeled]
-    paths = [entries[position].key for position in usable]
+    images = [entries[position] for position in usable]
+    kinds = PixelFacts.from_headers([headers[position] for position in usable]).kinds
+    paths = [image.key for image in images]
+    locations = [(image.file, image.offset, image.length, image.stamp) for image in images]
     index = DatasetIndex(
         source=record,
         paths=Strings.pack(paths),
         labels=labels,
         class_names=class_names,
         sizes=np.array([headers[i][:2] for i in usable], np.int32).reshape(-1, 2),
-        locations=np.array([_place(entries[i]) for i in usable], np.int64).reshape(-1, 4),
+        locations=np.array(locations, np.int64).reshape(-1, 4),
         checksums=np.array([headers[i].checksum for i in usable], np.int32),
         skipped=sorted(skipped),
         num_ignored=sum(ignored.values()),
         ignored_endings=dict(ignored),
-        pixels=replace(
-            sample.pixels, kinds=PixelFacts.from_headers([headers[i] for i in usable]).kinds
-        ),
+        pixels=replace(sample.pixels, kinds=kinds),
         label_warnings=label_warnings(record, decoded),
         duplicates={
             "equal": equal_files(
-                source,
-                [entries[position] for position in usable],
-                threads[1],
-                lambda read, total: on_progress(read, total, "comparison"),
+                source, images, threads[1], lambda *counts: on_progress(*counts, "comparison")
             ),
             "similar": similar_images(usable, paths, sample.fingerprints),
         },
     )
-    return index, _build_sheet(entries, thumbnail_positions, sample, sample.pixels)
-
-
-def _draw_sheet(
-    record: SourceRecord,
-    source: Source,
-    entries: list[Entry],
-    headers: list[Header],
-    pixels: PixelFacts,
-    threads: int,
-) -> ContactSheet | None:
-    """Draw the contact sheet of a finished ingest from its facts."""
-    thumbnail_positions = _choose_thumbnails(record, entries, sample_positions(headers))
-    sample = take_sample(
-        source,
-        entries,
-        headers,
-        thumbnail_positions,
-        thumbnail_positions,
-        pixels,
-        threads,
-        lambda *_: None,
-    )
-    return _build_sheet(entries, thumbnail_positions, sample, pixels)
-
-
-def _build_sheet(
-    entries: list[Entry], positions: list[int], sample: Sample, pixels: PixelFacts
-) -> ContactSheet | None:
-    """Build the contact sheet; None if all of its images are damaged."""
-    drawn = [position for position in positions if position in sample.thumbnails]
-    if not drawn:
-        return None
+    drawn = [position for position in thumbnail_positions if position in sample.thumbnails]
     thumbnails = [sample.thumbnails[position] for position in drawn]
-    return ContactSheet([entries[position].key for position in drawn], thumbnails, pixels)
+    keys = [entries[position].key for position in drawn]
+    return index, ContactSheet(keys, thumbnails, sample.pixels) if drawn else None
 
 
 def _choose_thumbnails(
     record: SourceRecord, entries: list[Entry], positions: list[int]
 ) -> list[int]:
-    """Choose the sampled images for the contact sheet."""
-    return choose(positions, _sample_labels(record, [entries[position] for position in positions]))
-
-
-def _sample_labels(record: SourceRecord, entries: list[Entry]) -> np.ndarray | None:
-    """Return the labels of a sample's images; None unless all have one."""
+    """Choose the sampled images for the contact sheet, by their labels if all have one."""
     try:
-        labels, _, labeled = label_entries(record, entries)
+        labels, _, labeled = label_entries(record, [entries[position] for position in positions])
     except ValueError:  # the sample lacks a requested class
-        return None
-    return labels if len(labeled) == len(entries) else None
+        return choose(positions, None)
+    return choose(positions, labels if len(labeled) == len(positions) else None)
 
 
 def _digest(record: SourceRecord, listing: Listing, failed: list[Skipped]) -> str:
     """Compute a digest of everything that determines the result of an ingest after its headers."""
     content = json.dumps([FORMAT, record.to_json(), listing.digest(), sorted(failed)])
     return hashlib.blake2b(content.encode("utf-8", "surrogateescape"), digest_size=16).hexdigest()
-
-
-def _place(entry: Entry) -> tuple[int, int, int, int]:
-    return entry.file, entry.offset, entry.length, entry.stamp
 
 
 def _no_images(location: str, skipped: Sequence[Skipped], ignored: Mapping[str, int]) -> str:

@@ -71,13 +71,9 @@ class PixelFacts:
             ]
         return []
 
-    def to_json(self) -> dict[str, Any]:
-        """Return all fields, JSON-ready."""
-        return asdict(self)
-
     @classmethod
     def from_json(cls, content: dict[str, Any]) -> PixelFacts:
-        """Restore what `to_json` returned.
+        """Restore the fields from JSON.
 
         Raises:
             TypeError: a field is unknown.

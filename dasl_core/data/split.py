@@ -44,7 +44,7 @@ def split(index: DatasetIndex, holdout: Holdout | None) -> Split:
 
 def _smallest_hashes(names: Sequence[str], fraction: float) -> np.ndarray:
     """Return the positions of a share of sorted names, in the order of their hashes."""
-    packed = names if isinstance(names, Strings) else Strings.pack(names)
+    packed = Strings.pack(names)
     digests = bytearray()
     for chunk in packed.encoded_in_chunks(np.arange(len(packed))):
         digests += b"".join([hashlib.blake2b(name, digest_size=8).digest() for name in chunk])

@@ -23,11 +23,13 @@ class Strings(Sequence[str]):
 
     @classmethod
     def pack(cls, strings: Iterable[str]) -> Strings:
-        """Pack strings.
+        """Pack strings, unless they are packed already.
 
         Raises:
             UnicodeEncodeError: one is not valid Unicode.
         """
+        if isinstance(strings, Strings):
+            return strings
         data, ends = bytearray(), []
         for string in strings:
             data += string.encode()

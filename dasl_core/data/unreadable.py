@@ -35,49 +35,44 @@ def unreadable_error(name: str, index: DatasetIndex, unreadable: Mapping[int, st
         name: of the data set.
         unreadable: the reason for each image, by its position in the index.
     """
-    first = min(unreadable)
+    images, example = _describe(name, index, unreadable)
     where = index.location
     if CHANGED in unreadable.values():
-        return (
-            f"{len(unreadable)} of the {len(index)} images of the data set {name!r} have changed or can no longer be "
-            f"read, such as {index.paths[first]} ({unreadable[first]}); refresh the data set and submit the job again"
-        )
+        return f"{images} have changed or can no longer be read, {example}; refresh the data set and submit the job again"
     remedy = f"mount or restore {where}, or remove the data set and register its folder again"
     if "://" not in where and not os.path.exists(where):
         return (
             f"the folder {where} of the data set {name!r} is missing, with {len(unreadable)} of "
-            f"its {len(index)} images, such as {index.paths[first]} ({unreadable[first]}); {remedy}"
+            f"its {len(index)} images, {example}; {remedy}"
         )
-    return (
-        f"{len(unreadable)} of the {len(index)} images of the data set {name!r} can no longer be "
-        f"read, such as {index.paths[first]} ({unreadable[first]}); {remedy}"
-    )
+    return f"{images} can no longer be read, {example}; {remedy}"
 
 
 def damaged_event(
     name: str, index: DatasetIndex, damaged: Mapping[int, str]
 ) -> tuple[str, dict[str, Any]]:
     """Message and data of the event `images_damaged`."""
-    first = min(damaged)
-    message = (
-        f"{len(damaged)} of the {len(index)} images of the data set {name!r} cannot be decoded and are left "
-        f"out, such as {index.paths[first]} ({damaged[first]})"
-    )
-    images = [
+    images, example = _describe(name, index, damaged)
+    reported = [
         {"path": index.paths[position], "reason": damaged[position]}
         for position in sorted(damaged)[:PATHS_REPORTED]
     ]
-    return message, {"dataset": name, "count": len(damaged), "images": images}
+    message = f"{images} cannot be decoded and are left out, {example}"
+    return message, {"dataset": name, "count": len(damaged), "images": reported}
 
 
 def unreadable_event(
     name: str, index: DatasetIndex, unreadable: Mapping[int, str]
 ) -> tuple[str, dict[str, Any]]:
     """Message and data of the event `images_unreadable`."""
-    first = min(unreadable)
-    message = (
-        f"{len(unreadable)} of the {len(index)} images of the data set {name!r} can no longer be "
-        f"read and are replaced by black ones, such as {index.paths[first]} ({unreadable[first]})"
-    )
+    images, example = _describe(name, index, unreadable)
     paths = [index.paths[position] for position in sorted(unreadable)[:PATHS_REPORTED]]
+    message = f"{images} can no longer be read and are replaced by black ones, {example}"
     return message, {"dataset": name, "count": len(unreadable), "images": paths}
+
+
+def _describe(name: str, index: DatasetIndex, reasons: Mapping[int, str]) -> tuple[str, str]:
+    """Return the number of images, and the first one as an example, as parts of a sentence."""
+    first = min(reasons)
+    images = f"{len(reasons)} of the {len(index)} images of the data set {name!r}"
+    return images, f"such as {index.paths[first]} ({reasons[first]})"

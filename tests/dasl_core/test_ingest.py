@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import threading
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -495,7 +496,7 @@ INDEX_ABOUT: dict[str, Any] = {
     "skipped": [["cat/c.png", "the file is empty"]],
     "num_ignored": 1,
     "ignored_endings": {"": 1},
-    "pixels": PixelFacts().to_json(),
+    "pixels": asdict(PixelFacts()),
     "duplicates": {},
     "label_warnings": [],
 }
