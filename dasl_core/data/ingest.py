@@ -279,7 +279,10 @@ def _build_index(
         label_warnings=label_warnings(record, decoded),
         duplicates={
             "equal": equal_files(
-                source, images, threads[1], lambda *counts: on_progress(*counts, "comparison")
+                source,
+                images,
+                threads[1],
+                lambda read, total: on_progress(read, total, "comparison"),
             ),
             "similar": similar_images(usable, paths, sample.fingerprints),
         },

@@ -13,10 +13,10 @@ import uuid
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 from dasl_core.atomic import sync
-from dasl_core.data.sources.storage import open_system, os_errors
+from dasl_core.data.sources.storage import RemoteStorage, open_system, os_errors
 from dasl_core.spec.source import remote_scheme
 
 VARIABLE = "DASL_SHARDS_URI"
@@ -110,24 +110,17 @@ class ObjectStore:
     """A prefix of an object store, through fsspec; methods as of `FolderStore`."""
 
     def __init__(self, uri: str) -> None:
-        self._system, self._root = open_system(uri)
+        self._storage = RemoteStorage(uri)
+        self._system, self._root = self._storage.system
 
     def sizes(self) -> dict[str, int]:
-        with os_errors(self._root):
-            try:
-                objects: dict[str, Any] = self._system.find(self._root, detail=True)
-            except FileNotFoundError:
-                return {}
-        return {name.rpartition("/")[2]: int(info["size"]) for name, info in objects.items()}
+        try:
+            return {file.path: file.size for file in self._storage.files()}
+        except FileNotFoundError:
+            return {}
 
     def read(self, name: str, begin: int, length: int) -> bytes:
-        if not length:
-            return b""
-        with os_errors(name):
-            content: bytes = self._system.cat_file(
-                f"{self._root}/{name}", start=begin, end=begin + length
-            )
-        return content
+        return self._storage.read(name, begin, length) if length else b""
 
     def put(self, name: str, file: Path) -> None:
         with os_errors(name):

@@ -25,7 +25,7 @@ def test_image_of_an_object_store_is_read_with_one_request(
     assert isinstance(source, FolderSource)
     assert isinstance(source.storage, RemoteStorage)
     entries = {entry.key: entry for entry in source.list_entries(lambda found: None).entries}
-    client = source.storage._system[0]
+    client = source.storage.system[0]
     requests: list[str] = []
     read, info = client.cat_file, client.info
 

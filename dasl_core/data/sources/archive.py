@@ -14,10 +14,9 @@ from typing import BinaryIO, NamedTuple
 
 from dasl_core.data.sources.base import (
     Entry,
-    IgnoredFiles,
+    Lister,
     Listing,
     OnListed,
-    Skipped,
     Source,
     SourceRecord,
     is_image_name,
@@ -25,7 +24,7 @@ from dasl_core.data.sources.base import (
 )
 from dasl_core.data.sources.inflated import Inflated
 from dasl_core.data.sources.splits import file_split
-from dasl_core.data.sources.storage import is_inside, open_part, printable
+from dasl_core.data.sources.storage import is_inside, open_part
 from dasl_core.data.sources.tar_members import find_compression, read_members
 from dasl_core.spec.locations import ReadableFolders
 
@@ -66,19 +65,19 @@ class TarSource(_ArchiveSource):
     """
 
     def list_entries(self, on_listed: OnListed) -> Listing:
-        listing = _Archives(self.files, self.split)
+        listing = _Archives(self.files, on_listed, self.split)
         for number, name in enumerate(self.files):
-            self._list(number, name, listing, on_listed)
+            self._list(number, name, listing)
         return listing.listing()
 
-    def _list(self, number: int, name: str, listing: _Archives, on_listed: OnListed) -> None:
+    def _list(self, number: int, name: str, listing: _Archives) -> None:
         about = self.storage.info(name)
         labels: dict[str, str] = {}
         links: dict[str, str] = {}
         first = len(listing.entries)
         with self.storage.open(name) as file:
             if (compression := find_compression(file)) is not None:
-                listing.skip(number, name, _COMPRESSED.format(compression))
+                listing.skip_in(number, name, _COMPRESSED.format(compression))
                 return
             for member in read_members(file, about.size, lambda why: listing.damaged(number, why)):
                 path = member.name.removeprefix("./")
@@ -96,8 +95,7 @@ class TarSource(_ArchiveSource):
                     reason = "the archive is cut off in this image" if end > about.size else None
                     if not member.isfile() or member.issparse():
                         reason = "it is not a regular file"
-                    listing.add(entry, reason)
-                    on_listed(len(listing.entries))
+                    listing.add_member(entry, reason)
         listing.add_links(number, links, first)
         for link, target in links.items():
             sample = _sample(listing.key(number, _followed(target, links)))
@@ -122,7 +120,7 @@ class ZipSource(_ArchiveSource):
     inflates = True
 
     def list_entries(self, on_listed: OnListed) -> Listing:
-        listing = _Archives(self.files, self.split)
+        listing = _Archives(self.files, on_listed, self.split)
         for number, name in enumerate(self.files):
             stamp = self.storage.info(name).stamp
             try:
@@ -132,11 +130,10 @@ class ZipSource(_ArchiveSource):
                             continue
                         key = member.filename
                         if is_image_name(key) and (reason := _zip_reason(member)) is not None:
-                            listing.skip(number, key, reason)
+                            listing.skip_in(number, key, reason)
                             continue
                         offset, length = member.header_offset, member.compress_size
-                        listing.add(Entry(key, length, stamp ^ member.CRC, number, offset))
-                        on_listed(len(listing.entries))
+                        listing.add_member(Entry(key, length, stamp ^ member.CRC, number, offset))
             except (zipfile.BadZipFile, NotImplementedError) as error:
                 listing.damaged(number, str(error))
         return listing.listing()
@@ -194,15 +191,12 @@ class _Member(NamedTuple):
     size: int | None
 
 
-class _Archives:
-    """Listing of one or more archives; keys start with the archive's name if there are several."""
+class _Archives(Lister):
+    """Lister of one or more archives; keys start with the archive's name if there are several."""
 
-    def __init__(self, files: Sequence[str], split: str | None) -> None:
-        self._several = len(files) > 1
-        self._files, self._chosen = files, split
-        self.entries: list[Entry] = []
-        self._skipped: list[Skipped] = []
-        self._ignored = IgnoredFiles()
+    def __init__(self, files: Sequence[str], on_listed: OnListed, split: str | None) -> None:
+        super().__init__(on_listed, split)
+        self._files, self._several = files, len(files) > 1
         self._keys: set[str] = set()
 
     def key(self, number: int, name: str) -> str:
@@ -210,15 +204,15 @@ class _Archives:
         name = name.removeprefix("./")
         return f"{os.path.splitext(self._files[number])[0]}/{name}" if self._several else name
 
-    def add(self, entry: Entry, reason: str | None = None) -> None:
-        """Add an image, or list it as skipped with a reason."""
+    def add_member(self, entry: Entry, reason: str | None = None) -> None:
+        """List a member, if it is an image; as skipped if there is a reason."""
         if any(
             part.startswith(".") and part != ".."
             for part in entry.key.removeprefix("./").split("/")
         ):
             return  # hidden, as in a folder
         if not is_image_name(entry.key):
-            self._ignored.add(entry.key)
+            self.ignore(entry.key)
             return
         key = self.key(entry.file, entry.key)
         if any("\udc80" <= character <= "\udcff" for character in key):
@@ -232,15 +226,14 @@ class _Archives:
         elif entry.length > MAX_BYTES:
             reason = "the file is far too large for an image"
         if reason is not None:
-            self.skip(entry.file, key, reason)
+            self.skip_in(entry.file, key, reason)
             return
         self._keys.add(key)
-        self.entries.append(entry._replace(key=key, split=self._find_split(entry.file)))
+        self.add(entry._replace(key=key, split=self._find_split(entry.file)))
 
-    def skip(self, number: int, path: str, reason: str) -> None:
-        """List an entry as skipped, unless it belongs to another split than the requested one."""
-        if self._chosen is None or self._find_split(number) in (None, self._chosen):
-            self._skipped.append(Skipped(printable(path), reason))
+    def skip_in(self, number: int, path: str, reason: str) -> None:
+        """List a member of an archive, or the archive itself, as skipped."""
+        self.skip(path, reason, self._find_split(number))
 
     def _find_split(self, number: int) -> str | None:
         return file_split(self._files[number]) if self._several else None
@@ -253,10 +246,10 @@ class _Archives:
         for link, target in links.items():
             image = images.get(self.key(number, _followed(target, links)))
             if image is not None:
-                self.add(image._replace(key=link))
+                self.add_member(image._replace(key=link))
             else:
                 reason = "it is a link to something that is no usable image of the archive"
-                self.add(Entry(link, file=number), reason)
+                self.add_member(Entry(link, file=number), reason)
 
     def label(self, first: int, labels: dict[str, str]) -> None:
         """Label the entries from `first` on by sample name."""
@@ -267,14 +260,7 @@ class _Archives:
             ]
 
     def damaged(self, number: int, problem: str) -> None:
-        self.skip(number, self._files[number], f"the archive is damaged: {problem}")
-
-    def listing(self) -> Listing:
-        return Listing(
-            sorted(self.entries, key=lambda entry: entry.key),
-            sorted(self._skipped),
-            self._ignored.counts,
-        )
+        self.skip_in(number, self._files[number], f"the archive is damaged: {problem}")
 
 
 def _target(link: tarfile.TarInfo) -> str:

@@ -17,9 +17,9 @@ from dasl_core.data.sources.base import (
     Source,
     SourceRecord,
     check_count,
-    one_line,
     register,
 )
+from dasl_core.data.sources.storage import one_line
 from dasl_core.spec.locations import ReadableFolders
 
 # Limit on the header of a `.npy` file in bytes.

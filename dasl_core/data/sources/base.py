@@ -255,23 +255,40 @@ def class_name(value: object, names: Sequence[str]) -> str | None:
     return None if value is None else str(value).replace("\0", "")
 
 
-def one_line(error: Exception) -> str:
-    """Return the first line of an error's message, or its type if it has none."""
-    return str(error).strip().partition("\n")[0] or type(error).__name__
+class Lister:
+    """Collects the entries of a source.
 
+    Args:
+        split: the requested split; skipped files that name another one are not listed.
+    """
 
-class IgnoredFiles:
-    """Counter of files without an image extension, by lowercase ending ("" for none)."""
+    def __init__(self, on_listed: OnListed, split: str | None = None) -> None:
+        self._on_listed, self._split = on_listed, split
+        self.entries: list[Entry] = []
+        self._skipped: list[Skipped] = []
+        self._ignored: Counter[str] = Counter()
 
-    def __init__(self) -> None:
-        self.counts: Counter[str] = Counter()
+    def add(self, entry: Entry) -> None:
+        """List an image."""
+        self.entries.append(entry)
+        self._on_listed(len(self.entries))
 
-    def add(self, path: str) -> None:
-        """Count a file."""
+    def skip(self, path: str, reason: str, split: str | None = None) -> None:
+        """List what is not part of the data set."""
+        if self._split is None or split in (None, self._split):
+            self._skipped.append(Skipped(printable(path), reason))
+
+    def ignore(self, path: str) -> None:
+        """Count a file without an image extension, by its lowercase ending ("" for none)."""
         ending = printable(os.path.splitext(path)[1].lower())
         # Bounded, because names may end in hashes or dates.
-        is_usual = ending in self.counts or len(self.counts) < _MOST_ENDINGS
-        self.counts[ending if is_usual and len(ending) <= _LONGEST_ENDING else OTHER_ENDINGS] += 1
+        is_usual = ending in self._ignored or len(self._ignored) < _MOST_ENDINGS
+        self._ignored[ending if is_usual and len(ending) <= _LONGEST_ENDING else OTHER_ENDINGS] += 1
+
+    def listing(self) -> Listing:
+        """Return everything that was listed, sorted."""
+        entries = sorted(self.entries, key=lambda entry: entry.key)
+        return Listing(entries, sorted(self._skipped), self._ignored)
 
 
 def is_image_name(path: str) -> bool:

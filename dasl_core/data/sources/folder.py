@@ -6,7 +6,7 @@ from typing import BinaryIO
 
 from dasl_core.data.sources.base import (
     Entry,
-    IgnoredFiles,
+    Lister,
     Listing,
     OnListed,
     Skipped,
@@ -15,7 +15,8 @@ from dasl_core.data.sources.base import (
     is_image_name,
     register,
 )
-from dasl_core.data.sources.storage import check_tree, printable
+from dasl_core.data.sources.storage import check_tree
+from dasl_core.data.sources.table import NO_PATH, read_rows
 from dasl_core.spec.locations import ReadableFolders
 
 
@@ -30,20 +31,15 @@ class FolderSource(Source):
         self.storage = record.storage(allowed, record.options.links)
 
     def list_entries(self, on_listed: OnListed) -> Listing:
-        entries: list[Entry] = []
-        skipped: list[Skipped] = []
-        ignored = IgnoredFiles()
+        lister = Lister(on_listed)
         for file in self.storage.files():
             if file.reason is not None:
-                skipped.append(Skipped(file.path, file.reason))
+                lister.skip(file.path, file.reason)
             elif is_image_name(file.path):
-                entries.append(Entry(file.path, file.size, file.stamp))
-                on_listed(len(entries))
+                lister.add(Entry(file.path, file.size, file.stamp))
             else:
-                ignored.add(file.path)
-        entries.sort(key=lambda entry: entry.key)
-        skipped.sort()
-        return Listing(entries, skipped, ignored.counts)
+                lister.ignore(file.path)
+        return lister.listing()
 
     def open(self, entry: Entry) -> BinaryIO:
         return self.storage.open(entry.key, entry.length)
@@ -68,40 +64,31 @@ class ListSource(Source):
         self.split = record.options.split
 
     def list_entries(self, on_listed: OnListed) -> Listing:
-        from dasl_core.data.sources.table import NO_PATH, read_rows
-
-        entries: dict[str, Entry] = {}
-        skipped: list[Skipped] = []
-
-        def skip(path: str, split: str | None, reason: str) -> None:
-            if self.split is None or split in (None, self.split):
-                skipped.append(Skipped(printable(path), reason))
-
+        lister = Lister(on_listed, self.split)
+        paths: set[str] = set()
         with self.storage.open(self.name) as file:
             for row in read_rows(file, self.name):
                 if isinstance(row, Skipped):
-                    skipped.append(row)
+                    lister.skip(*row)
                     continue
                 path, label, split = row
                 if not path:
-                    skip(NO_PATH, split, "its row in the list has no path")
-                    continue
+                    lister.skip(NO_PATH, "its row in the list has no path", split)
                 # Databases and file systems cannot store it.
-                if "\0" in f"{path}{label}{split}":
-                    skip(path, split, "its row in the list contains a null character")
-                    continue
-                if path in entries:
-                    skip(path, split, "it is listed more than once")
-                    continue
-                try:
-                    info = self.storage.info(path)
-                except (OSError, ValueError) as error:
-                    reason = getattr(error, "strerror", None) or error
-                    skip(path, split, f"it cannot be read: {reason}")
-                    continue
-                entries[path] = Entry(path, info.size, info.stamp, label=label, split=split)
-                on_listed(len(entries))
-        return Listing(sorted(entries.values()), sorted(skipped))
+                elif "\0" in f"{path}{label}{split}":
+                    lister.skip(path, "its row in the list contains a null character", split)
+                elif path in paths:
+                    lister.skip(path, "it is listed more than once", split)
+                else:
+                    try:
+                        info = self.storage.info(path)
+                    except (OSError, ValueError) as error:
+                        reason = getattr(error, "strerror", None) or error
+                        lister.skip(path, f"it cannot be read: {reason}", split)
+                        continue
+                    paths.add(path)
+                    lister.add(Entry(path, info.size, info.stamp, label=label, split=split))
+        return lister.listing()
 
     def open(self, entry: Entry) -> BinaryIO:
         return self.storage.open(entry.key, entry.length)

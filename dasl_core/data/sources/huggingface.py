@@ -12,6 +12,7 @@ from urllib.parse import parse_qs, urlsplit
 from dasl_core.data.decode.reasons import optional_module
 from dasl_core.data.sources.base import (
     Entry,
+    Lister,
     Listing,
     OnListed,
     Source,
@@ -70,12 +71,11 @@ class HuggingFaceSource(Source):
         labels = [None] * len(table) if label is None else table[label]
         digits = len(str(len(table)))
         stamp = int.from_bytes(table._fingerprint.encode()[:7], "little")
-        entries = []
+        lister = Lister(on_listed)
         for position, value in enumerate(labels):
             label_name = class_name(value, names)
-            entries.append(Entry(f"{position:0{digits}}", -1, stamp, 0, position, label_name))
-            on_listed(len(entries))
-        return Listing(entries, [])
+            lister.add(Entry(f"{position:0{digits}}", -1, stamp, 0, position, label_name))
+        return lister.listing()
 
     def open(self, entry: Entry) -> BinaryIO:
         table, column = self._table()

@@ -15,18 +15,18 @@ import numpy as np
 from dasl_core.data.decode.reasons import optional_module
 from dasl_core.data.sources.base import (
     Entry,
+    Lister,
     Listing,
     OnListed,
-    Skipped,
     Source,
     SourceRecord,
     check_count,
     class_name,
-    one_line,
     register,
 )
 from dasl_core.data.sources.forward_rows import ForwardRows, Row
 from dasl_core.data.sources.splits import file_split
+from dasl_core.data.sources.storage import one_line
 from dasl_core.data.sources.table import PATH_COLUMNS
 from dasl_core.spec.locations import ReadableFolders
 
@@ -71,20 +71,19 @@ class ParquetSource(Source):
         self._images = ForwardRows(self._read_group, _KEPT_BYTES)
 
     def list_entries(self, on_listed: OnListed) -> Listing:
-        entries: list[Entry] = []
-        skipped: list[Skipped] = []
+        lister = Lister(on_listed)
         for number, name in enumerate(self.files):
             try:
                 for entry in self._rows(number):
-                    entries.append(entry)
-                    on_listed(len(entries))
+                    lister.add(entry)
             except (OSError, ValueError, *self._errors) as error:
                 if isinstance(error, OSError) and error.errno is not None:
                     raise  # a failure of the store, not of the file
-                skipped.append(Skipped(name, f"the table cannot be read: {one_line(error)}"))
-        if not entries and skipped:
-            raise ValueError(f"{skipped[0].path}: {skipped[0].reason}")
-        return Listing(sorted(entries, key=lambda entry: entry.key), skipped)
+                lister.skip(name, f"the table cannot be read: {one_line(error)}")
+        listing = lister.listing()
+        if not listing.entries and listing.skipped:
+            raise ValueError("{}: {}".format(*listing.skipped[0]))
+        return listing
 
     def open(self, entry: Entry) -> BinaryIO:
         try:

@@ -180,16 +180,17 @@ class RemoteStorage:
         self.uri = uri.rstrip("/")
 
     @cached_property
-    def _system(self) -> tuple[Any, str]:
+    def system(self) -> tuple[Any, str]:
+        """The fsspec file system, and the path of the prefix in it."""
         return open_system(self.uri)
 
     def _path(self, path: str) -> str:
         if not is_inside(path):
             raise ValueError(f"it {OUTSIDE}")
-        return f"{self._system[1]}/{path}"
+        return f"{self.system[1]}/{path}"
 
     def files(self, *, nested: bool = True) -> Iterator[File]:
-        system, root = self._system
+        system, root = self.system
         with os_errors(self.uri):
             objects = system.find(root, maxdepth=None if nested else 1, detail=True)
         if not objects:
@@ -200,7 +201,7 @@ class RemoteStorage:
                 yield _remote_file(path, info)
 
     def info(self, path: str) -> File:
-        system, place = self._system[0], self._path(path)
+        system, place = self.system[0], self._path(path)
         with os_errors(path):
             return _remote_file(path, system.info(place))
 
@@ -208,13 +209,18 @@ class RemoteStorage:
         return open_part(self, path, 0, self.info(path).size if size < 0 else size)
 
     def read(self, path: str, start: int, length: int) -> bytes:
-        system, place = self._system[0], self._path(path)
+        system, place = self.system[0], self._path(path)
         with os_errors(path):
             content: bytes = system.cat_file(place, start=start, end=start + length)
         return content
 
 
 Storage = LocalStorage | RemoteStorage
+
+
+def one_line(error: Exception) -> str:
+    """Return the first line of an error's message, or its type if it has none."""
+    return str(error).strip().partition("\n")[0] or type(error).__name__
 
 
 @contextmanager
@@ -225,8 +231,7 @@ def os_errors(name: str) -> Iterator[None]:
     except OSError:
         raise
     except Exception as error:  # obstore and other packages raise their own types
-        reason = str(error).strip().partition("\n")[0] or type(error).__name__
-        raise OSError(errno.EIO, reason, name) from error
+        raise OSError(errno.EIO, one_line(error), name) from error
 
 
 def open_part(storage: Storage, path: str, begin: int, size: int) -> BinaryIO:
