@@ -94,18 +94,15 @@ def _folder_warnings(record: SourceRecord, entries: Sequence[Entry]) -> list[str
     """Warn if a few images outside of the class folders prevent their use as classes."""
     if not record.source_class.has_folders:
         return []
-    folders = [key.partition("/")[0] for key in _keys_in_split(record, entries) if "/" in key]
-    outside = [
-        entry.key
-        for entry, key in zip(entries, _keys_in_split(record, entries), strict=True)
-        if "/" not in key
-    ]
-    # Most images are outside of the folders, so these are not classes.
-    if len({*folders}) < 2 or not 0 < len(outside) < len(folders):
+    keys = _keys_in_split(record, entries)
+    folders = {key.partition("/")[0] for key in keys if "/" in key}
+    outside = [entry.key for entry, key in zip(entries, keys, strict=True) if "/" not in key]
+    # If most images are outside of the folders, these are not classes.
+    if len(folders) < 2 or not 0 < len(outside) < len(keys) - len(outside):
         return []
     verb = "is" if len(outside) == 1 else "are"
     return [
-        f"{_count(outside, entries)} {verb} outside of the {len({*folders})} folders ({_some(outside)}), so the folders are not "
+        f"{_count(outside, entries)} {verb} outside of the {len(folders)} folders ({_some(outside)}), so the folders are not "
         "used as labels. To use them, move or remove these images and read the data set again (dasl datasets refresh)"
     ]
 
@@ -120,11 +117,9 @@ def _some(keys: Sequence[str]) -> str:
 
 def _may_be_in(record: SourceRecord, path: str, split: str) -> bool:
     """Whether a skipped path may belong to a split; false if it is in another folder."""
-    if (
-        len(record.files) > 1 or path in record.files
-    ):  # an archive, or a path that begins with its name
-        return True
-    return f"{path}/".startswith(f"{split}/")
+    # An archive, or a path that begins with its name.
+    is_of_archive = len(record.files) > 1 or path in record.files
+    return is_of_archive or f"{path}/".startswith(f"{split}/")
 
 
 def _entry_classes(record: SourceRecord, entries: Sequence[Entry]) -> list[str] | None:

@@ -18,7 +18,7 @@ from dasl_core.data.headers import identify
 from dasl_core.data.opening import open_unchanged
 from dasl_core.data.pixel_facts import PixelFacts
 from dasl_core.data.sources import Entry, Skipped, Source, SourceRecord
-from dasl_core.data.sources.storage import LocalStorage, is_inside
+from dasl_core.data.sources.storage import is_inside
 from dasl_core.data.strings import Strings
 from dasl_core.spec import DatasetFacts
 from dasl_core.spec.locations import EVERY_FOLDER, ReadableFolders
@@ -80,15 +80,6 @@ class DatasetIndex:
     def root(self) -> Path:
         """The folder to which paths, or the files of the source, are relative."""
         return Path(self.source.root)
-
-    def path(self, index: int) -> Path:
-        """Return the path of an image that is a file of this machine.
-
-        Raises:
-            ValueError: a link leads out of the folder.
-        """
-        storage = LocalStorage(self.source.root, self.source.options.links, self.allowed)
-        return storage.resolve(self.paths[index])
 
     @cached_property
     def opened_source(self) -> Source:

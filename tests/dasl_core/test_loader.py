@@ -80,7 +80,7 @@ def test_batch_contains_images_of_its_indices(pictures: DatasetIndex, cache: Pat
         for canvas, extent, sample in zip(
             batch.canvases.numpy(), batch.valid_hw.tolist(), batch.indices.tolist(), strict=True
         ):
-            image = decode_image(pictures.path(sample))
+            image = decode_image(pictures.root / pictures.paths[sample])
             assert extent == list(image.shape[:2])
             np.testing.assert_array_equal(
                 canvas[:, : extent[0], : extent[1]], image.transpose(2, 0, 1)
@@ -224,7 +224,7 @@ def test_canvas_is_no_larger_than_largest_image(pictures: DatasetIndex, cache: P
 def test_single_channel_is_luminance(pictures: DatasetIndex, cache: Path) -> None:
     canvases = open_canvases(pictures, cache, channels=1)
     pixels, _ = canvases.read([3])
-    expected = decode_image(pictures.path(3), channels=1)
+    expected = decode_image((pictures.root / pictures.paths[3]), channels=1)
     np.testing.assert_array_equal(pixels[0, 0, :24, :20].numpy(), expected[:, :, 0])
     canvases.close()
 
@@ -334,9 +334,9 @@ def test_image_damaged_after_ingest_is_black(
 ) -> None:
     root = image_folder(tmp_path / "pictures", per_class=2)
     index = ingest(root)
-    index.path(1).write_bytes(index.path(1).read_bytes()[:100])
-    index.path(2).unlink()
-    cache = tmp_path / "cache" if cached else index.path(0) / "no-folder"
+    (index.root / index.paths[1]).write_bytes((index.root / index.paths[1]).read_bytes()[:100])
+    (index.root / index.paths[2]).unlink()
+    cache = tmp_path / "cache" if cached else (index.root / index.paths[0]) / "no-folder"
     canvases = open_canvases(index, cache)
     with caplog.at_level(logging.WARNING):
         pixels = everything(canvases)

@@ -23,7 +23,7 @@ def items_of(index: DatasetIndex) -> Items:
     assert index.labels is not None
     items: Items = []
     for position, label in enumerate(index.labels.tolist()):
-        pixels = decode_image(index.path(position))
+        pixels = decode_image(index.root / index.paths[position])
         image: Any = (torch.from_numpy(pixels).permute(2, 0, 1), pixels, Image.fromarray(pixels))
         items.append((image[position % 3], label))
     return items

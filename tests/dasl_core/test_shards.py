@@ -315,10 +315,10 @@ def test_waiting_process_sees_progress_and_builds_nothing(
 def test_broken_images_are_found_as_with_raw_canvases(tmp_path: Path) -> None:
     index = ingest(image_folder(tmp_path / "pictures", per_class=10))
     whole = drawn_all(index)
-    index.path(5).write_bytes(b"no image")
+    (index.root / index.paths[5]).write_bytes(b"no image")
     # Damage is not told from a change.
     index.checksums[5] = compute_checksum(io.BytesIO(b"no image"), inflates=False)
-    missing = index.path(7).rename(tmp_path / "elsewhere")
+    missing = (index.root / index.paths[7]).rename(tmp_path / "elsewhere")
     with opened(index, tmp_path / "cache") as canvases:
         assert canvases.unreadable == {
             5: "the content is not an image of a known format",
@@ -328,7 +328,7 @@ def test_broken_images_are_found_as_with_raw_canvases(tmp_path: Path) -> None:
     whole[5] = 0
     assert not pixels[7].any()
     # The next job reads again what was missing, and never what is broken.
-    missing.rename(index.path(7))
+    missing.rename(index.root / index.paths[7])
     with opened(index, tmp_path / "cache") as canvases:
         assert list(canvases.unreadable) == [5]
         np.testing.assert_array_equal(canvases.read(range(30))[0].numpy(), whole)

@@ -38,7 +38,7 @@ def shown(pixels: np.ndarray) -> list[int]:
 
 def hide(index: DatasetIndex, *positions: int) -> None:
     for position in positions:
-        path = index.path(position)
+        path = index.root / index.paths[position]
         path.rename(path.with_name(f".{path.name}"))
 
 
@@ -125,7 +125,7 @@ def test_image_that_became_link_out_of_folder_is_black(
 ) -> None:
     if not cached:
         monkeypatch.setattr(cache_module, "SHARE_OF_FREE_DISK", 0)
-    image = index.path(4)
+    image = index.root / index.paths[4]
     secret = shutil.copy(image, tmp_path / "secret.png")
     image.unlink()
     image.symlink_to(secret)
@@ -210,9 +210,9 @@ def test_few_unreadable_images_are_reported(index: DatasetIndex, tmp_path: Path)
 
 
 def test_unreadable_images_are_counted_without_cache(index: DatasetIndex, tmp_path: Path) -> None:
-    index.path(4).write_bytes(index.path(4).read_bytes()[:200])
+    (index.root / index.paths[4]).write_bytes((index.root / index.paths[4]).read_bytes()[:200])
     reporter = Recorder(tmp_path / "out")
-    no_folder = index.path(0) / "cache"
+    no_folder = (index.root / index.paths[0]) / "cache"
     spec = resolved(index, train={"batch_size": 9}, evaluate={"every_epochs": 1})
     assert run(spec, index, no_folder, reporter) == "succeeded"
     assert [kind for kind, _, _ in reporter.events] == ["images_not_cached", "images_unreadable"]
@@ -223,7 +223,7 @@ def test_too_many_unreadable_images_fail_run_at_start(
     index: DatasetIndex, tmp_path: Path, cached: bool
 ) -> None:
     hide(index, 3, 4, 5, 7)
-    cache = tmp_path / "cache" if cached else index.path(0) / "cache"
+    cache = tmp_path / "cache" if cached else (index.root / index.paths[0]) / "cache"
     reporter = Recorder(tmp_path / "out")
     with pytest.raises(
         ValueError,

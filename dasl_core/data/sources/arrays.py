@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import io
 import math
-from typing import BinaryIO
+from functools import cached_property
+from typing import BinaryIO, NamedTuple
 
 import numpy as np
 
@@ -26,23 +27,31 @@ from dasl_core.spec.locations import ReadableFolders
 _HEADER = 1 << 14
 
 
+class _Array(NamedTuple):
+    """The header of a `.npy` file, and where the array begins behind it."""
+
+    shape: tuple[int, ...]
+    dtype: np.dtype
+    start: int
+
+    @property
+    def image_bytes(self) -> int:
+        """Size of an image."""
+        return math.prod(self.shape[1:]) * self.dtype.itemsize
+
+
 @register("npy")
 class ArraySource(Source):
     """The images of an array (N, H, W) or (N, H, W, C) in a `.npy` file. They have no labels."""
 
     def __init__(self, record: SourceRecord, allowed: ReadableFolders) -> None:
         self.storage, self.files = record.storage(allowed), record.files
-        self._shape: tuple[int, ...] | None = None
-        self._dtype = np.dtype(np.uint8)
-        self._start = 0
 
     def list_entries(self, on_listed: OnListed) -> Listing:
-        name = self.files[0]
-        self._read_header()
-        assert self._shape is not None, "it was just read"
+        name, array = self.files[0], self._array
         about = self.storage.info(name)
-        count, size = self._shape[0], self._image_bytes()
-        if self._start + count * size > about.size:
+        count, size = array.shape[0], array.image_bytes
+        if array.start + count * size > about.size:
             raise ValueError(f"{name} is cut off: it has {about.size} bytes, not {count * size}")
         check_count(name, count)
         digits = len(str(count))
@@ -56,24 +65,18 @@ class ArraySource(Source):
         )
 
     def open(self, entry: Entry) -> BinaryIO:
-        if self._shape is None:
-            self._read_header()
-        assert self._shape is not None, "it was just read"
-        size = self._image_bytes()
-        content = self.storage.read(self.files[0], self._start + entry.offset * size, size)
+        array, size = self._array, self._array.image_bytes
+        content = self.storage.read(self.files[0], array.start + entry.offset * size, size)
         if len(content) < size:
             raise ValueError("the file is cut off in this image")
-        image = np.frombuffer(content, self._dtype).reshape(self._shape[1:])
+        image = np.frombuffer(content, array.dtype).reshape(array.shape[1:])
         file = io.BytesIO()
         np.save(file, image, allow_pickle=False)
         file.seek(0)
         return file
 
-    def _image_bytes(self) -> int:
-        assert self._shape is not None, "the header is read first"
-        return math.prod(self._shape[1:]) * self._dtype.itemsize
-
-    def _read_header(self) -> None:
+    @cached_property
+    def _array(self) -> _Array:
         name = self.files[0]
         file = io.BytesIO(self.storage.read(name, 0, _HEADER))
         try:
@@ -89,5 +92,4 @@ class ArraySource(Source):
             raise ValueError(f"{name} is empty: its shape is {shape}")
         if math.prod(shape[1:]) > MAX_VALUES:
             raise ValueError(f"{name} has the shape {shape}; an image may have {MAX_VALUES} values")
-        self._start, self._dtype = file.tell(), dtype
-        self._shape = shape
+        return _Array(shape, dtype, file.tell())

@@ -44,9 +44,9 @@ class ForwardRows:
         self._next = Row(-1, -1, 0)
         # Otherwise each row behind the damage would read the group again.
         self._damaged: dict[tuple[int, int], tuple[int, str]] = {}
-        self._lock = threading.Lock()
+        self._changed = threading.Condition()
         self._is_reading = False
-        self._waiting: list[tuple[Row, threading.Condition]] = []
+        self._waiting: list[Row] = []
 
     def read(self, row: Row) -> bytes | str:
         """Return the image of a row, or why it has none.
@@ -63,28 +63,20 @@ class ForwardRows:
 
     @contextmanager
     def _turn(self, row: Row) -> Generator[None, None, None]:
-        mine = threading.Condition(self._lock)
-        with self._lock:
-            self._waiting.append((row, mine))
-            mine.wait_for(lambda: not self._is_reading and self._is_first(mine))
-            self._waiting.remove((row, mine))
+        with self._changed:
+            self._waiting.append(row)
+            self._changed.wait_for(lambda: not self._is_reading and row == self._first())
+            self._waiting.remove(row)
             self._is_reading = True
         try:
             yield
         finally:
-            with self._lock:
+            with self._changed:
                 self._is_reading = False
-                if self._waiting:
-                    self._first().notify()
+                self._changed.notify_all()
 
-    def _is_first(self, waiting: threading.Condition) -> bool:
-        return self._first() is waiting
-
-    def _first(self) -> threading.Condition:
-        return min(
-            self._waiting,
-            key=lambda row: (row[0] not in self._kept, row[0] < self._next, row[0]),
-        )[1]
+    def _first(self) -> Row:
+        return min(self._waiting, key=lambda row: (row not in self._kept, row < self._next, row))
 
     def _advance(self, row: Row) -> None:
         """Read and cache the rows up to the end of a row's batch."""
