@@ -173,7 +173,7 @@ class Canvases:
             self.unreadable = self._drawer.missing()
 
     def _open_shards(self, shards: Shards, on_read: OnRead) -> None:
-        shards.folder.use(shards.layout.digest)
+        shards.folder.use(shards.digest)
         gatherer = Gatherer(shards, self._drawer, on_read)
         if not gatherer.run():
             self.unreadable = self._drawer.missing()

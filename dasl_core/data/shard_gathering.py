@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 
@@ -34,7 +34,7 @@ class Gatherer(CacheBuild):
 
     def __init__(self, shards: Shards, drawer: Drawer, on_read: OnRead) -> None:
         super().__init__(drawer, shards.other_file("lock"), on_read)
-        self._shards, self._layout = shards, shards.layout
+        self._shards = shards
         self._known: dict[int, Shard] = {}
         self.no_room: str | None = None
 
@@ -46,39 +46,33 @@ class Gatherer(CacheBuild):
     def _build(self) -> None:
         known, done = dict(self._known), 0
         self._shards.remove_partial()
-        self._on_store(self._shards.open_store)
+        self._shards.open_store()
         for number in self._order():
             shard = self._shards.find_local(number, known.get(number))
             if shard is None:
                 if number not in self._shards.remote:
-                    self._on_store(self._shards.list_store)  # another node may have built it
+                    self._shards.list_store()  # another node may have built it
                 shard = self._fetch(number, known.get(number), done) or self._draw(number, done)
             elif number not in self._shards.remote:  # built without a store, or lost from it
                 self._share(number)
             if shard is not None:
                 known[number] = shard
-            done += len(self._layout.positions(number))
+            done += len(self._shards.positions(number))
             self._report(done)
         self.unreadable = {
-            self._layout.positions(number)[at]: why
+            self._shards.positions(number)[at]: why
             for number, shard in sorted(known.items())
             for at, why in shard.reasons.items()
         }
         is_written = known == self._known and self._shards.store_has_manifest
-        if len(known) == self._layout.count and not is_written:
+        if len(known) == self._shards.count and not is_written:
             self._shards.write_manifest(known)
 
     def _order(self) -> Sequence[int]:
-        numbers = list(range(self._layout.count))
+        numbers = list(range(self._shards.count))
         if self._shards.store is not None:
             random.SystemRandom().shuffle(numbers)
         return numbers
-
-    def _on_store(self, action: Callable[[], None]) -> None:
-        try:
-            action()
-        except OSError as error:
-            self._shards.disable_store(error)
 
     def _fetch(self, number: int, known: Shard | None, done: int) -> Shard | None:
         """Copy a shard from the store as space allows; None if it is missing or damaged there."""
@@ -88,13 +82,13 @@ class Gatherer(CacheBuild):
         partial = self._shards.file(number, "partial")
         try:
             if not self._reserve(partial, size):
-                return known or self._read_remote(number)
+                return known or self._shards.read_remote(number)
             with open(partial, "r+b", buffering=0) as target:
                 copied = 0
                 for length in copy_to(store, self._shards.name(number), size, target, _PART):
                     os.fsync(target.fileno())
                     copied += length
-                    self._report(done + len(self._layout.positions(number)) * copied // size)
+                    self._report(done + len(self._shards.positions(number)) * copied // size)
             check_shard(partial)
             publish(partial, self._shards.file(number))
         except ValueError as error:
@@ -106,31 +100,23 @@ class Gatherer(CacheBuild):
                 self._shards.disable_store(error)
                 return None
             self.no_room = unwritable(self._shards.folder.path, error)
-            return known or self._read_remote(number)
+            return known or self._shards.read_remote(number)
         finally:
             partial.unlink(missing_ok=True)
         return self._shards.find_local(number, None)
-
-    def _read_remote(self, number: int) -> Shard | None:
-        try:
-            return self._shards.read_remote(number)
-        except (OSError, ValueError) as error:
-            logger.warning("shard %d of the store is built again: %s", number, error)
-            self._shards.remote.pop(number)
-            return None
 
     def _draw(self, number: int, done: int) -> Shard | None:
         """Draw and encode the images of a shard; None if neither cache nor store has space for it."""
         store, file = self._shards.store, self._shards.file(number)
         partial = self._shards.file(number, "partial")
-        has_room = self._reserve(partial, self._layout.estimate(number))
+        has_room = self._reserve(partial, self._shards.estimate(number))
         if not has_room and store is None:
             return None
         try:
             # In a full cache, one shard at a time is kept until it is in the store.
             with (
                 open(partial, "r+b" if has_room else "wb", buffering=0) as opened,
-                closing(self._records(self._layout.positions(number))) as records,
+                closing(self._records(self._shards.positions(number))) as records,
             ):
                 writer = ShardWriter(opened)
                 for read, record in enumerate(records, 1):
@@ -153,14 +139,11 @@ class Gatherer(CacheBuild):
 
     def _share(self, number: int) -> None:
         """Copy a shard of the cache to the store, if there is one."""
-        store = self._shards.store
-        if store is None:
+        if self._shards.store is None:
             return
-        try:
-            store.put(self._shards.name(number), self._shards.file(number))
+        with self._shards.store_errors():
+            self._shards.store.put(self._shards.name(number), self._shards.file(number))
             self._shards.remote[number] = self._shards.local[number].size
-        except OSError as error:
-            self._shards.disable_store(error)
 
     def _reserve(self, partial: Path, size: int) -> bool:
         """Create a file of this size if there is space; after the first failure, return false."""

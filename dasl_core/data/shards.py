@@ -10,7 +10,8 @@ import json
 import logging
 import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import lru_cache, partial
 from pathlib import Path
 
@@ -21,12 +22,14 @@ from dasl_core.data.cache import CacheFolder
 from dasl_core.data.coding import Coding
 from dasl_core.data.drawing import Drawer
 from dasl_core.data.shard_file import Read, Shard, opened, read_shard, reasons_by_position
-from dasl_core.data.shard_layout import ShardLayout
 from dasl_core.data.shard_store import MANIFEST, ShardStore
 from dasl_core.data.unused import MARK_SECONDS, mark_used
 
 logger = logging.getLogger(__name__)
 
+SHARD_BYTES = 256 << 20
+# Increased together with the version of `canvas_file`.
+_FORMAT = 1
 _SHARD_NAME = re.compile(r"(\d+)\.shard")
 # Pause after a failed request to the store; images are decoded in the meantime.
 _PAUSE_SECONDS = 60.0
@@ -35,9 +38,12 @@ _ENDS_KEPT = 1024
 
 
 class Shards:
-    """The available shards of an index.
+    """The available shards of an index; the images of each are a function of the index and the coding.
 
     Attributes:
+        images: number of images of the index.
+        count: number of shards.
+        digest: digest of everything that determines the content.
         local: the shards in this machine's cache, by number.
         remote: sizes of the shards in the store, by number.
         store_has_manifest: whether the store has the manifest; true without a store.
@@ -56,14 +62,33 @@ class Shards:
             find_store: returns the shared store of the shards with a digest, or None.
         """
         self.folder, self.coding = folder, coding
-        self.layout = ShardLayout(drawer, coding)
-        self.store = find_store(self.layout.digest)
+        self.images, self._bands = drawer.shape[:2]
+        self._valid_hw = drawer.valid_hw
+        self._value_bytes = drawer.dtype.itemsize * coding.ratio
+        mean = self._estimate(slice(None)) / self.images
+        self._per_shard = min(self.images, max(1, int(SHARD_BYTES / mean)))
+        self.count = -(-self.images // self._per_shard)
+        self.digest = drawer.digest(_FORMAT, coding.name, self._per_shard)
+        self.store = find_store(self.digest)
         self.local: dict[int, Shard] = {}
         self.remote: dict[int, int] = {}
         self.store_has_manifest = True
-        self._valid_hw, self._bands = drawer.valid_hw, drawer.shape[1]
         self._away_until, self._marked_at = 0.0, 0.0
         self._remote_shard = lru_cache(_ENDS_KEPT)(self._open_remote)
+
+    def positions(self, number: int) -> range:
+        """Return the positions in the index of a shard's images."""
+        begin = number * self._per_shard
+        return range(begin, min(self.images, begin + self._per_shard))
+
+    def estimate(self, number: int) -> int:
+        """Estimate the size of a shard."""
+        images = self.positions(number)
+        return int(self._estimate(slice(images.start, images.stop)))
+
+    def _estimate(self, images: slice) -> float:
+        pixels = float(self._valid_hw[images].prod(axis=1).sum())
+        return pixels * self._bands * self._value_bytes
 
     @property
     def is_built(self) -> bool:
@@ -83,25 +108,25 @@ class Shards:
     @property
     def num_images(self) -> int:
         """Number of images whose shards are in the cache or in the store."""
-        return sum(len(self.layout.positions(number)) for number in {*self.local, *self.remote})
+        return sum(len(self.positions(number)) for number in {*self.local, *self.remote})
 
     @property
     def store_is_complete(self) -> bool:
         """Whether the store has all shards."""
-        return len(self.remote) == self.layout.count
+        return len(self.remote) == self.count
 
     def has(self, position: int) -> bool:
         """Whether the shard of an image is in this machine's cache."""
-        return position // self.layout.per_shard in self.local
+        return position // self._per_shard in self.local
 
     def serves(self, position: int) -> bool:
         """Whether the shard of an image is in this machine's cache or in the store."""
-        number = position // self.layout.per_shard
+        number = position // self._per_shard
         return number in self.local or number in self.remote
 
     def read(self, position: int) -> np.ndarray | None:
         """Return the pixels (C, H, W) of an image; None if it must be drawn."""
-        number, at = divmod(position, self.layout.per_shard)
+        number, at = divmod(position, self._per_shard)
         record = self._record(number, at)
         if record is None:
             return None
@@ -110,11 +135,11 @@ class Shards:
 
     def file(self, number: int, suffix: str = "shard") -> Path:
         """Return the path of a shard in the cache."""
-        return self.folder.path / f"canvases-{self.layout.digest}-{number:05}.{suffix}"
+        return self.folder.path / f"canvases-{self.digest}-{number:05}.{suffix}"
 
     def other_file(self, suffix: str) -> Path:
         """Return the path of a file about all shards."""
-        return self.folder.path / f"canvases-{self.layout.digest}.{suffix}"
+        return self.folder.path / f"canvases-{self.digest}.{suffix}"
 
     @staticmethod
     def name(number: int) -> str:
@@ -128,7 +153,7 @@ class Shards:
             size = file.stat().st_size
             if known is None:
                 with opened(file) as read:
-                    known = read_shard(read, size, len(self.layout.positions(number)))
+                    known = read_shard(read, size, len(self.positions(number)))
             elif known.size != size:
                 raise ValueError("its size differs from the manifest's")
         except FileNotFoundError:
@@ -139,48 +164,50 @@ class Shards:
         self.local[number] = known
         return known
 
-    def read_remote(self, number: int) -> Shard:
-        """Read the end of a shard in the store.
-
-        Raises:
-            OSError: it cannot be read.
-            ValueError: it is damaged.
-        """
-        return self._remote_shard(number)[0]
+    def read_remote(self, number: int) -> Shard | None:
+        """Read the end of a shard in the store; None if it is damaged or cannot be read."""
+        try:
+            return self._remote_shard(number)[0]
+        except (OSError, ValueError) as error:
+            logger.warning("shard %d of the store is built again: %s", number, error)
+            self.remote.pop(number)
+            return None
 
     def open_store(self) -> None:
-        """Mark the shards in the store as used, remove partial files of killed writers, and list the store.
-
-        Raises:
-            OSError: the store does not answer.
-        """
+        """Mark the shards in the store as used, remove partial files of killed writers, and list the store."""
         if self.store is not None:
-            mark_used(self.store)
-            self._marked_at = time.monotonic()
-            self.store.remove_abandoned()
+            with self.store_errors():
+                mark_used(self.store)
+                self._marked_at = time.monotonic()
+                self.store.remove_abandoned()
             self.list_store()
 
     def list_store(self) -> None:
-        """List the shards in the store.
-
-        Raises:
-            OSError: the store does not answer.
-        """
+        """List the shards in the store."""
         if self.store is not None:
-            sizes = self.store.sizes()
-            self.store_has_manifest = sizes.pop(MANIFEST, None) is not None
-            shards = ((_SHARD_NAME.fullmatch(name), size) for name, size in sizes.items())
-            self.remote = {int(name[1]): size for name, size in shards if name is not None}
+            with self.store_errors():
+                sizes = self.store.sizes()
+                self.store_has_manifest = sizes.pop(MANIFEST, None) is not None
+                shards = ((_SHARD_NAME.fullmatch(name), size) for name, size in sizes.items())
+                self.remote = {int(name[1]): size for name, size in shards if name is not None}
 
     def remove_partial(self) -> None:
         """Remove partial shards of a killed process."""
-        for partial_file in self.folder.path.glob(f"canvases-{self.layout.digest}-*.partial"):
+        for partial_file in self.folder.path.glob(f"canvases-{self.digest}-*.partial"):
             partial_file.unlink(missing_ok=True)
 
     def drop(self, number: int) -> None:
         """Remove a shard from the cache."""
         self.local.pop(number, None)
         self.file(number).unlink(missing_ok=True)
+
+    @contextmanager
+    def store_errors(self) -> Iterator[None]:
+        """Context manager for a use of the store; if that fails, everything continues without the store."""
+        try:
+            yield
+        except OSError as error:
+            self.disable_store(error)
 
     def disable_store(self, error: Exception) -> None:
         """Continue without the store."""
@@ -190,18 +217,17 @@ class Shards:
     def read_manifest(self) -> dict[int, Shard] | None:
         """Read the manifest from the cache or the store; None if there is none."""
         try:
-            return _decode_manifest(self.other_file("manifest").read_bytes(), self.layout.count)
+            return _decode_manifest(self.other_file("manifest").read_bytes(), self.count)
         except (OSError, ValueError):
             pass  # not gathered yet, or damaged
         if self.store is None:
             return None
-        try:
-            if (size := self.store.sizes().get(MANIFEST)) is not None:
-                return _decode_manifest(self.store.read(MANIFEST, 0, size), self.layout.count)
-        except ValueError as error:
-            logger.warning("the manifest of the shared shards is written again: %s", error)
-        except OSError as error:
-            self.disable_store(error)
+        with self.store_errors():
+            try:
+                if (size := self.store.sizes().get(MANIFEST)) is not None:
+                    return _decode_manifest(self.store.read(MANIFEST, 0, size), self.count)
+            except ValueError as error:
+                logger.warning("the manifest of the shared shards is written again: %s", error)
         return None
 
     def write_manifest(self, known: Mapping[int, Shard]) -> None:
@@ -212,10 +238,8 @@ class Shards:
         """
         content = json.dumps([known[number] for number in range(len(known))]).encode()
         if self.store is not None:
-            try:
+            with self.store_errors():
                 self.store.write(MANIFEST, content)
-            except OSError as error:
-                self.disable_store(error)
         write_atomically(self.other_file("manifest"), content)
 
     def _record(self, number: int, at: int) -> bytes | None:
@@ -258,7 +282,7 @@ class Shards:
         """Read and keep the end of a remote shard, so that each image takes one request."""
         assert self.store is not None, "the shard is in it"
         fetch = partial(self.store.read, self.name(number))
-        shard = read_shard(fetch, self.remote[number], len(self.layout.positions(number)))
+        shard = read_shard(fetch, self.remote[number], len(self.positions(number)))
         end = fetch(shard.begin, shard.size - shard.begin)
 
         def read(begin: int, length: int) -> bytes:

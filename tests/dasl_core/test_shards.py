@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 from PIL import Image
 
-from dasl_core.data import shard_file, shard_layout
+from dasl_core.data import shard_file, shards
 from dasl_core.data.cache import MAX_BYTES_VARIABLE
 from dasl_core.data.coding import Form, Jpeg, Lossless, build_coding
 from dasl_core.data.drawing import Drawer
@@ -253,7 +253,7 @@ def test_bytes_in_flight_are_bounded(
     pictures: DatasetIndex, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A disk may be as slow as it likes: the writer waits for it."""
-    monkeypatch.setattr(shard_layout, "SHARD_BYTES", 1 << 20)
+    monkeypatch.setattr(shards, "SHARD_BYTES", 1 << 20)
     monkeypatch.setattr(shard_file, "FLUSH_BYTES", 3000)
     written, largest, fsync = 0, 0, os.fsync
     write = shard_file.ShardWriter._write

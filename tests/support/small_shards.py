@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dasl_core.data import cache_build, canvas_file, shard_layout
+from dasl_core.data import cache_build, canvas_file, shards
 from dasl_core.data.cache import MAX_BYTES_VARIABLE
 from dasl_core.data.canvas_file import CanvasFile
 from dasl_core.data.canvases import Canvases
@@ -26,7 +26,7 @@ SHARDS = 7
 
 
 def make_small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shard_layout, "SHARD_BYTES", int(PER_SHARD * 20 * 24 * 3 * 0.6) + 1)
+    monkeypatch.setattr(shards, "SHARD_BYTES", int(PER_SHARD * 20 * 24 * 3 * 0.6) + 1)
     monkeypatch.setattr(CanvasFile, "open", no_room)
     make_eager(monkeypatch)
     monkeypatch.delenv(VARIABLE, raising=False)
@@ -104,7 +104,7 @@ def check_little_room(pictures: DatasetIndex, tmp_path: Path, drawn: list[int]) 
         assert len(content_of(cache)) == 2
         # Without any room, a node builds for the others, one shard at a time.
         patch.setenv(MAX_BYTES_VARIABLE, "0")
-        patch.setattr(shard_layout, "SHARD_BYTES", 1 << 20)
+        patch.setattr(shards, "SHARD_BYTES", 1 << 20)
         with opened(pictures, tmp_path / "none") as canvases:
             assert content_of(tmp_path / "none") == {}
             drawn.clear()
