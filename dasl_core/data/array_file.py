@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -42,11 +43,26 @@ def write_arrays(path: Path, arrays: Mapping[str, np.ndarray], about: Mapping[st
     write_atomically(path, len(start).to_bytes(8, "little") + start + bytes(body))
 
 
-def read_arrays(path: Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+@contextmanager
+def damage_as(sentence: str) -> Iterator[None]:
+    """Context manager that raises a ValueError with this beginning for any error but an OSError.
+
+    Damaged files raise arbitrary exception types.
+    """
+    try:
+        yield
+    except OSError:
+        raise
+    except Exception as error:
+        detail = f"it has no {error}" if isinstance(error, KeyError) else error
+        raise ValueError(f"{sentence}: {detail}") from error
+
+
+def read_arrays(path: Path, version: int) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
     """Map the arrays of a file that `write_arrays` wrote; they are read-only.
 
     Raises:
-        ValueError: it is damaged.
+        ValueError: it is damaged, or its "format" is not this version.
         OSError: it cannot be read.
     """
     mapped = np.memmap(path, np.uint8, "r") if path.stat().st_size else np.zeros(0, np.uint8)
@@ -58,6 +74,8 @@ def read_arrays(path: Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
     body = mapped[8 + length :]
     if zlib.crc32(body.data) != about.pop("crc32"):
         raise ValueError("its content does not have the checksum that it should have")
+    if about["format"] != version:
+        raise ValueError(f"its format is {about['format']!r}, expected {version}")
     arrays = {}
     for name, array in header.items():
         begin, end = array["data_offsets"]

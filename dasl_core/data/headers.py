@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from dasl_core.data.array_file import read_arrays, write_arrays
+from dasl_core.data.array_file import damage_as, read_arrays, write_arrays
 from dasl_core.data.bounded_map import map_waiting
 from dasl_core.data.decode import Header, PixelType, read_header
 from dasl_core.data.opening import compute_checksum, open_image
@@ -122,18 +122,12 @@ class HeaderTable:
             ValueError: it is damaged, or of another format.
             OSError: it cannot be read.
         """
-        try:
-            arrays, about = read_arrays(Path(path))
-            if about["format"] != _FORMAT:
-                raise ValueError(f"its format is {about['format']!r}, expected {_FORMAT}")
+        with damage_as(f"{path} has no headers of images"):
+            arrays, about = read_arrays(Path(path), _FORMAT)
             digests, values = np.array(arrays["digests"]), np.array(arrays["values"])
             if digests.shape != (len(values), 2) or values.shape != (len(digests), 5):
                 raise ValueError("its lists differ in length")
             return cls(digests, values, about["kinds"], about["outcome"])
-        except OSError:
-            raise
-        except Exception as error:  # damaged files raise arbitrary exception types
-            raise ValueError(f"{path} has no headers of images: {error}") from error
 
 
 OnHeaders = Callable[[HeaderTable], None]

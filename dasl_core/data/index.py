@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from dasl_core.data.array_file import read_arrays, write_arrays
+from dasl_core.data.array_file import damage_as, read_arrays, write_arrays
 from dasl_core.data.decode import SCALES, decode
 from dasl_core.data.decode.reasons import CHANGED
 from dasl_core.data.headers import identify
@@ -206,21 +206,14 @@ class DatasetIndex:
             ValueError: the file is not an index, is damaged, or names an image outside its root.
             OSError: the file does not exist, or cannot be read.
         """
-        try:
+        with damage_as(f"{path} is not a data set index"):
             index = cls._read(Path(path))
             index._check()
-        except OSError:
-            raise
-        except Exception as error:  # damaged files raise arbitrary exception types
-            detail = f"it has no {error}" if isinstance(error, KeyError) else error
-            raise ValueError(f"{path} is not a data set index: {detail}") from error
         return index
 
     @classmethod
     def _read(cls, path: Path) -> DatasetIndex:
-        arrays, about = read_arrays(path)
-        if about["format"] != _FORMAT:
-            raise ValueError(f"its format is {about['format']!r}, expected {_FORMAT}")
+        arrays, about = read_arrays(path, _FORMAT)
         return cls(
             source=SourceRecord.from_json(about["source"]),
             paths=Strings(arrays["paths"], arrays["ends"]),

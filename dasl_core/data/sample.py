@@ -88,18 +88,33 @@ def take_sample(
     per_image = max(1, _VALUES // (pixels.bands * max(1, len(positions))))
 
     def measure(position: int) -> _Values | str:
-        is_shown = position in thumbnail_positions
-        return _measure(source, entries, position, pixels, per_image, is_shown)
-
-    def cost(position: int) -> int:
-        return decoding_memory(headers[position], _AT_LEAST)
+        entry = entries[position]
+        try:
+            with open_image(source, entry) as file:
+                image = decode(file, entry.key, pixels.bands, pixels.dtype, _AT_LEAST)
+        except ValueError as error:
+            return str(error)
+        flat = image.reshape(-1, image.shape[2])
+        return _Values(
+            len(flat),
+            *_sums(flat),
+            float(image.min()),
+            float(image.max()),
+            _choose_pixels(flat, per_image, seed=position).reshape(-1),
+            fingerprint(image),
+            thumbnail(image) if position in thumbnail_positions else None,
+        )
 
     sample = Sample(pixels)
     measured: list[_Values] = []
-    budget = decoding_budget()
     with ThreadPoolExecutor(threads, thread_name_prefix="sample") as pool:
         outcomes = bounded_map(
-            pool, measure, positions, AHEAD_PER_THREAD * threads, cost=cost, budget=budget
+            pool,
+            measure,
+            positions,
+            AHEAD_PER_THREAD * threads,
+            cost=lambda position: decoding_memory(headers[position], _AT_LEAST),
+            budget=decoding_budget(),
         )
         for number, (position, outcome) in enumerate(zip(positions, outcomes, strict=True), 1):
             if isinstance(outcome, str):
@@ -113,34 +128,6 @@ def take_sample(
     if measured:
         sample.pixels = _with_statistics(pixels, measured)
     return sample
-
-
-def _measure(
-    source: Source,
-    entries: Sequence[Entry],
-    position: int,
-    pixels: PixelFacts,
-    most_pixels: int,
-    is_shown: bool,
-) -> _Values | str:
-    entry = entries[position]
-    try:
-        with open_image(source, entry) as file:
-            image = decode(file, entry.key, pixels.bands, pixels.dtype, _AT_LEAST)
-    except ValueError as error:
-        return str(error)
-    flat = image.reshape(-1, image.shape[2])
-    total, squares = _sums(flat)
-    return _Values(
-        len(flat),
-        total,
-        squares,
-        float(image.min()),
-        float(image.max()),
-        _choose_pixels(flat, most_pixels, seed=position).reshape(-1),
-        fingerprint(image),
-        thumbnail(image) if is_shown else None,
-    )
 
 
 def _sums(flat: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
