@@ -34,41 +34,41 @@ def reserve(folder: CacheFolder, size: int = SIZE) -> Path:
     return file
 
 
-def test_eviction_is_least_recently_used_first(tmp_path: Path) -> None:
-    paths = [filled(tmp_path, name, at) for name, at in (("a", 200.0), ("b", 100.0), ("c", 300.0))]
-    new = CacheFolder(tmp_path / "new")
-    reserve(new)
-    assert [path.exists() for path in paths] == [True, False, True]
+@pytest.fixture
+def paths(tmp_path: Path) -> list[Path]:
+    """Cache folders that fill the limit, the second of which was used least recently."""
+    return [filled(tmp_path, name, at) for name, at in (("a", 200.0), ("b", 100.0), ("c", 300.0))]
+
+
+def left(paths: list[Path], size: int = SIZE) -> list[bool]:
+    """Reserve this size for another data set; return which cache folders are left."""
+    new = CacheFolder(paths[0].parent / "new")
+    reserve(new, size)
     new.close()
+    return [path.exists() for path in paths]
 
 
-def test_opening_folder_counts_as_use(tmp_path: Path) -> None:
-    paths = [filled(tmp_path, name, at) for name, at in (("a", 100.0), ("b", 200.0), ("c", 300.0))]
-    CacheFolder(paths[0]).close()
-    new = CacheFolder(tmp_path / "new")
-    reserve(new)
-    assert [path.exists() for path in paths] == [True, False, True]
-    new.close()
+def test_eviction_is_least_recently_used_first(paths: list[Path]) -> None:
+    assert left(paths) == [True, False, True]
 
 
-def test_kept_folder_is_not_evicted(tmp_path: Path) -> None:
-    paths = [filled(tmp_path, name, at) for name, at in (("a", 100.0), ("b", 200.0), ("c", 300.0))]
-    new = CacheFolder(tmp_path / "new")
-    with hold_folder(paths[0]):
-        reserve(new)
-    assert [path.exists() for path in paths] == [True, False, True]
-    with hold_folder(tmp_path / "new" / "canvases-2.partial" / "file"):  # cannot be created
+def test_opening_folder_counts_as_use(paths: list[Path]) -> None:
+    CacheFolder(paths[1]).close()
+    assert left(paths) == [False, True, True]
+
+
+def test_held_folder_is_not_evicted(paths: list[Path]) -> None:
+    with hold_folder(paths[1]):
+        os.utime(paths[1] / "in-use", (0, 0))
+        assert left(paths) == [False, True, True]
+    with hold_folder(paths[0] / "in-use" / "file"):  # cannot be created
         pass
-    new.close()
 
 
-def test_folder_in_use_is_not_evicted(tmp_path: Path) -> None:
-    paths = [filled(tmp_path, name, at) for name, at in (("a", 100.0), ("b", 200.0), ("c", 300.0))]
-    user, new = CacheFolder(paths[1]), CacheFolder(tmp_path / "new")
-    reserve(new, 2 * SIZE)
-    assert [path.exists() for path in paths] == [False, True, False]
+def test_folder_in_use_is_not_evicted(paths: list[Path]) -> None:
+    user = CacheFolder(paths[1])
+    assert left(paths, 2 * SIZE) == [False, True, False]
     user.close()
-    new.close()
 
 
 def test_too_large_file_evicts_nothing(tmp_path: Path) -> None:

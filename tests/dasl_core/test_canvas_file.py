@@ -9,7 +9,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ from dasl_core.data.canvas_file import CanvasFile
 from dasl_core.data.drawing import Drawer
 from dasl_core.data.index import DatasetIndex
 from tests.support.gloo_pool import GlooPool
-from tests.support.small_shards import make_eager
+from tests.support.small_shards import make_eager, record_drawn
 
 DEADLINE = 60
 IMAGES = 27
@@ -72,21 +72,6 @@ def stop_after(images: int) -> Callable[[int], None]:
     return on_read
 
 
-@contextmanager
-def counting() -> Iterator[list[int]]:
-    """Yield the list of the images that are decoded meanwhile."""
-    drawn: list[int] = []
-    draw = Drawer.draw_valid
-
-    def counted(drawer: Drawer, position: int) -> np.ndarray | str:
-        drawn.append(position)
-        return draw(drawer, position)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Drawer, "draw_valid", counted)
-        yield drawn
-
-
 # --- continuing
 
 
@@ -109,30 +94,39 @@ def test_stopped_build_continues_behind_what_is_on_the_disk(
     rest = len(undisturbed) - (IMAGES - stopped) * CANVAS_BYTES
     assert content[:rest] == undisturbed[:rest]
     file.write_bytes(content[:rest] + random.Random(seed).randbytes(len(content) - rest))
-    with counting() as drawn:
+    with pytest.MonkeyPatch.context() as patch:
+        drawn = record_drawn(patch)
         assert built(pictures, cache) == undisturbed
     assert sorted(drawn) == list(range(stopped, IMAGES))
 
 
-@pytest.mark.parametrize("spoilt", ["size", "header", "state", "no state"])
-def test_file_of_unknown_content_is_not_continued(
-    pictures: DatasetIndex, tmp_path: Path, undisturbed: bytes, spoilt: str
+@pytest.mark.parametrize("complete", [True, False])
+@pytest.mark.parametrize("spoilt", ["size", "empty", "header", "state", "no state"])
+def test_file_of_unknown_content_is_rebuilt(
+    pictures: DatasetIndex,
+    tmp_path: Path,
+    undisturbed: bytes,
+    spoilt: str,
+    complete: bool,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    with pytest.raises(Stopped):
-        build(pictures, tmp_path, stop_after(9))
+    with nullcontext() if complete else pytest.raises(Stopped):
+        build(pictures, tmp_path, stop_after(IMAGES + 1 if complete else 9))
     (file,) = tmp_path.glob("*.npy")
     state = file.with_suffix(".state")
-    if spoilt == "size":
-        os.truncate(file, file.stat().st_size - 1)
+    if spoilt in ("size", "empty"):
+        os.truncate(file, file.stat().st_size - 1 if spoilt == "size" else 0)
     elif spoilt == "header":
         file.write_bytes(b"\0" * file.stat().st_size)
     elif spoilt == "state":
         state.write_bytes(state.read_bytes()[:-1])
     else:
         state.unlink()
-    with counting() as drawn:
+    with pytest.MonkeyPatch.context() as patch:
+        drawn = record_drawn(patch)
         assert built(pictures, tmp_path) == undisturbed
     assert sorted(drawn) == list(range(IMAGES))
+    assert (f"{file} is damaged" in caplog.text) == (spoilt != "no state")
 
 
 def build_until_killed(index: DatasetIndex, cache: Path, writes: int) -> None:
@@ -162,28 +156,13 @@ def test_kill_during_write_loses_no_whole_image(
     for _ in range(3):  # each continues where the last one was killed
         with pytest.raises(AssertionError, match="its process died"):
             pool.call(1, build_until_killed, pictures, tmp_path, chance.randrange(4, 13))
-    with counting() as drawn:
+    with pytest.MonkeyPatch.context() as patch:
+        drawn = record_drawn(patch)
         assert built(pictures, tmp_path) == undisturbed
     assert 0 < len(drawn) < IMAGES
 
 
 # --- waiting
-
-
-class Gate:
-    """Holds back the decoding from the image of a position on."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, position: int) -> None:
-        self.reached, self.opened = threading.Event(), threading.Event()
-        draw = Drawer.draw_valid
-
-        def gated(drawer: Drawer, number: int) -> np.ndarray | str:
-            if number >= position:
-                self.reached.set()
-                assert self.opened.wait(DEADLINE)
-            return draw(drawer, number)
-
-        monkeypatch.setattr(Drawer, "draw_valid", gated)
 
 
 @pytest.fixture
@@ -193,43 +172,25 @@ def threads() -> Iterator[ThreadPoolExecutor]:
         yield threads
 
 
-def test_waiting_process_continues_for_stopped_one(
+@pytest.mark.parametrize("stopped", [0, 11])
+def test_waiting_process_builds_for_stopped_one(
     pictures: DatasetIndex,
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
     threads: ThreadPoolExecutor,
     undisturbed: bytes,
+    stopped: int,
 ) -> None:
-    gate = Gate(monkeypatch, 10)
-    waiting = threading.Event()
-    first = threads.submit(build, pictures, tmp_path, stop_after(11))
-    assert gate.reached.wait(DEADLINE)
-    second = threads.submit(build, pictures, tmp_path, lambda images: waiting.set())
-    assert waiting.wait(DEADLINE)
-    gate.opened.set()
-    with pytest.raises(Stopped):
-        first.result(DEADLINE)
-    second.result(DEADLINE)
-    assert built(pictures, tmp_path) == undisturbed
-
-
-def test_waiting_process_builds_for_one_that_was_stopped_before_it_began(
-    pictures: DatasetIndex,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    threads: ThreadPoolExecutor,
-    undisturbed: bytes,
-) -> None:
-    """Stopped while it looks which files exist: nothing is written then, and no disk is full."""
-    looking, waiting = threading.Event(), threading.Event()
+    """Stopped after some images, or while it looks which files exist: no disk is full."""
+    reached, waiting = threading.Event(), threading.Event()
 
     def stop(images: int) -> None:
-        looking.set()
-        assert waiting.wait(DEADLINE)
-        raise Stopped
+        if images >= stopped:
+            reached.set()
+            assert waiting.wait(DEADLINE)
+            raise Stopped
 
     first = threads.submit(build, pictures, tmp_path, stop)
-    assert looking.wait(DEADLINE)
+    assert reached.wait(DEADLINE)
     second = threads.submit(build, pictures, tmp_path, lambda images: waiting.set())
     with pytest.raises(Stopped):
         first.result(DEADLINE)
@@ -262,13 +223,16 @@ def test_waiting_process_does_not_try_full_disk_again(
     monkeypatch: pytest.MonkeyPatch,
     threads: ThreadPoolExecutor,
 ) -> None:
-    gate, waiting = Gate(monkeypatch, 10), threading.Event()
-    first = threads.submit(build, pictures, tmp_path)
-    assert gate.reached.wait(DEADLINE)
+    reached, waiting = threading.Event(), threading.Event()
+
+    def hold(images: int) -> None:
+        reached.set()
+        assert waiting.wait(DEADLINE)
+        fill_disk(monkeypatch)
+
+    first = threads.submit(build, pictures, tmp_path, hold)
+    assert reached.wait(DEADLINE)
     second = threads.submit(build, pictures, tmp_path, lambda images: waiting.set())
-    assert waiting.wait(DEADLINE)
-    fill_disk(monkeypatch)
-    gate.opened.set()
     with pytest.raises(OSError, match="No space left"):
         first.result(DEADLINE)
     with pytest.raises(OSError, match="another process could not write"):

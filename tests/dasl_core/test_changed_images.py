@@ -17,13 +17,13 @@ import pyarrow.parquet as parquet
 import pytest
 from PIL import Image
 
-from dasl_core.data.canvases import Canvases
 from dasl_core.data.decode.reasons import CHANGED, is_transient
 from dasl_core.data.index import DatasetIndex
 from dasl_core.data.ingest import ingest_folder
 from dasl_core.data.opening import compute_checksum
 from dasl_core.data.shard_store import VARIABLE
 from dasl_core.data.unreadable import unreadable_error
+from tests.support.small_shards import read_with_reasons
 
 IMAGES = 12
 _CHANGED = 3
@@ -76,14 +76,6 @@ WAYS = (as_folder, as_tar, as_zip, as_parquet, as_array)
 Write = Callable[[Path, list[bytes]], Path]
 
 
-def read_all(index: DatasetIndex, cache: Path | None) -> tuple[np.ndarray, dict[int, str]]:
-    canvases = Canvases(index, 16, 3, cache=cache, threads=2)
-    try:
-        return canvases.read(range(len(index)))[0].numpy(), canvases.unreadable
-    finally:
-        canvases.close()
-
-
 def ingested(write: Write, path: Path) -> DatasetIndex:
     file = path / "index"
     ingest_folder(write(path, [picture(10 + each) for each in range(IMAGES)])).save(file)
@@ -102,11 +94,11 @@ def test_replaced_image_is_unreadable_until_it_is_back(
     pictures = [picture(10 + each) for each in range(IMAGES)]
     write(tmp_path, [*pictures[:_CHANGED], picture(200, (20, 50)), *pictures[_CHANGED + 1 :]])
     index = replace(index)  # as in another process, which opens the files again
-    pixels, unreadable = read_all(index, cache)
+    pixels, unreadable = read_with_reasons(index, cache)
     assert unreadable[_CHANGED] == CHANGED
     assert pixels.max() < 200
     write(tmp_path, pictures)
-    pixels, unreadable = read_all(replace(index), cache)
+    pixels, unreadable = read_with_reasons(replace(index), cache)
     assert unreadable == {}
     assert pixels[_CHANGED].max() == 10 + _CHANGED
 
@@ -120,7 +112,7 @@ def test_copy_is_no_change(tmp_path: Path, write: Write) -> None:
     for file in [location, *location.rglob("*")]:
         os.utime(file, ns=(1, 1))
         file.chmod(0o700)
-    _, unreadable = read_all(index, None)
+    _, unreadable = read_with_reasons(index, None)
     assert unreadable == {}
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import resource
 import shutil
 import threading
@@ -307,22 +306,6 @@ def test_cache_is_limited_to_share_of_disk(
     assert "every epoch decodes them again" in caplog.text
     assert pixels.any()
     assert {*cache_files(tmp_path)} == {".lock", ".used"}
-
-
-@pytest.mark.parametrize("spoilt", ["cut", "empty", "state"])
-def test_damaged_cache_is_rebuilt(
-    pictures: DatasetIndex, tmp_path: Path, spoilt: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    expected = read_everything(pictures, tmp_path)
-    (built,) = tmp_path.glob("*.npy")
-    if spoilt == "state":
-        built.with_suffix(".state").write_bytes(b"")
-    else:
-        os.truncate(built, 1000 if spoilt == "cut" else 0)
-    with caplog.at_level(logging.WARNING):
-        np.testing.assert_array_equal(read_everything(pictures, tmp_path), expected)
-    assert f"{built} is damaged" in caplog.text
-    assert cache_files(tmp_path) == [".lock", ".npy", ".state", ".used"]
 
 
 # --- images that change after ingest

@@ -45,6 +45,7 @@ from tests.support.small_shards import (
     make_small,
     opened,
     read_all,
+    record_drawn,
 )
 from tests.support.training_world import Recorder, image_folder, ingest, resolved, run
 
@@ -60,15 +61,7 @@ def _small(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def drawn(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The images that are decoded from their files."""
-    drawn: list[int] = []
-    draw = Drawer.draw_valid
-
-    def counted(drawer: Drawer, position: int) -> np.ndarray | str:
-        drawn.append(position)
-        return draw(drawer, position)
-
-    monkeypatch.setattr(Drawer, "draw_valid", counted)
-    return drawn
+    return record_drawn(monkeypatch)
 
 
 # --- values

@@ -529,11 +529,8 @@ def test_saved_data_set_opens_no_file_outside(tmp_path: Path) -> None:
 
 
 def test_rows_without_images_are_skipped(tmp_path: Path) -> None:
-    import pyarrow
-    import pyarrow.parquet
-
     rows = {"jpg": [content(0), None, b"no image"], "label": ["a", "b", "c"]}
-    pyarrow.parquet.write_table(pyarrow.table(rows), tmp_path / "t.parquet")
+    parquet.write_table(pyarrow.table(rows), tmp_path / "t.parquet")
     index = ingest_folder(tmp_path / "t.parquet")
     assert len(index) == 1
     assert [skipped.reason for skipped in index.skipped] == [
@@ -625,12 +622,9 @@ def test_hub_name_is_never_a_folder_of_this_machine(
 
 
 def test_many_parquet_files_are_not_all_open(tmp_path: Path) -> None:
-    import pyarrow
-    import pyarrow.parquet
-
     for number in range(60):
         rows = pyarrow.table({"jpg": [content(number % 4)]})
-        pyarrow.parquet.write_table(rows, tmp_path / f"part-{number:05}.parquet")
+        parquet.write_table(rows, tmp_path / f"part-{number:05}.parquet")
     before = len(os.listdir("/proc/self/fd"))
     index = ingest_folder(tmp_path)
     assert len(index) == 60

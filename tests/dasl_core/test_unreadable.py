@@ -19,17 +19,10 @@ from dasl_core.data.index import DatasetIndex
 from dasl_core.data.unreadable import too_many
 from dasl_core.distributed import rank
 from tests.support.gloo_pool import GlooPool
+from tests.support.small_shards import read_with_reasons
 from tests.support.training_world import Recorder, image_folder, ingest, resolved, run
 
 pytestmark = pytest.mark.usefixtures("without_plots")
-
-
-def read_all(index: DatasetIndex, cache: Path) -> tuple[np.ndarray, dict[int, str]]:
-    canvases = Canvases(index, 16, 3, cache=cache, threads=2)
-    try:
-        return canvases.read(range(len(index)))[0].numpy(), canvases.unreadable
-    finally:
-        canvases.close()
 
 
 def shown(pixels: np.ndarray) -> list[int]:
@@ -76,10 +69,10 @@ def test_tolerated_number_of_unreadable_images(images: int, bearable: int) -> No
 
 
 def test_unreadable_images_are_read_again_into_cache(index: DatasetIndex, tmp_path: Path) -> None:
-    everything, _ = read_all(index, tmp_path / "whole")
+    everything, _ = read_with_reasons(index, tmp_path / "whole")
     cache = tmp_path / "cache"
     hide(index, 4, 7)
-    pixels, unreadable = read_all(index, cache)
+    pixels, unreadable = read_with_reasons(index, cache)
     assert unreadable == dict.fromkeys((4, 7), "the file does not exist")
     assert shown(pixels) == [position for position in range(30) if position not in (4, 7)]
 
@@ -88,12 +81,12 @@ def test_unreadable_images_are_read_again_into_cache(index: DatasetIndex, tmp_pa
     hide(index, 7)
     (file,) = cache.glob("*.npy")
     inode = file.stat().st_ino
-    pixels, unreadable = read_all(index, cache)
+    pixels, unreadable = read_with_reasons(index, cache)
     assert list(unreadable) == [7]
     np.testing.assert_array_equal(pixels[4], everything[4])
 
     restore(index)
-    pixels, unreadable = read_all(index, cache)
+    pixels, unreadable = read_with_reasons(index, cache)
     assert unreadable == {}
     np.testing.assert_array_equal(pixels, everything)
     assert file.stat().st_ino == inode
@@ -104,7 +97,7 @@ def test_unreadable_images_are_read_again_into_cache(index: DatasetIndex, tmp_pa
         ".used",
     ]
     shutil.rmtree(index.root)  # from here on only the cache remains, and it is complete
-    np.testing.assert_array_equal(read_all(index, cache)[0], everything)
+    np.testing.assert_array_equal(read_with_reasons(index, cache)[0], everything)
 
 
 def test_image_that_another_process_reads_again_stays_black(
@@ -114,7 +107,7 @@ def test_image_that_another_process_reads_again_stays_black(
     hide(index, 4)
     canvases = Canvases(index, 16, 3, cache=tmp_path / "cache", threads=1)
     restore(index)
-    assert shown(read_all(index, tmp_path / "cache")[0]) == list(range(30))
+    assert shown(read_with_reasons(index, tmp_path / "cache")[0]) == list(range(30))
     assert shown(canvases.read([3, 4, 5])[0].numpy()) == [0, 2]
     canvases.close()
 
@@ -129,19 +122,19 @@ def test_image_that_became_link_out_of_folder_is_black(
     secret = shutil.copy(image, tmp_path / "secret.png")
     image.unlink()
     image.symlink_to(secret)
-    pixels, unreadable = read_all(index, tmp_path / "cache")
+    pixels, unreadable = read_with_reasons(index, tmp_path / "cache")
     assert not pixels[4].any()
     assert unreadable == {4: "it is a link that leads out of the data set's folder"}
 
 
 def test_no_cache_with_too_many_missing_files(index: DatasetIndex, tmp_path: Path) -> None:
     moved = index.root.rename(tmp_path / "unmounted")
-    pixels, unreadable = read_all(index, tmp_path / "cache")
+    pixels, unreadable = read_with_reasons(index, tmp_path / "cache")
     assert not pixels.any()
     assert len(unreadable) == 30
     assert not list((tmp_path / "cache").glob("*.npy"))
     moved.rename(index.root)
-    pixels, unreadable = read_all(index, tmp_path / "cache")
+    pixels, unreadable = read_with_reasons(index, tmp_path / "cache")
     assert shown(pixels) == list(range(30))
     assert unreadable == {}
 
@@ -155,12 +148,12 @@ def test_kill_during_cache_build_loses_no_image(
     index: DatasetIndex, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mending: bool
 ) -> None:
     """Kill the build before each disk call in turn, until one build completes."""
-    expected, _ = read_all(index, tmp_path / "whole")
+    expected, _ = read_with_reasons(index, tmp_path / "whole")
     for survived in range(20):
         cache = tmp_path / f"cache-{survived}"
         hide(index, 4, 7)
         if mending:
-            read_all(index, cache)
+            read_with_reasons(index, cache)
             restore(index)
             hide(index, 7)
         left = [survived]
@@ -180,11 +173,11 @@ def test_kill_during_cache_build_loses_no_image(
             patch.setattr(Path, "replace", step(Path.replace))
             patch.setattr(Path, "unlink", step(Path.unlink))
             try:
-                read_all(index, cache)
+                read_with_reasons(index, cache)
             except Killed:
                 died = True
         restore(index)
-        pixels, unreadable = read_all(index, cache)
+        pixels, unreadable = read_with_reasons(index, cache)
         np.testing.assert_array_equal(pixels, expected)
         assert unreadable == {}
         if not died:
@@ -254,7 +247,9 @@ def test_all_ranks_fail_when_one_lacks_images(
     pool: GlooPool, index: DatasetIndex, tmp_path: Path
 ) -> None:
     caches = [tmp_path / "first", tmp_path / "second"]
-    read_all(index, caches[0])  # the first machine has all images, the second one none of them
+    read_with_reasons(
+        index, caches[0]
+    )  # the first machine has all images, the second one none of them
     index.root.rename(tmp_path / "unmounted")
     errors = pool.call(2, refused, index, caches, tmp_path / "out")
     assert errors[0] == errors[1]

@@ -47,7 +47,7 @@ def no_room(file: CanvasFile) -> None:
 @contextmanager
 def opened(
     index: DatasetIndex,
-    cache: Path,
+    cache: Path | None,
     form: Form = "exact",
     channels: int = 3,
     on_read: Callable[[int], None] = lambda images: None,
@@ -65,6 +65,25 @@ def read_all(
     with opened(index, cache, form, channels) as canvases:
         assert canvases.unreadable == {}
         return canvases.read(range(len(index)))[0].numpy()
+
+
+def read_with_reasons(index: DatasetIndex, cache: Path | None) -> tuple[np.ndarray, dict[int, str]]:
+    """Read all canvases; return them and the unreadable images."""
+    with opened(index, cache) as canvases:
+        return canvases.read(range(len(index)))[0].numpy(), canvases.unreadable
+
+
+def record_drawn(patch: pytest.MonkeyPatch) -> list[int]:
+    """Return the list of the images that are decoded from now on."""
+    drawn: list[int] = []
+    draw = Drawer.draw_valid
+
+    def counted(drawer: Drawer, position: int) -> np.ndarray | str:
+        drawn.append(position)
+        return draw(drawer, position)
+
+    patch.setattr(Drawer, "draw_valid", counted)
+    return drawn
 
 
 def drawn_all(index: DatasetIndex, channels: int = 3) -> np.ndarray:

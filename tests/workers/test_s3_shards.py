@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
 import pytest
 from fsspec.registry import _registry
 
-from dasl_core.data.drawing import Drawer
 from dasl_core.data.index import DatasetIndex
 from dasl_core.data.shard_store import VARIABLE
-from tests.support.small_shards import STORE_CHECKS, make_small
+from tests.support.small_shards import STORE_CHECKS, make_small, record_drawn
 from tests.support.training_world import image_folder, ingest
 
 
@@ -24,15 +22,7 @@ def pictures(tmp_path_factory: pytest.TempPathFactory) -> DatasetIndex:
 @pytest.fixture
 def drawn(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The images that are decoded from their files."""
-    drawn: list[int] = []
-    draw = Drawer.draw_valid
-
-    def counted(drawer: Drawer, position: int) -> np.ndarray | str:
-        drawn.append(position)
-        return draw(drawer, position)
-
-    monkeypatch.setattr(Drawer, "draw_valid", counted)
-    return drawn
+    return record_drawn(monkeypatch)
 
 
 @pytest.mark.parametrize("alone", [False, True])
