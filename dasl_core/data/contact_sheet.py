@@ -40,12 +40,14 @@ class ContactSheet:
 
     def jpeg(self) -> bytes:
         """Encode the sheet; the same images give the same bytes."""
+        low, high = automatic_window(self.pixels.dtype, self.pixels.quantiles)
         columns = min(_COLUMNS, len(self.thumbnails))
         rows = -(-len(self.thumbnails) // columns)
         step = _SIDE + _GAP
         sheet = np.full((rows * step + _GAP, columns * step + _GAP, 3), _BACKGROUND, np.uint8)
         for number, thumbnail in enumerate(self.thumbnails):
-            pixels = self._eight_bit(thumbnail)
+            scaled = (thumbnail.astype(np.float64) - low) * (255.0 / (high - low))
+            pixels = np.clip(np.rint(scaled), 0, 255).astype(np.uint8)
             height, width = pixels.shape[:2]
             row, column = divmod(number, columns)
             top = _GAP + row * step + (_SIDE - height) // 2
@@ -54,12 +56,6 @@ class ContactSheet:
         content = io.BytesIO()
         Image.fromarray(sheet).save(content, "JPEG", quality=_QUALITY)
         return content.getvalue()
-
-    def _eight_bit(self, thumbnail: np.ndarray) -> np.ndarray:
-        low, high = automatic_window(self.pixels.dtype, self.pixels.quantiles)
-        scaled = (thumbnail.astype(np.float64) - low) * (255.0 / (high - low))
-        pixels: np.ndarray = np.clip(np.rint(scaled), 0, 255).astype(np.uint8)
-        return pixels
 
 
 def choose(positions: Sequence[int], labels: np.ndarray | None) -> list[int]:

@@ -68,8 +68,10 @@ def decode(
     image = open_image(file, formats)
     check_pixels(*image.size)
     turn = orientation or read_orientation(image)
-    if at_least is not None:
-        scale_down(image, at_least[::-1] if turn in _TURNED else at_least)
+    if at_least is not None and image.format in ("JPEG", "MPO"):
+        height, width = at_least[::-1] if turn in _TURNED else at_least
+        # Decodes at 1/2, 1/4 or 1/8 of the size, if that is at least this.
+        image.draft(None, (max(1, width), max(1, height)))
     if stored_type(image) != "uint8":
         pixels = _deep_pixels(image, file, formats)
         values = turned(pixels.values, turn)
@@ -90,13 +92,6 @@ def open_image(file: IO[bytes], formats: tuple[str, ...]) -> ImageFile.ImageFile
         # The decoding pool already has a thread for each core.
         heif.register_heif_opener(decode_threads=1, thumbnails=False)
     return Image.open(file, formats=formats)
-
-
-def scale_down(image: ImageFile.ImageFile, at_least: tuple[int, int]) -> None:
-    """Let a JPEG be decoded at 1/2, 1/4 or 1/8 of its size, if that is at least (height, width)."""
-    if image.format in ("JPEG", "MPO"):
-        height, width = at_least
-        image.draft(None, (max(1, width), max(1, height)))
 
 
 def read_orientation(image: ImageFile.ImageFile) -> int:
@@ -175,11 +170,10 @@ def _deep_pixels(image: ImageFile.ImageFile, file: IO[bytes], formats: tuple[str
         return _deep_colors(image, file, formats, raw_mode, lower_mode)
     image.load()
     values = np.array(image)
-    if kind == "float32" and values.dtype.kind == "i":
+    if kind == "float32":
         # Pillow holds unsigned numbers of 32 bits as signed ones.
-        values = from_file_type(values if raw_mode.endswith("S") else values.view(np.uint32))
-    elif kind == "float32":
-        values = from_file_type(values)
+        is_unsigned = values.dtype.kind == "i" and not raw_mode.endswith("S")
+        values = from_file_type(values.view(np.uint32) if is_unsigned else values)
     elif kind == "uint16":
         values = values.astype(np.uint16)
         # A PNG of 16 bits may name one value that is transparent: white, as other transparency is.

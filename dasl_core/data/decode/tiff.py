@@ -51,16 +51,11 @@ def decode(file: IO[bytes], channels: int) -> Pixels:
         pixels = _read_pixels(page)
         photometric, bits = page.photometric, page.bitspersample
     if photometric == _WHITE_IS_ZERO and pixels.values.dtype.kind == "u":
-        return replace(pixels, values=_inverted(pixels.values, bits))
+        values = pixels.values.copy()
+        white = 255 if values.dtype == np.uint8 else (1 << bits) - 1
+        values[..., 0] = white - values[..., 0]  # gray, but not further bands, such as opacity
+        return replace(pixels, values=values)
     return pixels
-
-
-def _inverted(values: np.ndarray, bits: int) -> np.ndarray:
-    """Invert gray of this many bits, but not further bands, such as opacity."""
-    white = 255 if values.dtype == np.uint8 else (1 << bits) - 1
-    inverted = values.copy()
-    inverted[..., 0] = white - values[..., 0]
-    return inverted
 
 
 def _by_pillow(file: IO[bytes]) -> ImageFile.ImageFile | None:
@@ -78,10 +73,9 @@ def _by_pillow(file: IO[bytes]) -> ImageFile.ImageFile | None:
 
 
 def _first_page(file: IO[bytes]) -> Any:
-    optional_module("imagecodecs", "the image is a TIFF beyond 8-bit gray and color", "tiff")
-    tifffile = optional_module(
-        "tifffile", "the image is a TIFF beyond 8-bit gray and color", "tiff"
-    )
+    needs = "the image is a TIFF beyond 8-bit gray and color"
+    optional_module("imagecodecs", needs, "tiff")
+    tifffile = optional_module("tifffile", needs, "tiff")
     file.seek(0)
     return tifffile.TiffFile(file, _multifile=False).pages.first
 

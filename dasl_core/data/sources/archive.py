@@ -55,6 +55,12 @@ class _ArchiveSource(Source):
         # Skipped entries are listed only for this split, and for entries without one.
         self.split = record.options.split
 
+    def _read(self, entry: Entry, begin: int) -> bytes:
+        content = self.storage.read(self.files[entry.file], begin, entry.length)
+        if len(content) < entry.length:
+            raise ValueError("the archive is cut off in this image")
+        return content
+
 
 @register("tar")
 class TarSource(_ArchiveSource):
@@ -104,10 +110,7 @@ class TarSource(_ArchiveSource):
         listing.label(first, labels)
 
     def open(self, entry: Entry) -> BinaryIO:
-        content = self.storage.read(self.files[entry.file], entry.offset, entry.length)
-        if len(content) < entry.length:
-            raise ValueError("the archive is cut off in this image")
-        return io.BytesIO(content)
+        return io.BytesIO(self._read(entry, entry.offset))
 
     def open_header(self, entry: Entry) -> BinaryIO:
         return open_part(self.storage, self.files[entry.file], entry.offset, entry.length)
@@ -140,9 +143,7 @@ class ZipSource(_ArchiveSource):
 
     def open(self, entry: Entry) -> BinaryIO:
         member = self._find(entry)
-        content = self.storage.read(self.files[entry.file], member.begin, entry.length)
-        if len(content) < entry.length:
-            raise ValueError("the archive is cut off in this image")
+        content = self._read(entry, member.begin)
         if not member.is_deflated:
             return io.BytesIO(content)
         decompressor = zlib.decompressobj(-zlib.MAX_WBITS)

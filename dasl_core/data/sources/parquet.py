@@ -182,7 +182,6 @@ def _content(value: Any) -> bytes | str:
 
 def _holds_images(kind: Any) -> bool:
     types = optional_module("pyarrow.types", _NEEDS, "parquet")
-
     if types.is_struct(kind):
         names = [kind.field(position).name for position in range(kind.num_fields)]
         return "bytes" in names and _holds_images(kind.field(names.index("bytes")).type)
@@ -192,7 +191,6 @@ def _holds_images(kind: Any) -> bool:
 def _holds_paths(field: Any) -> bool:
     """Whether a column without bytes has paths: as Hugging Face's images, or by its name."""
     types = optional_module("pyarrow.types", _NEEDS, "parquet")
-
     if types.is_struct(field.type):
         names = [field.type.field(position).name for position in range(field.type.num_fields)]
         return "path" in names and "bytes" in names

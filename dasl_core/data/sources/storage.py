@@ -96,37 +96,40 @@ class LocalStorage:
         try:
             if entry.is_symlink():
                 target = Path(os.path.realpath(entry.path, strict=True))
-                if (reason := self._forbidden(target)) is not None:
-                    return File(path, 0, 0, reason)
+                self._check(target)
                 if target.is_dir():
                     if self.links == "inside":
-                        reason = "it is a link to a folder, and such links are not followed"
-                        return File(path, 0, 0, reason)
+                        raise ValueError(
+                            "it is a link to a folder, and such links are not followed"
+                        )
                     if target in seen or not self.allowed.allow_tree(target):
-                        reason = "it is a link to a folder that is read already, or may not be read"
-                        return File(path, 0, 0, reason)
+                        raise ValueError(
+                            "it is a link to a folder that is read already, or may not be read"
+                        )
                     seen.add(target)
                     return None
             status = entry.stat()
+            if stat.S_ISDIR(status.st_mode):
+                return None
+            # Reading anything else, such as a pipe, could block forever.
+            if not stat.S_ISREG(status.st_mode):
+                raise ValueError("it is not a regular file")
         except FileNotFoundError:
             return File(path, 0, 0, "it is a link to something that does not exist")
         except (OSError, RuntimeError) as error:
             reason = f"it cannot be read: {getattr(error, 'strerror', None) or error}"
             return File(path, 0, 0, reason)
-        if stat.S_ISDIR(status.st_mode):
-            return None
-        # Reading anything else, such as a pipe, could block forever.
-        if not stat.S_ISREG(status.st_mode):
-            return File(path, 0, 0, "it is not a regular file")
+        except ValueError as error:
+            return File(path, 0, 0, str(error))
         return File(path, status.st_size, _file_stamp(status))
 
-    def _forbidden(self, target: Path) -> str | None:
-        """Return why a file, with links resolved, may not be read, or None."""
+    def _check(self, target: Path) -> None:
+        """Raise a ValueError with the reason if a file, with links resolved, may not be read."""
         if self.links == "follow":
-            return None if self.allowed.allow(target) else f"it {OUTSIDE}"
-        if target.is_relative_to(self.root):
-            return None
-        return "it is a link that leads out of the data set's folder"
+            if not self.allowed.allow(target):
+                raise ValueError(f"it {OUTSIDE}")
+        elif not target.is_relative_to(self.root):
+            raise ValueError("it is a link that leads out of the data set's folder")
 
     def resolve(self, path: str) -> Path:
         """Return the path of a file, with links resolved.
@@ -135,8 +138,7 @@ class LocalStorage:
             ValueError: it may not be read; the message is the reason.
         """
         target = Path(os.path.realpath(self.root / path))
-        if (reason := self._forbidden(target)) is not None:
-            raise ValueError(reason)
+        self._check(target)
         return target
 
     def info(self, path: str) -> File:
