@@ -7,6 +7,8 @@ import resource
 import shutil
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import chain
 from pathlib import Path
 from unittest.mock import patch
@@ -29,8 +31,15 @@ from tests.support.training_world import image_folder, ingest
 THREADS = 2
 
 
-def open_canvases(index: DatasetIndex, cache: Path, size: int = 16, channels: int = 3) -> Canvases:
-    return Canvases(index, size, channels, cache=cache, threads=THREADS)
+@contextmanager
+def opened(
+    index: DatasetIndex, cache: Path | None, size: int = 16, channels: int = 3
+) -> Iterator[Canvases]:
+    canvases = Canvases(index, size, channels, cache=cache, threads=THREADS)
+    try:
+        yield canvases
+    finally:
+        canvases.close()
 
 
 def everything(canvases: Canvases) -> np.ndarray:
@@ -52,12 +61,9 @@ def epoch_of(
     first_step: int = 0,
     seed: int = 1,
 ) -> list[Batch]:
-    canvases = open_canvases(index, cache)
-    batches = EpochLoader(canvases, np.arange(len(index)), batch_size, seed)
-    try:
+    with opened(index, cache) as canvases:
+        batches = EpochLoader(canvases, np.arange(len(index)), batch_size, seed)
         return list(batches.epoch(epoch, first_step))
-    finally:
-        canvases.close()
 
 
 def samples_of(*arguments: object) -> list[list[int]]:
@@ -87,11 +93,10 @@ def test_batch_contains_images_of_its_indices(pictures: DatasetIndex, cache: Pat
 
 
 def test_only_given_indices_are_drawn(pictures: DatasetIndex, cache: Path) -> None:
-    canvases = open_canvases(pictures, cache)
     chosen = np.array([2, 3, 5, 7, 11, 13])
-    batches = EpochLoader(canvases, chosen, 3, 0)
-    assert sorted(s for b in batches.epoch(0) for s in b.indices.tolist()) == chosen.tolist()
-    canvases.close()
+    with opened(pictures, cache) as canvases:
+        batches = EpochLoader(canvases, chosen, 3, 0)
+        assert sorted(s for b in batches.epoch(0) for s in b.indices.tolist()) == chosen.tolist()
 
 
 def test_order_depends_only_on_seed_and_epoch(pictures: DatasetIndex, cache: Path) -> None:
@@ -133,7 +138,6 @@ def test_processor_time_is_that_of_the_reading_threads(
     pictures: DatasetIndex, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Those that only wait for storage do not work, whatever the threads of the training do."""
-    canvases = Canvases(pictures, 16, 3, cache=None, threads=THREADS)
     storage_waits, draw = 0.05, Canvases._draw_into
 
     def wait(self: Canvases, canvas: np.ndarray, position: int) -> None:
@@ -144,14 +148,12 @@ def test_processor_time_is_that_of_the_reading_threads(
         while time.thread_time() - began < storage_waits:
             draw(self, canvas, position)
 
-    try:
+    with opened(pictures, None) as canvases:
         for read, works in ((wait, False), (work, True)):
             monkeypatch.setattr(Canvases, "_draw_into", read)
             (batch,) = EpochLoader(canvases, np.arange(2), 2, 1).epoch(0)
             assert batch.seconds >= storage_waits
             assert (batch.worked >= 2 * storage_waits) == works
-    finally:
-        canvases.close()
 
 
 def test_images_that_are_decoded_at_once_fit_the_memory(
@@ -183,18 +185,16 @@ def test_images_that_are_decoded_at_once_fit_the_memory(
 
 
 def test_abandoned_epoch_leaves_no_thread(pictures: DatasetIndex, cache: Path) -> None:
-    canvases = open_canvases(pictures, cache)
-    batches = EpochLoader(canvases, np.arange(len(pictures)), 2, 0).epoch(0)
-    next(batches)
-    batches.close()  # type: ignore[attr-defined]
-    canvases.close()
+    with opened(pictures, cache) as canvases:
+        batches = EpochLoader(canvases, np.arange(len(pictures)), 2, 0).epoch(0)
+        next(batches)
+        batches.close()  # type: ignore[attr-defined]
 
 
 def test_batch_larger_than_data_is_refused(pictures: DatasetIndex, cache: Path) -> None:
-    canvases = open_canvases(pictures, cache)
-    with pytest.raises(ValueError, match=r"train\.batch_size is 28, but only 27 images"):
+    expected = r"train\.batch_size is 28, but only 27 images"
+    with opened(pictures, cache) as canvases, pytest.raises(ValueError, match=expected):
         EpochLoader(canvases, np.arange(27), 28, 0)
-    canvases.close()
 
 
 # --- canvases
@@ -203,29 +203,26 @@ def test_batch_larger_than_data_is_refused(pictures: DatasetIndex, cache: Path) 
 def test_images_are_scaled_down_but_never_up(tmp_path: Path) -> None:
     for name, size in (("large", (200, 100)), ("needle", (300, 1)), ("small", (6, 9))):
         Image.new("RGB", size, (10, 200, 90)).save(tmp_path / f"{name}.png")
-    canvases = open_canvases(ingest(tmp_path), tmp_path / "cache", size=16)
-    pixels, valid_hw = canvases.read([0, 1, 2])
+    with opened(ingest(tmp_path), tmp_path / "cache") as canvases:
+        pixels, valid_hw = canvases.read([0, 1, 2])
     assert pixels.shape == (3, 3, 32, 32)
     assert valid_hw.tolist() == [[16, 32], [1, 32], [9, 6]]
     for canvas, (height, width) in zip(pixels, valid_hw.tolist(), strict=True):
         assert (canvas[:, :height, :width].flatten(1).float().mean(dim=1).tolist()) == [10, 200, 90]
         assert canvas[:, height:].sum() == canvas[:, :, width:].sum() == 0
-    canvases.close()
 
 
 def test_canvas_is_no_larger_than_largest_image(pictures: DatasetIndex, cache: Path) -> None:
     for size, side in ((8, 16), (12, 24), (100, 24)):
-        canvases = open_canvases(pictures, cache, size=size)
-        assert canvases.read([0])[0].shape == (1, 3, side, side)
-        canvases.close()
+        with opened(pictures, cache, size) as canvases:
+            assert canvases.read([0])[0].shape == (1, 3, side, side)
 
 
 def test_single_channel_is_luminance(pictures: DatasetIndex, cache: Path) -> None:
-    canvases = open_canvases(pictures, cache, channels=1)
-    pixels, _ = canvases.read([3])
+    with opened(pictures, cache, channels=1) as canvases:
+        pixels, _ = canvases.read([3])
     expected = decode_image((pictures.root / pictures.paths[3]), channels=1)
     np.testing.assert_array_equal(pixels[0, 0, :24, :20].numpy(), expected[:, :, 0])
-    canvases.close()
 
 
 # --- the cache
@@ -233,33 +230,26 @@ def test_single_channel_is_luminance(pictures: DatasetIndex, cache: Path) -> Non
 
 def test_cache_equals_decoding(tmp_path: Path) -> None:
     index = ingest(image_folder(tmp_path / "pictures", per_class=4))
-    with_cache = open_canvases(index, tmp_path / "cache")
+    kept = read_everything(index, tmp_path / "cache")
     assert cache_files(tmp_path / "cache") == [".lock", ".npy", ".state", ".used"]
-    without = open_canvases(index, tmp_path / "pictures" / "class-0" / "00.png" / "no-folder")
-    np.testing.assert_array_equal(everything(with_cache), everything(without))
-    kept = everything(with_cache)
-    for canvases in (with_cache, without):
-        canvases.close()
+    no_folder = tmp_path / "pictures" / "class-0" / "00.png" / "no-folder"
+    np.testing.assert_array_equal(read_everything(index, no_folder), kept)
     shutil.rmtree(tmp_path / "pictures")
-    again = open_canvases(index, tmp_path / "cache")
-    np.testing.assert_array_equal(everything(again), kept)
-    again.close()
+    np.testing.assert_array_equal(read_everything(index, tmp_path / "cache"), kept)
 
 
 def test_cache_depends_on_images_size_and_channels(tmp_path: Path) -> None:
     index = ingest(image_folder(tmp_path / "pictures", per_class=2))
     fewer = ingest(image_folder(tmp_path / "fewer", per_class=1))
     for which, size, channels in ((index, 8, 3), (index, 4, 3), (index, 8, 1), (fewer, 8, 3)):
-        open_canvases(which, tmp_path / "cache", size, channels).close()
+        with opened(which, tmp_path / "cache", size, channels):
+            pass
     assert cache_files(tmp_path / "cache").count(".npy") == 4
 
 
 def read_everything(index: DatasetIndex, cache: Path) -> np.ndarray:
-    canvases = open_canvases(index, cache)
-    try:
+    with opened(index, cache) as canvases:
         return everything(canvases)
-    finally:
-        canvases.close()
 
 
 def read_and_count_builds(index: DatasetIndex, cache: Path) -> tuple[np.ndarray, int]:
@@ -320,12 +310,10 @@ def test_image_damaged_after_ingest_is_black(
     (index.root / index.paths[1]).write_bytes((index.root / index.paths[1]).read_bytes()[:100])
     (index.root / index.paths[2]).unlink()
     cache = tmp_path / "cache" if cached else (index.root / index.paths[0]) / "no-folder"
-    canvases = open_canvases(index, cache)
-    with caplog.at_level(logging.WARNING):
+    with opened(index, cache) as canvases, caplog.at_level(logging.WARNING):
         pixels = everything(canvases)
         everything(canvases)
     assert [bool(canvas.any()) for canvas in pixels] == [True, False, False, True, True, True]
     warnings = [r.getMessage() for r in caplog.records if "can no longer be read" in r.getMessage()]
     if not cached:  # logged once, not in every epoch
         assert sorted(line.split()[0] for line in warnings) == index.paths[1:3]
-    canvases.close()

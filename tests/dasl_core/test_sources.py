@@ -553,19 +553,6 @@ def test_parquet_with_paths_alone_says_so(tmp_path: Path) -> None:
             ingest_folder(tmp_path / f"{name}.parquet")
 
 
-@pytest.mark.parametrize(
-    ("names", "says_endings"), [(["a.txt"], True), (["a.txt", "a.png"], False), ([], False)]
-)
-def test_endings_are_named_where_they_are_the_reason(
-    tmp_path: Path, names: list[str], says_endings: bool
-) -> None:
-    for name in names:
-        (tmp_path / name).write_text("text")
-    with pytest.raises(ValueError, match="holds no usable image") as error:
-        ingest_folder(tmp_path)
-    assert ("expected files that end in" in str(error.value)) == says_endings
-
-
 def test_uris_must_be_allowed() -> None:
     allowed = ReadableFolders(uris=["s3://data/shared"], excluded_uris=["s3://data/shared/private"])
     assert allowed.allow_uri("s3://data/shared/images")
