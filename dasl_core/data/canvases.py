@@ -39,6 +39,10 @@ class Canvases:
             those whose file is missing are, and damaged ones become known when they are read.
         not_cached: why images are decoded in every epoch, as part of a sentence; None if they are cached or
             no cache was requested.
+        num_cached: number of images in the cache or the shared store, when it was opened.
+        size: bytes of the cached images on this machine.
+        is_shared: whether all nodes have the cached images.
+        stored: coding of the shards, and their bytes on this machine; None without shards.
     """
 
     def __init__(
@@ -71,6 +75,8 @@ class Canvases:
         self.side = self._drawer.shape[-1]
         self.unreadable: dict[int, str] = {}
         self.not_cached: str | None = None
+        self.num_cached, self.size, self.is_shared = 0, 0, False
+        self.stored: tuple[str, int] | None = None
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="decode")
         # Other ranks of this machine decode with the other cores.
         self._budget = decoding_budget() * threads // max(threads, usable_cores())
@@ -126,30 +132,6 @@ class Canvases:
         if self._folder is not None:
             self._folder.close()
 
-    @property
-    def num_cached(self) -> int:
-        """Number of images in the cache or the shared store."""
-        if self._pixels is not None:
-            return len(self._pixels)
-        return 0 if self._shards is None else self._shards.num_images
-
-    @property
-    def is_shared(self) -> bool:
-        """Whether all nodes have the cached images."""
-        return self._shards is not None and self._shards.store_is_complete
-
-    @property
-    def size(self) -> int:
-        """Bytes of the cached images on this machine."""
-        if self._pixels is not None:
-            return self._pixels.nbytes
-        return 0 if self._shards is None else self._shards.size
-
-    @property
-    def stored(self) -> tuple[str, int] | None:
-        """Coding of the shards, and their bytes on this machine; None without shards."""
-        return None if self._shards is None else (self._coding.name, self._shards.size)
-
     def _open(self, cache: Path, on_read: OnRead) -> None:
         try:
             self._folder = CacheFolder(cache)
@@ -161,6 +143,8 @@ class Canvases:
             try:
                 file = CanvasFile(self._folder, self._drawer, on_read)
                 self._pixels, self.unreadable = file.open(), file.unreadable
+                if self._pixels is not None:
+                    self.num_cached, self.size = len(self._pixels), self._pixels.nbytes
             except OSError as error:
                 if error.errno not in NO_ROOM:
                     raise
@@ -181,6 +165,9 @@ class Canvases:
         self.unreadable = gatherer.unreadable
         if shards.local or shards.remote:
             self._shards = shards
+            self.num_cached, self.size = shards.num_images, shards.size
+            self.is_shared = len(shards.remote) == shards.count
+            self.stored = (self._coding.name, shards.size)
         if gatherer.no_room is not None and shards.store is None:
             missing = self._drawer.missing()
             self.unreadable |= {at: why for at, why in missing.items() if not shards.has(at)}

@@ -6,6 +6,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -227,12 +228,10 @@ class DatasetIndex:
         )
 
     def _check(self) -> None:
-        if not all(isinstance(name, str) for name in self.class_names):
-            raise ValueError("its class_names must be strings")
-        if not all(isinstance(text, str) for text in self.label_warnings):
-            raise ValueError("its label_warnings must be strings")
-        if not all(isinstance(text, str) for entry in self.skipped for text in entry):
-            raise ValueError("its skipped must be strings")
+        texts = {name: getattr(self, name) for name in ("class_names", "label_warnings")}
+        for name, values in (texts | {"skipped": chain(*self.skipped)}).items():
+            if not all(isinstance(value, str) for value in values):
+                raise ValueError(f"its {name} must be strings")
         count = len(self.paths)
         if isinstance(self.paths, Strings):
             ends = self.paths.ends

@@ -17,10 +17,9 @@ from dasl_core.data.classes import choose_split, label_entries, label_warnings
 from dasl_core.data.contact_sheet import ContactSheet, choose
 from dasl_core.data.decode import EXTENSIONS, Header, is_transient
 from dasl_core.data.duplicates import equal_files, similar_images
-from dasl_core.data.fitting import misfits
 from dasl_core.data.headers import HeaderTable, OnHeaders, read_headers
 from dasl_core.data.index import DatasetIndex
-from dasl_core.data.pixel_facts import PixelFacts
+from dasl_core.data.pixel_facts import PixelFacts, misfits
 from dasl_core.data.sample import sample_positions, take_sample
 from dasl_core.data.sources import Entry, Listing, Skipped, Source, SourceRecord, find_source
 from dasl_core.data.strings import Strings

@@ -110,11 +110,6 @@ class Shards:
         """Number of images whose shards are in the cache or in the store."""
         return sum(len(self.positions(number)) for number in {*self.local, *self.remote})
 
-    @property
-    def store_is_complete(self) -> bool:
-        """Whether the store has all shards."""
-        return len(self.remote) == self.count
-
     def has(self, position: int) -> bool:
         """Whether the shard of an image is in this machine's cache."""
         return position // self._per_shard in self.local

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from dasl_core.data.decode import Header, PixelType
-from dasl_core.data.fitting import misfits
 from dasl_core.data.ingest import ingest_folder
+from dasl_core.data.pixel_facts import misfits
 
 
 def image(bands: int, dtype: PixelType) -> Header:
