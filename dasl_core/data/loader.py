@@ -127,11 +127,12 @@ class EpochLoader:
 
     def order(self, epoch: int) -> np.ndarray:
         """Return the positions in the index of an epoch's images, batch after batch."""
-        order: np.ndarray = self.indices[self._order(stream(self.seed, "order", epoch)).numpy()]
-        return order
-
-    def _order(self, generator: torch.Generator) -> Tensor:
-        """Return positions in `indices` for an epoch, batch after batch."""
+        generator = stream(self.seed, "order", epoch)
         if self.samples_per_class is None or self.labels is None:
-            return torch.randperm(len(self.indices), generator=generator)
-        return class_balanced_order(self.labels, self.samples_per_class, self.batch_size, generator)
+            positions = torch.randperm(len(self.indices), generator=generator)
+        else:
+            positions = class_balanced_order(
+                self.labels, self.samples_per_class, self.batch_size, generator
+            )
+        order: np.ndarray = self.indices[positions.numpy()]
+        return order

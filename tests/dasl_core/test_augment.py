@@ -18,7 +18,7 @@ from torchvision.transforms.functional import resize
 
 from dasl_core.data.views import ViewParameters, central_view, draw_view, render
 from dasl_core.data.views.color import LUMA, RGB_TO_YIQ, recolor
-from dasl_core.data.views.counters import uniform
+from dasl_core.data.views.draw import uniform
 from dasl_core.seeds import derive_seed
 from dasl_core.spec import Normalization, ViewAugment
 from dasl_core.spec.fields import Interpolation

@@ -21,8 +21,7 @@ from dasl_core.data.decode import (
     is_transient,
     read_header,
 )
-from dasl_core.data.decode.header import PixelType
-from dasl_core.data.decode.memory import jpeg_scale
+from dasl_core.data.decode.header import PixelType, jpeg_scale
 from tests.dasl_core.image_files import (
     HEIGHT,
     WIDTH,

@@ -10,9 +10,8 @@ import numpy as np
 
 from dasl_core.data.decode import dicom, npy, pillow, raw, tiff
 from dasl_core.data.decode.eight_bit import decode_image, eight_bit_pixels
-from dasl_core.data.decode.header import MAX_PIXELS, Header, PixelType
+from dasl_core.data.decode.header import MAX_PIXELS, SCALES, Header, PixelType, decoding_memory
 from dasl_core.data.decode.header_bounds import bounded
-from dasl_core.data.decode.memory import SCALES, decoding_memory
 from dasl_core.data.decode.pixels import Pixels, as_data_set_has
 from dasl_core.data.decode.reasons import EMPTY, is_transient, one_sentence
 from dasl_core.vocabulary import DICOM_EXTENSIONS, RAW_EXTENSIONS

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 import re
+from functools import cached_property
 from pathlib import Path
 from typing import Any, BinaryIO
 from urllib.parse import parse_qs, urlsplit
@@ -50,7 +51,6 @@ class HuggingFaceSource(Source):
         self.uri, self.allowed, options = record.uri, allowed, record.options
         self.split = options.split
         self.image_column, self.label_column = options.image_column, options.label_column
-        self._loaded: Any = None
 
     @classmethod
     def is_at(cls, location: str) -> bool:
@@ -63,7 +63,7 @@ class HuggingFaceSource(Source):
         )
 
     def list_entries(self, on_listed: OnListed) -> Listing:
-        table, _ = self._table()
+        table, _ = self._table
         label = self.label_column or ("label" if "label" in table.column_names else None)
         if label is not None and label not in table.column_names:
             raise ValueError(f"{self.uri} has no column {label!r}: {table.column_names}")
@@ -78,7 +78,7 @@ class HuggingFaceSource(Source):
         return lister.listing()
 
     def open(self, entry: Entry) -> BinaryIO:
-        table, column = self._table()
+        table, column = self._table
         value = table[entry.offset][column]
         content = value.get("bytes") if isinstance(value, dict) else value
         if content is None and isinstance(value, dict) and value.get("path"):
@@ -88,13 +88,9 @@ class HuggingFaceSource(Source):
             raise ValueError("the row has no image")
         return io.BytesIO(content)
 
+    @cached_property
     def _table(self) -> tuple[Any, str]:
-        """Return the table with undecoded images, and the image column."""
-        if self._loaded is None:
-            self._loaded = self._load()
-        return self._loaded  # type: ignore[no-any-return]
-
-    def _load(self) -> tuple[Any, str]:
+        """The table with undecoded images, and the image column."""
         if remote_scheme(self.uri) is None:
             table = self._library.load_from_disk(self.uri)
         else:

@@ -1,14 +1,19 @@
-"""Random parameters of a view."""
+"""Random parameters of a view, from counter-based random numbers.
+
+A number is a hash of a key, the position of an image and the number of the draw. So a rank draws only
+for its own images, and neither the number of ranks nor what else is drawn changes what an image gets.
+The hash is SplitMix64 (Steele, Lea and Flood, "Fast splittable pseudorandom number generators", 2014).
+"""
 
 import math
 from dataclasses import dataclass
 from enum import IntEnum
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from dasl_core.data.views.color import color_matrix
-from dasl_core.data.views.counters import uniform
 from dasl_core.data.views.parameters import ViewParameters
 from dasl_core.spec import ViewAugment
 from dasl_core.spec.fields import Interpolation
@@ -18,6 +23,10 @@ CROP_RATIO = (3 / 4, 4 / 3)
 # SimCLR's strengths at jitter 1: 0.8 each, and 0.2 of a turn of hue.
 JITTER, HUE_JITTER = 0.8, 0.2
 BLUR_SIGMA = (0.1, 2.0)
+_GAMMA = np.uint64(0x9E3779B97F4A7C15)  # the golden ratio, odd
+_FACTORS = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
+_SHIFTS = np.uint64(30), np.uint64(27), np.uint64(31)
+_BITS = 24  # of a float32's significand
 
 
 class _Draw(IntEnum):
@@ -201,3 +210,30 @@ def _crop_boxes(valid_hw: Tensor, scale: tuple[float, float], numbers: Tensor) -
         for draw, edge, size in ((_Draw.LEFT, width, box_width), (_Draw.TOP, height, box_height))
     )
     return torch.cat([x, y, box_width, box_height], dim=1)
+
+
+def uniform(key: int, positions: Tensor, draws: int) -> Tensor:
+    """Draw (B, draws) float32 numbers, uniform in [0, 1).
+
+    Args:
+        key: of 63 bits, from `derive_seed`.
+        positions: (B,) int64, at least 0, of the images.
+        draws: numbers for each image. The first ones do not depend on how many follow.
+    """
+    seeds = _mix(np.uint64(key) + _steps(positions.numpy()))
+    numbers = _mix(seeds[:, None] + _steps(np.arange(draws)))
+    high = (numbers >> np.uint64(64 - _BITS)).astype(np.float32)
+    return torch.from_numpy(high * np.float32(2.0**-_BITS))
+
+
+def _steps(counters: np.ndarray) -> np.ndarray:
+    """Return the offset of each counter's state from the start, modulo 2**64."""
+    return (counters.astype(np.uint64) + np.uint64(1)) * _GAMMA
+
+
+def _mix(state: np.ndarray) -> np.ndarray:
+    """Hash each state."""
+    for shift, factor in zip(_SHIFTS[:2], _FACTORS, strict=True):
+        state = (state ^ (state >> shift)) * factor
+    mixed: np.ndarray = state ^ (state >> _SHIFTS[2])
+    return mixed

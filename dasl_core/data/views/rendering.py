@@ -13,9 +13,8 @@ from torch import Tensor
 
 from dasl_core.data.views.blur import blur_all, blur_one
 from dasl_core.data.views.color import constant, recolor, solarize
-from dasl_core.data.views.cropping import crop_pixels
 from dasl_core.data.views.parameters import ViewParameters
-from dasl_core.data.views.resampling import crop_all, crop_each
+from dasl_core.data.views.resampling import crop_all, crop_each, crop_pixels
 from dasl_core.data.views.threads import for_each
 from dasl_core.spec import Normalization
 from dasl_core.spec.fields import EIGHT_BIT
