@@ -145,5 +145,5 @@ class CanvasFile(CacheBuild):
 
     def _remove(self) -> None:
         # The state first: alone, it would be taken for that of the next file.
-        for file in (self._state, self._file):
+        for file in (self._state, self._file, self._progress):
             file.unlink(missing_ok=True)

@@ -201,9 +201,14 @@ def test_waiting_process_builds_for_stopped_one(
 # --- a full disk
 
 
-def fill_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+def fill_disk(monkeypatch: pytest.MonkeyPatch, room: int = 0) -> None:
+    """Let the disk have room for this number of canvases."""
+    pwrite, left = os.pwrite, iter(range(room))
+
     def write(file: int, content: Any, offset: int) -> int:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        if next(left, None) is None:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return pwrite(file, content, offset)
 
     monkeypatch.setattr(os, "pwrite", write)
 
@@ -211,7 +216,7 @@ def fill_disk(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_full_disk_leaves_nothing(
     pictures: DatasetIndex, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fill_disk(monkeypatch)
+    fill_disk(monkeypatch, room=9)
     with pytest.raises(OSError, match=r"No space left on device; .*\.npy takes 0 MiB"):
         build(pictures, tmp_path)
     assert sorted(file.suffix for file in tmp_path.glob("canvases-*")) == [".lock", ".used"]
