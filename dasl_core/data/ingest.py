@@ -195,10 +195,9 @@ def ingest_listing(
         if isinstance(outcome, str)
     ]
     outcome = _digest(record, listing, failed)
-    is_unchanged = previous.would_repeat(outcome)
-    if is_unchanged and previous.has_contact_sheet:
-        assert previous.index is not None, "checked by would_repeat"
-        return Ingested(previous.index, previous.headers, None, is_unchanged=True)
+    unchanged = previous.index if previous.would_repeat(outcome) else None
+    if unchanged is not None and previous.has_contact_sheet:
+        return Ingested(unchanged, previous.headers, None, is_unchanged=True)
     usable = [position for position, outcome in enumerate(outcomes) if not isinstance(outcome, str)]
     entries = [selected[position] for position in usable]
     headers = [outcome for outcome in outcomes if not isinstance(outcome, str)]
@@ -217,9 +216,8 @@ def ingest_listing(
         threads=(threads, reading),
         on_progress=on_progress,
     )
-    if is_unchanged:
-        assert previous.index is not None, "checked by would_repeat"
-        return Ingested(previous.index, previous.headers, sheet, is_unchanged=True)
+    if unchanged is not None:
+        return Ingested(unchanged, previous.headers, sheet, is_unchanged=True)
     return Ingested(index, known, sheet)
 
 
