@@ -35,7 +35,7 @@ from service.settings import Settings
 from service.states import StaleAttempt
 from service.wire.checkpoints import FileEntry
 from service.worker_api import datasets, repository
-from service.worker_api.paths import check_below
+from service.worker_api.fencing import check_below
 
 _RETRIES = {
     NO_ROOM: Retry.FREE,

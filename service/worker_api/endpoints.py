@@ -22,15 +22,7 @@ from service.api.transaction import (
     WorkerRoute,
     WriteSession,
 )
-from service.db.models import (
-    Attempt,
-    IngestRun,
-    ModelRunRun,
-    PreparationRun,
-    PreviewRun,
-    Run,
-    SearchRun,
-)
+from service.db.models import Attempt, SearchRun
 from service.protocol import (
     ArtifactReport,
     AttemptStart,
@@ -39,26 +31,15 @@ from service.protocol import (
     DamageReport,
     EvaluationReport,
     EventReport,
-    FinishReport,
     Heartbeat,
     HeartbeatAnswer,
-    IngestReport,
-    IngestStart,
     MetricBatch,
-    ModelRunReport,
-    ModelRunStart,
-    PreparationReport,
-    PreparationStart,
-    PreviewReport,
-    PreviewStart,
     Queries,
     QueryAnswers,
-    SearchReport,
-    SearchStart,
 )
 from service.worker_api import service
-from service.worker_api.models import SearchPoll
-from service.worker_api.service import RunKey, RunRequest
+from service.worker_api.searches import SearchPoll
+from service.worker_api.service import RunKey, RunRequest, RunStart
 
 # How long a search's request for questions waits for one, and how often it polls.
 _LONG_POLL_SECONDS, _POLL_SECONDS = 5.0, 0.03
@@ -83,23 +64,13 @@ polls = _router(StrictRoute)
 routers = (runs, polls)
 
 
-_OWNERS: dict[type[Run], str] = {
-    IngestRun: "dataset_id",
-    PreviewRun: "preview_id",
-    PreparationRun: "preparation_id",
-    ModelRunRun: "model_run_id",
-    SearchRun: "search_id",
-}
-"""Names of the owners of runs in the log."""
-
-
 async def _authenticate(request: Request, token: WorkerToken, context: WithContext) -> RunKey:
     check = partial(_check_token, context, token, request.path_params["run_id"])
     run = await context.worker_threads.run(check)
+    logged = {service.KINDS[run.kind].owner: run.owner}
     if run.kind is Attempt:
-        request.scope[LOGGED_IDS] = {"job_id": run.owner, "number": str(run.number)}
-    else:
-        request.scope[LOGGED_IDS] = {_OWNERS[run.kind]: run.owner}
+        logged["number"] = str(run.number)
+    request.scope[LOGGED_IDS] = logged
     return run
 
 
@@ -130,9 +101,7 @@ RelaxedWriteRequest = Annotated[RunRequest, Depends(_relaxed_request)]
 
 
 @runs.post("/start")
-def start_run(
-    request: WriteRequest, context: WithContext
-) -> AttemptStart | IngestStart | PreviewStart | PreparationStart | ModelRunStart | SearchStart:
+def start_run(request: WriteRequest, context: WithContext) -> RunStart:
     """Mark the run as running and return its settings, depending on its kind. Idempotent."""
     return request.open().start(context.storage, context.settings)
 
@@ -183,14 +152,7 @@ def artifacts(report: ArtifactReport, request: WriteRequest, context: WithContex
     request.attempt().artifact(report, context.storage)
 
 
-REPORTS = (
-    FinishReport,
-    IngestReport,
-    PreviewReport,
-    PreparationReport,
-    ModelRunReport,
-    SearchReport,
-)
+REPORTS = tuple(kind.report for kind in service.KINDS.values())
 """The bodies of `finish`, by kind of run, for the OpenAPI document."""
 _BODIES = [{"$ref": f"#/components/schemas/{report.__name__}"} for report in REPORTS]
 
@@ -216,10 +178,8 @@ async def next_queries(
 ) -> Queries:
     """Store the answers of a search, and return the next questions; empty after some seconds without any."""
     service.check_kind(run, SearchRun)
-    threads, poll = (
-        context.worker_threads,
-        SearchPoll(context.database, run.owner, run.number, token),
-    )
+    threads = context.worker_threads
+    poll = SearchPoll(context.database, run.owner, run.number, token)
     if report.answers:
         await threads.run(partial(poll.answer, report))
     until = anyio.current_time() + _LONG_POLL_SECONDS

@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 
 from pydantic import BaseModel
 
+from service.api.problems import validated
 from service.db.models import Run
 from service.protocol import IngestProgress
 from service.runs import liveness
@@ -63,14 +64,18 @@ def next_estimate(
 
 
 def record_progress(
-    run: Run, stored: dict[str, object] | None, reported: IngestProgress | None
+    run: Run, stored: dict[str, object] | None, progress: dict[str, object]
 ) -> dict[str, object] | None:
     """Record a heartbeat of a run, with its progress; return the progress to store.
 
     Args:
         stored: the previous progress.
-        reported: the reported progress; None: the heartbeat has none.
+        progress: the reported `IngestProgress`; empty: the heartbeat has none.
+
+    Raises:
+        Problem: 422, the progress is not one.
     """
+    reported = validated(progress, IngestProgress) if progress else None
     now = datetime.now(UTC)
     last_report = run.progress_reported_at or run.heartbeat_at
     liveness.record_heartbeat(run, now)

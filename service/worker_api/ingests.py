@@ -3,26 +3,23 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import Any
 
 from sqlalchemy.orm import Session
 
 from dasl_core.spec.locations import only
 from dasl_core.spec.source import SourceOptions
 from dasl_core.vocabulary import Desired
-from service.api.problems import validated
 from service.artifacts.storage import Storage
 from service.datasets import repository as datasets
 from service.datasets.ingests import repository as ingests
 from service.db.models import DatasetVersion, IngestRun
 from service.db.rows import add
-from service.protocol import ErrorReport, IngestProgress, IngestReport, IngestStart, readable_fields
+from service.protocol import ErrorReport, IngestReport, IngestStart, readable_fields
 from service.runs import repository as runs
 from service.settings import Settings
 from service.states import AttemptState, DatasetState, StaleAttempt
-from service.worker_api.fencing import newest_run
+from service.worker_api.fencing import check_below, newest_run
 from service.worker_api.ingest_estimate import record_progress
-from service.worker_api.paths import check_below
 
 
 class IngestSession:
@@ -61,8 +58,7 @@ class IngestSession:
     def heartbeat(self, progress: dict[str, object]) -> Desired:
         """Record a heartbeat and its progress; return "run": the API never requests that an ingest stops."""
         self._check_not_over()
-        reported = validated(progress, IngestProgress) if progress else None
-        self.dataset.progress = record_progress(self.run, self.dataset.progress, reported)
+        self.dataset.progress = record_progress(self.run, self.dataset.progress, progress)
         return "run"
 
     def finish(self, report: IngestReport, storage: Storage) -> None:
@@ -79,7 +75,9 @@ class IngestSession:
         version, columns = None, {}
         if report.state == "ready" and report.index_uri != dataset.index_uri:
             version = self._new_version(report)
-            columns = _current(version)
+            copied = ("facts", "report", "index_uri")
+            columns = {name: getattr(version, name) for name in copied}
+            columns["version"] = version.number
         elif (
             dataset.state == DatasetState.INGESTING
         ):  # a failed refresh leaves the report of the newest version
@@ -113,13 +111,3 @@ class IngestSession:
         states = (self.dataset.state, self.dataset.refresh_state)
         if DatasetState.INGESTING not in states:
             raise StaleAttempt(f"the ingest of {self.dataset.id} is over")
-
-
-def _current(version: DatasetVersion) -> dict[str, Any]:
-    """Return the columns that a data set copies from its new version."""
-    return {
-        "version": version.number,
-        "facts": version.facts,
-        "report": version.report,
-        "index_uri": version.index_uri,
-    }

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
+from pydantic import BaseModel
 from sqlalchemy.orm import Session
 
 from service import credentials
@@ -21,26 +23,72 @@ from service.db.models import (
     SearchRun,
 )
 from service.protocol import (
+    AttemptStart,
     FinishReport,
     IngestReport,
+    IngestStart,
     ModelRunReport,
+    ModelRunStart,
     PreparationReport,
+    PreparationStart,
     PreviewReport,
+    PreviewStart,
     SearchReport,
+    SearchStart,
 )
 from service.runs import repository as runs
+from service.settings import Settings
 from service.worker_api import attempts
 from service.worker_api.attempts import AttemptSession
 from service.worker_api.ingests import IngestSession
-from service.worker_api.models import ModelRunSession, SearchSession
-from service.worker_api.tasks import PreparationSession, PreviewSession
+from service.worker_api.searches import SearchSession
+from service.worker_api.tasks import ModelRunSession, PreparationSession, PreviewSession
 
-_NOUNS: dict[type[Run], str] = {
-    IngestRun: "an ingest",
-    PreviewRun: "a preview",
-    PreparationRun: "a preparation",
-    ModelRunRun: "one of a finished model",
-    SearchRun: "a search",
+RunStart = (
+    AttemptStart | IngestStart | PreviewStart | PreparationStart | ModelRunStart | SearchStart
+)
+"""The settings of a run, by its kind."""
+
+
+class RunSession(Protocol):
+    """Handler of the requests of one run, whose owner is locked until the transaction ends."""
+
+    def start(self, storage: Storage, settings: Settings) -> RunStart: ...
+
+    def heartbeat(self, progress: dict[str, object]) -> str: ...
+
+
+class RerunSession(RunSession, Protocol):
+    """Handler of the requests of a run that is no attempt."""
+
+    def finish(self, report: Any, storage: Storage) -> None: ...
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of run.
+
+    Attributes:
+        noun: its name in messages.
+        owner: name of the id of a run's owner in the log.
+        report: the body of `finish`.
+        handler: builds the handler from a session, the owner, the number and the token; `None` for attempts, which
+            also have requests that other runs must not send.
+    """
+
+    noun: str
+    owner: str
+    report: type[BaseModel]
+    handler: Callable[[Session, str, int, str], RerunSession] | None = None
+
+
+KINDS: dict[type[Run], Kind] = {
+    Attempt: Kind("a training attempt", "job_id", FinishReport),
+    IngestRun: Kind("an ingest", "dataset_id", IngestReport, IngestSession),
+    PreviewRun: Kind("a preview", "preview_id", PreviewReport, PreviewSession),
+    PreparationRun: Kind("a preparation", "preparation_id", PreparationReport, PreparationSession),
+    ModelRunRun: Kind("one of a finished model", "model_run_id", ModelRunReport, ModelRunSession),
+    SearchRun: Kind("a search", "search_id", SearchReport, SearchSession),
 }
 
 
@@ -61,30 +109,16 @@ class RunRequest:
     run: RunKey
     token: str
 
-    def open(
-        self,
-    ) -> (
-        AttemptSession
-        | IngestSession
-        | PreviewSession
-        | PreparationSession
-        | ModelRunSession
-        | SearchSession
-    ):
+    def open(self) -> RunSession:
         """Return the handler of the run's requests.
 
         Raises:
-            StaleAttempt: the run is over or was superseded.
+            StaleAttempt: the run is over or was superseded, or its owner was deleted.
         """
-        if self.run.kind is Attempt:
+        handler = KINDS[self.run.kind].handler
+        if handler is None:
             return self.attempt()
-        if self.run.kind is IngestRun:
-            return self.ingest()
-        if self.run.kind is PreviewRun:
-            return self.preview()
-        if self.run.kind is ModelRunRun:
-            return self.model_run()
-        return self.search() if self.run.kind is SearchRun else self.preparation()
+        return handler(self.session, self.run.owner, self.run.number, self.token)
 
     def attempt(self) -> AttemptSession:
         """Return the handler of an attempt's requests.
@@ -96,46 +130,6 @@ class RunRequest:
         check_kind(self.run, Attempt)
         return AttemptSession(self.session, self.run.owner, self.run.number)
 
-    def ingest(self) -> IngestSession:
-        """Return the handler of an ingest run's requests.
-
-        Raises:
-            StaleAttempt: the run was superseded, or its data set was deleted.
-        """
-        return IngestSession(self.session, self.run.owner, self.run.number, self.token)
-
-    def preview(self) -> PreviewSession:
-        """Return the handler of a preview run's requests.
-
-        Raises:
-            StaleAttempt: the run was superseded, or the preview was deleted.
-        """
-        return PreviewSession(self.session, self.run.owner, self.run.number, self.token)
-
-    def preparation(self) -> PreparationSession:
-        """Return the handler of a preparation's requests.
-
-        Raises:
-            StaleAttempt: the run was superseded, or the preparation was deleted.
-        """
-        return PreparationSession(self.session, self.run.owner, self.run.number, self.token)
-
-    def model_run(self) -> ModelRunSession:
-        """Return the handler of a model run's requests.
-
-        Raises:
-            StaleAttempt: the run was superseded, or its row or checkpoint was deleted.
-        """
-        return ModelRunSession(self.session, self.run.owner, self.run.number, self.token)
-
-    def search(self) -> SearchSession:
-        """Return the handler of a search's requests.
-
-        Raises:
-            StaleAttempt: the run was superseded, or its embedding was deleted.
-        """
-        return SearchSession(self.session, self.run.owner, self.run.number, self.token)
-
     def finish(self, body: dict[str, Any], storage: Storage) -> None:
         """Record how the run ended. Idempotent, because a response may be lost.
 
@@ -143,19 +137,13 @@ class RunRequest:
             Problem: 422, the body is not a report of this kind of run.
             StaleAttempt: the run had ended with another outcome, or was superseded.
         """
-        if self.run.kind is IngestRun:
-            self.ingest().finish(validated(body, IngestReport), storage)
-        elif self.run.kind is PreviewRun:
-            self.preview().finish(validated(body, PreviewReport), storage)
-        elif self.run.kind is PreparationRun:
-            self.preparation().finish(validated(body, PreparationReport), storage)
-        elif self.run.kind is ModelRunRun:
-            self.model_run().finish(validated(body, ModelRunReport), storage)
-        elif self.run.kind is SearchRun:
-            self.search().finish(validated(body, SearchReport), storage)
-        else:
+        run, kind = self.run, KINDS[self.run.kind]
+        if kind.handler is None:
             report = validated(body, FinishReport)
-            attempts.finish(self.session, self.run.owner, self.run.number, report)
+            attempts.finish(self.session, run.owner, run.number, report)
+        else:
+            handler = kind.handler(self.session, run.owner, run.number, self.token)
+            handler.finish(validated(body, kind.report), storage)
 
 
 def check_kind(run: RunKey, kind: type[Run]) -> None:
@@ -165,7 +153,7 @@ def check_kind(run: RunKey, kind: type[Run]) -> None:
         Problem: 409.
     """
     if run.kind is not kind:
-        sender, actual = _NOUNS.get(kind, "a training attempt"), _NOUNS.get(run.kind, "an attempt")
+        sender, actual = KINDS[kind].noun, KINDS[run.kind].noun
         raise Problem(
             409, "wrong-kind-of-run", f"This run is {actual}; only {sender} sends this request"
         )

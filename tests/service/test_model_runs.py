@@ -33,8 +33,8 @@ from service.storage import repository as storage
 from service.tasks.repository import model_runs, searches
 from service.tasks.service import MAX_PENDING
 from service.worker_api import endpoints as worker_endpoints
-from service.worker_api import models as worker_models
-from service.worker_api.models import IDLE
+from service.worker_api import searches as worker_searches
+from service.worker_api.searches import IDLE
 from tests.service.test_deletion import finalize
 from tests.support.api_under_test import Api, Worker, refused, snapshot
 from tests.support.databases import waits_for_lock
@@ -476,7 +476,7 @@ def test_neighbors_are_asked_of_a_search(api: Api) -> None:
 
 def test_images_of_questions_are_bounded(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
     """A search gets few large images at once, and a token that asks too much sends none."""
-    monkeypatch.setattr(worker_models, "IMAGE_BYTES_AT_ONCE", 10)
+    monkeypatch.setattr(worker_searches, "IMAGE_BYTES_AT_ONCE", 10)
     monkeypatch.setattr(worker_endpoints, "_LONG_POLL_SECONDS", 0.01)
     checkpoint = trained(api)
     embedding = embedded(api, checkpoint)
