@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from typing import Literal
 
 from sqlalchemy.orm import Session
 
@@ -41,16 +42,24 @@ def passed(since: datetime | None, now: datetime, interval: timedelta) -> bool:
     return since is None or not -interval < now - since < interval
 
 
+Restarted = Literal["service", "ray"]
+"""What was restarted, and made Ray lose all submissions: the whole service, or only Ray."""
+
+
 @dataclass(frozen=True)
 class Entrypoints:
-    """Shell commands that Ray runs; `{run}`, `{job}`, `{attempt}`, `{dataset}`, `{preview}`, `{preparation}`, `{model_run}`, `{search}` and `{bundles}` are filled in."""
+    """Shell commands that Ray runs.
 
-    job: str = "python -m workers.driver --run {run} --job {job} --attempt {attempt}"
-    ingest: str = "python -m workers.ingest --run {run} --dataset {dataset}"
-    preview: str = "python -m workers.preview --run {run} --preview {preview}"
-    prepare: str = "python -m workers.prepare --run {run} --preparation {preparation}"
-    model_run: str = "python -m workers.model_run --run {run} --model-run {model_run}"
-    search: str = "python -m workers.search --run {run} --search {search}"
+    `{run}`, `{owner}` and `{attempt}` are filled in with the submission id, the id of the job, data set or task, and the
+    number; in `demand`, only `{bundles}`.
+    """
+
+    job: str = "python -m workers.driver --run {run} --job {owner} --attempt {attempt}"
+    ingest: str = "python -m workers.ingest --run {run} --dataset {owner}"
+    preview: str = "python -m workers.preview --run {run} --preview {owner}"
+    prepare: str = "python -m workers.prepare --run {run} --preparation {owner}"
+    model_run: str = "python -m workers.model_run --run {run} --model-run {owner}"
+    search: str = "python -m workers.search --run {run} --search {owner}"
     demand: str = "python -m workers.demand --bundles {bundles}"
 
     @classmethod
@@ -59,13 +68,7 @@ class Entrypoints:
         # `-P`: never import from the working folder.
         python = f"{shlex.quote(sys.executable)} -P"
         return cls(
-            job=f"{python} -m workers.driver --run {{run}} --job {{job}} --attempt {{attempt}}",
-            ingest=f"{python} -m workers.ingest --run {{run}} --dataset {{dataset}}",
-            preview=f"{python} -m workers.preview --run {{run}} --preview {{preview}}",
-            prepare=f"{python} -m workers.prepare --run {{run}} --preparation {{preparation}}",
-            model_run=f"{python} -m workers.model_run --run {{run}} --model-run {{model_run}}",
-            search=f"{python} -m workers.search --run {{run}} --search {{search}}",
-            demand=f"{python} -m workers.demand --bundles {{bundles}}",
+            **{name: command.replace("python", python, 1) for name, command in vars(cls()).items()}
         )
 
 
@@ -92,6 +95,8 @@ class DispatcherContext:
     """How often this dispatcher took the lease, counting every time that it was lost or expired before."""
     follows_crash: bool = False
     """Whether the previous dispatcher was killed, that is, did not release the lease."""
+    restarted: Restarted | None = None
+    """Set if Ray has lost all submissions of earlier dispatchers."""
     executor_answers: bool = True
     """Whether the executor answered the last request for the cluster."""
     _stopped_at: dict[str, datetime] = field(default_factory=dict)

@@ -28,26 +28,21 @@ from service.dispatcher.context import (
     DispatcherContext,
     Entrypoints,
     LeaseLost,
+    Restarted,
     passed,
     utc_now,
 )
 from service.dispatcher.executor import Executor, ExecutorUnavailable, OnDemand
 from service.dispatcher.finalizer import Finalizer
 from service.dispatcher.garbage import Garbage
-from service.dispatcher.ingest_policy import IngestPolicy
 from service.dispatcher.isolation import Loop, Outage, run_isolated
 from service.dispatcher.log_copier import LogCopier
 from service.dispatcher.log_recovery import LogRecovery
 from service.dispatcher.metric_thinner import MetricThinner
+from service.dispatcher.rerun_policy import rerun_policies
 from service.dispatcher.store_check import StoreCheck
 from service.dispatcher.store_outage import StoreOutage
-from service.dispatcher.task_policy import (
-    ModelRunPolicy,
-    PreparationPolicy,
-    PreviewPolicy,
-    SearchPolicy,
-)
-from service.dispatcher.train_policy import Restarted, TrainPolicy
+from service.dispatcher.train_policy import TrainPolicy
 from service.dispatcher.uploads import Uploads
 from service.dispatcher.watcher import RunWatcher
 from service.dispatcher.webhooks import WebhookDelivery
@@ -134,22 +129,10 @@ class Dispatcher:
         self._store = StoreCheck(self._context)
         self._api = ApiCheck(settings.api_url)
         self._train = TrainPolicy(self._context, logs, self._store, self._api)
-        self._ingest = IngestPolicy(self._context)
         self._attempts = RunWatcher(self._context, self._train)
-        self._ingests = RunWatcher(self._context, self._ingest)
-        self._tasks = (
-            PreviewPolicy(self._context),
-            PreparationPolicy(self._context),
-            ModelRunPolicy(self._context),
-            SearchPolicy(self._context),
-        )
-        self._task_watchers = [RunWatcher(self._context, policy) for policy in self._tasks]
-        # One watcher for each kind of run.
-        self._watchers: Sequence[RunWatcher[Any]] = (
-            self._attempts,
-            self._ingests,
-            *self._task_watchers,
-        )
+        self._reruns = [
+            (policy, RunWatcher(self._context, policy)) for policy in rerun_policies(self._context)
+        ]
         self._outage = Outage()
         finalizer = Finalizer(self._context, logs, adoption, recovery)
         garbage, thinner = Garbage(self._context, adoption), MetricThinner(self._context)
@@ -170,7 +153,6 @@ class Dispatcher:
         """Loops that may take long; each runs in its own thread."""
         self._loops = dict(self.background)
         self._started_at, self._announced = clock(), False
-        self._restarted: Restarted | None = None
         self._cluster: Cluster | None = None
         self._cluster_polled_at: datetime | None = None
         self._watched_at: datetime | None = None
@@ -188,9 +170,7 @@ class Dispatcher:
             restarted: if the whole service was restarted, the jobs of the lost attempts are always retried. If
                 only Ray was, the number of retries in a row is limited, because a job may have been the cause.
         """
-        self._train.restarted = self._restarted = restarted
-        for policy in (self._ingest, *self._tasks):
-            policy.restarted = restarted
+        self._context.restarted = restarted
         self._cluster_polled_at = self._watched_at = None
         self._context.executor_answers = False  # Ray is starting: log no warning.
         if self._autoscaler is not None:
@@ -327,16 +307,16 @@ class Dispatcher:
             retries = repository.due_retries(session, now)
             # Do not start runs whose result could not be stored or reported.
             can_end = self._store.is_writable and self._api.answers
-            dataset_ids = self._ingest.due(session) if can_end else []
-            tasks = [policy.due(session) if can_end else [] for policy in self._tasks]
+            due = [
+                (watcher, owner)
+                for policy, watcher in self._reruns
+                for owner in (policy.due(session) if can_end else ())
+            ]
         for job_id in retries:
             with self._context.write() as session:
                 lifecycle.requeue(session, job_id)
-        for dataset_id in dataset_ids:
-            self._run_step(self._ingests.start, dataset_id, "start the ingest of this data set")
-        for watcher, task_ids in zip(self._task_watchers, tasks, strict=True):
-            for task_id in task_ids:
-                self._run_step(watcher.start, task_id, "start the run of this task")
+        for watcher, owner in due:
+            self._run_step(watcher.start, owner, watcher.starting)
         self._admit()
 
     def _executor_runs(self) -> bool:
@@ -363,14 +343,18 @@ class Dispatcher:
     def _watch(self) -> None:
         """Check all live runs, including runs of earlier dispatchers."""
         with self._context.database.read() as session:
-            live = [(watcher, watcher.live(session)) for watcher in self._watchers]
-        self._context.submitted &= {run.submission_id for _, runs in live for run in runs}
-        attempts = (run for watcher, runs in live if watcher is self._attempts for run in runs)
+            attempts = self._train.live(session)
+            others = [
+                (watcher, run) for policy, watcher in self._reruns for run in policy.live(session)
+            ]
+        live = [*attempts, *(run for _, run in others)]
+        self._context.submitted &= {run.submission_id for run in live}
         demands = {attempt.submission_id: attempt.demand for attempt in attempts}
         self._foreign_use.update(demands, self._context.clock())
-        for watcher, runs in live:
-            for run in runs:
-                self._run_step(watcher.watch, run, watcher.watching)
+        for attempt in attempts:
+            self._run_step(self._attempts.watch, attempt, self._attempts.watching)
+        for watcher, run in others:
+            self._run_step(watcher.watch, run, watcher.watching)
 
     def _run_step(self, step: Callable[[Any], None], item: object, action: str) -> None:
         """Run a step for one item; its failure must not block the others."""
@@ -445,7 +429,9 @@ class Dispatcher:
 
     def _announce_restart(self) -> None:
         """Add an event to the job of each attempt that an earlier dispatcher started."""
-        what = {"service": "The service", "ray": "Ray", None: "The dispatcher"}[self._restarted]
+        what = {"service": "The service", "ray": "Ray", None: "The dispatcher"}[
+            self._context.restarted
+        ]
         at = self._started_at
         with self._context.write() as session:
             for attempt in scheduling.live_attempts(session):
@@ -485,9 +471,8 @@ class Dispatcher:
         self._shortages.update(decisions, now)
         for decision in decisions:
             if decision.starts:
-                job = decision.job
-                start = partial(self._attempts.start, demand=job.demand, avoided=job.avoided)
-                self._run_step(start, job.job_id, "start an attempt of this job")
+                start = partial(self._attempts.start, admitted=decision.job)
+                self._run_step(start, decision.job.job_id, self._attempts.starting)
         nodes = without_foreign(cluster, foreign)
         self._preempt(nodes, taken, candidates, decisions, now)
         self._record_waits([decision for decision in decisions if not decision.starts])

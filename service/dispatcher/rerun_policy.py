@@ -9,63 +9,66 @@ cause. Runs that could not reach the API are not counted.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from datetime import datetime, timedelta
+from typing import Any
 
 from sqlalchemy.orm import Session
 
-from service.db.models import Run
+from service.datasets.ingests import repository as ingests
+from service.db.models import IngestRun, Run
 from service.dispatcher.context import DispatcherContext, passed
 from service.dispatcher.driver_errors import UNDELIVERED, driver_ended, undelivered
 from service.dispatcher.executor import Submission
 from service.dispatcher.log_copier import last_lines_if_readable
-from service.dispatcher.train_policy import Restarted
 from service.dispatcher.watcher import MissingAction, RunPolicy
 from service.protocol import UNDELIVERED_EXIT_CODE
 from service.runs import repository as runs
 from service.runs.endings import LONGEST_RETRY, Ending, Retry
 from service.runs.repository import RunView, WatchedRun
-from service.scheduling.packing import Demand
-from service.states import AttemptState
+from service.scheduling.admission import Queued
+from service.states import AttemptState, DatasetState, TaskState
+from service.tasks.repository import Tasks, model_runs, preparations, previews, searches
+
+# Number of concurrent runs of a kind. Each uses up to all cores of Ray's head.
+_MAX_CONCURRENT = 2
+# Number of failed runs after which the owner fails.
+_MAX_FAILURES = 2
 
 
 class RerunPolicy(RunPolicy[WatchedRun]):
-    """Rules for runs that start from the beginning when they are repeated."""
+    """Rules for runs that start from the beginning when they are repeated.
+
+    Args:
+        during: what the run did, as a part of the sentence about the loss of its last run.
+        remedy: what to do then, besides checking why Ray's head ended.
+        max_losses: number of lost runs after which the owner fails. Ray may also be restarted for other reasons.
+        time_limit: time limit of a run, from this dispatcher's first check of it.
+    """
 
     finalized = False
-    max_failures: int
-    """Number of failed runs after which the owner fails."""
-    max_losses: int
-    """Number of lost runs after which the owner fails. Ray may also be restarted for other reasons."""
-    time_limit: timedelta
-    """Time limit of a run, from this dispatcher's first check of it."""
 
-    def __init__(self, context: DispatcherContext) -> None:
-        self._context = context
-        self.restarted: Restarted | None = None
-        """Set if Ray has lost all submissions of earlier dispatchers."""
+    def __init__(
+        self,
+        context: DispatcherContext,
+        entrypoint: str,
+        noun: str,
+        *,
+        during: str,
+        remedy: str,
+        max_losses: int = 3,
+        time_limit: timedelta = timedelta(hours=24),
+    ) -> None:
+        self._context, self.entrypoint, self.noun = context, entrypoint, noun
+        self._during, self._remedy = during, remedy
+        self._max_losses, self._time_limit = max_losses, time_limit
         self._first_checked_at: dict[str, datetime] = {}
         self._undelivered_at: dict[str, datetime] = {}
         """When the last run of each owner ended without reaching the API; the next one waits for `LONGEST_RETRY`."""
 
-    def create(
-        self,
-        session: Session,
-        owner: str,
-        token_hash: str,
-        demand: Demand | None,
-        avoided: Collection[str],
-    ) -> Run | None:
-        """Begin the next run of an owner. It runs on Ray's head, so demand and avoided nodes are ignored."""
-        return self.begin(session, owner, token_hash)
-
     @abstractmethod
-    def begin(self, session: Session, owner: str, token_hash: str) -> Run | None:
-        """Add the owner's next run; return `None` if none is due."""
-
-    @abstractmethod
-    def lost_message(self, cause: str, losses: int) -> str:
-        """Return the error message of an owner that fails because Ray or the service lost its runs."""
+    def due(self, session: Session) -> Sequence[str]:
+        """Return the owners of the runs to start next."""
 
     def counted_after(self, session: Session, owner: str) -> int:
         """Return the number of the last run of an earlier request; later runs count."""
@@ -85,7 +88,7 @@ class RerunPolicy(RunPolicy[WatchedRun]):
             run.submission_id not in self._context.submitted
             or run.submission_id in self._context.tokens
         )
-        ended_with_service = self.restarted == "service" and is_earlier
+        ended_with_service = self._context.restarted == "service" and is_earlier
         # The run cannot have caused a regular stop of the service, but it may have caused a crash.
         crashed = ended_with_service and self._context.follows_crash
         may_be_cause = not ended_with_service or (crashed and run.state == AttemptState.RUNNING)
@@ -95,14 +98,18 @@ class RerunPolicy(RunPolicy[WatchedRun]):
             after = self.counted_after(session, run.owner)
             losses = runs.count_lost(session, run.owner, after) + 1
         kind = f"{self.noun}-lost"
-        if losses < self.max_losses:
+        if losses < self._max_losses:
             message = f"Ray no longer knows the {self.noun}; Ray was probably restarted"
             if crashed:
                 message = (
                     f"The service was killed during the {self.noun}, perhaps for lack of memory"
                 )
             return Ending("lost", {"type": kind, "message": message}, Retry.INFRASTRUCTURE)
-        message = self.lost_message("The service" if crashed else "Ray", losses)
+        cause = "The service" if crashed else "Ray"
+        message = (
+            f"{cause} ended {losses} times {self._during}, perhaps for lack of memory. Check why Ray's head ended, "
+            f"{self._remedy}"
+        )
         return Ending("lost", {"type": kind, "message": message}, Retry.NEVER)
 
     def on_driver_ended(self, run: WatchedRun, submission: Submission) -> Ending:
@@ -124,11 +131,11 @@ class RerunPolicy(RunPolicy[WatchedRun]):
         now = self._context.clock()
         # Drop the entries of ended runs, which are not checked again.
         self._first_checked_at = {
-            id: at for id, at in self._first_checked_at.items() if now - at < 2 * self.time_limit
+            id: at for id, at in self._first_checked_at.items() if now - at < 2 * self._time_limit
         }
-        if now - self._first_checked_at.setdefault(run.submission_id, now) <= self.time_limit:
+        if now - self._first_checked_at.setdefault(run.submission_id, now) <= self._time_limit:
             return None
-        hours = self.time_limit / timedelta(hours=1)
+        hours = self._time_limit / timedelta(hours=1)
         allowed = f"{hours:g} hours" if hours >= 1 else f"{60 * hours:g} minutes"
         message = f"The {self.noun} took longer than {allowed}. Check that the disk with the images responds"
         return Ending("failed", {"type": "too-long", "message": message}, Retry.NEVER)
@@ -141,10 +148,120 @@ class RerunPolicy(RunPolicy[WatchedRun]):
         uncounted = runs.count_lost(session, run.owner, after)
         uncounted += runs.count_ended_with(session, run.owner, UNDELIVERED, after)
         is_free = ending.retry in (Retry.INFRASTRUCTURE, Retry.FREE)
-        within_limit = is_free or run.number - after - uncounted < self.max_failures
+        within_limit = is_free or run.number - after - uncounted < _MAX_FAILURES
         return ending.retry != Retry.NEVER and within_limit
 
 
-def state_of(ending: Ending) -> AttemptState:
+class IngestPolicy(RerunPolicy):
+    """Rules for ingest runs of data sets. A loss of Ray, which ends them, may also end all trainings."""
+
+    def __init__(self, context: DispatcherContext) -> None:
+        super().__init__(
+            context,
+            context.entrypoints.ingest,
+            "ingest",
+            during="while the images were read",
+            remedy="give it more memory or make the largest images smaller, then read them again: dasl datasets refresh",
+        )
+
+    def due(self, session: Session) -> Sequence[str]:
+        """Return the data sets to ingest next.
+
+        After a loss of Ray, ingests run one after the other, so that only the one that causes it is lost again.
+        """
+        concurrent = 1 if ingests.any_was_lost(session) else _MAX_CONCURRENT
+        return ingests.awaiting_ingest(session, concurrent, self.pausing())
+
+    def live(self, session: Session) -> Sequence[WatchedRun]:
+        return ingests.ingesting(session)
+
+    def create(
+        self, session: Session, owner: str, token_hash: str, admitted: Queued | None
+    ) -> IngestRun | None:
+        return ingests.begin_ingest(session, owner, token_hash)
+
+    def counted_after(self, session: Session, owner: str) -> int:
+        return ingests.ingest_after(session, owner)
+
+    def end(self, session: Session, run: RunView, ending: Ending) -> None:
+        state = (
+            DatasetState.PENDING if self.is_repeated(session, run, ending) else DatasetState.FAILED
+        )
+        ingests.end_ingest(
+            session,
+            run.owner,
+            run.number,
+            state,
+            run_state=_state_of(ending),
+            error=ending.error,
+        )
+
+
+class TaskPolicy(RerunPolicy):
+    """Rules for runs of tasks of one kind."""
+
+    def __init__(
+        self, context: DispatcherContext, tasks: Tasks[Any], entrypoint: str, **rules: Any
+    ) -> None:
+        super().__init__(context, entrypoint, tasks.noun, **rules)
+        self._tasks = tasks
+
+    def due(self, session: Session) -> Sequence[str]:
+        return self._tasks.awaiting(session, _MAX_CONCURRENT, self.pausing())
+
+    def live(self, session: Session) -> Sequence[WatchedRun]:
+        return self._tasks.running(session)
+
+    def create(
+        self, session: Session, owner: str, token_hash: str, admitted: Queued | None
+    ) -> Run | None:
+        return self._tasks.begin(session, owner, token_hash)
+
+    def end(self, session: Session, run: RunView, ending: Ending) -> None:
+        state = TaskState.QUEUED if self.is_repeated(session, run, ending) else TaskState.FAILED
+        run_state, error = _state_of(ending), ending.error
+        self._tasks.end(session, run.owner, run.number, state, run_state=run_state, error=error)
+
+
+def rerun_policies(context: DispatcherContext) -> list[RerunPolicy]:
+    """Return the rules of all kinds of runs that start from the beginning when they are repeated."""
+    entrypoints = context.entrypoints
+    return [
+        IngestPolicy(context),
+        TaskPolicy(
+            context,
+            previews,
+            entrypoints.preview,
+            during="while the preview was drawn",
+            remedy="then request it again, with fewer images or a smaller backbone.image_size",
+            max_losses=2,
+            time_limit=timedelta(minutes=15),
+        ),
+        TaskPolicy(
+            context,
+            preparations,
+            entrypoints.prepare,
+            during="while the images were decoded",
+            remedy="give it more memory or make the largest images smaller, then request it again: it continues",
+        ),
+        TaskPolicy(
+            context,
+            model_runs,
+            entrypoints.model_run,
+            during="during the run of the model",
+            remedy="and give it more memory, then request it again",
+        ),
+        TaskPolicy(  # a run ends when no more questions arrive
+            context,
+            searches,
+            entrypoints.search,
+            during="while neighbors were searched",
+            remedy="then ask again",
+            max_losses=2,
+        ),
+    ]
+
+
+def _state_of(ending: Ending) -> AttemptState:
     """Return the state of a run that ended without a report."""
     return AttemptState.LOST if ending.outcome == "lost" else AttemptState.FAILED

@@ -6,9 +6,8 @@ again, because a stalled earlier dispatcher may still submit it.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from datetime import datetime, timedelta
-from typing import Literal
 
 from sqlalchemy.orm import Session
 
@@ -29,8 +28,8 @@ from service.runs import repository as runs
 from service.runs.endings import Ending, Retry
 from service.runs.repository import RunView
 from service.scheduling import repository as scheduling
+from service.scheduling.admission import Queued
 from service.scheduling.nodes import ALL_NODES, Cluster, with_drains
-from service.scheduling.packing import Demand
 from service.scheduling.repository import AttemptView
 from service.states import AttemptState, Desired, StopReason
 
@@ -38,9 +37,6 @@ _STOP_OUTCOMES: dict[Desired, states.AttemptOutcome] = {
     Desired.CANCEL: "cancelled",
     Desired.PAUSE: "paused",
 }
-
-Restarted = Literal["service", "ray"]
-"""What was restarted, and made Ray lose all submissions: the whole service, or only Ray."""
 
 
 class TrainPolicy(RunPolicy[AttemptView]):
@@ -53,8 +49,7 @@ class TrainPolicy(RunPolicy[AttemptView]):
         self, context: DispatcherContext, logs: LogCopier, store: StoreCheck, api: ApiCheck
     ) -> None:
         self._context, self._logs, self._store, self._api = context, logs, store, api
-        self.restarted: Restarted | None = None
-        """Set if Ray has lost all submissions of earlier dispatchers."""
+        self.entrypoint = context.entrypoints.job
         self._silent_since: dict[str, datetime] = {}
         """When this dispatcher first saw each live attempt that has not reported, by submission id."""
         self._grace = timedelta(seconds=context.settings.cancel_grace_seconds)
@@ -69,24 +64,14 @@ class TrainPolicy(RunPolicy[AttemptView]):
         return attempts
 
     def create(
-        self,
-        session: Session,
-        owner: str,
-        token_hash: str,
-        demand: Demand | None,
-        avoided: Collection[str],
+        self, session: Session, owner: str, token_hash: str, admitted: Queued | None
     ) -> Attempt | None:
+        assert admitted is not None, "only admitted jobs start"
         if scheduling.has_unfinalized_attempt(session, owner):
             return None  # The checkpoint to resume from is not adopted yet.
-        if demand is None:
-            return lifecycle.start_attempt(session, owner, token_hash, avoided=avoided)
+        demand = admitted.demand
         return lifecycle.start_attempt(
-            session, owner, token_hash, demand.workers, avoided, demand.worker
-        )
-
-    def command(self, run: RunView) -> str:
-        return self._context.entrypoints.job.format(
-            run=run.submission_id, job=run.owner, attempt=run.number
+            session, owner, token_hash, demand.workers, admitted.avoided, demand.worker
         )
 
     def on_missing(self, run: AttemptView) -> Ending | MissingAction:
@@ -171,7 +156,7 @@ class TrainPolicy(RunPolicy[AttemptView]):
         # start only after a lease without a heartbeat.
         last_heartbeat = attempt.heartbeat_at or attempt.created_at
         submitted_here = attempt.submission_id in self._context.submitted
-        restarted = None if submitted_here else self.restarted
+        restarted = None if submitted_here else self._context.restarted
         silent = passed(last_heartbeat, self._context.clock(), self._context.lease)
         if restarted is None and not silent:
             return MissingAction.WAIT

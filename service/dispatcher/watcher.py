@@ -7,7 +7,7 @@ rules that differ between kinds of runs.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from enum import Enum, auto
 from typing import Generic, Protocol, TypeVar
 
@@ -20,7 +20,7 @@ from service.dispatcher.executor import Submission, SubmissionRefused
 from service.runs import repository as runs
 from service.runs.endings import Ending, Retry
 from service.runs.repository import RunView
-from service.scheduling.packing import Demand
+from service.scheduling.admission import Queued
 from service.states import AttemptState
 
 V = TypeVar("V", bound=RunView)
@@ -40,28 +40,18 @@ class RunPolicy(Protocol[V]):
 
     noun: str
     """Name of this kind of run in messages to users."""
+    entrypoint: str
+    """Shell command of a run; see `Entrypoints`."""
     finalized: bool
     """Whether `Finalizer` stops processes of ended runs; if not, the watcher stops them before the end."""
 
     def live(self, session: Session) -> Sequence[V]:
-        """Return the runs to watch."""
+        """Return the runs to watch, including runs of earlier dispatchers."""
 
     def create(
-        self,
-        session: Session,
-        owner: str,
-        token_hash: str,
-        demand: Demand | None,
-        avoided: Collection[str],
+        self, session: Session, owner: str, token_hash: str, admitted: Queued | None
     ) -> Run | None:
-        """Add the owner's next run with the admitted demand; return `None` if none is due.
-
-        Args:
-            avoided: nodes that the run must not use.
-        """
-
-    def command(self, run: RunView) -> str:
-        """Return the shell command of a run."""
+        """Add the owner's next run, of an admitted job with its resources; return `None` if none is due."""
 
     def on_missing(self, run: V) -> Ending | MissingAction:
         """Return the ending of a run that Ray does not know, or the action to take instead."""
@@ -81,23 +71,14 @@ class RunWatcher(Generic[V]):
 
     def __init__(self, context: DispatcherContext, policy: RunPolicy[V]) -> None:
         self._context, self._policy = context, policy
+        self.starting, self.watching = f"start this {policy.noun}", f"watch this {policy.noun}"
+        """What `start` and `watch` do, for the log."""
 
-    @property
-    def watching(self) -> str:
-        """What `watch` does, for the log."""
-        return f"watch this {self._policy.noun}"
-
-    def live(self, session: Session) -> Sequence[V]:
-        """Return the runs to watch, including runs of earlier dispatchers."""
-        return self._policy.live(session)
-
-    def start(
-        self, owner: str, demand: Demand | None = None, avoided: Collection[str] = ()
-    ) -> None:
-        """Start the owner's next run; for a job, with the admitted demand and without the nodes to avoid."""
+    def start(self, owner: str, admitted: Queued | None = None) -> None:
+        """Start the owner's next run; the one of a job must be admitted."""
         token, hashed = credentials.new_token()
         with self._context.write() as session:
-            row = self._policy.create(session, owner, hashed, demand, avoided)
+            row = self._policy.create(session, owner, hashed, admitted)
         if row is None:
             return
         run = RunView.from_row(row)
@@ -125,8 +106,11 @@ class RunWatcher(Generic[V]):
         if run.submission_id not in self._context.tokens and not self._replace_token(run):
             return
         self._context.submitted.add(run.submission_id)
+        command = self._policy.entrypoint.format(
+            run=run.submission_id, owner=run.owner, attempt=run.number
+        )
         try:
-            self._context.submit(run.submission_id, self._policy.command(run))
+            self._context.submit(run.submission_id, command)
         except SubmissionRefused as refusal:
             message = f"Ray refuses the {self._policy.noun}: {refusal}"
             error = {"type": "submission-refused", "message": message}

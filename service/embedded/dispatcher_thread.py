@@ -3,9 +3,8 @@
 import threading
 
 from service.db.session import Database
-from service.dispatcher.context import Entrypoints
+from service.dispatcher.context import Entrypoints, Restarted
 from service.dispatcher.loop import Dispatcher
-from service.dispatcher.train_policy import Restarted
 from service.embedded.on_demand import RayOnDemand
 from service.settings import Settings
 

@@ -102,7 +102,7 @@ def _serve(
     from service.client.config import config_path, write_config
     from service.db.migrate import upgrade
     from service.db.session import Database
-    from service.dispatcher.train_policy import Restarted
+    from service.dispatcher.context import Restarted
     from service.embedded.bootstrap_token import admin_token, choose_config
     from service.embedded.dispatcher_thread import DispatcherThread
     from service.embedded.known_database import check_database, remember_database

@@ -8,6 +8,7 @@ from importlib.metadata import PackageNotFoundError, version
 from fastapi import APIRouter, FastAPI
 from fastapi.openapi.utils import get_openapi
 from fastapi.routing import APIRoute
+from pydantic import BaseModel
 from starlette.types import Scope
 from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
@@ -192,7 +193,8 @@ def _document_models(app: FastAPI) -> None:
                 title=app.title, version=app.version, summary=app.summary, routes=app.routes
             )
             schemas = schema.setdefault("components", {}).setdefault("schemas", {})
-            for model in (problems.ProblemDocument, *REPORTS):
+            models: list[type[BaseModel]] = [problems.ProblemDocument, *REPORTS]
+            for model in models:
                 document = model.model_json_schema(ref_template="#/components/schemas/{model}")
                 schemas.update(
                     {

@@ -107,7 +107,7 @@ def test_entrypoint_imports_nothing_from_the_working_folder(tmp_path: Path, comm
     for module in ("argparse", "workers"):
         (tmp_path / f"{module}.py").write_text(PLANTED)
     entrypoint = getattr(Entrypoints.for_local_python(), command)
-    line = entrypoint.format(run="job_1-1", job="job_1", attempt=1, dataset="ds_1") + " --help"
+    line = entrypoint.format(run="job_1-1", owner="job_1", attempt=1) + " --help"
     done = subprocess.run(
         line, shell=True, cwd=tmp_path, capture_output=True, text=True, timeout=120
     )

@@ -33,12 +33,10 @@ from tests.support.fake_executor import DRIVER, FakeExecutor
 from tests.support.runs import submission_id
 
 ENTRYPOINTS = Entrypoints(
-    job=f"exec sh -c '{DRIVER}' {{job}} {{attempt}}",
-    ingest=f"exec sh -c '{DRIVER}' {{dataset}}",
-    preview=f"exec sh -c '{DRIVER}' {{preview}}",
-    prepare=f"exec sh -c '{DRIVER}' {{preparation}}",
-    model_run=f"exec sh -c '{DRIVER}' {{model_run}}",
-    search=f"exec sh -c '{DRIVER}' {{search}}",
+    job=f"exec sh -c '{DRIVER}' {{owner}} {{attempt}}",
+    **dict.fromkeys(
+        ("ingest", "preview", "prepare", "model_run", "search"), f"exec sh -c '{DRIVER}' {{owner}}"
+    ),
     demand="echo {bundles}",
 )
 
