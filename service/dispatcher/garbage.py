@@ -1,4 +1,4 @@
-"""Removal of the files of marked checkpoints, deleted jobs, data sets and old tasks; then other upkeep.
+"""Removal of the files of marked checkpoints, deleted jobs, data sets and old tasks and versions; then other upkeep.
 
 SQL alone decides which files to remove. Files are removed before their row is updated, so that an
 interrupted removal is repeated.
@@ -7,24 +7,23 @@ interrupted removal is repeated.
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Sequence
+from contextlib import AbstractContextManager
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Any
 
-from sqlalchemy.orm import Session
-
 from service.checkpoints import repository as checkpoints
 from service.datasets import repository as datasets
 from service.datasets.uploads import repository as uploads
-from service.db.models import Checkpoint, Dataset, IngestRun, Run
+from service.datasets.versions import repository as versions
+from service.datasets.versions.service import removable_uri
+from service.db.models import Checkpoint, Dataset, DatasetVersion, IngestRun, Run
 from service.dispatcher.adoption import Adoption
 from service.dispatcher.context import DispatcherContext, passed
 from service.dispatcher.housekeeping import Housekeeping
-from service.dispatcher.isolation import run_isolated
+from service.dispatcher.isolation import Backoff, run_isolated
 from service.dispatcher.retention import Retention
 from service.dispatcher.submission_removal import SubmissionRemoval
-from service.dispatcher.version_removal import VersionRemoval
 from service.runs import repository as runs
 from service.states import LIVE_ATTEMPT
 from service.storage import repository as storage
@@ -37,6 +36,8 @@ _BATCH_SIZE = 20
 _ROWS_AT_ONCE, _TRANSACTIONS = 5000, 20
 # A failed removal must not block the others.
 _RETRY_AFTER = timedelta(minutes=5)
+# The query reads the jobs of data sets with old versions.
+_VERSIONS_EVERY = timedelta(minutes=5)
 # The setting `keep_previews_days` is the same for previews.
 _KEEP_PREPARATIONS = timedelta(days=7)
 _KEEP_SEARCHES = timedelta(days=1)
@@ -48,8 +49,9 @@ class Garbage:
     def __init__(self, context: DispatcherContext, adoption: Adoption) -> None:
         self._context, self._adoption = context, adoption
         self._retention, self._housekeeping = Retention(context), Housekeeping(context)
-        self._submissions, self._versions = SubmissionRemoval(context), VersionRemoval(context)
-        self._tried_at: dict[str, datetime] = {}
+        self._submissions = SubmissionRemoval(context)
+        self._failures = Backoff(context, _RETRY_AFTER)
+        self._versions_at: datetime | None = None
 
     def round(self) -> bool:
         """Remove a batch of files; return `False` if this dispatcher is not in charge."""
@@ -62,9 +64,15 @@ class Garbage:
             (model_runs, None),  # as long as their checkpoints
             (searches, _KEEP_SEARCHES),
         )
+        now, without = self._context.clock(), self._failures.waiting()
         with self._context.database.read() as session:
-            jobs, marked, deleted = self.jobs(session), self.marked(session), self.deleted(session)
-            old = [(tasks, self.tasks(session, tasks, keep)) for tasks, keep in keep_times]
+            jobs = storage.deleted(session, _BATCH_SIZE, without)
+            marked = checkpoints.to_delete(session, _BATCH_SIZE, without=without)
+            deleted = datasets.deleted(session, _BATCH_SIZE, without)
+            old = []
+            for tasks, keep in keep_times:
+                before = None if keep is None else now - keep
+                old.append((tasks, tasks.to_remove(session, before, _BATCH_SIZE, without)))
         for job_id in jobs:
             run_isolated(self.remove_job, job_id, "remove this job")
         for checkpoint in marked:
@@ -78,96 +86,82 @@ class Garbage:
         self._retention.round()
         self._housekeeping.round()
         self._submissions.round()
-        self._versions.round()
+        self._remove_versions()
         return True
-
-    def jobs(self, session: Session) -> Sequence[str]:
-        """Return a batch of deleted jobs, without those whose removal failed recently."""
-        return storage.deleted(session, _BATCH_SIZE, without=self._recently_failed())
-
-    def marked(self, session: Session) -> Sequence[Checkpoint]:
-        """Return a batch of marked checkpoints, without those whose removal failed recently."""
-        return checkpoints.to_delete(session, _BATCH_SIZE, without=self._recently_failed())
-
-    def deleted(self, session: Session) -> Sequence[Dataset]:
-        """Return a batch of deleted data sets, without those whose removal failed recently."""
-        return datasets.deleted(session, _BATCH_SIZE, without=self._recently_failed())
-
-    def tasks(self, session: Session, tasks: Tasks[Any], keep: timedelta | None) -> Sequence[str]:
-        """Return a batch of deleted and old tasks of a kind, without those whose removal failed recently.
-
-        Args:
-            keep: how long tasks are kept after their end; None: until they are deleted.
-        """
-        before = None if keep is None else self._context.clock() - keep
-        return tasks.to_remove(session, before, _BATCH_SIZE, without=self._recently_failed())
 
     def remove_job(self, job_id: str) -> None:
         """Remove the files of a deleted job, then a bounded number of its rows, the job's row last."""
-        self._tried_at[job_id] = self._context.clock()
         store = self._context.storage
         folder = store.job_uri(job_id)
         with self._context.database.read() as session:
             uris = storage.checkpoint_uris(session, job_id)
-        try:
+        with self._trying(job_id):
             # Checkpoints may have been written when the root had another spelling.
             for uri in (*(uri for uri in uris if not uri.startswith(f"{folder}/")), folder):
                 store.remove(uri)
-        except (OSError, ValueError) as error:
-            logger.warning("The files of %s cannot be removed now: %s", job_id, error)
-            return
-        for _ in range(_TRANSACTIONS):
-            with self._context.write() as session:
-                removed = storage.remove_rows(session, job_id, _ROWS_AT_ONCE)
-            if removed:
-                logger.info("removed the deleted job %s", job_id)
-                break
-        del self._tried_at[job_id]
+            for _ in range(_TRANSACTIONS):
+                with self._context.write() as session:
+                    removed = storage.remove_rows(session, job_id, _ROWS_AT_ONCE)
+                if removed:
+                    logger.info("removed the deleted job %s", job_id)
+                    return
 
     def remove(self, checkpoint: Checkpoint) -> None:
         """Remove the files of a marked checkpoint."""
-        self._tried_at[checkpoint.id] = self._context.clock()
-        try:
+        with self._trying(checkpoint.id):
             self._context.storage.remove(checkpoint.uri)
-        except (OSError, ValueError) as error:
-            logger.warning("The files of %s cannot be removed now: %s", checkpoint.id, error)
-            return
-        with self._context.write() as session:
-            checkpoints.mark_deleted(session, checkpoint.id)
-        del self._tried_at[checkpoint.id]
+            with self._context.write() as session:
+                checkpoints.mark_deleted(session, checkpoint.id)
 
     def remove_dataset(self, dataset: Dataset) -> None:
         """Stop the ingest run of a deleted data set; after its end, remove the files of its runs."""
         if not self._has_ended(IngestRun, dataset.id):
             return
-        self._tried_at[dataset.id] = self._context.clock()
-        try:
+        with self._trying(dataset.id):
             self._context.storage.remove(self._context.storage.dataset_uri(dataset.id))
-        except OSError as error:
-            logger.warning("The index of %s cannot be removed now: %s", dataset.id, error)
-            return
-        with self._context.write() as session:
-            uploads.forget_chunks(session, dataset.id)
-            datasets.mark_removed(session, dataset.id)
-        del self._tried_at[dataset.id]
+            with self._context.write() as session:
+                uploads.forget_chunks(session, dataset.id)
+                datasets.mark_removed(session, dataset.id)
 
     def remove_task(self, tasks: Tasks[Any], task_id: str) -> None:
         """Stop the run of a task; after its end, remove the files of its runs, and the row."""
         if not self._has_ended(tasks.run, task_id):
             return
-        self._tried_at[task_id] = self._context.clock()
-        try:
-            store = self._context.storage
+        store = self._context.storage
+        with self._trying(task_id):
             if tasks is previews:
                 store.remove(store.preview_uri(task_id))
             elif tasks is model_runs:
                 store.remove(store.model_run_uri(task_id))
-        except OSError as error:
-            logger.warning("The files of %s cannot be removed now: %s", task_id, error)
+            with self._context.write() as session:
+                tasks.remove(session, task_id)
+
+    def _remove_versions(self) -> None:
+        """Remove the files of old versions of data sets that no job needs; after the last one, wait some minutes."""
+        if not passed(self._versions_at, self._context.clock(), _VERSIONS_EVERY):
             return
+        with self._context.database.read() as session:
+            unneeded = versions.unneeded(session, _BATCH_SIZE, self._failures.waiting())
+        for version in unneeded:
+            run_isolated(self.remove_version, version, "remove this version of a data set")
+        if len(unneeded) < _BATCH_SIZE:
+            self._versions_at = self._context.clock()
+
+    def remove_version(self, version: DatasetVersion) -> None:
+        """Remove the files of a version, unless a new job needs it."""
+        dataset_id, number = version.dataset_id, version.number
         with self._context.write() as session:
-            tasks.remove(session, task_id)
-        del self._tried_at[task_id]
+            if not versions.give_up(session, dataset_id, number):
+                return
+        problem = f"Version {number} of {dataset_id} cannot be removed now"
+        with self._failures.trying(dataset_id, problem):
+            self._context.storage.remove(removable_uri(version, self._context.storage))
+            with self._context.write() as session:
+                versions.mark_removed(session, dataset_id, number)
+            logger.info("removed the files of version %s of %s", number, dataset_id)
+
+    def _trying(self, item: str) -> AbstractContextManager[None]:
+        return self._failures.trying(item, f"The files of {item} cannot be removed now")
 
     def _has_ended(self, kind: type[Run], owner: str) -> bool:
         """Whether the processes of an owner's last run have ended; stop them otherwise."""
@@ -180,10 +174,3 @@ class Garbage:
             return True
         self._context.executor.stop(run.submission_id)
         return False
-
-    def _recently_failed(self) -> Collection[str]:
-        now = self._context.clock()
-        self._tried_at = {
-            id: at for id, at in self._tried_at.items() if not passed(at, now, _RETRY_AFTER)
-        }
-        return self._tried_at.keys()

@@ -42,16 +42,15 @@ class Housekeeping:
         with self._context.write() as session:
             # A request for events after days must not have to number them first.
             events.assign_positions(session)
-        with self._context.write() as session:
-            counts = [ledger.remove_before(session, now - keep_use, _ROWS_AT_ONCE)]
-        with self._context.write() as session:
-            before = now - KEEP_LOGIN_TOKENS
-            counts.append(tokens.remove_expired_logins(session, before, _ROWS_AT_ONCE))
-        with self._context.write() as session:
-            before = now - KEEP_ANSWERS
-            counts.append(storage.remove_answers(session, before, _ROWS_AT_ONCE))
-        with self._context.write() as session:
-            counts.append(outbox.remove_old(session, now - KEEP_DELIVERIES, _ROWS_AT_ONCE))
+        counts = []
+        for remove, keep in (
+            (ledger.remove_before, keep_use),
+            (tokens.remove_expired_logins, KEEP_LOGIN_TOKENS),
+            (storage.remove_answers, KEEP_ANSWERS),
+            (outbox.remove_old, KEEP_DELIVERIES),
+        ):
+            with self._context.write() as session:
+                counts.append(remove(session, now - keep, _ROWS_AT_ONCE))
         with self._context.write() as session:
             questions.remove_older(session, now - questions.ABANDONED)
         if max(counts) < _ROWS_AT_ONCE:

@@ -5,14 +5,16 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
+from datetime import datetime, timedelta
 from typing import Any
 
 from service import ids
 from service.artifacts import free_space
 from service.db.models import Checkpoint, Dataset, DatasetVersion
 from service.db.session import AWAY, first_line, is_full
-from service.dispatcher.context import LeaseLost
+from service.dispatcher.context import DispatcherContext, LeaseLost, passed
 from service.dispatcher.executor import ExecutorUnavailable
 from service.log_records import log_fields
 from service.runs.repository import RunView
@@ -43,6 +45,37 @@ def run_isolated(step: Callable[[Any], None], item: object, action: str) -> bool
         except Exception:
             logger.exception("The dispatcher could not %s", action)
     return True
+
+
+class Backoff:
+    """Items whose last try failed. They are left out for a while, so that they do not block the others."""
+
+    def __init__(self, context: DispatcherContext, pause: timedelta) -> None:
+        self._context, self._pause = context, pause
+        self._tried_at: dict[str, datetime] = {}
+
+    def waiting(self) -> Collection[str]:
+        """Return the items that failed recently."""
+        now = self._context.clock()
+        self._tried_at = {
+            id: at for id, at in self._tried_at.items() if not passed(at, now, self._pause)
+        }
+        return self._tried_at.keys()
+
+    @contextmanager
+    def trying(self, item: str, problem: str) -> Iterator[None]:
+        """Try an item, which waits unless the block succeeds; log an error of the store.
+
+        Args:
+            problem: what the error means, for the log: "The files of job_1 cannot be removed now".
+        """
+        self._tried_at[item] = self._context.clock()
+        try:
+            yield
+        except (OSError, ValueError) as error:
+            logger.warning("%s: %s", problem, error)
+            return
+        del self._tried_at[item]
 
 
 class Outage:
@@ -83,12 +116,12 @@ class Loop:
 
     def __init__(
         self,
-        round: Callable[[], bool],
+        round: Callable[[], bool | None],
         interval: float,
         outage: Outage,
         pace: Callable[[], float] = lambda: 1.0,
     ) -> None:
-        """Create a loop; `round` returns whether it used the database, `pace` multiplies the interval."""
+        """Create a loop; `round` returns `False` if it did not use the database, `pace` multiplies the interval."""
         self._round, self._interval, self._outage, self._pace = round, interval, outage, pace
         self.failed_rounds = 0
         """Rounds that ended with an error or because the database was unavailable."""
@@ -114,7 +147,7 @@ class Loop:
     def run_once(self) -> None:
         """Run a round. A lost lease or an unavailable database ends the round, not the loop."""
         try:
-            if self._round():
+            if self._round() is not False:
                 self._outage.ended()
         except LeaseLost as lost:
             logger.warning("%s", lost)

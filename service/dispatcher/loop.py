@@ -231,7 +231,7 @@ class Dispatcher:
         try:
             # While the executor runs or starts, look for new work at the full rate.
             self._loops["queue"] = Loop(
-                self._main_round,
+                self.tick,
                 interval,
                 self._outage,
                 lambda: _IDLE_PACE if self._rest == RayReport(state="idle") else 1.0,
@@ -244,9 +244,9 @@ class Dispatcher:
             for name, thread in threads.items():
                 # A hanging store must not delay the release of the lease.
                 thread.join(_CHECK_PATIENCE_SECONDS if name in _CHECKS else None)
-        Loop(self._release_lease, interval, self._outage).run_once()
+        Loop(self._context.release_lease, interval, self._outage).run_once()
 
-    def _loop(self, round: Callable[[], bool], interval: float) -> Loop:
+    def _loop(self, round: Callable[[], bool | None], interval: float) -> Loop:
         return Loop(round, interval, self._outage, lambda: 1.0 if self._has_work else _IDLE_PACE)
 
     def begin_shutdown(self) -> None:
@@ -265,14 +265,6 @@ class Dispatcher:
             return True
 
         Loop(saving_round, interval, self._outage).run(over)
-
-    def _main_round(self) -> bool:
-        self.tick()
-        return True
-
-    def _release_lease(self) -> bool:
-        self._context.release_lease()
-        return True
 
     def tick(self) -> None:
         """Run one round of the main loop. Does nothing when another dispatcher is in charge."""

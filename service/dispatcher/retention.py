@@ -19,7 +19,7 @@ from service.checkpoints import repository as checkpoints
 from service.checkpoints import retention
 from service.db.locks import lock_job
 from service.dispatcher.context import DispatcherContext, passed
-from service.dispatcher.isolation import run_isolated
+from service.dispatcher.isolation import Backoff, run_isolated
 from service.storage import deletion, repository
 from service.tasks.repository import Tasks, delete_oldest, model_runs, previews
 
@@ -46,7 +46,7 @@ class Retention:
     def __init__(self, context: DispatcherContext) -> None:
         self._context = context
         self._swept_at: datetime | None = None
-        self._tried_at: dict[str, datetime] = {}
+        self._failures = Backoff(context, _RETRY_AFTER)
 
     def round(self) -> None:
         """Remove a batch; if nothing is left to remove, wait some minutes before the next batch."""
@@ -72,23 +72,15 @@ class Retention:
 
     def _apply(self, select: Select, before: datetime, remove: Remove) -> bool:
         """Apply a rule to a batch of jobs; return whether nothing is left to do for now."""
-        now = self._context.clock()
-        self._tried_at = {
-            id: at for id, at in self._tried_at.items() if not passed(at, now, _RETRY_AFTER)
-        }
-        if len(self._tried_at) >= _MOST_FAILED:
+        failed = self._failures.waiting()
+        if len(failed) >= _MOST_FAILED:
             return True
         with self._context.database.read() as session:
-            jobs = select(session, before, _BATCH_SIZE, self._tried_at.keys())
+            jobs = select(session, before, _BATCH_SIZE, failed)
 
         def remove_one(job_id: str) -> None:
-            self._tried_at[job_id] = now
-            try:
+            with self._failures.trying(job_id, f"The files of {job_id} cannot be removed now"):
                 remove(job_id)
-            except (OSError, ValueError) as error:
-                logger.warning("The files of %s cannot be removed now: %s", job_id, error)
-                return
-            del self._tried_at[job_id]
 
         for job_id in jobs:
             run_isolated(remove_one, job_id, "apply the retention rules to this job")

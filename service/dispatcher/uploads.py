@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from datetime import datetime, timedelta
 
 from service.artifacts import free_space
@@ -18,7 +18,7 @@ from service.datasets.uploads import repository
 from service.datasets.uploads.files import Lost, is_full, upload_files
 from service.db.models import Dataset
 from service.dispatcher.context import DispatcherContext, passed
-from service.dispatcher.isolation import run_isolated
+from service.dispatcher.isolation import Backoff, run_isolated
 
 logger = logging.getLogger(__name__)
 
@@ -35,7 +35,7 @@ class Uploads:
         self._context = context
         self._running: dict[str, Iterator[None]] = {}
         """The completion of the current upload, by data set, if it takes more than a round."""
-        self._tried_at: dict[str, datetime] = {}
+        self._failures = Backoff(context, _RETRY_AFTER)
         self._swept_at: datetime | None = None
 
     def round(self) -> bool:
@@ -44,7 +44,7 @@ class Uploads:
             self._running.clear()
             return False
         deadline = time.monotonic() + _ROUND_SECONDS
-        without = self._recently_failed()
+        without = self._failures.waiting()
         with self._context.database.read() as session:
             due = repository.complete(session, _BATCH_SIZE, without)
         self._running = {
@@ -64,18 +64,19 @@ class Uploads:
         return True
 
     def _continue(self, dataset: Dataset, deadline: float) -> None:
-        self._tried_at[dataset.id] = self._context.clock()  # retried later if it fails
-        steps = self._running.pop(dataset.id, None) or self.complete(dataset)
-        try:
-            for _ in steps:
-                if time.monotonic() >= deadline:
-                    self._running[dataset.id] = steps
-                    break
-        except OSError as error:
-            reason = free_space.full(free_space.ARTIFACTS) if is_full(error) else error
-            logger.warning("The upload of %s cannot be completed now: %s", dataset.id, reason)
-            return
-        del self._tried_at[dataset.id]
+        with self._failures.trying(
+            dataset.id, f"The upload of {dataset.id} cannot be completed now"
+        ):
+            steps = self._running.pop(dataset.id, None) or self.complete(dataset)
+            try:
+                for _ in steps:
+                    if time.monotonic() >= deadline:
+                        self._running[dataset.id] = steps
+                        return
+            except OSError as error:
+                if is_full(error):
+                    raise OSError(free_space.full(free_space.ARTIFACTS)) from error
+                raise
 
     def complete(self, dataset: Dataset) -> Iterator[None]:
         """Complete the file of an upload step by step, check it, and queue its ingest.
@@ -111,17 +112,11 @@ class Uploads:
     def remove_chunks(self, dataset: Dataset) -> None:
         """Remove the chunks of a file that is complete."""
         assert dataset.upload_file is not None
-        self._tried_at[dataset.id] = self._context.clock()
-        try:
-            upload_files(
-                self._context.storage, dataset.id, dataset.upload_file["filename"]
-            ).remove_chunks()
-        except OSError as error:
-            logger.warning("The chunks of %s cannot be removed now: %s", dataset.id, error)
-            return
-        with self._context.write() as session:
-            repository.forget_chunks(session, dataset.id)
-        del self._tried_at[dataset.id]
+        files = upload_files(self._context.storage, dataset.id, dataset.upload_file["filename"])
+        with self._failures.trying(dataset.id, f"The chunks of {dataset.id} cannot be removed now"):
+            files.remove_chunks()
+            with self._context.write() as session:
+                repository.forget_chunks(session, dataset.id)
 
     def _fail(self, dataset: Dataset, kind: str, reason: str) -> None:
         message = f"{reason}. Delete the data set and upload the file again"
@@ -145,10 +140,3 @@ class Uploads:
         for dataset_id in deleted:
             logger.info("deleted %s, whose upload was not continued", dataset_id)
         self._swept_at = now
-
-    def _recently_failed(self) -> Collection[str]:
-        now = self._context.clock()
-        self._tried_at = {
-            id: at for id, at in self._tried_at.items() if not passed(at, now, _RETRY_AFTER)
-        }
-        return self._tried_at.keys()

@@ -18,6 +18,7 @@ from service.db.models import Attempt, Base, Checkpoint, Run, Usage
 from service.dispatcher.context import utc_now
 from service.dispatcher.garbage import Garbage
 from service.dispatcher.retention import Retention
+from service.storage import repository as storage
 from tests.service.test_retention import kept, save
 from tests.support.api_under_test import Api, Worker, refused
 
@@ -156,10 +157,10 @@ def test_files_are_kept_until_the_processes_of_the_job_are_gone(api: Api, garbag
     worker.post("finish", outcome="succeeded")
     api.client.delete(f"/v1/jobs/{worker.job_id}")
     with api.database.read() as session:
-        assert garbage.jobs(session) == []
+        assert storage.deleted(session, 20, ()) == []
     finalize(api, worker.job_id)
     with api.database.read() as session:
-        assert garbage.jobs(session) == [worker.job_id]
+        assert storage.deleted(session, 20, ()) == [worker.job_id]
 
 
 @pytest.mark.dialect

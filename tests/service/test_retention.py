@@ -26,7 +26,7 @@ from tests.support.api_under_test import Api, Worker, refused
 def sweep(garbage: Garbage) -> None:
     """Remove marked checkpoints, as a round of the dispatcher does."""
     with garbage._context.database.read() as session:
-        marked = garbage.marked(session)
+        marked = checkpoints.to_delete(session, 20, without=garbage._failures.waiting())
     for checkpoint in marked:
         garbage.remove(checkpoint)
 
@@ -271,7 +271,7 @@ def test_deleted_checkpoint_keeps_its_row_without_the_manifest(
         sweep(garbage)
     # The files are still there, so the manifest is, too.
     assert manifests() == {deleted: ("deleting", 1), newest: ("registered", 1)}
-    garbage._tried_at.clear()
+    garbage._failures._tried_at.clear()
     sweep(garbage)
     assert manifests() == {deleted: ("deleted", 0), newest: ("registered", 1)}
     shown = api.client.get(f"/v1/checkpoints/{deleted}").json()
