@@ -19,7 +19,6 @@ from service.db.locks import lock_job
 from service.db.session import AWAY
 from service.dispatcher.context import DispatcherContext, LeaseLost, passed
 from service.dispatcher.isolation import run_isolated
-from service.dispatcher.store_outage import StoreOutage
 from service.protocol import CheckpointManifest
 from service.scheduling import repository as scheduling
 from service.scheduling.repository import AttemptView, Ended
@@ -41,8 +40,8 @@ _MAX_MANIFEST_BYTES = 4 << 20
 class Adoption:
     """Registers complete checkpoints of ended attempts, and removes the others after a day."""
 
-    def __init__(self, context: DispatcherContext, outage: StoreOutage) -> None:
-        self._context, self._outage = context, outage
+    def __init__(self, context: DispatcherContext) -> None:
+        self._context = context
         self._failed_at: dict[str, datetime] = {}
         """When the store last failed, by submission id."""
         self._swept_at: datetime | None = None
@@ -67,10 +66,10 @@ class Adoption:
         return True
 
     def _was_adopted(self, attempt: AttemptView) -> bool:
-        if self._outage.away:
+        if self._context.store_is_away:
             return False
         try:
-            with self._outage.watch():
+            with self._context.watch_store():
                 self._adopt(attempt)
         except (LeaseLost, *AWAY):
             raise

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -15,13 +16,16 @@ from sqlalchemy.orm import Session
 from service.artifacts.storage import Storage
 from service.db import leases
 from service.db.leases import DISPATCHER_LEASE
-from service.db.session import Database
-from service.dispatcher.executor import Executor
+from service.db.session import AWAY, Database
+from service.dispatcher.executor import Executor, ExecutorUnavailable
 from service.settings import Settings
 
 Clock = Callable[[], datetime]
 
 _STOP_AGAIN = timedelta(seconds=5)
+# A store that fails fast delays nothing, and may only refuse one file.
+_LONG_SECONDS = 1.0
+_STORE_PAUSE = timedelta(seconds=30)
 
 
 class LeaseLost(Exception):
@@ -100,6 +104,7 @@ class DispatcherContext:
     executor_answers: bool = True
     """Whether the executor answered the last request for the cluster."""
     _stopped_at: dict[str, datetime] = field(default_factory=dict)
+    _store_failed_at: datetime | None = None
 
     @property
     def lease(self) -> timedelta:
@@ -157,6 +162,26 @@ class DispatcherContext:
                 self.renewed_at = None
                 raise LeaseLost(f"{self.holder} lost the lease {DISPATCHER_LEASE!r}")
             yield session
+
+    @property
+    def store_is_away(self) -> bool:
+        """Whether the artifact store failed after a long wait within the last 30 s, so that another try would wait again."""
+        failed_at = self._store_failed_at
+        return failed_at is not None and not passed(failed_at, self.clock(), _STORE_PAUSE)
+
+    @contextmanager
+    def watch_store(self) -> Iterator[None]:
+        """Record for all loops whether the artifact store fails in this block after a long wait."""
+        began = time.monotonic()
+        try:
+            yield
+        except (LeaseLost, ExecutorUnavailable, *AWAY):
+            raise
+        except Exception:
+            if time.monotonic() - began >= _LONG_SECONDS:
+                self._store_failed_at = self.clock()
+            raise
+        self._store_failed_at = None
 
     def stop(self, submission_id: str) -> None:
         """Ask the executor to end a submission; at most once every few seconds."""

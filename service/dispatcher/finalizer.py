@@ -14,7 +14,6 @@ from service.dispatcher.adoption import Adoption
 from service.dispatcher.context import DispatcherContext, passed
 from service.dispatcher.isolation import run_isolated
 from service.dispatcher.log_copier import LogCopier
-from service.dispatcher.log_recovery import LogRecovery
 from service.runs import repository as runs
 from service.scheduling import repository as scheduling
 from service.scheduling.repository import AttemptView
@@ -24,15 +23,8 @@ from service.states import AttemptState
 class Finalizer:
     """Copies logs and finalizes ended attempts."""
 
-    def __init__(
-        self,
-        context: DispatcherContext,
-        logs: LogCopier,
-        adoption: Adoption,
-        recovery: LogRecovery,
-    ) -> None:
-        self._context, self._logs = context, logs
-        self._adoption, self._recovery = adoption, recovery
+    def __init__(self, context: DispatcherContext, logs: LogCopier, adoption: Adoption) -> None:
+        self._context, self._logs, self._adoption = context, logs, adoption
 
     def round(self) -> bool:
         """Finalize ended attempts, then copy new log lines of running ones.
@@ -49,17 +41,12 @@ class Finalizer:
             run_isolated(self.finalize, attempt, "finalize this attempt")
         for attempt in live:
             if attempt.state != AttemptState.CREATED:
-                run_isolated(self.follow, attempt, "copy the log of this attempt")
+                run_isolated(self._logs.follow, attempt, "copy the log of this attempt")
         return True
-
-    def follow(self, attempt: AttemptView) -> None:
-        """Copy the new lines of a running attempt's log."""
-        self._logs.follow(attempt.job_id, attempt.number, attempt.submission_id)
 
     def finalize(self, attempt: AttemptView) -> None:
         """Copy the rest of an ended attempt's log, adopt its checkpoints, and mark it as finalized.
 
-        If the store is unavailable, the log is copied later (`LogRecovery`).
         A driver that still runs is stopped first, after a grace period. The job's next attempt starts
         only after this, because it may resume from an adopted checkpoint.
         """
@@ -72,12 +59,10 @@ class Finalizer:
             return
         if not self._adoption.adopt(attempt):
             return
-        end = self._logs.finish(attempt.job_id, attempt.number, attempt.submission_id)
-        if end.copy_later:
-            self._recovery.add(attempt)
+        lines = self._logs.finish(attempt)
         if attempt.has_error:
             with self._context.write() as session:
-                lifecycle.attach_log_tail(session, attempt.job_id, attempt.number, end.lines)
+                lifecycle.attach_log_tail(session, attempt.job_id, attempt.number, lines)
         with self._context.write() as session:
             runs.mark_finalized(session, Attempt, attempt.job_id, attempt.number)
         self._context.forget(attempt.submission_id)

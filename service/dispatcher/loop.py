@@ -37,11 +37,9 @@ from service.dispatcher.finalizer import Finalizer
 from service.dispatcher.garbage import Garbage
 from service.dispatcher.isolation import Loop, Outage, run_isolated
 from service.dispatcher.log_copier import LogCopier
-from service.dispatcher.log_recovery import LogRecovery
 from service.dispatcher.metric_thinner import MetricThinner
 from service.dispatcher.rerun_policy import rerun_policies
 from service.dispatcher.store_check import StoreCheck
-from service.dispatcher.store_outage import StoreOutage
 from service.dispatcher.train_policy import TrainPolicy
 from service.dispatcher.uploads import Uploads
 from service.dispatcher.watcher import RunWatcher
@@ -101,27 +99,17 @@ class Dispatcher:
         clock: Clock = utc_now,
         on_demand: OnDemand | None = None,
     ) -> None:
-        storage = Storage(settings.artifacts_uri)
         self._context = DispatcherContext(
             settings=settings,
             database=database,
-            storage=storage,
+            storage=Storage(settings.artifacts_uri),
             executor=executor,
             clock=clock,
             holder=holder,
             entrypoints=entrypoints or Entrypoints(),
         )
-        outage = StoreOutage(clock)
-        logs = LogCopier(
-            executor,
-            storage,
-            clock,
-            settings.log_max_bytes,
-            in_charge=lambda: self._context.in_charge,
-            outage=outage,
-        )
-        adoption, recovery = Adoption(self._context, outage), LogRecovery(self._context, logs)
-        self._on_demand, self._recovery = on_demand, recovery
+        logs, adoption = LogCopier(self._context), Adoption(self._context)
+        self._on_demand, self._logs = on_demand, logs
         self._rest: RayReport | None = None
         """What an executor on demand does while it does not run."""
         self._rest_saved_at: datetime | None = None
@@ -134,13 +122,13 @@ class Dispatcher:
             (policy, RunWatcher(self._context, policy)) for policy in rerun_policies(self._context)
         ]
         self._outage = Outage()
-        finalizer = Finalizer(self._context, logs, adoption, recovery)
+        finalizer = Finalizer(self._context, logs, adoption)
         garbage, thinner = Garbage(self._context, adoption), MetricThinner(self._context)
         self.background = {
             "logs": self._loop(finalizer.round, _LOG_INTERVAL_SECONDS),
             # A single thread for both, so that no log is copied while it is removed.
             "garbage": self._loop(
-                lambda: recovery.round() and garbage.round(), _GARBAGE_INTERVAL_SECONDS
+                lambda: logs.complete() and garbage.round(), _GARBAGE_INTERVAL_SECONDS
             ),
             "uploads": self._loop(Uploads(self._context).round, _UPLOADS_INTERVAL_SECONDS),
             "webhooks": self._loop(
@@ -319,7 +307,7 @@ class Dispatcher:
             had_work, self._has_work = self._has_work, repository.has_work(session)
         if self._has_work and not had_work:
             self._cluster_polled_at = None  # Admit by current resources.
-        report = self._on_demand.keep(needed=self._has_work or self._recovery.is_pending)
+        report = self._on_demand.keep(needed=self._has_work or self._logs.is_pending)
         if report is None:
             if self._rest is not None:
                 self._rest = self._cluster_polled_at = None  # The cluster is new.

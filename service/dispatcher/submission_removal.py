@@ -14,7 +14,7 @@ from datetime import datetime, timedelta
 from service.dispatcher.context import DispatcherContext, passed
 from service.dispatcher.executor import ExecutorUnavailable
 from service.dispatcher.isolation import show_progress
-from service.dispatcher.log_recovery import KEEP_TRYING
+from service.dispatcher.log_copier import KEEP_TRYING
 from service.runs import repository as runs
 from service.runs.repository import Position
 

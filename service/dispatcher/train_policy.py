@@ -96,7 +96,7 @@ class TrainPolicy(RunPolicy[AttemptView]):
         forced = run.state == AttemptState.RUNNING
         if submission.state == SubmissionState.STOPPED and run.requested != Desired.RUN:
             return Ending(_STOP_OUTCOMES[run.requested], forced=forced)
-        lines = self._logs.tail(run.job_id, run.number, run.submission_id)
+        lines = self._logs.tail(run)
         if submission.exit_code == UNDELIVERED_EXIT_CODE:
             message = (
                 "The run ended and saved its checkpoint, but the API did not answer. The next attempt resumes from "
@@ -166,7 +166,7 @@ class TrainPolicy(RunPolicy[AttemptView]):
         error = {
             "type": "attempt-lost",
             "message": message,
-            "log_tail": self._logs.tail(attempt.job_id, attempt.number, attempt.submission_id),
+            "log_tail": self._logs.tail(attempt),
         }
         # The job may have made Ray crash.
         retry = Retry.FREE if restarted == "service" else Retry.INFRASTRUCTURE

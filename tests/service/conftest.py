@@ -16,7 +16,6 @@ from service.dispatcher.adoption import Adoption
 from service.dispatcher.context import DispatcherContext, Entrypoints, utc_now
 from service.dispatcher.garbage import Garbage
 from service.dispatcher.ray_executor import RayExecutor
-from service.dispatcher.store_outage import StoreOutage
 from service.server.app import create_app
 from service.settings import Settings
 from tests.support.api_under_test import Api
@@ -133,5 +132,5 @@ def garbage(api: Api) -> Iterator[Garbage]:
         api.settings, api.database, storage, ray, utc_now, "me", Entrypoints()
     )
     assert shared.take_lease()
-    yield Garbage(shared, Adoption(shared, StoreOutage(utc_now)))
+    yield Garbage(shared, Adoption(shared))
     ray.close()

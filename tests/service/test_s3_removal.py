@@ -19,7 +19,6 @@ from service.dispatcher.adoption import Adoption
 from service.dispatcher.context import DispatcherContext, Entrypoints, utc_now
 from service.dispatcher.garbage import Garbage
 from service.dispatcher.ray_executor import RayExecutor
-from service.dispatcher.store_outage import StoreOutage
 from service.object_store import open_store
 from service.scheduling import repository as scheduling
 from service.scheduling.repository import Ended
@@ -73,7 +72,7 @@ def garbage(api: Api, clock: Later) -> Iterator[Garbage]:
         Entrypoints(),
     )
     assert shared.take_lease()
-    yield Garbage(shared, Adoption(shared, StoreOutage(clock)))
+    yield Garbage(shared, Adoption(shared))
     ray.close()
 
 

@@ -353,10 +353,9 @@ def test_upload_deleted_while_it_is_completed_leaves_no_file(
 @pytest.fixture
 def garbage_of(stored: Api) -> Garbage:
     from service.dispatcher.adoption import Adoption
-    from service.dispatcher.store_outage import StoreOutage
 
     context = dispatcher_of_uploads(stored)._context
-    return Garbage(context, Adoption(context, StoreOutage(utc_now)))
+    return Garbage(context, Adoption(context))
 
 
 @each_once

@@ -6,18 +6,28 @@ import shutil
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
 from service.artifacts.attempt_log import AttemptLog
 from service.artifacts.storage import Storage
+from service.db.session import Database
 from service.dispatcher import log_copier
+from service.dispatcher.context import DispatcherContext, Entrypoints
 from service.dispatcher.log_copier import LogCopier
-from service.dispatcher.store_outage import StoreOutage
+from service.scheduling.repository import AttemptView
+from service.settings import Settings
 from tests.support.fake_executor import FakeExecutor
 
 NAME = "job_x-1"
 LIMIT = 16 * 1000
+
+
+def attempt(submission_id: str = NAME) -> AttemptView:
+    fields = {"job_id": "job_x", "number": 1, "submission_id": submission_id}
+    return cast("AttemptView", SimpleNamespace(**fields))
 
 
 class Copying:
@@ -32,28 +42,32 @@ class Copying:
         self.restart()
 
     def restart(self) -> None:
-        self.copier = LogCopier(
-            self.executor,
+        self.context = DispatcherContext(
+            Settings(home=self.folder.parent, log_max_bytes=LIMIT),
+            Database(f"sqlite:///{self.folder.parent}/dasl.db"),
             self.storage,
+            self.executor,
             lambda: self.now,
-            LIMIT,
-            in_charge=lambda: True,
-            outage=StoreOutage(lambda: self.now),
+            "me",
+            Entrypoints(),
+            renewed_at=self.now,
         )
+        self.copier = LogCopier(self.context)
 
     def write(self, text: str | bytes, name: str = NAME) -> None:
         self.executor.write_log(name, text if isinstance(text, bytes) else text.encode())
 
-    def look(self, seconds: float = 60) -> None:
+    def look(self, seconds: float = 60, name: str = NAME) -> None:
         self.now += timedelta(seconds=seconds)
-        self.copier.follow("job_x", 1, NAME)
+        self.context.renewed_at = self.now
+        self.copier.follow(attempt(name))
 
     def follow(self, seconds: float = 60) -> bytes:
         self.look(seconds)
         return self.kept()
 
     def finish(self) -> list[str]:
-        return self.copier.finish("job_x", 1, NAME).lines
+        return self.copier.finish(attempt())
 
     def kept(self) -> bytes:
         return b"".join(self.log.text())
@@ -170,10 +184,9 @@ def test_log_of_a_repeated_attempt_replaces_that_of_a_replaced_database(
     copying.restart()
     copying.write("new one\nnew two\nnew three\n", "job_x-1-b")
     if ended:
-        copying.copier.finish("job_x", 1, "job_x-1-b")
+        copying.copier.finish(attempt("job_x-1-b"))
     else:
-        copying.now += timedelta(seconds=60)
-        copying.copier.follow("job_x", 1, "job_x-1-b")
+        copying.look(name="job_x-1-b")
     assert copying.kept() == b"new one\nnew two\nnew three\n"
     copying.executor.close()
 

@@ -13,7 +13,7 @@ import pytest
 from service.artifacts.attempt_log import AttemptLog
 from service.artifacts.storage import Storage
 from service.db.models import Job
-from service.dispatcher import store_outage
+from service.dispatcher import context
 from service.states import JobStatus
 from tests.support.dispatcher_world import World
 from tests.support.s3_server import S3Server
@@ -69,7 +69,7 @@ def test_log_of_an_attempt_that_ended_without_its_s3_store_is_completed(
 ) -> None:
     """And only one of the ended attempts waits for the store."""
     monkeypatch.setattr("service.object_store._RETRY", timedelta(seconds=0.2))
-    monkeypatch.setattr(store_outage, "_LONG_SECONDS", 0.0)
+    monkeypatch.setattr(context, "_LONG_SECONDS", 0.0)
     world.settings.artifacts_uri = s3_root
     world.restart()
     jobs = [run(world) for _ in range(2)]
