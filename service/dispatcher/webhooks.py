@@ -10,7 +10,7 @@ import logging
 import threading
 import time
 from collections import Counter
-from dataclasses import dataclass
+from contextlib import suppress
 from queue import Empty, SimpleQueue
 from typing import Protocol
 
@@ -42,14 +42,6 @@ class Sends(Protocol):
     def send(self, url: str, message_id: str, body: bytes, secrets: list[str]) -> Outcome: ...
 
 
-@dataclass(frozen=True)
-class _Attempt:
-    """An attempt whose request has ended."""
-
-    message: Due
-    outcome: Outcome
-
-
 class WebhookDelivery:
     """Sends the messages of the outbox, and records how each attempt ended.
 
@@ -63,9 +55,9 @@ class WebhookDelivery:
         self._sender: Sends = sender or Sender(AddressGuard(allowed))
         self._sending: dict[str, str] = {}
         """The webhooks with a pending request, and their tenants."""
-        self._ended: SimpleQueue[_Attempt] = SimpleQueue()
-        self._unrecorded: list[_Attempt] = []
-        """Ended attempts, kept until the database has stored them."""
+        self._ended: SimpleQueue[tuple[Due, Outcome]] = SimpleQueue()
+        self._unrecorded: list[tuple[Due, Outcome]] = []
+        """Attempts whose requests have ended, kept until the database has stored them."""
 
     def round(self) -> bool:
         """Send due messages for about a second; return `False` if this dispatcher is not in charge."""
@@ -78,7 +70,8 @@ class WebhookDelivery:
             if not self._sending or time.monotonic() >= deadline:
                 return True
             show_progress()
-            self._await_one()
+            with suppress(Empty):
+                self._unrecorded.append(self._ended.get(timeout=_POLL_SECONDS))
 
     def _start_due(self) -> None:
         now = self._context.clock()
@@ -110,19 +103,13 @@ class WebhookDelivery:
         except Exception:  # otherwise the webhook would count as busy until the dispatcher restarts
             logger.exception("delivery %s of webhook %s", message.id, message.webhook_id)
             outcome = Outcome(None, "the dispatcher failed to send it; see its log")
-        self._ended.put(_Attempt(message, outcome))
-
-    def _await_one(self) -> None:
-        try:
-            self._unrecorded.append(self._ended.get(timeout=_POLL_SECONDS))
-        except Empty:
-            return
+        self._ended.put((message, outcome))
 
     def _record_ended(self) -> None:
         while not self._ended.empty():
             self._unrecorded.append(self._ended.get())
         while self._unrecorded:
-            message, outcome = self._unrecorded[0].message, self._unrecorded[0].outcome
+            message, outcome = self._unrecorded[0]
             self._record(message, message.attempts + 1, outcome)
             del self._unrecorded[0]
             self._sending.pop(message.webhook_id, None)

@@ -70,31 +70,26 @@ def job_message(job: Job, message: str) -> dict[str, Any]:
 
 def dataset_message(dataset: Dataset, state: str, error: dict[str, Any] | None) -> dict[str, Any]:
     """Return the data of a message about the end of an ingest."""
-    message = (error or {}).get("message") or f"Data set {state}"
-    return {
-        "id": dataset.id,
-        "name": dataset.name,
-        "status": state,
-        "message": cut(str(message), _LONGEST_MESSAGE),
-        "error_type": (error or {}).get("type"),
-        "url": f"/#/datasets/{dataset.id}",
-    }
+    ended = _ended("Data set", state, error)
+    return {"id": dataset.id, "name": dataset.name, **ended, "url": f"/#/datasets/{dataset.id}"}
 
 
 def task_message(task: Task, noun: str, state: str, error: dict[str, Any] | None) -> dict[str, Any]:
     """Return the data of a message about the end of a task."""
-    message = (error or {}).get("message") or f"{noun.capitalize()} {state}"
     # An export has no data set.
     url = "/#/jobs" if task.dataset_id is None else f"/#/datasets/{task.dataset_id}"
     of_checkpoint = {"checkpoint_id": task.checkpoint_id} if isinstance(task, ModelRun) else {}
+    ended = _ended(noun.capitalize(), state, error)
+    return {"id": task.id, "dataset_id": task.dataset_id, **of_checkpoint, **ended, "url": url}
+
+
+def _ended(noun: str, state: str, error: dict[str, Any] | None) -> dict[str, Any]:
+    error = error or {}
+    message = str(error.get("message") or f"{noun} {state}")
     return {
-        "id": task.id,
-        "dataset_id": task.dataset_id,
-        **of_checkpoint,
         "status": state,
-        "message": cut(str(message), _LONGEST_MESSAGE),
-        "error_type": (error or {}).get("type"),
-        "url": url,
+        "message": cut(message, _LONGEST_MESSAGE),
+        "error_type": error.get("type"),
     }
 
 

@@ -50,20 +50,15 @@ def add_job_event(session: Session, job: Job, event: str, message: str, at: date
     """Add a message about an event of a job for each webhook that wants it."""
     kind = messages.job_type(job, event)
     if kind is not None:
-        listeners = _listening(session, job.tenant, kind, job.tags)
-        if listeners:
-            _add(session, job.tenant, listeners, kind, at, messages.job_message(job, message))
+        _notify(session, job.tenant, kind, at, messages.job_message(job, message), job.tags)
 
 
 def add_dataset_event(
     session: Session, dataset: Dataset, state: str, error: dict[str, Any] | None, at: datetime
 ) -> None:
     """Add a message about the end of an ingest for each webhook that wants it."""
-    kind = f"dataset.{state}"
-    listeners = _listening(session, dataset.tenant, kind)
-    if listeners:
-        data = messages.dataset_message(dataset, state, error)
-        _add(session, dataset.tenant, listeners, kind, at, data)
+    data = messages.dataset_message(dataset, state, error)
+    _notify(session, dataset.tenant, f"dataset.{state}", at, data)
 
 
 def add_task_event(
@@ -75,11 +70,8 @@ def add_task_event(
     at: datetime,
 ) -> None:
     """Add a message about the end of a task for each webhook that wants it."""
-    kind = f"{noun}.{state}"
-    listeners = _listening(session, task.tenant, kind)
-    if listeners:
-        data = messages.task_message(task, noun, state, error)
-        _add(session, task.tenant, listeners, kind, at, data)
+    data = messages.task_message(task, noun, state, error)
+    _notify(session, task.tenant, f"{noun}.{state}", at, data)
 
 
 def add_test(session: Session, webhook: Webhook, at: datetime) -> str:
@@ -88,17 +80,24 @@ def add_test(session: Session, webhook: Webhook, at: datetime) -> str:
     return _add(session, webhook.tenant, [webhook.id], messages.TEST, at, data)[0]
 
 
-def _listening(
-    session: Session, tenant: str, kind: str, tags: dict[str, str] | None = None
-) -> list[str]:
-    """Return the webhooks of a tenant whose filter matches a type of event and a job's tags."""
+def _notify(
+    session: Session,
+    tenant: str,
+    kind: str,
+    at: datetime,
+    data: dict[str, Any],
+    tags: dict[str, str] | None = None,
+) -> None:
+    """Add a message for each webhook of a tenant whose filter matches a type of event and a job's tags."""
     rows = session.execute(_LISTENING, {"tenant": tenant})
-    return [
+    listeners = [
         row.id
         for row in rows
         if (messages.ALL in row.events or kind in row.events)
         and row.tags.items() <= (tags or {}).items()
     ]
+    if listeners:
+        _add(session, tenant, listeners, kind, at, data)
 
 
 def _add(
@@ -232,7 +231,12 @@ def record(
     if outcome.error is None:
         row.state, row.finished_at = DeliveryState.SUCCEEDED, now
         session.flush()
-        _record_success(session, row.webhook_id, now)
+        session.execute(
+            update(Webhook)
+            .where(Webhook.id == row.webhook_id)
+            .values(last_success_at=now)
+            .execution_options(synchronize_session=False)
+        )
         return None
     again = next_attempt(attempts, outcome, row.queued_at, now)
     if again is not None:
@@ -249,14 +253,14 @@ def record(
 
 def disable(session: Session, webhook_id: str, reason: str, now: datetime) -> bool:
     """Disable a webhook and give up its messages; `False` if it was disabled or deleted before."""
-    tenant = session.execute(
+    row = session.execute(
         update(Webhook)
         .where(Webhook.id == webhook_id, Webhook.disabled_at.is_(None))
         .values(disabled_at=now, disabled_reason=reason)
         .returning(Webhook.tenant, Webhook.name)
         .execution_options(synchronize_session=False)
     ).one_or_none()
-    if tenant is None:
+    if row is None:
         return False
     session.execute(
         update(WebhookDelivery)
@@ -264,10 +268,8 @@ def disable(session: Session, webhook_id: str, reason: str, now: datetime) -> bo
         .values(state=DeliveryState.FAILED, finished_at=now, error=_ABANDONED)
         .execution_options(synchronize_session=False)
     )
-    others = _listening(session, tenant[0], messages.DISABLED)
-    if others:
-        data = messages.webhook_message(webhook_id, tenant[1], reason)
-        _add(session, tenant[0], others, messages.DISABLED, now, data)
+    data = messages.webhook_message(webhook_id, row.name, reason)
+    _notify(session, row.tenant, messages.DISABLED, now, data)
     return True
 
 
@@ -288,15 +290,6 @@ def remove_old(session: Session, before: datetime, limit: int) -> int:
 def _attempt(delivery_id: str, attempts: int) -> tuple[Any, ...]:
     """Build the conditions that a delivery is pending and its newest attempt has this number."""
     return WebhookDelivery.id == delivery_id, _IS_PENDING, WebhookDelivery.attempts == attempts
-
-
-def _record_success(session: Session, webhook_id: str, now: datetime) -> None:
-    session.execute(
-        update(Webhook)
-        .where(Webhook.id == webhook_id)
-        .values(last_success_at=now)
-        .execution_options(synchronize_session=False)
-    )
 
 
 def _accepted_since(session: Session, webhook_id: str, since: datetime) -> bool:

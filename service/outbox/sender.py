@@ -145,15 +145,12 @@ class _BoundedStream(httpcore.NetworkStream):
         self._stream, self._deadline = stream, deadline
 
     def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
-        """Read up to a number of bytes."""
         return self._stream.read(max_bytes, _left(self._deadline))
 
     def write(self, buffer: bytes, timeout: float | None = None) -> None:
-        """Write all bytes."""
         self._stream.write(buffer, _left(self._deadline))
 
     def close(self) -> None:
-        """Close the connection."""
         self._stream.close()
 
     def start_tls(
@@ -162,13 +159,11 @@ class _BoundedStream(httpcore.NetworkStream):
         server_hostname: str | None = None,
         timeout: float | None = None,
     ) -> httpcore.NetworkStream:
-        """Begin TLS."""
         left = _left(self._deadline)
         stream = self._stream.start_tls(ssl_context, server_hostname, left)
         return _BoundedStream(stream, self._deadline)
 
     def get_extra_info(self, info: str) -> Any:
-        """Return information on the connection."""
         return self._stream.get_extra_info(info)
 
 

@@ -8,9 +8,10 @@ from datetime import UTC, datetime
 from functools import cached_property
 from typing import Any, Generic, TypeVar
 
-from sqlalchemy import ColumnElement, Select, bindparam, delete, func, or_, select, true, update
+from sqlalchemy import ColumnElement, Select, bindparam, delete, func, or_, select, update
 from sqlalchemy.orm import Session
 
+from service.db import rows
 from service.db.models import (
     Checkpoint,
     Dataset,
@@ -26,7 +27,6 @@ from service.db.models import (
     Task,
     Token,
 )
-from service.db.rows import newest
 from service.ids import Prefix
 from service.outbox import repository as outbox
 from service.runs import repository as runs
@@ -68,40 +68,31 @@ class Tasks(Generic[T]):
         session.add(task)
         session.flush()
 
+    def _select(self, *conditions: ColumnElement[bool]) -> Select[T]:
+        """Select the tasks that meet conditions, without deleted ones."""
+        return select(self.row).where(*conditions, *self.not_deleted())
+
     def owned(self, tenant: str) -> Select[T]:
         """Select a tenant's tasks."""
-        return select(self.row).where(self.row.tenant == tenant, *self.not_deleted())
+        return self._select(self.row.tenant == tenant)
 
     def get_any(self, session: Session, task_id: str) -> T | None:
         """Return a task of any tenant."""
-        query = select(self.row).where(self.row.id == task_id, *self.not_deleted())
-        return session.scalars(query).one_or_none()
+        return rows.one(session, self._select(), task_id)
 
     def newest(
         self, session: Session, dataset_id: str, *, after: str | None, limit: int
     ) -> Sequence[T]:
         """Return up to `limit` + 1 of a data set's tasks, newest first."""
-        return self._newest(session, (self.row.dataset_id == dataset_id,), after, limit)
-
-    def _newest(
-        self,
-        session: Session,
-        conditions: Sequence[ColumnElement[bool]],
-        after: str | None,
-        limit: int,
-    ) -> Sequence[T]:
-        query = select(self.row).where(*conditions, *self.not_deleted())
-        return newest(session, query, after, limit)
+        return rows.newest(session, self._select(self.row.dataset_id == dataset_id), after, limit)
 
     def awaited(self) -> Select[*tuple[str]]:
         """Select the tasks that are queued or running."""
-        return select(self.row.id).where(self.row.state.in_(PENDING), *self.not_deleted())
+        return self._select(self.row.state.in_(PENDING)).with_only_columns(self.row.id)
 
     def lock(self, session: Session, task_id: str) -> T | None:
         """Lock a task's row until the transaction ends, and refresh it; `None` if it is deleted."""
-        query = select(self.row).where(self.row.id == task_id, *self.not_deleted())
-        locking = query.with_for_update(of=self.row).execution_options(populate_existing=True)
-        return session.scalars(locking).one_or_none()
+        return rows.one(session, self._select(), task_id, lock=True)
 
     def count_pending(self, session: Session, token_id: str) -> int:
         """Count a token's queued and running tasks.
@@ -110,11 +101,8 @@ class Tasks(Generic[T]):
         the last place.
         """
         session.execute(select(Token.id).where(Token.id == token_id).with_for_update())
-        query = select(func.count()).select_from(self.row)
-        of_token = query.where(
-            self.row.token_id == token_id, self.row.state.in_(PENDING), *self.not_deleted()
-        )
-        return session.execute(of_token).scalar_one()
+        pending = self.awaited().where(self.row.token_id == token_id).subquery()
+        return session.execute(select(func.count()).select_from(pending)).scalar_one()
 
     def awaiting(self, session: Session, most: int, without: Collection[str]) -> Sequence[str]:
         """Return the ids of the tasks to run next: tenants take turns.
@@ -127,8 +115,8 @@ class Tasks(Generic[T]):
         free = most - running.total()
         if free <= 0:
             return []
-        rows = session.execute(self._first_queued, {"most": free, "without": [*without]})
-        waiting = [(row[0], row[1]) for row in rows]
+        queued = session.execute(self._first_queued, {"most": free, "without": [*without]})
+        waiting = [(tenant, task_id) for tenant, task_id in queued]
         tenants = {tenant for tenant, _ in waiting}
         last = (
             select(self.row.tenant, func.max(self.run.created_at))
@@ -302,38 +290,34 @@ class ModelRuns(Tasks[ModelRun]):
         self, session: Session, checkpoint_id: str, kind: str, *, after: str | None, limit: int
     ) -> Sequence[ModelRun]:
         """Return up to `limit` + 1 of a checkpoint's runs of one kind, newest first."""
-        conditions = (ModelRun.checkpoint_id == checkpoint_id, ModelRun.kind == kind)
-        return self._newest(session, conditions, after, limit)
+        query = self._select(ModelRun.checkpoint_id == checkpoint_id, ModelRun.kind == kind)
+        return rows.newest(session, query, after, limit)
 
     def same(self, session: Session, wanted: ModelRun) -> ModelRun | None:
         """Return the newest equal run, unless it has failed."""
-        rows = self._newest(
-            session,
-            (
-                ModelRun.checkpoint_id == wanted.checkpoint_id,
-                ModelRun.kind == wanted.kind,
-                ModelRun.dataset_id.is_not_distinct_from(wanted.dataset_id),
-                ModelRun.dataset_version.is_not_distinct_from(wanted.dataset_version),
-                ModelRun.state != TaskState.FAILED,
-            ),
-            None,
-            _COMPARED,
+        query = self._select(
+            ModelRun.checkpoint_id == wanted.checkpoint_id,
+            ModelRun.kind == wanted.kind,
+            ModelRun.dataset_id.is_not_distinct_from(wanted.dataset_id),
+            ModelRun.dataset_version.is_not_distinct_from(wanted.dataset_version),
+            ModelRun.state != TaskState.FAILED,
         )
+        newest = rows.newest(session, query, None, _COMPARED)
         # Compare in Python, because the databases compare JSON in different ways.
-        return next((row for row in rows if row.settings == wanted.settings), None)
+        return next((row for row in newest if row.settings == wanted.settings), None)
 
     def embeddings(
         self, session: Session, checkpoint_id: str, dataset_id: str | None
     ) -> Sequence[ModelRun]:
         """Return a checkpoint's embeddings that succeeded, newest first; None: of all data sets."""
-        of_dataset = true() if dataset_id is None else ModelRun.dataset_id == dataset_id
-        conditions = (
+        query = self._select(
             ModelRun.checkpoint_id == checkpoint_id,
             ModelRun.kind == "embedding",
             ModelRun.state == TaskState.SUCCEEDED,
-            of_dataset,
         )
-        return self._newest(session, conditions, None, _COMPARED)
+        if dataset_id is not None:
+            query = query.where(ModelRun.dataset_id == dataset_id)
+        return rows.newest(session, query, None, _COMPARED)
 
 
 class Searches(Tasks[Search]):
@@ -353,12 +337,12 @@ class Searches(Tasks[Search]):
 
     def pending(self, session: Session, embedding_id: str) -> Search | None:
         """Return an embedding's queued or running search."""
-        conditions = (Search.embedding_id == embedding_id, Search.state.in_(PENDING))
-        return next(iter(self._newest(session, conditions, None, 1)), None)
+        query = self._select(Search.embedding_id == embedding_id, Search.state.in_(PENDING))
+        return next(iter(rows.newest(session, query, None, 1)), None)
 
     def is_awaited(self, session: Session) -> bool:
         """Whether a search waits for another one to end."""
-        query = select(Search.id).where(Search.state == TaskState.QUEUED, *self.not_deleted())
+        query = self._select(Search.state == TaskState.QUEUED)
         return session.scalars(query.limit(1)).first() is not None
 
 
