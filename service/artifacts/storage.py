@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Generator
 from datetime import timedelta
-from typing import cast
+from typing import Any, cast
 from uuid import uuid4
 
 from service.object_store import open_store, signed_url
@@ -124,25 +124,21 @@ class Storage:
 
     def file_sizes(self, uri: str) -> dict[str, int]:
         """Sizes in bytes of the files directly in a folder, by name; empty if it does not exist."""
-        fs, path = open_store(uri)
-        fs.invalidate_cache()
-        try:
-            entries = fs.ls(path, detail=True)
-        except FileNotFoundError:
-            return {}
-        files = [entry for entry in entries if entry["type"] == "file"]
+        files = [entry for entry in self._entries(uri) if entry["type"] == "file"]
         return {entry["name"].rpartition("/")[2]: int(entry["size"]) for entry in files}
 
     def folders(self, uri: str) -> list[str]:
         """URIs of the direct subfolders of a folder; empty if it does not exist."""
+        names = [str(entry["name"]) for entry in self._entries(uri) if entry["type"] == "directory"]
+        return [f"{uri}/{name.rstrip('/').rpartition('/')[2]}" for name in sorted(names)]
+
+    def _entries(self, uri: str) -> list[dict[str, Any]]:
         fs, path = open_store(uri)
         fs.invalidate_cache()
         try:
-            entries = fs.ls(path, detail=True)
+            return list(fs.ls(path, detail=True))
         except FileNotFoundError:
             return []
-        names = [str(entry["name"]) for entry in entries if entry["type"] == "directory"]
-        return [f"{uri}/{name.rstrip('/').rpartition('/')[2]}" for name in sorted(names)]
 
 
 def is_below(uri: str, folder: str) -> bool:

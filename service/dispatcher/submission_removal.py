@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable
 from datetime import datetime, timedelta
 
 from service.dispatcher.context import DispatcherContext, passed
@@ -46,14 +45,19 @@ class SubmissionRemoval:
         now = self._context.clock()
         if not self._context.executor_answers:
             return
-        if passed(self._demand_at, now, _DEMAND_EVERY):
-            self._demand_at = now
-            _log_failure(self._remove_demand_programs)
-        if not passed(self._runs_at, now, _RUNS_EVERY):
-            return
+        try:
+            if passed(self._demand_at, now, _DEMAND_EVERY):
+                self._demand_at = now
+                self._remove_demand_programs()
+            if not passed(self._runs_at, now, _RUNS_EVERY):
+                return
+            if not self._to_remove:
+                self._find_runs(now)
+            self._remove_runs()
+        except ExecutorUnavailable as error:
+            logger.warning("Ended submissions stay in Ray for now: %s", error)
+            self._runs_at = now
         if not self._to_remove:
-            self._find_runs(now)
-        if not _log_failure(self._remove_runs) or not self._to_remove:
             self._runs_at = now
 
     def _remove_demand_programs(self) -> None:
@@ -76,13 +80,3 @@ class SubmissionRemoval:
             show_progress()
             # Drop it from the list even if its removal fails, so that it does not block the others.
             self._context.executor.delete(self._to_remove.popleft())
-
-
-def _log_failure(remove: Callable[[], None]) -> bool:
-    """Run a removal; return whether it succeeded, and log its failure."""
-    try:
-        remove()
-    except ExecutorUnavailable as error:
-        logger.warning("Ended submissions stay in Ray for now: %s", error)
-        return False
-    return True

@@ -16,12 +16,13 @@ from typing import Protocol
 
 from service import ids
 from service.api import repository as api
+from service.db.models import Webhook
+from service.db.models import WebhookDelivery as WebhookMessage
 from service.dispatcher.context import DispatcherContext
 from service.dispatcher.isolation import show_progress
 from service.outbox import messages
 from service.outbox import repository as outbox
 from service.outbox.addresses import AddressGuard
-from service.outbox.repository import Due
 from service.outbox.retries import MAX_ATTEMPTS, Outcome
 from service.outbox.sender import Sender
 
@@ -55,8 +56,8 @@ class WebhookDelivery:
         self._sender: Sends = sender or Sender(AddressGuard(allowed))
         self._sending: dict[str, str] = {}
         """The webhooks with a pending request, and their tenants."""
-        self._ended: SimpleQueue[tuple[Due, Outcome]] = SimpleQueue()
-        self._unrecorded: list[tuple[Due, Outcome]] = []
+        self._ended: SimpleQueue[tuple[WebhookMessage, Outcome]] = SimpleQueue()
+        self._unrecorded: list[tuple[WebhookMessage, Outcome]] = []
         """Attempts whose requests have ended, kept until the database has stored them."""
 
     def round(self) -> bool:
@@ -78,7 +79,7 @@ class WebhookDelivery:
         with self._context.database.read() as session:
             due = outbox.due(session, now, self._sending)
         of_tenant = Counter(self._sending.values())
-        for message in due:
+        for message, webhook in due:
             if len(self._sending) >= MAX_REQUESTS:
                 return
             if of_tenant[message.tenant] >= MAX_REQUESTS_OF_TENANT:
@@ -90,18 +91,19 @@ class WebhookDelivery:
                 claimed = outbox.claim(session, message, now)
             if claimed:
                 of_tenant[message.tenant] += 1
+                secrets = outbox.valid_secrets(webhook, now)
                 # A daemon: a slow receiver must not hold up the end of the process.
                 threading.Thread(
-                    target=self._send, args=(message,), name="webhook", daemon=True
+                    target=self._send, args=(message, webhook, secrets), name="webhook", daemon=True
                 ).start()
-                self._sending[message.webhook_id] = message.tenant
+                self._sending[webhook.id] = message.tenant
 
-    def _send(self, message: Due) -> None:
+    def _send(self, message: WebhookMessage, webhook: Webhook, secrets: list[str]) -> None:
         try:
-            body = messages.body(message.message, message.format, self._context.settings.public_url)
-            outcome = self._sender.send(message.url, message.id, body, list(message.secrets))
+            body = messages.body(message.message, webhook.format, self._context.settings.public_url)
+            outcome = self._sender.send(webhook.url, message.id, body, secrets)
         except Exception:  # otherwise the webhook would count as busy until the dispatcher restarts
-            logger.exception("delivery %s of webhook %s", message.id, message.webhook_id)
+            logger.exception("delivery %s of webhook %s", message.id, webhook.id)
             outcome = Outcome(None, "the dispatcher failed to send it; see its log")
         self._ended.put((message, outcome))
 
@@ -114,7 +116,7 @@ class WebhookDelivery:
             del self._unrecorded[0]
             self._sending.pop(message.webhook_id, None)
 
-    def _record(self, message: Due, attempts: int, outcome: Outcome) -> None:
+    def _record(self, message: WebhookMessage, attempts: int, outcome: Outcome) -> None:
         now = self._context.clock()
         with self._context.write() as session:
             reason = outbox.record(session, message.id, attempts, outcome, now)

@@ -7,7 +7,6 @@ again, but not more than `retries.MAX_ATTEMPTS` times.
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -31,19 +30,8 @@ _IS_PENDING = sql(f"webhook_deliveries.{PENDING_DELIVERY}")
 _ABANDONED = "Its webhook was disabled"
 
 
-@dataclass(frozen=True)
-class Due:
-    """A message to send now."""
-
-    id: str
-    webhook_id: str
-    tenant: str
-    attempts: int
-    """Number of earlier attempts."""
-    message: dict[str, Any]
-    format: str
-    url: str
-    secrets: Sequence[str]
+Due = tuple[WebhookDelivery, Webhook]
+"""A message to send now, and its webhook. The message counts the earlier attempts."""
 
 
 def add_job_event(session: Session, job: Job, event: str, message: str, at: datetime) -> None:
@@ -162,20 +150,8 @@ def due(session: Session, now: datetime, busy: Collection[str]) -> list[Due]:
     Args:
         busy: ids of webhooks with a pending request, which are left out.
     """
-    rows = session.execute(_DUE, {"now": now, "busy": [*busy]}).all()
-    return [
-        Due(
-            id=delivery.id,
-            webhook_id=webhook.id,
-            tenant=webhook.tenant,
-            attempts=delivery.attempts,
-            message=delivery.message,
-            format=webhook.format,
-            url=webhook.url,
-            secrets=valid_secrets(webhook, now),
-        )
-        for delivery, webhook in rows
-    ]
+    rows = session.execute(_DUE, {"now": now, "busy": [*busy]})
+    return [(delivery, webhook) for delivery, webhook in rows]
 
 
 def valid_secrets(webhook: Webhook, now: datetime) -> list[str]:
@@ -186,7 +162,7 @@ def valid_secrets(webhook: Webhook, now: datetime) -> list[str]:
     return [webhook.secret, webhook.previous_secret]
 
 
-def claim(session: Session, message: Due, now: datetime) -> bool:
+def claim(session: Session, message: WebhookDelivery, now: datetime) -> bool:
     """Count an attempt that begins now; `False` if the message must no longer be sent.
 
     If its outcome is never recorded, because the process was killed, the message is due again after a pause.

@@ -29,7 +29,11 @@ def _known(kind: str) -> str:
 
 
 EventType = Annotated[str, StringConstraints(max_length=50), AfterValidator(_known)]
-Events = Annotated[list[EventType], Field(min_length=1, max_length=50, fail_fast=True)]
+Events = Annotated[
+    list[EventType],
+    Field(min_length=1, max_length=50, fail_fast=True),
+    AfterValidator(lambda events: list(dict.fromkeys(events))),
+]
 Tags = Annotated[dict[Tag, Tag], Field(max_length=50)]
 
 

@@ -48,7 +48,7 @@ def create(
         tenant=caller.tenant,
         name=request.name,
         url=request.url,
-        events=_without_repeats(request.events),
+        events=request.events,
         tags=request.tags,
         format=request.format,
         secret=credentials.new_webhook_secret(),
@@ -80,10 +80,8 @@ def change(
     if "url" in named:
         _check_url(changes.url, settings)
     webhook = get(session, tenant, webhook_id, lock=True)
-    for field in named - {"disabled", "events"}:
+    for field in named - {"disabled"}:
         setattr(webhook, field, getattr(changes, field))
-    if "events" in named:
-        webhook.events = _without_repeats(changes.events)
     session.flush()
     if "disabled" in named and changes.disabled:
         outbox.disable(session, webhook.id, _BY_PERSON, datetime.now(UTC))
@@ -183,7 +181,3 @@ def _check_url(url: str, settings: Settings) -> None:
         expected = "an https URL of a public address"
         # Do not repeat it in the answer: it may be a secret, like Slack's URLs.
         raise field_problem("url", str(refused), "", expected) from refused
-
-
-def _without_repeats(events: list[str]) -> list[str]:
-    return list(dict.fromkeys(events))

@@ -13,6 +13,7 @@ from service.api.problems import field_problem
 from service.artifacts.storage import Storage
 from service.checkpoints import repository as checkpoints
 from service.db.models import Artifact, Evaluation
+from service.db.rows import add
 from service.protocol import (
     NO_ROOM,
     NODE_DIED,
@@ -133,7 +134,7 @@ class AttemptSession:
                 created_at=datetime.now(UTC),
                 **report.model_dump(),
             )
-            repository.add_evaluation(self.session, evaluation)
+            add(self.session, evaluation)
         elif (stored.epoch, stored.metrics) == (report.epoch, report.metrics):
             return
         else:  # the final evaluation of a training that stopped early measures more

@@ -81,11 +81,6 @@ def evaluation(
     ).one_or_none()
 
 
-def add_evaluation(session: Session, evaluation: Evaluation) -> None:
-    """Store an evaluation."""
-    session.add(evaluation)
-
-
 def current_attempt(session: Session, job_id: str, number: int) -> Attempt:
     """Return an existing attempt, refreshed from the database."""
     return session.get_one(Attempt, (job_id, number), populate_existing=True)
