@@ -21,8 +21,8 @@ from service.db.models import ClusterSnapshot
 from service.db.session import Database
 from service.dispatcher import repository
 from service.dispatcher.adoption import Adoption
-from service.dispatcher.api_check import ApiCheck
 from service.dispatcher.autoscaler import AutoscalerDemand
+from service.dispatcher.checks import ApiCheck, StoreCheck
 from service.dispatcher.context import (
     Clock,
     DispatcherContext,
@@ -39,7 +39,6 @@ from service.dispatcher.isolation import Loop, Outage, run_isolated
 from service.dispatcher.log_copier import LogCopier
 from service.dispatcher.metric_thinner import MetricThinner
 from service.dispatcher.rerun_policy import rerun_policies
-from service.dispatcher.store_check import StoreCheck
 from service.dispatcher.train_policy import TrainPolicy
 from service.dispatcher.uploads import Uploads
 from service.dispatcher.watcher import RunWatcher
@@ -122,21 +121,20 @@ class Dispatcher:
             (policy, RunWatcher(self._context, policy)) for policy in rerun_policies(self._context)
         ]
         self._outage = Outage()
-        finalizer = Finalizer(self._context, logs, adoption)
-        garbage, thinner = Garbage(self._context, adoption), MetricThinner(self._context)
-        self.background = {
-            "logs": self._loop(finalizer.round, _LOG_INTERVAL_SECONDS),
+        garbage = Garbage(self._context, adoption)
+        rounds: dict[str, tuple[Callable[[], bool | None], float]] = {
+            "logs": (Finalizer(self._context, logs, adoption).round, _LOG_INTERVAL_SECONDS),
             # A single thread for both, so that no log is copied while it is removed.
-            "garbage": self._loop(
-                lambda: logs.complete() and garbage.round(), _GARBAGE_INTERVAL_SECONDS
-            ),
-            "uploads": self._loop(Uploads(self._context).round, _UPLOADS_INTERVAL_SECONDS),
-            "webhooks": self._loop(
-                WebhookDelivery(self._context).round, _WEBHOOKS_INTERVAL_SECONDS
-            ),
-            "metrics": self._loop(thinner.round, _THINNING_INTERVAL_SECONDS),
-            "store": self._loop(self._store.round, _CHECK_INTERVAL_SECONDS),
-            "api": self._loop(self._api.round, _CHECK_INTERVAL_SECONDS),
+            "garbage": (lambda: logs.complete() and garbage.round(), _GARBAGE_INTERVAL_SECONDS),
+            "uploads": (Uploads(self._context).round, _UPLOADS_INTERVAL_SECONDS),
+            "webhooks": (WebhookDelivery(self._context).round, _WEBHOOKS_INTERVAL_SECONDS),
+            "metrics": (MetricThinner(self._context).round, _THINNING_INTERVAL_SECONDS),
+            "store": (self._store.round, _CHECK_INTERVAL_SECONDS),
+            "api": (self._api.round, _CHECK_INTERVAL_SECONDS),
+        }
+        self.background = {
+            name: Loop(round, interval, self._outage, lambda: 1.0 if self._has_work else _IDLE_PACE)
+            for name, (round, interval) in rounds.items()
         }
         """Loops that may take long; each runs in its own thread."""
         self._loops = dict(self.background)
@@ -234,9 +232,6 @@ class Dispatcher:
                 thread.join(_CHECK_PATIENCE_SECONDS if name in _CHECKS else None)
         Loop(self._context.release_lease, interval, self._outage).run_once()
 
-    def _loop(self, round: Callable[[], bool | None], interval: float) -> Loop:
-        return Loop(round, interval, self._outage, lambda: 1.0 if self._has_work else _IDLE_PACE)
-
     def begin_shutdown(self) -> None:
         """From now on, start nothing, and request that attempts save a checkpoint and stop."""
         self._shutting_down = self._saving = True
@@ -317,7 +312,7 @@ class Dispatcher:
             self._rest, self._rest_saved_at = report, now
             self._context.executor_answers, self._cluster = False, None
             self._shortages.reset()
-            self._save_snapshot(None)
+            self._save_snapshot()
         return False
 
     def _watch(self) -> None:
@@ -368,44 +363,41 @@ class Dispatcher:
             self._shortages.reset()
             if self._autoscaler is not None:
                 self._autoscaler.forget()
-        self._save_snapshot(self._cluster)
+        self._save_snapshot()
         return self._context.executor_answers
 
-    def _save_snapshot(self, cluster: Cluster | None) -> None:
-        """Save the cluster's state for the API; `None` if the executor does not answer or does not run."""
-        now = self._context.clock()
+    def _save_snapshot(self) -> None:
+        """Save the cluster's state for the API, without nodes if the executor does not answer or does not run."""
+        now, cluster = self._context.clock(), self._cluster or Cluster(())
         alive, report = self.sees_nodes, self._report(cluster)
         with self._context.write() as session:
             if self._rest is not None:
                 # A new job can use these nodes once Ray has started again.
                 cluster = scheduling.last_cluster(session)
-            nodes = [scheduling.stored_node(node) for node in (cluster.nodes if cluster else ())]
             scheduling.save_snapshot(
                 session,
                 ClusterSnapshot(
                     at=now,
                     alive=alive,
-                    nodes=nodes,
-                    total_cpus=cluster.total_cpus if cluster else 0,
-                    total_gpus=cluster.total_gpus if cluster else 0,
-                    used_cpus=cluster.used_cpus if cluster else 0,
-                    used_gpus=cluster.used_gpus if cluster else 0,
-                    dispatcher=report,
+                    nodes=[scheduling.stored_node(node) for node in cluster.nodes],
+                    total_cpus=cluster.total_cpus,
+                    total_gpus=cluster.total_gpus,
+                    used_cpus=cluster.used_cpus,
+                    used_gpus=cluster.used_gpus,
+                    dispatcher=report.model_dump(mode="json"),
                 ),
             )
 
-    def _report(self, cluster: Cluster | None) -> dict[str, Any]:
-        failed = {name: loop.failed_rounds for name, loop in self._loops.items()}
-        report = DispatcherReport(
+    def _report(self, cluster: Cluster) -> DispatcherReport:
+        return DispatcherReport(
             started_at=self._started_at,
-            ray_version=cluster.version if cluster else None,
-            ray_tested=cluster.tested if cluster else None,
+            ray_version=cluster.version,
+            ray_tested=cluster.tested,
             ray=self._rest,
-            failed_rounds=failed,
+            failed_rounds={name: loop.failed_rounds for name, loop in self._loops.items()},
             store=self._store.report,
             api_answers=self._api.answers,
         )
-        return report.model_dump(mode="json")
 
     def _announce_restart(self) -> None:
         """Add an event to the job of each attempt that an earlier dispatcher started."""

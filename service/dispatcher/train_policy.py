@@ -14,13 +14,12 @@ from sqlalchemy.orm import Session
 from service import lifecycle, states
 from service.db.models import Attempt
 from service.dispatcher import repository
-from service.dispatcher.api_check import ApiCheck
+from service.dispatcher.checks import ApiCheck, StoreCheck
 from service.dispatcher.contact import Contact
 from service.dispatcher.context import DispatcherContext, passed
 from service.dispatcher.driver_errors import driver_ended, undelivered, was_killed
 from service.dispatcher.executor import Submission, SubmissionState
 from service.dispatcher.log_copier import LogCopier
-from service.dispatcher.store_check import StoreCheck
 from service.dispatcher.watcher import MissingAction, RunPolicy
 from service.protocol import UNDELIVERED_EXIT_CODE
 from service.runs import liveness

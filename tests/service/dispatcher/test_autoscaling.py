@@ -14,8 +14,7 @@ from ray.autoscaler.v2.scheduler import ResourceDemandScheduler, SchedulingReque
 from ray.autoscaler.v2.utils import ResourceRequestUtil
 from ray.core.generated.autoscaler_pb2 import ClusterResourceConstraint
 
-from service.dispatcher.api_check import ApiCheck
-from service.dispatcher.store_check import StoreCheck
+from service.dispatcher.checks import ApiCheck, StoreCheck
 from service.scheduling import autoscaling
 from service.scheduling.autoscaling import Bundles, bundles, certain, choose
 from service.scheduling.nodes import Node, NodeChoice

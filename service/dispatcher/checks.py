@@ -1,12 +1,16 @@
-"""Check the artifact store in a separate loop: a hanging store must not stop the dispatcher."""
+"""Checks of the artifact store and of the API, in separate loops: one that hangs must not delay the dispatcher."""
 
 from __future__ import annotations
 
 import logging
 from datetime import datetime, timedelta
+from functools import cached_property
 
 from service.artifacts import free_space
 from service.checkpoints import repository as checkpoints
+from service.client import ApiError, ConnectionFailed
+from service.client.config import Connection
+from service.client.sync.transport import Transport
 from service.dispatcher.context import DispatcherContext, passed
 from service.scheduling.dispatcher_report import StoreReport
 
@@ -14,6 +18,9 @@ logger = logging.getLogger(__name__)
 
 # The query adds up the sizes of all checkpoints.
 _EVERY = timedelta(minutes=1)
+_TIMEOUT_SECONDS = 5.0
+# A single check may fail while the API is busy or restarted.
+_FAILURES = 2
 
 
 class StoreCheck:
@@ -78,3 +85,47 @@ class StoreCheck:
         except (OSError, ValueError) as error:
             return str(error), free
         return None, free
+
+
+class ApiCheck:
+    """Checks whether the API answers at the address that the workers use.
+
+    Before its first answer it counts as answering: this dispatcher may not reach the address at all, or starts before
+    the API.
+    """
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self._failures: int | None = None
+        """Checks that failed since the last answer; `None` before the first one."""
+
+    @cached_property
+    def _transport(self) -> Transport:
+        connection = Connection(self._url, token=None)
+        return Transport(connection, patience=0.0, timeout=_TIMEOUT_SECONDS)
+
+    @property
+    def answers(self) -> bool:
+        """Whether the API answered recently."""
+        return self._failures is None or self._failures < _FAILURES
+
+    def round(self) -> bool:
+        """Check the API; return whether the database was used."""
+        answered = self.answers
+        try:
+            # Do not keep the connection: it would break at a restart of the API.
+            self._transport.json("GET", "/livez", headers={"Connection": "close"})
+        except (ConnectionFailed, ApiError) as error:
+            if self._failures is not None:
+                self._failures += 1
+            if answered and not self.answers:
+                logger.warning(
+                    "Nothing starts, because the API at %s (DASL_API_URL) does not answer: %s",
+                    self._url,
+                    error,
+                )
+        else:
+            self._failures = 0
+            if not answered:
+                logger.info("The API answers")
+        return False
