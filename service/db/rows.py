@@ -4,7 +4,7 @@ import re
 from collections.abc import Sequence
 from typing import Any, TypeVar
 
-from sqlalchemy import ColumnElement, Select, select
+from sqlalchemy import ColumnElement, CursorResult, Delete, Select, Update, select
 from sqlalchemy import Row as ResultRow
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
@@ -33,6 +33,13 @@ def add_if_new(session: Session, row: Base) -> bool:
     except IntegrityError:
         return False
     return True
+
+
+def changed(session: Session, statement: Update | Delete) -> int:
+    """Change rows in the database alone, not in the session's objects; return their number."""
+    result = session.execute(statement.execution_options(synchronize_session=False))
+    assert isinstance(result, CursorResult)
+    return result.rowcount
 
 
 def by_id(session: Session, kind: type[Row], row_id: str) -> Row | None:

@@ -16,6 +16,7 @@ from sqlalchemy.orm import Session
 
 from service import ids
 from service.db.models import PENDING_DELIVERY, Base, Dataset, Job, Task, Webhook, WebhookDelivery
+from service.db.rows import changed
 from service.outbox import messages
 from service.outbox.retries import ATTEMPT_SECONDS, GONE, Outcome, next_attempt, pause_after
 from service.states import DeliveryState
@@ -170,14 +171,12 @@ def claim(session: Session, message: WebhookDelivery, now: datetime) -> bool:
     attempts = message.attempts + 1
     enabled = exists().where(Webhook.id == message.webhook_id, Webhook.disabled_at.is_(None))
     again = now + timedelta(seconds=ATTEMPT_SECONDS) + pause_after(attempts)
-    claimed = session.execute(
+    claim = (
         update(WebhookDelivery)
         .where(*_attempt(message.id, message.attempts), enabled)
         .values(attempts=attempts, attempted_at=now, next_at=again)
-        .returning(WebhookDelivery.id)
-        .execution_options(synchronize_session=False)
     )
-    return claimed.scalar() is not None
+    return changed(session, claim) > 0
 
 
 def record(
@@ -207,12 +206,8 @@ def record(
     if outcome.error is None:
         row.state, row.finished_at = DeliveryState.SUCCEEDED, now
         session.flush()
-        session.execute(
-            update(Webhook)
-            .where(Webhook.id == row.webhook_id)
-            .values(last_success_at=now)
-            .execution_options(synchronize_session=False)
-        )
+        webhook_of_row = update(Webhook).where(Webhook.id == row.webhook_id)
+        changed(session, webhook_of_row.values(last_success_at=now))
         return None
     again = next_attempt(attempts, outcome, row.queued_at, now)
     if again is not None:
@@ -238,12 +233,9 @@ def disable(session: Session, webhook_id: str, reason: str, now: datetime) -> bo
     ).one_or_none()
     if row is None:
         return False
-    session.execute(
-        update(WebhookDelivery)
-        .where(WebhookDelivery.webhook_id == webhook_id, _IS_PENDING)
-        .values(state=DeliveryState.FAILED, finished_at=now, error=_ABANDONED)
-        .execution_options(synchronize_session=False)
-    )
+    pending = update(WebhookDelivery).where(WebhookDelivery.webhook_id == webhook_id, _IS_PENDING)
+    given_up = {"state": DeliveryState.FAILED, "finished_at": now, "error": _ABANDONED}
+    changed(session, pending.values(given_up))
     data = messages.webhook_message(webhook_id, row.name, reason)
     _notify(session, row.tenant, messages.DISABLED, now, data)
     return True
@@ -254,13 +246,7 @@ def remove_old(session: Session, before: datetime, limit: int) -> int:
     # An event may have been committed just after the webhook was deleted.
     is_orphan = and_(_IS_PENDING, ~exists().where(Webhook.id == WebhookDelivery.webhook_id))
     old = select(WebhookDelivery.id).where(or_(WebhookDelivery.finished_at < before, is_orphan))
-    removed = session.execute(
-        delete(WebhookDelivery)
-        .where(WebhookDelivery.id.in_(old.limit(limit)))
-        .returning(WebhookDelivery.id)
-        .execution_options(synchronize_session=False)
-    )
-    return len(removed.all())
+    return changed(session, delete(WebhookDelivery).where(WebhookDelivery.id.in_(old.limit(limit))))
 
 
 def _attempt(delivery_id: str, attempts: int) -> tuple[Any, ...]:

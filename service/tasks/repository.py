@@ -166,14 +166,9 @@ class Tasks(Generic[T]):
 
     def begin(self, session: Session, task_id: str, token_hash: str) -> Run | None:
         """Move queued -> running; return the new run, or `None` if too late."""
-        moved = session.execute(
-            update(self.row)
-            .where(self.row.id == task_id, self.row.state == TaskState.QUEUED, *self.not_deleted())
-            .values(state=TaskState.RUNNING)
-            .returning(self.row.id)
-            .execution_options(synchronize_session=False)
-        ).scalar()
-        if moved is None:
+        is_queued = self.row.id == task_id, self.row.state == TaskState.QUEUED
+        queued = update(self.row).where(*is_queued, *self.not_deleted())
+        if not rows.changed(session, queued.values(state=TaskState.RUNNING)):
             return None
         return runs.add_next(session, self.run, task_id, token_hash)
 
@@ -200,19 +195,9 @@ class Tasks(Generic[T]):
         )
         if state != TaskState.QUEUED:
             columns["finished_at"] = datetime.now(UTC)
-        moved = session.execute(
-            update(self.row)
-            .where(
-                self.row.id == task_id,
-                self.row.state == TaskState.RUNNING,
-                run.exists(),
-                *self.not_deleted(),
-            )
-            .values(state=state, **columns)
-            .returning(self.row.id)
-            .execution_options(synchronize_session=False)
-        ).scalar()
-        if moved is None:
+        is_running = self.row.id == task_id, self.row.state == TaskState.RUNNING, run.exists()
+        running = update(self.row).where(*is_running, *self.not_deleted())
+        if not rows.changed(session, running.values(state=state, **columns)):
             return False
         error = columns.get("error")
         runs.move(session, self.run, task_id, number, run_state, error=error)
@@ -258,17 +243,8 @@ class Tasks(Generic[T]):
         if run is not None:
             runs.move(session, self.run, task_id, run.number, AttemptState.CANCELLED)
             runs.mark_finalized(session, self.run, task_id, run.number)
-        session.execute(
-            update(self.run)
-            .where(self.run.owner == task_id)
-            .values(error=None)
-            .execution_options(synchronize_session=False)
-        )
-        session.execute(
-            delete(self.row)
-            .where(self.row.id == task_id)
-            .execution_options(synchronize_session=False)
-        )
+        rows.changed(session, update(self.run).where(self.run.owner == task_id).values(error=None))
+        rows.changed(session, delete(self.row).where(self.row.id == task_id))
 
 
 class ModelRuns(Tasks[ModelRun]):

@@ -6,6 +6,7 @@ from sqlalchemy import Select, delete, func, select
 from sqlalchemy.orm import Session
 
 from service.db.models import Tenant, Webhook, WebhookDelivery
+from service.db.rows import changed
 from service.states import DeliveryState
 
 
@@ -24,7 +25,7 @@ def count(session: Session, tenant: str) -> int:
 
 def remove(session: Session, webhook: Webhook) -> None:
     """Remove a locked webhook with its deliveries."""
-    session.execute(delete(WebhookDelivery).where(WebhookDelivery.webhook_id == webhook.id))
+    changed(session, delete(WebhookDelivery).where(WebhookDelivery.webhook_id == webhook.id))
     session.delete(webhook)
     session.flush()
 

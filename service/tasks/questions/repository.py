@@ -10,6 +10,7 @@ from sqlalchemy import delete, func, select, update
 from sqlalchemy.orm import Session
 
 from service.db.models import SearchQuery
+from service.db.rows import changed
 
 ABANDONED = timedelta(minutes=10)
 """Age after which no request awaits the answer, because the process that asked was killed."""
@@ -56,12 +57,8 @@ def _open(embedding_id: str) -> tuple[Any, ...]:
 def answer(session: Session, embedding_id: str, answers: Iterable[Mapping[str, Any]]) -> None:
     """Store answers to questions to an embedding; drop answers that no request awaits."""
     for item in answers:
-        session.execute(
-            update(SearchQuery)
-            .where(SearchQuery.id == item["id"], *_open(embedding_id))
-            .values(answer=dict(item), image=None)
-            .execution_options(synchronize_session=False)
-        )
+        query = update(SearchQuery).where(SearchQuery.id == item["id"], *_open(embedding_id))
+        changed(session, query.values(answer=dict(item), image=None))
 
 
 def get_answer(session: Session, query_id: str) -> dict[str, Any] | None:
@@ -72,17 +69,9 @@ def get_answer(session: Session, query_id: str) -> dict[str, Any] | None:
 
 def remove(session: Session, query_id: str) -> None:
     """Remove a question."""
-    session.execute(
-        delete(SearchQuery)
-        .where(SearchQuery.id == query_id)
-        .execution_options(synchronize_session=False)
-    )
+    changed(session, delete(SearchQuery).where(SearchQuery.id == query_id))
 
 
 def remove_older(session: Session, before: datetime) -> None:
     """Remove questions from before a time, which their process has abandoned."""
-    session.execute(
-        delete(SearchQuery)
-        .where(SearchQuery.created_at < before)
-        .execution_options(synchronize_session=False)
-    )
+    changed(session, delete(SearchQuery).where(SearchQuery.created_at < before))
