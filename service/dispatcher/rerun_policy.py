@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -36,32 +37,33 @@ _MAX_CONCURRENT = 2
 _MAX_FAILURES = 2
 
 
-class RerunPolicy(RunPolicy[WatchedRun]):
-    """Rules for runs that start from the beginning when they are repeated.
+@dataclass(frozen=True)
+class Rules:
+    """What differs between kinds of runs.
 
-    Args:
-        during: what the run did, as a part of the sentence about the loss of its last run.
+    Attributes:
+        during: what a run did, as a part of the sentence about the loss of the last one.
         remedy: what to do then, besides checking why Ray's head ended.
         max_losses: number of lost runs after which the owner fails. Ray may also be restarted for other reasons.
         time_limit: time limit of a run, from this dispatcher's first check of it.
     """
 
+    during: str
+    remedy: str
+    max_losses: int = 3
+    time_limit: timedelta = timedelta(hours=24)
+
+
+class RerunPolicy(RunPolicy[WatchedRun]):
+    """Rules for runs that start from the beginning when they are repeated."""
+
     finalized = False
 
     def __init__(
-        self,
-        context: DispatcherContext,
-        entrypoint: str,
-        noun: str,
-        *,
-        during: str,
-        remedy: str,
-        max_losses: int = 3,
-        time_limit: timedelta = timedelta(hours=24),
+        self, context: DispatcherContext, entrypoint: str, noun: str, rules: Rules
     ) -> None:
-        self._context, self.entrypoint, self.noun = context, entrypoint, noun
-        self._during, self._remedy = during, remedy
-        self._max_losses, self._time_limit = max_losses, time_limit
+        self._context, self._rules = context, rules
+        self.entrypoint, self.noun = entrypoint, noun
         self._first_checked_at: dict[str, datetime] = {}
         self._undelivered_at: dict[str, datetime] = {}
         """When the last run of each owner ended without reaching the API; the next one waits for `LONGEST_RETRY`."""
@@ -98,7 +100,7 @@ class RerunPolicy(RunPolicy[WatchedRun]):
             after = self.counted_after(session, run.owner)
             losses = runs.count_lost(session, run.owner, after) + 1
         kind = f"{self.noun}-lost"
-        if losses < self._max_losses:
+        if losses < self._rules.max_losses:
             message = f"Ray no longer knows the {self.noun}; Ray was probably restarted"
             if crashed:
                 message = (
@@ -107,8 +109,8 @@ class RerunPolicy(RunPolicy[WatchedRun]):
             return Ending("lost", {"type": kind, "message": message}, Retry.INFRASTRUCTURE)
         cause = "The service" if crashed else "Ray"
         message = (
-            f"{cause} ended {losses} times {self._during}, perhaps for lack of memory. Check why Ray's head ended, "
-            f"{self._remedy}"
+            f"{cause} ended {losses} times {self._rules.during}, perhaps for lack of memory. Check why Ray's head ended, "
+            f"{self._rules.remedy}"
         )
         return Ending("lost", {"type": kind, "message": message}, Retry.NEVER)
 
@@ -131,11 +133,16 @@ class RerunPolicy(RunPolicy[WatchedRun]):
         now = self._context.clock()
         # Drop the entries of ended runs, which are not checked again.
         self._first_checked_at = {
-            id: at for id, at in self._first_checked_at.items() if now - at < 2 * self._time_limit
+            id: at
+            for id, at in self._first_checked_at.items()
+            if now - at < 2 * self._rules.time_limit
         }
-        if now - self._first_checked_at.setdefault(run.submission_id, now) <= self._time_limit:
+        if (
+            now - self._first_checked_at.setdefault(run.submission_id, now)
+            <= self._rules.time_limit
+        ):
             return None
-        hours = self._time_limit / timedelta(hours=1)
+        hours = self._rules.time_limit / timedelta(hours=1)
         allowed = f"{hours:g} hours" if hours >= 1 else f"{60 * hours:g} minutes"
         message = f"The {self.noun} took longer than {allowed}. Check that the disk with the images responds"
         return Ending("failed", {"type": "too-long", "message": message}, Retry.NEVER)
@@ -156,13 +163,11 @@ class IngestPolicy(RerunPolicy):
     """Rules for ingest runs of data sets. A loss of Ray, which ends them, may also end all trainings."""
 
     def __init__(self, context: DispatcherContext) -> None:
-        super().__init__(
-            context,
-            context.entrypoints.ingest,
-            "ingest",
+        rules = Rules(
             during="while the images were read",
             remedy="give it more memory or make the largest images smaller, then read them again: dasl datasets refresh",
         )
+        super().__init__(context, context.entrypoints.ingest, "ingest", rules)
 
     def due(self, session: Session) -> Sequence[str]:
         """Return the data sets to ingest next.
@@ -192,7 +197,7 @@ class IngestPolicy(RerunPolicy):
             run.owner,
             run.number,
             state,
-            run_state=_state_of(ending),
+            run_state=AttemptState(ending.outcome),
             error=ending.error,
         )
 
@@ -201,9 +206,9 @@ class TaskPolicy(RerunPolicy):
     """Rules for runs of tasks of one kind."""
 
     def __init__(
-        self, context: DispatcherContext, tasks: Tasks[Any], entrypoint: str, **rules: Any
+        self, context: DispatcherContext, entrypoint: str, tasks: Tasks[Any], rules: Rules
     ) -> None:
-        super().__init__(context, entrypoint, tasks.noun, **rules)
+        super().__init__(context, entrypoint, tasks.noun, rules)
         self._tasks = tasks
 
     def due(self, session: Session) -> Sequence[str]:
@@ -219,49 +224,32 @@ class TaskPolicy(RerunPolicy):
 
     def end(self, session: Session, run: RunView, ending: Ending) -> None:
         state = TaskState.QUEUED if self.is_repeated(session, run, ending) else TaskState.FAILED
-        run_state, error = _state_of(ending), ending.error
+        run_state, error = AttemptState(ending.outcome), ending.error
         self._tasks.end(session, run.owner, run.number, state, run_state=run_state, error=error)
 
 
 def rerun_policies(context: DispatcherContext) -> list[RerunPolicy]:
     """Return the rules of all kinds of runs that start from the beginning when they are repeated."""
-    entrypoints = context.entrypoints
+    commands = context.entrypoints
+    preview = Rules(
+        during="while the preview was drawn",
+        remedy="then request it again, with fewer images or a smaller backbone.image_size",
+        max_losses=2,
+        time_limit=timedelta(minutes=15),
+    )
+    preparation = Rules(
+        during="while the images were decoded",
+        remedy="give it more memory or make the largest images smaller, then request it again: it continues",
+    )
+    model_run = Rules(
+        during="during the run of the model",
+        remedy="and give it more memory, then request it again",
+    )
+    search = Rules(during="while neighbors were searched", remedy="then ask again", max_losses=2)
     return [
         IngestPolicy(context),
-        TaskPolicy(
-            context,
-            previews,
-            entrypoints.preview,
-            during="while the preview was drawn",
-            remedy="then request it again, with fewer images or a smaller backbone.image_size",
-            max_losses=2,
-            time_limit=timedelta(minutes=15),
-        ),
-        TaskPolicy(
-            context,
-            preparations,
-            entrypoints.prepare,
-            during="while the images were decoded",
-            remedy="give it more memory or make the largest images smaller, then request it again: it continues",
-        ),
-        TaskPolicy(
-            context,
-            model_runs,
-            entrypoints.model_run,
-            during="during the run of the model",
-            remedy="and give it more memory, then request it again",
-        ),
-        TaskPolicy(  # a run ends when no more questions arrive
-            context,
-            searches,
-            entrypoints.search,
-            during="while neighbors were searched",
-            remedy="then ask again",
-            max_losses=2,
-        ),
+        TaskPolicy(context, commands.preview, previews, preview),
+        TaskPolicy(context, commands.prepare, preparations, preparation),
+        TaskPolicy(context, commands.model_run, model_runs, model_run),
+        TaskPolicy(context, commands.search, searches, search),
     ]
-
-
-def _state_of(ending: Ending) -> AttemptState:
-    """Return the state of a run that ended without a report."""
-    return AttemptState.LOST if ending.outcome == "lost" else AttemptState.FAILED

@@ -10,7 +10,7 @@ from collections.abc import Collection, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import Select, and_, bindparam, delete, exists, insert, or_, select, update
+from sqlalchemy import and_, bindparam, delete, exists, insert, or_, select, update
 from sqlalchemy import text as sql
 from sqlalchemy.orm import Session
 
@@ -117,32 +117,28 @@ def _add(
     return [str(row["id"]) for row in rows]
 
 
-def _due() -> Select[*tuple[WebhookDelivery, Webhook]]:
-    """Select the first due delivery of each webhook, the longest waiting first."""
-    first = (
-        select(WebhookDelivery.id)
-        .where(
-            WebhookDelivery.webhook_id == Webhook.id,
-            _IS_PENDING,
-            WebhookDelivery.next_at <= bindparam("now"),
-        )
-        .order_by(WebhookDelivery.next_at, WebhookDelivery.id)
-        .limit(1)
-        .correlate(Webhook)
-        .scalar_subquery()
+_FIRST_DUE = (
+    select(WebhookDelivery.id)
+    .where(
+        WebhookDelivery.webhook_id == Webhook.id,
+        _IS_PENDING,
+        WebhookDelivery.next_at <= bindparam("now"),
     )
-    return (
-        select(WebhookDelivery, Webhook)
-        .join(Webhook, WebhookDelivery.id == first)
-        .where(
-            Webhook.disabled_at.is_(None),
-            Webhook.id.not_in(bindparam("busy", expanding=True)),
-        )
-        .order_by(WebhookDelivery.next_at, WebhookDelivery.id)
+    .order_by(WebhookDelivery.next_at, WebhookDelivery.id)
+    .limit(1)
+    .correlate(Webhook)
+    .scalar_subquery()
+)
+# The first due delivery of each webhook, the longest waiting first.
+_DUE = (
+    select(WebhookDelivery, Webhook)
+    .join(Webhook, WebhookDelivery.id == _FIRST_DUE)
+    .where(
+        Webhook.disabled_at.is_(None),
+        Webhook.id.not_in(bindparam("busy", expanding=True)),
     )
-
-
-_DUE = _due()
+    .order_by(WebhookDelivery.next_at, WebhookDelivery.id)
+)
 
 
 def due(session: Session, now: datetime, busy: Collection[str]) -> list[Due]:

@@ -25,11 +25,6 @@ class IngestEstimate(BaseModel):
     images_per_second: float | None = None
     seconds_left: float | None = None
 
-    @classmethod
-    def from_stored(cls, stored: dict[str, object] | None) -> IngestEstimate | None:
-        """Read stored progress; None if there is none."""
-        return None if stored is None else cls.model_validate(stored)
-
     def reported(self) -> tuple[int, int, str | None]:
         """Return the last report of the worker."""
         return self.images_read, self.images_total, self.phase
@@ -81,7 +76,7 @@ def record_progress(
     liveness.record_heartbeat(run, now)
     if reported is None:
         return stored
-    before = IngestEstimate.from_stored(stored)
+    before = None if stored is None else IngestEstimate.model_validate(stored)
     # A long time without reports is not a standstill, because the progress is unknown.
     elapsed = now - last_report if last_report is not None else None
     silent = elapsed is None or not timedelta() <= elapsed < liveness.MAX_SILENCE

@@ -50,7 +50,7 @@ def test_standstill_lets_the_estimate_grow() -> None:
 
 
 def test_progress_of_the_version_before_is_read() -> None:
-    stored = IngestEstimate.from_stored({"images_read": 1, "images_total": 2})
+    stored = IngestEstimate.model_validate({"images_read": 1, "images_total": 2})
     assert stored is not None
     assert stored.reported() == (1, 2, None)
 
