@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
@@ -12,12 +11,11 @@ from sqlalchemy import update
 from dasl_core.spec import ResolvedJobSpec
 from service import credentials, lifecycle
 from service.datasets.ingests import repository as ingests
-from service.db.models import Attempt, IngestRun, Run
+from service.db.models import IngestRun, Run
 from service.runs.endings import Ending
 from service.scheduling import repository as scheduling
 from service.states import DatasetState
 from tests.support.api_under_test import Api, Worker, refused
-from tests.support.runs import submission_id
 
 SHA = "0" * 64
 REPORTS = ("metrics", "evaluations", "events", "checkpoints", "artifacts")
@@ -59,6 +57,14 @@ def job(api: Api, worker: Worker) -> dict[str, Any]:
     return shown
 
 
+def next_attempt(api: Api, worker: Worker) -> Worker:
+    """Let the worker's attempt fail, and start the job's next one."""
+    assert worker.post("finish", outcome="failed").status_code == 204
+    with api.database.write() as session:
+        assert lifecycle.requeue(session, worker.job_id)
+    return api.start(worker.job_id)
+
+
 def test_start_returns_everything_and_is_idempotent(api: Api) -> None:
     dataset = api.dataset()
     held_out = api.dataset(name="held-out")
@@ -94,11 +100,7 @@ def test_repeated_event_is_recorded_once_per_attempt(api: Api) -> None:
         note = {"type": "note", "message": "hello", "data": {"step": step}}
         assert first.post("events", **note).status_code == 204
     assert notes() == [1, 2, 1]
-    failed = {"error": {"type": "node-lost", "message": "gone"}, "retryable": True}
-    assert first.post("finish", outcome="failed", **failed).status_code == 204
-    with api.database.write() as session:
-        lifecycle.requeue(session, first.job_id)
-    second = api.start(first.job_id)
+    second = next_attempt(api, first)
     assert second.post("start").status_code == 200
     assert second.post("events", **note).status_code == 204
     assert notes() == [1, 2, 1, 1], "the event of another attempt is another event"
@@ -119,11 +121,7 @@ def test_placement_names_the_nodes_of_this_attempt(api: Api) -> None:
 
 def test_verdict_is_a_field_of_the_job_until_it_trains_again(api: Api) -> None:
     def fail_and_restart(worker: Worker) -> Worker:
-        failed = {"error": {"type": "node-lost", "message": "gone"}, "retryable": True}
-        assert worker.post("finish", outcome="failed", **failed).status_code == 204
-        with api.database.write() as session:
-            lifecycle.requeue(session, worker.job_id)
-        worker = api.start(worker.job_id)
+        worker = next_attempt(api, worker)
         assert worker.post("start").status_code == 200
         return worker
 
@@ -363,26 +361,6 @@ def test_evaluation_of_other_metrics_replaces_the_stored_one_with_an_event(api: 
     assert [e["data"]["metrics"] for e in events if e["type"] == "evaluation"] == measured
 
 
-def test_heartbeat_time_is_recorded(api: Api) -> None:
-    worker = running(api)
-    with api.database.read() as session:
-        before = session.get_one(Attempt, (worker.job_id, 1)).heartbeat_at
-    worker.post("heartbeat")
-    with api.database.read() as session:
-        after = session.get_one(Attempt, (worker.job_id, 1)).heartbeat_at
-    assert before is not None
-    assert after is not None
-    assert after > before
-
-
-def next_attempt(api: Api, worker: Worker) -> Worker:
-    """Let the worker's attempt fail and start the job's next one."""
-    assert worker.post("finish", outcome="failed").status_code == 204
-    with api.database.write() as session:
-        assert lifecycle.requeue(session, worker.job_id)
-    return api.start(worker.job_id)
-
-
 def damage_events(api: Api, worker: Worker) -> list[dict[str, Any]]:
     events = api.client.get(f"/v1/jobs/{worker.job_id}/events?limit=1000").json()["data"]
     return [event for event in events if event["type"] == "checkpoint_damaged"]
@@ -483,34 +461,19 @@ def test_worker_api_refuses_run_of_unknown_kind(api: Api) -> None:
     refused(worker.post("heartbeat"), 401, None, "unauthenticated")
 
 
-@dataclass
-class IngestWorker:
-    """The worker of one ingest run."""
-
-    api: Api
-    dataset_id: str
-    number: int
-    headers: dict[str, str]
-
-    @property
-    def path(self) -> str:
-        """Path of the run's endpoints below `/worker/v1`."""
-        return f"runs/{submission_id(self.api.database, self.dataset_id, self.number)}"
-
-    def post(self, action: str, **body: Any) -> Any:
-        """POST to an endpoint of the worker API."""
-        path = f"/worker/v1/{self.path}/{action}"
-        return self.api.client.post(path, json=body, headers=self.headers)
+def ingesting(api: Api, dataset: str) -> Worker:
+    """Start the next ingest run of a data set; return its worker."""
+    number, headers = api.ingest(dataset)
+    return Worker(api, dataset, number, headers["Authorization"].removeprefix("Bearer "))
 
 
 @pytest.fixture
-def ingest(api: Api) -> IngestWorker:
-    dataset = api.dataset("fresh", state="pending")
-    return IngestWorker(api, dataset, *api.ingest(dataset))
+def ingest(api: Api) -> Worker:
+    return ingesting(api, api.dataset("fresh", state="pending"))
 
 
-def test_ingest_run_starts_beats_and_finishes(ingest: IngestWorker) -> None:
-    api, dataset = ingest.api, ingest.dataset_id
+def test_ingest_run_starts_beats_and_finishes(ingest: Worker) -> None:
+    api, dataset = ingest.api, ingest.job_id
     start = ingest.post("start")
     assert start.status_code == 200
     assert start.json()["uri"] == str(api.settings.home.parent / "images" / "fresh")
@@ -532,8 +495,8 @@ def test_ingest_run_starts_beats_and_finishes(ingest: IngestWorker) -> None:
         refused(ingest.post(action), 409, None, "stale-attempt")
 
 
-def test_progress_of_an_ingest_is_shown_until_it_ends(ingest: IngestWorker) -> None:
-    api, dataset = ingest.api, ingest.dataset_id
+def test_progress_of_an_ingest_is_shown_until_it_ends(ingest: Worker) -> None:
+    api, dataset = ingest.api, ingest.job_id
 
     def shown() -> Any:
         progress = api.client.get(f"/v1/datasets/{dataset}").json()["progress"]
@@ -566,7 +529,7 @@ def test_progress_of_an_ingest_is_shown_until_it_ends(ingest: IngestWorker) -> N
     assert shown() is None
 
 
-def test_ingest_run_is_refused_what_only_attempts_send(api: Api, ingest: IngestWorker) -> None:
+def test_ingest_run_is_refused_what_only_attempts_send(api: Api, ingest: Worker) -> None:
     worker = running(api)
     damage = {"checkpoint_id": "ckpt_x", "damage": "is missing"}
     for action, body in {**reports(worker), "damaged-checkpoint": damage}.items():
@@ -575,27 +538,27 @@ def test_ingest_run_is_refused_what_only_attempts_send(api: Api, ingest: IngestW
     refused(ingest.post("heartbeat", progress={"step": 1}), 422, "step")
 
 
-def test_report_of_another_kind_of_run_names_the_fields(api: Api, ingest: IngestWorker) -> None:
+def test_report_of_another_kind_of_run_names_the_fields(api: Api, ingest: Worker) -> None:
     problem = refused(ingest.post("finish", outcome="succeeded"), 422, "outcome")
     assert "state: missing required field" in problem["detail"]
     problem = refused(running(api).post("finish", state="ready"), 422, "state")
     assert "outcome: missing required field" in problem["detail"]
 
 
-def test_problem_of_a_whole_report_names_the_body(ingest: IngestWorker) -> None:
+def test_problem_of_a_whole_report_names_the_body(ingest: Worker) -> None:
     answer = ingest.post("finish", state="ready")
     assert refused(answer, 422, "body")["detail"] == "body: is not valid"
 
 
 @pytest.mark.dialect
-def test_superseded_ingest_run_is_refused(ingest: IngestWorker) -> None:
-    api, dataset = ingest.api, ingest.dataset_id
+def test_superseded_ingest_run_is_refused(ingest: Worker) -> None:
+    api, dataset = ingest.api, ingest.job_id
     with api.database.write() as session:
         assert ingests.end_ingest(session, dataset, 1, DatasetState.PENDING)
-    number, headers = api.ingest(dataset)
-    assert number == 2
+    second = ingesting(api, dataset)
+    assert second.number == 2
     for action in ("start", "heartbeat"):
         refused(ingest.post(action), 409, None, "stale-attempt")
     refused(ingest.post("finish", state="failed", error="x"), 409, None, "stale-attempt")
-    refused(IngestWorker(api, dataset, number, ingest.headers).post("start"), 401)
-    assert IngestWorker(api, dataset, number, headers).post("start").status_code == 200
+    refused(Worker(api, dataset, 2, ingest.token).post("start"), 401)
+    assert second.post("start").status_code == 200

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -11,6 +14,7 @@ from sqlalchemy import func, select
 
 from dasl_core.spec import versions
 from service import ids, lifecycle, states
+from service.datasets.ingests import repository as ingests
 from service.db.models import (
     Attempt,
     Checkpoint,
@@ -21,14 +25,17 @@ from service.db.models import (
     Metric,
     Preparation,
     Preview,
+    Run,
+    Task,
     Token,
 )
 from service.db.session import Database
 from service.dispatcher.context import Entrypoints
+from service.dispatcher.executor import OnDemand
 from service.dispatcher.loop import Dispatcher
 from service.runs.endings import Ending, Retry
 from service.settings import Settings
-from service.states import Desired, JobStatus
+from service.states import DatasetState, Desired, JobStatus
 from tests.support.fake_executor import DRIVER, FakeExecutor
 from tests.support.runs import submission_id
 
@@ -67,7 +74,7 @@ class World:
     def now(self) -> datetime:
         return self.began + self.ahead
 
-    def restart(self, holder: str = "first") -> Dispatcher:
+    def restart(self, holder: str = "first", on_demand: OnDemand | None = None) -> Dispatcher:
         """Replace the dispatcher by a new one, which has no in-memory state."""
         self.dispatcher = Dispatcher(
             self.settings,
@@ -76,6 +83,7 @@ class World:
             holder=holder,
             entrypoints=ENTRYPOINTS,
             clock=self.now,
+            on_demand=on_demand,
         )
         return self.dispatcher
 
@@ -175,43 +183,27 @@ class World:
             session.add(dataset)
         return dataset.id
 
-    def add_preview(self, dataset_id: str, tenant: str = "default") -> str:
-        preview = Preview(
-            id=ids.new_id("prev"),
-            tenant=tenant,
-            dataset_id=dataset_id,
-            dataset_version=1,
-            state="queued",
-            spec={},
-            resolved={},
-            spec_version=1,
-            images=8,
-            files=[],
-            created_at=self.now(),
-        )
+    def end_ingest(self, dataset_id: str, number: int = 1) -> None:
+        """Let an ingest run report that its data set is ready."""
         with self.database.write() as session:
-            session.add(preview)
-        return preview.id
+            assert ingests.end_ingest(session, dataset_id, number, DatasetState.READY)
+
+    def add_preview(self, dataset_id: str, tenant: str = "default") -> str:
+        spec = {"spec": {}, "resolved": {}, "spec_version": 1}
+        return self._add_task(
+            Preview(id=ids.new_id("prev"), images=8, files=[], **spec), dataset_id, tenant
+        )
 
     def add_preparation(self, dataset_id: str, tenant: str = "default") -> str:
-        preparation = Preparation(
-            id=ids.new_id("prep"),
-            tenant=tenant,
-            dataset_id=dataset_id,
-            dataset_version=1,
-            image_size=32,
-            channels=3,
-            image_cache="exact",
-            state="queued",
-            created_at=self.now(),
-        )
-        with self.database.write() as session:
-            session.add(preparation)
-        return preparation.id
+        images = {"image_size": 32, "channels": 3, "image_cache": "exact"}
+        return self._add_task(Preparation(id=ids.new_id("prep"), **images), dataset_id, tenant)
 
-    def preparation(self, preparation_id: str) -> Preparation:
-        with self.database.read() as session:
-            return session.get_one(Preparation, preparation_id)
+    def _add_task(self, task: Preview | Preparation, dataset_id: str, tenant: str) -> str:
+        task.dataset_id, task.dataset_version = dataset_id, 1
+        task.tenant, task.state, task.created_at = tenant, "queued", self.now()
+        with self.database.write() as session:
+            session.add(task)
+        return task.id
 
     def preview(self, preview_id: str) -> Preview:
         with self.database.read() as session:
@@ -243,10 +235,22 @@ class World:
                 Metric(job_id=job_id, attempt=number, name="loss", step=step, time=0.0, value=1.0)
             )
 
+    def start_job(self, **options: Any) -> str:
+        """Add a job, and let its driver start; see `add_job`."""
+        job = self.add_job(**options)
+        self.tick()
+        self.worker_starts(job)
+        return job
+
     def worker_starts(self, job_id: str, number: int = 1) -> None:
         """Mark the attempt as running, as the worker API does at a driver's first request."""
         with self.database.write() as session:
             lifecycle.mark_running(session, job_id, number)
+
+    def end_job(self, job_id: str, outcome: states.AttemptOutcome) -> None:
+        """Let the first attempt report how it ended, and its driver exit."""
+        self.worker_finishes(job_id, outcome)
+        self.executor.end(self.run_id(job_id), 0)
 
     def worker_sends_heartbeat(
         self, job_id: str, number: int = 1, progress: dict[str, Any] | None = None
@@ -326,3 +330,26 @@ class World:
     def log(self, job_id: str, number: int = 1) -> str:
         root = Path(self.settings.artifacts_uri.removeprefix("file://"))
         return (root / "jobs" / job_id / "attempts" / str(number) / "driver.log").read_text()
+
+
+def failure(row: Job | Run | Task | Dataset) -> dict[str, Any]:
+    """Return the error of a row, which must have one."""
+    assert row.error is not None
+    return row.error
+
+
+@contextmanager
+def running(world: World) -> Iterator[None]:
+    """Run the loops of the dispatcher in a thread, and stop them at the end of the block."""
+    stop = threading.Event()
+    options = {"interval": 0.01}
+    thread = threading.Thread(
+        target=world.dispatcher.run, args=(stop,), kwargs=options, daemon=True
+    )
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join(60)
+    assert not thread.is_alive()

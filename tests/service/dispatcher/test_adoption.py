@@ -60,18 +60,17 @@ def registered(world: World, job: str, state: str = "registered") -> list[int]:
         return list(session.scalars(query.order_by(Checkpoint.step)))
 
 
-def running_job(world: World, **resources: Any) -> str:
-    job = world.add_job(**resources)
-    world.tick()
-    world.worker_starts(job)
-    return job
+def resumed(world: World, job: str) -> Checkpoint:
+    """Return the checkpoint that the second attempt resumes from."""
+    with world.database.read() as session:
+        return session.get_one(Checkpoint, world.attempt(job, 2).resume_checkpoint_id)
 
 
 def test_next_attempt_resumes_from_a_checkpoint_that_was_never_reported(
     world: World, rank0: Rank0
 ) -> None:
     """The API is away for hours, and then the driver dies."""
-    job = running_job(world)
+    job = world.start_job()
     world.worker_sends_heartbeat(job, progress={"step": 5})
     folders = [rank0.saves(job, step) for step in (100, 200, 300)]
     for _ in range(10):
@@ -81,8 +80,7 @@ def test_next_attempt_resumes_from_a_checkpoint_that_was_never_reported(
     world.tick()
     assert registered(world, job) == [100, 200, 300]
     assert world.job(job).attempt == 2
-    with world.database.read() as session:
-        newest = session.get_one(Checkpoint, world.attempt(job, 2).resume_checkpoint_id)
+    newest = resumed(world, job)
     assert (newest.step, newest.epoch, newest.attempt) == (300, 3.0, 1)
     assert newest.uri == f"file://{folders[2]}"
     assert newest.metrics == {"knn": 0.5}
@@ -122,7 +120,7 @@ def with_a_path(folder: Path) -> None:
 
 
 def test_damaged_checkpoints_are_removed_a_day_later(world: World, rank0: Rank0) -> None:
-    job = running_job(world)
+    job = world.start_job()
     kept, damaged = rank0.saves(job, 100), []
     damages = (without_manifest, half_a_manifest, missing_file, short_file, of_another_attempt)
     for step, damage in enumerate((*damages, with_a_path), start=200):
@@ -139,7 +137,7 @@ def test_damaged_checkpoints_are_removed_a_day_later(world: World, rank0: Rank0)
 
 
 def test_dispatcher_that_starts_late_still_sweeps(world: World, rank0: Rank0) -> None:
-    job = running_job(world, max_restarts=0)
+    job = world.start_job(max_restarts=0)
     partial = rank0.saves(job, 100)
     without_manifest(partial)
     world.executor.kill(world.run_id(job))
@@ -151,7 +149,7 @@ def test_dispatcher_that_starts_late_still_sweeps(world: World, rank0: Rank0) ->
 
 
 def test_failed_job_keeps_its_final_checkpoint(world: World, rank0: Rank0) -> None:
-    job = running_job(world, max_restarts=0)
+    job = world.start_job(max_restarts=0)
     rank0.saves(job, 100, final=True)
     world.executor.kill(world.run_id(job), signal.SIGSEGV)
     world.tick()
@@ -162,7 +160,7 @@ def test_failed_job_keeps_its_final_checkpoint(world: World, rank0: Rank0) -> No
 
 def test_end_that_was_not_reported_uses_no_restart(world: World, rank0: Rank0) -> None:
     """The API was away for more than ten minutes after the last step."""
-    job = running_job(world, max_restarts=0)
+    job = world.start_job(max_restarts=0)
     rank0.saves(job, 100, final=True)
     world.executor.end(world.run_id(job), UNDELIVERED_EXIT_CODE)
     world.tick()
@@ -170,15 +168,13 @@ def test_end_that_was_not_reported_uses_no_restart(world: World, rank0: Rank0) -
     attempt = world.attempt(job)
     assert (attempt.state, (attempt.error or {})["type"]) == ("failed", "reports-undelivered")
     assert (world.status(job), world.job(job).restarts) == (JobStatus.STARTING, 0)
-    with world.database.read() as session:
-        resumed = session.get_one(Checkpoint, world.attempt(job, 2).resume_checkpoint_id)
-    assert resumed.final
+    assert resumed(world, job).final
 
 
 def test_unavailable_store_delays_the_next_attempt_for_minutes_only(
     world: World, rank0: Rank0, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    job = running_job(world)
+    job = world.start_job()
     rank0.saves(job, 100)
     with monkeypatch.context() as patch:
 
@@ -205,7 +201,7 @@ def test_adoption_recovers_from_crash_at_every_point(
 ) -> None:
     """Before and after each commit of the finalization: two adoptions and the mark."""
     for at in range(6):
-        job = running_job(world)
+        job = world.start_job()
         for saved in (100, 200):
             rank0.saves(job, saved)
         world.executor.kill(world.run_id(job))
@@ -221,9 +217,7 @@ def test_adoption_recovers_from_crash_at_every_point(
         assert registered(world, job) == [100, 200]
         assert len(world.events(job, "checkpoint")) == 2
         world.tick()
-        with world.database.read() as session:
-            resumed = session.get_one(Checkpoint, world.attempt(job, 2).resume_checkpoint_id)
-        assert resumed.step == 200
+        assert resumed(world, job).step == 200
         world.worker_finishes(job, "cancelled", 2)
         world.executor.kill(world.run_id(job, 2))
         world.tick()
@@ -234,7 +228,7 @@ def test_checkpoints_on_s3_are_adopted_if_whole_and_else_removed(
 ) -> None:
     world.settings.artifacts_uri = s3_root
     world.restart()
-    job = running_job(world)
+    job = world.start_job()
     world.worker_sends_heartbeat(job, progress={"step": 5})
     storage = Storage(s3_root)
     attempt = storage.attempt_uri(job, 1)
@@ -250,9 +244,7 @@ def test_checkpoints_on_s3_are_adopted_if_whole_and_else_removed(
     world.tick()
     world.tick()
     assert registered(world, job) == [100, 200]
-    with world.database.read() as session:
-        resumed = session.get_one(Checkpoint, world.attempt(job, 2).resume_checkpoint_id)
-    assert resumed.step == 200
+    assert resumed(world, job).step == 200
     world.tick(2 * DAY)
     world.tick(2 * DAY)
     files = {

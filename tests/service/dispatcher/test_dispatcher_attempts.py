@@ -16,11 +16,12 @@ from sqlalchemy import select
 from service import lifecycle
 from service.credentials import hash_token
 from service.db.models import Attempt, Checkpoint, Event, Job
-from service.dispatcher.executor import ExecutorUnavailable, LogPiece
+from service.dispatcher.context import Restarted
+from service.dispatcher.executor import ExecutorUnavailable, LogPiece, SubmissionRefused
 from service.runs.endings import Retry
 from service.scheduling import repository as scheduling
 from service.states import AttemptState, Desired, JobStatus, StopReason
-from tests.support.dispatcher_world import World
+from tests.support.dispatcher_world import World, failure
 
 
 def test_job_starts_with_its_own_token(world: World) -> None:
@@ -56,9 +57,7 @@ def test_run_that_a_restored_database_does_not_know_is_not_adopted(world: World)
 
 
 def test_reported_success_ends_job_and_keeps_log(world: World) -> None:
-    job = world.add_job()
-    world.tick()
-    world.worker_starts(job)
+    job = world.start_job()
     world.tick()
     assert world.log(job) == f"driver {job} 1\n"
     world.worker_finishes(job, "succeeded")
@@ -69,16 +68,13 @@ def test_reported_success_ends_job_and_keeps_log(world: World) -> None:
 
 
 def test_killed_driver_is_replaced_from_newest_checkpoint(world: World) -> None:
-    job = world.add_job()
-    world.tick()
-    world.worker_starts(job)
+    job = world.start_job()
     world.add_checkpoint(job, 1, step=10)
     newest = world.add_checkpoint(job, 1, step=20)
     world.executor.kill(world.run_id(job), signal.SIGKILL)
     world.tick()
     assert world.status(job) == JobStatus.RETRY_WAIT
-    error = world.attempt(job).error
-    assert error is not None
+    error = failure(world.attempt(job))
     assert error["message"] == f"The training driver was ended by SIGKILL: driver {job} 1"
     world.tick(0)
     assert world.status(job) == JobStatus.RETRY_WAIT  # A retry starts after a pause.
@@ -132,26 +128,21 @@ def test_job_that_always_loses_its_processes_fails(world: World, progress: str) 
 
 
 def test_repeatedly_failing_job_fails_with_end_of_log(world: World) -> None:
-    job = world.add_job(max_restarts=1)
-    world.tick()
-    world.worker_starts(job)
+    job = world.start_job(max_restarts=1)
     world.executor.end(world.run_id(job), 1, "ValueError: once")
     world.tick()
     world.tick(10)
     world.executor.end(world.run_id(job, 2), 1, "ValueError: twice")
     world.tick()
     assert world.status(job) == JobStatus.FAILED
-    error = world.job(job).error
-    assert error is not None
+    error = failure(world.job(job))
     assert error["type"] == "driver-ended"
     assert error["message"] == "The training driver ended with exit code 1: ValueError: twice"
     assert error["log_tail"] == [f"driver {job} 2", "ValueError: twice"]
 
 
 def test_reported_error_includes_end_of_log(world: World) -> None:
-    job = world.add_job()
-    world.tick()
-    world.worker_starts(job)
+    job = world.start_job()
     error = {"type": "ValueError", "message": "no images"}
     world.worker_finishes(job, "failed", error=error, retry=Retry.NEVER)
     world.executor.end(world.run_id(job), 0, "bye")
@@ -160,31 +151,8 @@ def test_reported_error_includes_end_of_log(world: World) -> None:
     assert world.job(job).error == {**error, "log_tail": [f"driver {job} 1", "bye"]}
 
 
-def test_error_includes_last_fifty_lines(world: World) -> None:
-    job = world.add_job(max_restarts=0)
-    world.tick()
-    world.executor.end(world.run_id(job), 1, "|".join(str(line) for line in range(100)))
-    world.tick()
-    error = world.job(job).error
-    assert error is not None
-    assert error["log_tail"] == [str(line) for line in range(50, 100)]
-
-
-def test_driver_that_ends_without_report_has_failed(world: World) -> None:
-    job = world.add_job(max_restarts=0)
-    world.tick()
-    world.worker_starts(job)
-    world.executor.end(world.run_id(job), 0)
-    world.tick()
-    error = world.job(job).error
-    assert error is not None
-    assert error["message"] == "The training driver ended without reporting a result"
-
-
 def test_unavailable_executor_ends_no_attempt(world: World) -> None:
-    job = world.add_job()
-    world.tick()
-    world.worker_starts(job)
+    job = world.start_job()
     world.executor.away = True
     for _ in range(5):
         world.tick(100)
@@ -195,19 +163,8 @@ def test_unavailable_executor_ends_no_attempt(world: World) -> None:
     assert world.executor.is_running(world.run_id(job))
 
 
-def test_silence_alone_kills_nothing(world: World) -> None:
-    job = world.add_job()
-    world.tick()
-    world.worker_starts(job)
-    for _ in range(5):
-        world.tick(100)
-    assert world.status(job) == JobStatus.RUNNING
-
-
 def test_attempt_unknown_to_ray_is_lost_after_lease(world: World) -> None:
-    job = world.add_job()
-    world.tick()
-    world.worker_starts(job)
+    job = world.start_job()
     world.worker_sends_heartbeat(job)
     world.executor.lose_everything()
     world.tick(20)
@@ -217,17 +174,22 @@ def test_attempt_unknown_to_ray_is_lost_after_lease(world: World) -> None:
     assert world.attempt(job).state == AttemptState.LOST
 
 
-def test_attempt_of_replaced_cluster_is_lost_at_once(world: World) -> None:
-    job = world.add_job()
-    world.tick()
-    world.worker_starts(job)
+@pytest.mark.parametrize("restarted", ["ray", "service"])
+def test_attempt_of_replaced_cluster_is_lost_at_once(world: World, restarted: Restarted) -> None:
+    job = world.start_job(max_restarts=0)
     world.worker_sends_heartbeat(job)
     world.executor.lose_everything()
-    world.restart().cluster_was_restarted("ray")
+    world.restart().cluster_was_restarted(restarted)
     world.tick()
     assert world.attempt(job).state == AttemptState.LOST
     world.tick(10)
     assert world.executor.submitted == [world.run_id(job), world.run_id(job, 2)]
+    assert world.job(job).restarts == 0
+    message = (
+        "Attempt 1 lost: The service, or its machine, was stopped while the attempt ran. "
+        "It is retried without using up a restart"
+    )
+    assert (message in world.events(job)) == (restarted == "service")
 
 
 def test_used_room_is_counted_once(world: World) -> None:
@@ -250,29 +212,8 @@ def test_used_room_is_counted_once(world: World) -> None:
     assert cpus() == 0
 
 
-def test_service_restart_does_not_count_as_job_restart(world: World) -> None:
-    job = world.add_job(max_restarts=0)
-    world.tick()
-    world.worker_starts(job)
-    world.worker_sends_heartbeat(job)
-    world.executor.lose_everything()
-    world.restart().cluster_was_restarted("service")
-    world.tick()
-    assert world.attempt(job).state == AttemptState.LOST
-    world.tick(10)
-    assert world.executor.submitted == [world.run_id(job), world.run_id(job, 2)]
-    assert world.job(job).restarts == 0
-    message = (
-        "Attempt 1 lost: The service, or its machine, was stopped while the attempt ran. "
-        "It is retried without using up a restart"
-    )
-    assert message in world.events(job)
-
-
 def test_cancel_waits_for_running_job_and_then_stops_it(world: World) -> None:
-    job = world.add_job()
-    world.tick()
-    world.worker_starts(job)
+    job = world.start_job()
     world.cancel(job)
     world.tick()
     assert world.status(job) == JobStatus.CANCELLING
@@ -290,9 +231,7 @@ def test_attempt_that_saves_is_not_stopped_until_it_stands_still(
     world: World, request_stop: Callable[[World, str], None]
 ) -> None:
     """Rank 0 evaluates or uploads for minutes, and reports progress meanwhile."""
-    job = world.add_job()
-    world.tick()
-    world.worker_starts(job)
+    job = world.start_job()
     world.worker_trains(job, 1000)
     request_stop(world, job)
     works_for(world, job, 200)
@@ -306,9 +245,7 @@ def test_attempt_that_saves_is_not_stopped_until_it_stands_still(
 @pytest.mark.parametrize("heard", ["never", "for a moment"])
 def test_attempt_that_cannot_reach_the_api_is_not_stopped_unsaved(world: World, heard: str) -> None:
     """Its ranks do not know of the request, or save and cannot report that."""
-    job = world.add_job()
-    world.tick()
-    world.worker_starts(job)
+    job = world.start_job()
     world.worker_trains(job, 100)
     world.pause(job)
     if heard == "for a moment":
@@ -325,9 +262,7 @@ def test_attempt_that_cannot_reach_the_api_is_not_stopped_unsaved(world: World, 
 
 
 def test_preempted_attempt_that_cannot_reach_the_api_is_stopped_in_the_end(world: World) -> None:
-    job = world.add_job()
-    world.tick()
-    world.worker_starts(job)
+    job = world.start_job()
     world.worker_trains(job, 100)
     with world.database.write() as session:
         assert lifecycle.request_stop(session, job, 1, StopReason.PREEMPTED, "Make room")
@@ -338,9 +273,7 @@ def test_preempted_attempt_that_cannot_reach_the_api_is_stopped_in_the_end(world
 
 
 def test_attempt_that_ignores_pause_is_stopped_in_the_end(world: World) -> None:
-    job = world.add_job()
-    world.tick()
-    world.worker_starts(job)
+    job = world.start_job()
     world.pause(job)
     works_for(world, job, 880)
     assert world.executor.is_running(world.run_id(job))
@@ -377,9 +310,7 @@ def test_cancel_during_start_stops_at_once(world: World) -> None:
 
 
 def test_cancelled_job_leaves_no_driver(world: World) -> None:
-    job = world.add_job()
-    world.tick()
-    world.worker_starts(job)
+    job = world.start_job()
     world.cancel(job)
     world.tick()
     world.worker_finishes(job, "cancelled")
@@ -407,8 +338,7 @@ def test_paused_job_frees_room_and_resumes_from_its_checkpoint(world: World) -> 
     world.tick()
     world.tick()
     assert world.executor.submitted == [world.run_id(job), world.run_id(other)]
-    world.worker_finishes(other, "succeeded")
-    world.executor.end(world.run_id(other), 0)
+    world.end_job(other, "succeeded")
     world.tick()
     world.tick()
     assert world.status(job) == JobStatus.PAUSED, "no one resumed it"
@@ -475,8 +405,7 @@ def test_job_that_fails_while_pausing_is_paused(world: World) -> None:
         world.executor.end(world.run_id(job, number), 1)
         world.tick()
         assert world.status(job) == JobStatus.PAUSED
-        error = world.job(job).error
-        assert error is not None
+        error = failure(world.job(job))
         assert error == world.attempt(job, number).error
         assert error["message"] in world.events(job)[-1]
         world.resume(job)
@@ -492,33 +421,27 @@ def test_job_that_fails_while_pausing_is_paused(world: World) -> None:
 def test_attempt_that_cannot_save_at_the_time_limit_pauses_its_job(
     world: World, retry: Retry
 ) -> None:
-    job = world.add_job(max_hours=0.1, max_restarts=0)
-    world.tick()
-    world.worker_starts(job)
+    job = world.start_job(max_hours=0.1, max_restarts=0)
     world.worker_trains(job, 360)
     world.tick(10)
     assert world.status(job) == JobStatus.PAUSING
     error = {"type": "storage-full", "message": "The disk of /scratch is full"}
     world.worker_finishes(job, "failed", error=error, retry=retry)
-    stored = world.attempt(job).error
-    assert stored is not None
+    stored = failure(world.attempt(job))
     assert stored["type"] == "storage-full"
     if retry == Retry.NEVER:
         assert world.status(job) == JobStatus.FAILED
         return
     assert world.status(job) == JobStatus.PAUSED
     assert error["message"] in world.events(job)[-1]
-    shown = world.job(job).error
-    assert shown is not None
+    shown = failure(world.job(job))
     assert shown["type"] == "max-hours"
 
 
 @pytest.mark.parametrize("spelled", ["file://{}", "{}", "/another/mount{}"])
 def test_unregistered_files_of_killed_attempt_are_removed(world: World, spelled: str) -> None:
     """The API names the artifacts' URI, and may see them at a different place."""
-    job = world.add_job()
-    world.tick()
-    world.worker_starts(job)
+    job = world.start_job()
     root = Path(world.settings.artifacts_uri.removeprefix("file://"))
     folder = root / "jobs" / job / "attempts" / "1" / "checkpoints"
     for name in ("step-3", "step-6"):
@@ -538,9 +461,7 @@ def test_unregistered_files_of_killed_attempt_are_removed(world: World, spelled:
 
 
 def test_checkpoints_at_other_paths_keep_their_attempt_files(world: World) -> None:
-    job = world.add_job()
-    world.tick()
-    world.worker_starts(job)
+    job = world.start_job()
     root = Path(world.settings.artifacts_uri.removeprefix("file://"))
     folder = root / "jobs" / job / "attempts" / "1" / "checkpoints" / "step-3"
     folder.mkdir(parents=True)
@@ -555,9 +476,7 @@ def test_undeletable_checkpoint_does_not_stop_dispatcher(
     world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """There are more of them than one round handles; a removable one is removed, and jobs start."""
-    first = world.add_job()
-    world.tick()
-    world.worker_starts(first)
+    first = world.start_job()
     stuck = [
         world.add_checkpoint(first, 1, step=step, uri=f"file:///before/{step}")
         for step in range(25)
@@ -595,15 +514,12 @@ def test_undeletable_checkpoint_does_not_stop_dispatcher(
 
 
 def test_unstorable_characters_do_not_prevent_end_of_attempt(world: World) -> None:
-    job = world.add_job()
-    world.tick()
-    world.worker_starts(job)
+    job = world.start_job()
     world.executor.write_log(world.run_id(job), b"before\0after\n")
     world.executor.kill(world.run_id(job))
     world.tick()
     assert world.status(job) == JobStatus.RETRY_WAIT
-    error = world.attempt(job).error
-    assert error is not None
+    error = failure(world.attempt(job))
     assert error["log_tail"][-1] == "before\ufffdafter"
 
 
@@ -623,8 +539,7 @@ def test_job_that_never_starts_ends_at_time_limit(world: World) -> None:
 
 
 def error_type(world: World, job: str) -> str:
-    error = world.attempt(job).error
-    assert error is not None
+    error = failure(world.attempt(job))
     return str(error["type"])
 
 
@@ -669,17 +584,13 @@ def test_attempt_that_ray_does_not_accept_is_queued_again(
 
 
 def test_attempt_that_has_reported_may_start_its_ranks_slowly(world: World) -> None:
-    job = world.add_job()
-    world.tick()
-    world.worker_starts(job)
+    job = world.start_job()
     world.tick(1000)
     assert world.status(job) == JobStatus.RUNNING
 
 
 def test_clock_set_back_does_not_hide_killed_driver(world: World) -> None:
-    job = world.add_job()
-    world.tick()
-    world.worker_starts(job)
+    job = world.start_job()
     world.tick()
     world.ahead -= timedelta(hours=2)
     world.executor.kill(world.run_id(job))
@@ -688,9 +599,7 @@ def test_clock_set_back_does_not_hide_killed_driver(world: World) -> None:
 
 
 def test_clock_set_back_does_not_delay_lost_attempt(world: World) -> None:
-    job = world.add_job()
-    world.tick()
-    world.worker_starts(job)
+    job = world.start_job()
     world.worker_sends_heartbeat(job)
     world.ahead -= timedelta(hours=2)
     world.executor.lose_everything()
@@ -720,9 +629,7 @@ def test_clock_set_back_does_not_delay_other_work(world: World) -> None:
 
 def test_training_without_api_continues(world: World) -> None:
     """The silence exceeds the limit for hangs, but silence does not prove a hang."""
-    job = world.add_job()
-    world.tick()
-    world.worker_starts(job)
+    job = world.start_job()
     world.worker_sends_heartbeat(job, progress={"step": 1})
     for _ in range(40):
         world.tick(100)
@@ -735,9 +642,7 @@ def test_training_without_api_continues(world: World) -> None:
 def test_hanging_attempt_is_ended_and_retried(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    job = world.add_job()
-    world.tick()
-    world.worker_starts(job)
+    job = world.start_job()
     stop, states = world.executor.stop, []
 
     def stopped(submission_id: str) -> None:
@@ -750,8 +655,7 @@ def test_hanging_attempt_is_ended_and_retried(
     assert world.status(job) == JobStatus.RUNNING
     stands_still(world, job, 1700, {"step": 2})
     assert world.status(job) == JobStatus.RETRY_WAIT
-    error = world.attempt(job).error
-    assert error is not None
+    error = failure(world.attempt(job))
     assert error["type"] == "hang"
     assert states[0] == AttemptState.FAILED, "what its processes report until they stop is refused"
     assert not world.executor.is_running(world.run_id(job))
@@ -760,17 +664,14 @@ def test_hanging_attempt_is_ended_and_retried(
 
 
 def test_attempt_that_reads_images_hangs_only_if_their_number_stands_still(world: World) -> None:
-    job = world.add_job()
-    world.tick()
-    world.worker_starts(job)
+    job = world.start_job()
     for images in range(0, 400_000, 40_000):  # more than an hour before the first step
         stands_still(world, job, 400, {"images_read": images, "images_total": 400_000})
     assert world.status(job) == JobStatus.RUNNING
     progress = world.job(job).progress
     assert progress == {"images_read": 360_000, "images_total": 400_000}
     stands_still(world, job, 2000, progress)
-    error = world.attempt(job).error
-    assert error is not None
+    error = failure(world.attempt(job))
     assert error["type"] == "hang"
 
 
@@ -787,18 +688,14 @@ def stands_still(
 
 def test_training_whose_rank_cannot_reach_api_continues(world: World) -> None:
     """The driver, on another node, reaches the API but does not know the progress."""
-    job = world.add_job()
-    world.tick()
-    world.worker_starts(job)
+    job = world.start_job()
     world.worker_sends_heartbeat(job, progress={"step": 1})
     stands_still(world, job, 4000)
     assert world.status(job) == JobStatus.RUNNING
 
 
 def test_driver_whose_ranks_never_start_counts_as_hanging(world: World) -> None:
-    job = world.add_job()
-    world.tick()
-    world.worker_starts(job)
+    job = world.start_job()
     stands_still(world, job, 2000)
     assert world.status(job) == JobStatus.RETRY_WAIT
 
@@ -815,9 +712,7 @@ def test_outage_does_not_count_as_time_without_progress(
     world: World, known: dict[str, Any] | None, first_heartbeat: dict[str, Any] | None
 ) -> None:
     """After an API outage or sleep of the machine, the first heartbeat must not end the attempt."""
-    job = world.add_job()
-    world.tick()
-    world.worker_starts(job)
+    job = world.start_job()
     world.worker_sends_heartbeat(job, progress=known)
     for _ in range(20):
         world.tick(100)
@@ -830,9 +725,7 @@ def test_outage_does_not_count_as_time_without_progress(
 
 
 def test_suspended_time_does_not_count_to_time_limit(world: World) -> None:
-    job = world.add_job(max_hours=1.0)
-    world.tick()
-    world.worker_starts(job)
+    job = world.start_job(max_hours=1.0)
     world.worker_trains(job, 1800)
     world.tick(200_000)
     world.worker_sends_heartbeat(job, progress={"step": 1})
@@ -868,9 +761,7 @@ def test_slow_log_copy_does_not_delay_dispatcher(
 
 def test_slow_log_copy_keeps_lease(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """Otherwise two dispatchers would alternate, and neither would reach the log's end."""
-    job = world.add_job()
-    world.tick()
-    world.worker_starts(job)
+    job = world.start_job()
     first, second = world.dispatcher, world.restart("second")
     logs, busy = world.executor.logs, False
 
@@ -893,9 +784,7 @@ def test_slow_log_copy_keeps_lease(world: World, monkeypatch: pytest.MonkeyPatch
 def test_attempts_are_finalized_after_long_downtime(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    job = world.add_job()
-    world.tick()
-    world.worker_starts(job)
+    job = world.start_job()
     world.worker_finishes(job, "succeeded")
     world.executor.end(world.run_id(job), 0, "the last words")
     world.ahead += timedelta(days=9)
@@ -910,22 +799,9 @@ def test_attempts_are_finalized_after_long_downtime(
     assert requests == []
 
 
-def test_hanging_pause_ends(world: World) -> None:
-    job = world.add_job()
-    world.tick()
-    world.worker_starts(job)
-    world.pause(job)
-    world.tick(1900)
-    world.tick()
-    assert world.status(job) == JobStatus.PAUSED
-    assert not world.executor.is_running(world.run_id(job))
-
-
 @pytest.mark.parametrize("saves", [True, False])
 def test_job_at_its_time_limit_saves_and_is_paused(world: World, saves: bool) -> None:
-    job = world.add_job(max_hours=0.25, max_restarts=0)
-    world.tick()
-    world.worker_starts(job)
+    job = world.start_job(max_hours=0.25, max_restarts=0)
     world.worker_trains(job, 800)
     assert world.status(job) == JobStatus.RUNNING
     world.tick(110)
@@ -936,8 +812,7 @@ def test_job_at_its_time_limit_saves_and_is_paused(world: World, saves: bool) ->
     world.tick()
     assert world.executor.is_running(world.run_id(job))
     if saves:
-        world.worker_finishes(job, "paused")
-        world.executor.end(world.run_id(job), 0)
+        world.end_job(job, "paused")
     else:
         ranks_hang(world, job, 50)
     world.tick()
@@ -978,8 +853,7 @@ def test_shutdown_lets_attempts_save_and_queues_their_jobs(world: World) -> None
     assert world.worker_sends_heartbeat(training, progress={"step": 8}) == Desired.PAUSE
     assert world.worker_sends_heartbeat(starting) == Desired.RUN, "it has nothing to save"
     checkpoint = world.add_checkpoint(training, 1, step=8)
-    world.worker_finishes(training, "paused")
-    world.executor.end(world.run_id(training), 0)
+    world.end_job(training, "paused")
     assert world.status(training) == JobStatus.QUEUED
     for _ in range(3):
         world.tick()
@@ -996,9 +870,7 @@ def test_shutdown_lets_attempts_save_and_queues_their_jobs(world: World) -> None
 
 
 def test_run_waits_for_checkpoints_as_long_as_it_may(world: World) -> None:
-    job = world.add_job()
-    world.tick()
-    world.worker_starts(job)
+    job = world.start_job()
     world.worker_sends_heartbeat(job, progress={"step": 7})
     stop = threading.Event()
     stop.set()
@@ -1014,9 +886,7 @@ def test_run_waits_for_checkpoints_as_long_as_it_may(world: World) -> None:
 
 @pytest.mark.parametrize("ends", ["cancelled", "lost"])
 def test_stop_at_the_time_limit_yields_to_other_ends(world: World, ends: str) -> None:
-    job = world.add_job(max_hours=0.1)
-    world.tick()
-    world.worker_starts(job)
+    job = world.start_job(max_hours=0.1)
     world.worker_trains(job, 360)
     world.tick(10)
     assert world.status(job) == JobStatus.PAUSING
@@ -1033,13 +903,10 @@ def test_stop_at_the_time_limit_yields_to_other_ends(world: World, ends: str) ->
 
 
 def test_only_time_of_attempts_counts_to_time_limit(world: World) -> None:
-    job = world.add_job(max_hours=1.0)
-    world.tick()
-    world.worker_starts(job)
+    job = world.start_job(max_hours=1.0)
     world.worker_trains(job, 1800)
     world.pause(job)
-    world.worker_finishes(job, "paused")
-    world.executor.end(world.run_id(job), 0)
+    world.end_job(job, "paused")
     world.tick(100_000)  # paused, perhaps with the machine off
     world.resume(job)
     world.tick()
@@ -1053,8 +920,6 @@ def test_only_time_of_attempts_counts_to_time_limit(world: World) -> None:
 def test_submission_refused_by_ray_fails_job_at_once(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from service.dispatcher.executor import SubmissionRefused
-
     def refuse(*_: object) -> None:
         raise SubmissionRefused("no such thing")
 

@@ -21,7 +21,7 @@ from service.dispatcher.isolation import run_isolated
 from service.dispatcher.watchdog import STUCK_EXIT_CODE, Watchdog
 from service.scheduling import repository as scheduling
 from service.scheduling.dispatcher_report import DispatcherReport
-from tests.support.dispatcher_world import World
+from tests.support.dispatcher_world import World, running
 from tests.support.polling import until
 
 
@@ -61,9 +61,7 @@ def test_report_has_store_sizes_and_failed_rounds(
 
 
 def test_restart_is_an_event_of_jobs_that_were_running(world: World) -> None:
-    before = world.add_job(cpus_per_worker=1)
-    world.tick()
-    world.worker_starts(before)
+    before = world.start_job(cpus_per_worker=1)
     assert world.events(before, "service-restarted") == []
     world.ahead += timedelta(seconds=60)
     world.restart("second")
@@ -80,7 +78,7 @@ def test_restart_is_an_event_of_jobs_that_were_running(world: World) -> None:
 def test_dispatcher_is_stuck_only_if_a_round_does_not_end(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    blocked, go_on, stop = threading.Event(), threading.Event(), threading.Event()
+    blocked, go_on = threading.Event(), threading.Event()
     calls = 0
 
     def cluster() -> None:
@@ -93,30 +91,26 @@ def test_dispatcher_is_stuck_only_if_a_round_does_not_end(
         raise ExecutorUnavailable("Ray does not answer")
 
     monkeypatch.setattr(world.executor, "cluster", cluster)
-    thread = threading.Thread(target=world.dispatcher.run, args=(stop,), kwargs={"interval": 0.01})
     assert world.dispatcher.stuck() is None, "it does not run yet"
-    thread.start()
-    until(lambda: calls == 1 or None, "the first round")
-    world.ahead += timedelta(seconds=5)
-    assert blocked.wait(60)
-    assert world.dispatcher.stuck() is None
-    queue = world.dispatcher._loops["queue"]
-    assert queue.progressed_at is not None
-    queue.progressed_at -= world.settings.stuck_seconds
-    reason = world.dispatcher.stuck()
-    assert reason is not None
-    assert reason.startswith("The loop 'queue' of the dispatcher made no progress for 90")
-    go_on.set()
-    until(lambda: world.dispatcher.stuck() is None or None, "its recovery")
-    stop.set()
-    thread.join(60)
-    assert not thread.is_alive()
+    with running(world):
+        until(lambda: calls == 1 or None, "the first round")
+        world.ahead += timedelta(seconds=5)
+        assert blocked.wait(60)
+        assert world.dispatcher.stuck() is None
+        queue = world.dispatcher._loops["queue"]
+        assert queue.progressed_at is not None
+        queue.progressed_at -= world.settings.stuck_seconds
+        reason = world.dispatcher.stuck()
+        assert reason is not None
+        assert reason.startswith("The loop 'queue' of the dispatcher made no progress for 90")
+        go_on.set()
+        until(lambda: world.dispatcher.stuck() is None or None, "its recovery")
     assert world.dispatcher.stuck() is None, "it has stopped"
 
 
 def test_suspended_process_is_not_stuck(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """Such as by Ctrl-Z or `docker pause`: its loops continue with it."""
-    stop, now = threading.Event(), time.monotonic()
+    now = time.monotonic()
     blocked, go_on = threading.Event(), threading.Event()
 
     def cluster() -> None:
@@ -125,9 +119,6 @@ def test_suspended_process_is_not_stuck(world: World, monkeypatch: pytest.Monkey
         raise ExecutorUnavailable("Ray does not answer")
 
     monkeypatch.setattr(world.executor, "cluster", cluster)
-    thread = threading.Thread(target=world.dispatcher.run, args=(stop,), kwargs={"interval": 0.01})
-    thread.start()
-    assert blocked.wait(60)
     limit = world.settings.stuck_seconds
 
     def stuck_at(seconds: float) -> str | None:
@@ -135,21 +126,20 @@ def test_suspended_process_is_not_stuck(world: World, monkeypatch: pytest.Monkey
             patch.setattr(time, "monotonic", lambda: now + seconds)
             return world.dispatcher.stuck()
 
-    assert stuck_at(10) is None
-    assert stuck_at(2 * limit) is None, "it was suspended"
-    for part in (0.4, 0.8):
-        assert stuck_at((2 + part) * limit) is None
-    assert "made no progress for" in str(stuck_at((3 + 0.1) * limit))
-    stop.set()
-    go_on.set()
-    thread.join(60)
-    assert not thread.is_alive()
+    with running(world):
+        assert blocked.wait(60)
+        assert stuck_at(10) is None
+        assert stuck_at(2 * limit) is None, "it was suspended"
+        for part in (0.4, 0.8):
+            assert stuck_at((2 + part) * limit) is None
+        assert "made no progress for" in str(stuck_at((3 + 0.1) * limit))
+        go_on.set()
 
 
 def test_dispatcher_stops_and_gives_up_its_lease_while_the_store_hangs(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    hangs, go_on, stop = threading.Event(), threading.Event(), threading.Event()
+    hangs, go_on = threading.Event(), threading.Event()
 
     def hang(_: Storage) -> None:
         hangs.set()
@@ -157,14 +147,11 @@ def test_dispatcher_stops_and_gives_up_its_lease_while_the_store_hangs(
 
     monkeypatch.setattr(Storage, "check_writable", hang)
     monkeypatch.setattr(loop, "_CHECK_PATIENCE_SECONDS", 0.0)
-    thread = threading.Thread(target=world.dispatcher.run, args=(stop,), kwargs={"interval": 0.01})
-    thread.start()
-    assert hangs.wait(60)
-    stop.set()
-    thread.join(60)
-    ended = not thread.is_alive()
-    go_on.set()
-    assert ended
+    try:
+        with running(world):
+            assert hangs.wait(60)
+    finally:
+        go_on.set()
 
 
 def test_dispatcher_starts_and_is_watched_while_the_store_hangs(tmp_path: Path) -> None:

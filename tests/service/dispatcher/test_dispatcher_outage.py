@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from contextlib import ExitStack
 from datetime import timedelta
 
@@ -14,12 +13,10 @@ from service.dispatcher.executor import ExecutorUnavailable, Submission
 from service.scheduling.nodes import Cluster
 from service.states import JobStatus
 from tests.support.database_outage import database_outage
-from tests.support.dispatcher_world import World
+from tests.support.dispatcher_world import World, running
 from tests.support.polling import wait_for
 
 pytestmark = pytest.mark.dialect
-
-DEADLINE_SECONDS = 60.0
 
 
 def test_dispatcher_continues_after_database_outage(
@@ -27,19 +24,13 @@ def test_dispatcher_continues_after_database_outage(
 ) -> None:
     caplog.set_level("INFO")
     job = world.add_job()
-    stop = threading.Event()
-    thread = threading.Thread(
-        target=world.dispatcher.run, args=(stop,), kwargs={"interval": 0.01}, daemon=True
-    )
-    with database_outage(world.database, database_url):
-        thread.start()
-        wait_for(lambda: "The database does not answer" in caplog.text)
-    wait_for(lambda: "The database answers" in caplog.text)
-    wait_for(lambda: world.status(job) == JobStatus.STARTING)
-    assert caplog.text.count("The database does not answer") == 1
-    stop.set()
-    thread.join(DEADLINE_SECONDS)
-    assert not thread.is_alive()
+    with ExitStack() as dispatcher:
+        with database_outage(world.database, database_url):
+            dispatcher.enter_context(running(world))
+            wait_for(lambda: "The database does not answer" in caplog.text)
+        wait_for(lambda: "The database answers" in caplog.text)
+        wait_for(lambda: world.status(job) == JobStatus.STARTING)
+        assert caplog.text.count("The database does not answer") == 1
     # The lease was released, so the next dispatcher need not wait.
     world.restart("second")
     world.tick(0)
@@ -58,19 +49,13 @@ def test_dispatcher_continues_after_unexpected_error(
         return cluster()
 
     monkeypatch.setattr(world.executor, "cluster", fails_twice)
-    stop = threading.Event()
-    thread = threading.Thread(
-        target=world.dispatcher.run, args=(stop,), kwargs={"interval": 0.01}, daemon=True
-    )
-    thread.start()
 
     def started() -> bool:
         world.ahead += timedelta(seconds=2)
         return world.status(job) == JobStatus.STARTING
 
-    wait_for(started)
-    stop.set()
-    thread.join(DEADLINE_SECONDS)
+    with running(world):
+        wait_for(started)
     assert caplog.text.count("A round of the dispatcher failed") == 2
     assert "the next is in 0.0 s" in caplog.text  # 0.02, 0.04, ... up to a minute
 
@@ -78,14 +63,8 @@ def test_dispatcher_continues_after_unexpected_error(
 def test_dispatcher_stops_during_database_outage(
     world: World, database_url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    stop = threading.Event()
-    with database_outage(world.database, database_url):
-        thread = threading.Thread(target=world.dispatcher.run, args=(stop,), daemon=True)
-        thread.start()
+    with database_outage(world.database, database_url), running(world):
         wait_for(lambda: "The database does not answer" in caplog.text)
-        stop.set()
-        thread.join(DEADLINE_SECONDS)
-        assert not thread.is_alive()
 
 
 def test_outage_within_round_loses_nothing(
@@ -94,9 +73,7 @@ def test_outage_within_round_loses_nothing(
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    job = world.add_job()
-    world.tick()
-    world.worker_starts(job)
+    job = world.start_job()
     world.executor.kill(world.run_id(job))
     outage, known = ExitStack(), world.executor.status
 
@@ -108,17 +85,12 @@ def test_outage_within_round_loses_nothing(
 
     monkeypatch.setattr(world.executor, "status", status)
     world.ahead += timedelta(seconds=2)
-    stop = threading.Event()
-    thread = threading.Thread(target=world.dispatcher.run, args=(stop,), daemon=True)
-    thread.start()
-    wait_for(lambda: "The database does not answer" in caplog.text)
-    assert "Traceback" not in caplog.text
-    outage.close()
-    world.ahead += timedelta(seconds=1)
-    wait_for(lambda: world.status(job) == JobStatus.RETRY_WAIT)
-    stop.set()
-    thread.join(DEADLINE_SECONDS)
-    assert not thread.is_alive()
+    with running(world):
+        wait_for(lambda: "The database does not answer" in caplog.text)
+        assert "Traceback" not in caplog.text
+        outage.close()
+        world.ahead += timedelta(seconds=1)
+        wait_for(lambda: world.status(job) == JobStatus.RETRY_WAIT)
 
 
 def test_failed_token_replacement_is_repeated(

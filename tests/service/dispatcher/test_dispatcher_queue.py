@@ -10,14 +10,14 @@ import pytest
 from service import ids
 from service.datasets.ingests import repository as ingests
 from service.db import leases
-from service.db.models import Dataset, DatasetVersion, IngestRun, Job, Token
+from service.db.models import ClusterSnapshot, Dataset, DatasetVersion, IngestRun, Job, Token
 from service.dispatcher import loop
 from service.dispatcher.executor import ExecutorUnavailable, Submission
 from service.scheduling import repository as scheduling
 from service.scheduling import window
 from service.scheduling.nodes import Node
 from service.states import DatasetState, JobStatus
-from tests.support.dispatcher_world import World
+from tests.support.dispatcher_world import World, failure
 
 
 def test_job_starts_only_when_all_workers_fit(world: World) -> None:
@@ -61,9 +61,7 @@ def test_job_starts_on_node_that_reported_placements_leave_free(world: World) ->
 
 def test_placement_of_earlier_attempt_does_not_count(world: World) -> None:
     world.executor.nodes = [Node(name, "127.0.0.1", 2, 0, 0, 0) for name in ("a", "b")]
-    pair = world.add_job(workers=2)
-    world.tick()
-    world.worker_starts(pair)
+    pair = world.start_job(workers=2)
     world.worker_reports_placement(pair, a=2)
     world.executor.end(world.run_id(pair), 1)
     for _ in range(3):
@@ -92,14 +90,11 @@ def test_job_waits_for_what_other_programs_use(world: World) -> None:
 
 
 def test_late_report_of_own_use_is_not_foreign(world: World) -> None:
-    first = world.add_job(workers=2)
-    world.tick()
-    world.worker_starts(first)
+    first = world.start_job(workers=2)
     world.worker_reports_placement(first, **{"node-1": 2})
     world.executor.nodes = [Node("node-1", "127.0.0.1", 2, 0, 2, 0)]
     world.tick()
-    world.worker_finishes(first, "succeeded")
-    world.executor.end(world.run_id(first), 0)
+    world.end_job(first, "succeeded")
     world.tick()
     second = world.add_job(workers=2)
     world.tick()
@@ -173,32 +168,17 @@ def test_small_job_does_not_delay_large_one(world: World) -> None:
     ]
     for job in (short, first):
         world.worker_starts(job)
-        world.worker_finishes(job, "succeeded")
-        world.executor.end(world.run_id(job), 0)
+        world.end_job(job, "succeeded")
         world.tick()
     assert world.status(large) == JobStatus.STARTING
     assert world.status(small) == JobStatus.QUEUED
 
 
-def test_small_jobs_run_beside_reservation_of_large_one(world: World) -> None:
-    world.executor.nodes = [Node("n", "127.0.0.1", 4, 0, 0, 0)]
-    world.add_job(cpus_per_worker=2)
-    world.tick()
-    large = world.add_job(cpus_per_worker=3)
-    small = [world.add_job(max_hours=1000) for _ in range(2)]
-    world.tick()
-    assert world.status(large) == JobStatus.QUEUED
-    assert [world.status(job) for job in small] == [JobStatus.STARTING, JobStatus.QUEUED]
-
-
 def test_earlier_attempts_count_in_expected_duration(world: World) -> None:
-    first = world.add_job(max_hours=1)
-    world.tick()
-    world.worker_starts(first)
+    first = world.start_job(max_hours=1)
     world.worker_trains(first, 36 * 60)
     world.pause(first)
-    world.worker_finishes(first, "paused")
-    world.executor.end(world.run_id(first), 0)
+    world.end_job(first, "paused")
     world.resume(first)
     world.tick()
     assert world.status(first) == JobStatus.STARTING
@@ -211,16 +191,13 @@ def test_earlier_attempts_count_in_expected_duration(world: World) -> None:
 
 
 def test_room_of_stopping_job_is_not_reused_early(world: World) -> None:
-    first = world.add_job(max_hours=10)
-    world.tick()
-    world.worker_starts(first)
+    first = world.start_job(max_hours=10)
     large, short = world.add_job(workers=2), world.add_job(max_hours=1)
     world.cancel(first)
     world.tick()
     assert world.status(first) == JobStatus.CANCELLING
     assert world.status(large) == world.status(short) == JobStatus.QUEUED
-    world.worker_finishes(first, "cancelled")
-    world.executor.end(world.run_id(first), 0)
+    world.end_job(first, "cancelled")
     world.tick()
     assert world.status(large) == JobStatus.STARTING
 
@@ -265,14 +242,6 @@ def test_no_job_is_hidden_behind_many(world: World, monkeypatch: pytest.MonkeyPa
     assert {len(world.events(job, "waiting")) for job in many} == {1}
 
 
-def test_several_jobs_run_side_by_side(world: World) -> None:
-    world.executor.nodes = [Node(f"n{i}", "10.0.0.1", 2, 0, 0, 0) for i in range(3)]
-    jobs = [world.add_job(workers=workers) for workers in (3, 1, 2, 1)]
-    world.tick()
-    starts = [JobStatus.STARTING] * 3 + [JobStatus.QUEUED]
-    assert [world.status(job) for job in jobs] == starts
-
-
 def test_quota_limits_running_jobs_of_a_token(world: World) -> None:
     token = world.add_token(max_running_jobs=1)
     first, second = world.add_job(token_id=token), world.add_job(token_id=token, priority=-1)
@@ -288,8 +257,7 @@ def test_quota_limits_running_jobs_of_a_token(world: World) -> None:
         "(by the max_hours of the running jobs)"
     ]
     world.worker_starts(first)
-    world.worker_finishes(first, "succeeded")
-    world.executor.end(world.run_id(first), 0)
+    world.end_job(first, "succeeded")
     world.tick()
     assert world.status(second) == JobStatus.STARTING
 
@@ -351,11 +319,11 @@ def test_job_that_can_never_fit_does_not_block_queue(world: World) -> None:
     ]
 
 
-def test_worker_must_fit_on_one_node(world: World) -> None:
-    world.executor.nodes = [Node(f"n{i}", "10.0.0.1", 2, 0, 0, 0) for i in range(2)]
-    wide = world.add_job(workers=1, cpus_per_worker=4)
-    world.tick()
-    assert world.status(wide) == JobStatus.QUEUED
+def snapshot(world: World) -> ClusterSnapshot:
+    with world.database.read() as session:
+        stored = scheduling.snapshot(session)
+    assert stored is not None
+    return stored
 
 
 def test_no_job_starts_on_empty_cluster(world: World) -> None:
@@ -363,24 +331,16 @@ def test_no_job_starts_on_empty_cluster(world: World) -> None:
     job = world.add_job()
     world.tick()
     assert world.status(job) == JobStatus.QUEUED
-    with world.database.read() as session:
-        seen = scheduling.snapshot(session)
-    assert seen is not None
-    assert not seen.alive
+    assert not snapshot(world).alive
 
 
 def test_cluster_snapshot_is_stored(world: World) -> None:
     world.tick()
-    with world.database.read() as session:
-        seen = scheduling.snapshot(session)
-    assert seen is not None
+    seen = snapshot(world)
     assert (seen.alive, seen.total_cpus, seen.nodes[0]["id"]) == (True, 2, "node-1")
     world.executor.away = True
     world.tick()
-    with world.database.read() as session:
-        seen = scheduling.snapshot(session)
-    assert seen is not None
-    assert not seen.alive
+    assert not snapshot(world).alive
 
 
 @pytest.mark.dialect
@@ -420,6 +380,10 @@ def test_writes_of_former_lease_holder_are_discarded(world: World) -> None:
     assert world.status(job) == JobStatus.STARTING
 
 
+def unavailable(*_: object) -> None:
+    raise ExecutorUnavailable("not now")
+
+
 def test_failed_ingest_is_retried_once(world: World) -> None:
     dataset = world.add_dataset()
     world.tick()
@@ -431,33 +395,27 @@ def test_failed_ingest_is_retried_once(world: World) -> None:
     assert world.executor.submitted == [world.run_id(dataset), world.run_id(dataset, 2)]
     world.executor.end(world.run_id(dataset, 2), 1, "MemoryError again")
     world.tick()
-    failed = world.dataset(dataset)
-    assert failed.state == "failed"
-    assert failed.error is not None
-    assert failed.error["message"] == "The ingest ended with exit code 1: MemoryError again"
-    assert failed.error["log_tail"][-1] == "MemoryError again"
+    assert world.dataset(dataset).state == "failed"
+    error = failure(world.dataset(dataset))
+    assert error["message"] == "The ingest ended with exit code 1: MemoryError again"
+    assert error["log_tail"][-1] == "MemoryError again"
 
 
 def test_ingest_whose_log_is_gone_with_its_node_ends(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Ray answers 500 for that log, also in the next round."""
-
-    def gone(*arguments: object) -> None:
-        raise ExecutorUnavailable("Ray answered 500 to the log")
-
     dataset = world.add_dataset()
     world.tick()
-    monkeypatch.setattr(world.executor, "logs", gone)
+    monkeypatch.setattr(world.executor, "logs", unavailable)
     for number in (1, 2):
         world.executor.kill(world.run_id(dataset, number))
         world.tick()
         world.tick()
-    failed = world.dataset(dataset)
-    assert failed.state == "failed"
-    assert failed.error is not None
-    assert failed.error["message"] == "The ingest was ended by SIGKILL"
-    assert failed.error["log_tail"] == []
+    assert world.dataset(dataset).state == "failed"
+    error = failure(world.dataset(dataset))
+    assert error["message"] == "The ingest was ended by SIGKILL"
+    assert error["log_tail"] == []
 
 
 def restart_ray(world: World) -> None:
@@ -531,11 +489,8 @@ def test_ingest_that_ray_does_not_accept_after_a_restart_is_not_lost(
     world.executor.lose_everything()
     world.restart().cluster_was_restarted("service")
 
-    def refuse(*arguments: object) -> None:
-        raise ExecutorUnavailable("starting")
-
     with monkeypatch.context() as starting:
-        starting.setattr(world.executor, "submit", refuse)
+        starting.setattr(world.executor, "submit", unavailable)
         for _ in range(3):
             world.tick()
     world.tick()
@@ -556,14 +511,12 @@ def test_ingest_that_takes_ray_down_each_time_fails(world: World) -> None:
             each for each in (harmful, beside, later) if world.dataset(each).state == "ingesting"
         ]
         assert len(running) == 1, "apart from each other"
-    error = world.dataset(harmful).error
-    assert error is not None
+    error = failure(world.dataset(harmful))
     assert error["message"].startswith("Ray ended 3 times while the images were read")
     world.tick()
     assert world.dataset(beside).state == "ingesting"
     assert world.ingest_run(beside, 2).state == "submitted"
-    with world.database.write() as session:
-        assert ingests.end_ingest(session, beside, 2, DatasetState.READY)
+    world.end_ingest(beside, 2)
     world.tick()
     assert world.executor.is_running(world.run_id(later))
 
@@ -572,15 +525,10 @@ def test_ingest_that_ray_has_not_accepted_is_submitted_again(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     dataset = world.add_dataset()
-    submit = world.executor.submit
-
-    def refuse(*arguments: object) -> None:
-        raise ExecutorUnavailable("not now")
-
-    monkeypatch.setattr(world.executor, "submit", refuse)
-    for _ in range(5):
-        world.tick()
-    monkeypatch.setattr(world.executor, "submit", submit)
+    with monkeypatch.context() as patch:
+        patch.setattr(world.executor, "submit", unavailable)
+        for _ in range(5):
+            world.tick()
     world.restart()
     world.tick()
     assert world.executor.submitted == [world.run_id(dataset)]
@@ -589,9 +537,7 @@ def test_ingest_that_ray_has_not_accepted_is_submitted_again(
 def test_retried_job_keeps_its_room(world: World) -> None:
     """The retried job was first, and the younger one may take a day."""
     world.executor.nodes[0] = Node("n", "127.0.0.1", 2, 0, 0, 0)
-    first = world.add_job(workers=2)
-    world.tick()
-    world.worker_starts(first)
+    first = world.start_job(workers=2)
     younger = world.add_job(workers=1)
     world.executor.kill(world.run_id(first))
     world.tick()
@@ -608,21 +554,6 @@ def test_retried_job_keeps_its_room(world: World) -> None:
     world.tick()
     world.tick()
     assert world.executor.submitted[-1] == world.run_id(younger)
-
-
-def test_number_of_concurrent_ingests_is_limited(world: World) -> None:
-    """All ingests run on Ray's head and use no resources that admission counts."""
-    waiting = [world.add_dataset() for _ in range(5)]
-    world.tick()
-    world.tick()
-    assert world.executor.submitted == [world.run_id(dataset) for dataset in waiting[:2]]
-    world.restart()
-    world.tick()
-    assert len(world.executor.submitted) == 2
-    with world.database.write() as session:
-        assert ingests.end_ingest(session, waiting[0], 1, DatasetState.READY)
-    world.tick()
-    assert world.executor.submitted[2:] == [world.run_id(waiting[2])]
 
 
 def test_deleted_dataset_leaves_neither_run_nor_index(world: World) -> None:

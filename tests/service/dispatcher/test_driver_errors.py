@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from service.dispatcher.driver_errors import driver_ended
 from service.dispatcher.executor import Submission, SubmissionState
 
@@ -12,17 +14,23 @@ BY_RAY = [
 KILLED = Submission(SubmissionState.FAILED, "Job entrypoint command failed", exit_code=-9)
 
 
-def test_message_leaves_out_the_lines_of_ray() -> None:
-    error = driver_ended("model run", KILLED, BY_RAY)
-    assert error["message"] == "The model run was ended by SIGKILL"
-    assert error["log_tail"] == BY_RAY
-
-
-def test_message_ends_with_the_last_line_of_the_process() -> None:
-    error = driver_ended("model run", KILLED, [*BY_RAY, "read 64 of 5236 images", ""])
-    assert error["message"] == "The model run was ended by SIGKILL: read 64 of 5236 images"
-
-
-def test_message_of_a_process_without_a_log_is_that_of_ray() -> None:
-    error = driver_ended("model run", KILLED, [])
-    assert error["message"] == "The model run was ended by SIGKILL: Job entrypoint command failed"
+@pytest.mark.parametrize(
+    ("submission", "lines", "message"),
+    [
+        (KILLED, BY_RAY, "was ended by SIGKILL"),
+        (
+            KILLED,
+            [*BY_RAY, "read 64 of 5236 images", ""],
+            "was ended by SIGKILL: read 64 of 5236 images",
+        ),
+        (KILLED, [], "was ended by SIGKILL: Job entrypoint command failed"),
+        (Submission(SubmissionState.SUCCEEDED), BY_RAY, "ended without reporting a result"),
+        (Submission(SubmissionState.STOPPED), BY_RAY, "was stopped from outside"),
+    ],
+)
+def test_message_has_the_last_line_of_the_process_not_of_ray(
+    submission: Submission, lines: list[str], message: str
+) -> None:
+    error = driver_ended("model run", submission, lines)
+    assert error["message"] == f"The model run {message}"
+    assert error["log_tail"] == lines

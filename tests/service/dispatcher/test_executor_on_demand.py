@@ -6,11 +6,10 @@ from datetime import timedelta
 
 import pytest
 
-from service.dispatcher.loop import Dispatcher
 from service.scheduling import repository as scheduling
 from service.scheduling.dispatcher_report import DispatcherReport, RayReport
 from service.scheduling.nodes import Cluster
-from tests.support.dispatcher_world import ENTRYPOINTS, World
+from tests.support.dispatcher_world import World
 
 
 class OnDemand:
@@ -30,15 +29,7 @@ class OnDemand:
 def on_demand(world: World) -> OnDemand:
     """What the world's dispatcher asks from now on."""
     on_demand = OnDemand()
-    world.dispatcher = Dispatcher(
-        world.settings,
-        world.database,
-        world.executor,
-        holder="first",
-        entrypoints=ENTRYPOINTS,
-        clock=world.now,
-        on_demand=on_demand,
-    )
+    world.restart(on_demand=on_demand)
     return on_demand
 
 

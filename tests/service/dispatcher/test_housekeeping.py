@@ -67,20 +67,17 @@ def test_tokens_of_logins_are_removed_long_after_their_expiry(world: World) -> N
         assert tokens.remove_expired_logins(session, world.now() - KEEP_LOGIN_TOKENS, 100) == 1
 
 
-def test_old_use_is_removed(world: World) -> None:
+@pytest.mark.parametrize(("half_life", "left"), [(None, ["kept"]), (8760, ["kept", "old"])])
+def test_old_use_is_removed_unless_a_long_half_life_needs_it(
+    world: World, half_life: int | None, left: list[str]
+) -> None:
+    if half_life is not None:
+        world.dispatcher._context.settings.fair_share_half_life_hours = half_life
     add_use(world, "old", world.now() - KEEP_USE - HOUR)
     add_use(world, "kept", world.now() - KEEP_USE + HOUR)
     world.tick()
     Housekeeping(world.dispatcher._context).round()
-    assert use_in(world) == ["kept"]
-
-
-def test_use_that_a_long_half_life_needs_stays(world: World) -> None:
-    world.dispatcher._context.settings.fair_share_half_life_hours = 8760
-    add_use(world, "old", world.now() - KEEP_USE - HOUR)
-    world.tick()
-    Housekeeping(world.dispatcher._context).round()
-    assert use_in(world) == ["old"]
+    assert use_in(world) == left
 
 
 @pytest.mark.dialect

@@ -11,13 +11,7 @@ from hypothesis import strategies as st
 from service.datasets.ingests import repository as ingests
 from service.db.models import Dataset, IngestRun
 from service.protocol import UNDELIVERED_EXIT_CODE
-from service.states import DatasetState
 from tests.support.dispatcher_world import World
-
-
-def finish(world: World, dataset_id: str) -> None:
-    with world.database.write() as session:
-        assert ingests.end_ingest(session, dataset_id, 1, DatasetState.READY)
 
 
 def started(world: World) -> list[str]:
@@ -32,10 +26,10 @@ def test_many_data_sets_of_a_tenant_delay_another_by_one_ingest(world: World) ->
     one = world.add_dataset(tenant="b")
     world.tick()
     assert started(world) == many[:2]
-    finish(world, many[0])
+    world.end_ingest(many[0])
     world.tick()
     assert started(world) == [*many[:2], one]
-    finish(world, one)
+    world.end_ingest(one)
     world.tick()
     assert started(world) == [*many[:2], one, many[2]]
 
@@ -43,7 +37,7 @@ def test_many_data_sets_of_a_tenant_delay_another_by_one_ingest(world: World) ->
 def test_ingests_of_a_tenant_alone_use_all_slots_in_order(world: World) -> None:
     waiting = [world.add_dataset(tenant="a") for _ in range(4)]
     world.tick()
-    finish(world, waiting[1])
+    world.end_ingest(waiting[1])
     world.tick()
     assert started(world) == waiting[:3]
 
@@ -56,7 +50,7 @@ def test_three_tenants_take_turns_on_two_slots(world: World) -> None:
         world.tick()
         with world.database.read() as session:
             running = [run.owner for run in ingests.ingesting(session)]
-        finish(world, min(running, key=started(world).index))
+        world.end_ingest(min(running, key=started(world).index))
     order = "".join(tenant_of[id] for id in started(world))
     assert order == "abc" * 4
     assert [id for id in started(world) if tenant_of[id] == "c"] == queues["c"]
@@ -67,8 +61,8 @@ def test_turns_survive_a_restart_of_the_dispatcher(world: World) -> None:
     world.tick()
     assert started(world) == [a[0], b[0]]
     world.restart()
-    finish(world, a[0])
-    finish(world, b[0])
+    world.end_ingest(a[0])
+    world.end_ingest(b[0])
     world.tick()
     assert started(world)[2:] == [a[1], b[1]]
 
@@ -110,8 +104,7 @@ def test_refresh_has_its_own_tries_and_turn(world: World) -> None:
     world.executor.end(world.run_id(dataset), 1)
     world.tick()
     world.tick()
-    with world.database.write() as session:
-        assert ingests.end_ingest(session, dataset, 2, DatasetState.READY)
+    world.end_ingest(dataset, 2)
     world.tick(100)
     others = [world.add_dataset() for _ in range(2)]
     world.tick(100)
@@ -121,8 +114,8 @@ def test_refresh_has_its_own_tries_and_turn(world: World) -> None:
     waiting = world.add_dataset()
     world.tick()
     assert started(world)[2:] == others
-    finish(world, others[0])
-    finish(world, others[1])
+    world.end_ingest(others[0])
+    world.end_ingest(others[1])
     for number in (3, 4):
         world.tick()
         assert world.dataset(dataset).refresh_state == "ingesting"
@@ -179,7 +172,7 @@ def test_ingests_that_do_not_reach_the_api_are_tried_again_after_a_pause(world: 
         other = world.add_dataset()
         world.tick()
         assert started(world)[-1] == other, "it does not block others"
-        finish(world, other)
+        world.end_ingest(other)
         world.tick(10)
         assert world.executor.is_running(world.run_id(dataset, number + 1))
     error = world.ingest_run(dataset).error or {}

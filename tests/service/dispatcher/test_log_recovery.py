@@ -34,9 +34,7 @@ def repair_store(world: World) -> None:
 
 def run(world: World) -> str:
     """Start a job, whose driver prints a line."""
-    job = world.add_job()
-    world.tick()
-    world.worker_starts(job)
+    job = world.start_job()
     return job
 
 

@@ -310,9 +310,7 @@ def test_thinner_does_nothing_without_the_lease(world: World) -> None:
 
 
 def test_dispatcher_thins_in_the_background(world: World) -> None:
-    job_id = world.add_job()
-    world.tick()
-    world.worker_starts(job_id)
+    job_id = world.start_job()
     report(world, job_id, 1, series("loss", range(1, 401)))
     for _ in range(20):
         world.tick()

@@ -22,9 +22,7 @@ def away(_: Storage) -> None:
 def test_jobs_wait_for_the_store_and_none_fails(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    job = world.add_job(workers=2, max_restarts=0)
-    world.tick()
-    world.worker_starts(job)
+    job = world.start_job(workers=2, max_restarts=0)
     with monkeypatch.context() as outage:
         outage.setattr(Storage, "check_writable", away)
         world.worker_finishes(job, "failed", error=ERROR, retry=Retry.OUTAGE)

@@ -6,10 +6,9 @@ from datetime import timedelta
 
 import pytest
 
-from service.datasets.ingests import repository as ingests
 from service.dispatcher.executor import ExecutorUnavailable
 from service.dispatcher.submission_removal import KEEP
-from service.states import DatasetState, JobStatus
+from service.states import JobStatus
 from tests.support.dispatcher_world import World
 
 LONG = KEEP.total_seconds()
@@ -21,11 +20,8 @@ def known(world: World, submission_id: str) -> bool:
 
 def succeed(world: World) -> str:
     """Run a job to its end; return its submission id."""
-    job = world.add_job()
-    world.tick()
-    world.worker_starts(job)
-    world.worker_finishes(job, "succeeded")
-    world.executor.end(world.run_id(job), 0)
+    job = world.start_job()
+    world.end_job(job, "succeeded")
     world.tick()
     assert world.status(job) == JobStatus.SUCCEEDED
     return world.run_id(job)
@@ -35,8 +31,7 @@ def ingest(world: World) -> str:
     """Ingest a data set; return its submission id."""
     dataset = world.add_dataset()
     world.tick()
-    with world.database.write() as session:
-        assert ingests.end_ingest(session, dataset, 1, DatasetState.READY)
+    world.end_ingest(dataset)
     world.executor.end(world.run_id(dataset), 0)
     return world.run_id(dataset)
 

@@ -1,16 +1,17 @@
-"""Runs of previews: tenants take turns, and one that ends without a report is drawn again once."""
+"""Runs of previews and preparations: tenants take turns, and ones that end without a report are repeated."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import timedelta
 
 import pytest
 
-from service.db.models import Preview, PreviewRun
+from service.db.models import Preparation, Preview, PreviewRun
 from service.protocol import UNDELIVERED_EXIT_CODE
 from service.states import AttemptState, TaskState
 from service.tasks.repository import previews
-from tests.support.dispatcher_world import World
+from tests.support.dispatcher_world import World, failure
 
 
 def finish(world: World, preview: str, number: int = 1) -> None:
@@ -26,9 +27,9 @@ def finish(world: World, preview: str, number: int = 1) -> None:
         )
 
 
-def started(world: World) -> list[str]:
-    """Return the previews whose runs began, in order."""
-    return [run.rsplit("-", 2)[0] for run in world.executor.submitted if run.startswith("prev_")]
+def started(world: World, prefix: str = "prev_") -> list[str]:
+    """Return the tasks of a kind whose runs began, in order."""
+    return [run.rsplit("-", 2)[0] for run in world.executor.submitted if run.startswith(prefix)]
 
 
 def test_tenants_take_turns_beside_ingests(world: World) -> None:
@@ -49,23 +50,45 @@ def test_tenants_take_turns_beside_ingests(world: World) -> None:
     assert len(world.executor.submitted) == 5 + 2, "two ingests run beside them"
 
 
-def test_lost_preview_is_drawn_again_once(world: World) -> None:
-    preview = world.add_preview(world.dataset_id())
+def test_preparations_run_beside_previews(world: World) -> None:
+    dataset = world.dataset_id()
+    drawn = [world.add_preview(dataset) for _ in range(3)]
+    many = [world.add_preparation(dataset) for _ in range(3)]
+    world.tick()
+    assert started(world, "prep_") == many[:2]
+    assert world.preview(drawn[1]).state == "running"
+
+
+@pytest.mark.parametrize(
+    ("add", "kind", "losses", "during"),
+    [
+        (World.add_preview, Preview, 2, "while the preview was drawn"),
+        (World.add_preparation, Preparation, 3, "while the images were decoded"),
+    ],
+    ids=["preview", "preparation"],
+)
+def test_lost_task_is_repeated_a_few_times(
+    world: World,
+    add: Callable[[World, str], str],
+    kind: type[Preview | Preparation],
+    losses: int,
+    during: str,
+) -> None:
+    task = add(world, world.dataset_id())
+    for number in range(1, losses + 1):
+        world.tick()
+        world.tick()
+        assert started(world, task[:5]) == [task] * number
+        world.executor.lose_everything()
     world.tick()
     world.tick()
-    world.executor.lose_everything()
-    world.tick()
-    world.tick()
-    assert started(world) == [preview] * 2
-    world.executor.lose_everything()
-    world.tick()
-    world.tick()
-    ended = world.preview(preview)
+    with world.database.read() as session:
+        ended = session.get_one(kind, task)
     assert ended.state == "failed"
-    assert ended.error is not None
-    assert ended.error["type"] == "preview-lost"
-    assert "Ray ended 2 times" in ended.error["message"]
-    assert started(world) == [preview] * 2
+    error = failure(ended)
+    assert error["type"] == f"{kind.__name__.lower()}-lost"
+    assert f"Ray ended {losses} times {during}" in error["message"]
+    assert started(world, task[:5]) == [task] * losses
 
 
 def test_preview_whose_process_ends_is_drawn_again_once(world: World) -> None:
@@ -77,8 +100,7 @@ def test_preview_whose_process_ends_is_drawn_again_once(world: World) -> None:
     world.tick()
     ended = world.preview(preview)
     assert ended.state == "failed"
-    assert ended.error is not None
-    assert ended.error["message"] == "The preview ended with exit code 1: the reason"
+    assert failure(ended)["message"] == "The preview ended with exit code 1: the reason"
 
 
 def test_preview_that_did_not_reach_the_api_waits_and_is_drawn_again(world: World) -> None:

@@ -19,9 +19,7 @@ def test_dispatcher_starts_the_other_jobs(
     world: World, spoil: Callable[[Job], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(versions, "UPGRADERS", [fail_on_unexpected])
-    running = world.add_job()
-    world.tick()
-    world.worker_starts(running)
+    running = world.start_job()
     queued = world.add_job(priority=1)
     with world.database.write() as session:
         for job_id in (running, queued):
