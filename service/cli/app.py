@@ -37,7 +37,7 @@ from service.cli import (
     users,
     webhooks,
 )
-from service.cli.output import note
+from service.cli.output import note, with_json
 from service.client.errors import DaslError
 
 
@@ -90,3 +90,19 @@ modules = (
 groups = (datasets, experiments, tenants, users, tokens, webhooks)
 for commands in (*(module.app for module in modules), server.database, *(g.app for g in groups)):
     app.add_typer(commands)
+
+_without_json = (server.serve, server.schema, cluster.drain, cluster.undrain)
+_without_json += (init.init, train.train, preview.preview)
+
+
+def _add_json(commands: typer.Typer) -> None:
+    """Add the option `--json` to the commands that print a result, also to those of subgroups."""
+    for command in commands.registered_commands:
+        if command.callback is not None and command.callback not in _without_json:
+            command.callback = with_json(command.callback)
+    for group in commands.registered_groups:
+        if group.typer_instance is not None:
+            _add_json(group.typer_instance)
+
+
+_add_json(app)

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from service.cli.inputs import connect, id_or_name, text_option
-from service.cli.output import AsJson, print_records
+from service.cli.output import print_records
 
 app = typer.Typer()
 
@@ -27,7 +27,6 @@ def audit(
         str | None, text_option("Show only requests since this date, or date and time, in UTC.")
     ] = None,
     limit: Annotated[int, typer.Option(min=1, help="Maximum number of entries.")] = 50,
-    as_json: AsJson = False,
 ) -> None:
     """Show the audit log, newest first. Needs an admin token."""
     with connect() as client:
@@ -42,5 +41,4 @@ def audit(
                 "STATUS": lambda entry: entry.status,
                 "REQUEST": lambda entry: f"{entry.method} {entry.path}",
             },
-            as_json,
         )

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from service.cli.output import AsJson, core_extra, print_json, print_line, size
+from service.cli.output import as_json, core_extra, print_json, print_line, size
 
 app = typer.Typer()
 
@@ -16,7 +16,6 @@ def cache(
     clear: Annotated[
         bool, typer.Option("--clear", help="Remove what no running process uses.")
     ] = False,
-    as_json: AsJson = False,
 ) -> None:
     """Show what decoded images take on this machine, or remove them: the next job decodes them again."""
     with core_extra("cache"):
@@ -26,7 +25,7 @@ def cache(
     removed = [folder for folder in folders if clear and remove_folder(folder)]
     freed = sum(folders.pop(folder) for folder in removed)
     rest, total = len(folders), sum(folders.values())
-    if as_json:
+    if as_json():
         answer = {"path": str(root), "folders": rest, "bytes": total, "freed_bytes": freed}
         print_json(answer)
     elif clear:

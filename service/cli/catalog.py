@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from service.cli.output import AsCsv, AsJson, fail, note, print_csv, print_json, print_table
+from service.cli.output import AsCsv, as_json, fail, note, print_csv, print_json, print_table
 
 app = typer.Typer()
 
@@ -31,7 +31,6 @@ def backbones(
         typer.Option("--max-parameters", min=0, help="Show only networks up to so many million."),
     ] = None,
     as_csv: AsCsv = False,
-    as_json: AsJson = False,
 ) -> None:
     """List the networks that `backbone.name` may name, smallest first. Needs no server."""
     from fnmatch import fnmatchcase
@@ -56,7 +55,7 @@ def backbones(
     if not backbones:
         raise fail(f"No backbone fits{closest(pattern, BACKBONES)}. List all: dasl backbones")
     backbones.sort(key=lambda item: (item[1].parameters, item[0]))
-    if as_json:
+    if as_json():
         print_json(
             [{"name": name, **info.model_dump(exclude={"weights"})} for name, info in backbones]
         )

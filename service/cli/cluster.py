@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from service.cli.inputs import connect
-from service.cli.output import AsJson, note, print_facts, print_json, print_line, print_table
+from service.cli.output import note, print_facts, print_if_json, print_line, print_table
 
 if TYPE_CHECKING:
     from service.client.models import Cluster
@@ -16,12 +16,11 @@ app = typer.Typer()
 
 
 @app.command()
-def cluster(as_json: AsJson = False) -> None:
+def cluster() -> None:
     """Show the cluster's nodes, CPUs and GPUs, and the queue."""
     with connect() as client:
         snapshot = client.cluster()
-    if as_json:
-        print_json(snapshot)
+    if print_if_json(snapshot):
         return
     if snapshot.at is None:
         state = "not seen yet"

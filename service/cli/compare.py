@@ -15,12 +15,12 @@ from dasl_core.vocabulary import TRAINED
 from service.cli.inputs import connect, ids_or_names
 from service.cli.output import (
     AsCsv,
-    AsJson,
+    as_json,
     duration,
     note,
     number,
     print_csv,
-    print_json,
+    print_if_json,
     print_line,
     print_table,
 )
@@ -62,20 +62,18 @@ def compare(
     as_markdown: Annotated[
         bool, typer.Option("--markdown", help="Print Markdown instead of a table.")
     ] = False,
-    as_json: AsJson = False,
 ) -> None:
     """Compare jobs: state, time, headline metrics of the newest evaluation, and resolved settings that differ."""
     from dasl_core.spec.differences import differing
 
-    if as_csv + as_markdown + as_json > 1:
+    if as_csv + as_markdown + as_json() > 1:
         raise typer.BadParameter("choose one of --csv, --markdown and --json")
     with connect() as client:
         compared = [_fetch(client, reference) for reference in jobs]
     if len({entry.job.id for entry in compared}) < 2:
         raise typer.BadParameter("name two different jobs or more")
     settings = differing([_settings(entry.job) for entry in compared])
-    if as_json:
-        print_json([_as_dict(entry, settings, column) for column, entry in enumerate(compared)])
+    if print_if_json([_as_dict(entry, settings, column) for column, entry in enumerate(compared)]):
         return
     headers = ["", *(entry.job.name for entry in compared)]
     rows = _rows(compared, settings, exact=as_csv)

@@ -10,7 +10,7 @@ import typer
 
 from service.cli.dataset_views import DatasetId, print_dataset, wait_for_images
 from service.cli.inputs import connect, output_file
-from service.cli.output import AsJson, Columns, fail, print_line, print_records, print_result
+from service.cli.output import Columns, as_json, fail, print_line, print_records, print_result
 
 if TYPE_CHECKING:
     from service.wire.datasets import VersionView
@@ -22,7 +22,6 @@ app = typer.Typer()
 def refresh(
     dataset: DatasetId,
     wait: Annotated[bool, typer.Option(help="Wait until all images are read.")] = True,
-    as_json: AsJson = False,
 ) -> None:
     """Read the images again: those that were added or changed make a new version of the data set.
 
@@ -34,12 +33,12 @@ def refresh(
         before = client.datasets.get(dataset)
         record = client.datasets.refresh(before.id)
         if wait:
-            record, failed = wait_for_images(client.datasets.wait_for_refresh, record, as_json)
-    print_dataset(record, as_json, with_error=not failed)
+            record, failed = wait_for_images(client.datasets.wait_for_refresh, record)
+    print_dataset(record, with_error=not failed)
     if failed:
         in_use = f"; version {record.version} stays in use" if record.state == "ready" else ""
         raise fail(f"The refresh of {record.name} failed{in_use}: {record.error_message}")
-    if wait and not as_json and before.state == "ready":
+    if wait and not as_json() and before.state == "ready":
         changes = record.report.changes if record.report is not None else None
         if record.version == before.version:
             print_line("No image has changed.")
@@ -54,7 +53,6 @@ def versions(
     limit: Annotated[
         int, typer.Option("-n", "--limit", min=1, help="Maximum number of versions.")
     ] = 20,
-    as_json: AsJson = False,
 ) -> None:
     """List the versions of a data set, newest first. A spec names one as DATASET@VERSION."""
     columns: Columns[VersionView] = {
@@ -69,14 +67,12 @@ def versions(
     with connect() as client:
         dataset_id = client.datasets.get(dataset).id
         pages = client.datasets.versions(dataset_id, page_size=min(limit, 100))
-        print_records(islice(pages, limit), columns, as_json)
+        print_records(islice(pages, limit), columns)
 
 
 @app.command("contact-sheet")
 def contact_sheet(
-    dataset: DatasetId,
-    output: Annotated[Path, output_file("FILE", "JPEG to write.")],
-    as_json: AsJson = False,
+    dataset: DatasetId, output: Annotated[Path, output_file("FILE", "JPEG to write.")]
 ) -> None:
     """Download thumbnails of up to 64 images of a data set, of each class as many."""
     with connect() as client:
@@ -85,4 +81,4 @@ def contact_sheet(
         output.write_bytes(content)
     except OSError as error:
         raise fail(f"{output} cannot be written: {error.strerror}") from error
-    print_result({"file": str(output), "size": len(content)}, f"Saved {output}.", as_json)
+    print_result({"file": str(output), "size": len(content)}, f"Saved {output}.")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from dasl_core.text import describe_endings
 from service.cli.inputs import id_argument
-from service.cli.output import duration, note, print_facts, print_json, print_line, size
+from service.cli.output import duration, hint, print_facts, print_if_json, print_line, size
 from service.cli.progress import progress_notes
 
 if TYPE_CHECKING:
@@ -26,16 +26,13 @@ _READ = {
 }
 
 
-def wait_for_images(
-    wait: Callable[..., Dataset], dataset: Dataset, as_json: bool
-) -> tuple[Dataset, bool]:
+def wait_for_images(wait: Callable[..., Dataset], dataset: Dataset) -> tuple[Dataset, bool]:
     """Wait for an ingest or a refresh, and return the data set and whether it failed."""
     from service.client.errors import DatasetFailed
 
-    if not as_json:
-        note(f"Reading the images of {dataset.name} ({dataset.id}) ...")
+    hint(f"Reading the images of {dataset.name} ({dataset.id}) ...")
     try:
-        return wait(dataset.id, on_poll=progress_notes(progress_of, as_json)), False
+        return wait(dataset.id, on_poll=progress_notes(progress_of)), False
     except DatasetFailed as error:
         return error.dataset, True
 
@@ -96,7 +93,7 @@ def _refresh(dataset: Dataset, with_error: bool) -> str | None:
 
 
 def print_dataset(
-    dataset: Dataset, as_json: bool, prepared: Sequence[str] = (), *, with_error: bool = True
+    dataset: Dataset, prepared: Sequence[str] = (), *, with_error: bool = True
 ) -> None:
     """Print a data set, and the files that its ingest has skipped.
 
@@ -104,8 +101,7 @@ def print_dataset(
         prepared: descriptions of its preparations, which JSON leaves out.
         with_error: whether to say why its ingest failed, which JSON says always.
     """
-    if as_json:
-        print_json(dataset)
+    if print_if_json(dataset):
         return
     facts = dataset.facts or {}
     print_facts(

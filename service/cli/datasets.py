@@ -19,7 +19,7 @@ from service.cli.inputs import (
     given,
     text_option,
 )
-from service.cli.output import AsJson, Columns, fail, note, print_records, print_result
+from service.cli.output import Columns, as_json, fail, note, print_records, print_result
 from service.cli.uploads import check_uploadable, upload_images
 
 if TYPE_CHECKING:
@@ -69,7 +69,6 @@ def add(
         ),
     ] = False,
     wait: Annotated[bool, typer.Option(help="Wait until all images are read.")] = True,
-    as_json: AsJson = False,
 ) -> None:
     """Register images. Reads the header of every image, decodes a sample, and reports the result."""
     name = dataset_name(name, path)
@@ -89,8 +88,8 @@ def add(
         else:
             dataset = client.datasets.add(path, name, source)
         if wait:
-            dataset, _ = wait_for_images(client.datasets.wait, dataset, as_json)
-    print_dataset(dataset, as_json, with_error=False)
+            dataset, _ = wait_for_images(client.datasets.wait, dataset)
+    print_dataset(dataset, with_error=False)
     if dataset.state == "failed":
         note(
             f"The name stays taken until you remove the data set: dasl datasets rm {dataset.id}. Once its files are "
@@ -100,7 +99,7 @@ def add(
 
 
 @app.command("list")
-def list_datasets(as_json: AsJson = False) -> None:
+def list_datasets() -> None:
     """List data sets, newest first."""
     columns: Columns[Dataset] = {
         "ID": lambda dataset: dataset.id,
@@ -112,20 +111,20 @@ def list_datasets(as_json: AsJson = False) -> None:
         "WHERE": lambda dataset: dataset.uri,
     }
     with connect() as client:
-        print_records(client.datasets.list(), columns, as_json)
+        print_records(client.datasets.list(), columns)
 
 
 @app.command()
-def show(dataset: DatasetId, as_json: AsJson = False) -> None:
+def show(dataset: DatasetId) -> None:
     """Show a data set. Its ingest report has image counts and skipped files."""
     with connect() as client:
         record = client.datasets.get(dataset)
-        prepared = [] if as_json else list(client.preparations.list(record.id))
-    print_dataset(record, as_json, [preparations.describe(preparation) for preparation in prepared])
+        prepared = [] if as_json() else list(client.preparations.list(record.id))
+    print_dataset(record, [preparations.describe(preparation) for preparation in prepared])
 
 
 @app.command()
-def rm(dataset: DatasetId, yes: Yes = False, as_json: AsJson = False) -> None:
+def rm(dataset: DatasetId, yes: Yes = False) -> None:
     """Remove a data set from the service. The images are not touched, unless they were uploaded: then it asks."""
     with connect() as client:
         record = client.datasets.get(dataset)
@@ -137,7 +136,7 @@ def rm(dataset: DatasetId, yes: Yes = False, as_json: AsJson = False) -> None:
         client.datasets.delete(record.id)
     images = "The images are not touched" if record.upload is None else "The upload is removed"
     text = f"Removed data set {record.name} ({record.id}). {images}."
-    print_result({"deleted": record.id}, text, as_json)
+    print_result({"deleted": record.id}, text)
 
 
 def _lines(file: Path) -> list[str]:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from service.cli.output import AsJson, print_json, print_line
+from service.cli.output import as_json, print_json, print_line
 
 if TYPE_CHECKING:
     from service.doctor import Finding
@@ -15,7 +15,7 @@ app = typer.Typer()
 
 
 @app.command()
-def doctor(as_json: AsJson = False) -> None:
+def doctor() -> None:
     """Check this installation, its files and the server. Exit code 1 if a check fails."""
     from service.doctor import installation, local_storage, ray, server
 
@@ -23,10 +23,10 @@ def doctor(as_json: AsJson = False) -> None:
     for section in (installation, local_storage, ray, server):
         for finding in section.run_checks():
             findings.append(finding)
-            if not as_json:
+            if not as_json():
                 _print(finding)
     num_failed = sum(finding.state == "fail" for finding in findings)
-    if as_json:
+    if as_json():
         print_json({"ok": not num_failed, "checks": [finding.as_dict() for finding in findings]})
     elif num_failed:
         print_line(f"\n{num_failed} of {len(findings)} checks failed.")

@@ -21,13 +21,14 @@ from service.cli.inputs import (
     with_overrides,
 )
 from service.cli.output import (
-    AsJson,
     Columns,
+    as_json,
     core_extra,
     fail,
     note,
     note_warnings,
     number,
+    print_if_json,
     print_json,
     print_line,
     print_record,
@@ -84,34 +85,30 @@ def submit(
         str | None,
         typer.Option(help="Submitting again with the same key returns the same experiment."),
     ] = None,
-    as_json: AsJson = False,
 ) -> None:
     """Submit an experiment: a job for each variant and seed. --set changes the base spec."""
     body = _read(spec, overrides, seed)
     with connect() as client:
         experiment = client.experiments.submit(body, idempotency_key=idempotency_key)
     note_warnings(experiment.warnings)
-    if experiment.estimate is not None and not as_json:
+    if experiment.estimate is not None and not as_json():
         note(together(experiment.estimate))
     submitted = f"Submitted {len(experiment.jobs)} jobs of {experiment.name} as {experiment.id}."
     if not watch:
         remedy = f"See: dasl experiments show {experiment.id}"
-        print_result(experiment, f"{submitted} {remedy}", as_json)
+        print_result(experiment, f"{submitted} {remedy}")
         return
     note(submitted)
-    _watch(experiment.id, as_json)
+    _watch(experiment.id)
 
 
 @app.command()
-def validate(
-    spec: SpecFile, overrides: Overrides, seed: Seeds = None, as_json: AsJson = False
-) -> None:
+def validate(spec: SpecFile, overrides: Overrides, seed: Seeds = None) -> None:
     """Resolve the specs of all variants, and estimate time and disk of their jobs. Nothing is submitted."""
     with connect() as client:
         answer = client.experiments.validate(_read(spec, overrides, seed))
     note_warnings(answer.warnings)
-    if as_json:
-        print_json(answer)
+    if print_if_json(answer):
         return
     counts = ("train_images", "held_out_images", "total_steps")
     rows = [
@@ -146,7 +143,7 @@ def _read(path: Path, overrides: list[str], seeds: list[int] | None) -> dict[str
     return content | changes | ({"seeds": seeds} if seeds else {})
 
 
-def _watch(experiment_id: str, as_json: bool) -> None:
+def _watch(experiment_id: str) -> None:
     states: dict[str, int] = {}
 
     def report(experiment: ExperimentView) -> None:
@@ -164,7 +161,7 @@ def _watch(experiment_id: str, as_json: bool) -> None:
                 f"Cancel them: dasl experiments cancel {experiment_id}"
             )
             raise typer.Exit(130) from interrupt
-    if as_json:
+    if as_json():
         print_json(experiment)
     else:
         _print_results(experiment)
@@ -173,7 +170,7 @@ def _watch(experiment_id: str, as_json: bool) -> None:
 
 
 @app.command("list")
-def list_experiments(as_json: AsJson = False) -> None:
+def list_experiments() -> None:
     """List experiments, newest first."""
     columns: Columns[ExperimentSummary] = {
         "ID": lambda record: record.id,
@@ -184,7 +181,7 @@ def list_experiments(as_json: AsJson = False) -> None:
         "CREATED": lambda record: record.created_at,
     }
     with connect() as client:
-        print_records(client.experiments.list(), columns, as_json)
+        print_records(client.experiments.list(), columns)
 
 
 @app.command()
@@ -193,10 +190,9 @@ def show(
     metric: Metric = None,
     as_csv: AsCsv = False,
     as_markdown: AsMarkdown = False,
-    as_json: AsJson = False,
 ) -> None:
     """Show the jobs of an experiment, its variants over the seeds, and what the differences allow to say."""
-    if as_csv + as_markdown + as_json > 1:
+    if as_csv + as_markdown + as_json() > 1:
         raise typer.BadParameter("choose one of --csv, --markdown and --json")
     with connect() as client:
         record = client.experiments.get(experiment)
@@ -207,8 +203,8 @@ def show(
             print_line(text.rstrip("\n"))
             return
     facts = [("id", record.id), ("name", record.name), ("created", record.created_at)]
-    print_record(record, [*facts, ("jobs", _counts(record))], as_json)
-    if as_json:
+    print_record(record, [*facts, ("jobs", _counts(record))])
+    if as_json():
         return
     print_line()
     jobs = {(job.variant, job.seed): f"{job.status} {job.id or ''}".strip() for job in record.jobs}
@@ -241,7 +237,6 @@ def plot(
     output: Annotated[
         Path | None, output_file("FILE", "PNG, SVG or PDF to write. Default: ID.png.")
     ] = None,
-    as_json: AsJson = False,
 ) -> None:
     """Draw a metric by step, as mean and range over the seeds, and the paired differences. Needs the core extra."""
     if output is not None and output.suffix.lower() not in (".png", ".svg", ".pdf"):
@@ -255,7 +250,7 @@ def plot(
         record = client.experiments.get(experiment)
     file = output or Path(f"{experiment}.png")
     draw(record, curves, table, file)
-    print_result({"file": str(file), "metric": name}, f"Wrote {file}.", as_json)
+    print_result({"file": str(file), "metric": name}, f"Wrote {file}.")
 
 
 def _table_of(
@@ -270,11 +265,11 @@ def _table_of(
 
 
 @app.command()
-def cancel(experiment: ExperimentId, as_json: AsJson = False) -> None:
+def cancel(experiment: ExperimentId) -> None:
     """Cancel all jobs of an experiment that have not ended."""
     with connect() as client:
         record = client.experiments.cancel(id_of_experiment(client, experiment))
-    print_result(record, f"{record.name}: {_counts(record)}.", as_json)
+    print_result(record, f"{record.name}: {_counts(record)}.")
 
 
 @app.command()
@@ -284,7 +279,6 @@ def rm(
         bool, typer.Option("--jobs", help="Delete its jobs with all their files, too.")
     ] = False,
     yes: Yes = False,
-    as_json: AsJson = False,
 ) -> None:
     """Delete an experiment. Its jobs stay, unless --jobs is set and all of them have ended."""
     with connect() as client:
@@ -293,7 +287,7 @@ def rm(
         what += f" and its {sum(record.statuses.values())} jobs with all files" if jobs else ""
         confirm_deletion(what, yes)
         client.experiments.delete(record.id, jobs=jobs)
-    print_result({"deleted": record.id}, f"Deleted {what}.", as_json)
+    print_result({"deleted": record.id}, f"Deleted {what}.")
 
 
 def _counts(experiment: ExperimentSummary) -> str:

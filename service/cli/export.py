@@ -11,7 +11,7 @@ import typer
 from service.cli.files import checkpoint_id
 from service.cli.inputs import connect
 from service.cli.models import finished
-from service.cli.output import AsJson, core_extra, fail, print_result
+from service.cli.output import core_extra, fail, print_result
 from service.cli.progress import progress_bars
 
 
@@ -55,11 +55,10 @@ def export(
             help="File or folder to write. Default: in the checkpoint's folder, or a folder named after the id.",
         ),
     ] = None,
-    as_json: AsJson = False,
 ) -> None:
     """Convert a checkpoint to another format: a downloaded one here, without a service, or one of a service there."""
     if "/" not in checkpoint and not Path(checkpoint).exists():
-        _export_there(checkpoint, format, output, as_json)
+        _export_there(checkpoint, format, output)
         return
     if not Path(checkpoint).is_dir():
         raise typer.BadParameter(f"{checkpoint} is not the folder of a downloaded checkpoint")
@@ -69,17 +68,17 @@ def export(
         path = export_checkpoint(Path(checkpoint), format.value, output)
     except ValueError as error:
         raise fail(str(error)) from error
-    print_result({"format": format.value, "path": str(path)}, f"Wrote {path}.", as_json)
+    print_result({"format": format.value, "path": str(path)}, f"Wrote {path}.")
 
 
-def _export_there(checkpoint: str, format: Format, output: Path | None, as_json: bool) -> None:
+def _export_there(checkpoint: str, format: Format, output: Path | None) -> None:
     """Let the service export a checkpoint, and download the files."""
     with connect() as client:
         checkpoint = checkpoint_id(client, checkpoint, best=False)
         run = client.checkpoints.export(checkpoint, format.value)
-        run = finished(client, run, f"Exporting {checkpoint}", as_json)
+        run = finished(client, run, f"Exporting {checkpoint}")
         folder = output or Path(run.id)
         with progress_bars() as on_bytes:
             client.model_runs.download(run, folder, on_bytes=on_bytes)
     path = folder / run.files[0].name if len(run.files) == 1 else folder
-    print_result({"format": format.value, "path": str(path)}, f"Wrote {path}.", as_json)
+    print_result({"format": format.value, "path": str(path)}, f"Wrote {path}.")

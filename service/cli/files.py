@@ -18,8 +18,8 @@ from service.cli.inputs import (
     output_folder,
 )
 from service.cli.output import (
-    AsJson,
     Columns,
+    as_json,
     fail,
     note,
     number,
@@ -41,7 +41,7 @@ app = typer.Typer()
 
 
 @app.command()
-def checkpoints(job: JobId, as_json: AsJson = False) -> None:
+def checkpoints(job: JobId) -> None:
     """List a job's checkpoints, oldest first."""
     columns: Columns[CheckpointView] = {
         "ID": lambda checkpoint: checkpoint.id,
@@ -53,7 +53,7 @@ def checkpoints(job: JobId, as_json: AsJson = False) -> None:
     }
     with connect() as client:
         job = id_of_job(client, job)
-        print_records(client.jobs.checkpoints(job), columns, as_json)
+        print_records(client.jobs.checkpoints(job), columns)
 
 
 @app.command()
@@ -67,7 +67,6 @@ def download(
     ],
     output: DownloadFolder = None,
     best: Best = False,
-    as_json: AsJson = False,
 ) -> None:
     """Download a checkpoint. Repeat the command to resume an interrupted download."""
     with connect() as client:
@@ -75,7 +74,7 @@ def download(
         directory = output or Path(checkpoint)
         with progress_bars() as on_bytes:
             paths = client.checkpoints.download(checkpoint, directory, on_bytes=on_bytes)
-    if as_json:
+    if as_json():
         files = [str(path) for path in paths]
         print_json({"checkpoint": checkpoint, "directory": str(directory), "files": files})
         return
@@ -86,13 +85,12 @@ def download(
 def pin(
     checkpoint: Annotated[str, id_argument("CHECKPOINT", "Id of the checkpoint.")],
     off: Annotated[bool, typer.Option("--off", help="Remove the pin.")] = False,
-    as_json: AsJson = False,
 ) -> None:
     """Pin a checkpoint. It is kept even if the job's settings would delete it."""
     with connect() as client:
         record = client.checkpoints.pin(checkpoint, not off)
     state = "pinned" if record.pinned else "no longer pinned"
-    print_result(record, f"Checkpoint {record.id} is {state}.", as_json)
+    print_result(record, f"Checkpoint {record.id} is {state}.")
 
 
 def _marks(checkpoint: CheckpointView) -> str:
@@ -102,9 +100,7 @@ def _marks(checkpoint: CheckpointView) -> str:
 
 @app.command()
 def artifacts(
-    job: JobId,
-    output: Annotated[Path | None, output_folder("Download all files to DIR.")] = None,
-    as_json: AsJson = False,
+    job: JobId, output: Annotated[Path | None, output_folder("Download all files to DIR.")] = None
 ) -> None:
     """List a job's plots and other files. Downloads them with -o."""
     with connect() as client:
@@ -115,7 +111,7 @@ def artifacts(
             with progress_bars() as on_bytes:
                 for artifact in records:
                     client.jobs.download_artifact(job, artifact, output, on_bytes=on_bytes)
-    if as_json:
+    if as_json():
         directory = None if output is None else str(output)
         print_json([{**plain(artifact), "directory": directory} for artifact in records])
         return

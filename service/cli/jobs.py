@@ -25,11 +25,13 @@ from service.cli.inputs import (
 )
 from service.cli.output import (
     AsCsv,
-    AsJson,
+    as_json,
+    hint,
     note,
     note_warnings,
     number,
     print_facts,
+    print_if_json,
     print_json,
     print_json_line,
     print_line,
@@ -54,7 +56,6 @@ def submit(
     idempotency_key: Annotated[
         str | None, typer.Option(help="Submitting again with the same key returns the same job.")
     ] = None,
-    as_json: AsJson = False,
 ) -> None:
     """Submit a job."""
     body = read_spec(spec, overrides)
@@ -62,14 +63,13 @@ def submit(
         job = client.jobs.submit(body, idempotency_key=idempotency_key)
     note_warnings(job.warnings)
     submitted = f"Submitted {job.name} as {job.id}."
-    if job.estimate is not None and not as_json:
+    if job.estimate is not None and not as_json():
         note(described(job.estimate))
     if not watch:
-        print_result(job, f"{submitted} Watch it with: dasl watch {job.id}", as_json)
+        print_result(job, f"{submitted} Watch it with: dasl watch {job.id}")
         return
-    if not as_json:
-        note(submitted)
-    _watch(job.id, as_json)
+    hint(submitted)
+    _watch(job.id)
 
 
 @app.command()
@@ -79,18 +79,16 @@ def validate(
     local: Annotated[
         bool, typer.Option("--local", help="Check what needs neither a server nor the data set.")
     ] = False,
-    as_json: AsJson = False,
 ) -> None:
     """Resolve a spec and estimate its steps, time, memory and disk. Nothing is submitted."""
     body = read_spec(spec, overrides)
     if local:
-        _validate_locally(spec, body, as_json)
+        _validate_locally(spec, body)
         return
     with connect() as client:
         answer = client.jobs.validate(body)
     note_warnings(answer.warnings)
-    if as_json:
-        print_json(answer)
+    if print_if_json(answer):
         return
     import yaml
 
@@ -99,7 +97,7 @@ def validate(
     print_facts(facts_of(answer.estimate))
 
 
-def _validate_locally(path: Path, body: dict[str, Any], as_json: bool) -> None:
+def _validate_locally(path: Path, body: dict[str, Any]) -> None:
     from dasl_core.spec import JobSpec
     from service.cli.local_checks import check_locally
     from service.client.errors import InvalidSpec
@@ -110,7 +108,7 @@ def _validate_locally(path: Path, body: dict[str, Any], as_json: bool) -> None:
         raise InvalidSpec("\n".join([f"{path} is not a valid spec", *lines]))
     answer = {"valid": True, "not_checked": checks.not_checked}
     unchecked = "; ".join(checks.not_checked)
-    print_result(answer, f"{path} is a valid spec. Not checked: {unchecked}.", as_json)
+    print_result(answer, f"{path} is a valid spec. Not checked: {unchecked}.")
 
 
 @app.command("jobs")
@@ -129,7 +127,6 @@ def list_jobs(
         int, typer.Option("-n", "--limit", min=1, help="Maximum number of jobs.")
     ] = 20,
     as_csv: AsCsv = False,
-    as_json: AsJson = False,
 ) -> None:
     """List jobs, newest first."""
     with connect() as client:
@@ -160,7 +157,7 @@ def list_jobs(
         "TAGS": lambda job: tags_text(job.tags) or None,
         "CREATED": lambda job: job.created_at,
     }
-    print_records(jobs, columns, as_json, as_csv)
+    print_records(jobs, columns, as_csv)
 
 
 def _accuracy(job: Job, field: str) -> str | None:
@@ -169,9 +166,9 @@ def _accuracy(job: Job, field: str) -> str | None:
 
 
 @app.command()
-def watch(job: JobId, as_json: AsJson = False) -> None:
+def watch(job: JobId) -> None:
     """Follow a job until it ends. Exit code 0 if it succeeded. Ctrl-C does not stop the job."""
-    _watch(job, as_json)
+    _watch(job)
 
 
 @app.command()
@@ -184,7 +181,6 @@ def logs(
     attempt: Annotated[
         int | None, typer.Option(min=1, help="Number of the attempt. Default: the newest one.")
     ] = None,
-    as_json: AsJson = False,
 ) -> None:
     """Print the log of a job. It is that of the newest attempt, or of --attempt."""
     if follow and attempt is not None:
@@ -193,14 +189,14 @@ def logs(
         job = id_of_job(client, job)
         if follow:
             for line in client.jobs.follow_logs(job, tail=tail):
-                if as_json:
+                if as_json():
                     print_json_line({"line": line})
                 else:
                     print_line(line)
             return
         text = client.jobs.logs(job, tail=tail, attempt=attempt)
         ended = not text and client.jobs.get(job).done
-    if as_json:
+    if as_json():
         print_json({"job": job, "lines": text.splitlines()})
     elif text:
         print_line(text.rstrip("\n"))
@@ -213,33 +209,32 @@ def logs(
 
 
 @app.command()
-def cancel(job: JobId, as_json: AsJson = False) -> None:
+def cancel(job: JobId) -> None:
     """Cancel a job. A running job stops after its current step and saves a checkpoint."""
     with connect() as client:
         record = client.jobs.cancel(id_of_job(client, job))
     cancelled = record.status == JobStatus.CANCELLED
     text = "is cancelled" if cancelled else "stops after its current step"
-    print_result(record, f"Job {record.id} {text}.", as_json)
+    print_result(record, f"Job {record.id} {text}.")
 
 
 @app.command()
-def pause(job: JobId, as_json: AsJson = False) -> None:
+def pause(job: JobId) -> None:
     """Pause a job. A running job stops after its current step, saves a checkpoint and frees its CPUs and GPUs."""
     with connect() as client:
         record = client.jobs.pause(id_of_job(client, job))
     paused = record.status == JobStatus.PAUSED
     text = "is paused" if paused else "pauses after its current step"
-    print_result(record, f"Job {record.id} {text}.", as_json)
-    if not as_json:
-        note(f"Resume it{'' if paused else ' once it is paused'}: dasl resume {record.id}")
+    print_result(record, f"Job {record.id} {text}.")
+    hint(f"Resume it{'' if paused else ' once it is paused'}: dasl resume {record.id}")
 
 
 @app.command()
-def resume(job: JobId, as_json: AsJson = False) -> None:
+def resume(job: JobId) -> None:
     """Resume a paused job. It is queued again and continues from its last checkpoint."""
     with connect() as client:
         record = client.jobs.resume(id_of_job(client, job))
-    print_result(record, f"Job {record.id} is {record.status} again.", as_json)
+    print_result(record, f"Job {record.id} is {record.status} again.")
 
 
 @app.command()
@@ -256,7 +251,6 @@ def clone(
     watch: Annotated[
         bool, typer.Option("--watch", help="Follow the new job until it ends.")
     ] = False,
-    as_json: AsJson = False,
 ) -> None:
     """Submit a job that continues from another job's checkpoint. Settings may be changed."""
     changes = with_overrides({}, overrides)
@@ -265,12 +259,12 @@ def clone(
         record = client.jobs.clone(id_of_job(client, job), changes, checkpoint=start)
     note_warnings(record.warnings)
     if watch:
-        _watch(record.id, as_json)
+        _watch(record.id)
         return
     start = record.start_checkpoint_id
     origin = f"continues from {start}" if start else "starts from scratch"
     text = f"Submitted {record.name} as {record.id}, which {origin}."
-    print_result(record, f"{text} Watch it with: dasl watch {record.id}", as_json)
+    print_result(record, f"{text} Watch it with: dasl watch {record.id}")
 
 
 @app.command()
@@ -294,7 +288,6 @@ def update(
     untag: Annotated[
         list[str] | None, typer.Option(metavar="KEY", help="Remove a tag. Can be repeated.")
     ] = None,
-    as_json: AsJson = False,
 ) -> None:
     """Change a job's priority, name, tags, time limit or workers.
 
@@ -319,10 +312,10 @@ def update(
     text += f", tags {tags_text(record.tags) or 'none'}"
     text += "" if record.max_hours is None else f", at most {record.max_hours:g} hours"
     text += "" if record.workers is None else f", {record.workers} workers"
-    print_result(record, f"{text}.", as_json)
+    print_result(record, f"{text}.")
 
 
-def _watch(job: str, as_json: bool) -> None:
+def _watch(job: str) -> None:
     from service.cli.views import choose_view
     from service.cli.watching import print_failure, watch_job
 
@@ -330,7 +323,7 @@ def _watch(job: str, as_json: bool) -> None:
     with connect(patience=0.0) as client:
         job_id = id_of_job(client, job)
         try:
-            with choose_view(as_json) as view:
+            with choose_view() as view:
                 record = watch_job(client, job_id, view)
         except KeyboardInterrupt as interrupt:
             note(

@@ -11,7 +11,7 @@ from urllib.parse import parse_qs, urlsplit
 import typer
 
 from service.cli.inputs import connect
-from service.cli.output import AsJson, fail, note, plain, print_result
+from service.cli.output import fail, note, plain, print_result
 
 if TYPE_CHECKING:
     from service.wire.access import StartedLogin, TokenView
@@ -37,7 +37,6 @@ def login(
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Replace the stored token of another server.")
     ] = False,
-    as_json: AsJson = False,
 ) -> None:
     """Log in with a browser, and store the token in config.toml for the other commands."""
     from service.cli.loopback import Callback
@@ -59,7 +58,7 @@ def login(
                 code = callback.wait(started)
         token = client.login.finish(started, code)
         write_config(config_path(), client.url, token.token, author="dasl login")
-    _print(token, as_json)
+    _print(token)
 
 
 def _pasted(started: StartedLogin) -> str:
@@ -71,10 +70,10 @@ def _pasted(started: StartedLogin) -> str:
     return query["code"][0]
 
 
-def _print(token: TokenView, as_json: bool) -> None:
+def _print(token: TokenView) -> None:
     if os.environ.get("DASL_TOKEN"):
         note("DASL_TOKEN is set and takes precedence over the stored token; unset it.")
     text = f"Logged in to tenant {token.tenant}, scopes {', '.join(token.scopes)}"
     if token.expires_at is not None:
         text += f" until {token.expires_at.astimezone():%Y-%m-%d %H:%M}"
-    print_result(plain(token) | {"token": None}, f"{text}.", as_json)
+    print_result(plain(token) | {"token": None}, f"{text}.")

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from service.cli.inputs import JobId, connect, id_of_job
-from service.cli.output import AsCsv, AsJson, note, number, print_csv, print_json, print_table
+from service.cli.output import AsCsv, note, number, print_csv, print_if_json, print_table
 from service.cli.views import sparkline
 
 app = typer.Typer()
@@ -28,7 +28,6 @@ def metrics(
         ),
     ] = 10_000,
     as_csv: AsCsv = False,
-    as_json: AsJson = False,
 ) -> None:
     """Show the training metrics of a job. With --csv, print one line for each step."""
     with connect() as client:
@@ -36,8 +35,7 @@ def metrics(
         columns = client.jobs.metrics(
             job, name=name or None, from_step=from_step, max_points=max_points
         )
-    if as_json:
-        print_json(columns)
+    if print_if_json(columns):
         return
     if as_csv:
         rows = zip(columns.step, columns.time, *columns.values.values(), strict=True)

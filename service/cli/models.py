@@ -13,13 +13,15 @@ from dasl_core.vocabulary import EmbeddingFormat, EmbeddingType, FeatureKind
 from service.cli.files import checkpoint_id
 from service.cli.inputs import Best, connect, images_option, set_option, with_overrides
 from service.cli.output import (
-    AsJson,
+    as_json,
     core_extra,
     duration,
     fail,
+    hint,
     note,
     number,
     plain,
+    print_if_json,
     print_json,
     print_line,
     print_table,
@@ -63,7 +65,6 @@ def evaluate(
     ],
     best: Best = False,
     wait: Annotated[bool, typer.Option(help="Wait for the result.")] = True,
-    as_json: AsJson = False,
 ) -> None:
     """Evaluate a finished backbone on the images of a data set, as training does on held-out ones."""
     settings = with_overrides({}, overrides)
@@ -71,8 +72,8 @@ def evaluate(
         checkpoint = checkpoint_id(client, checkpoint, best)
         run = client.checkpoints.evaluate(checkpoint, dataset, settings=settings)
         if wait:
-            run = finished(client, run, f"Evaluating {checkpoint} on {dataset}", as_json)
-    if as_json:
+            run = finished(client, run, f"Evaluating {checkpoint} on {dataset}")
+    if as_json():
         print_json(run)
     elif run.result is None:
         print_line(f"{run.id}: {run.state}")
@@ -127,7 +128,6 @@ def embed(
     dtype: Annotated[EmbeddingType, typer.Option(help="Type of the vectors.")] = "float32",
     best: Best = False,
     wait: Annotated[bool, typer.Option(help="Wait for the embedding.")] = True,
-    as_json: AsJson = False,
 ) -> None:
     """Compute the features of all images of a data set with a finished backbone, to a file."""
     if (dataset is None) == (data is None):
@@ -144,7 +144,7 @@ def embed(
         )
         if isinstance(result, str):
             raise fail(result)
-        _print_embedding(result, output, as_json)
+        _print_embedding(result, output)
         return
     assert dataset is not None, "checked above"
     with connect() as client:
@@ -153,15 +153,15 @@ def embed(
             checkpoint, dataset, features=features, format=format, normalize=normalize, dtype=dtype
         )
         if wait:
-            run = finished(client, run, f"Embedding the images of {dataset}", as_json)
+            run = finished(client, run, f"Embedding the images of {dataset}")
         if output is not None and run.state == "succeeded":
             _download(client, run, output)
-    if as_json:
+    if as_json():
         print_json({**plain(run), "output": output and str(output)})
     elif run.result is None:
         print_line(f"{run.id}: {run.state}")
     else:
-        _print_embedding(run.result, output, as_json)
+        _print_embedding(run.result, output)
         if output is None:
             print_line(f"{run.id}: {size(run.size)}. Repeat the command with -o FILE for the file.")
 
@@ -175,9 +175,8 @@ def _format(output: Path | None) -> EmbeddingFormat:
     raise typer.BadParameter(f"--output: {output} must end in .parquet or .safetensors")
 
 
-def _print_embedding(result: dict[str, Any], output: Path | None, as_json: bool) -> None:
-    if as_json:
-        print_json({**result, "output": output and str(output)})
+def _print_embedding(result: dict[str, Any], output: Path | None) -> None:
+    if print_if_json({**result, "output": output and str(output)}):
         return
     where = "" if output is None else f" in {output}"
     shape = " x ".join(map(str, result.get("shape", [])))
@@ -221,7 +220,6 @@ def neighbors(
     ] = None,
     k: Annotated[int, typer.Option("-k", min=1, max=1000, help="How many neighbors.")] = 10,
     best: Best = False,
-    as_json: AsJson = False,
 ) -> None:
     """Find the images of an embedding that are nearest to an image. `dasl embed` makes the embedding."""
     from service.client.errors import ApiError
@@ -237,25 +235,23 @@ def neighbors(
                     f"{image} is neither a file on this machine nor the key of an image of the embedding"
                 ) from error
             raise
-    if as_json:
-        print_json(answer)
+    if print_if_json(answer):
         return
     rows = [[f"{near.similarity:.4f}", near.label, near.key] for near in answer.neighbors]
     print_table(["SIMILARITY", "CLASS", "IMAGE"], rows)
 
 
-def finished(client: Client, run: ModelRun, what: str, as_json: bool) -> ModelRun:
+def finished(client: Client, run: ModelRun, what: str) -> ModelRun:
     """Wait for a run; Ctrl-C leaves it going."""
     from service.client.errors import ModelRunFailed
 
     if run.state == "succeeded":
         return run
-    if not as_json:
-        note(f"{what} ({run.id}) ...")
+    hint(f"{what} ({run.id}) ...")
     try:
-        return client.model_runs.wait(run.id, on_poll=progress_notes(_progress, as_json))
+        return client.model_runs.wait(run.id, on_poll=progress_notes(_progress))
     except ModelRunFailed as failed:
-        if as_json:
+        if as_json():
             print_json(failed.run)
         raise
     except KeyboardInterrupt:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import sys
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from contextvars import ContextVar
 from datetime import datetime
+from functools import wraps
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
@@ -19,8 +22,35 @@ AnyRecord = TypeVar("AnyRecord", bound="BaseModel")
 Columns = Mapping[str, Callable[[AnyRecord], object]]
 """Headers of a table, each with the function that returns the value of a record."""
 
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
+_as_json = ContextVar("_as_json", default=False)
 AsCsv = Annotated[bool, typer.Option("--csv", help="Print CSV instead of a table.")]
+
+
+def as_json() -> bool:
+    """Whether the command that runs was called with `--json`."""
+    return _as_json.get()
+
+
+def with_json(function: Callable[..., None]) -> Callable[..., None]:
+    """Add the option `--json` to the function of a command; `as_json` reads it."""
+
+    @wraps(function)
+    def command(*, as_json: bool, **options: Any) -> None:
+        token = _as_json.set(as_json)
+        try:
+            function(**options)
+        finally:
+            _as_json.reset(token)
+
+    option = typer.Option("--json", help="Print JSON instead of text.")
+    parameter = inspect.Parameter(
+        "as_json", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=Annotated[bool, option]
+    )
+    # typer reads the options from the signature.
+    signature = inspect.signature(function, eval_str=True)
+    parameters = [*signature.parameters.values(), parameter]
+    command.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+    return command
 
 
 def print_line(text: str = "") -> None:
@@ -31,6 +61,12 @@ def print_line(text: str = "") -> None:
 def note(text: str) -> None:
     """Print a remark on stderr, so that it is not part of piped output."""
     print(clean(text), file=sys.stderr, flush=True)
+
+
+def hint(text: str) -> None:
+    """Print a remark for a person on stderr; with `--json`, nothing."""
+    if not as_json():
+        note(text)
 
 
 def note_warnings(warnings: Iterable[str]) -> None:
@@ -82,6 +118,13 @@ def print_json(value: Any) -> None:
     print(json.dumps(value, indent=2, default=plain), flush=True)
 
 
+def print_if_json(value: Any) -> bool:
+    """Print a JSON document if the command was called with `--json`, and return whether it was."""
+    if as_json():
+        print_json(value)
+    return as_json()
+
+
 def print_json_line(value: Any) -> None:
     """Print one line of a stream of JSON documents."""
     print(json.dumps(value, default=plain), flush=True)
@@ -92,38 +135,30 @@ def plain(record: BaseModel) -> dict[str, Any]:
     return record.model_dump(mode="json") | (record.model_extra or {})
 
 
-def print_result(value: BaseModel | dict[str, Any], text: str, as_json: bool) -> None:
+def print_result(value: BaseModel | dict[str, Any], text: str) -> None:
     """Print the result of a command: a sentence, or the record itself as JSON."""
-    if as_json:
-        print_json(value)
-    else:
+    if not print_if_json(value):
         print_line(text)
 
 
-def print_record(record: BaseModel, facts: Iterable[tuple[str, object]], as_json: bool) -> None:
+def print_record(record: BaseModel, facts: Iterable[tuple[str, object]]) -> None:
     """Print a record as `name  value` lines, or itself as JSON."""
-    if as_json:
-        print_json(record)
-    else:
+    if not print_if_json(record):
         print_facts(facts)
 
 
-def print_secret(
-    record: BaseModel | dict[str, Any], secret: str, remark: str, as_json: bool
-) -> None:
+def print_secret(record: BaseModel | dict[str, Any], secret: str, remark: str) -> None:
     """Print a secret that is shown once, with a remark on stderr, or the record with it as JSON."""
-    if as_json:
-        print_json(record)
-    else:
+    if not print_if_json(record):
         print_line(secret)
         note(remark)
 
 
 def print_records(
-    records: Iterable[AnyRecord], columns: Columns[AnyRecord], as_json: bool, as_csv: bool = False
+    records: Iterable[AnyRecord], columns: Columns[AnyRecord], as_csv: bool = False
 ) -> None:
     """Print records as a table, as CSV, or as a JSON list."""
-    if as_json:
+    if as_json():
         print_json(list(records))
         return
     rows = [[cell(record) for cell in columns.values()] for record in records]

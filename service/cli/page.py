@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from service.cli.inputs import connect
-from service.cli.output import AsJson, note, print_result
+from service.cli.output import note, print_result
 
 app = typer.Typer()
 
@@ -17,7 +17,6 @@ def open_in_browser(
     print_only: Annotated[
         bool, typer.Option("--print", help="Only print the address, as for another machine.")
     ] = False,
-    as_json: AsJson = False,
 ) -> None:
     """Open the page in a browser, logged in with your token. The printed address works once, for ten minutes."""
     from service.client.page import open_page
@@ -25,6 +24,6 @@ def open_in_browser(
     with connect() as client:
         address = client.page_address()
     is_open = not print_only and open_page(address)
-    print_result({"address": address, "opened": is_open}, address, as_json)
+    print_result({"address": address, "opened": is_open}, address)
     if not print_only and not is_open:
         note("No browser was found; open the address in one. It works once, for ten minutes.")

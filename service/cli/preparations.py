@@ -10,7 +10,7 @@ import typer
 
 from service.cli.dataset_views import DatasetId, progress_of
 from service.cli.inputs import Overrides, connect, file_option, given, read_spec
-from service.cli.output import AsJson, Columns, fail, note, print_records, print_result
+from service.cli.output import Columns, fail, hint, print_records, print_result
 from service.cli.progress import progress_notes
 
 if TYPE_CHECKING:
@@ -37,7 +37,6 @@ def prepare(
         typer.Option(metavar="auto|exact|jpeg", help="As train.image_cache of the jobs."),
     ] = None,
     wait: Annotated[bool, typer.Option(help="Wait until all images are decoded.")] = True,
-    as_json: AsJson = False,
 ) -> None:
     """Decode the images of a registered data set before jobs need them, for jobs of one image size.
 
@@ -58,20 +57,19 @@ def prepare(
         record = client.datasets.get(dataset)
         preparation = client.preparations.request(record.id, settings)
         if wait and not preparation.done:
-            if not as_json:
-                note(f"Decoding the images of {record.name} ({preparation.id}) ...")
-            on_poll = progress_notes(progress_of, as_json)
+            hint(f"Decoding the images of {record.name} ({preparation.id}) ...")
+            on_poll = progress_notes(progress_of)
             try:
                 preparation = client.preparations.wait(preparation.id, on_poll=on_poll)
             except PreparationFailed as failed:
                 preparation = failed.preparation
-    print_result(preparation, f"{preparation.id}: {describe(preparation)}", as_json)
+    print_result(preparation, f"{preparation.id}: {describe(preparation)}")
     if preparation.state == "failed":
         raise fail(f"The images of {record.name} are not prepared")
 
 
 @app.command("preparations")
-def list_preparations(dataset: DatasetId, as_json: AsJson = False) -> None:
+def list_preparations(dataset: DatasetId) -> None:
     """List the preparations of a data set, newest first."""
     columns: Columns[Preparation] = {
         "ID": lambda record: record.id,
@@ -82,7 +80,7 @@ def list_preparations(dataset: DatasetId, as_json: AsJson = False) -> None:
         "STATE": _outcome,
     }
     with connect() as client:
-        print_records(client.preparations.list(client.datasets.get(dataset).id), columns, as_json)
+        print_records(client.preparations.list(client.datasets.get(dataset).id), columns)
 
 
 def describe(preparation: Preparation) -> str:

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from service.cli.output import AsJson, core_extra, fail, note, print_json, print_line
+from service.cli.output import core_extra, fail, note, print_if_json, print_line
 
 
 class Published(StrEnum):
@@ -48,7 +48,6 @@ def prepare(
             help="Folder to write. Each part of the published split becomes a folder in it.",
         ),
     ],
-    as_json: AsJson = False,
 ) -> None:
     """Lay out a published data set and its split as folders of classes, by hard links. Needs no service.
 
@@ -63,8 +62,7 @@ def prepare(
     for part in parts:
         if part.warning is not None:
             note(f"Warning: {part.warning}.")
-    if as_json:
-        print_json([{**asdict(part), "folder": str(part.folder)} for part in parts])
+    if print_if_json([{**asdict(part), "folder": str(part.folder)} for part in parts]):
         return
     for part in parts:
         print_line(f"{part.folder}: {part.images:,} images of {part.classes:,} classes")

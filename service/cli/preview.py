@@ -22,8 +22,8 @@ from service.cli.inputs import (
     read_spec,
 )
 from service.cli.output import (
-    AsJson,
     Columns,
+    as_json,
     core_extra,
     note,
     plain,
@@ -73,14 +73,13 @@ def preview_dataset(
         int | None, typer.Option(min=1, help="Version of the data set. Default: the newest.")
     ] = None,
     images: _Images = 8,
-    as_json: AsJson = False,
 ) -> None:
     """Draw the views of a data set that training by a spec would draw. Waits, and downloads them."""
     settings = read_spec(spec, [*overrides, f"dataset={json.dumps(dataset)}"])
     with connect() as client:
         record = client.datasets.get(dataset)
         preview = client.previews.request(record.id, settings, images=images, version=version)
-        if not as_json:
+        if not as_json():
             number = preview.dataset_version
             of_version = "" if number is None else f", version {number}"
             note(f"Drawing views of {record.name}{of_version} ({preview.id}) ...")
@@ -88,11 +87,11 @@ def preview_dataset(
         folder = output or Path(preview.id)
         files = client.previews.download(preview, folder)
     text = f"{folder / 'sheet.png'}: {len(files) - 1} more files beside it"
-    print_result({**plain(preview), "directory": str(folder)}, text, as_json)
+    print_result({**plain(preview), "directory": str(folder)}, text)
 
 
 @dataset_commands.command("previews")
-def list_previews(dataset: DatasetId, as_json: AsJson = False) -> None:
+def list_previews(dataset: DatasetId) -> None:
     """List the previews of a data set, newest first."""
     columns: Columns[Preview] = {
         "ID": lambda preview: preview.id,
@@ -103,4 +102,4 @@ def list_previews(dataset: DatasetId, as_json: AsJson = False) -> None:
         "CREATED": lambda preview: preview.created_at,
     }
     with connect() as client:
-        print_records(client.previews.list(client.datasets.get(dataset).id), columns, as_json)
+        print_records(client.previews.list(client.datasets.get(dataset).id), columns)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, TypeVar
 
-from service.cli.output import note
+from service.cli.output import as_json, note
 
 if TYPE_CHECKING:
     from service.client.sync.files import OnBytes
@@ -17,15 +17,13 @@ Record = TypeVar("Record")
 _SECONDS_BETWEEN_NOTES = 10.0
 
 
-def progress_notes(
-    describe: Callable[[Record], str | None], as_json: bool
-) -> Callable[[Record], None]:
+def progress_notes(describe: Callable[[Record], str | None]) -> Callable[[Record], None]:
     """Return a function that notes the progress of a record every ten seconds; with --json, never."""
     noted_at = time.monotonic()
 
     def on_poll(record: Record) -> None:
         nonlocal noted_at
-        if as_json or time.monotonic() - noted_at < _SECONDS_BETWEEN_NOTES:
+        if as_json() or time.monotonic() - noted_at < _SECONDS_BETWEEN_NOTES:
             return
         if (progress := describe(record)) is not None:
             note(f"  {progress}")

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 import typer
 
 from service.cli.inputs import utf8
-from service.cli.output import AsJson, fail, print_json, print_result, print_secret, server_extra
+from service.cli.output import fail, print_json, print_result, print_secret, server_extra
 
 app = typer.Typer()
 database = typer.Typer(name="db", no_args_is_help=True, help="Manage the service's database.")
@@ -27,7 +27,7 @@ def serve(
 
 
 @database.command()
-def upgrade(as_json: AsJson = False) -> None:
+def upgrade() -> None:
     """Create or upgrade the database's tables. DASL_DATABASE_URL names the database."""
     with server_extra():
         from sqlalchemy import make_url
@@ -41,14 +41,14 @@ def upgrade(as_json: AsJson = False) -> None:
         raise fail(str(error)) from error
     database = make_url(url).render_as_string(hide_password=True)
     text = f"{database} has the tables of this version."
-    print_result({"database": database, "upgraded": True}, text, as_json)
+    print_result({"database": database, "upgraded": True}, text)
 
 
 BackupFile = Annotated[Path, typer.Argument(metavar="FILE", dir_okay=False)]
 
 
 @database.command()
-def backup(file: BackupFile, as_json: AsJson = False) -> None:
+def backup(file: BackupFile) -> None:
     """Copy the database of DASL_DATABASE_URL to a new FILE, also while the service is running.
 
     PostgreSQL needs pg_dump. To back up checkpoints and logs too, copy the artifacts after this.
@@ -62,11 +62,11 @@ def backup(file: BackupFile, as_json: AsJson = False) -> None:
         raise fail(str(error)) from error
     size = file.stat().st_size
     text = f"{file} is a backup of the database ({size / 1e6:.1f} MB)."
-    print_result({"file": str(file), "size": size}, text, as_json)
+    print_result({"file": str(file), "size": size}, text)
 
 
 @database.command()
-def restore(file: BackupFile, as_json: AsJson = False) -> None:
+def restore(file: BackupFile) -> None:
     """Replace the database of DASL_DATABASE_URL by a backup. Stop the service first.
 
     The replaced SQLite database is kept beside the new one. PostgreSQL needs pg_restore and an empty database.
@@ -81,7 +81,7 @@ def restore(file: BackupFile, as_json: AsJson = False) -> None:
     remark = "" if replaced is None else f" The replaced database is kept as {replaced}."
     text = f"{file} is restored.{remark} `dasl serve` or `dasl db upgrade` upgrades its tables if needed."
     answer = {"restored": str(file), "replaced": None if replaced is None else str(replaced)}
-    print_result(answer, text, as_json)
+    print_result(answer, text)
 
 
 @database.command("admin-token")
@@ -98,7 +98,6 @@ def admin_token(
         bool,
         typer.Option("--operator", help="Create an operator's token, which manages all tenants."),
     ] = False,
-    as_json: AsJson = False,
 ) -> None:
     """Create an admin token and print it once. It is stored in the database of DASL_DATABASE_URL.
 
@@ -128,7 +127,7 @@ def admin_token(
         raise fail(f"{first_line(error)}. Create the tables with: dasl db upgrade") from error
     answer = {"name": name, "tenant": tenant, "scopes": [scope], "token": token}
     remark = "Save it: it is not shown again. Manage tokens with: dasl tokens"
-    print_secret(answer, token, remark, as_json)
+    print_secret(answer, token, remark)
 
 
 @app.command()

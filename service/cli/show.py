@@ -10,12 +10,13 @@ from dasl_core.headlines import HEADLINES, number_of
 from dasl_core.vocabulary import Subject
 from service.cli.inputs import JobId, connect, id_of_job
 from service.cli.output import (
-    AsJson,
+    as_json,
     clean,
     duration,
     note,
     number,
     print_facts,
+    print_if_json,
     print_json,
     print_line,
     print_records,
@@ -37,11 +38,11 @@ app = typer.Typer()
 
 
 @app.command()
-def show(job: JobId, as_json: AsJson = False) -> None:
+def show(job: JobId) -> None:
     """Show a job's status, progress, metrics and error."""
     with connect() as client:
         record = client.jobs.get(job)
-        if as_json:
+        if as_json():
             print_json(record)
         else:
             _show(client, record)
@@ -51,7 +52,6 @@ def show(job: JobId, as_json: AsJson = False) -> None:
 def events(
     job: JobId,
     type: Annotated[str | None, typer.Option(help="Show only events of this type.")] = None,
-    as_json: AsJson = False,
 ) -> None:
     """List a job's events, oldest first."""
     with connect() as client:
@@ -64,12 +64,11 @@ def events(
                 "TYPE": lambda event: event.type,
                 "MESSAGE": lambda event: event.message or None,
             },
-            as_json,
         )
 
 
 @app.command()
-def evaluations(job: JobId, as_json: AsJson = False) -> None:
+def evaluations(job: JobId) -> None:
     """Show all metrics of a job's newest evaluation.
 
     Those of raw pixels and of the network before training are beside it. With --json, print all evaluations.
@@ -78,8 +77,7 @@ def evaluations(job: JobId, as_json: AsJson = False) -> None:
         job = id_of_job(client, job)
         records = client.jobs.evaluations(job)
         has_ended = not records and client.jobs.get(job).status in TERMINAL
-    if as_json:
-        print_json(records)
+    if print_if_json(records):
         return
     if not records:
         why = "nothing was held out, or the job ended before the first one"

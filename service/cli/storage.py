@@ -9,10 +9,9 @@ import typer
 
 from service.cli.inputs import Yes, confirm_deletion, connect, ids_or_names
 from service.cli.output import (
-    AsJson,
     note,
     print_facts,
-    print_json,
+    print_if_json,
     print_line,
     print_result,
     print_table,
@@ -54,7 +53,6 @@ def delete(
         ),
     ] = False,
     yes: Yes = False,
-    as_json: AsJson = False,
 ) -> None:
     """Delete jobs with all their files, checkpoints, previews, model runs or data sets; stop preparations.
 
@@ -62,16 +60,16 @@ def delete(
     """
     with connect() as client:
         if only_checkpoints:
-            _delete_checkpoints(client, targets, yes, as_json)
+            _delete_checkpoints(client, targets, yes)
             return
         deletions = [_find(client, target) for target in targets]
         confirm_deletion(" and ".join(deletion.what for deletion in deletions), yes)
         for deletion in deletions:
             deletion.delete(deletion.id)
-            print_result({"deleted": deletion.id}, f"Deleted {deletion.what}.", as_json)
+            print_result({"deleted": deletion.id}, f"Deleted {deletion.what}.")
 
 
-def _delete_checkpoints(client: Client, targets: list[str], yes: bool, as_json: bool) -> None:
+def _delete_checkpoints(client: Client, targets: list[str], yes: bool) -> None:
     jobs = [client.jobs.get(target) for target in targets]
     names = ", ".join(f"{job.name} ({job.id})" for job in jobs)
     confirm_deletion(f"older checkpoints of {names}", yes)
@@ -79,7 +77,7 @@ def _delete_checkpoints(client: Client, targets: list[str], yes: bool, as_json: 
         result = client.jobs.delete_checkpoints(job.id)
         count = f"{result.deleted} checkpoint{'' if result.deleted == 1 else 's'} of {job.id}"
         facts = {"job": job.id, "deleted": result.deleted, "bytes": result.bytes}
-        print_result(facts, f"Deleted {count} ({size(result.bytes)}).", as_json)
+        print_result(facts, f"Deleted {count} ({size(result.bytes)}).")
 
 
 def _find(client: Client, target: str) -> _Deletion:
@@ -122,12 +120,11 @@ def _deletion_of_job(client: Client, job: Job) -> _Deletion:
 
 
 @app.command()
-def storage(as_json: AsJson = False) -> None:
+def storage() -> None:
     """Show what checkpoints, plots, previews, logs and metrics take, and the largest jobs. Needs an admin token."""
     with connect() as client:
         report = client.storage()
-    if as_json:
-        print_json(report)
+    if print_if_json(report):
         return
     store, metrics = report.store, report.metrics
     more = "more than " if metrics.more else ""

@@ -8,7 +8,7 @@ import typer
 
 from service.cli.inputs import connect, given, tenant_name
 from service.cli.limits import MaxGpus, MaxHours, MaxPriority, MaxQueuedJobs, MaxRunningJobs, limits
-from service.cli.output import AsJson, Columns, print_record, print_records, print_result
+from service.cli.output import Columns, print_record, print_records, print_result
 
 if TYPE_CHECKING:
     from service.wire.access import TenantView
@@ -38,16 +38,15 @@ def create(
     max_gpus: MaxGpus = None,
     max_priority: MaxPriority = None,
     max_hours: MaxHours = None,
-    as_json: AsJson = False,
 ) -> None:
     """Create a tenant. For its first token, set DASL_TENANT and run `dasl tokens create`."""
     changes = _changes(weight, max_queued_jobs, max_running_jobs, max_gpus, max_priority, max_hours)
     with connect() as client:
-        _print(client.tenants.create(name, **changes), as_json)
+        _print(client.tenants.create(name, **changes))
 
 
 @app.command("list")
-def list_tenants(as_json: AsJson = False) -> None:
+def list_tenants() -> None:
     """List tenants: all for an operator, else your own."""
     columns: Columns[TenantView] = {
         "NAME": lambda tenant: tenant.name,
@@ -60,14 +59,14 @@ def list_tenants(as_json: AsJson = False) -> None:
         "DISABLED": lambda tenant: tenant.disabled_at,
     }
     with connect() as client:
-        print_records(client.tenants.list(), columns, as_json)
+        print_records(client.tenants.list(), columns)
 
 
 @app.command()
-def show(name: Name, as_json: AsJson = False) -> None:
+def show(name: Name) -> None:
     """Show a tenant."""
     with connect() as client:
-        _print(client.tenants.get(name), as_json)
+        _print(client.tenants.get(name))
 
 
 @app.command("set")
@@ -79,38 +78,37 @@ def set_limits(
     max_gpus: MaxGpus = None,
     max_priority: MaxPriority = None,
     max_hours: MaxHours = None,
-    as_json: AsJson = False,
 ) -> None:
     """Change weight and limits of a tenant."""
     changes = _changes(weight, max_queued_jobs, max_running_jobs, max_gpus, max_priority, max_hours)
     if not changes:
         raise typer.BadParameter("expected at least one limit, such as --max-gpus 8")
     with connect() as client:
-        _print(client.tenants.set(name, **changes), as_json)
+        _print(client.tenants.set(name, **changes))
 
 
 @app.command()
-def disable(name: Name, as_json: AsJson = False) -> None:
+def disable(name: Name) -> None:
     """Refuse the tokens of a tenant from now on. Its jobs continue."""
     with connect() as client:
         tenant = client.tenants.disable(name)
-    print_result(tenant, f"Tenant {name} is disabled. Its jobs continue.", as_json)
+    print_result(tenant, f"Tenant {name} is disabled. Its jobs continue.")
 
 
 @app.command()
-def enable(name: Name, as_json: AsJson = False) -> None:
+def enable(name: Name) -> None:
     """Accept the tokens of a disabled tenant again."""
     with connect() as client:
         tenant = client.tenants.enable(name)
-    print_result(tenant, f"Tenant {name} is enabled.", as_json)
+    print_result(tenant, f"Tenant {name} is enabled.")
 
 
 @app.command()
-def rm(name: Name, as_json: AsJson = False) -> None:
+def rm(name: Name) -> None:
     """Delete an empty tenant."""
     with connect() as client:
         client.tenants.delete(name)
-    print_result({"deleted": name}, f"Deleted tenant {name}.", as_json)
+    print_result({"deleted": name}, f"Deleted tenant {name}.")
 
 
 def _changes(weight: float | None, *values: str | None) -> dict[str, Any]:
@@ -118,7 +116,7 @@ def _changes(weight: float | None, *values: str | None) -> dict[str, Any]:
     return given(weight=weight) | limits(_LIMITS, values)
 
 
-def _print(tenant: TenantView, as_json: bool) -> None:
+def _print(tenant: TenantView) -> None:
     facts = [
         ("name", tenant.name),
         ("weight", f"{tenant.weight:g}"),
@@ -130,7 +128,7 @@ def _print(tenant: TenantView, as_json: bool) -> None:
         ("created", tenant.created_at),
         ("disabled", tenant.disabled_at),
     ]
-    print_record(tenant, facts, as_json)
+    print_record(tenant, facts)
 
 
 def _limit(value: float | None) -> str:

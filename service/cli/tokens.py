@@ -15,7 +15,7 @@ from service.cli.limits import (
     MaxRunningJobs,
     limits,
 )
-from service.cli.output import AsJson, Columns, print_records, print_result, print_secret
+from service.cli.output import Columns, print_records, print_result, print_secret
 
 if TYPE_CHECKING:
     from service.wire.access import TokenView
@@ -55,7 +55,6 @@ def create(
             help="User to whom the token belongs; by default the user of your own token.",
         ),
     ] = None,
-    as_json: AsJson = False,
 ) -> None:
     """Create a token and print its secret once.
 
@@ -70,11 +69,11 @@ def create(
         token = client.tokens.create(name, scope, **changes)
     scopes = ", ".join(token.scopes)
     remark = f"{token.id}, scopes {scopes}.{_expiry(token)} Save it: it is not shown again."
-    print_secret(token, token.token, remark, as_json)
+    print_secret(token, token.token, remark)
 
 
 @app.command("list")
-def list_tokens(as_json: AsJson = False) -> None:
+def list_tokens() -> None:
     """List all tokens, without their secrets."""
     columns: Columns[TokenView] = {
         "ID": lambda token: token.id,
@@ -88,7 +87,7 @@ def list_tokens(as_json: AsJson = False) -> None:
         "REVOKED": lambda token: token.revoked_at,
     }
     with connect() as client:
-        print_records(client.tokens.list(), columns, as_json)
+        print_records(client.tokens.list(), columns)
 
 
 @app.command("set")
@@ -99,7 +98,6 @@ def set_quotas(
     max_gpus: MaxGpus = None,
     max_pending_datasets: MaxPendingDatasets = None,
     expires_in_days: ExpiresInDays = None,
-    as_json: AsJson = False,
 ) -> None:
     """Change the quotas and the expiry of a token."""
     values = (max_queued_jobs, max_running_jobs, max_gpus, max_pending_datasets, expires_in_days)
@@ -109,15 +107,15 @@ def set_quotas(
     with connect() as client:
         record = client.tokens.set(token, **changes)
     text = f"Limits of token {record.name or record.id}: {_limits(record) or 'none'}."
-    print_result(record, text + _expiry(record), as_json)
+    print_result(record, text + _expiry(record))
 
 
 @app.command()
-def revoke(token: TokenId, as_json: AsJson = False) -> None:
+def revoke(token: TokenId) -> None:
     """Revoke a token."""
     with connect() as client:
         client.tokens.revoke(token)
-    print_result({"revoked": token}, f"Revoked token {token}.", as_json)
+    print_result({"revoked": token}, f"Revoked token {token}.")
 
 
 def _expiry(token: TokenView) -> str:

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from service.cli.inputs import connect, text_option, utf8
-from service.cli.output import AsJson, note, print_json, print_records
+from service.cli.output import note, print_if_json, print_records
 
 app = typer.Typer()
 
@@ -25,13 +25,11 @@ def usage(
     by: Annotated[
         str, typer.Option(metavar="user|token|tag:KEY", help="What to group by.", callback=utf8)
     ] = "token",
-    as_json: AsJson = False,
 ) -> None:
     """Show GPU- and CPU-hours: of the tenant with an admin token, else your own."""
     with connect() as client:
         result = client.usage(since=since, until=until, group_by=by)
-    if as_json:
-        print_json(result)
+    if print_if_json(result):
         return
     print_records(
         result.data,

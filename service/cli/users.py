@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from service.cli.inputs import connect, given, id_argument, text_option, utf8
-from service.cli.output import AsJson, Columns, print_record, print_records, print_result
+from service.cli.output import Columns, print_record, print_records, print_result
 
 if TYPE_CHECKING:
     from service.wire.access import UserView
@@ -26,15 +26,14 @@ def create(
     name: Annotated[str, typer.Argument(metavar="NAME", callback=utf8, help="Name of the user.")],
     email: Email = None,
     role: Annotated[str, typer.Option(help=_ROLE)] = "submit",
-    as_json: AsJson = False,
 ) -> None:
     """Create a user. Create its tokens with `dasl tokens create NAME --user USER_ID`."""
     with connect() as client:
-        _print(client.users.create(name, email=email, role=role), as_json)
+        _print(client.users.create(name, email=email, role=role))
 
 
 @app.command("list")
-def list_users(as_json: AsJson = False) -> None:
+def list_users() -> None:
     """List users, newest first."""
     columns: Columns[UserView] = {
         "ID": lambda user: user.id,
@@ -45,14 +44,14 @@ def list_users(as_json: AsJson = False) -> None:
         "DISABLED": lambda user: user.disabled_at,
     }
     with connect() as client:
-        print_records(client.users.list(), columns, as_json)
+        print_records(client.users.list(), columns)
 
 
 @app.command()
-def show(user: UserId, as_json: AsJson = False) -> None:
+def show(user: UserId) -> None:
     """Show a user."""
     with connect() as client:
-        _print(client.users.get(user), as_json)
+        _print(client.users.get(user))
 
 
 @app.command("set")
@@ -61,33 +60,32 @@ def set_user(
     name: Annotated[str | None, text_option("Name of the user.")] = None,
     email: Email = None,
     role: Annotated[str | None, typer.Option(help=_ROLE)] = None,
-    as_json: AsJson = False,
 ) -> None:
     """Change a user. A lower role limits its tokens at once."""
     changes = given(name=name, email=email, role=role)
     if not changes:
         raise typer.BadParameter("expected at least one change, such as --role admin")
     with connect() as client:
-        _print(client.users.set(user, **changes), as_json)
+        _print(client.users.set(user, **changes))
 
 
 @app.command()
-def disable(user: UserId, as_json: AsJson = False) -> None:
+def disable(user: UserId) -> None:
     """Refuse the user's tokens from now on. Its jobs continue."""
     with connect() as client:
         record = client.users.set(user, disabled=True)
-    print_result(record, f"User {record.name} is disabled. Its jobs continue.", as_json)
+    print_result(record, f"User {record.name} is disabled. Its jobs continue.")
 
 
 @app.command()
-def enable(user: UserId, as_json: AsJson = False) -> None:
+def enable(user: UserId) -> None:
     """Accept the tokens of a disabled user again."""
     with connect() as client:
         record = client.users.set(user, disabled=False)
-    print_result(record, f"User {record.name} is enabled.", as_json)
+    print_result(record, f"User {record.name} is enabled.")
 
 
-def _print(user: UserView, as_json: bool) -> None:
+def _print(user: UserView) -> None:
     facts = [
         ("id", user.id),
         ("name", user.name),
@@ -99,4 +97,4 @@ def _print(user: UserView, as_json: bool) -> None:
         ("last login", user.last_login_at),
         ("disabled", user.disabled_at),
     ]
-    print_record(user, facts, as_json)
+    print_record(user, facts)

@@ -11,7 +11,7 @@ from datetime import datetime
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from service.cli.output import clean, duration, number, plain, print_json_line, print_line
+from service.cli.output import as_json, clean, duration, number, plain, print_json_line, print_line
 from service.states import JobStatus
 
 if TYPE_CHECKING:
@@ -51,9 +51,9 @@ _ACTIVITIES = {
 
 
 @contextmanager
-def choose_view(as_json: bool) -> Iterator[View]:
+def choose_view() -> Iterator[View]:
     """Choose the view that suits stdout."""
-    if as_json:
+    if as_json():
         yield JsonView()
     elif sys.stdout.isatty():
         from rich.live import Live

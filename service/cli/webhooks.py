@@ -9,8 +9,8 @@ import typer
 
 from service.cli.inputs import connect, given, id_argument, text_option, utf8
 from service.cli.output import (
-    AsJson,
     Columns,
+    as_json,
     fail,
     number,
     print_json,
@@ -59,7 +59,6 @@ def create(
     slack: Annotated[
         bool, typer.Option("--slack", help="Send messages in the form that Slack takes.")
     ] = False,
-    as_json: AsJson = False,
 ) -> None:
     """Create a webhook and print its secret once.
 
@@ -70,11 +69,11 @@ def create(
         webhook = client.webhooks.create(
             url, name=name, events=event or None, tags=_tags(tag), format=format
         )
-    _print_secret(webhook, f"{webhook.id}, notified of {', '.join(webhook.events)}.", as_json)
+    _print_secret(webhook, f"{webhook.id}, notified of {', '.join(webhook.events)}.")
 
 
 @app.command("list")
-def list_webhooks(as_json: AsJson = False) -> None:
+def list_webhooks() -> None:
     """List webhooks, newest first, without their secrets."""
     columns: Columns[WebhookView] = {
         "ID": lambda webhook: webhook.id,
@@ -86,14 +85,14 @@ def list_webhooks(as_json: AsJson = False) -> None:
         "DISABLED": lambda webhook: webhook.disabled_at,
     }
     with connect() as client:
-        print_records(client.webhooks.list(), columns, as_json)
+        print_records(client.webhooks.list(), columns)
 
 
 @app.command()
-def show(webhook: WebhookId, as_json: AsJson = False) -> None:
+def show(webhook: WebhookId) -> None:
     """Show a webhook."""
     with connect() as client:
-        _print(client.webhooks.get(webhook), as_json)
+        _print(client.webhooks.get(webhook))
 
 
 @app.command("set")
@@ -103,47 +102,46 @@ def set_webhook(
     name: Name = None,
     event: Events = None,
     tag: Tags = None,
-    as_json: AsJson = False,
 ) -> None:
     """Change a webhook. Events and tags replace those that it has."""
     changes = given(url=url, name=name, events=event or None, tags=_tags(tag))
     if not changes:
         raise typer.BadParameter("expected at least one change, such as --event job.failed")
     with connect() as client:
-        _print(client.webhooks.set(webhook, **changes), as_json)
+        _print(client.webhooks.set(webhook, **changes))
 
 
 @app.command()
-def enable(webhook: WebhookId, as_json: AsJson = False) -> None:
+def enable(webhook: WebhookId) -> None:
     """Send notifications again. Those from while it was disabled are not sent."""
     with connect() as client:
         record = client.webhooks.set(webhook, disabled=False)
-    print_result(record, f"Webhook {record.id} is enabled.", as_json)
+    print_result(record, f"Webhook {record.id} is enabled.")
 
 
 @app.command()
-def disable(webhook: WebhookId, as_json: AsJson = False) -> None:
+def disable(webhook: WebhookId) -> None:
     """Send no notifications from now on. Those that wait are given up."""
     with connect() as client:
         record = client.webhooks.set(webhook, disabled=True)
-    print_result(record, f"Webhook {record.id} is disabled.", as_json)
+    print_result(record, f"Webhook {record.id} is disabled.")
 
 
 @app.command()
-def rm(webhook: WebhookId, as_json: AsJson = False) -> None:
+def rm(webhook: WebhookId) -> None:
     """Delete a webhook with its deliveries."""
     with connect() as client:
         client.webhooks.delete(webhook)
-    print_result({"deleted": webhook}, f"Deleted webhook {webhook}.", as_json)
+    print_result({"deleted": webhook}, f"Deleted webhook {webhook}.")
 
 
 @app.command("test")
-def send_test(webhook: WebhookId, as_json: AsJson = False) -> None:
+def send_test(webhook: WebhookId) -> None:
     """Send a test message and wait for its first attempt. Exit code 1: the receiver did not accept it."""
     with connect() as client:
         sent = client.webhooks.test(webhook)
         delivery = client.webhooks.wait(webhook, sent.id)
-    if as_json:
+    if as_json():
         print_json(delivery)
     elif delivery.state == "succeeded":
         answer = f"{delivery.response_status} in {number(delivery.seconds, 2)} s"
@@ -162,14 +160,13 @@ def rotate(
             min=0, max=168, help="Hours for which the previous secret stays valid, beside the new."
         ),
     ] = 24.0,
-    as_json: AsJson = False,
 ) -> None:
     """Replace the secret of a webhook and print the new one once."""
     with connect() as client:
         record = client.webhooks.rotate(webhook, keep_hours=keep_hours)
     until = record.previous_secret_until
     previous = "" if until is None else f" The previous one is valid until {until.astimezone():%c}."
-    _print_secret(record, f"{record.id} has a new secret.{previous}", as_json)
+    _print_secret(record, f"{record.id} has a new secret.{previous}")
 
 
 @app.command()
@@ -179,7 +176,6 @@ def deliveries(
         str | None, typer.Option(help="Show only those that are pending, succeeded or failed.")
     ] = None,
     limit: Annotated[int, typer.Option(min=1, help="Maximum number of deliveries.")] = 50,
-    as_json: AsJson = False,
 ) -> None:
     """List the messages of a webhook, newest first, with the last attempt of each."""
     columns: Columns[DeliveryView] = {
@@ -195,20 +191,20 @@ def deliveries(
     }
     with connect() as client:
         pages = client.webhooks.deliveries(webhook, state=state, page_size=min(limit, 200))
-        print_records(islice(pages, limit), columns, as_json)
+        print_records(islice(pages, limit), columns)
 
 
 @app.command()
-def redeliver(webhook: WebhookId, delivery: DeliveryId, as_json: AsJson = False) -> None:
+def redeliver(webhook: WebhookId, delivery: DeliveryId) -> None:
     """Send a message again, with the same id."""
     with connect() as client:
         record = client.webhooks.redeliver(webhook, delivery)
-    print_result(record, f"{record.id} ({record.type}) is sent again.", as_json)
+    print_result(record, f"{record.id} ({record.type}) is sent again.")
 
 
-def _print_secret(webhook: NewSecret, remark: str, as_json: bool) -> None:
+def _print_secret(webhook: NewSecret, remark: str) -> None:
     remark = f"{remark} Save the secret: it is not shown again."
-    print_secret(webhook, webhook.secret, remark, as_json)
+    print_secret(webhook, webhook.secret, remark)
 
 
 def _tags(pairs: list[str] | None) -> dict[str, str] | None:
@@ -224,7 +220,7 @@ def _tags(pairs: list[str] | None) -> dict[str, str] | None:
     return tags
 
 
-def _print(webhook: WebhookView, as_json: bool) -> None:
+def _print(webhook: WebhookView) -> None:
     facts = [
         ("id", webhook.id),
         ("name", webhook.name or None),
@@ -238,4 +234,4 @@ def _print(webhook: WebhookView, as_json: bool) -> None:
         ("disabled", webhook.disabled_at),
         ("reason", webhook.disabled_reason),
     ]
-    print_record(webhook, facts, as_json)
+    print_record(webhook, facts)

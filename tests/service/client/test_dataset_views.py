@@ -29,7 +29,7 @@ def test_pixels_are_shown_as_the_images_have_them(
         facts={"num_images": 5, "median_size": 8, "bands": 3, "dtype": "uint16"},
         report={"num_images": 5} | ({"pixels": {"kinds": kinds}} if kinds else {}),
     )
-    print_dataset(Dataset.model_validate(content), as_json=False)
+    print_dataset(Dataset.model_validate(content))
     line = next(line for line in capsys.readouterr().out.splitlines() if "uint16" in line)
     assert line.split(maxsplit=1) == ["pixels", expected]
 
@@ -37,7 +37,7 @@ def test_pixels_are_shown_as_the_images_have_them(
 def test_options_of_the_source_are_shown(capsys: pytest.CaptureFixture[str]) -> None:
     def shown(source: dict[str, object] | None) -> list[str]:
         content = answer_of(Dataset, id="ds_1", name="birds", state="pending", source=source)
-        print_dataset(Dataset.model_validate(content), as_json=False)
+        print_dataset(Dataset.model_validate(content))
         return [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
 
     assert shown(None) == ["id ds_1", "name birds", "state pending"]
@@ -74,6 +74,6 @@ def test_endings_of_ignored_files_are_shown(
     capsys: pytest.CaptureFixture[str], report: dict[str, object], expected: list[str]
 ) -> None:
     content = answer_of(Dataset, report=report)
-    print_dataset(Dataset.model_validate(content), as_json=False)
+    print_dataset(Dataset.model_validate(content))
     lines = capsys.readouterr().out.splitlines()
     assert [line for line in lines if line.startswith("Ignored")] == expected
