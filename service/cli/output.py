@@ -11,6 +11,7 @@ from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from datetime import datetime
 from functools import wraps
+from operator import attrgetter
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
@@ -154,6 +155,20 @@ def print_secret(record: BaseModel | dict[str, Any], secret: str, remark: str) -
         note(remark)
 
 
+def columns(*fields: str) -> dict[str, Callable[[Any], object]]:
+    """Return columns of fields as they are; that of `last_login_at` has the header `LAST LOGIN`."""
+    return {_label(field).upper(): attrgetter(field) for field in fields}
+
+
+def facts(record: BaseModel, *fields: str) -> list[tuple[str, object]]:
+    """Return fields as they are for `print_facts`; `last_login_at` is named `last login`."""
+    return [(_label(field), getattr(record, field)) for field in fields]
+
+
+def _label(field: str) -> str:
+    return field.removesuffix("_at").replace("_", " ")
+
+
 def print_records(
     records: Iterable[AnyRecord], columns: Columns[AnyRecord], as_csv: bool = False
 ) -> None:
@@ -217,12 +232,14 @@ def size(count: int | None) -> str:
     """Format a number of bytes in powers of 1000: `512 B`, `1.5 MB`."""
     if count is None:
         return "-"
-    value = float(count)
-    for unit in ("B", "kB", "MB", "GB"):
-        if value < 1000:
-            return f"{value:.0f} B" if unit == "B" else f"{value:.1f} {unit}"
-        value /= 1000
-    return f"{value:.1f} TB"
+    if count < 1000:
+        return f"{count} B"
+    value, unit = count / 1000, "kB"
+    for larger in ("MB", "GB", "TB"):
+        if value < 999.95:  # 999,960 bytes are 1.0 MB, not 1000.0 kB
+            break
+        value, unit = value / 1000, larger
+    return f"{value:.1f} {unit}"
 
 
 def tags_text(tags: Mapping[str, str]) -> str:

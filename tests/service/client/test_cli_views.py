@@ -165,8 +165,8 @@ def test_duration_and_size() -> None:
     assert [duration(value) for value in seconds] == [
         "-", "0 s", "0 s", "1 min 00 s", "3 min 07 s", "2 h 05 min", "1 d 03 h",
     ]  # fmt: skip
-    assert [size(value) for value in [None, 0, 999, 1500, 2_500_000]] == [
-        "-", "0 B", "999 B", "1.5 kB", "2.5 MB",
+    assert [size(value) for value in [None, 0, 999, 1500, 999_960, 2_500_000, 10**15]] == [
+        "-", "0 B", "999 B", "1.5 kB", "1.0 MB", "2.5 MB", "1000.0 TB",
     ]  # fmt: skip
 
 
