@@ -191,6 +191,17 @@ def optional_utf8(value: str | None) -> str | None:
     return None if value is None else utf8(value)
 
 
+def tags(pairs: list[str] | None) -> dict[str, str] | None:
+    """Convert the option `--tag`, which can be repeated; None if it was not set."""
+    if not pairs:
+        return None
+    split = {pair: utf8(pair).partition(":") for pair in pairs}
+    for pair, (key, _, value) in split.items():
+        if not key or not value:
+            raise typer.BadParameter(f"--tag {pair}: expected KEY:VALUE, such as team:vision")
+    return {key: value for key, _, value in split.values()}
+
+
 def dataset_name(name: str | None, path: str) -> str:
     """Return the name of a new data set: the one given, or else the name of its folder."""
     from pydantic import TypeAdapter, ValidationError

@@ -21,11 +21,13 @@ from service.cli.inputs import (
     id_of_experiment,
     id_of_job,
     read_spec,
+    tags,
     with_overrides,
 )
 from service.cli.output import (
     AsCsv,
     as_json,
+    columns,
     hint,
     note,
     note_warnings,
@@ -138,11 +140,8 @@ def list_jobs(
             page_size=min(limit, 100),
         )
         jobs = list(islice(pages, limit))
-    columns: dict[str, Callable[[Job], object]] = {
-        "ID": lambda job: job.id,
-        "NAME": lambda job: job.name,
-        "STATUS": lambda job: job.status,
-        "PRIORITY": lambda job: job.priority,
+    shown: dict[str, Callable[[Job], object]] = {
+        **columns("id", "name", "status", "priority"),
         "DATA SET": lambda job: job.dataset.name,
         "METHOD": lambda job: ((job.resolved or {}).get("method") or {}).get("name"),
         "EPOCH": epochs,
@@ -150,14 +149,14 @@ def list_jobs(
     }
     for accuracy in ACCURACIES:
         if any(_accuracy(job, accuracy.field) for job in jobs):
-            columns[accuracy.label] = partial(_accuracy, field=accuracy.field)
+            shown[accuracy.label] = partial(_accuracy, field=accuracy.field)
     if len({job.submitted_by for job in jobs}) > 1:
-        columns["BY"] = lambda job: job.submitted_by
-    columns |= {
+        shown["BY"] = lambda job: job.submitted_by
+    shown |= {
         "TAGS": lambda job: tags_text(job.tags) or None,
         "CREATED": lambda job: job.created_at,
     }
-    print_records(jobs, columns, as_csv)
+    print_records(jobs, shown, as_csv)
 
 
 def _accuracy(job: Job, field: str) -> str | None:
@@ -298,15 +297,12 @@ def update(
         raise typer.BadParameter(
             "expected --priority, --name, --max-hours, --workers, --tag or --untag"
         )
-    pairs = [pair.partition(":") for pair in tag or []]
-    for key, colon, _ in pairs:
-        if not key or not colon:
-            raise typer.BadParameter(f"--tag {key}: expected KEY:VALUE, such as team:vision")
+    added = tags(tag) or {}
     with connect() as client:
         job = id_of_job(client, job)
         if tag or untag:
-            tags = {k: v for k, v in client.jobs.get(job).tags.items() if k not in (untag or [])}
-            changes["tags"] = tags | {key: value for key, _, value in pairs}
+            kept = client.jobs.get(job).tags.items()
+            changes["tags"] = {k: v for k, v in kept if k not in (untag or [])} | added
         record = client.jobs.update(job, **changes)
     text = f"Job {record.id}: name {record.name}, priority {record.priority}"
     text += f", tags {tags_text(record.tags) or 'none'}"

@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from service.cli.inputs import connect, given, id_argument, text_option, utf8
+from service.cli.inputs import connect, given, id_argument, tags, text_option, utf8
 from service.cli.output import (
     Columns,
     as_json,
+    columns,
+    facts,
     fail,
     number,
     print_json,
@@ -67,7 +69,7 @@ def create(
     with connect() as client:
         format = "slack" if slack else "standard"
         webhook = client.webhooks.create(
-            url, name=name, events=event or None, tags=_tags(tag), format=format
+            url, name=name, events=event or None, tags=tags(tag), format=format
         )
     _print_secret(webhook, f"{webhook.id}, notified of {', '.join(webhook.events)}.")
 
@@ -75,17 +77,16 @@ def create(
 @app.command("list")
 def list_webhooks() -> None:
     """List webhooks, newest first, without their secrets."""
-    columns: Columns[WebhookView] = {
+    shown: Columns[WebhookView] = {
         "ID": lambda webhook: webhook.id,
         "NAME": lambda webhook: webhook.name or None,
         "URL": lambda webhook: webhook.url,
         "EVENTS": lambda webhook: ",".join(webhook.events),
         "TAGS": lambda webhook: tags_text(webhook.tags) or None,
-        "LAST SUCCESS": lambda webhook: webhook.last_success_at,
-        "DISABLED": lambda webhook: webhook.disabled_at,
+        **columns("last_success_at", "disabled_at"),
     }
     with connect() as client:
-        print_records(client.webhooks.list(), columns)
+        print_records(client.webhooks.list(), shown)
 
 
 @app.command()
@@ -104,7 +105,7 @@ def set_webhook(
     tag: Tags = None,
 ) -> None:
     """Change a webhook. Events and tags replace those that it has."""
-    changes = given(url=url, name=name, events=event or None, tags=_tags(tag))
+    changes = given(url=url, name=name, events=event or None, tags=tags(tag))
     if not changes:
         raise typer.BadParameter("expected at least one change, such as --event job.failed")
     with connect() as client:
@@ -178,12 +179,8 @@ def deliveries(
     limit: Annotated[int, typer.Option(min=1, help="Maximum number of deliveries.")] = 50,
 ) -> None:
     """List the messages of a webhook, newest first, with the last attempt of each."""
-    columns: Columns[DeliveryView] = {
-        "ID": lambda delivery: delivery.id,
-        "CREATED": lambda delivery: delivery.created_at,
-        "TYPE": lambda delivery: delivery.type,
-        "STATE": lambda delivery: delivery.state,
-        "ATTEMPTS": lambda delivery: delivery.attempts,
+    shown: Columns[DeliveryView] = {
+        **columns("id", "created_at", "type", "state", "attempts"),
         "LAST": lambda delivery: delivery.attempted_at,
         "ANSWER": lambda delivery: delivery.response_status,
         "NEXT": lambda delivery: delivery.next_at,
@@ -191,7 +188,7 @@ def deliveries(
     }
     with connect() as client:
         pages = client.webhooks.deliveries(webhook, state=state, page_size=min(limit, 200))
-        print_records(islice(pages, limit), columns)
+        print_records(islice(pages, limit), shown)
 
 
 @app.command()
@@ -207,31 +204,16 @@ def _print_secret(webhook: NewSecret, remark: str) -> None:
     print_secret(webhook, webhook.secret, remark)
 
 
-def _tags(pairs: list[str] | None) -> dict[str, str] | None:
-    """Convert the option to tags; None if it was not set."""
-    if not pairs:
-        return None
-    tags = {}
-    for pair in pairs:
-        key, _, value = utf8(pair).partition(":")
-        if not key or not value:
-            raise typer.BadParameter(f"--tag {pair}: expected KEY:VALUE, such as team:vision")
-        tags[key] = value
-    return tags
-
-
 def _print(webhook: WebhookView) -> None:
-    facts = [
-        ("id", webhook.id),
-        ("name", webhook.name or None),
-        ("url", webhook.url),
-        ("events", ", ".join(webhook.events)),
-        ("tags", tags_text(webhook.tags)),
-        ("format", webhook.format),
-        ("created", webhook.created_at),
-        ("last success", webhook.last_success_at),
-        ("old secret until", webhook.previous_secret_until),
-        ("disabled", webhook.disabled_at),
-        ("reason", webhook.disabled_reason),
-    ]
-    print_record(webhook, facts)
+    print_record(
+        webhook,
+        [
+            *facts(webhook, "id", "name", "url"),
+            ("events", ", ".join(webhook.events)),
+            ("tags", tags_text(webhook.tags)),
+            *facts(webhook, "format", "created_at", "last_success_at"),
+            ("old secret until", webhook.previous_secret_until),
+            ("disabled", webhook.disabled_at),
+            ("reason", webhook.disabled_reason),
+        ],
+    )

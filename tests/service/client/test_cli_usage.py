@@ -47,6 +47,7 @@ def _run(*arguments: object) -> Result:
         ["update", "job_1", "--priority", "high"],
         ["update", "job_1", "--tag", "vision"],
         ["update", "job_1", "--tag", ":vision"],
+        ["update", "job_1", "--tag", "team:"],
         ["submit", "/nonexistent.yaml"],
         ["tokens"],
         ["tokens", "set", "tok_1"],
