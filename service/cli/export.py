@@ -2,27 +2,17 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from dasl_core.vocabulary import ExportFormat
 from service.cli.files import checkpoint_id
 from service.cli.inputs import connect
 from service.cli.models import finished
 from service.cli.output import core_extra, fail, print_result
 from service.cli.progress import progress_bars
-
-
-class Format(StrEnum):
-    """Export formats; the names of `dasl_core.export.FORMATS`, listed without importing torch."""
-
-    ONNX = "onnx"
-    TORCH_EXPORT = "torch-export"
-    HF = "hf"
-    TRANSFORMERS = "transformers"
-
 
 app = typer.Typer()
 
@@ -38,7 +28,7 @@ def export(
         ),
     ],
     format: Annotated[
-        Format,
+        ExportFormat,
         typer.Option(
             "--format",
             "-f",
@@ -65,20 +55,20 @@ def export(
     with core_extra("export"):
         from dasl_core.export.formats import export_checkpoint
     try:
-        path = export_checkpoint(Path(checkpoint), format.value, output)
+        path = export_checkpoint(Path(checkpoint), format, output)
     except ValueError as error:
         raise fail(str(error)) from error
-    print_result({"format": format.value, "path": str(path)}, f"Wrote {path}.")
+    print_result({"format": format, "path": str(path)}, f"Wrote {path}.")
 
 
-def _export_there(checkpoint: str, format: Format, output: Path | None) -> None:
+def _export_there(checkpoint: str, format: ExportFormat, output: Path | None) -> None:
     """Let the service export a checkpoint, and download the files."""
     with connect() as client:
         checkpoint = checkpoint_id(client, checkpoint, best=False)
-        run = client.checkpoints.export(checkpoint, format.value)
+        run = client.checkpoints.export(checkpoint, format)
         run = finished(client, run, f"Exporting {checkpoint}")
         folder = output or Path(run.id)
         with progress_bars() as on_bytes:
             client.model_runs.download(run, folder, on_bytes=on_bytes)
     path = folder / run.files[0].name if len(run.files) == 1 else folder
-    print_result({"format": format.value, "path": str(path)}, f"Wrote {path}.")
+    print_result({"format": format, "path": str(path)}, f"Wrote {path}.")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import get_args
 
 import pytest
 import timm
@@ -13,8 +14,8 @@ from typer.testing import CliRunner, Result
 from dasl_core.export import FORMATS, export_backbone
 from dasl_core.models.backbone import build_backbone
 from dasl_core.spec import DatasetFacts, JobSpec, resolve
+from dasl_core.vocabulary import ExportFormat
 from service.cli.app import app
-from service.cli.export import Format
 
 
 def export(*arguments: object) -> Result:
@@ -38,7 +39,7 @@ def write_checkpoint(folder: Path, backbone: str) -> Path:
 
 
 def test_command_offers_every_format() -> None:
-    assert [format.value for format in Format] == list(FORMATS)
+    assert get_args(ExportFormat) == tuple(FORMATS)
 
 
 def test_hf_export_writes_a_folder_that_timm_loads(checkpoint: Path) -> None:
