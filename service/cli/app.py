@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from typing import Any
 
 import typer
 from typer.core import TyperGroup
 
 from service.cli import (
+    accounts,
     audit,
     cache,
     catalog,
@@ -22,19 +24,13 @@ from service.cli import (
     init,
     jobs,
     login,
-    metrics,
     models,
-    page,
     prepare,
     preview,
     server,
     show,
     storage,
-    tenants,
-    tokens,
     train,
-    usage,
-    users,
     webhooks,
 )
 from service.cli.output import note, with_json
@@ -84,25 +80,23 @@ app = typer.Typer(
 )
 # In the order of `dasl --help`, which has groups of commands last.
 modules = (
-    *(server, jobs, show, metrics, compare, files, storage, cluster, login, page, audit, usage),
+    *(server, jobs, show, compare, files, storage, cluster, login, audit),
     *(doctor, catalog, init, cache, prepare, train, preview, export, models),
 )
-groups = (datasets, experiments, tenants, users, tokens, webhooks)
-for commands in (*(module.app for module in modules), server.database, *(g.app for g in groups)):
+groups = (datasets.app, experiments.app, accounts.tenants, accounts.users, accounts.tokens)
+for commands in (*(module.app for module in modules), server.database, *groups, webhooks.app):
     app.add_typer(commands)
 
-_without_json = (server.serve, server.schema, cluster.drain, cluster.undrain)
-_without_json += (init.init, train.train, preview.preview)
 
-
-def _add_json(commands: typer.Typer) -> None:
+def _add_json(commands: typer.Typer, without: Sequence[object]) -> None:
     """Add the option `--json` to the commands that print a result, also to those of subgroups."""
     for command in commands.registered_commands:
-        if command.callback is not None and command.callback not in _without_json:
+        if command.callback is not None and command.callback not in without:
             command.callback = with_json(command.callback)
     for group in commands.registered_groups:
         if group.typer_instance is not None:
-            _add_json(group.typer_instance)
+            _add_json(group.typer_instance, without)
 
 
-_add_json(app)
+_local: Sequence[object] = (init.init, train.train, preview.preview)
+_add_json(app, without=[server.serve, server.schema, cluster.drain, cluster.undrain, *_local])

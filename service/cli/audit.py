@@ -1,4 +1,4 @@
-"""The command `dasl audit`."""
+"""The commands `dasl audit` and `dasl usage`."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from service.cli.inputs import connect, id_or_name, text_option
-from service.cli.output import print_records
+from service.cli.inputs import connect, id_or_name, text_option, utf8
+from service.cli.output import columns, note, print_if_json, print_records
 
 app = typer.Typer()
 
@@ -34,7 +34,7 @@ def audit(
         print_records(
             islice(pages, limit),
             {
-                "AT": lambda entry: entry.at,
+                **columns("at"),
                 "TOKEN": lambda entry: entry.token_id,
                 "NAME": lambda entry: entry.token_name,
                 "FROM": lambda entry: entry.address,
@@ -42,3 +42,35 @@ def audit(
                 "REQUEST": lambda entry: f"{entry.method} {entry.path}",
             },
         )
+
+
+@app.command()
+def usage(
+    since: Annotated[
+        str | None,
+        text_option("Date, or date and time, in UTC; by default 30 days before --to.", "--from"),
+    ] = None,
+    until: Annotated[
+        str | None,
+        text_option("Date, or date and time, in UTC, not included; by default now.", "--to"),
+    ] = None,
+    by: Annotated[
+        str, typer.Option(metavar="user|token|tag:KEY", help="What to group by.", callback=utf8)
+    ] = "token",
+) -> None:
+    """Show GPU- and CPU-hours: of the tenant with an admin token, else your own."""
+    with connect() as client:
+        result = client.usage(since=since, until=until, group_by=by)
+    if print_if_json(result):
+        return
+    print_records(
+        result.data,
+        {
+            by.upper() if by in {"user", "token"} else "VALUE": lambda group: group.value,
+            **columns("name", "jobs"),
+            "GPU-HOURS": lambda group: f"{group.gpu_hours:.1f}",
+            "CPU-HOURS": lambda group: f"{group.cpu_hours:.1f}",
+        },
+    )
+    if not result.is_complete:
+        note(f"Only the first {len(result.data)} are shown")

@@ -1,13 +1,14 @@
-"""The commands `dasl datasets ...`."""
+"""The commands `dasl datasets ...`, except those of `preparations` and `preview`."""
 
 from __future__ import annotations
 
+from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from service.cli import dataset_versions, preparations, preview
+from service.cli import preparations, preview
 from service.cli.dataset_views import DatasetId, print_dataset, wait_for_images
 from service.cli.inputs import (
     Yes,
@@ -17,17 +18,28 @@ from service.cli.inputs import (
     file_option,
     folder,
     given,
+    output_file,
     text_option,
 )
-from service.cli.output import Columns, as_json, fail, note, print_records, print_result
-from service.cli.uploads import check_uploadable, upload_images
+from service.cli.output import (
+    as_json,
+    columns,
+    fail,
+    note,
+    print_line,
+    print_records,
+    print_result,
+    size,
+)
+from service.cli.progress import progress_bars
 
 if TYPE_CHECKING:
+    from service.client import Client
     from service.client.sync.models import Dataset
 
+_MAX_SKIPPED_SHOWN = 10
+
 app = typer.Typer(name="datasets", no_args_is_help=True, help="Manage data sets.")
-for commands in (preview.dataset_commands, dataset_versions.app, preparations.app):
-    app.add_typer(commands)
 
 
 @app.command()
@@ -73,7 +85,14 @@ def add(
     """Register images. Reads the header of every image, decodes a sample, and reports the result."""
     name = dataset_name(name, path)
     if upload:
-        check_uploadable(path, follow_links)
+        if "://" in path:
+            raise typer.BadParameter(
+                f"{path} is not on this machine; leave out --upload", param_hint="LOCATION"
+            )
+        if follow_links:
+            raise typer.BadParameter(
+                "links out of the folder are not uploaded", param_hint="--follow-links"
+            )
     source = given(
         split=split,
         classes=None if classes is None else _lines(classes),
@@ -84,7 +103,7 @@ def add(
     )
     with connect() as client:
         if upload:
-            dataset = upload_images(client, path, name, source)
+            dataset = _upload(client, path, name, source)
         else:
             dataset = client.datasets.add(path, name, source)
         if wait:
@@ -101,17 +120,15 @@ def add(
 @app.command("list")
 def list_datasets() -> None:
     """List data sets, newest first."""
-    columns: Columns[Dataset] = {
-        "ID": lambda dataset: dataset.id,
-        "NAME": lambda dataset: dataset.name,
-        "STATE": lambda dataset: dataset.state,
+    shown = {
+        **columns("id", "name", "state"),
         "VERSION": lambda dataset: dataset.version if dataset.facts else None,
         "IMAGES": lambda dataset: (dataset.facts or {}).get("num_images"),
         "CLASSES": lambda dataset: (dataset.facts or {}).get("num_classes"),
         "WHERE": lambda dataset: dataset.uri,
     }
     with connect() as client:
-        print_records(client.datasets.list(), columns)
+        print_records(client.datasets.list(), shown)
 
 
 @app.command()
@@ -139,6 +156,76 @@ def rm(dataset: DatasetId, yes: Yes = False) -> None:
     print_result({"deleted": record.id}, text)
 
 
+@app.command()
+def refresh(
+    dataset: DatasetId,
+    wait: Annotated[bool, typer.Option(help="Wait until all images are read.")] = True,
+) -> None:
+    """Read the images again: those that were added or changed make a new version of the data set.
+
+    It stays usable meanwhile. Jobs keep the version that they were submitted with. Only headers of new and changed
+    images are read.
+    """
+    failed = False
+    with connect() as client:
+        before = client.datasets.get(dataset)
+        record = client.datasets.refresh(before.id)
+        if wait:
+            record, failed = wait_for_images(client.datasets.wait_for_refresh, record)
+    print_dataset(record, with_error=not failed)
+    if failed:
+        in_use = f"; version {record.version} stays in use" if record.state == "ready" else ""
+        raise fail(f"The refresh of {record.name} failed{in_use}: {record.error_message}")
+    if wait and not as_json() and before.state == "ready":
+        changes = record.report.changes if record.report is not None else None
+        if record.version == before.version:
+            print_line("No image has changed.")
+        elif changes is not None:
+            counts = ", ".join(f"{count:,} {name}" for name, count in changes.items())
+            print_line(f"Version {record.version}: {counts}.")
+
+
+@app.command()
+def versions(
+    dataset: DatasetId,
+    limit: Annotated[
+        int, typer.Option("-n", "--limit", min=1, help="Maximum number of versions.")
+    ] = 20,
+) -> None:
+    """List the versions of a data set, newest first. A spec names one as DATASET@VERSION."""
+    shown = {
+        "VERSION": lambda version: version.number,
+        **columns("created_at"),
+        "IMAGES": lambda version: (version.facts or {}).get("num_images"),
+        "ADDED": lambda version: version.changes and version.changes.added,
+        "REMOVED": lambda version: version.changes and version.changes.removed,
+        "CHANGED": lambda version: version.changes and version.changes.changed,
+        "": lambda version: "files removed" if version.removed else None,
+    }
+    with connect() as client:
+        dataset_id = client.datasets.get(dataset).id
+        pages = client.datasets.versions(dataset_id, page_size=min(limit, 100))
+        print_records(islice(pages, limit), shown)
+
+
+@app.command("contact-sheet")
+def contact_sheet(
+    dataset: DatasetId, output: Annotated[Path, output_file("FILE", "JPEG to write.")]
+) -> None:
+    """Download thumbnails of up to 64 images of a data set, of each class as many."""
+    with connect() as client:
+        content = client.datasets.contact_sheet(client.datasets.get(dataset).id)
+    try:
+        output.write_bytes(content)
+    except OSError as error:
+        raise fail(f"{output} cannot be written: {error.strerror}") from error
+    print_result({"file": str(output), "size": len(content)}, f"Saved {output}.")
+
+
+for commands in (preview.dataset_commands, preparations.app):
+    app.add_typer(commands)
+
+
 def _lines(file: Path) -> list[str]:
     try:
         lines = file.read_text(encoding="utf-8").splitlines()
@@ -150,3 +237,27 @@ def _lines(file: Path) -> list[str]:
     if not names:
         raise typer.BadParameter(f"{file} names no class", param_hint="--classes")
     return names
+
+
+def _upload(client: Client, path: str, name: str, source: dict[str, Any]) -> Dataset:
+    """Upload a file or folder, with a bar on a terminal."""
+    from service.client.packing import FolderContent, open_content
+
+    content = open_content(Path(path).expanduser())
+    if isinstance(content, FolderContent):
+        note(f"Packing {content.num_images:,} images ({size(content.size)}) ...")
+        for skipped in content.skipped[:_MAX_SKIPPED_SHOWN]:
+            note(f"  left out: {skipped} (a link that leads out of the folder, or not readable)")
+        if (hidden := len(content.skipped) - _MAX_SKIPPED_SHOWN) > 0:
+            note(f"  left out: {hidden} more")
+    is_first = True
+    with progress_bars() as on_bytes:
+
+        def on_upload(received: int, total: int) -> None:
+            nonlocal is_first
+            if is_first and received:
+                note(f"Resuming: the server has {size(received)} of {size(total)}")
+            is_first = False
+            on_bytes("upload", received, total)
+
+        return client.datasets.upload_content(content, name, source, on_bytes=on_upload)

@@ -23,6 +23,7 @@ from service.cli.inputs import (
 from service.cli.output import (
     Columns,
     as_json,
+    columns,
     core_extra,
     fail,
     note,
@@ -172,16 +173,15 @@ def _watch(experiment_id: str) -> None:
 @app.command("list")
 def list_experiments() -> None:
     """List experiments, newest first."""
-    columns: Columns[ExperimentSummary] = {
-        "ID": lambda record: record.id,
-        "NAME": lambda record: record.name,
+    shown: Columns[ExperimentSummary] = {
+        **columns("id", "name"),
         "VARIANTS": lambda record: len(record.variants),
         "SEEDS": lambda record: len(record.seeds),
         "JOBS": _counts,
-        "CREATED": lambda record: record.created_at,
+        **columns("created_at"),
     }
     with connect() as client:
-        print_records(client.experiments.list(), columns)
+        print_records(client.experiments.list(), shown)
 
 
 @app.command()

@@ -20,6 +20,7 @@ from service.cli.inputs import (
 from service.cli.output import (
     Columns,
     as_json,
+    columns,
     fail,
     note,
     number,
@@ -43,17 +44,16 @@ app = typer.Typer()
 @app.command()
 def checkpoints(job: JobId) -> None:
     """List a job's checkpoints, oldest first."""
-    columns: Columns[CheckpointView] = {
-        "ID": lambda checkpoint: checkpoint.id,
-        "STEP": lambda checkpoint: checkpoint.step,
+    shown: Columns[CheckpointView] = {
+        **columns("id", "step"),
         "EPOCH": lambda checkpoint: number(checkpoint.epoch),
         "SIZE": lambda checkpoint: size(checkpoint.size),
         "": _marks,
-        "CREATED": lambda checkpoint: checkpoint.created_at,
+        **columns("created_at"),
     }
     with connect() as client:
         job = id_of_job(client, job)
-        print_records(client.jobs.checkpoints(job), columns)
+        print_records(client.jobs.checkpoints(job), shown)
 
 
 @app.command()

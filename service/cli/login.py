@@ -1,4 +1,4 @@
-"""The command `dasl login`: a token for a person, by the server's login provider."""
+"""The commands `dasl login`, for a token by the server's login provider, and `dasl open`."""
 
 from __future__ import annotations
 
@@ -77,3 +77,20 @@ def _print(token: TokenView) -> None:
     if token.expires_at is not None:
         text += f" until {token.expires_at.astimezone():%Y-%m-%d %H:%M}"
     print_result(plain(token) | {"token": None}, f"{text}.")
+
+
+@app.command("open")
+def open_in_browser(
+    print_only: Annotated[
+        bool, typer.Option("--print", help="Only print the address, as for another machine.")
+    ] = False,
+) -> None:
+    """Open the page in a browser, logged in with your token. The printed address works once, for ten minutes."""
+    from service.client.page import open_page
+
+    with connect() as client:
+        address = client.page_address()
+    is_open = not print_only and open_page(address)
+    print_result({"address": address, "opened": is_open}, address)
+    if not print_only and not is_open:
+        note("No browser was found; open the address in one. It works once, for ten minutes.")

@@ -10,7 +10,7 @@ import typer
 
 from service.cli.dataset_views import DatasetId, progress_of
 from service.cli.inputs import Overrides, connect, file_option, given, read_spec
-from service.cli.output import Columns, fail, hint, print_records, print_result
+from service.cli.output import Columns, columns, fail, hint, print_records, print_result
 from service.cli.progress import progress_notes
 
 if TYPE_CHECKING:
@@ -71,8 +71,8 @@ def prepare(
 @app.command("preparations")
 def list_preparations(dataset: DatasetId) -> None:
     """List the preparations of a data set, newest first."""
-    columns: Columns[Preparation] = {
-        "ID": lambda record: record.id,
+    shown: Columns[Preparation] = {
+        **columns("id"),
         "VERSION": lambda record: record.dataset_version,
         "SIZE": lambda record: record.image_size,
         "BANDS": lambda record: record.channels,
@@ -80,7 +80,7 @@ def list_preparations(dataset: DatasetId) -> None:
         "STATE": _outcome,
     }
     with connect() as client:
-        print_records(client.preparations.list(client.datasets.get(dataset).id), columns)
+        print_records(client.preparations.list(client.datasets.get(dataset).id), shown)
 
 
 def describe(preparation: Preparation) -> str:

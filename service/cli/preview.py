@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -22,8 +22,8 @@ from service.cli.inputs import (
     read_spec,
 )
 from service.cli.output import (
-    Columns,
     as_json,
+    columns,
     core_extra,
     note,
     plain,
@@ -31,9 +31,6 @@ from service.cli.output import (
     print_result,
     size,
 )
-
-if TYPE_CHECKING:
-    from service.client.models import Preview
 
 _Images = Annotated[
     int, typer.Option(min=1, max=64, help="How many images, the first ones of a training.")
@@ -93,13 +90,12 @@ def preview_dataset(
 @dataset_commands.command("previews")
 def list_previews(dataset: DatasetId) -> None:
     """List the previews of a data set, newest first."""
-    columns: Columns[Preview] = {
-        "ID": lambda preview: preview.id,
-        "STATE": lambda preview: preview.state,
+    shown = {
+        **columns("id", "state"),
         "VERSION": lambda preview: preview.dataset_version,
-        "IMAGES": lambda preview: preview.images,
+        **columns("images"),
         "SIZE": lambda preview: None if preview.size is None else size(preview.size),
-        "CREATED": lambda preview: preview.created_at,
+        **columns("created_at"),
     }
     with connect() as client:
-        print_records(client.previews.list(client.datasets.get(dataset).id), columns)
+        print_records(client.previews.list(client.datasets.get(dataset).id), shown)

@@ -1,4 +1,4 @@
-"""Commands that show the state of a job: `dasl show`, `dasl events`, `dasl evaluations`."""
+"""Commands that show the state of a job: `dasl show`, `events`, `evaluations` and `metrics`."""
 
 from __future__ import annotations
 
@@ -10,11 +10,14 @@ from dasl_core.headlines import HEADLINES, number_of
 from dasl_core.vocabulary import Subject
 from service.cli.inputs import JobId, connect, id_of_job
 from service.cli.output import (
+    AsCsv,
     as_json,
     clean,
+    columns,
     duration,
     note,
     number,
+    print_csv,
     print_facts,
     print_if_json,
     print_json,
@@ -24,7 +27,7 @@ from service.cli.output import (
     tags_text,
 )
 from service.cli.trouble import trouble
-from service.cli.views import images_read, times_line
+from service.cli.views import images_read, sparkline, times_line
 from service.states import TERMINAL, Desired, JobStatus
 
 if TYPE_CHECKING:
@@ -59,9 +62,7 @@ def events(
         print_records(
             (event for event in events if type in (None, event.type)),
             {
-                "SEQ": lambda event: event.seq,
-                "AT": lambda event: event.at,
-                "TYPE": lambda event: event.type,
+                **columns("seq", "at", "type"),
                 "MESSAGE": lambda event: event.message or None,
             },
         )
@@ -99,6 +100,45 @@ def evaluations(job: JobId) -> None:
     ]
     if settings:
         note(f"k-NN: {', '.join(settings)}.")
+
+
+@app.command()
+def metrics(
+    job: JobId,
+    name: Annotated[
+        list[str] | None,
+        typer.Option(help="Show only this metric, such as loss. Can be repeated. Default: all."),
+    ] = None,
+    from_step: Annotated[int | None, typer.Option(min=0, help="First step to show.")] = None,
+    max_points: Annotated[
+        int,
+        typer.Option(
+            min=2, max=1_000_000, help="Steps to show at most; minima and maxima are kept."
+        ),
+    ] = 10_000,
+    as_csv: AsCsv = False,
+) -> None:
+    """Show the training metrics of a job. With --csv, print one line for each step."""
+    with connect() as client:
+        job = id_of_job(client, job)
+        series = client.jobs.metrics(
+            job, name=name or None, from_step=from_step, max_points=max_points
+        )
+    if print_if_json(series):
+        return
+    if as_csv:
+        rows = zip(series.step, series.time, *series.values.values(), strict=True)
+        print_csv(["step", "time", *series.values], rows)
+        return
+    curves = []
+    for metric, values in series.values.items():
+        if curve := [value for value in values if value is not None]:
+            facts = map(number, (curve[-1], min(curve), max(curve)))
+            curves.append([metric, *facts, sparkline(curve)])
+    if not curves:
+        note("There are no metrics: none were reported yet, or they were removed by retention.")
+        return
+    print_table(["METRIC", "LAST", "SMALLEST", "LARGEST", "CURVE"], curves)
 
 
 def _status(job: Job) -> str:
