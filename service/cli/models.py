@@ -252,7 +252,7 @@ def finished(client: Client, run: ModelRun, what: str) -> ModelRun:
         return client.model_runs.wait(run.id, on_poll=progress_notes(_progress))
     except ModelRunFailed as failed:
         if as_json():
-            print_json(failed.run)
+            print_json(failed.task)
         raise
     except KeyboardInterrupt:
         note(

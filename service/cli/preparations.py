@@ -62,7 +62,7 @@ def prepare(
             try:
                 preparation = client.preparations.wait(preparation.id, on_poll=on_poll)
             except PreparationFailed as failed:
-                preparation = failed.preparation
+                preparation = failed.task
     print_result(preparation, f"{preparation.id}: {describe(preparation)}")
     if preparation.state == "failed":
         raise fail(f"The images of {record.name} are not prepared")

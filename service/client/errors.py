@@ -156,40 +156,36 @@ class DatasetFailed(DaslError):
         return type(self), (self.dataset,)
 
 
-class PreviewFailed(DaslError):
-    """A preview failed during a `wait`. `preview` is its final state."""
+class TaskFailed(DaslError):
+    """A task of the cluster failed during a `wait`. `task` is its final state."""
 
-    def __init__(self, preview: Any) -> None:
-        self.preview = preview
-        reason = "no reason" if preview.error is None else preview.error.message
-        super().__init__(f"Preview {preview.id} failed: {reason}")
+    kind = "Task"
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.preview,)
-
-
-class PreparationFailed(DaslError):
-    """A preparation failed during a `wait`. `preparation` is its final state."""
-
-    def __init__(self, preparation: Any) -> None:
-        self.preparation = preparation
-        reason = "no reason" if preparation.error is None else preparation.error.message
-        super().__init__(f"Preparation {preparation.id} failed: {reason}")
+    def __init__(self, task: Any) -> None:
+        self.task = task
+        reason = "no reason" if task.error is None else task.error.message
+        super().__init__(f"{self.kind} {task.id} failed: {reason}")
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.preparation,)
+        return type(self), (self.task,)
 
 
-class ModelRunFailed(DaslError):
-    """A run of a finished model failed during a `wait`. `run` is its final state."""
+class PreviewFailed(TaskFailed):
+    """A preview failed during a `wait`."""
 
-    def __init__(self, run: Any) -> None:
-        self.run = run
-        reason = "no reason" if run.error is None else run.error.message
-        super().__init__(f"Model run {run.id} failed: {reason}")
+    kind = "Preview"
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.run,)
+
+class PreparationFailed(TaskFailed):
+    """A preparation failed during a `wait`."""
+
+    kind = "Preparation"
+
+
+class ModelRunFailed(TaskFailed):
+    """A run of a finished model failed during a `wait`."""
+
+    kind = "Model run"
 
 
 class WaitTimeout(DaslError, TimeoutError):

@@ -131,16 +131,23 @@ class Attempt(AttemptView):
     error: Problem | None
 
 
-class ModelRun(ModelRunView):
-    """An evaluation, an embedding or an export of a checkpoint. `state` is queued, running, succeeded or failed."""
+class Task(BaseModel):
+    """A task of the cluster. `state` is queued, running, succeeded or failed."""
 
-    progress: Progress | None
+    id: str
+    state: str
     error: Problem | None
 
     @property
     def done(self) -> bool:
         """Whether it has succeeded or failed."""
         return self.state in (TaskState.SUCCEEDED, TaskState.FAILED)
+
+
+class ModelRun(Task, ModelRunView):
+    """An evaluation, an embedding or an export of a checkpoint."""
+
+    progress: Progress | None
 
 
 class Validation(BaseModel):
@@ -226,36 +233,21 @@ class DatasetRecord(DatasetView):
         return "" if error is None else error.message
 
 
-class Preview(PreviewView):
-    """Views of a data set by a spec. `state` is queued, running, succeeded or failed.
+class Preview(Task, PreviewView):
+    """Views of a data set by a spec. Previews in a list have neither spec nor files."""
 
-    Previews in a list have neither spec nor files.
-    """
-
-    error: Problem | None
     spec: dict[str, Any] = Field(default_factory=dict)
     resolved: dict[str, Any] = Field(default_factory=dict)
     files: list[PreviewFile] = Field(default_factory=list)
 
-    @property
-    def done(self) -> bool:
-        """Whether it has succeeded or failed."""
-        return self.state in (TaskState.SUCCEEDED, TaskState.FAILED)
 
-
-class Preparation(PreparationView):
-    """Decoding of a data set before a job needs it. `state` is queued, running, succeeded or failed.
+class Preparation(Task, PreparationView):
+    """Decoding of a data set before a job needs it.
 
     `result` has the number of `cached` images of `images`, their `form`, and whether they are `shared` with all nodes.
     """
 
     progress: Progress | None
-    error: Problem | None
-
-    @property
-    def done(self) -> bool:
-        """Whether it has succeeded or failed."""
-        return self.state in (TaskState.SUCCEEDED, TaskState.FAILED)
 
 
 class Node(Stored):

@@ -3,17 +3,53 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
-from typing import Unpack
+from typing import TypedDict, Unpack
 
-from service.client.account_settings import (
-    TenantLimits,
-    TokenChanges,
-    TokenSettings,
-    UserChanges,
-)
 from service.client.aio.transport import AsyncTransport, path_to
-from service.client.models import read
 from service.wire.access import AuditView, NewToken, StartedLogin, TenantView, TokenView, UserView
+
+
+class Quotas(TypedDict, total=False):
+    """Limits of the jobs and data sets of a token; None means no limit."""
+
+    max_queued_jobs: int | None
+    max_running_jobs: int | None
+    max_gpus: int | None
+    max_pending_datasets: int | None
+
+
+class TokenChanges(Quotas, total=False):
+    """Quotas and expiry of a token; None means no limit, or no expiry."""
+
+    expires_at: str | None
+    expires_in_days: float | None
+
+
+class TokenSettings(TokenChanges, total=False):
+    """Settings of a new token."""
+
+    user_id: str | None
+    """The user it belongs to; None: no user."""
+
+
+class TenantLimits(TypedDict, total=False):
+    """Share and limits of a tenant; None means no limit."""
+
+    weight: float
+    max_queued_jobs: int | None
+    max_running_jobs: int | None
+    max_gpus: int | None
+    max_priority: int | None
+    max_hours: float | None
+
+
+class UserChanges(TypedDict, total=False):
+    """Changes of a user. `role` is the highest scope of its tokens."""
+
+    name: str
+    email: str | None
+    role: str
+    disabled: bool
 
 
 class AsyncTenants:
@@ -25,16 +61,15 @@ class AsyncTenants:
     async def create(self, name: str, **limits: Unpack[TenantLimits]) -> TenantView:
         """Create a tenant."""
         body = {"name": name, **limits}
-        return read(TenantView, await self._transport.json("POST", path_to("tenants"), body=body))
+        return await self._transport.read(TenantView, "POST", path_to("tenants"), body=body)
 
     async def get(self, name: str) -> TenantView:
         """Return a tenant."""
-        return read(TenantView, await self._transport.json("GET", path_to("tenants", name)))
+        return await self._transport.read(TenantView, "GET", path_to("tenants", name))
 
-    async def list(self, *, page_size: int = 100) -> AsyncIterator[TenantView]:
+    def list(self, *, page_size: int = 100) -> AsyncIterator[TenantView]:
         """Iterate over the tenants by name."""
-        async for item in self._transport.pages(path_to("tenants"), {"limit": page_size}):
-            yield read(TenantView, item)
+        return self._transport.records(TenantView, path_to("tenants"), {"limit": page_size})
 
     async def set(self, name: str, **limits: Unpack[TenantLimits]) -> TenantView:
         """Change weight and limits of a tenant; arguments that are not passed change nothing."""
@@ -58,7 +93,7 @@ class AsyncTenants:
 
     async def _change(self, name: str, changes: dict[str, object]) -> TenantView:
         path = path_to("tenants", name)
-        return read(TenantView, await self._transport.json("PATCH", path, body=changes))
+        return await self._transport.read(TenantView, "PATCH", path, body=changes)
 
 
 class AsyncUsers:
@@ -72,21 +107,20 @@ class AsyncUsers:
     ) -> UserView:
         """Create a user."""
         body = {"name": name, "email": email, "role": role}
-        return read(UserView, await self._transport.json("POST", path_to("users"), body=body))
+        return await self._transport.read(UserView, "POST", path_to("users"), body=body)
 
     async def get(self, user_id: str) -> UserView:
         """Return a user."""
-        return read(UserView, await self._transport.json("GET", path_to("users", user_id)))
+        return await self._transport.read(UserView, "GET", path_to("users", user_id))
 
-    async def list(self, *, page_size: int = 100) -> AsyncIterator[UserView]:
+    def list(self, *, page_size: int = 100) -> AsyncIterator[UserView]:
         """Iterate over the users of the tenant, newest first."""
-        async for item in self._transport.pages(path_to("users"), {"limit": page_size}):
-            yield read(UserView, item)
+        return self._transport.records(UserView, path_to("users"), {"limit": page_size})
 
     async def set(self, user_id: str, **changes: Unpack[UserChanges]) -> UserView:
         """Change a user. The tokens of a disabled user are refused immediately."""
         path = path_to("users", user_id)
-        return read(UserView, await self._transport.json("PATCH", path, body=changes))
+        return await self._transport.read(UserView, "PATCH", path, body=changes)
 
 
 class AsyncTokens:
@@ -107,21 +141,20 @@ class AsyncTokens:
         client's token (set `expires_at` or `expires_in_days`). An operator's tokens do not expire by default.
         """
         body = {"name": name, "scopes": list(scopes), **settings}
-        return read(NewToken, await self._transport.json("POST", path_to("tokens"), body=body))
+        return await self._transport.read(NewToken, "POST", path_to("tokens"), body=body)
 
     async def current(self) -> TokenView:
         """Return the token that this client uses, without its secret."""
-        return read(TokenView, await self._transport.json("GET", path_to("tokens", "current")))
+        return await self._transport.read(TokenView, "GET", path_to("tokens", "current"))
 
-    async def list(self, *, page_size: int = 100) -> AsyncIterator[TokenView]:
+    def list(self, *, page_size: int = 100) -> AsyncIterator[TokenView]:
         """Iterate over all tokens, without their secrets."""
-        async for item in self._transport.pages(path_to("tokens"), {"limit": page_size}):
-            yield read(TokenView, item)
+        return self._transport.records(TokenView, path_to("tokens"), {"limit": page_size})
 
     async def set(self, token_id: str, **changes: Unpack[TokenChanges]) -> TokenView:
         """Change quotas and expiry of a token; arguments that are not passed change nothing."""
         path = path_to("tokens", token_id)
-        return read(TokenView, await self._transport.json("PATCH", path, body=changes))
+        return await self._transport.read(TokenView, "PATCH", path, body=changes)
 
     async def revoke(self, token_id: str) -> None:
         """Revoke a token, effective immediately."""
@@ -140,16 +173,14 @@ class AsyncLogin:
         Args:
             redirect_uri: `http://127.0.0.1:PORT/callback`, where the browser sends `state` and `code`.
         """
-        answer = await self._transport.json(
-            "POST", path_to("login"), body={"redirect_uri": redirect_uri}
+        return await self._transport.read(
+            StartedLogin, "POST", path_to("login"), body={"redirect_uri": redirect_uri}
         )
-        return read(StartedLogin, answer)
 
     async def finish(self, login: StartedLogin, code: str) -> NewToken:
         """Finish a login with the code that the browser sent. The token's secret is in `.token`."""
         body = {"state": login.state, "secret": login.secret, "code": code}
-        answer = await self._transport.json("POST", path_to("login", "finish"), body=body)
-        return read(NewToken, answer)
+        return await self._transport.read(NewToken, "POST", path_to("login", "finish"), body=body)
 
 
 class AsyncAudit:
@@ -158,7 +189,7 @@ class AsyncAudit:
     def __init__(self, transport: AsyncTransport) -> None:
         self._transport = transport
 
-    async def list(
+    def list(
         self, *, token: str | None = None, since: str | None = None, page_size: int = 100
     ) -> AsyncIterator[AuditView]:
         """Iterate over requests that changed something or were refused (403), newest first.
@@ -168,5 +199,4 @@ class AsyncAudit:
             since: date or time (UTC) of the oldest entry.
         """
         params = {"token": token, "since": since, "limit": page_size}
-        async for item in self._transport.pages(path_to("audit"), params):
-            yield read(AuditView, item)
+        return self._transport.records(AuditView, path_to("audit"), params)

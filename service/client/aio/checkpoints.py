@@ -12,7 +12,7 @@ from service.client.aio.files import OnBytes, fetch_all
 from service.client.aio.threads import in_thread
 from service.client.aio.transport import AsyncTransport, path_to
 from service.client.errors import DownloadFailed
-from service.client.models import ModelRun, read
+from service.client.models import ModelRun
 from service.wire.checkpoints import CheckpointView
 from service.wire.model_runs import NeighborsView
 
@@ -30,7 +30,7 @@ class AsyncCheckpoints:
             checkpoint_id: id of the checkpoint; with `job` also "best" or "final".
         """
         path = path_to("checkpoints", checkpoint_id)
-        return read(CheckpointView, await self._transport.json("GET", path, params={"job": job}))
+        return await self._transport.read(CheckpointView, "GET", path, params={"job": job})
 
     async def evaluate(
         self,
@@ -76,13 +76,12 @@ class AsyncCheckpoints:
         """Export the backbone to another format, in the background."""
         return await self._request(checkpoint_id, "exports", {"format": format})
 
-    async def runs(
+    def runs(
         self, checkpoint_id: str, kind: Literal["evaluations", "embeddings", "exports"]
     ) -> AsyncIterator[ModelRun]:
         """List a checkpoint's model runs, newest first."""
         path = path_to("checkpoints", checkpoint_id, kind)
-        async for item in self._transport.pages(path, {"limit": 100}):
-            yield read(ModelRun, item)
+        return self._transport.records(ModelRun, path, {"limit": 100})
 
     async def neighbors(
         self,
@@ -103,40 +102,34 @@ class AsyncCheckpoints:
         Raises:
             ApiError: 409, the checkpoint has no embedding; 422, the image is invalid or not in the embedding.
         """
-        path, params = (
-            path_to("checkpoints", checkpoint_id, "neighbors"),
-            {"dataset": dataset, "k": k},
-        )
+        path = path_to("checkpoints", checkpoint_id, "neighbors")
+        params: dict[str, str | int | None] = {"dataset": dataset, "k": k}
         if isinstance(image, str):
-            answer = await self._transport.json(
-                "GET", path, params={**params, "image": image}, patience=patience
+            params["image"] = image
+            return await self._transport.read(
+                NeighborsView, "GET", path, params=params, patience=patience
             )
-        else:
-            content = image if isinstance(image, bytes) else await in_thread(Path(image).read_bytes)
-            answer = await self._transport.json(
-                "POST",
-                path,
-                body=content,
-                params=params,
-                headers={"Content-Type": "application/octet-stream"},
-                repeatable=True,
-                patience=patience,
-            )
-        return read(NeighborsView, answer)
+        content = image if isinstance(image, bytes) else await in_thread(Path(image).read_bytes)
+        return await self._transport.read(
+            NeighborsView,
+            "POST",
+            path,
+            body=content,
+            params=params,
+            headers={"Content-Type": "application/octet-stream"},
+            repeatable=True,
+            patience=patience,
+        )
 
     async def _request(self, checkpoint_id: str, kind: str, body: Mapping[str, Any]) -> ModelRun:
         """Request a run; an equal run that has not failed is returned instead."""
         path = path_to("checkpoints", checkpoint_id, kind)
-        return read(
-            ModelRun, await self._transport.json("POST", path, body=dict(body), repeatable=True)
-        )
+        return await self._transport.read(ModelRun, "POST", path, body=dict(body), repeatable=True)
 
     async def pin(self, checkpoint_id: str, pinned: bool = True) -> CheckpointView:
         """Pin or unpin a checkpoint. A pinned one is kept even if the job's settings would delete it."""
         path = path_to("checkpoints", checkpoint_id)
-        return read(
-            CheckpointView, await self._transport.json("PATCH", path, body={"pinned": pinned})
-        )
+        return await self._transport.read(CheckpointView, "PATCH", path, body={"pinned": pinned})
 
     async def delete(self, checkpoint_id: str) -> None:
         """Delete a checkpoint.

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from contextlib import aclosing
 from types import TracebackType
 from typing import Self
 
-from service.client.aio import events
 from service.client.aio.access import AsyncAudit, AsyncLogin, AsyncTenants, AsyncTokens, AsyncUsers
 from service.client.aio.checkpoints import AsyncCheckpoints
 from service.client.aio.datasets import AsyncDatasets
 from service.client.aio.experiments import AsyncExperiments
 from service.client.aio.jobs import AsyncJobs
-from service.client.aio.model_runs import AsyncModelRuns
-from service.client.aio.preparations import AsyncPreparations
-from service.client.aio.previews import AsyncPreviews
+from service.client.aio.sse import follow
+from service.client.aio.tasks import AsyncModelRuns, AsyncPreparations, AsyncPreviews
 from service.client.aio.transport import AsyncTransport, Params, path_to
 from service.client.aio.webhooks import AsyncWebhooks
 from service.client.config import resolve_connection
@@ -81,7 +81,7 @@ class AsyncClient:
 
     async def cluster(self) -> Cluster:
         """Return the cluster's nodes, CPUs and GPUs, used and free, and the queue."""
-        return read(Cluster, await self._transport.json("GET", path_to("cluster")))
+        return await self._transport.read(Cluster, "GET", path_to("cluster"))
 
     async def readiness(self) -> dict[str, str]:
         """Return the checks of the service, each `ok` or a reason; empty if the server has no checks."""
@@ -107,7 +107,8 @@ class AsyncClient:
             type: types of events.
             level: "info", "warning" or "error".
         """
-        return events.newest(self._transport, job, type, level, page_size)
+        params = {"job": job, "type": type, "level": level, "limit": page_size}
+        return self._transport.records(EventEntry, path_to("events"), params)
 
     async def metrics(
         self,
@@ -132,7 +133,7 @@ class AsyncClient:
         answer = await self._transport.json("GET", path_to("metrics"), params=params)
         return {each["job_id"]: read(MetricColumns, each) for each in answer["data"]}
 
-    def stream_events(
+    async def stream_events(
         self,
         *,
         job: str | Sequence[str] | None = None,
@@ -147,7 +148,14 @@ class AsyncClient:
         Args:
             after: `id` of the event before the first one; by default the newest event.
         """
-        return events.live(self._transport, job, type, level, after)
+        params: Params = {"job": job, "type": type, "level": level}
+        if after is None:  # so that no event is lost before the first one arrives
+            newest = await anext(self.events(page_size=1), None)
+            after = 0 if newest is None else newest.id
+        stream = follow(self._transport, path_to("events"), params, str(after))
+        async with aclosing(stream) as messages:
+            async for message in messages:
+                yield read(EventEntry, json.loads(message.data))
 
     async def page_address(self) -> str:
         """Return the address of the page with a code that logs in once, with this token, within ten minutes."""
@@ -156,7 +164,7 @@ class AsyncClient:
 
     async def storage(self) -> StorageView:
         """Return the storage of the tenant's jobs. Needs a token with scope `admin`."""
-        return read(StorageView, await self._transport.json("GET", path_to("storage")))
+        return await self._transport.read(StorageView, "GET", path_to("storage"))
 
     async def drain(
         self, node: str | None = None, *, save: bool = True, reason: str = ""
@@ -188,7 +196,7 @@ class AsyncClient:
             group_by: "user", "token" or "tag:KEY".
         """
         params = {"from": since, "to": until, "group_by": group_by}
-        return read(UsageView, await self._transport.json("GET", path_to("usage"), params=params))
+        return await self._transport.read(UsageView, "GET", path_to("usage"), params=params)
 
     async def close(self) -> None:
         """Close the connections. Leaving `async with AsyncClient() as client:` does the same."""

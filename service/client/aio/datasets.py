@@ -197,21 +197,19 @@ class AsyncDatasets:
         poll: float,
         on_poll: Callable[[AsyncDataset], None],
     ) -> AsyncDataset:
-        async def polled() -> AsyncDataset:
-            dataset = await self._get(dataset_id, patience=OUTAGE_SECONDS)
-            on_poll(dataset)
-            return dataset
+        return await wait_until(
+            lambda: self._get(dataset_id, patience=OUTAGE_SECONDS),
+            is_done,
+            timeout=timeout,
+            poll=poll,
+            name=f"{what} of {dataset_id}",
+            on_poll=on_poll,
+        )
 
-        name = f"{what} of {dataset_id}"
-        return await wait_until(polled, is_done, timeout=timeout, poll=poll, name=name)
-
-    async def versions(
-        self, dataset_id: str, *, page_size: int = 100
-    ) -> AsyncIterator[VersionView]:
+    def versions(self, dataset_id: str, *, page_size: int = 100) -> AsyncIterator[VersionView]:
         """Iterate over the versions of a data set, newest first."""
         path = path_to("datasets", dataset_id, "versions")
-        async for item in self._transport.pages(path, {"limit": page_size}):
-            yield read(VersionView, item)
+        return self._transport.records(VersionView, path, {"limit": page_size})
 
     async def contact_sheet(self, dataset_id: str) -> bytes:
         """Return thumbnails of some images of the newest version, as a JPEG.

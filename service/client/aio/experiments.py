@@ -70,12 +70,13 @@ class AsyncExperiments:
             experiment_id: its id, a unique name, the beginning of its id, or "last".
         """
         path = path_to("experiments", experiment_id)
-        return read(ExperimentView, await self._transport.json("GET", path, patience=patience))
+        return await self._transport.read(ExperimentView, "GET", path, patience=patience)
 
-    async def list(self, *, page_size: int = 100) -> AsyncIterator[ExperimentSummary]:
+    def list(self, *, page_size: int = 100) -> AsyncIterator[ExperimentSummary]:
         """Iterate over experiments, newest first."""
-        async for item in self._transport.pages(path_to("experiments"), {"limit": page_size}):
-            yield read(ExperimentSummary, item)
+        return self._transport.records(
+            ExperimentSummary, path_to("experiments"), {"limit": page_size}
+        )
 
     async def wait(
         self,
@@ -93,23 +94,19 @@ class AsyncExperiments:
         Raises:
             WaitTimeout: they have not ended after `timeout` seconds.
         """
-
-        def done(experiment: ExperimentView) -> bool:
-            on_poll(experiment)
-            return experiment.done
-
         return await wait_until(
             lambda: self.get(experiment_id, patience=OUTAGE_SECONDS),
-            done,
+            lambda experiment: experiment.done,
             timeout=timeout,
             poll=poll,
+            on_poll=on_poll,
             name=f"Experiment {experiment_id}",
         )
 
     async def cancel(self, experiment_id: str) -> ExperimentView:
         """Cancel all jobs that have not ended."""
         path = path_to("experiments", experiment_id, "cancel")
-        return read(ExperimentView, await self._transport.json("POST", path, repeatable=True))
+        return await self._transport.read(ExperimentView, "POST", path, repeatable=True)
 
     async def delete(self, experiment_id: str, *, jobs: bool = False) -> None:
         """Delete an experiment.
@@ -123,8 +120,7 @@ class AsyncExperiments:
     async def results(self, experiment_id: str, metric: str | None = None) -> Results:
         """Return the results of one metric, by default of all with a better direction."""
         path = path_to("experiments", experiment_id, "results")
-        answer = await self._transport.json("GET", path, params={"metric": metric})
-        return read(Results, answer)
+        return await self._transport.read(Results, "GET", path, params={"metric": metric})
 
     async def table(
         self, experiment_id: str, format: Literal["csv", "markdown"], metric: str | None = None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import time
 import uuid
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import aclosing
@@ -13,11 +12,11 @@ from typing import Any
 
 from service.client.aio.files import OnBytes, fetch
 from service.client.aio.models import AsyncJob
-from service.client.aio.sse import parse
-from service.client.aio.threads import in_thread, sleep
-from service.client.aio.transport import AsyncTransport, Params, path_to
+from service.client.aio.sse import follow
+from service.client.aio.threads import in_thread
+from service.client.aio.transport import AsyncTransport, Params, Record, path_to
 from service.client.aio.waiting import OUTAGE_SECONDS, wait_until
-from service.client.errors import ConnectionFailed, InvalidSpec, JobFailed
+from service.client.errors import InvalidSpec, JobFailed
 from service.client.models import Attempt, ServerSentEvent, Validation, read
 from service.client.specs import Spec, spec_body
 from service.states import JobStatus
@@ -81,7 +80,7 @@ class AsyncJobs:
         Raises:
             ApiError: 409 if it has already ended in another state.
         """
-        return self._bind(await self._transport.json("POST", path_to("jobs", job_id, "cancel")))
+        return await self._request(job_id, "cancel")
 
     async def delete(self, job_id: str) -> None:
         """Delete a job that has ended, with its checkpoints, metrics, logs and other files.
@@ -97,7 +96,7 @@ class AsyncJobs:
         Raises:
             ApiError: 409 if it has ended.
         """
-        return self._bind(await self._transport.json("POST", path_to("jobs", job_id, "pause")))
+        return await self._request(job_id, "pause")
 
     async def resume(self, job_id: str) -> AsyncJob:
         """Resume a paused job.
@@ -105,7 +104,7 @@ class AsyncJobs:
         Raises:
             ApiError: 409 if it is not paused.
         """
-        return self._bind(await self._transport.json("POST", path_to("jobs", job_id, "resume")))
+        return await self._request(job_id, "resume")
 
     async def clone(
         self,
@@ -187,13 +186,12 @@ class AsyncJobs:
             raise JobFailed(job)
         return job
 
-    async def events(
+    def events(
         self, job_id: str, *, after: int = 0, page_size: int = 100
     ) -> AsyncIterator[EventView]:
         """Iterate over the job's events after number `after`, oldest first."""
         params = {"after": after or None, "limit": page_size}
-        async for item in self._transport.pages(path_to("jobs", job_id, "events"), params):
-            yield read(EventView, item)
+        return self._transport.records(EventView, path_to("jobs", job_id, "events"), params)
 
     async def stream_events(
         self, job_id: str, *, after: int = 0
@@ -203,7 +201,7 @@ class AsyncJobs:
         Each event is yielded once and in order, even after lost connections and server restarts.
         """
         path, last_id = path_to("jobs", job_id, "events"), str(after) if after else ""
-        async with aclosing(self._follow(job_id, path, last_id)) as messages:
+        async with aclosing(self._follow(job_id, path, {}, last_id)) as messages:
             async for message in messages:
                 event = read(EventView, json.loads(message.data))
                 yield event
@@ -232,7 +230,7 @@ class AsyncJobs:
             "max_points": max_points,
         }
         path = path_to("jobs", job_id, "metrics")
-        return read(MetricColumns, await self._transport.json("GET", path, params=params))
+        return await self._transport.read(MetricColumns, "GET", path, params=params)
 
     async def logs(
         self, job_id: str, *, tail: int | None = None, attempt: int | None = None
@@ -246,16 +244,14 @@ class AsyncJobs:
     ) -> AsyncGenerator[str, None]:
         """Iterate over the log's lines (or its last `tail`), then over new ones, until the job has ended."""
         path, params = path_to("jobs", job_id, "logs"), {"tail": tail}
-        async with aclosing(self._follow(job_id, path, params=params)) as messages:
+        async with aclosing(self._follow(job_id, path, params)) as messages:
             async for message in messages:
                 for line in message.data.split("\n"):
                     yield line
 
     async def checkpoints(self, job_id: str) -> Sequence[CheckpointView]:
         """Return the job's checkpoints, oldest first."""
-        checkpoints = [
-            read(CheckpointView, item) async for item in self._all(job_id, "checkpoints")
-        ]
+        checkpoints = await self._all(CheckpointView, job_id, "checkpoints")
         return sorted(checkpoints, key=lambda checkpoint: (checkpoint.step, checkpoint.id))
 
     async def delete_checkpoints(self, job_id: str) -> DeletedCheckpoints:
@@ -264,23 +260,22 @@ class AsyncJobs:
         Raises:
             ApiError: 409 if it has not ended.
         """
-        answer = await self._transport.json("DELETE", path_to("jobs", job_id, "checkpoints"))
-        return read(DeletedCheckpoints, answer)
+        return await self._transport.read(
+            DeletedCheckpoints, "DELETE", path_to("jobs", job_id, "checkpoints")
+        )
 
     async def evaluations(self, job_id: str) -> Sequence[EvaluationView]:
         """Return the evaluations on held-out images, in order of their steps."""
-        evaluations = [
-            read(EvaluationView, item) async for item in self._all(job_id, "evaluations")
-        ]
+        evaluations = await self._all(EvaluationView, job_id, "evaluations")
         return sorted(evaluations, key=lambda evaluation: evaluation.step)
 
     async def artifacts(self, job_id: str) -> Sequence[ArtifactView]:
         """Return the job's other files, such as plots."""
-        return [read(ArtifactView, item) async for item in self._all(job_id, "artifacts")]
+        return await self._all(ArtifactView, job_id, "artifacts")
 
     async def attempts(self, job_id: str) -> Sequence[Attempt]:
         """Return the job's attempts, oldest first."""
-        attempts = [read(Attempt, item) async for item in self._all(job_id, "attempts")]
+        attempts = await self._all(Attempt, job_id, "attempts")
         return sorted(attempts, key=lambda attempt: attempt.number)
 
     async def download_artifact(
@@ -302,42 +297,19 @@ class AsyncJobs:
             on_bytes=on_bytes,
         )
 
-    async def _follow(
-        self,
-        job_id: str,
-        path: str,
-        last_id: str = "",
-        params: Params | None = None,
+    def _follow(
+        self, job_id: str, path: str, params: Params, last_id: str = ""
     ) -> AsyncGenerator[ServerSentEvent, None]:
-        """Yield server-sent events, reconnecting, until the job has ended and the stream is complete."""
-        last_answer = time.monotonic()
-        pause = 0.2
-        while True:
-            headers = {"Accept": "text/event-stream"}
-            if last_id:
-                headers["Last-Event-ID"] = last_id
-            ended = False
-            try:
-                # Check it before the stream opens: if the job has ended, the stream is complete.
-                job = await self._get(job_id)
-                ended = job.done
-                async with self._transport.stream(path, params=params, headers=headers) as response:
-                    async for message in parse(response.aiter_bytes()):
-                        last_answer, pause = time.monotonic(), 0.2
-                        last_id = message.id or last_id
-                        yield message
-            except ConnectionFailed:
-                if time.monotonic() - last_answer > OUTAGE_SECONDS:
-                    raise
-            else:
-                last_answer = time.monotonic()
-                if ended:
-                    return
-            await sleep(pause)
-            pause = min(pause * 2, 5.0)
+        """Yield server-sent events until the job has ended and the stream is complete."""
 
-    def _all(self, job_id: str, collection: str) -> AsyncIterator[dict[str, Any]]:
-        return self._transport.pages(path_to("jobs", job_id, collection), {})
+        async def has_ended() -> bool:
+            return (await self._get(job_id)).done
+
+        return follow(self._transport, path, params, last_id, has_ended)
+
+    async def _all(self, model: type[Record], job_id: str, collection: str) -> Sequence[Record]:
+        records = self._transport.records(model, path_to("jobs", job_id, collection), {})
+        return [record async for record in records]
 
     async def _send_spec(self, path: str, spec: Spec, headers: Mapping[str, str]) -> Any:
         body = await in_thread(spec_body, spec)
@@ -347,6 +319,9 @@ class AsyncJobs:
             raise InvalidSpec(
                 f"The spec has a value that JSON cannot represent: {error}"
             ) from error
+
+    async def _request(self, job_id: str, action: str) -> AsyncJob:
+        return self._bind(await self._transport.json("POST", path_to("jobs", job_id, action)))
 
     async def _get(self, job_id: str, patience: float | None = None) -> AsyncJob:
         return self._bind(

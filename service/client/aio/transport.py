@@ -6,10 +6,11 @@ import random
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from typing import Any
+from typing import Any, TypedDict, TypeVar, Unpack
 from urllib.parse import quote
 
 import httpx
+from pydantic import BaseModel
 
 from service.client.aio.threads import sleep
 from service.client.config import Connection
@@ -20,6 +21,7 @@ from service.client.errors import (
     StaleAttempt,
     StoreUnreachable,
 )
+from service.client.models import read
 from service.client.tls import tls_context
 
 BUSY = frozenset({502, 503, 504})
@@ -31,7 +33,21 @@ _OF_PROXY = frozenset({403, 404, 408, 425, 429})
 _SIGNATURE = "X-Amz-Signature"
 """Parameter of a URL that is valid without a token."""
 
+Record = TypeVar("Record", bound=BaseModel)
 Params = Mapping[str, str | int | float | Sequence[str] | None]
+
+
+class Options(TypedDict, total=False):
+    """Options of a request."""
+
+    body: object
+    """Bytes, or an object to send as JSON."""
+    params: Params | None
+    headers: Mapping[str, str]
+    repeatable: bool
+    """Whether it may be sent again; by default if it is a GET or has an Idempotency-Key."""
+    patience: float | None
+    """Seconds to retry; None: as the transport."""
 
 
 class AsyncTransport:
@@ -39,8 +55,7 @@ class AsyncTransport:
 
     Args:
         patience: how long to retry a repeatable request after connection errors and status 502, 503 or
-            504, in seconds; calls may override it. A request is repeatable if it is a GET, has an
-            Idempotency-Key, or the caller declares it.
+            504, in seconds; calls may override it.
         timeout: seconds to wait for an answer.
         awaits_server: also retry answers of a proxy, such as a 404 without a problem document, and finally raise
             `ConnectionFailed`. For callers that know that the server exists.
@@ -80,24 +95,14 @@ class AsyncTransport:
     async def close(self) -> None:
         await self._http.aclose()
 
-    async def json(
-        self,
-        method: str,
-        path: str,
-        *,
-        body: object = None,
-        params: Params | None = None,
-        headers: Mapping[str, str] | None = None,
-        repeatable: bool | None = None,
-        patience: float | None = None,
-    ) -> Any:
-        """Send a request with a body of bytes or JSON; return the decoded JSON answer, None if it is empty.
+    async def json(self, method: str, path: str, **options: Unpack[Options]) -> Any:
+        """Send a request and return the decoded JSON answer, None if it is empty.
 
         Raises:
             ApiError: the server refused the request.
             ConnectionFailed: no server answered in time.
         """
-        response = await self._send(method, path, body, params, headers, repeatable, patience)
+        response = await self._send(method, path, **options)
         if not response.content:
             return None
         try:
@@ -105,28 +110,16 @@ class AsyncTransport:
         except ValueError as error:
             raise ConnectionFailed(self.url, "it is not a DASL server") from error
 
-    async def put(self, path: str, content: bytes, headers: Mapping[str, str]) -> Any:
-        """PUT bytes once and return the decoded JSON answer. Not retried, because only the caller knows what arrived.
-
-        Raises:
-            ApiError: the server refused the request.
-            ConnectionFailed: no server answered.
-        """
-        try:
-            response = await self._http.request("PUT", path, content=content, headers=headers)
-        except httpx.TransportError as error:
-            raise ConnectionFailed(self.url, _reason(error, self._timeout)) from error
-        self._raise_for(response)
-        try:
-            return response.json()
-        except ValueError as error:
-            raise ConnectionFailed(self.url, "it is not a DASL server") from error
+    async def read(
+        self, model: type[Record], method: str, path: str, **options: Unpack[Options]
+    ) -> Record:
+        """Send a request as `json` does, and return the answer as a record."""
+        return read(model, await self.json(method, path, **options))
 
     async def text(self, path: str, *, params: Params | None = None) -> str:
         """GET a text document."""
         headers = {"Accept": "text/plain"}
-        response = await self._send("GET", path, None, params, headers, None, None)
-        return response.text
+        return (await self._send("GET", path, params=params, headers=headers)).text
 
     async def pages(self, path: str, params: Params) -> AsyncIterator[dict[str, Any]]:
         """Yield the items of a paginated list, requesting each page when it is needed."""
@@ -139,6 +132,13 @@ class AsyncTransport:
             if not page.get("has_more") or cursor is None or cursor == query.get("after"):
                 return
             query["after"] = cursor
+
+    async def records(
+        self, model: type[Record], path: str, params: Params
+    ) -> AsyncIterator[Record]:
+        """Yield the items of a paginated list as records."""
+        async for item in self.pages(path, params):
+            yield read(model, item)
 
     @asynccontextmanager
     async def stream(
@@ -183,11 +183,12 @@ class AsyncTransport:
         self,
         method: str,
         path: str,
-        body: object,
-        params: Params | None,
-        headers: Mapping[str, str] | None,
-        repeatable: bool | None,
-        patience: float | None,
+        *,
+        body: object = None,
+        params: Params | None = None,
+        headers: Mapping[str, str] | None = None,
+        repeatable: bool | None = None,
+        patience: float | None = None,
     ) -> httpx.Response:
         if repeatable is None:
             repeatable = method == "GET" or "Idempotency-Key" in (headers or {})

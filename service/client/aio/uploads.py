@@ -69,7 +69,7 @@ async def send(
         chunk = await in_thread(content.read, received, end)
         headers = await in_thread(_headers, chunk, received, content.size)
         try:
-            answer = await transport.put(f"{path}/content", chunk, headers)
+            answer = await transport.json("PUT", f"{path}/content", body=chunk, headers=headers)
         except (ConnectionFailed, ApiError) as error:
             if isinstance(error, ApiError) and not _is_transient(error):
                 raise
@@ -98,8 +98,8 @@ def _is_transient(error: ApiError) -> bool:
     return error.status in _TRANSIENT or error.type in _REPEATED
 
 
-def _received(dataset: dict[str, Any]) -> int:
-    upload = dataset.get("upload")
+def _received(dataset: dict[str, Any] | None) -> int:
+    upload = (dataset or {}).get("upload")
     if not upload:
         raise UploadFailed("The server does not say how much of the upload it has.")
     return int(upload["received"])

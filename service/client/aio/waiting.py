@@ -22,11 +22,13 @@ async def wait_until(
     timeout: float | None,
     poll: float,
     name: str,
+    on_poll: Callable[[State], None] = lambda _: None,
 ) -> State:
     """Call `fetch` every `poll` seconds until `done` accepts its result, and return that.
 
     Args:
         name: name of the job or ingest, for the error.
+        on_poll: called with each fetched state.
 
     Raises:
         WaitTimeout: `timeout` seconds have passed.
@@ -34,6 +36,7 @@ async def wait_until(
     deadline = None if timeout is None else time.monotonic() + timeout
     while True:
         state = await fetch()
+        on_poll(state)
         if done(state):
             return state
         remaining = poll if deadline is None else deadline - time.monotonic()

@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
-from typing import Unpack
+from typing import TypedDict, Unpack
 
-from service.client.account_settings import WebhookChanges
 from service.client.aio.transport import AsyncTransport, path_to
 from service.client.aio.waiting import OUTAGE_SECONDS, wait_until
-from service.client.models import read
 from service.wire.webhooks import DeliveryView, NewSecret, WebhookView
+
+
+class WebhookChanges(TypedDict, total=False):
+    """Changes of a webhook."""
+
+    url: str
+    name: str
+    events: Sequence[str]
+    tags: Mapping[str, str]
+    format: str
+    disabled: bool
 
 
 class AsyncWebhooks:
@@ -42,21 +51,20 @@ class AsyncWebhooks:
             body["events"] = list(events)
         if tags is not None:
             body["tags"] = dict(tags)
-        return read(NewSecret, await self._transport.json("POST", path_to("webhooks"), body=body))
+        return await self._transport.read(NewSecret, "POST", path_to("webhooks"), body=body)
 
     async def get(self, webhook_id: str) -> WebhookView:
         """Return a webhook, without its secret."""
-        return read(WebhookView, await self._transport.json("GET", path_to("webhooks", webhook_id)))
+        return await self._transport.read(WebhookView, "GET", path_to("webhooks", webhook_id))
 
-    async def list(self, *, page_size: int = 100) -> AsyncIterator[WebhookView]:
+    def list(self, *, page_size: int = 100) -> AsyncIterator[WebhookView]:
         """Iterate over the webhooks of the tenant, newest first, without their secrets."""
-        async for item in self._transport.pages(path_to("webhooks"), {"limit": page_size}):
-            yield read(WebhookView, item)
+        return self._transport.records(WebhookView, path_to("webhooks"), {"limit": page_size})
 
     async def set(self, webhook_id: str, **changes: Unpack[WebhookChanges]) -> WebhookView:
         """Change a webhook; arguments that are not passed change nothing."""
         path = path_to("webhooks", webhook_id)
-        return read(WebhookView, await self._transport.json("PATCH", path, body=changes))
+        return await self._transport.read(WebhookView, "PATCH", path, body=changes)
 
     async def delete(self, webhook_id: str) -> None:
         """Delete a webhook with its deliveries."""
@@ -69,14 +77,14 @@ class AsyncWebhooks:
             keep_hours: how long messages are also signed with the previous secret.
         """
         path, body = path_to("webhooks", webhook_id, "rotate"), {"keep_hours": keep_hours}
-        return read(NewSecret, await self._transport.json("POST", path, body=body))
+        return await self._transport.read(NewSecret, "POST", path, body=body)
 
     async def test(self, webhook_id: str) -> DeliveryView:
         """Send a test message; see `wait` for its result."""
         path = path_to("webhooks", webhook_id, "test")
-        return read(DeliveryView, await self._transport.json("POST", path))
+        return await self._transport.read(DeliveryView, "POST", path)
 
-    async def deliveries(
+    def deliveries(
         self, webhook_id: str, *, state: str | None = None, page_size: int = 100
     ) -> AsyncIterator[DeliveryView]:
         """Iterate over the messages of a webhook, newest first.
@@ -85,15 +93,14 @@ class AsyncWebhooks:
             state: "pending", "succeeded" or "failed"; None: all.
         """
         path, params = path_to("webhooks", webhook_id, "deliveries"), {"state": state}
-        async for item in self._transport.pages(path, {**params, "limit": page_size}):
-            yield read(DeliveryView, item)
+        return self._transport.records(DeliveryView, path, {**params, "limit": page_size})
 
     async def delivery(
         self, webhook_id: str, delivery_id: str, *, patience: float | None = None
     ) -> DeliveryView:
         """Return a message and its last attempt."""
         path = path_to("webhooks", webhook_id, "deliveries", delivery_id)
-        return read(DeliveryView, await self._transport.json("GET", path, patience=patience))
+        return await self._transport.read(DeliveryView, "GET", path, patience=patience)
 
     async def wait(
         self, webhook_id: str, delivery_id: str, *, timeout: float | None = 60.0, poll: float = 0.5
@@ -114,4 +121,4 @@ class AsyncWebhooks:
     async def redeliver(self, webhook_id: str, delivery_id: str) -> DeliveryView:
         """Send a message again, with the same id."""
         path = path_to("webhooks", webhook_id, "deliveries", delivery_id, "redeliver")
-        return read(DeliveryView, await self._transport.json("POST", path))
+        return await self._transport.read(DeliveryView, "POST", path)

@@ -17,11 +17,9 @@ from service.client.errors import (
     DaslError,
     DatasetFailed,
     JobFailed,
-    ModelRunFailed,
-    PreparationFailed,
-    PreviewFailed,
     StaleAttempt,
     StoreUnreachable,
+    TaskFailed,
 )
 from service.client.sync.transport import Transport
 
@@ -38,11 +36,7 @@ ARGUMENTS: dict[type[DaslError], tuple[Any, ...]] = {
     StoreUnreachable: ("http://127.0.0.1:8333", "connection refused"),
     JobFailed: (JOB,),
     DatasetFailed: (SimpleNamespace(name="emoji", error_message="no images"),),
-    ModelRunFailed: (
-        SimpleNamespace(id="mrun_1", kind="export", error=SimpleNamespace(message="no room")),
-    ),
-    PreparationFailed: (SimpleNamespace(id="prep_1", error=SimpleNamespace(message="no room")),),
-    PreviewFailed: (SimpleNamespace(id="prev_1", error=SimpleNamespace(message="no images")),),
+    **dict.fromkeys((TaskFailed, *TaskFailed.__subclasses__()), (JOB,)),
 }
 
 

@@ -220,23 +220,25 @@ def test_lost_connections_and_answers_do_not_stop_an_upload(
 ) -> None:
     archive = tmp_path / "wrens.tar"
     archive.write_bytes(content := random.Random(1).randbytes(40_000))
-    really_put = client._transport.put
+    really_send = client._transport.json
     monkeypatch.setattr("service.client.sync.uploads.time.sleep", lambda _: None)
     calls = 0
 
-    def put(path: str, chunk: bytes, headers: Any) -> Any:
+    def send(method: str, path: str, **options: Any) -> Any:
         nonlocal calls
+        if method != "PUT":
+            return really_send(method, path, **options)
         calls += 1
         if calls % 3 == 1:  # the request is lost
             raise ConnectionFailed("http://x", "reset")
         if calls == 5:  # damaged on the way
-            chunk = bytes(len(chunk))
-        answer = really_put(path, chunk, headers)
+            options["body"] = bytes(len(options["body"]))
+        answer = really_send(method, path, **options)
         if calls % 3 == 0:  # the answer is lost
             raise ConnectionFailed("http://x", "reset")
         return answer
 
-    monkeypatch.setattr(client._transport, "put", put)
+    monkeypatch.setattr(client._transport, "json", send)
     dataset = client.datasets.upload(archive, "wrens")
     assert calls > 12
     part = Path(dataset.uri).with_name(".wrens.tar.part")
