@@ -4,8 +4,6 @@ Modules of this package import what is slow to import (httpx, pydantic, rich, th
 command that needs it, so that `dasl --help` and shell completion answer at once.
 """
 
-from __future__ import annotations
-
 
 def main() -> None:
     """Run the command line and exit: 0 success, 1 failure, 2 wrong usage, 130 interrupted."""

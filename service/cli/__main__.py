@@ -1,7 +1,5 @@
 """Entry point of `python -m service.cli`, and of `torchrun -m service.cli train ...`."""
 
-from __future__ import annotations
-
 from service.cli import main
 
 if __name__ == "__main__":

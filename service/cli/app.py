@@ -1,7 +1,5 @@
 """The command tree, and the conversion of errors to messages and exit codes."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Sequence
 from typing import Any

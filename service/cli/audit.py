@@ -1,7 +1,5 @@
 """The commands `dasl audit` and `dasl usage`."""
 
-from __future__ import annotations
-
 from itertools import islice
 from typing import Annotated
 

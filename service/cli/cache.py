@@ -1,7 +1,5 @@
 """`dasl cache`: the decoded images on this machine."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 import typer

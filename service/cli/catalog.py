@@ -1,7 +1,5 @@
 """`dasl backbones`: the networks that a spec may name."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 import typer

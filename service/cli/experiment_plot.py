@@ -1,7 +1,5 @@
 """Plot of an experiment, drawn where the command runs: the API has no matplotlib."""
 
-from __future__ import annotations
-
 import textwrap
 from collections.abc import Sequence
 from pathlib import Path

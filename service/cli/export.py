@@ -1,7 +1,5 @@
 """`dasl export`: convert a downloaded checkpoint on this machine."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated
 

@@ -1,7 +1,5 @@
 """`dasl init`: a first spec for a folder of images."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated
 

@@ -1,7 +1,5 @@
 """Checks of a spec without a server and its data sets."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """A web server on 127.0.0.1 to which the browser brings the result of a login (RFC 8252)."""
 
-from __future__ import annotations
-
 import hmac
 import time
 from http.server import BaseHTTPRequestHandler, HTTPServer

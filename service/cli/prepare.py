@@ -1,7 +1,5 @@
 """`dasl prepare`: lay out a published data set as folders of classes."""
 
-from __future__ import annotations
-
 from dataclasses import asdict
 from enum import StrEnum
 from pathlib import Path

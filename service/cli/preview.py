@@ -1,7 +1,5 @@
 """`dasl preview` and `dasl datasets preview`: views as a spec would draw them, without and with a service."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Annotated

@@ -1,7 +1,5 @@
 """Commands for operators of a server, and `dasl schema`."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated, Literal
 

@@ -1,7 +1,5 @@
 """`dasl train`: training without a service; the same as `python -m dasl_core.standalone`."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated
 

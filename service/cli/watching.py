@@ -1,7 +1,5 @@
 """Polling of a job for `dasl watch`, with tolerance for server outages."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field

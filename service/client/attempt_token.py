@@ -4,8 +4,6 @@ Ray passes metadata only to the driver, in its environment. Values in the job's 
 in Ray's log and in the command lines of all processes of the job, readable by every local user.
 """
 
-from __future__ import annotations
-
 import json
 import os
 

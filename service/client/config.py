@@ -4,8 +4,6 @@ Precedence: arguments, then DASL_URL and DASL_TOKEN, then the file that `dasl se
 `~/.config/dasl/config.toml` (or below XDG_CONFIG_HOME) with the keys `url` and `token`.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import tomllib

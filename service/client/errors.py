@@ -3,8 +3,6 @@
 Neither httpx nor pydantic is imported, so that the command line can use these errors without them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """Records of the client: answers of `service.wire` with more types and methods."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any, TypeVar
 

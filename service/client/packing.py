@@ -3,8 +3,6 @@
 Content can be read from any offset and never changes, so that an upload can resume in another process.
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 import re

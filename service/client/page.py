@@ -1,7 +1,5 @@
 """The address of the page with a login code, and the browser that opens it."""
 
-from __future__ import annotations
-
 import html
 import os
 import sys

@@ -1,7 +1,5 @@
 """TLS contexts, shared within a process because reading the certificates of all authorities takes 30 ms of CPU."""
 
-from __future__ import annotations
-
 import os
 import ssl
 from functools import cache

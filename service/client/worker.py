@@ -5,8 +5,6 @@ Every call is retried for `patience` seconds, because an unreachable control pla
 for example after the database was restored from a backup.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar

@@ -1,7 +1,5 @@
 """Tenants, users, tokens, logins and the audit log."""
 
-from __future__ import annotations
-
 from datetime import datetime
 from typing import Annotated
 

@@ -1,7 +1,5 @@
 """Checkpoints and artifacts, and the manifest of their files."""
 
-from __future__ import annotations
-
 from datetime import datetime
 from typing import Annotated, Any
 

@@ -1,7 +1,5 @@
 """The cluster, its queue and its drains."""
 
-from __future__ import annotations
-
 from datetime import datetime
 from typing import Literal
 

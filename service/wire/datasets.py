@@ -1,7 +1,5 @@
 """Data sets, their uploads and versions."""
 
-from __future__ import annotations
-
 from datetime import datetime
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Events of jobs."""
 
-from __future__ import annotations
-
 from datetime import datetime
 from typing import Any, Literal
 

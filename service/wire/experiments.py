@@ -1,7 +1,5 @@
 """Experiments and their results."""
 
-from __future__ import annotations
-
 from datetime import datetime
 from typing import Any, Literal
 

@@ -1,7 +1,5 @@
 """Jobs, their attempts, evaluations and metrics."""
 
-from __future__ import annotations
-
 from datetime import datetime
 from typing import Annotated, Any
 

@@ -1,7 +1,5 @@
 """Runs of finished models, and results of searches."""
 
-from __future__ import annotations
-
 from datetime import datetime
 from typing import Annotated, Any
 

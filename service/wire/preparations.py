@@ -1,7 +1,5 @@
 """Preparations of data sets."""
 
-from __future__ import annotations
-
 from datetime import datetime
 from typing import Any
 

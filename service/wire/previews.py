@@ -1,7 +1,5 @@
 """Previews of views."""
 
-from __future__ import annotations
-
 from datetime import datetime
 from typing import Any
 

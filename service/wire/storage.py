@@ -1,7 +1,5 @@
 """The storage report."""
 
-from __future__ import annotations
-
 from datetime import datetime
 
 from service.wire.base import Answer

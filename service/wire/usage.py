@@ -1,7 +1,5 @@
 """The use of the cluster."""
 
-from __future__ import annotations
-
 from datetime import datetime
 
 from service.wire.base import Answer

@@ -1,7 +1,5 @@
 """Webhooks and their deliveries."""
 
-from __future__ import annotations
-
 from datetime import datetime
 from typing import Any
 

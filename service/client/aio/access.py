@@ -1,7 +1,5 @@
 """Tenants, users, access tokens and the audit log."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator, Sequence
 from typing import TypedDict, Unpack
 

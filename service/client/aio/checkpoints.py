@@ -1,7 +1,5 @@
 """Checkpoints: get, pin, delete, download; evaluate, embed with, export, and find neighbors."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import AsyncIterator, Mapping
 from pathlib import Path

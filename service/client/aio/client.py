@@ -1,7 +1,5 @@
 """`Client`, the entry point of the SDK."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence

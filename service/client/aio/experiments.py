@@ -1,7 +1,5 @@
 """Experiments: variants of a spec, each trained with several seeds, and their comparison."""
 
-from __future__ import annotations
-
 import uuid
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Downloads: resumable, verified, and written atomically."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import re

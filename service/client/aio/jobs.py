@@ -1,7 +1,5 @@
 """Jobs: submit, follow, control."""
 
-from __future__ import annotations
-
 import json
 import os
 import uuid

@@ -1,7 +1,5 @@
 """Server-sent events (WHATWG format): parser, and streams that survive lost connections."""
 
-from __future__ import annotations
-
 import re
 import time
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Awaitable, Callable

@@ -1,7 +1,5 @@
 """Tasks of the cluster: previews and preparations of data sets, and runs of finished models."""
 
-from __future__ import annotations
-
 import os
 import uuid
 from collections.abc import AsyncIterator, Callable, Mapping

@@ -1,7 +1,5 @@
 """Sleep and blocking calls for the asynchronous client; the counterpart is `service.client.sync.threads`."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 from typing import ParamSpec, TypeVar

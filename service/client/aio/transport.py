@@ -1,7 +1,5 @@
 """HTTP transport: authentication, retries, pagination, and problem documents as exceptions."""
 
-from __future__ import annotations
-
 import random
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Uploads of images in chunks, which resume automatically, even in another process."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import time

@@ -1,7 +1,5 @@
 """Polling until a job or ingest has ended."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Awaitable, Callable
 from typing import TypeVar

@@ -1,7 +1,5 @@
 """Webhooks: addresses that are notified of a tenant's events, and their deliveries."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import TypedDict, Unpack
 

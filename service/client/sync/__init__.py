@@ -1,7 +1,5 @@
 """The synchronous client; `tools.sync_client` generates its modules when the package is installed or built."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 if not Path(__file__).with_name("client.py").exists():

@@ -1,7 +1,5 @@
 """Sleep and blocking calls for the synchronous client; the counterpart is `service.client.aio.threads`."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from typing import ParamSpec, TypeVar

@@ -1,7 +1,5 @@
 """No test of the client may find the settings of the person who runs it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """The asynchronous client against a real server."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 import time

@@ -1,7 +1,5 @@
 """Where a driver finds its token."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """The commands for tenants, users and expiring tokens against the real API."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from typing import Any

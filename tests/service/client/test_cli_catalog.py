@@ -1,7 +1,5 @@
 """`dasl backbones`."""
 
-from __future__ import annotations
-
 import csv
 import json
 from typing import Any

@@ -1,7 +1,5 @@
 """`dasl cluster` against a scripted server."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,7 +1,5 @@
 """`dasl doctor` with and without a server, and every kind of failure."""
 
-from __future__ import annotations
-
 import json
 import socket
 import subprocess

@@ -1,7 +1,5 @@
 """`dasl experiments` and `dasl compare`, against the real API."""
 
-from __future__ import annotations
-
 import csv
 import json
 from collections.abc import Iterator

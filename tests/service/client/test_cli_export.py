@@ -1,7 +1,5 @@
 """`dasl export` on a downloaded checkpoint, without a server."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import get_args

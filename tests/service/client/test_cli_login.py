@@ -1,7 +1,5 @@
 """`dasl login` against the real API and real OpenID Connect providers on loopback."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

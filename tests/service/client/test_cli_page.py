@@ -1,7 +1,5 @@
 """`dasl open`, and the page's address that `dasl serve` prints: with a login code, which only the user can read."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """`dasl prepare`: published data sets from the command line."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Exit codes and messages of the command line that need no server."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

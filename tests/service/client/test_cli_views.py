@@ -1,7 +1,5 @@
 """Views of `dasl watch` and `dasl show`, without a server."""
 
-from __future__ import annotations
-
 import io
 import json
 from datetime import UTC, datetime, timedelta

@@ -1,7 +1,5 @@
 """`dasl watch`: every outcome of a job, server outages, and Ctrl-C."""
 
-from __future__ import annotations
-
 import json
 import os
 import pty

@@ -1,7 +1,5 @@
 """The commands for webhooks, and the documented receiver, against the real API and a real receiver."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """Where address and token come from."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Downloads: resumed, verified, and kept in their folder."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Callable
 from pathlib import Path

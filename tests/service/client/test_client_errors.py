@@ -1,7 +1,5 @@
 """The errors of the SDK."""
 
-from __future__ import annotations
-
 import pickle
 from collections.abc import Iterator
 from types import SimpleNamespace

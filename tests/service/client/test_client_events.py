@@ -1,7 +1,5 @@
 """Events of all jobs in the Python client, from a real server."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """SDK and command line against the real API, through the whole life of a job."""
 
-from __future__ import annotations
-
 import csv
 import json
 import time

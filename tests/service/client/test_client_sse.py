@@ -1,7 +1,5 @@
 """The wire format of server-sent events."""
 
-from __future__ import annotations
-
 import pytest
 
 from service.client.models import ServerSentEvent

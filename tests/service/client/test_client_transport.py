@@ -1,7 +1,5 @@
 """Patience with outages, and refusals as sentences."""
 
-from __future__ import annotations
-
 import json
 import socket
 import subprocess

@@ -1,7 +1,5 @@
 """Uploads of the SDK and the command line: the packed folder, resuming, and the way to a data set that is ready."""
 
-from __future__ import annotations
-
 import io
 import os
 import random

@@ -1,7 +1,5 @@
 """What `dasl datasets show` says about the pixels of a data set."""
 
-from __future__ import annotations
-
 import pytest
 
 from service.cli.dataset_views import print_dataset

@@ -1,7 +1,5 @@
 """What `dasl experiments plot` draws."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Ingest runs of one data set that overlap, against the real API."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 import sys

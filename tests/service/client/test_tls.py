@@ -1,7 +1,5 @@
 """TLS contexts of the SDK are shared, and always verify."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 
