@@ -13,6 +13,7 @@ from typing import Any
 
 from dasl_core.data.ingest import Ingested, Previous, ingest
 from service.client.worker import WorkerClient
+from service.protocol import IngestStart
 from workers.failures import storable
 from workers.ingest_files import UnfinishedHeaders, load_previous, save_contact_sheet, save_results
 from workers.progress_reports import ProgressReports
@@ -22,7 +23,7 @@ logger = logging.getLogger("workers.ingest")
 
 
 def _run(client: WorkerClient, options: argparse.Namespace) -> None:
-    start = client.dataset_start()
+    start = client.task_start(IngestStart)
     # A superseded run may still write, so each process has its own files.
     unfinished = UnfinishedHeaders(f"{start.artifacts_uri}/unfinished")
     previous = load_previous(start.previous_index_uri, unfinished)

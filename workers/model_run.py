@@ -20,7 +20,7 @@ from typing import Any
 from service.client.attempt_token import read_attempt_token
 from service.client.worker import WorkerClient
 from service.object_store import StoreError
-from service.protocol import EmbeddingSettings, ExportSettings, ModelRunStart
+from service.protocol import EmbeddingSettings, ExportSettings, ModelRunReport, ModelRunStart
 from service.wire.checkpoints import FileEntry
 from workers.artifacts import UPLOAD_PAUSES, download, remove_files, retried, upload
 from workers.datasets import open_dataset
@@ -198,9 +198,10 @@ def carry_out(client: WorkerClient, start: ModelRunStart, *, use_gpu: bool) -> N
     except StoreError:
         raise
     except (ValueError, SpecError) as error:
-        client.model_run_failed(type(error).__name__, storable(str(error)))
+        client.task_failed(ModelRunReport, type(error).__name__, storable(str(error)))
         return
-    client.model_run_succeeded(result, run.uri if run.files else None, run.files)
+    uri = run.uri if run.files else None
+    client.task_succeeded(ModelRunReport, result=result, uri=uri, files=run.files)
 
 
 class _OnGpu:
@@ -237,7 +238,7 @@ def _done_on_gpu(start: ModelRunStart, run: str) -> bool:
 
 
 def _run(client: WorkerClient, options: argparse.Namespace) -> None:
-    start = client.model_run_start()
+    start = client.task_start(ModelRunStart)
     if start.gpu_is_free and start.kind != "export" and _done_on_gpu(start, options.run):
         return
     carry_out(client, start, use_gpu=False)

@@ -15,7 +15,7 @@ from dasl_core.data.canvases import Canvases
 from dasl_core.train.preparing import check_cached
 from service.client.worker import WorkerClient
 from service.object_store import StoreError
-from service.protocol import PreparationResult, PreparationStart
+from service.protocol import PreparationReport, PreparationResult, PreparationStart
 from workers.datasets import open_dataset
 from workers.failures import storable
 from workers.progress_reports import ProgressReports
@@ -60,16 +60,16 @@ def prepare(start: PreparationStart, report: Callable[[int, int], None]) -> Prep
 
 
 def _run(client: WorkerClient, _: argparse.Namespace) -> None:
-    start = client.preparation_start()
+    start = client.task_start(PreparationStart)
     try:
         with ProgressReports(client, start.heartbeat_seconds) as report:
             result = prepare(start, report)
     except StoreError:
         raise
     except ValueError as error:
-        client.preparation_failed("not-prepared", storable(str(error)))
+        client.task_failed(PreparationReport, "not-prepared", storable(str(error)))
         return
-    client.preparation_succeeded(result)
+    client.task_succeeded(PreparationReport, result=result)
 
 
 def main() -> int:

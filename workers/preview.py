@@ -15,7 +15,7 @@ import torch
 from dasl_core import previews
 from service.client.worker import WorkerClient
 from service.object_store import StoreError
-from service.protocol import PreviewStart
+from service.protocol import PreviewReport, PreviewStart
 from service.wire.checkpoints import FileEntry
 from workers.artifacts import UPLOAD_PAUSES, retried, upload
 from workers.datasets import open_dataset
@@ -47,19 +47,19 @@ def upload_all(files: list[Path], uri: str) -> list[FileEntry]:
 
 def _run(client: WorkerClient, _: argparse.Namespace) -> None:
     torch.set_num_threads(1)
-    start = client.preview_start()
+    start = client.task_start(PreviewStart)
     with tempfile.TemporaryDirectory(prefix="dasl-") as name:
         try:
             files = draw(start, Path(name))
         except StoreError:
             raise
         except ValueError as error:
-            client.preview_failed(type(error).__name__, storable(str(error)))
+            client.task_failed(PreviewReport, type(error).__name__, storable(str(error)))
             return
         # A superseded run may still write, so each process has its own folder.
         uri = f"{start.artifacts_uri}/{uuid.uuid4().hex}"
         entries = upload_all(files, uri)
-    client.preview_succeeded(uri, entries)
+    client.task_succeeded(PreviewReport, uri=uri, files=entries)
 
 
 def main() -> int:

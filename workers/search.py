@@ -27,7 +27,7 @@ from dasl_core.embedding import (
 from dasl_core.machine import usable_cores
 from dasl_core.spec import DatasetFacts
 from service.client.worker import WorkerClient
-from service.protocol import Query, QueryAnswer, SearchStart
+from service.protocol import Query, QueryAnswer, SearchReport, SearchStart
 from service.wire.model_runs import NeighborEntry
 from workers.artifacts import download
 from workers.failures import storable
@@ -92,14 +92,14 @@ class Search:
 
 def _run(client: WorkerClient, _: argparse.Namespace) -> None:
     torch.set_num_threads(usable_cores())
-    start = client.search_start()
+    start = client.task_start(SearchStart)
     with tempfile.TemporaryDirectory(prefix="dasl-") as name:
         search = Search(start, Path(name))
         logger.info("%d images are searched", len(search.index.keys))
         answers: list[QueryAnswer] = []
         while not (questions := client.search_queries(answers)).stop:
             answers = [search.answer(query) for query in questions.queries]
-    client.search_ended()
+    client.task_succeeded(SearchReport)
 
 
 def main() -> int:

@@ -27,25 +27,16 @@ from service.protocol import (
     Heartbeat,
     IngestOutcome,
     IngestReport,
-    IngestStart,
     MetricBatch,
-    ModelRunReport,
-    ModelRunStart,
-    PreparationReport,
-    PreparationResult,
-    PreparationStart,
-    PreviewReport,
-    PreviewStart,
     Queries,
     QueryAnswer,
     QueryAnswers,
-    SearchReport,
-    SearchStart,
+    WorkerAnswer,
     WorkerRequest,
 )
 from service.wire.checkpoints import FileEntry
 
-M = TypeVar("M", bound=WorkerRequest)
+Start = TypeVar("Start", bound=WorkerAnswer)
 
 
 class WorkerClient:
@@ -63,21 +54,23 @@ class WorkerClient:
 
     def start(self, *, patience: float | None = None) -> AttemptStart:
         """Report that the attempt has started, and fetch its settings. Idempotent."""
-        return AttemptStart.model_validate(self._post("start", None, patience))
+        return self.task_start(AttemptStart, patience=patience)
 
     def damaged(
         self, checkpoint_id: str, damage: str, *, patience: float | None = None
     ) -> AttemptStart:
         """Report that the checkpoint to resume from is damaged, and fetch its replacement."""
-        report = _report(DamageReport, checkpoint_id=checkpoint_id, damage=damage)
-        return AttemptStart.model_validate(self._post("damaged-checkpoint", report, patience))
+        answer = self._report(
+            "damaged-checkpoint", DamageReport, patience, checkpoint_id=checkpoint_id, damage=damage
+        )
+        return AttemptStart.model_validate(answer)
 
     def heartbeat(
         self, progress: Mapping[str, Any] | None = None, *, patience: float | None = None
     ) -> Desired:
         """Report liveness and progress; return the desired state of the job."""
-        report = _report(Heartbeat, progress=finite(progress or {}))
-        desired: Desired = self._post("heartbeat", report, patience)["desired"]
+        answer = self._report("heartbeat", Heartbeat, patience, progress=finite(progress or {}))
+        desired: Desired = answer["desired"]
         return desired
 
     def metrics(
@@ -98,7 +91,7 @@ class WorkerClient:
         cleaned = [{**point, "values": finite(point["values"])} for point in points]
         nonempty = [point for point in cleaned if point["values"]]
         if nonempty:
-            self._post("metrics", _report(MetricBatch, points=nonempty), patience)
+            self._report("metrics", MetricBatch, patience, points=nonempty)
 
     def evaluation(
         self,
@@ -110,10 +103,8 @@ class WorkerClient:
         patience: float | None = None,
     ) -> None:
         """Report metrics on held-out images. NaN and infinite values are removed."""
-        report = _report(
-            EvaluationReport, step=step, epoch=epoch, subject=subject, metrics=finite(metrics)
-        )
-        self._post("evaluations", report, patience)
+        fields = {"step": step, "epoch": epoch, "subject": subject, "metrics": finite(metrics)}
+        self._report("evaluations", EvaluationReport, patience, **fields)
 
     def event(
         self,
@@ -124,8 +115,8 @@ class WorkerClient:
         patience: float | None = None,
     ) -> None:
         """Add an event to the job."""
-        report = _report(EventReport, type=type, message=message, data=dict(data or {}))
-        self._post("events", report, patience)
+        fields = {"type": type, "message": message, "data": dict(data or {})}
+        self._report("events", EventReport, patience, **fields)
 
     def checkpoint(
         self,
@@ -142,8 +133,10 @@ class WorkerClient:
 
         Once registered, it can be downloaded, and the next attempt can resume from it.
         """
-        report = _report(
+        answer = self._report(
+            "checkpoints",
             CheckpointReport,
+            patience,
             step=step,
             epoch=epoch,
             uri=uri,
@@ -151,7 +144,7 @@ class WorkerClient:
             metrics=finite(metrics or {}),
             final=final,
         )
-        return str(self._post("checkpoints", report, patience)["id"])
+        return str(answer["id"])
 
     def artifact(
         self,
@@ -164,10 +157,8 @@ class WorkerClient:
         patience: float | None = None,
     ) -> None:
         """Register a file for download. A file of the same name is replaced."""
-        report = _report(
-            ArtifactReport, name=name, uri=uri, size=size, sha256=sha256, content_type=content_type
-        )
-        self._post("artifacts", report, patience)
+        file = {"name": name, "uri": uri, "size": size, "sha256": sha256}
+        self._report("artifacts", ArtifactReport, patience, **file, content_type=content_type)
 
     def finish(
         self,
@@ -184,18 +175,32 @@ class WorkerClient:
             retryable: False fails the job immediately.
             repeatable: True fails the job if the next attempt ends with the same error without another step.
         """
-        report = _report(
+        self._report(
+            "finish",
             FinishReport,
+            patience,
             outcome=outcome,
             error=None if error is None else dict(error),
             retryable=retryable,
             repeatable=repeatable,
         )
-        self._post("finish", report, patience)
 
-    def dataset_start(self, *, patience: float | None = None) -> IngestStart:
-        """Report that the ingest run has started, and fetch the location of the images."""
-        return IngestStart.model_validate(self._post("start", None, patience))
+    def task_start(self, settings: type[Start], *, patience: float | None = None) -> Start:
+        """Report that a run, such as an ingest or a preview, has started, and fetch its settings."""
+        return settings.model_validate(self._post("start", {}, patience))
+
+    def task_succeeded(self, report: type[WorkerRequest], **result: object) -> None:
+        """Report the result of a preview, a preparation, a model run or a search.
+
+        Args:
+            result: the other fields of the report.
+        """
+        self._report("finish", report, None, state="succeeded", **result)
+
+    def task_failed(self, report: type[WorkerRequest], type: str, message: str) -> None:
+        """Report why such a task failed, so that the user can fix it."""
+        error = {"type": type, "message": message}
+        self._report("finish", report, None, state="failed", error=error)
 
     def dataset_finish(
         self,
@@ -208,84 +213,46 @@ class WorkerClient:
         patience: float | None = None,
     ) -> None:
         """Report the result of the ingest run, or its error."""
-        result = _report(
+        self._report(
+            "finish",
             IngestReport,
+            patience,
             state=state,
             facts=None if facts is None else dict(facts),
             report=None if report is None else dict(report),
             index_uri=index_uri,
             error=error,
         )
-        self._post("finish", result, patience)
-
-    def preview_start(self) -> PreviewStart:
-        """Report that the preview run has started, and fetch its settings."""
-        return PreviewStart.model_validate(self._post("start", None, None))
-
-    def preview_succeeded(self, uri: str, files: Sequence[FileEntry]) -> None:
-        """Report the written files of the preview run."""
-        self._post(
-            "finish",
-            _report(PreviewReport, state="succeeded", uri=uri, files=list(files)),
-            None,
-        )
-
-    def preview_failed(self, type: str, message: str) -> None:
-        """Report why the preview cannot be drawn."""
-        error = {"type": type, "message": message}
-        self._post("finish", _report(PreviewReport, state="failed", error=error), None)
-
-    def preparation_start(self) -> PreparationStart:
-        """Report that the preparation has started, and fetch its settings."""
-        return PreparationStart.model_validate(self._post("start", None, None))
-
-    def preparation_succeeded(self, result: PreparationResult) -> None:
-        """Report the result of the preparation."""
-        report = _report(PreparationReport, state="succeeded", result=result)
-        self._post("finish", report, None)
-
-    def preparation_failed(self, type: str, message: str) -> None:
-        """Report why the images cannot be decoded or cached."""
-        error = {"type": type, "message": message}
-        self._post("finish", _report(PreparationReport, state="failed", error=error), None)
-
-    def model_run_start(self) -> ModelRunStart:
-        """Report that the model run has started, and fetch its settings."""
-        return ModelRunStart.model_validate(self._post("start", None, None))
-
-    def model_run_succeeded(
-        self, result: Mapping[str, Any], uri: str | None, files: Sequence[FileEntry]
-    ) -> None:
-        """Report the result and the written files of the model run."""
-        report = _report(
-            ModelRunReport, state="succeeded", result=dict(result), uri=uri, files=list(files)
-        )
-        self._post("finish", report, None)
-
-    def model_run_failed(self, type: str, message: str) -> None:
-        """Report why the model run failed."""
-        error = {"type": type, "message": message}
-        self._post("finish", _report(ModelRunReport, state="failed", error=error), None)
-
-    def search_start(self) -> SearchStart:
-        """Report that the search has started, and fetch the location of its embedding."""
-        return SearchStart.model_validate(self._post("start", None, None))
 
     def search_queries(self, answers: Sequence[QueryAnswer]) -> Queries:
         """Report answers, and fetch the next questions."""
-        report = _report(QueryAnswers, answers=list(answers))
-        return Queries.model_validate(self._post("queries", report, None))
-
-    def search_ended(self) -> None:
-        """Report that the search ends, because no more questions arrive."""
-        self._post("finish", _report(SearchReport, state="succeeded"), None)
+        answer = self._report("queries", QueryAnswers, None, answers=list(answers))
+        return Queries.model_validate(answer)
 
     def close(self) -> None:
         """Close the connections."""
         self._transport.close()
 
-    def _post(self, action: str, report: WorkerRequest | None, patience: float | None) -> Any:
-        body = {} if report is None else report.model_dump()
+    def _report(
+        self, action: str, model: type[WorkerRequest], patience: float | None, **fields: object
+    ) -> Any:
+        """Send a report, unless it is invalid: then raise the error that the API would answer.
+
+        Raises:
+            ApiError: 422, a field is invalid.
+        """
+        try:
+            report = model.model_validate(fields)
+        except ValidationError as error:
+            problems = field_problems(error, model, whole="body")
+            detail = "; ".join(f"{problem.field}: {problem.message}" for problem in problems)
+            errors = [problem.as_dict() for problem in problems]
+            raise ApiError(
+                422, {"type": "validation", "detail": detail, "errors": errors}
+            ) from error
+        return self._post(action, report.model_dump(), patience)
+
+    def _post(self, action: str, body: dict[str, Any], patience: float | None) -> Any:
         path = f"{self._path}/{action}"
         # All requests are idempotent: a report whose answer was lost can be sent again.
         try:
@@ -295,21 +262,6 @@ class WorkerClient:
             if (error.status, error.type) == (401, UNAUTHENTICATED):
                 raise StaleAttempt(error.status, error.problem) from error
             raise
-
-
-def _report(model: type[M], **fields: object) -> M:
-    """Build a report; raise the error that the API would answer to an invalid one.
-
-    Raises:
-        ApiError: 422, a field is invalid.
-    """
-    try:
-        return model.model_validate(fields)
-    except ValidationError as error:
-        problems = field_problems(error, model, whole="body")
-        detail = "; ".join(f"{problem.field}: {problem.message}" for problem in problems)
-        errors = [problem.as_dict() for problem in problems]
-        raise ApiError(422, {"type": "validation", "detail": detail, "errors": errors}) from error
 
 
 def finite(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from service.client.models import DatasetRecord
 from service.datasets.ingests import repository as ingests
 from service.db.migrate import upgrade
 from service.db.session import Database
+from service.protocol import IngestStart
 from service.server.app import create_app
 from service.settings import Settings
 from service.tasks.repository import Tasks
@@ -81,7 +82,7 @@ class Service:
             run = ingests.begin_ingest(session, dataset.id, hashed)
             assert run is not None
         worker = WorkerClient(self.url, text, run.submission_id)
-        start = worker.dataset_start()
+        start = worker.task_start(IngestStart)
         assert start.uri == dataset.uri
         if error is not None:
             worker.dataset_finish(state="failed", report=REPORT, error=error)

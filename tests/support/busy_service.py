@@ -15,9 +15,9 @@ from service import ids
 from service.client import Client, WorkerClient
 from service.db.models import ClusterSnapshot, Job, Metric
 from service.db.session import Database
+from service.protocol import ModelRunReport, ModelRunStart
 from service.scheduling.dispatcher_report import DispatcherReport
 from service.tasks.repository import model_runs
-from service.wire.checkpoints import FileEntry
 from tests.support.api_server import Service, write_files
 from tests.support.pictures import pictures
 from tests.support.training_reports import EPOCHS, FINAL_STEP, STEPS, picture, train
@@ -79,17 +79,18 @@ class BusyService:
         (final,) = [each.id for each in self.client.jobs.checkpoints(self.jobs[name]) if each.final]
         evaluation = self.client.checkpoints.evaluate(final, "birds")
         worker = self.service.start_task(model_runs, evaluation.id)
-        worker.model_run_start()
+        worker.task_start(ModelRunStart)
         metrics = {"backbone": {"knn_top1": 0.58, "recall_at_1": 0.61}, "raw": {"knn_top1": 0.22}}
-        worker.model_run_succeeded({"metrics": metrics}, None, [])
+        worker.task_succeeded(ModelRunReport, result={"metrics": metrics})
         self.embedding = self.embedded(final)
         failed = self.client.checkpoints.export(final, "hf")
         worker = self.service.start_task(model_runs, failed.id)
-        worker.model_run_start()
-        worker.model_run_failed("ValueError", "format: hf does not know this network. Choose onnx.")
+        worker.task_start(ModelRunStart)
+        problem = "format: hf does not know this network. Choose onnx."
+        worker.task_failed(ModelRunReport, "ValueError", problem)
         running = self.client.checkpoints.embed(final, "birds", features="pooled", normalize=True)
         worker = self.service.start_task(model_runs, running.id)
-        worker.model_run_start()
+        worker.task_start(ModelRunStart)
         progress = {"images_read": 288, "images_total": 640}
         worker.heartbeat({**progress, "phase": "features"})
 
@@ -97,10 +98,10 @@ class BusyService:
         """Let a run embed the images with a checkpoint; return its id."""
         embedding = self.client.checkpoints.embed(checkpoint, "birds")
         worker = self.service.start_task(model_runs, embedding.id)
-        uri = f"{worker.model_run_start().artifacts_uri}/1"
+        uri = f"{worker.task_start(ModelRunStart).artifacts_uri}/1"
         files = write_files(uri, {"embedding-00000.parquet": bytes(3000)})
         result = {"images": 640, "shape": [512], "images_per_second": 600.0}
-        worker.model_run_succeeded(result, uri, [FileEntry.model_validate(each) for each in files])
+        worker.task_succeeded(ModelRunReport, result=result, uri=uri, files=files)
         return embedding.id
 
     def submit(self, name: str, tags: Mapping[str, str] | None = None, **spec: Any) -> str:

@@ -10,7 +10,7 @@ from PIL import Image
 from playwright.sync_api import Locator, Page, Route, expect
 
 from service.client import WorkerClient
-from service.protocol import QueryAnswer
+from service.protocol import ModelRunReport, ModelRunStart, QueryAnswer, SearchStart
 from service.tasks.repository import model_runs, searches
 from service.wire.model_runs import NeighborEntry
 from tests.support.busy_service import BusyService
@@ -73,10 +73,10 @@ def test_evaluation_without_labels_shows_what_needs_none(
     (final,) = [each.id for each in busy.client.jobs.checkpoints(job) if each.final]
     run = busy.client.checkpoints.evaluate(final, "birds", settings={"holdout": None})
     worker = busy.service.start_task(model_runs, run.id)
-    worker.model_run_start()
+    worker.task_start(ModelRunStart)
     backbone = {"instance_recall_at_1": 0.52, "effective_rank": 41.23}
     metrics = {"backbone": backbone, "raw": {"instance_recall_at_1": 0.47}}
-    worker.model_run_succeeded({"metrics": metrics}, None, [])
+    worker.task_succeeded(ModelRunReport, result={"metrics": metrics})
     page = opened.open(f"jobs/{job}/checkpoints")
     expect(runs(page).get_by_role("row").filter(has_text="evaluation")).to_contain_text(
         "R@1 of views 52.0 % (raw pixels 47.0 %), effective rank 41.23"
@@ -137,7 +137,7 @@ def search_of(busy: BusyService) -> WorkerClient:
             return None if search is None else search.id
 
     worker = busy.service.start_task(searches, until(pending, "the search"))
-    worker.search_start()
+    worker.task_start(SearchStart)
     return worker
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import errno
 import hashlib
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,14 @@ from dasl_core.data.index import DatasetIndex
 from dasl_core.embedding import files, read_parts
 from service.client.worker import WorkerClient
 from service.object_store import StoreError
-from service.protocol import ModelRunStart, Query, SearchStart, StoredFolder, WorkerDataset
+from service.protocol import (
+    ModelRunStart,
+    Query,
+    SearchStart,
+    StoredFolder,
+    WorkerDataset,
+    WorkerRequest,
+)
 from service.wire.checkpoints import FileEntry
 from tests.support.checkpoint_folder import write_checkpoint
 from tests.support.training_world import image_folder, ingest
@@ -36,12 +42,10 @@ class Reports(WorkerClient):
     def heartbeat(self, progress: Any = None, *, patience: float | None = None) -> Any:
         return "run"
 
-    def model_run_succeeded(
-        self, result: Mapping[str, Any], uri: str | None, files: Sequence[FileEntry]
-    ) -> None:
-        self.ended.append(("succeeded", dict(result), uri, list(files)))
+    def task_succeeded(self, report: type[WorkerRequest], **result: Any) -> None:
+        self.ended.append(("succeeded", result["result"], result["uri"], result["files"]))
 
-    def model_run_failed(self, type: str, message: str) -> None:
+    def task_failed(self, report: type[WorkerRequest], type: str, message: str) -> None:
         self.ended.append(("failed", type, message))
 
 

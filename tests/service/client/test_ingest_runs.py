@@ -21,6 +21,7 @@ from service.cli.app import app
 from service.client import Client, DatasetFailed, StaleAttempt, WorkerClient
 from service.datasets.ingests.repository import begin_ingest, end_ingest
 from service.db.models import Dataset
+from service.protocol import IngestStart
 from service.runs import repository as runs
 from service.wire.datasets import Changes
 from tests.support.api_server import Service, running_service
@@ -88,7 +89,7 @@ def test_ingest_reports_its_progress_and_stops_when_superseded(tmp_path: Path) -
             assert run is not None
             run_id, number = run.submission_id, run.number
         worker = WorkerClient(service.url, token, run_id)
-        assert worker.dataset_start().heartbeat_seconds == 2
+        assert worker.task_start(IngestStart).heartbeat_seconds == 2
 
         def shown() -> tuple[object, ...] | None:
             progress = client.datasets.get(dataset.id).progress
