@@ -33,25 +33,17 @@ class ExperimentPlace(Answer):
     seed: int
 
 
-class JobView(Answer):
-    """A job: `status` is the observed state, `desired` the requested one."""
+class JobState(Answer):
+    """What all answers about a job have in common."""
 
     id: str
     name: str
     status: str
     desired: str
-    spec: StoredSpec
-    resolved: StoredSpec
     dataset: DatasetReference
     dataset_version: int
     """The version of the data set, the same for all attempts."""
-    evaluate_dataset_version: int | None
-    """The version of `evaluate.dataset`; null without one."""
     priority: int
-    max_hours: float | None
-    """The time limit if it was changed after the submission; replaces `resources.max_hours`."""
-    workers: int | None
-    """The number of ranks if it was changed after the submission; replaces `resources.workers`."""
     tags: dict[str, str]
     created_at: datetime
     started_at: datetime | None
@@ -62,10 +54,6 @@ class JobView(Answer):
     error: StoredObject | None
     verdict: StoredObject | None
     """After the last evaluation: `verdict` as a word, `message` as a sentence, `metrics` that decided it."""
-    logs_removed_at: datetime | None
-    metrics_removed_at: datetime | None
-    artifacts_removed_at: datetime | None
-    """When retention removed its logs, its metrics, or its artifacts and older checkpoints."""
     start_checkpoint_id: str | None
     token_id: str | None
     """The token that submitted the job, whose quotas it uses."""
@@ -75,39 +63,37 @@ class JobView(Answer):
     """Null: it belongs to no experiment."""
 
 
-class JobSummary(Answer):
-    """A job in a list with `summary=true`: without specs, logs and lists."""
+class JobView(JobState):
+    """A job: `status` is the observed state, `desired` the requested one."""
 
-    id: str
-    name: str
-    status: str
-    desired: str
+    spec: StoredSpec
+    resolved: StoredSpec
+    evaluate_dataset_version: int | None
+    """The version of `evaluate.dataset`; null without one."""
+    max_hours: float | None
+    """The time limit if it was changed after the submission; replaces `resources.max_hours`."""
+    workers: int | None
+    """The number of ranks if it was changed after the submission; replaces `resources.workers`."""
+    logs_removed_at: datetime | None
+    metrics_removed_at: datetime | None
+    artifacts_removed_at: datetime | None
+    """When retention removed its logs, its metrics, or its artifacts and older checkpoints."""
+
+
+class JobSummary(JobState):
+    """A job in a list with `summary=true`: without specs, logs and lists.
+
+    `error` has its `type` and `message`, and `verdict` its `verdict` and `message`.
+    """
+
     method: str
     backbone: str | None
-    dataset: DatasetReference
-    dataset_version: int
-    priority: int
-    tags: dict[str, str]
-    created_at: datetime
-    started_at: datetime | None
-    finished_at: datetime | None
-    attempt: int
-    restarts: int
-    progress: StoredObject | None
-    error: StoredObject | None
-    """Its `type` and `message`."""
-    verdict: StoredObject | None
-    """Its `verdict` and `message`."""
     best: dict[str, float]
     """The largest `knn_top1` and `recall_at_1` among the evaluations of the trained network."""
     waits_for: str | None
     """What a queued job waits for, as in `GET /v1/cluster`."""
     reason: str
     """Why a queued job waits."""
-    start_checkpoint_id: str | None
-    experiment: ExperimentPlace | None
-    token_id: str | None
-    submitted_by: str | None
 
 
 class AttemptView(Answer):
